@@ -1,20 +1,24 @@
-"""The base of layers that hold an object and call it on Keras's backend or on another one.
+"""`HoldingLayer`, the base of `Activation` and `CustomGradient`: a layer that holds one object (an
+activation, a Function) and calls it on Keras's backend or, as its guest, on another one.
 
-The object may be exchanged at any time; then the steps compiled with it are compiled again.
+    _set_held(object, backend)    once in `__init__`; later only within `_renewing_steps`
+    call(...) -> _run(...)        chooses one of the four ways to call, which subclasses write
+    layer.backend = "torch"       within `_renewing_steps`: the old `HeldObject` is marked as
+                                  superseded, and models whose steps were compiled with it (noted
+                                  in `_traced_models` by `_run`) compile them again
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
-from ..rules.model.lookup import unknown_keyword_error
 from .compiled_steps import (
     BACKEND,
     HOST,
@@ -35,61 +39,86 @@ if TYPE_CHECKING:
 Tensor = Any
 
 
-class Held:
-    """The object that a layer calls, and its backend. Assigning either makes a new one.
+class HeldObject:
+    """What a layer calls, and on which backend. Assigning either makes a new one.
 
     Attributes:
+        object: an activation of the core, or a Function.
+        backend: the backend that was asked for; None is Keras's own.
         guest: the framework to run in, if it is not Keras's own.
         superseded: whether a newer one replaced it, so that traces made with it are stale.
     """
 
-    __slots__ = ("backend", "guest", "superseded", "what")
+    __slots__ = ("backend", "guest", "object", "superseded")
 
-    def __init__(self, what: Any, backend: str | None) -> None:
-        self.what = what
+    def __init__(self, held: Any, backend: str | None) -> None:
+        self.object = held
         self.backend = backend
         self.guest = None if backend in (None, BACKEND) else backend
         self.superseded = False
 
 
 class HoldingLayer(keras.layers.Layer):
-    """A layer that calls the object it holds, on some backend; subclasses say how."""
+    """A layer that calls the object it holds; a subclass writes the methods of the next section."""
 
-    _held: Held
-    # Raises UnsupportedOp if a backend is known to lack an op of the object.
-    _check: Callable[[Any, Backend], None]
-    # Outputs of the right shapes and dtypes, without a gradient.
-    _call_symbolically: Callable[..., Any]
-    # The outputs on Keras's own backend, and those of another framework.
-    _call_here: Callable[..., Any]
-    _call_elsewhere: Callable[..., Any]
-    # The object as data, by the names of arguments, and back.
-    _describe: Callable[[], dict[str, Any]]
-    _read: ClassVar[Callable[[str, Mapping[str, Any]], dict[str, Any]]]
+    _held: HeldObject
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.supports_masking = True
-        self._traced_for: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._traced_models: weakref.WeakSet[Any] = weakref.WeakSet()
         # jax has no generator to draw from, so the model's state holds one, as for Dropout.
         self.seed_generator = keras.random.SeedGenerator() if BACKEND == "jax" else None
 
+    # --- what a subclass writes -------------------------------------------------------------------
+
+    def _check_ops(self, held: Any, backend: Backend) -> None:
+        """Raise UnsupportedOp if a backend is known to lack an op of an object to hold."""
+        raise NotImplementedError
+
+    def _call_symbolically(self, *args: Any, **kwargs: Any) -> Any:
+        """Return outputs of the right shapes and dtypes, without a gradient."""
+        raise NotImplementedError
+
+    def _call_here(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs, computed by Keras's own backend."""
+        raise NotImplementedError
+
+    def _call_elsewhere(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs, computed by the guest."""
+        raise NotImplementedError
+
+    def _call_exported(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs in a file, which must run where the guest is not installed."""
+        return self._call_here(*args, **kwargs)
+
+    def _describe_held(self) -> dict[str, Any]:
+        """Return the held object as data, by the names of arguments of `__init__`."""
+        raise NotImplementedError
+
+    @classmethod
+    def _read_held(cls, layer: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that `_describe_held` wrote into a config; errors name the layer."""
+        raise NotImplementedError
+
     # --- what it holds ----------------------------------------------------------------------------
 
-    def _hold(self, what: Any, backend: str | None) -> None:
-        self._check(what, HOST if backend is None else load_backend(backend))
-        self._held = Held(what, backend)
+    def _set_held(self, held: Any, backend: str | None) -> None:
+        self._check_ops(held, HOST if backend is None else load_backend(backend))
+        self._held = HeldObject(held, backend)
         # Whether XLA may compile the layer: `jit_compile="auto"` asks.
         self.supports_jit = BACKEND != "tensorflow" or self._held.guest is None
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
-        # an error, as of an op that the backend lacks, restores the old object
+    def _renewing_steps(self) -> Iterator[None]:
+        """Renew compiled steps after the body, which calls `_set_held`; an error in either, as of
+        an op that the backend lacks, restores the old object.
+        """
         before, supports_jit = self._held, self.supports_jit
         try:
             yield
             before.superseded = True
-            renew_steps(self._traced_for)
+            renew_steps(self._traced_models)
         except BaseException:
             self._held, self.supports_jit = before, supports_jit
             before.superseded = False
@@ -103,19 +132,14 @@ class HoldingLayer(keras.layers.Layer):
     @backend.setter
     def backend(self, backend: str | None) -> None:
         if backend != self.backend:
-            with self._changing():
-                self._hold(self._held.what, backend)
-
-    def _draw_words(self, subject: str) -> Tensor:
-        assert self.seed_generator is not None
-        refuse_scan(subject)
-        # Keras makes this part of the state of a compiled step
-        return self.seed_generator.next().astype("uint32")
+            with self._renewing_steps():
+                self._set_held(self._held.object, backend)
 
     # --- calls ------------------------------------------------------------------------------------
 
     @keeping_weights
     def _run(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs of a call of the layer, in the way that fits what calls it."""
         held = self._held
         if in_symbolic_scope():
             if held.guest is not None:
@@ -123,7 +147,7 @@ class HoldingLayer(keras.layers.Layer):
             return self._call_symbolically(*args, **kwargs)
         if NOTES_MODELS:
             # the compiled steps of these models are renewed when the object changes
-            note_models(self._traced_for, find_tensor((args, kwargs)))
+            note_models(self._traced_models, find_tensor((args, kwargs)))
         if HOST.compiler.on_depend is not None:
             HOST.compiler.on_depend(held)
         if held.guest is None:
@@ -133,8 +157,12 @@ class HoldingLayer(keras.layers.Layer):
             return self._call_exported(*args, **kwargs)
         return self._call_elsewhere(*args, **kwargs)
 
-    def _call_exported(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call_here(*args, **kwargs)
+    def _draw_words(self, subject: str) -> Tensor:
+        """Return a new key, two uint32, from the layer's generator, which only jax needs."""
+        assert self.seed_generator is not None
+        refuse_scan(subject)
+        # Keras makes this part of the state of a compiled step
+        return self.seed_generator.next().astype("uint32")
 
     # --- saving -----------------------------------------------------------------------------------
 
@@ -144,7 +172,7 @@ class HoldingLayer(keras.layers.Layer):
         Raises:
             MultigradError: what it holds cannot be saved.
         """
-        return {**super().get_config(), **self._describe(), "backend": self.backend}
+        return {**super().get_config(), **self._describe_held(), "backend": self.backend}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -155,38 +183,27 @@ class HoldingLayer(keras.layers.Layer):
             RuleError: a rule was saved by name, and no rule of that name is registered here.
             FormatError: the config is malformed.
         """
-        own = cls._read(f"layer {config.get('name')!r}", config)
+        held = cls._read_held(f"layer {config.get('name')!r}", config)
         backend = read_backend(str(config.get("name")), config.get("backend"))
-        return cls(**{**config, **own, "backend": backend})
+        return cls(**{**config, **held, "backend": backend})
 
 
-@contextmanager
-def naming_params(kind: type, rule: Any, options: Mapping[str, Any]) -> Iterator[None]:
-    """Raise a better error if an unknown Keras option is a param of the rule."""
-    try:
-        yield
-    except ValueError as error:
-        unknown = {name: options[name] for name in options if repr(name) in str(error)}
-        if not unknown:
-            raise
-        raise unknown_keyword_error(kind, kind.__name__, rule, unknown) from None
-
-
-def list_leaves(given: Any) -> list[Any]:
+# --- helpers of the layers ------------------------------------------------------------------------
+def list_leaves(nested: Any) -> list[Any]:
     """Return the leaves of nested arguments; compilers can read this code, unlike Keras's own."""
-    if isinstance(given, dict):
-        given = list(given.values())
-    if not isinstance(given, tuple | list):
-        return [given]
+    if isinstance(nested, dict):
+        nested = list(nested.values())
+    if not isinstance(nested, tuple | list):
+        return [nested]
     leaves = []
-    for each in given:
+    for each in nested:
         leaves += list_leaves(each)
     return leaves
 
 
-def find_tensor(given: Any) -> Tensor:
-    """Return the first tensor among arguments."""
-    for leaf in list_leaves(given):
+def find_tensor(nested: Any) -> Tensor:
+    """Return the first tensor among nested arguments; None if there is none."""
+    for leaf in list_leaves(nested):
         if keras.ops.is_tensor(leaf):
             return leaf
     return None

@@ -294,33 +294,33 @@ class CustomGradient(HoldingLayer):
     def __init__(self, function: Function, backend: str | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._allow_non_tensor_positional_args = True
-        self._hold(function, backend)
+        self._set_held(function, backend)
 
     # --- what may be assigned ---------------------------------------------------------------------
 
     @property
     def function(self) -> Function:
         """The Function that is called. Assign to change it."""
-        return self._held.what
+        return self._held.object
 
     @function.setter
     def function(self, function: Function) -> None:
         if function is not self.function:
-            with self._changing():
-                self._hold(function, self.backend)
+            with self._renewing_steps():
+                self._set_held(function, self.backend)
 
-    def _hold(self, what: Function, backend: str | None) -> None:
-        super()._hold(what, backend)
-        self._drawing = what
-        if self.seed_generator is not None and not what.is_keyed:
-            self._drawing = what._drawing(self._draw_key)
-        self._call_signature = CallSignature(f"layer {self.name!r}", what)  # Keras's, of `call`
+    def _set_held(self, held: Function, backend: str | None) -> None:
+        super()._set_held(held, backend)
+        self._drawing = held
+        if self.seed_generator is not None and not held.is_keyed:
+            self._drawing = held._drawing(self._draw_key)
+        self._call_signature = CallSignature(f"layer {self.name!r}", held)  # Keras's, of `call`
 
-    def _check(self, what: Any, backend: Backend) -> None:
-        check_function(self.name, what)
-        for variant in tuple(what.captures.variants.values()):
+    def _check_ops(self, held: Any, backend: Backend) -> None:
+        check_function(self.name, held)
+        for variant in tuple(held.captures.variants.values()):
             graphs = variant.graphs
-            find_lacking(f"function {what.name!r}", backend, graphs.forward, graphs.backward)
+            find_lacking(f"function {held.name!r}", backend, graphs.forward, graphs.backward)
 
     def _draw_key(self) -> Tensor:
         return self._draw_words(f"layer {self.name!r}")
@@ -395,11 +395,11 @@ class CustomGradient(HoldingLayer):
 
     # --- saving -----------------------------------------------------------------------------------
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe_held(self) -> dict[str, Any]:
         return {"function": describe_function(f"layer {self.name!r}", self.function)}
 
     @classmethod
-    def _read(cls, layer: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    def _read_held(cls, layer: str, config: Mapping[str, Any]) -> dict[str, Any]:
         return {"function": read_function(layer, config.get("function"))}
 
 

@@ -3,14 +3,19 @@
 The layer passes the native tensors of Keras's backend to the core's `Activation`. It adds what
 Keras needs: a config in which the rule is data, params that are Variables, a state for random draws
 where the framework has no generator, and compiled steps that follow when the rule or the backend is
-assigned.
+assigned. How the layer holds the core's activation, and which of its methods a call uses, is in
+`base.py`.
+
+Three things are called rules here: `layer.rule` is what the user gave; the bound rule is this with
+values for its params, as the core's activation has it (None if `use` decides); the rule in force is
+the one that acts in a call, with the Variables' numbers of that moment and a key for its draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
@@ -23,12 +28,13 @@ from ..lowering.names import ActivationName
 from ..rules.activation import Activation as AnyActivation
 from ..rules.bridging import call_activation
 from ..rules.model.activation_function import ForwardOfCode, as_forward
+from ..rules.model.lookup import unknown_keyword_error
 from ..rules.model.rule import Rule
 from ..rules.model.rule_in_force import RuleInForce, bind_addressed
 from ..rules.registry import resolve
 from ..trace.active_rules import KeySource
 from ..trace.trace import NeedsConcrete
-from .base import HoldingLayer, naming_params
+from .base import HoldingLayer
 from .compiled_steps import (
     BACKEND,
     HOST,
@@ -40,7 +46,8 @@ from .compiled_steps import (
 )
 from .config import describe_params, describe_rule, read_both
 from .custom_gradient import describe_forward, infer_outputs, read_function
-from .params import COUNT, Params, spread_defaults, unchanged_on_failure
+from .layer_params import LayerParams, common_defaults, unchanged_on_failure
+from .params import COUNT_IN_FILE_SUFFIX
 
 Tensor = Any
 # Keras's own property, as a function: Dynamo (torch 2.13) cannot read one through `super()`.
@@ -116,10 +123,9 @@ class Activation(HoldingLayer):
     ) -> None:
         with naming_params(Activation, rule, options):
             super().__init__(**options)
-        row = as_forward(forward, at_zero, threshold)
-        activation, found, own = make_activation(row, rule, params)
-        self._params = Params(self, own, found, bound_rule_of(activation))
-        self._hold(activation, backend)
+        ruled = make_activation(as_forward(forward, at_zero, threshold), rule, params)
+        self._params = self._make_params(ruled)
+        self._set_held(ruled.activation, backend)
 
     # --- what may be assigned ---------------------------------------------------------------------
 
@@ -133,7 +139,8 @@ class Activation(HoldingLayer):
 
     @property
     def _activation(self) -> AnyActivation:
-        return self._held.what
+        """The activation of the core, with the layer's own rule if it has one."""
+        return self._held.object
 
     @property
     def forward_name(self) -> str:
@@ -149,10 +156,10 @@ class Activation(HoldingLayer):
 
     @rule.setter
     def rule(self, rule: str | Rule | Callable[..., Any] | None) -> None:
-        self._take(*make_activation(self._activation.forward, rule, None))
+        self._replace_activation(make_activation(self._activation.forward, rule, None))
 
     @property
-    def params(self) -> Params:
+    def params(self) -> LayerParams:
         """The params of the layer's own rule by name, numbers as Variables. Assign a dict to set
         them all.
         """
@@ -160,31 +167,33 @@ class Activation(HoldingLayer):
 
     @params.setter
     def params(self, params: Mapping[str, Any] | None) -> None:
-        activation, found, own = make_activation(self._activation.forward, self.rule, params)
-        bound_rule = bound_rule_of(activation)
+        ruled = make_activation(self._activation.forward, self.rule, params)
+        bound_rule = ruled.activation.own_in_force()
         # only numbers differ: the Variables are set, and nothing is compiled again
         if bound_rule is not None and self._is_same_code(bound_rule):
-            fetch_state(self._traced_for)
+            fetch_state(self._traced_models)
             with unchanged_on_failure(self):
-                self._params.assign(own, bound_rule)
+                self._params.assign(ruled.given, bound_rule)
         else:
-            self._take(activation, found, own)
+            self._replace_activation(ruled)
 
-    def _take(
-        self, activation: AnyActivation, found: Rule | None, params: Mapping[str, Any]
-    ) -> None:
-        with self._changing():
-            self._hold(activation, self.backend)
-            fetch_state(self._traced_for)
-            before = self._params.state().values()
-            self._params = Params(self, params, found, bound_rule_of(activation))
+    def _replace_activation(self, ruled: RuledActivation) -> None:
+        """Hold another activation, with new Variables for its params; compiled steps follow."""
+        with self._renewing_steps():
+            self._set_held(ruled.activation, self.backend)
+            fetch_state(self._traced_models)
+            before = self._params.all_variables().values()
+            self._params = self._make_params(ruled)
             # after the new ones exist, so that an error leaves the old ones tracked
             for variable in before:
                 self._untrack_variable(variable)
 
+    def _make_params(self, ruled: RuledActivation) -> LayerParams:
+        return LayerParams(self, ruled.given, ruled.rule, ruled.activation.own_in_force())
+
     @contextmanager
-    def _changing(self) -> Iterator[None]:
-        with unchanged_on_failure(self), super()._changing():
+    def _renewing_steps(self) -> Iterator[None]:
+        with unchanged_on_failure(self), super()._renewing_steps():
             yield
 
     @property
@@ -192,22 +201,22 @@ class Activation(HoldingLayer):
         """The layer's weights. Its rule's numbers are state, as a generator's: among `variables`,
         and not among these, so that a list of weights of the same model without a rule fits.
         """
-        numbers = list(self._params.state().values())
+        numbers = list(self._params.all_variables().values())
         weights = all_weights(self)
         if not numbers:
             return weights
         return [weight for weight in weights if not any(weight is number for number in numbers)]
 
-    def _is_same_code(self, then: RuleInForce) -> bool:
-        """Return whether a rule differs from the layer's only in its Variables' values."""
-        now = bound_rule_of(self._activation)
-        if now is None or now.specialization.id != then.specialization.id:
+    def _is_same_code(self, other: RuleInForce) -> bool:
+        """Return whether a bound rule differs from the layer's only in its Variables' values."""
+        own = self._activation.own_in_force()
+        if own is None or own.specialization.id != other.specialization.id:
             return False
-        pairs = zip(now.specialization.runtime, now.values, then.values, strict=True)
-        return all(a == b for name, a, b in pairs if name not in self._params.variables)
+        values = zip(own.specialization.runtime, own.values, other.values, strict=True)
+        return all(a == b for name, a, b in values if name not in self._params.variables)
 
-    def _check(self, what: AnyActivation, backend: Backend) -> None:
-        bound_rule = bound_rule_of(what)
+    def _check_ops(self, held: AnyActivation, backend: Backend) -> None:
+        bound_rule = held.own_in_force()
         if bound_rule is None:
             return
         try:
@@ -223,7 +232,7 @@ class Activation(HoldingLayer):
 
     def _call_symbolically(self, inputs: Tensor) -> Tensor:
         """Return outputs of the right shape: the inputs, or those of a function without a rule."""
-        bound_rule = bound_rule_of(self._activation)
+        bound_rule = self._activation.own_in_force()
         if bound_rule is not None:
             check_float(inputs, bound_rule.specialization.rule)
         return inputs if self._keeps_shape() else self._activation.forward.function(inputs)
@@ -237,9 +246,9 @@ class Activation(HoldingLayer):
         activation = self._activation
         if is_inference_trace():
             return self._infer(inputs, BACKEND)
-        values = self._params.runtime()
+        values = self._params.runtime_values()
         if self.seed_generator is not None:
-            in_force = self._in_force(values)
+            in_force = self._rule_in_force(values)
             if in_force is not None:
                 return activation.apply_as(inputs, in_force)
         elif values:
@@ -254,18 +263,21 @@ class Activation(HoldingLayer):
             refuse_xla(self)
         if is_inference_trace():
             return self._infer(inputs, guest)
-        in_force = self._in_force(self._params.runtime())
+        in_force = self._rule_in_force(self._params.runtime_values())
         activation.tell(HOST)
         y = call_activation(activation.forward, in_force, inputs, guest)
         if in_force is not None:
             activation.tell_drawn(HOST, in_force)
         return y
 
-    def _infer(self, inputs: Tensor, where: str) -> Tensor:
+    def _infer(self, inputs: Tensor, backend: str) -> Tensor:
         forward = self._activation.forward
-        return run_inference(lambda x: call_activation(forward, None, x, where), inputs)
+        return run_inference(lambda x: call_activation(forward, None, x, backend), inputs)
 
-    def _in_force(self, values: tuple[Any, ...]) -> Any:
+    def _rule_in_force(self, values: tuple[Any, ...]) -> RuleInForce | None:
+        """Return the rule that acts now, with these run-time values, if any, and a key to draw from
+        where the backend has no generator and `use` gives no key.
+        """
         activation = self._activation
         in_force = activation.with_values(values) if values else activation.in_force()
         if in_force is None or in_force.counter is not None or self.seed_generator is None:
@@ -299,20 +311,20 @@ class Activation(HoldingLayer):
 
     def _trackable_children(self, save_type: str = "checkpoint", **options: Any) -> dict[str, Any]:
         """Return the children that TensorFlow checkpoints save, and the rule's numbers."""
-        numbers = {f"rule_{name}": each for name, each in self._params.state().items()}
+        numbers = {f"rule_{name}": each for name, each in self._params.all_variables().items()}
         return {**super()._trackable_children(save_type, **options), **numbers}
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe_held(self) -> dict[str, Any]:
         try:
-            rule = describe_rule(self.rule, self._params.code())
+            rule = describe_rule(self.rule, self._params.given_fixed())
         except RuleError as error:
             raise RuleError(f"layer {self.name!r}: {error}") from None
-        params = describe_params(self._params.to_save())
+        params = describe_params(self._params.saved_in_config())
         forward = describe_forward(f"layer {self.name!r}", self._activation.forward)
         return {"forward": forward, "rule": rule, "params": params}
 
     @classmethod
-    def _read(cls, layer: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    def _read_held(cls, layer: str, config: Mapping[str, Any]) -> dict[str, Any]:
         try:
             rule, params = read_both(config["rule"], config["params"])
         except MultigradError as error:
@@ -335,7 +347,8 @@ class Activation(HoldingLayer):
             # Saved without a rule, or with an object that several layers share: Keras saves it with
             # the first.
             return
-        if sorted(n for n in names if not n.endswith(COUNT)) != sorted(self._params.variables):
+        saved = sorted(name for name in names if not name.endswith(COUNT_IN_FILE_SUFFIX))
+        if saved != sorted(self._params.variables):
             raise RuleError(
                 f"layer {self.name!r} has the params {sorted(self._params.variables)}, the file "
                 f"has {sorted(names)}: it was saved with another rule. Assign layer.rule first"
@@ -382,24 +395,47 @@ def activation(
     return ActivationFunction(forward, rule, params, backend, **options)
 
 
+class RuledActivation(NamedTuple):
+    """What a layer is made of.
+
+    Attributes:
+        activation: the activation of the core.
+        rule: its own rule as it is registered now; None if `use` decides.
+        given: the params that were given for the rule, without those bound to one of its parts.
+    """
+
+    activation: AnyActivation
+    rule: Rule | None
+    given: dict[str, Any]
+
+
 def make_activation(
     forward: Forward, rule: Any, params: Mapping[str, Any] | None
-) -> tuple[AnyActivation, Rule | None, dict[str, Any]]:
-    """Return the core's activation, its own rule now, and the params of the whole rule.
+) -> RuledActivation:
+    """Return the core's activation under a rule with params, in the terms of the whole rule.
 
     A param on which the parts of a composed rule agree is a param of the whole; one of a single
     part ("noise.sigma") is bound to it.
     """
-    own = read_given(params)
+    given = read_given(params)
     if rule is None:
-        return AnyActivation(forward, rule, own), None, own
-    found = whole = resolve(rule)
-    if found.parts:
-        found, own = bind_addressed(found, own)
-    given = {**spread_defaults(found), **own}
-    return AnyActivation(forward, rule if found is whole else found, given), found, own
+        return RuledActivation(AnyActivation(forward, rule, given), None, given)
+    resolved = bound = resolve(rule)
+    if resolved.parts:
+        bound, given = bind_addressed(resolved, given)
+    activation = AnyActivation(
+        forward, rule if bound is resolved else bound, {**common_defaults(bound), **given}
+    )
+    return RuledActivation(activation, bound, given)
 
 
-def bound_rule_of(activation: AnyActivation) -> RuleInForce | None:
-    """Return an activation's own rule with its params; None if `use` decides."""
-    return activation.own_in_force()
+@contextmanager
+def naming_params(kind: type, rule: Any, options: Mapping[str, Any]) -> Iterator[None]:
+    """Raise a better error if an unknown Keras option is a param of the rule."""
+    try:
+        yield
+    except ValueError as error:
+        unknown = {name: options[name] for name in options if repr(name) in str(error)}
+        if not unknown:
+            raise
+        raise unknown_keyword_error(kind, kind.__name__, rule, unknown) from None

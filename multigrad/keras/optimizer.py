@@ -23,7 +23,8 @@ from ..rules.model.rule_in_force import apply_rule
 from ..trace.moving_numbers import Moving, settle
 from .compiled_steps import BACKEND, opaque, read_array, read_value
 from .config import describe_params, describe_rule, read_both
-from .params import RuleParams, spread_defaults
+from .layer_params import common_defaults
+from .params import RuleParams
 
 if TYPE_CHECKING:
     from typing_extensions import Never
@@ -137,7 +138,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
     ) -> None:
         _check_fresh(inner_optimizer)
         given = {name: _plain(value) for name, value in (params or {}).items()}
-        defaults = {} if rule is None else spread_defaults(resolve(rule))
+        defaults = {} if rule is None else common_defaults(resolve(rule))
         applied = GradientRule(rule, {**defaults, **given})
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner_optimizer
@@ -159,7 +160,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             {name: value for name, value in applied.params.items() if name not in applied.numbers},
             self._add_number,
             {name: value for name, value in applied.params.items() if isinstance(value, Moving)},
-            look_up=applied.look_up,
+            find_rule=applied.look_up,
         )
         # Last, so that an error before leaves the inner optimizer unchanged.
         self._reduces = after_reduce and take_over_reduction(inner_optimizer)
@@ -185,7 +186,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
     def variables(self) -> list[Any]:
         """The rule's numbers, how far their schedules are, then the inner optimizer's variables."""
         # Without the rate and count that Keras makes for any optimizer: they are the inner one's.
-        return [*self._params.state().values(), *self.inner_optimizer.variables]
+        return [*self._params.all_variables().values(), *self.inner_optimizer.variables]
 
     @property
     def learning_rate(self) -> Any:
@@ -252,7 +253,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         """Set all variables, the rule's numbers first; or the inner optimizer's alone, from a list
         that was read of it without a rule; or all but how far schedules are.
         """
-        numbers = list(self._params.state().values())
+        numbers = list(self._params.all_variables().values())
         more = len(weights) - len(self.inner_optimizer.variables)
         if more in (0, len(self._params.variables)):
             numbers = numbers[:more]
@@ -275,8 +276,8 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         return {
             "name": self.name,
             "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
-            "rule": describe_rule(self.rule, self._params.settled),
-            "params": describe_params({**self._params.settled, **numbers}),
+            "rule": describe_rule(self.rule, self._params.fixed),
+            "params": describe_params({**self._params.fixed, **numbers}),
             "key": None if self._key is None else list(self._key),
             "loss_scale_factor": self.loss_scale_factor,
             **({"after_reduce": True} if self.after_reduce else {}),
