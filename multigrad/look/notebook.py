@@ -21,8 +21,8 @@ from ..functions.function import Function
 from ..graph.ir.graph import Graph, Node, Region
 from ..graph.support import html
 from ..lowering.function_graph import FunctionGraph
+from ..models.attachment import HEADER, Attachment
 from ..models.attribution.composites import Composite
-from ..models.interpose import HEADER, Attachment
 from ..rules.activation import Activation
 from ..rules.estimators.declared import Estimator
 from ..rules.model.activation_function import ForwardOfCode

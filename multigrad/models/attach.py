@@ -13,8 +13,8 @@ from ..functions.importers import framework_of
 from ..graph.support.params import P, R
 from ..rules.estimators.starts import Description
 from ..rules.model.rule import Rule
+from .attachment import Attachment
 from .attribution.composites import Composite
-from .interpose import Attachment
 from .override import Overridden, override
 
 __all__ = ["attach", "quantize"]

@@ -40,9 +40,11 @@ from ..graph.support.params import P, R
 from ..rules.model.rule import Rule
 from ..trace.trace import Trace, Value, setting
 from ..trace.xp import all as xp
+from .attachment import named
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
-from .interpose import Over, check_row, misfit, named, over, shown, unmet
+from .gradient_replacement import Replacement, misfit_message, replacement_for
+from .selectors import check_row, not_called_message, shown
 
 __all__ = ["Overridden", "override"]
 
@@ -205,7 +207,7 @@ def check(function: Any, rules: Any) -> None:
         for selector, rule in rules.items():
             check_row(selector, rule)
             if not is_layer_rule(rule):
-                over(rule)
+                replacement_for(rule)
     elif not isinstance(rules, Composite):
         raise RuleTypeError(f"expected {{operation: rule}}, got {rules!r:.60}")
 
@@ -278,7 +280,7 @@ class SelectedCalls(Generic[M]):
                 self.refuse_unmet(meant, self.names)
 
     def refuse_unmet(self, meant: M, called: Iterable[str]) -> NoReturn:
-        raise RuleValueError(unmet(f"function {self.name!r}", meant.said, called))
+        raise RuleValueError(not_called_message(f"function {self.name!r}", meant.said, called))
 
 
 class Following(Generic[A]):
@@ -301,7 +303,7 @@ class Following(Generic[A]):
         rules: Any,
         find: Callable[[Any], M],
         make: Callable[[list[tuple[M, Any]]], A],
-        look_up: Callable[[Any], Any] = over,
+        look_up: Callable[[Any], Any] = replacement_for,
     ) -> None:
         parts = parts_of(rules)
         self._look_up = look_up
@@ -373,7 +375,7 @@ class RecordedCall(Meant):
 
 
 def recipe_of_override(
-    function: Callable[..., Any], rows: Sequence[tuple[RecordedCall, Over]]
+    function: Callable[..., Any], rows: Sequence[tuple[RecordedCall, Replacement]]
 ) -> Recipe:
     """Return the recipe of a function without a backward, and of the rules on what it calls."""
     plain = recipe_of_pair(function, options=Options(native=False))
@@ -417,7 +419,7 @@ class RecordedCalls(SelectedCalls[RecordedCall]):
         self,
         trace: Trace,
         meant: RecordedCall,
-        rule: Over,
+        rule: Replacement,
         operands: tuple[Any, ...],
         again: Callable[..., Any],
     ) -> Any:
@@ -441,7 +443,7 @@ class RecordedCalls(SelectedCalls[RecordedCall]):
             if isinstance(made, tuple) and made != given:  # a reduction
                 where = f"operation {meant.said!r} of {self.name!r}"
                 shapes = format_shape(given), format_shape(made)
-                raise GradientError(misfit(rule.name, where, *shapes))
+                raise GradientError(misfit_message(rule.name, where, *shapes))
             return rule(tin, out)
 
 
@@ -487,6 +489,8 @@ def is_direct(result: Value, x: Value) -> bool:
     return x.node in operands and all(each is x.node or not each.operands for each in operands)
 
 
-def captured(function: Callable[..., Any], rows: list[tuple[RecordedCall, Over]]) -> Function:
+def captured(
+    function: Callable[..., Any], rows: list[tuple[RecordedCall, Replacement]]
+) -> Function:
     """Return the captured form of a function with rules on its operations, for every backend."""
     return Function(recipe_of_override(function, rows), function, True)

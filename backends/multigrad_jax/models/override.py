@@ -21,7 +21,7 @@ from jax.extend import core, source_info_util
 from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import RuleValueError
 from multigrad.functions.function import Function
-from multigrad.models.interpose import put_over
+from multigrad.models.gradient_replacement import replace_gradient
 from multigrad.models.override import Following, SelectedCalls, one_input
 
 from .. import versions
@@ -289,7 +289,7 @@ class Rewriting(SelectedCalls[CalledOperation]):
         # the other operands keep their own gradients
         held = [*operands[:at], jax.lax.stop_gradient(tin), *operands[at + 1 :]]
         (out,) = bind(equation, held)
-        return [put_over(rule, rule.name, f"operation {meant.name!r}", tin, out)]
+        return [replace_gradient(rule, rule.name, f"operation {meant.name!r}", tin, out)]
 
     def under_jit(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
         params = equation.params

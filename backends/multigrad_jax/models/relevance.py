@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.models.attachment import named
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import KINDS, is_layer_rule
-from multigrad.models.interpose import named, over, put_over
+from multigrad.models.gradient_replacement import replace_gradient, replacement_for
 from multigrad.models.override import parts_of
 
 from ..jaxprs import bind, walk
@@ -233,7 +234,7 @@ def function_with_rule(rule: Any, kind: str, attributes: dict[str, Any]) -> Call
 
 def with_elementwise_rule(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tensor:
     """Return `out`, with the gradient for `x` by a rule that reads no weights."""
-    return put_over(over(rule), named(rule), f"a layer of kind {kind!r}", x, out)
+    return replace_gradient(replacement_for(rule), named(rule), f"a layer of kind {kind!r}", x, out)
 
 
 # --- poolings -------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import RuleValueError
 from multigrad.functions.function import Function
 from multigrad.graph.support.threads import make_lock
-from multigrad.models.interpose import check_fit, put_over
+from multigrad.models.gradient_replacement import check_fit, replace_gradient
 from multigrad.models.override import Following, Meant, SelectedCalls, one_input, refuse_operation
 
 from ..compile import FIRST, may_be_recomputed, on_call
@@ -253,7 +253,7 @@ def _call(
         given[at] = tf.stop_gradient(tin)
         held = dict(zip(kwargs, given[len(args) :], strict=True))
         output = function(*given[: len(args)], **held)
-        return put_over(rule, rule.name, f"operation {meant.name!r}", tin, output)
+        return replace_gradient(rule, rule.name, f"operation {meant.name!r}", tin, output)
 
 
 # --- functions that are graphs --------------------------------------------------------------------

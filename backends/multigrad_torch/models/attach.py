@@ -10,19 +10,17 @@ import torch
 from torch import nn
 
 from multigrad.errors import RuleTypeError
+from multigrad.models.attachment import Attachment, Row, named
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import has_weight, is_layer_rule
-from multigrad.models.interpose import (
-    Attachment,
+from multigrad.models.selectors import (
     Choice,
     HeldFunction,
     Layer,
     OperationChoice,
-    Row,
     choose,
     choose_by_kind,
     hold,
-    named,
     refuse_empty,
     refuse_second,
 )

@@ -1,7 +1,8 @@
 """A rule over one call, of a layer's forward or of an operation.
 
 If the call is one of our activations, its rule's own Function does both passes. Any other forward
-runs unchanged on detached inputs, and gets the rule's gradient (`multigrad.models.interpose`).
+runs unchanged on detached inputs, and gets the rule's gradient
+(`multigrad.models.gradient_replacement`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import torch
 
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.graph.support.threads import SERIALS
+from multigrad.models.attachment import named
 from multigrad.models.attribution.kinds import (
     LayerRule,
     has_meaning,
     is_layer_rule,
 )
-from multigrad.models.interpose import RuleOver, check_fit, named
+from multigrad.models.gradient_replacement import CurrentReplacement, check_fit
 from multigrad.rules.activation import Activation
 from multigrad.rules.model.lookup import resolve
 
@@ -49,7 +51,7 @@ class PlainRule:
     def __init__(self, rule: Any, operations: Collection[str] = OPERATIONS) -> None:
         self.rule = resolve(rule)
         self.name = named(rule)
-        self.over = RuleOver(rule)  # raises the errors of a wrong rule or param
+        self.over = CurrentReplacement(rule)  # raises the errors of a wrong rule or param
         self.activations = {n: Activation(n, rule) for n in ACTIVATIONS if n in operations}
         self.in_place = {name: InPlace(act) for name, act in self.activations.items()}
 

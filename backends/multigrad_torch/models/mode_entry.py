@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from multigrad.models.interpose import MOST_NAMES, Layer, refuse_second
+from multigrad.models.selectors import MOST_NAMES, Layer, refuse_second
 
 from ..compile.checkpoint_regions import is_second_run
 from .call_rule import CallRule, is_compiling, stack_length

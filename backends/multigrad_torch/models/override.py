@@ -18,8 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 from multigrad.capture.user_code.signature import name_of
 from multigrad.models.attribution.kinds import is_layer_rule
-from multigrad.models.interpose import over, unmet
+from multigrad.models.gradient_replacement import replacement_for
 from multigrad.models.override import Following, Meant, refuse_operation
+from multigrad.models.selectors import not_called_message
 
 from .. import dynamo
 from ..compile.checkpoint_regions import (
@@ -363,7 +364,7 @@ class OperationMode(TorchFunctionMode):
         missing = next((name for name, count in self.hits.items() if not count), None)
         if missing is not None:
             called = (self.seen or set()) - {"", "get", "set"}
-            return unmet(self.subject, missing, called, self.advise(missing))
+            return not_called_message(self.subject, missing, called, self.advise(missing))
         if self.seen is None or not torch.is_grad_enabled():
             return ""
         missing = next((name for name in self.hits if name not in self.recorded), None)
@@ -501,4 +502,4 @@ def find(selector: Any) -> Meant:
 
 def look_up(rule: Any) -> tuple[Any, Any]:
     """Return a rule with what it means now; one that reads weights is what it is."""
-    return rule, rule if is_layer_rule(rule) else over(rule)
+    return rule, rule if is_layer_rule(rule) else replacement_for(rule)

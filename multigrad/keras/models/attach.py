@@ -13,39 +13,27 @@ from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tens
 
 from ...errors import RuleTypeError, RuleValueError
 from ...graph.support.class_bases import dataclass
+from ...models.attachment import Attachment, Row, named
 from ...models.attribution.composites import Composite
 from ...models.attribution.kinds import (
     is_layer_rule,
     kind_of_function,
 )
-from ...models.interpose import (
-    Attachment,
+from ...models.gradient_replacement import replacement_for
+from ...models.selectors import (
     Choice,
     HeldFunction,
     Layer,
     OperationChoice,
-    Row,
     choose,
     choose_by_kind,
     match,
-    named,
-    over,
     refuse_empty,
     refuse_second,
 )
 from ..base import list_leaves
 from ..compiled_steps import HOST, find_compiled, renew_steps
-from .interception import (
-    NAMES,
-    Changes,
-    LayerRules,
-    changes_of,
-    find_operation,
-    is_float,
-    make_run,
-    unwatch,
-    watch,
-)
+from .interception import LayerRules, RuledLayer, make_run, ruled_layer
 from .layer_kinds import (
     ACTIVATIONS,
     READERS,
@@ -59,6 +47,13 @@ from .layer_kinds import (
     operation_held,
     read_layer,
     refuse_cells,
+)
+from .operations import (
+    OPERATION_OF_NAME,
+    find_operation,
+    is_float,
+    replace_functions,
+    restore_functions,
 )
 
 
@@ -109,7 +104,9 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         runs, acting, rows = plan_composite(layers, rules)
         selectors, within = None, {}
     else:
-        choices, operations = choose(rules, layers, find_operation, NAMES, list_functions(layers))
+        choices, operations = choose(
+            rules, layers, find_operation, OPERATION_OF_NAME, list_functions(layers)
+        )
         within = rules_within(choices, layers)
         runs = {
             id(each.layer.layer): make_layer_run(each.layer.layer, each.rule)
@@ -130,7 +127,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     if selectors is None:
         # A composite's operations need not be called: its rules are for kinds.
         vars(handle.called).update(dict.fromkeys(acting, True))
-    parts = [changes_of(each.layer) for each in layers]
+    parts = [ruled_layer(each.layer) for each in layers]
     refuse_twice(handle, runs, parts)
     # Layers with sublayers may be computed again in backward, after the handle was detached.
     holders = () if HOST.compiler.recall is None else {id(e.layer) for e in layers if not e.is_leaf}
@@ -157,34 +154,34 @@ def selects(selectors: Sequence[Any] | None, layer: Layer) -> bool:
 
 
 def put(
-    parts: Sequence[Changes], handle: LayerRules, runs: Mapping[int, Any], watches: bool
+    parts: Sequence[RuledLayer], handle: LayerRules, runs: Mapping[int, Any], watches: bool
 ) -> None:
     """Attach a handle to layers."""
     if watches:
-        watch(handle)
+        replace_functions(handle)
     for part in parts:
         part.handles.append(handle)
         if id(part.layer) in runs:
-            part.run, part.owner = runs[id(part.layer)], handle
-        part.renew()
+            part.run, part.forward_handle = runs[id(part.layer)], handle
+        part.update_methods()
     renew(parts, handle)
 
 
-def take(parts: Sequence[Changes], handle: LayerRules) -> None:
+def take(parts: Sequence[RuledLayer], handle: LayerRules) -> None:
     """Detach a handle from layers."""
     # first: a compiled step that still runs must notice
     handle.superseded = True
     for part in parts:
         if handle in part.handles:
             part.handles.remove(handle)
-        if part.owner is handle:
-            part.run = part.owner = None
-        part.renew()
+        if part.forward_handle is handle:
+            part.run = part.forward_handle = None
+        part.update_methods()
     renew(parts, handle)
-    unwatch(handle)
+    restore_functions(handle)
 
 
-def renew(parts: Sequence[Changes], handle: LayerRules) -> None:
+def renew(parts: Sequence[RuledLayer], handle: LayerRules) -> None:
     renew_steps(find_compiled([handle.model, *(part.layer for part in parts)]))
     # a user's own tf.function knows nothing of the rules
     if HOST.compiler.forget_traces is not None:
@@ -198,7 +195,7 @@ def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
                 f"rule {named(choice.rule)!r} reads what layers hold, and {choice.selector!r} is "
                 "an operation: select layers, by a type or a name"
             )
-        over(choice.rule)
+        replacement_for(choice.rule)
     return {each.operation: each.rule for each in operations}
 
 
@@ -209,18 +206,18 @@ def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int
         held = choice.layer.layer
         if not isinstance(held, HeldFunction):
             continue
-        over(choice.rule)
+        replacement_for(choice.rule)
         operation = operation_held(choice.layer.names[0], held)
         for caller in callers_of(held, layers):
             rules.setdefault(id(caller), {})[operation] = choice.rule
     return rules
 
 
-def refuse_twice(handle: LayerRules, runs: Mapping[int, Any], parts: Sequence[Changes]) -> None:
+def refuse_twice(handle: LayerRules, runs: Mapping[int, Any], parts: Sequence[RuledLayer]) -> None:
     """Raise for a layer or operation that has a rule by another handle."""
     for part in parts:
         shown = f"layer {part.layer.name!r}"
-        if part.owner is not None and id(part.layer) in runs:
+        if part.forward_handle is not None and id(part.layer) in runs:
             refuse_second(shown)
         own = handle.rules_in(part.layer)
         for other in part.handles:
@@ -235,7 +232,7 @@ MERGES = "_multigrad_merges"
 
 
 def make_layer_run(layer: Any, rule: Any, merges: bool = False) -> Call:
-    """Return a layer's forward under a rule of either kind, for `Changes.run`.
+    """Return a layer's forward under a rule of either kind, for `RuledLayer.run`.
 
     Args:
         merges: whether a batch normalization after it is merged with it.

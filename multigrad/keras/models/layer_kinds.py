@@ -25,10 +25,11 @@ from keras.src.ops.numpy import Add as AddOperation
 from ...backend.discovery import load_backend
 from ...errors import RuleTypeError, RuleValueError
 from ...models.attribution.kinds import LayerCall, kind_of_function
-from ...models.interpose import HeldFunction, Layer, hold
 from ...models.layer_memory import WHOLE, Row, Within
+from ...models.selectors import HeldFunction, Layer, hold
 from ..compiled_steps import BACKEND
-from .interception import FUNCTIONS, NAMES, children_of
+from .interception import children_of
+from .operations import OPERATION_OF_FUNCTION, OPERATION_OF_NAME
 
 # --- the layers under their dotted names ----------------------------------------------------------
 # Keras names layers within the model that holds them, so nested models may repeat a name.
@@ -81,8 +82,10 @@ def list_functions(layers: Sequence[Layer]) -> list[Layer]:
 
 def operation_held(name: str, held: HeldFunction) -> str:
     """Return the operation that a layer's activation is."""
-    operation = FUNCTIONS.get(held.function) if inspect.isfunction(held.function) else None
-    if operation is None or operation not in NAMES.values():
+    operation = (
+        OPERATION_OF_FUNCTION.get(held.function) if inspect.isfunction(held.function) else None
+    )
+    if operation is None or operation not in OPERATION_OF_NAME.values():
         shown = getattr(held.function, "__name__", type(held.function).__name__)
         raise RuleValueError(
             f"{name!r} is {shown!r}, which is no operation that Keras computes: select the layer, "
@@ -174,7 +177,9 @@ def _call_within(within: Within, name: str, call: Any, *args: Any, **kwargs: Any
 
 Tensor = Any
 layers = keras.layers
-ACTIVATIONS = tuple(name for name in sorted({*NAMES.values()}) if kind_of_function(name))
+ACTIVATIONS = tuple(
+    name for name in sorted({*OPERATION_OF_NAME.values()}) if kind_of_function(name)
+)
 GLOBAL_AVERAGES = (
     layers.GlobalAveragePooling1D.call,
     layers.GlobalAveragePooling2D.call,
@@ -208,7 +213,7 @@ def kind_of(layer: Any) -> str | None:
         merge = type(layer)._merge_function
         return "addition" if merge is layers.Add._merge_function else None
     if call is layers.Activation.call:
-        return kind_of_function(FUNCTIONS.get(layer.activation, ""))
+        return kind_of_function(OPERATION_OF_FUNCTION.get(layer.activation, ""))
     if getattr(type(layer), "convolution_op", STANDARD) is not STANDARD:
         return None
     return BY_CALL.get(call)

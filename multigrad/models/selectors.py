@@ -1,165 +1,28 @@
-"""Rules on what a framework finds: the plan, the handle, a rule over any forward, what was met.
+"""What selectors select: layers and operations of a model, each with its rule.
 
-A framework finds calls and layers, intercepts them, and takes that back; its table says of which
-kind a layer is. What a selector means, what acts for a rule's name now, the handle, and the
-messages about a selector that met nothing are here, once for all frameworks.
+A framework lists its layers (`Layer`) and finds the operation that a selector means; what is the
+same in every framework is here. `choose` reads `{selector: rule}`, in which a selector may be
+
+    "features.*"        a pattern for layers' names
+    torch.nn.GELU       a type of layers
+    "relu"              an operation, which gives an `OperationChoice`; all others give `Choice`s
+
+and `choose_by_kind` asks a composite for the rule of each layer, by the layer's kind and name.
 """
 
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from ..errors import GradientError, RuleTypeError, RuleValueError, suggest
-from ..functions.calls.arguments import BoundFunction
-from ..functions.custom_gradient import custom_gradient
-from ..functions.function import Function as AnyFunction
-from ..graph.support.class_bases import InNotebooks
-from ..lowering.input_checks import shapes_agree
-from ..rules.model.lookup import resolve
-from ..rules.model.rule import Rule
-from ..rules.model.rule_names import epoch
-from ..trace.moving_numbers import is_of_then
+from ..errors import RuleTypeError, RuleValueError, suggest
+from .attachment import Row, named
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
-# --- the handle that `attach` returns: what was changed, and the way back -------------------------
-HEADER = ("name", "kind", "rule", "selector")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One thing that was changed.
-
-    Examples:
-        >>> import torch
-        >>> handle = xg.attach(torch.nn.Sequential(torch.nn.ReLU()), {"relu": "guided"})
-        >>> handle.rows[0]
-        Row(name='relu', kind='operation', rule='guided', selector='relu')
-
-    Attributes:
-        name: a layer's name, or an operation's.
-        kind: the layer's class, or "operation".
-        rule: the rule that acts there now.
-        selector: what chose it.
-    """
-
-    name: str
-    kind: str
-    rule: str
-    selector: str
-
-
-class Attachment(InNotebooks):
-    """Rules on a model. As a context manager it removes them at the end; it prints as a table.
-
-    Examples:
-        >>> import torch
-        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
-        >>> handle = xg.attach(model, {torch.nn.ReLU: "guided"})
-        >>> [(row.name, row.rule) for row in handle.rows]
-        [('1', 'guided')]
-        >>> handle.detach()
-        >>> handle.is_attached
-        False
-
-    Attributes:
-        rows: what was changed, in the model's order.
-        is_attached: whether the rules act.
-    """
-
-    def __init__(
-        self, rows: Sequence[Row], put: Callable[[], None], undo: Callable[[], None]
-    ) -> None:
-        self.rows = tuple(rows)
-        self._undo: Callable[[], None] | None = undo
-        self._is_entered = False
-        try:
-            put()
-        except BaseException:
-            # All or none: it takes off as many as are there.
-            undo()
-            raise
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether the rules act.
-
-        Examples:
-            >>> import torch
-            >>> with xg.attach(torch.nn.Sequential(torch.nn.ReLU()), {"relu": "guided"}) as handle:
-            ...     print(handle.is_attached)
-            True
-            >>> handle.is_attached
-            False
-        """
-        return self._undo is not None
-
-    def detach(self) -> None:
-        """Remove the rules, so that the model is as before. A second call changes nothing.
-
-        Examples:
-            >>> import torch
-            >>> model = torch.nn.Sequential(torch.nn.ReLU())
-            >>> handle = xg.attach(model, {torch.nn.ReLU: "guided"})
-            >>> handle.detach()
-            >>> [row.name for row in handle.rows]  # what it had changed
-            ['0']
-        """
-        if self._undo is not None:
-            self._undo()
-            self._undo = None  # last: after a failure another call takes off the rest
-
-    def __enter__(self) -> Self:
-        if self._is_entered or self._undo is None:
-            was = "is entered already" if self._undo else "was detached: its rules act no more"
-            raise RuleValueError(
-                f"this handle {was}. Call attach again, `with xg.attach(model, rules):`, for each "
-                "block"
-            )
-        self._is_entered = True
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.detach()
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __repr__(self) -> str:
-        return table([HEADER, *map(astuple, self.rows)]) + ("" if self._undo else "\n(detached)")
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as text in columns, the first as their heads."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return "\n".join([lines[0], "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]])
-
-
-def named(rule: Any) -> str:
-    """Return a rule's name for a table, with its bound numbers."""
-    if isinstance(rule, str):
-        return rule
-    if isinstance(rule, Rule):
-        return rule._words
-    name = getattr(rule, "name", None)
-    said = repr(rule)  # the repr of a layer's rule has its numbers
-    return said if name is None or said.startswith(f"{name}(") else name
-
-
-# --- which layers and operations are meant --------------------------------------------------------
 WILDCARDS = frozenset("*?[")
 MOST_NAMES, MOST_CALLED = 12, 24
 
@@ -299,9 +162,11 @@ def choose(
                 continue
             matches = match(part, layers) or match_functions(part, functions)
             if not matches:
-                raise RuleValueError(_nothing(part, [*layers, *functions], operation_names))
+                raise RuleValueError(
+                    _no_match_message(part, [*layers, *functions], operation_names)
+                )
             choices += [Choice(layer, rule, part) for layer in matches]
-    return _outermost(_once(choices)), _once(operations)
+    return _refuse_nested(_without_repeats(choices)), _without_repeats(operations)
 
 
 def choose_by_kind(
@@ -346,6 +211,7 @@ def match_functions(selector: Any, functions: Sequence[Layer]) -> list[Layer]:
 
 
 def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
+    """Return the layers that a selector means, by name, type, identity or predicate."""
     if isinstance(selector, str):
         matches = [each for each in layers if any(fnmatchcase(n, selector) for n in each.names)]
         leaves = [each for each in matches if each.is_leaf]
@@ -353,10 +219,10 @@ def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
         return leaves if leaves and WILDCARDS & set(selector) else matches
     if isinstance(selector, type):
         return [each for each in layers if isinstance(each.layer, selector)]
-    own = [each for each in layers if each.layer is selector]
-    if own:
-        return own
-    if _is_like(selector, layers):
+    itself = [each for each in layers if each.layer is selector]
+    if itself:
+        return itself
+    if _is_foreign_layer(selector, layers):
         raise RuleValueError(
             f"selector {type(selector).__name__} is a layer, and none of this model's: select "
             "those by a name, a type, a predicate, or one of them itself"
@@ -378,8 +244,8 @@ def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
     )
 
 
-def _is_like(selector: Any, layers: Sequence[Layer]) -> bool:
-    # Of a class that all layers have in common it is a layer, of another model.
+def _is_foreign_layer(selector: Any, layers: Sequence[Layer]) -> bool:
+    # An instance of a class that all layers have in common is a layer, of another model.
     kinds = [set(type(each.layer).__mro__) for each in layers]
     common = set.intersection(*kinds) - {object} if kinds else set()
     return isinstance(selector, tuple(common))
@@ -387,19 +253,21 @@ def _is_like(selector: Any, layers: Sequence[Layer]) -> bool:
 
 def _takes_two(predicate: Callable[..., Any]) -> bool:
     try:
-        rows = inspect.signature(predicate).parameters.values()
+        params = inspect.signature(predicate).parameters.values()
     except (TypeError, ValueError):
         # A builtin may have no signature: it takes the layer alone.
         return False
     needed = [
-        row
-        for row in rows
-        if row.kind in (row.POSITIONAL_ONLY, row.POSITIONAL_OR_KEYWORD) and row.default is row.empty
+        each
+        for each in params
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        and each.default is each.empty
     ]
     return len(needed) == 2
 
 
-def _once(choices: Sequence[AnyChoice]) -> list[AnyChoice]:
+def _without_repeats(choices: Sequence[AnyChoice]) -> list[AnyChoice]:
+    """Return each choice once; raise if something gets two rules."""
     by_key: dict[Any, AnyChoice] = {}
     for choice in choices:
         known = by_key.setdefault(choice.key, choice)
@@ -411,8 +279,8 @@ def _once(choices: Sequence[AnyChoice]) -> list[AnyChoice]:
     return list(by_key.values())
 
 
-def _outermost(choices: list[Choice]) -> list[Choice]:
-    # A rule on a layer replaces all gradients inside it.
+def _refuse_nested(choices: list[Choice]) -> list[Choice]:
+    """Raise for a layer inside another one: the outer rule replaces all gradients inside it."""
     outer = {name: choice for choice in choices for name in choice.layer.names if name}
     for choice in choices:
         if isinstance(choice.layer.layer, HeldFunction) and is_layer_rule(choice.rule):
@@ -443,7 +311,7 @@ def refuse_empty(composite: Composite) -> NoReturn:
     raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")
 
 
-def unmet(subject: str, said: str, called: Iterable[str], advice: str = "") -> str:
+def not_called_message(subject: str, said: str, called: Iterable[str], advice: str = "") -> str:
     """Return the error message for a selector that means nothing that a function or model calls."""
     names = sorted(set(called))
     listed = ", ".join(names[:MOST_CALLED]) + (", ..." if len(names) > MOST_CALLED else "")
@@ -457,7 +325,9 @@ def shown(selector: Any) -> str:
     return getattr(selector, "__name__", None) or str(selector)
 
 
-def _nothing(selector: Any, layers: Sequence[Layer], operation_names: Iterable[str]) -> str:
+def _no_match_message(
+    selector: Any, layers: Sequence[Layer], operation_names: Iterable[str]
+) -> str:
     names = [name for each in layers for name in each.names if name]
     kinds = sorted({type(each.layer).__name__ for each in layers})
     if isinstance(selector, str):
@@ -478,114 +348,3 @@ def _nothing(selector: Any, layers: Sequence[Layer], operation_names: Iterable[s
     said = selector.__name__ if isinstance(selector, type) else repr(selector)
     near = suggest(said, kinds)
     return f"selector {said} matches no layer{near} (kinds of layers: {', '.join(kinds)})"
-
-
-# --- a rule over an unchanged forward: a layer, a call of a library, anything ---------------------
-Tensor = Any
-Over: TypeAlias = AnyFunction | BoundFunction
-# Weak: an entry goes when its rule is freed.
-_over: weakref.WeakKeyDictionary[Rule, Over] = weakref.WeakKeyDictionary()
-
-
-def over(rule: str | Rule | Callable[..., Any]) -> Over:
-    """Return a Function `(tin, out) -> out` with a rule's gradient instead of the forward's own.
-
-    `out` is what the forward computed of `tin` as a constant (detached, `stop_gradient`): so what
-    else the forward reads, its weights among it, keeps its gradient, and `tin` gets the rule's.
-
-    Raises:
-        RuleError: the rule is unknown, or needs a param (also a TypeError).
-        GradientError: at backward; the rule gives another shape than tin's, as it does where the
-            forward changes the shape and the rule works element by element.
-    """
-    resolved = resolve(rule)
-    known = _over.get(resolved)
-    if known is None:
-        bound_rule = resolved.bound_rule()  # raises for a missing param
-        # Weak, because the Function is the value of an entry whose key is the rule.
-        held = weakref.ref(resolved)
-        names, values = bound_rule.specialization.runtime, bound_rule.values
-        # Numbers that may change are given at each call: others are part of the graph.
-        changes = any(type(value) is not float for value in values)
-
-        def acting() -> Any:
-            # The rule itself, or if it is gone, what its name means now.
-            return held() or resolve(rule)
-
-        def forward(tin: Tensor, out: Tensor, *numbers: Any) -> Any:
-            def grad(upstream: Tensor) -> Any:
-                return (
-                    pull(acting(), names, numbers, upstream, tin),
-                    upstream,
-                    *(None,) * len(numbers),
-                )
-
-            return out, grad
-
-        forward.__name__ = resolved.name
-        params = ("tin", "out", *names) if changes else ("tin", "out")
-        forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in params]
-        )
-        made: Any = custom_gradient(forward, native=resolved.native)
-        if changes:
-            made = made.bind(dict(zip(names, values, strict=True)))
-        known = _over.setdefault(resolved, made)
-    return known
-
-
-def pull(
-    rule: Rule, names: Sequence[str], numbers: Sequence[Any], grad_out: Tensor, tin: Tensor
-) -> Tensor:
-    """Return a rule's gradient, with these values of its run-time params, if they are given."""
-    if not numbers:
-        return rule(None, grad_out, tin)
-    specialization = rule.bound_rule().specialization
-    values = {**specialization.static, **dict(zip(names, numbers, strict=True))}
-    opened: Any
-    opened, params = specialization.fill_bound(values)
-    return opened(None, grad_out, tin, **params)
-
-
-def misfit(rule: str, where: str, tin: Any, out: Any) -> str:
-    """Return the error message for a rule that does not fit, with what would."""
-    return (
-        f"{where} makes shape {out} of {tin}, and rule {rule!r} needs a gradient of its input's "
-        "shape: it goes on layers and operations that keep the shape. What fits a layer with "
-        "weights is xg.attribution.epsilon() and its like; this rule fits the activation after it"
-    )
-
-
-def check_fit(rule: str, where: str, tin: Any, out: Any) -> None:
-    """Check that a rule fits a forward, by the shapes of its input and output where known."""
-    if not shapes_agree(out, tin):
-        raise GradientError(misfit(rule, where, tuple(tin), tuple(out)))
-
-
-class RuleOver:
-    """A rule over forwards, looked up again only when some name means another rule than before."""
-
-    # Compilers that read code can follow a comparison of epochs, but no look-up of a name.
-    __slots__ = ("_known", "rule")
-
-    def __init__(self, rule: str | Rule | Callable[..., Any]) -> None:
-        self.rule = rule
-        self._known = epoch(), over(rule)
-
-    def now(self) -> Over:
-        """Return `over` of the rule as it is now."""
-        looked_up, function = self._known
-        if looked_up != epoch():
-            self._known = epoch(), over(self.rule)
-            function = self._known[1]
-        return function
-
-    def here(self) -> Over:
-        """Return it for eager code, which may be a region that runs again."""
-        return over(self.rule) if is_of_then() else self.now()
-
-
-def put_over(rule: Over, name: str, where: str, tin: Tensor, out: Tensor) -> Tensor:
-    """Return the output of a forward on a constant, with a rule's gradient for its input."""
-    check_fit(name, where, tin.shape, out.shape)
-    return rule(tin, out)

@@ -1,0 +1,265 @@
+"""Rules on Keras's operations: which operations there are, and what a call of one does.
+
+`keras.ops`, `keras.activations` and Keras's layers all call their backend's functions as attributes
+of its modules. These are replaced while any model has rules on operations (`replace_functions`),
+and act only where a layer of such a model is called on the same thread: `run_layer`
+(`interception.py`) sets `CURRENT.operations` around the call. Backend functions that call each
+other count as one operation, the outermost.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import keras
+
+# Keras (3.15) has no public names for these, among them the functions that its operations call.
+from keras.src import backend as keras_backend
+from keras.src.activations import activations as keras_activations
+
+from ...errors import RuleValueError
+from ...graph.support.threads import make_lock
+from ...models.attachment import named
+from ...models.gradient_replacement import (
+    CurrentReplacement,
+    Replacement,
+    replace_gradient,
+    replacement_for,
+)
+from ..compiled_steps import HOST, in_symbolic_scope
+
+Call = Callable[..., Any]
+
+# --- which operations there are -------------------------------------------------------------------
+ELEMENTWISE = """
+    absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil clip cos cosh erf erfc erfinv
+    exp exp2 expm1 floor log log10 log1p log2 nan_to_num negative reciprocal round rsqrt sign sin
+    sinc sinh sqrt square tan trunc
+"""
+# keras.ops and keras.activations call these by another name.
+ALIASES = {"abs": "absolute", "exponential": "exp", "swish": "silu", "hard_swish": "hard_silu"}
+BACKEND_MODULES = ("nn", "numpy", "math")  # of `keras.src.backend`, which hold the functions
+# These classes compute an operation by others, which count unless it is selected itself.
+COMPOSED = {"relu": keras_activations.ReLU, "mish": keras_activations.Mish}
+# Operations that compute another one in their kernel, where a rule on it cannot act.
+COMPUTED_INSIDE = {"dot_product_attention": "softmax"}
+RECURRENT_KERNELS = ("lstm", "gru")
+
+
+def canonical_name(function: Call) -> str:
+    return ALIASES.get(function.__name__, function.__name__)
+
+
+# The operation that a function of `keras.ops` or `keras.activations` is.
+OPERATION_OF_FUNCTION: dict[Call, str] = {
+    function: canonical_name(function)
+    for module in (keras.ops, keras.activations)
+    for function in vars(module).values()
+    if inspect.isfunction(function)
+}
+NOT_ACTIVATIONS = ("deserialize", "get", "linear", "serialize")
+# The operation that a word selects: those on which a rule may go.
+OPERATION_OF_NAME: dict[str, str] = {
+    name: ALIASES.get(name, name)
+    for name in (*vars(keras.activations), *ELEMENTWISE.split(), *ALIASES)
+    if name not in NOT_ACTIVATIONS and ALIASES.get(name, name) in OPERATION_OF_FUNCTION.values()
+}
+FRAMEWORKS = ("jax", "tensorflow", "torch")
+
+
+def find_operation(selector: Any) -> str | None:
+    """Return the operation that a selector is: a name, or a function of Keras."""
+    if isinstance(selector, str):
+        return OPERATION_OF_NAME.get(selector)
+    if not callable(selector):
+        return None
+    if inspect.isfunction(selector) and selector in OPERATION_OF_FUNCTION:
+        known = OPERATION_OF_FUNCTION[selector]
+        if known in OPERATION_OF_NAME.values():
+            return known
+        raise RuleValueError(
+            f"no rule goes on keras.ops.{selector.__name__}: it is not computed element by element "
+            "of one tensor. Select the layer that computes it, by its name, its type or a predicate"
+        )
+    home = (getattr(selector, "__module__", None) or "").split(".")[0]
+    name = getattr(selector, "__name__", "")
+    if home in FRAMEWORKS or getattr(sys.modules.get("torch"), name or " ", None) is selector:
+        known = f"keras.ops.{name}" if name in OPERATION_OF_NAME else "keras.ops.relu"
+        raise RuleValueError(
+            f"{home or 'torch'}'s own {name!r} is called by nothing that Keras can see: write "
+            f"{known}, or its name, for what Keras and its layers call; where a layer's `call` "
+            f"calls {home or 'torch'} itself, select that layer"
+        )
+    return None
+
+
+# --- an operation that is called ------------------------------------------------------------------
+# not a dict: Dynamo (torch 2.13) reads no signatures after a dict has changed in its trace
+class CalledOperations:
+    """The operations that were called while a handle was attached, as attributes that are True."""
+
+
+class OperationRules:
+    """The rules on operations while a layer is called.
+
+    Attributes:
+        rules: by an operation's name, its rule; None: a composite leaves it without one.
+        called: for each handle that has such rules, where `note_call` notes operations.
+    """
+
+    __slots__ = ("called", "rules")
+
+    def __init__(
+        self, rules: dict[str, CurrentReplacement | None], called: tuple[CalledOperations, ...]
+    ) -> None:
+        self.rules = rules
+        self.called = called
+
+
+class Current(threading.local):
+    """The rules on operations that act on this thread: those of the layer whose call runs, set by
+    `run_layer`; None outside such layers, and within an operation.
+    """
+
+    def __init__(self) -> None:
+        # not a ContextVar, which torch.compile cannot follow; a call ends before another task runs
+        self.operations: OperationRules | None = None
+
+
+CURRENT = Current()
+
+
+def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return an operation's outputs, under its rule if it has one."""
+    acting = CURRENT.operations
+    if acting is None:
+        return original(*args, **kwargs)
+    rule = note_call(acting, name)
+    CURRENT.operations = None  # functions that it calls are part of it
+    try:
+        return run_under(rule, original, args, kwargs)
+    finally:
+        CURRENT.operations = acting
+
+
+def run_composed(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operation made of others, which count unless it has a rule itself."""
+    acting = CURRENT.operations
+    if acting is None or name in acting.rules:
+        return run_operation(name, original, args, kwargs)
+    note_call(acting, name)
+    return original(*args, **kwargs)
+
+
+def note_call(acting: OperationRules, name: str) -> CurrentReplacement | None:
+    """Note that an operation is called; return its rule, if any."""
+    for called in acting.called:
+        setattr(called, name, True)
+    inner = COMPUTED_INSIDE.get(name)
+    if inner in acting.rules:
+        raise RuleValueError(
+            f"keras.ops.{name} computes {inner!r} in one kernel, in which no rule acts: select the "
+            f"layer that calls it, or let it be computed apart (in a MultiHeadAttention by "
+            "return_attention_scores=True)"
+        )
+    return acting.rules.get(name)
+
+
+def run_under(
+    rule: CurrentReplacement | None, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Return an operation's outputs, with a rule's gradient for its tensor."""
+    if rule is None or not args or in_symbolic_scope():
+        return original(*args, **kwargs)
+    x = args[0].value if isinstance(args[0], keras.Variable) else args[0]
+    if not is_float(x):
+        return original(*args, **kwargs)
+    out = original(keras.ops.stop_gradient(x), *args[1:], **kwargs)
+    subject = f"operation {original.__name__!r}"
+    return replace_gradient(look_up(rule), named(rule.rule), subject, x, out)
+
+
+def look_up(rule: CurrentReplacement) -> Replacement:
+    """Return the replacement for a rule; a trace notes the rule's name, without a guard."""
+    return rule.now() if HOST.compiler.on_depend is None else replacement_for(rule.rule)
+
+
+def is_float(x: Any) -> bool:
+    return keras.ops.is_tensor(x) and keras.backend.is_float_dtype(
+        keras.backend.standardize_dtype(x.dtype)
+    )
+
+
+def refuse_kernel(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a recurrent layer's fused kernel; refuse if a rule is on an operation inside it."""
+    acting = CURRENT.operations
+    if acting is not None and {"sigmoid", "tanh"} & acting.rules.keys():
+        raise NotImplementedError
+    return original(*args, **kwargs)
+
+
+# --- the functions of Keras that are replaced -----------------------------------------------------
+LOCK = make_lock()
+ORIGINALS: list[Place] = []  # what is replaced now: none or all
+HANDLES: set[Any] = set()  # those that have rules on operations
+
+
+class Place(NamedTuple):
+    """An attribute of a module or class of Keras, and a value for it."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+def replace_functions(handle: Any) -> None:
+    """Replace Keras's backend functions, until `restore_functions` of the last such handle."""
+    with LOCK:
+        HANDLES.add(handle)
+        if not ORIGINALS:
+            for place in [*list_replacements()]:
+                ORIGINALS.append(place._replace(value=vars(place.owner)[place.name]))
+                setattr(*place)
+
+
+def restore_functions(handle: Any) -> None:
+    """Restore Keras's backend functions once no handle needs ours."""
+    with LOCK:
+        HANDLES.discard(handle)
+        while ORIGINALS and not HANDLES:
+            # restored before it is removed: an interrupt in between is harmless
+            setattr(*ORIGINALS[-1])
+            ORIGINALS.pop()
+
+
+def list_replacements() -> Iterator[Place]:
+    """Yield the places where Keras looks up its operations, with our functions for them."""
+    for name in sorted({*OPERATION_OF_FUNCTION.values()}):
+        for module in BACKEND_MODULES:
+            owner = getattr(keras_backend, module)
+            original = vars(owner).get(name)
+            if inspect.isroutine(original):
+                run = functools.partial(run_operation, name)
+                yield Place(owner, name, wrapped(original, run))
+    for name, kind in COMPOSED.items():
+        original = kind.static_call
+        run = functools.partial(run_composed, name)
+        yield Place(kind, "static_call", staticmethod(wrapped(original, run)))
+    for name in RECURRENT_KERNELS:
+        original = vars(keras_backend)[name]
+        yield Place(keras_backend, name, wrapped(original, refuse_kernel))
+
+
+def wrapped(original: Call, run: Call) -> Call:
+    """Return a function that is run as `run(original, args, kwargs)`."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return run(original, args, kwargs)
+
+    return call

@@ -1,0 +1,141 @@
+"""A rule's gradient instead of a forward's own: of a layer, a call of a library, anything.
+
+The forward runs unchanged on a constant; then a Function of the input and the output, which returns
+the output, gives the input the rule's gradient. For a rule on a layer:
+
+    replacement = replacement_for("guided")                    # once for each rule
+    out = layer(stop_gradient(tin))                            # by the framework
+    y = replace_gradient(replacement, "guided", "layer 'gate'", tin, out)
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ..errors import GradientError
+from ..functions.calls.arguments import BoundFunction
+from ..functions.custom_gradient import custom_gradient
+from ..functions.function import Function as AnyFunction
+from ..lowering.input_checks import shapes_agree
+from ..rules.model.lookup import resolve
+from ..rules.model.rule import Rule
+from ..rules.model.rule_names import epoch
+from ..trace.moving_numbers import is_of_then
+
+Tensor = Any
+Replacement: TypeAlias = AnyFunction | BoundFunction
+# Weak: an entry goes when its rule is freed.
+_REPLACEMENTS: weakref.WeakKeyDictionary[Rule, Replacement] = weakref.WeakKeyDictionary()
+
+
+def replacement_for(rule: str | Rule | Callable[..., Any]) -> Replacement:
+    """Return a Function `(tin, out) -> out` with a rule's gradient instead of the forward's own.
+
+    `out` is what the forward computed of `tin` as a constant (detached, `stop_gradient`): so what
+    else the forward reads, its weights among it, keeps its gradient, and `tin` gets the rule's.
+
+    Raises:
+        RuleError: the rule is unknown, or needs a param (also a TypeError).
+        GradientError: at backward; the rule gives another shape than tin's, as it does where the
+            forward changes the shape and the rule works element by element.
+    """
+    resolved = resolve(rule)
+    known = _REPLACEMENTS.get(resolved)
+    if known is None:
+        known = _REPLACEMENTS.setdefault(resolved, _make_replacement(rule, resolved))
+    return known
+
+
+def _make_replacement(rule: str | Rule | Callable[..., Any], resolved: Rule) -> Replacement:
+    bound_rule = resolved.bound_rule()  # raises for a missing param
+    # Weak, because the Function is the value of an entry whose key is the rule.
+    rule_ref = weakref.ref(resolved)
+    names, values = bound_rule.specialization.runtime, bound_rule.values
+    # Numbers that may change (tensors, schedules) are arguments: others are part of the graph.
+    numbers_may_change = any(type(value) is not float for value in values)
+
+    def find_rule() -> Any:
+        # The rule itself, or if it is gone, what its name means now.
+        return rule_ref() or resolve(rule)
+
+    def forward(tin: Tensor, out: Tensor, *numbers: Any) -> Any:
+        def grad(upstream: Tensor) -> Any:
+            return (
+                pull(find_rule(), names, numbers, upstream, tin),
+                upstream,
+                *(None,) * len(numbers),
+            )
+
+        return out, grad
+
+    forward.__name__ = resolved.name
+    params = ("tin", "out", *names) if numbers_may_change else ("tin", "out")
+    forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in params]
+    )
+    replacement: Any = custom_gradient(forward, native=resolved.native)
+    if numbers_may_change:
+        replacement = replacement.bind(dict(zip(names, values, strict=True)))
+    return replacement
+
+
+def pull(
+    rule: Rule, names: Sequence[str], numbers: Sequence[Any], grad_out: Tensor, tin: Tensor
+) -> Tensor:
+    """Return a rule's gradient, with these values of its run-time params, if they are given."""
+    if not numbers:
+        return rule(None, grad_out, tin)
+    specialization = rule.bound_rule().specialization
+    values = {**specialization.static, **dict(zip(names, numbers, strict=True))}
+    opened: Any
+    opened, params = specialization.fill_bound(values)
+    return opened(None, grad_out, tin, **params)
+
+
+def misfit_message(rule: str, where: str, tin: Any, out: Any) -> str:
+    """Return the error message for a rule that does not fit, with what would."""
+    return (
+        f"{where} makes shape {out} of {tin}, and rule {rule!r} needs a gradient of its input's "
+        "shape: it goes on layers and operations that keep the shape. What fits a layer with "
+        "weights is xg.attribution.epsilon() and its like; this rule fits the activation after it"
+    )
+
+
+def check_fit(rule: str, where: str, tin: Any, out: Any) -> None:
+    """Check that a rule fits a forward, by the shapes of its input and output where known."""
+    if not shapes_agree(out, tin):
+        raise GradientError(misfit_message(rule, where, tuple(tin), tuple(out)))
+
+
+class CurrentReplacement:
+    """The replacement for a rule, looked up again only when some name means another rule now."""
+
+    # Compilers that read code can follow a comparison of epochs, but no look-up of a name.
+    __slots__ = ("_found", "rule")
+
+    def __init__(self, rule: str | Rule | Callable[..., Any]) -> None:
+        self.rule = rule
+        self._found = epoch(), replacement_for(rule)  # replaced as a whole
+
+    def now(self) -> Replacement:
+        """Return `replacement_for` the rule as it is now."""
+        found_at, replacement = self._found
+        if found_at != epoch():
+            self._found = epoch(), replacement_for(self.rule)
+            replacement = self._found[1]
+        return replacement
+
+    def here(self) -> Replacement:
+        """Return it for eager code, which may be a region that runs again."""
+        return replacement_for(self.rule) if is_of_then() else self.now()
+
+
+def replace_gradient(
+    replacement: Replacement, name: str, where: str, tin: Tensor, out: Tensor
+) -> Tensor:
+    """Return the output of a forward on a constant, with a rule's gradient for its input."""
+    check_fit(name, where, tin.shape, out.shape)
+    return replacement(tin, out)
