@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..backend.discovery import backend_of
-from ..capture.user_code.object_state import Filled, ObjectState, held_by, read_state
+from ..capture.user_code.object_copies import FilledCopy
+from ..capture.user_code.object_state import ObjectState, held_by, read_state
 from ..capture.user_code.signature import name_of
 from ..functions.calls.arguments import owner_of, unwrap
 from ..functions.custom_gradient import function
@@ -98,7 +99,7 @@ class Opened:
         inputs, held = args[: self.input_count], args[self.input_count]
         dtype = next(x.dtype for x in optree.tree_leaves(held) if owner_of(x) is not None)
         rest = {name: _with_dtype(held_by(own), dtype) for name, own in self.rest.items()}
-        return Filled(self.owner, self.state, {**rest, **held}).copy(*inputs, **kwargs)
+        return FilledCopy(self.owner, self.state, {**rest, **held}).object(*inputs, **kwargs)
 
 
 def _with_dtype(tensor: Tensor, dtype: Any) -> Tensor:

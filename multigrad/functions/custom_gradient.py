@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, overload
 
-from ..capture.user_code.object_state import OWN
+from ..capture.user_code.libraries import OWN
 from ..capture.user_code.options import Capture, capture_options
 from ..capture.user_code.signature import name_of
 from ..errors import RuleTypeError

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of, entry_points, in_use, load_backend
-from ..capture.user_code.object_state import ObjectState, copied, describe, held_by, read_state
+from ..capture.user_code.object_copies import copied
+from ..capture.user_code.object_state import ObjectState, describe, held_by, read_state
 from ..capture.user_code.options import Capture, capture_options
 from ..capture.user_code.signature import name_of
 from ..errors import (

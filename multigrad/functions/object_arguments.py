@@ -23,8 +23,9 @@ from ..backend.discovery import FUNCTION_READERS
 from ..capture.copies.run_or_import import run_or_import
 from ..capture.dialect import registered_dialects
 from ..capture.user_code.inspection import plain_function, wrapped_function
-from ..capture.user_code.libraries import written_in
-from ..capture.user_code.object_state import OWN, Filled, ObjectState, held_by, is_open, read_state
+from ..capture.user_code.libraries import OWN, written_in
+from ..capture.user_code.object_copies import FilledCopy
+from ..capture.user_code.object_state import ObjectState, held_by, is_open, read_state
 from ..capture.user_code.signature import called_method, name_of
 from ..errors import FormatError, TraceError
 from ..graph.ir.types import is_float
@@ -90,7 +91,7 @@ def recipe_of_object(
         now = {name: held_by(each) for name, each in state.tensors.items()}
         if all(held.get(name, each) is each for name, each in now.items()):
             return Recorded(function(*args, **kwargs), None)
-        filled = Filled(owner, state, held)
+        filled = FilledCopy(owner, state, held)
         outputs = _method_of(function, filled)(*args, **kwargs)
         change = filled.changed()
         if change:
@@ -126,14 +127,14 @@ def _record_object(
     trace.source.looks_into = False  # they are among the arguments
     made = len(trace.source.witness.made)
     symbols = {name: copy_of(symbol) for name, symbol in hidden.items()}
-    filled = Filled(owner, state, symbols)
+    filled = FilledCopy(owner, state, symbols)
     filled.mention(trace)
     held = slice(made, len(trace.source.witness.made))
     called, library = _method_of(function, filled), said or state.home
     route = trace.source.routes.get(library)
 
     def call_with(given: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        return _method_of(function, Filled(owner, read_state(owner), given))(*args, **kwargs)
+        return _method_of(function, FilledCopy(owner, read_state(owner), given))(*args, **kwargs)
 
     if is_intercepted(called):
         with written_in(trace, (library,)):
@@ -155,11 +156,11 @@ def _record_object(
     return Recorded(outputs, None)
 
 
-def _method_of(method: Callable[..., Any], filled: Filled) -> Any:
+def _method_of(method: Callable[..., Any], filled: FilledCopy) -> Any:
     is_call = isinstance(method, types.MethodType) and method.__name__ == "call"
-    if isinstance(method, types.MethodType) and not (is_call and is_intercepted(filled.copy)):
-        return types.MethodType(method.__func__, filled.copy)
-    return filled.copy
+    if isinstance(method, types.MethodType) and not (is_call and is_intercepted(filled.object)):
+        return types.MethodType(method.__func__, filled.object)
+    return filled.object
 
 
 def is_intercepted(called: Any) -> bool:
@@ -405,7 +406,7 @@ def filled_with(recipe: Recipe, arguments: Arguments, hidden: dict[str, Any]) ->
     assert holds is not None
     places = [i for i, leaf in enumerate(leaves) if holds(leaf)]
     owner = tuple(leaves[i] for i in places)
-    copies = Filled(owner, read_state(owner), hidden).copy
+    copies = FilledCopy(owner, read_state(owner), hidden).object
     return optree.tree_unflatten(tree, replace_at(leaves, places, copies))
 
 

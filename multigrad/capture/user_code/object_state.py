@@ -1,35 +1,38 @@
-"""The state of an object whose method is captured: tensors, which become inputs of the graph, and
-everything else that it holds, by which captures are told apart.
+"""The state of an object whose method is captured: its tensors, and a key of all else in it.
 
 An object may change between calls: an optimizer steps, `load_state_dict` replaces tensors,
-`.eval()` sets a flag. So its state is read at each call. The capture runs a copy with symbols for
-the tensors; the object itself is not touched.
+`.eval()` sets a flag. So `read_state` is called at each call:
+
+    layer                            tensors: {"weight": ..., "inner.bias": ...}
+      .weight      a tensor          key: (Layer, "weight", ("tensor", 0), "rate", 0.1,
+      .rate        0.1                     "inner", Dense, "bias", ("tensor", 1))
+      .inner.bias  a tensor
+
+The tensors become inputs of the graph; one capture serves all states with equal keys. A capture
+runs a copy of the object that holds symbols (`object_copies.py`).
 """
 
 from __future__ import annotations
 
-import copy
 import types
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from collections.abc import Iterator
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from ...backend.discovery import backend_of
-from ...errors import BackendNotFound, RuleTypeError
+from ...errors import BackendNotFound
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ...graph.support.class_bases import dataclass
 from ...trace.identity import Same, attributes_of, is_plain, value_key
-from ...trace.trace import Trace, Value
+from ...trace.trace import Value
 from ..dialect import load_dialects, registered_dialects
-from .inspection import held_around, mentioned, nested_codes
-from .libraries import is_library_file
-from .snapshot import assign
+from .inspection import held_around, mentioned
+from .libraries import OWN
 
-OWN = __name__.partition(".")[0]
-MOST = 20_000  # values that are read; the rest is compared by identity
+MOST_VALUES = 20_000  # values that are read; the rest is compared by identity
 MOST_BYTES = 4096  # of an array that is compared by its values
 CONTAINERS = (list, tuple, dict, OrderedDict)
 FIXED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
@@ -64,54 +67,64 @@ def read_state(owner: Any) -> ObjectState:
     """Return the state of an object, of a tuple's objects, or of a function's references."""
     load_dialects()  # they recognize variables
     items = owner if type(owner) is tuple else ()
-    reading = _Reading({id(owner), *map(id, items)})
-    reading.visit(owner, ())
-    reading.state.key = tuple(reading.parts)
-    return reading.state
+    reader = StateReader({id(owner), *map(id, items)})
+    reader.visit(owner, ())
+    reader.state.key = tuple(reader.key_parts)
+    return reader.state
 
 
-class _Reading:
-    """One walk through an object."""
+class StateReader:
+    """One walk through an object.
+
+    Attributes:
+        roots: by id, where the walk begins; functions elsewhere are not opened.
+        state: what was read so far, but for its key.
+        key_parts: of the key.
+        serials: by id, the number of a tensor.
+        numbers: by id, the number of an open value, in the order of first visits.
+    """
 
     def __init__(self, roots: set[int]) -> None:
-        self.roots = roots  # by id: the only values in which a function is opened
+        self.roots = roots
         self.state = ObjectState()
-        self.parts: list[Any] = []
-        self.tensors: dict[int, int] = {}
-        self.seen: dict[int, int] = {}
+        self.key_parts: list[Any] = []
+        self.serials: dict[int, int] = {}
+        self.numbers: dict[int, int] = {}
 
     def visit(self, value: Any, path: tuple[str, ...], holder: Any = None) -> bool:
         """Read a value and return whether it is, or leads to, a tensor."""
         if is_plain(value):
-            self.parts.append(value_key(value))
+            self.key_parts.append(value_key(value))
             return False
         # Shared and cyclic references are part of the key, by the number of the first visit.
-        if id(value) in self.seen:
-            self.parts.append(("again", self.seen[id(value)]))
+        if id(value) in self.numbers:
+            self.key_parts.append(("again", self.numbers[id(value)]))
             return id(value) in self.state.leading
         if _is_tensor(value) or _is_variable(value):
             self._see_tensor(value, path, holder)
             return True
         if isinstance(value, np.ndarray):
-            self.parts.append(_array_key(value))
+            self.key_parts.append(_array_key(value))
             return False
         is_root = id(value) in self.roots and isinstance(value, types.FunctionType)
-        if len(self.parts) > MOST or not (is_root or is_open(value)):
-            self.parts.append(Same(value))
+        if len(self.key_parts) > MOST_VALUES or not (is_root or is_open(value)):
+            self.key_parts.append(Same(value))
             return False
-        self.seen[id(value)] = len(self.seen)
-        self.parts.append(type(value))
-        leads_on = False
-        for name, held in rows_of(value):
-            self.parts.append(name if isinstance(name, str | int) else value_key(name))
-            leads_on |= self.visit(held, path if name in UNNAMED else (*path, str(name)), value)
-        if leads_on:
+        self.numbers[id(value)] = len(self.numbers)
+        self.key_parts.append(type(value))
+        leads_to_tensor = False
+        for name, held in contents_of(value):
+            self.key_parts.append(name if isinstance(name, str | int) else value_key(name))
+            leads_to_tensor |= self.visit(
+                held, path if name in UNNAMED else (*path, str(name)), value
+            )
+        if leads_to_tensor:
             self.state.leading.add(id(value))
-        return leads_on
+        return leads_to_tensor
 
     def _see_tensor(self, tensor: Any, path: tuple[str, ...], holder: Any) -> None:
-        serial = self.tensors.setdefault(id(tensor), len(self.tensors))
-        self.parts.append(("tensor", serial))
+        serial = self.serials.setdefault(id(tensor), len(self.serials))
+        self.key_parts.append(("tensor", serial))
         if serial == len(self.state.tensors):
             name = ".".join(path)
             # Paths may coincide, since the names in UNNAMED are left out.
@@ -195,7 +208,7 @@ def _is_plain_class(kind: type) -> bool:
         return False
 
 
-def rows_of(value: Any) -> list[tuple[Any, Any]]:
+def contents_of(value: Any) -> list[tuple[Any, Any]]:
     """Return the contents of an open value as (name, value) pairs."""
     if isinstance(value, dict):
         return list(value.items())
@@ -204,7 +217,7 @@ def rows_of(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, types.MethodType):
         return [("__self__", value.__self__)]
     if isinstance(value, types.FunctionType):
-        return [(name, held) for name, held in _referred(value) if is_object(held)]
+        return [(name, held) for name, held in _references_of(value) if may_hold_tensors(held)]
     rows = attributes_of(value)
     aside = {
         name for dialect in registered_dialects().values() for name in dialect.state.bookkeeping
@@ -212,131 +225,13 @@ def rows_of(value: Any) -> list[tuple[Any, Any]]:
     return [(name, held) for name, held in rows if name not in aside]
 
 
-def _referred(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def _references_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     # The values of a function's names: closure variables, then globals.
     yield from zip(function.__code__.co_freevars, held_around(function), strict=True)
     yield from mentioned(function)
 
 
-def is_object(value: Any) -> bool:
+def may_hold_tensors(value: Any) -> bool:
     """Return whether a value is an open object that may hold tensors but is none."""
     is_tensor = hasattr(type(value), "shape")
     return is_open(value) and not is_tensor and not isinstance(value, list | tuple | dict)
-
-
-def copied(called: Any) -> Any:
-    """Return a copy of a callable in its present state; its tensors may be shared."""
-    owner = called.__self__ if isinstance(called, types.MethodType) else called
-    if type(owner).__reduce__ is object.__reduce__:
-        try:
-            return copy.deepcopy(called)
-        except (RuntimeError, TypeError) as error:
-            raise RuleTypeError(
-                f"a {type(owner).__name__} cannot be copied: {error}. Delete first what it has "
-                "computed and keeps, as a functools.cached_property is kept"
-            ) from error
-    # deepcopy would recreate it from a description, which may be incomplete, as of a Keras layer.
-    reading = _Reading({id(called)})
-    reading.visit(called, ())
-    return Filled(called, replace(reading.state, leading=set(reading.seen)), {}).copy
-
-
-class Filled:
-    """A copy of an object with other tensors.
-
-    Attributes:
-        copy: replaces the object, and shares with it all values that lead to no tensor.
-    """
-
-    def __init__(self, owner: Any, state: ObjectState, given: Mapping[str, Any]) -> None:
-        self._leading = state.leading
-        self._given = {id(own): given.get(name, own) for name, own in state.tensors.items()}
-        self._copies: dict[int, Any] = {}
-        self.copy = self._put(owner)
-        self._before = [(each, rows_of(each)) for each in self._copies.values()]
-
-    def _put(self, value: Any) -> Any:
-        if id(value) in self._given:
-            return self._given[id(value)]
-        if id(value) not in self._leading:
-            return value
-        known = self._copies.get(id(value))
-        if known is not None:
-            return known
-        kind = type(value)
-        if isinstance(value, tuple):
-            items = map(self._put, value)
-            made = tuple(items) if kind is tuple else kind._make(items)  # type: ignore[attr-defined]
-            return self._copies.setdefault(id(value), made)
-        if kind is types.MethodType:
-            return types.MethodType(value.__func__, self._put(value.__self__))
-        if isinstance(value, types.FunctionType):
-            return self._put_function(value)
-        made = self._copies[id(value)] = _empty(value)
-        for name, held in rows_of(value):
-            if isinstance(value, list):
-                made.append(self._put(held))
-            elif isinstance(value, dict):
-                made[name] = self._put(held)
-            else:
-                assign(made, name, self._put(held))
-        return made
-
-    def _put_function(self, function: types.FunctionType) -> types.FunctionType:
-        named = {name: self._put(held) for name, held in mentioned(function) if is_object(held)}
-        cells = [
-            cell if self._put(held) is held else types.CellType(self._put(held))
-            for cell, held in zip(function.__closure__ or (), held_around(function), strict=True)
-        ]
-        made = types.FunctionType(
-            function.__code__,
-            {**function.__globals__, **named},
-            function.__name__,
-            function.__defaults__,
-            tuple(cells),
-        )
-        made.__kwdefaults__, made.__module__ = function.__kwdefaults__, function.__module__
-        return self._copies.setdefault(id(function), made)
-
-    def objects(self) -> Iterator[Any]:
-        yield from (
-            each for each in self._copies.values() if not isinstance(each, list | tuple | dict)
-        )
-
-    def mention(self, trace: Trace) -> None:
-        """Let messages name lines of the user's classes."""
-        for kind in {type(each) for each in self.objects()}:
-            for method in vars(kind).values():
-                code = getattr(method, "__code__", None)
-                if code is not None and not is_library_file(code.co_filename):
-                    trace.source.codes.update(nested_codes(code))
-
-    def changed(self) -> str:
-        """Return in words an assignment to the copy, which the object would keep; "" for none.
-
-        A new attribute that holds no symbol may be a cache.
-        """
-        for each, rows in self._before:
-            before = dict(rows)
-            for name, now in rows_of(each):
-                is_new = name not in before
-                if now is not before.get(name) and (not is_new or isinstance(now, Value)):
-                    return f"assigns to {name!r} of {_shown(each)}"
-        return ""
-
-
-def _empty(value: Any) -> Any:
-    # Attributes that are not read (a library's bookkeeping) are shared with the original.
-    if isinstance(value, list):
-        return []
-    if isinstance(value, dict):
-        return OrderedDict() if isinstance(value, OrderedDict) else {}
-    made = object.__new__(type(value))
-    for name, held in attributes_of(value):
-        assign(made, name, held)
-    return made
-
-
-def _shown(holder: Any) -> str:
-    is_container = isinstance(holder, list | tuple | dict)
-    return "what it holds" if is_container else f"a {type(holder).__name__}"

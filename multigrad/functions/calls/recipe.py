@@ -23,8 +23,7 @@ from typing import Any
 
 from ...backend.contract import Backend
 from ...capture.user_code.inspection import plain_function
-from ...capture.user_code.libraries import dialect_of
-from ...capture.user_code.object_state import OWN
+from ...capture.user_code.libraries import OWN, dialect_of
 from ...errors import TraceError
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused
