@@ -49,7 +49,7 @@ def kept_by_call(*args: Any) -> Any:
 
 def is_operation(selector: Any) -> bool:
     """Return whether a selector of `override` is a function of torch."""
-    from .override import find_operation
+    from .operation_names import find_operation
 
     # Python's own operators and strings are also selectors of other frameworks.
     module = getattr(selector, "__module__", None)

@@ -35,7 +35,7 @@ from .layer_rule import (
     RuleOnMergedNorm,
 )
 from .mode_entry import CheckedRoot, ModeEntry, ModePause, ModeRoot, make_mode, may_call
-from .override import find_operation, operation_names
+from .operation_names import find_operation, operation_names
 from .swapped_classes import Acting, acting_on, put_on, take_off
 
 Planned = tuple[Acting, nn.Module, str]

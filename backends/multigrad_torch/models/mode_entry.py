@@ -18,12 +18,12 @@ from multigrad.models.selectors import MOST_NAMES, Layer, refuse_second
 from ..compile.checkpoint_regions import is_second_run
 from .call_rule import CallRule, is_compiling, stack_length
 from .layer_rule import LayerInterceptor
+from .operation_names import functions_calling
 from .override import (
     HARDTANH,
     OperationMode,
     check_met,
     find_inner,
-    functions_calling,
     is_entered,
     stack_at,
 )

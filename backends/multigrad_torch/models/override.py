@@ -1,19 +1,18 @@
-"""Rules on operations of torch, by a function mode that a model's own methods enter, or a function.
+"""Rules on operations of torch: a function mode that methods of a model enter, or `xg.override`.
 
-Functions, methods and operators that compute one operation have one name here.
+torch asks the mode (`OperationMode`) about each call of a function of torch. Those of an operation
+with a rule run by the rule; torch's Python functions that call such an operation are seen through.
+Traced code cannot hold the mode, so it names the mode by a key.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
-import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from multigrad.capture.user_code.signature import name_of
@@ -39,184 +38,21 @@ from .call_rule import (
     rule_of_operation,
     stack_length,
 )
-
-Tensor: TypeAlias = torch.Tensor
-Call = Callable[..., Any]
-
-
-# --- operations by name ---------------------------------------------------------------------------
-# The name used here for an operation, by its other names.
-SAME = {
-    "truediv": "div", "itruediv": "div", "rtruediv": "div", "divide": "div", "true_divide": "div",
-    "rdiv": "div", "multiply": "mul", "subtract": "sub", "rsub": "sub", "negative": "neg",
-    "absolute": "abs", "clip": "clamp", "expit": "sigmoid", "mm": "matmul", "invert": "bitwise_not",
-    "arctan": "atan", "arcsin": "asin", "arccos": "acos", "arctanh": "atanh", "arcsinh": "asinh",
-    "arccosh": "acosh", "arctan2": "atan2", "concat": "cat", "concatenate": "cat", "fix": "trunc",
-    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
-    "swapaxes": "transpose", "swapdims": "transpose", "row_stack": "vstack", "getitem": "getitem",
-    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "floordiv": "floor_divide",
-    "mod": "remainder", "log_sigmoid": "logsigmoid", "moveaxis": "movedim",
-    **{
-        f"{pooling}{n}d_with_indices": f"{pooling}{n}d"
-        for pooling in ("max_pool", "adaptive_max_pool") for n in (1, 2, 3)
-    },
-}  # fmt: skip
-HOMES = (torch, torch.Tensor, F, torch.special, torch.linalg, torch.fft)
-CALLABLES = (
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
+from .operation_names import (
+    find_operation,
+    functions_calling,
+    known_functions,
+    name_operation,
+    operation_names,
+    see_through,
 )
 
-
-def name_operation(function: Any) -> str:
-    name = getattr(function, "__name__", "") or ""
-    if isinstance(function, torch._ops.OpOverload):
-        name = name.partition(".")[0]
-    if name.startswith("__") and name.endswith("__"):
-        word = name[2:-2]
-        # `__iadd__` and `__radd__` are add, but `__invert__` is no in-place `nvert`.
-        for prefix in ("", "i", "r"):
-            plain = SAME.get(word.removeprefix(prefix), word.removeprefix(prefix))
-            if word.startswith(prefix) and plain in read_names()[0]:
-                return plain
-        return SAME.get(word, word)
-    for home in ("special_", "linalg_", "fft_"):
-        name = name.removeprefix(home)
-    name = name.strip("_") or name
-    return SAME.get(name, name)
-
-
-@functools.cache
-def read_names() -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names in torch's namespaces without the operators', and the operations' names."""
-    names = {
-        name.rstrip("_")
-        for home in HOMES
-        for name in dir(home)
-        if not name.startswith("_") and isinstance(getattr(home, name, None), CALLABLES)
-    }
-    names.add("getitem")
-    return frozenset(names), frozenset(SAME.get(name, name) for name in names)
-
-
-def operation_names() -> frozenset[str]:
-    return read_names()[1]
-
-
-@functools.cache
-def known_functions() -> dict[Any, str]:
-    functions = {
-        value: name_operation(value)
-        for home in HOMES
-        for name in dir(home)
-        if is_public(name) and isinstance(value := getattr(home, name, None), CALLABLES)
-    }
-    operators = {
-        value: name_operator(name)
-        for name, value in vars(operator).items()
-        if isinstance(value, types.BuiltinFunctionType)
-    }
-    return (
-        functions
-        | {abs: "abs", pow: "pow"}
-        | {value: name for value, name in operators.items() if name}
-    )
-
-
-def name_operator(name: str) -> str | None:
-    operation = name_operation(types.SimpleNamespace(__name__=f"__{name.strip('_')}__"))
-    return operation if operation in operation_names() else None
-
-
-def is_public(name: str) -> bool:
-    """Return whether a name is public, as those of operators are."""
-    return not name.startswith("_") or (name.startswith("__") and name.endswith("__"))
-
-
-def find_operation(selector: Any) -> str | None:
-    """Return the operation that a selector means, or None."""
-    if isinstance(selector, str):
-        return selector if selector in operation_names() else None
-    if isinstance(selector, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        return name_operation(selector)
-    try:
-        name = known_functions().get(selector)
-    except TypeError:  # no hash
-        return None
-    return name if name in operation_names() else None
-
-
-# --- functions of torch that call others ----------------------------------------------------------
-HAS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-
-
-def has_none(*args: Any) -> bool:
-    """Return False, as `has_torch_function` in a function that is seen through."""
-    return False
-
-
-@functools.cache
-def see_through(function: types.FunctionType) -> Call:
-    """Return one of torch's Python functions so that modes see the calls within it."""
-    # Without `__name__`, or Dynamo would read the globals from the module of that name.
-    names = {**function.__globals__, **dict.fromkeys(HAS, has_none)}
-    del names["__name__"]
-    seen = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-    )
-    seen.__kwdefaults__ = function.__kwdefaults__
-    return seen
-
-
-def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
-    """Let Dynamo ask modes about functions."""
-    if COMPILES:
-        # Dynamo asks only about those that torch lists as overridable (torch 2.13): hardswish, tanh
-        # and relu_ are not among them.
-        from torch._dynamo.variables.torch import get_overridable_functions
-
-        get_overridable_functions().update(functions)
-
-
-def functions_calling(operations: Collection[str]) -> tuple[types.FunctionType, ...]:
-    """Return torch's Python functions that call one of some operations internally."""
-    return tuple(
-        function
-        for function, names in _callees().items()
-        if not names.isdisjoint(operations) and name_operation(function) not in operations
-    )
-
-
-@functools.cache
-def _callees() -> dict[types.FunctionType, set[str]]:
-    # The operations that each Python function of torch names in its code.
-    called = {
-        value: {SAME.get(name.rstrip("_"), name.rstrip("_")) for name in value.__code__.co_names}
-        for home in (F, torch.functional)
-        for value in vars(home).values()
-        if isinstance(value, types.FunctionType)
-    }
-    helpers = {value.__name__: names for value, names in called.items()}
-    grown = True
-    # Then also those in what it calls, until nothing is added.
-    while grown:
-        grown = False
-        for names in called.values():
-            more = set().union(*(helpers[n] for n in names & helpers.keys())) - names
-            names |= more
-            grown = grown or bool(more)
-    return {
-        value: names
-        for value, names in called.items()
-        if value.__module__ in (F.__name__, torch.functional.__name__)
-        and not value.__name__.startswith("_")
-    }
+Call = Callable[..., Any]
 
 
 # --- the mode -------------------------------------------------------------------------------------
 stack_at = torch._C._get_function_stack_at
+NOWHERE = 99  # the position of an argument that a function does not take
 # nn.ReLU6 calls hardtanh with these limits.
 HARDTANH, LIMITS = "hardtanh", (0.0, 6.0)
 
@@ -235,16 +71,17 @@ class KnownFunction:
     name: str
     through: Call | None = None
     writes: bool = False
-    inplace_at: int = 99
+    inplace_at: int = NOWHERE
 
 
-def know(name: str, function: Any) -> KnownFunction:
+def describe(name: str, function: Any) -> KnownFunction:
+    """Return what a mode must know of a function that computes an operation."""
     own = function.__name__
     writes = own.endswith("_") and not own.endswith("__")
     writes = writes or (own.startswith("__i") and own != "__invert__")
     code = getattr(function, "__code__", None)
     taken = code.co_varnames[: code.co_argcount] if code is not None else ()
-    at = taken.index("inplace") if "inplace" in taken else 99
+    at = taken.index("inplace") if "inplace" in taken else NOWHERE
     return KnownFunction(name, writes=writes, inplace_at=at)
 
 
@@ -262,6 +99,9 @@ class OperationMode(TorchFunctionMode):
         subject: the model or function that the mode is for, in messages.
         advise: returns what a message about an operation that was not called ends with.
         roots: returns the models that the mode is for: one, and its copies.
+        key: by which traced code finds the mode.
+        table: by function, what the mode reacts to.
+        rows: the values of the table by text, which traced code can hold; row_names: the reverse.
     """
 
     def __init__(self, rules: Mapping[str, CallRule], subject: str = "the model") -> None:
@@ -275,6 +115,7 @@ class OperationMode(TorchFunctionMode):
         self.recorded: set[str] = set()
         self.key = key_of(self)
         self.table = self._tabulate()
+        # Of functions that are not in the table, as Dynamo makes new objects of some.
         by_name = [
             KnownFunction(name, writes=writes) for name in self.rules for writes in (False, True)
         ]
@@ -290,13 +131,13 @@ class OperationMode(TorchFunctionMode):
             names.add(HARDTANH)
         for function, name in known_functions().items():
             if name in names:
-                table[function] = know(name, function)
+                table[function] = describe(name, function)
         for name in names:
             for own in (name, f"{name}_"):
                 packet = getattr(torch.ops.aten, own, None)
                 if packet is not None:
                     overloads = [getattr(packet, each) for each in packet.overloads()]
-                    table |= dict.fromkeys([packet, *overloads], know(name, packet))
+                    table |= dict.fromkeys([packet, *overloads], describe(name, packet))
         for function in functions_calling(names):
             table[function] = KnownFunction("", through=see_through(function))
         return table
@@ -396,7 +237,17 @@ def check_met(mode: OperationMode) -> None:
         refuse(message)
 
 
-# --- what Dynamo runs while it traces -------------------------------------------------------------
+# --- the mode in traced code: what Dynamo asks it about, and what runs while Dynamo traces --------
+def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
+    """Let Dynamo ask modes about functions."""
+    if COMPILES:
+        # Dynamo asks only about those that torch lists as overridable (torch 2.13): hardswish, tanh
+        # and relu_ are not among them.
+        from torch._dynamo.variables.torch import get_overridable_functions
+
+        get_overridable_functions().update(functions)
+
+
 @dynamo.assume_constant_result
 def note_hit(key: str, name: str) -> bool:
     KEYED[key].hits[name] += 1
@@ -410,7 +261,7 @@ def note_seen(key: str, function: Any) -> str:
     mode, name = KEYED[key], name_operation(function)
     known = mode.table.get(function)
     if known is None and name in mode.rules:
-        known = KnownFunction(name, writes=know(name, function).writes)
+        known = KnownFunction(name, writes=describe(name, function).writes)
     if known is None and mode.seen is not None:
         mode.seen.add(name)
     return "" if known is None else mode.row_names[known]
@@ -429,6 +280,8 @@ def count_hits(key: str) -> int:
 
 # --- regions that run again -----------------------------------------------------------------------
 class Within:
+    """A region's function, which runs within a mode."""
+
     def __init__(self, function: Call, mode: OperationMode) -> None:
         self.function = function
         self.mode = mode
@@ -441,6 +294,7 @@ class Within:
 
 
 def holds(function: Any, mode: OperationMode) -> bool:
+    """Return whether a region's function runs within a mode already."""
     while isinstance(function, Within):
         if function.mode is mode:
             return True

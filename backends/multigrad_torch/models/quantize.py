@@ -27,22 +27,25 @@ from multigrad.rules.estimators.starts import (
 from .swapped_classes import unchanged_on_failure
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-INPUTS = "input_quantizer"
+INPUTS = "input_quantizer"  # the name of the submodule that quantizes a layer's inputs
 
 
 class Quantizer(nn.Module):
-    """A module that quantizes a tensor; its parameters are what it learns."""
+    """A module that quantizes a tensor; its parameters are what it learns.
+
+    Args:
+        seen: statistics of the tensor, from which the parameters start.
+        like: the tensor whose device and dtype they get, at least float32; None: the default.
+    """
 
     holds_weights = True  # tells a capture to look for its parameters
 
     def __init__(self, how: Quantization, seen: Seen, like: torch.Tensor | None = None) -> None:
         super().__init__()
         self.how = how
-        dtype = torch.float32
+        dtype, device = torch.float32, None
         if like is not None:
-            # What is learned has at least float32, also for 16-bit weights.
-            dtype = torch.promote_types(like.dtype, dtype)
-        device = None if like is None else like.device
+            dtype, device = torch.promote_types(like.dtype, dtype), like.device
         for name, start in zip(how.learned, how.start(seen), strict=True):
             value = torch.tensor(start, dtype=dtype, device=device)
             self.register_parameter(name, nn.Parameter(value))
@@ -65,28 +68,13 @@ def quantize_module(
 ) -> nn.Module:
     """Quantize a module in place; see `xg.quantize`."""
     shown = type(module).__name__.removeprefix("Parametrized")
-    planned: list[tuple[nn.Module, str, Quantizer]] = []
-    inputs = None
+    planned, inputs = [], None
     if weights is not None:
         how = read_quantization(shown, "weights", weights, bits)
-        for owner, name in list_weights(module, shown):
-            weight = getattr(owner, name).detach()
-            axes = axes_of(f"{shown}.{name}", axis, weight.ndim)
-            seen = look_at(weight.cpu().double().numpy(), axes)
-            planned.append((owner, name, Quantizer(how, seen, weight)))
+        planned = plan_weights(module, shown, how, axis)
     if activations is not None:
         how = read_quantization(shown, "activations", activations, bits)
-        if isinstance(module, CONTAINERS) or hasattr(module, INPUTS):
-            raise RuleTypeError(
-                f"{shown}: a container, or one whose inputs are quantized, takes no quantizer of "
-                "inputs: quantize the layers within it"
-            )
-        like = next(module.parameters(), None)
-        seen = STANDARD
-        if sample is not None:
-            is_tensor = isinstance(sample, torch.Tensor) and not sample.is_meta
-            seen = look_at(sample.detach().cpu().double().numpy() if is_tensor else sample, ())
-        inputs = Quantizer(how, seen, like)
+        inputs = plan_inputs(module, shown, how, sample)
     with unchanged_on_failure(module):  # torch tries each quantizer on its weight
         for owner, name, quantizer in planned:
             put_on_weight(owner, name, quantizer)
@@ -94,6 +82,35 @@ def quantize_module(
             module.add_module(INPUTS, inputs)
             module.register_forward_pre_hook(quantize_input, with_kwargs=True)
     return module
+
+
+def plan_weights(
+    module: nn.Module, shown: str, how: Quantization, axis: int | tuple[int, ...] | None
+) -> list[tuple[nn.Module, str, Quantizer]]:
+    """Return a quantizer for each weight, which starts from the weight's values."""
+    planned = []
+    for owner, name in list_weights(module, shown):
+        weight = getattr(owner, name).detach()
+        axes = axes_of(f"{shown}.{name}", axis, weight.ndim)
+        seen = look_at(weight.cpu().double().numpy(), axes)
+        planned.append((owner, name, Quantizer(how, seen, weight)))
+    return planned
+
+
+def plan_inputs(module: nn.Module, shown: str, how: Quantization, sample: Any) -> Quantizer:
+    """Return a quantizer of a layer's inputs, which starts from a sample of them; None: as if they
+    were standard normal.
+    """
+    if isinstance(module, CONTAINERS) or hasattr(module, INPUTS):
+        raise RuleTypeError(
+            f"{shown}: a container, or one whose inputs are quantized, takes no quantizer of "
+            "inputs: quantize the layers within it"
+        )
+    seen = STANDARD
+    if sample is not None:
+        is_tensor = isinstance(sample, torch.Tensor) and not sample.is_meta
+        seen = look_at(sample.detach().cpu().double().numpy() if is_tensor else sample, ())
+    return Quantizer(how, seen, like=next(module.parameters(), None))
 
 
 def put_on_weight(owner: nn.Module, name: str, quantizer: Quantizer) -> None:
@@ -106,6 +123,7 @@ def put_on_weight(owner: nn.Module, name: str, quantizer: Quantizer) -> None:
 def quantize_input(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> Any:
+    """Return the arguments with the first one quantized: the hook of a module's inputs."""
     quantize = getattr(module, INPUTS)
     if args:
         args = quantize(args[0]), *args[1:]
