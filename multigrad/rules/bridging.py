@@ -30,7 +30,8 @@ from ..functions.calls.variant import Variant
 from ..functions.function import Function
 from ..functions.record import NotCaptured
 from ..graph.ir.types import FLOATS
-from ..graph.support.threads import build_once, make_lock
+from ..graph.support.locks import make_lock
+from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking, refuse_lacking

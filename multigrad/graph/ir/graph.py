@@ -17,7 +17,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ..support.class_bases import HeldWeakly, dataclass
-from ..support.threads import SERIALS, make_lock
+from ..support.locks import make_lock
+from ..support.threads import SERIALS
 from .op import Op
 from .types import Type
 
