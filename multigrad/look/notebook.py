@@ -34,7 +34,7 @@ from .check import CheckReport
 from .convert import BAD, Conversion
 from .parity import ParityReport
 from .rule_description import describe_estimator, describe_params, split_docstring
-from .source import captured_graph, describe_kept
+from .source import captured_graph, describe_residuals
 from .subject import brackets
 
 
@@ -65,7 +65,7 @@ def picture(graph: Graph, title: str = "") -> str:
 def both(graphs: FunctionGraph) -> str:
     """Return forward and backward side by side, and what is kept between them."""
     shown = html.beside(picture(graphs.forward, "forward"), picture(graphs.backward, "backward"))
-    return shown + html.pre(describe_kept(graphs))
+    return shown + html.pre(describe_residuals(graphs))
 
 
 def attempt(draw: Callable[..., str], *args: Any) -> str:

@@ -1,4 +1,14 @@
-"""`xg.show`, `xg.lower` and `xg.source`: the graph, native object and code of a rule."""
+"""`xg.show`, `xg.lower` and `xg.source`: the graphs, native object and code of a rule or Function.
+
+`show` writes the forward graph, the backward graph, and with `memory=True` a line for each residual
+that forward keeps. `lower` and `source` take a rule under a forward, or a Function, and find the
+pair of graphs in one way:
+
+    a Function                         the graphs that were captured of it last
+    None under a forward of code       that code, as a Function
+    None under another forward         the forward and its true derivative
+    a rule                             the forward and the rule's graph, with the rule's numbers
+"""
 
 from __future__ import annotations
 
@@ -34,10 +44,8 @@ from ..rules.registry import resolve
 from ..trace.moving_numbers import Moving
 from ..trace.trace import NeedsConcrete
 
-# --- graphs as text, and what forward keeps -------------------------------------------------------
-
-
-MOST_CALLS = 100  # of one expression
+# --- show -----------------------------------------------------------------------------------------
+MOST_CALLS = 100  # written of one expression in the text on what is kept
 
 
 def show(
@@ -83,59 +91,59 @@ def show(
     return Shown(_text_of(obj, memory))
 
 
+# --- the graphs -----------------------------------------------------------------------------------
 def _text_of(obj: Any, memory: bool) -> str:
     if isinstance(obj, Graph):
         return format_graph(obj)
-    inner: Any = getattr(obj, "_activation", obj)  # of a module or layer
-    inner = getattr(inner, "captured_form", inner)  # of what `override` returned
-    if isinstance(inner, Function):
-        graphs = find_variant(inner, SHOWN).graphs
-        chain = f"{inner._words}\n\n" if isinstance(inner, Chain) else ""
-        return _with_memory(f"{chain}{_both(graphs)}", graphs, memory)
-    if isinstance(inner, FunctionGraph):
-        return _with_memory(_both(inner), inner, memory)
-    if isinstance(inner, Activation):
-        own = inner.own_in_force()
-        if own is None and isinstance(inner.forward, ForwardOfCode):
-            return _text_of(inner.forward.function, memory)
-        if own is None:
-            function = FunctionGraph(
-                inner.forward.name,
-                inner.forward.graph(),
-                inner.forward.derivative(),
-                is_rule=True,
-            )
-            return _with_memory(_both(function), function, memory)
-        return _chained(inner.rule) + _show(own, inner.forward, memory)
-    return _chained(inner) + _show(resolve(inner).bound_rule(), None, memory)
+    obj = getattr(obj, "_activation", obj)  # of a module or layer
+    obj = getattr(obj, "captured_form", obj)  # of what `override` returned
+    if isinstance(obj, Function):
+        heading = f"{obj._words}\n\n" if isinstance(obj, Chain) else ""
+        return heading + _text_of_pair(find_variant(obj, SHOWN).graphs, memory)
+    if isinstance(obj, FunctionGraph):
+        return _text_of_pair(obj, memory)
+    if isinstance(obj, Activation):
+        return _text_of_activation(obj, memory)
+    return _chain_heading(obj) + _text_of_rule(resolve(obj).bound_rule(), None, memory)
 
 
-def _both(function: FunctionGraph) -> str:
-    return f"{format_graph(function.forward)}\n\n{format_graph(function.backward)}"
+def _text_of_activation(activation: Activation, memory: bool) -> str:
+    rule, forward = activation.own_in_force(), activation.forward
+    if rule is not None:
+        return _chain_heading(activation.rule) + _text_of_rule(rule, forward, memory)
+    if isinstance(forward, ForwardOfCode):
+        return _text_of(forward.function, memory)
+    pair = FunctionGraph(forward.name, forward.graph(), forward.derivative(), is_rule=True)
+    return _text_of_pair(pair, memory)
 
 
-def _chained(given: Any) -> str:
-    rule = resolve(given)
-    return f"{chain_of(rule)}\n\n" if rule.parts else ""
+def _text_of_pair(pair: FunctionGraph, memory: bool) -> str:
+    text = f"{format_graph(pair.forward)}\n\n{format_graph(pair.backward)}"
+    return _with_memory(text, pair, memory)
 
 
-def _show(bound_rule: RuleInForce, forward: Forward | None, memory: bool) -> str:
+def _chain_heading(rule: Any) -> str:
+    resolved = resolve(rule)
+    return f"{chain_of(resolved)}\n\n" if resolved.parts else ""
+
+
+def _text_of_rule(bound_rule: RuleInForce, forward: Forward | None, memory: bool) -> str:
+    """Return the text of a rule, after that of the forward above it if there is one."""
     rule = bound_rule.specialization.rule
-    head = "" if forward is None else f"{format_graph(forward.graph())}\n\n"
+    heading = "" if forward is None else f"{format_graph(forward.graph())}\n\n"
     if rule.native is True:
         kept = "\n\nkept for backward: the input, which the rule may read" if memory else ""
-        return f"{head}{rule.name}: runs as written (native=True), so it has no graph{kept}"
+        return f"{heading}{rule.name}: runs as written (native=True), so it has no graph{kept}"
     backward = captured_graph(bound_rule)
-    row = find_forward("Linear") if forward is None else forward
-    function = FunctionGraph(
+    pair = FunctionGraph(
         rule.name,
-        row.graph(),
+        (find_forward("Linear") if forward is None else forward).graph(),
         backward,
         rule.first_order,
         is_rule=True,
         residuals=rule.residuals,
     )
-    return _with_memory(f"{head}{format_graph(backward)}", function, memory)
+    return _with_memory(heading + format_graph(backward), pair, memory)
 
 
 def captured_graph(bound_rule: RuleInForce) -> Graph:
@@ -157,31 +165,34 @@ def captured_graph(bound_rule: RuleInForce) -> Graph:
         return replace(graph, origin=f"{graph.origin}; {per}, this one {which}")
 
 
-def _with_memory(text: str, function: FunctionGraph, memory: bool) -> str:
-    return f"{text}\n\n{describe_kept(function)}" if memory else text
+# --- what forward keeps for backward --------------------------------------------------------------
+def _with_memory(text: str, pair: FunctionGraph, memory: bool) -> str:
+    return f"{text}\n\n{describe_residuals(pair)}" if memory else text
 
 
-def describe_kept(function: FunctionGraph) -> str:
+def describe_residuals(pair: FunctionGraph) -> str:
     """Return text on what forward keeps for backward, once for backends that keep the same."""
-    besides = function.cut_with_costly(floats=False)
     # Backends differ in two ways: derivatives kept as floats, and outputs that are watched.
     texts = {
-        (floats, watched): describe_cut(function.cut(floats, watched=watched, packs=True))
+        (floats, watched): describe_cut(pair.cut(floats, watched=watched, packs=True))
         for floats in (False, True)
         for watched in (False, True)
     }
-    if besides is not None:
+    costly = pair.cut_with_costly(floats=False)
+    if costly is not None:
         for watched in (False, True):
-            known = function.cut(watched=watched).residuals
-            texts[False, watched] += describe_cut(besides, known)
+            known = pair.cut(watched=watched).residuals
+            texts[False, watched] += describe_cut(costly, known)
     if len(set(texts.values())) == 1:
         return f"kept for backward:{texts[False, False]}"
-    names: dict[str, list[str]] = {}
+    backends: dict[str, list[str]] = {}
     for backend in in_use():
         autodiff = backend.autodiff
         text = texts[autodiff.keeps_float_derivatives, autodiff.watches_outputs]
-        names.setdefault(text, []).append(backend.name)
-    return "\n\n".join(f"kept for backward on {', '.join(n)}:{text}" for text, n in names.items())
+        backends.setdefault(text, []).append(backend.name)
+    return "\n\n".join(
+        f"kept for backward on {', '.join(names)}:{text}" for text, names in backends.items()
+    )
 
 
 def describe_cut(cut: ResidualCut, known: Collection[str] = ()) -> str:
@@ -191,29 +202,31 @@ def describe_cut(cut: ResidualCut, known: Collection[str] = ()) -> str:
     computed = dict(zip(cut.computed, cut.keep.outputs, strict=True))
     lines = [""]
     for name in [name for name in cut.residuals if name not in known]:
-        left = itertools.repeat("...", MOST_CALLS)
-        value = f" = {_nested(computed[name], left)}" if name in computed else ""
-        alone = "; its shape and dtype alone are read" if name in cut.likes else ""
+        calls_left = itertools.repeat("...", MOST_CALLS)
+        value = f" = {_expression(computed[name], calls_left)}" if name in computed else ""
+        use = "; its shape and dtype alone are read" if name in cut.likes else ""
         is_packed = name in computed and computed[name].op is PACK
         size = "1 bit per element" if is_packed else describe_size(cut.type(name))
-        lines.append(f"  {name}{value}: {size}{alone}")
+        lines.append(f"  {name}{value}: {size}{use}")
     return "\n".join(lines)
 
 
-def _nested(node: Node, left: Iterator[str]) -> str:
+def _expression(node: Node, calls_left: Iterator[str]) -> str:
+    """Return how a node is computed, as nested calls: "and(ge(tin, a), le(tin, b))"."""
     if node.op is ops.INPUT:
         return str(node.attr("name"))
     if node.op is ops.CONST:
         return repr(node.attr("value"))
     # A value used twice is written twice, so that an expression may be far longer than its graph.
-    if next(left, None) is None:
+    if next(calls_left, None) is None:
         return "..."
-    arguments = [_nested(operand, left) for operand in node.operands]
+    arguments = [_expression(operand, calls_left) for operand in node.operands]
     arguments += [f"{key}={value!r}" for key, value in node.attrs]
     return f"{node.op.name}({', '.join(arguments)})"
 
 
 def describe_size(type_: Type) -> str:
+    """Return the size of a residual, where it can be, in bytes per element of `tin`."""
     size = BYTES.get(type_.dtype)
     if type_.shape == SCALAR_SHAPE:
         return f"one {'number' if type_.dtype == T else type_.dtype}"
@@ -225,6 +238,7 @@ def describe_size(type_: Type) -> str:
     return f"{size} byte{'' if size == 1 else 's'} per element{where}"
 
 
+# --- lower and source -----------------------------------------------------------------------------
 AnyRule: TypeAlias = str | Rule | Function | Activation | Callable[..., Any]
 
 
@@ -255,11 +269,10 @@ def lower(
 
     Returns:
         torch: an `autograd.Function` subclass, `F.apply(x, *params)`; jax: a `custom_vjp` function;
-            tensorflow:
-        a function with a custom gradient; numpy: an object with `f(x)` and `f.vjp(x) -> (y,
-        pullback)`. Run-time params follow the tensor, in alphabetical order, and default to the
-        rule's own. A Function takes its tensors in order, then its numbers, and returns one output
-        or a tuple of them.
+        tensorflow: a function with a custom gradient; numpy: an object with `f(x)` and
+        `f.vjp(x) -> (y, pullback)`. Run-time params follow the tensor, in alphabetical order, and
+        default to the rule's own. A Function takes its tensors in order, then its numbers, and
+        returns one output or a tuple of them.
 
     Raises:
         RuleError, BackendNotFound, TraceError, UnsupportedOp: what each says.
@@ -304,84 +317,99 @@ def source(
         RuleError, BackendNotFound, TraceError, UnsupportedOp: as `lower`; UnsupportedOp also for
             what no file can hold: code that runs as it is.
     """
-    meant: Any = forward
+    rule_part: Any = rule
+    forward_part: Any = forward
     if isinstance(rule, Activation):
-        rule, meant = _parts_of(rule, forward)
+        rule_part, forward_part = _parts_of_activation(rule, forward)
     if standalone:
-        return Shown(_eject(rule, load_backend(backend), meant))
-    return Shown(_lower(rule, backend, meant, False).source)
-
-
-def _parts_of(activation: Activation, forward: Any) -> tuple[Any, Forward]:
-    if forward != "Linear" and as_forward(forward) is not activation.forward:
-        raise RuleTypeError(
-            f"{activation!r} has a forward of its own; leave out forward={forward!r}"
-        )
-    own = activation.own_in_force()
-    return None if own is None else own, activation.forward
-
-
-def _eject(rule: Any, backend: Backend, forward: Any) -> str:
-    rule, forward = _own_of_code(rule, forward)
-    if isinstance(rule, Function):
-        graphs = _graphs_of(find_variant(rule, LOWERED, backend), forward)
-        title = f"The function {graphs.name!r} for {backend.name}"
-        return eject(graphs, backend, _numbers_of(rule, graphs), title=title)
-    row = as_forward(forward)
-    graphs, values = _graphs_under(rule, row)
-    name = graphs.backward.name
-    title = f"{row.name} with the gradient of the rule {name!r} for {backend.name}"
-    if rule is None:
-        name, title = row.name, f"{row.name} with its true derivative for {backend.name}"
-    return eject(replace(graphs, name=name), backend, values or {}, title=title)
-
-
-def _numbers_of(function: Function, graphs: FunctionGraph) -> dict[str, float]:
-    known = {} if function.parameters is None else function.parameters.parameters
-    numbers = {name: known[name].default for name in graphs.params if name in known}
-    return {name: number for name, number in numbers.items() if isinstance(number, float)}
+        return Shown(_eject(rule_part, load_backend(backend), forward_part))
+    return Shown(_lower(rule_part, backend, forward_part, False).source)
 
 
 def _lower(rule: Any, backend_name: str, forward: Any, forward_mode: bool) -> Attached:
     backend = load_backend(backend_name)
-    rule, forward = _own_of_code(rule, forward)
+    rule, forward = _function_of_code(rule, forward)
     if forward_mode and not backend.autodiff.forward_mode:
         raise UnsupportedOp(
             f"backend {backend.name!r} has no custom forward mode; lower without forward_mode=True"
         )
     if isinstance(rule, Function):
         # Its tensors come first, then its numbers.
-        graphs = _graphs_of(find_variant(rule, LOWERED, backend), forward)
+        graphs = _graphs_of_function(rule, backend, forward)
         return lower_graphs(graphs, backend, {}, forward_mode=forward_mode, checks=True)
     row = as_forward(forward)
-    graphs, values = _graphs_under(rule, row)
-    return lower_graphs(graphs, backend, values, forward_mode=forward_mode, checks=True)
+    graphs, numbers = _graphs_of_rule(rule, row)
+    return lower_graphs(graphs, backend, numbers, forward_mode=forward_mode, checks=True)
 
 
-def _own_of_code(rule: Any, forward: Any) -> tuple[Any, Any]:
-    # A forward of code without a rule is a Function itself.
+def _eject(rule: Any, backend: Backend, forward: Any) -> str:
+    rule, forward = _function_of_code(rule, forward)
+    if isinstance(rule, Function):
+        graphs = _graphs_of_function(rule, backend, forward)
+        title = f"The function {graphs.name!r} for {backend.name}"
+        return eject(graphs, backend, _default_numbers(rule, graphs), title=title)
+    row = as_forward(forward)
+    graphs, numbers = _graphs_of_rule(rule, row)
+    name = graphs.backward.name
+    title = f"{row.name} with the gradient of the rule {name!r} for {backend.name}"
+    if rule is None:
+        name, title = row.name, f"{row.name} with its true derivative for {backend.name}"
+    return eject(replace(graphs, name=name), backend, numbers or {}, title=title)
+
+
+# --- what both are given --------------------------------------------------------------------------
+def _parts_of_activation(
+    activation: Activation, forward: Any
+) -> tuple[RuleInForce | None, Forward]:
+    """Return an activation's own rule and its forward; the argument `forward` must not differ."""
+    if forward != "Linear" and as_forward(forward) is not activation.forward:
+        raise RuleTypeError(
+            f"{activation!r} has a forward of its own; leave out forward={forward!r}"
+        )
+    return activation.own_in_force(), activation.forward
+
+
+def _function_of_code(rule: Any, forward: Any) -> tuple[Any, Any]:
+    """Return a forward of code without a rule as a Function of its own, under no other forward."""
     row = as_forward(forward) if rule is None else None
     return (row.function, "Linear") if isinstance(row, ForwardOfCode) else (rule, forward)
 
 
-def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any] | None]:
+def _graphs_of_function(function: Function, backend: Backend, forward: str) -> FunctionGraph:
+    graphs = find_variant(function, LOWERED, backend).graphs
+    if forward != "Linear":
+        raise RuleTypeError(
+            f"function {graphs.name!r} has a forward of its own; lower it without "
+            f"forward={forward!r}"
+        )
+    return graphs
+
+
+def _default_numbers(function: Function, graphs: FunctionGraph) -> dict[str, float]:
+    """Return the defaults of a Function's number arguments, by name."""
+    known = {} if function.parameters is None else function.parameters.parameters
+    numbers = {name: known[name].default for name in graphs.params if name in known}
+    return {name: number for name, number in numbers.items() if isinstance(number, float)}
+
+
+def _graphs_of_rule(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any] | None]:
+    """Return the graphs of a rule under a forward, and its numbers; of None the true derivative."""
     if rule is None:
-        graphs, values = graphs_under(None, row, {}), None
-    else:
-        bound_rule = rule if isinstance(rule, RuleInForce) else resolve(rule).bound_rule()
-        values = _written(bound_rule)
-        try:
-            graphs = graphs_under(bound_rule.specialization, row, {})
-        except NeedsConcrete as need:
-            raise TraceError(
-                f"{bound_rule.specialization.subject} needs {', '.join(need.facts)} of its input "
-                "in Python; lower it through xg.activation(...), which knows the input"
-            ) from need
-    return graphs, values
+        return graphs_under(None, row, {}), None
+    bound_rule = rule if isinstance(rule, RuleInForce) else resolve(rule).bound_rule()
+    numbers = _read_numbers(bound_rule)
+    try:
+        return graphs_under(bound_rule.specialization, row, {}), numbers
+    except NeedsConcrete as need:
+        raise TraceError(
+            f"{bound_rule.specialization.subject} needs {', '.join(need.facts)} of its input "
+            "in Python; lower it through xg.activation(...), which knows the input"
+        ) from need
 
 
-def _written(bound_rule: RuleInForce) -> dict[str, Any]:
-    values = {}
+def _read_numbers(bound_rule: RuleInForce) -> dict[str, Any]:
+    """Return a rule's run-time params; raise for one whose number is not known now."""
+    numbers = {}
     for name, value in bound_rule.numbers.items():
         subject = f"{bound_rule.specialization.subject}: param {name!r}"
         if isinstance(value, Moving):
@@ -389,20 +417,10 @@ def _written(bound_rule: RuleInForce) -> dict[str, Any]:
                 f"{subject} follows a schedule, and what is lowered holds numbers; give it "
                 "schedule.value"
             )
-        values[name] = read_number(value)
-        if values[name] is None:
+        numbers[name] = read_number(value)
+        if numbers[name] is None:
             raise RuleTypeError(
                 f"{subject} is known when the traced code runs, and what is lowered holds "
                 "numbers; pass a number, and the tensor in the call"
             )
-    return values
-
-
-def _graphs_of(variant: Any, forward: str) -> FunctionGraph:
-    graphs: FunctionGraph = variant.graphs
-    if forward != "Linear":
-        raise RuleTypeError(
-            f"function {graphs.name!r} has a forward of its own; lower it without "
-            f"forward={forward!r}"
-        )
-    return graphs
+    return numbers

@@ -306,8 +306,7 @@ def draw_normal(
         size,
         double=double,
         block=NATIVE_BLOCK,
-        scratch=scratch.addresses,
-        take_roots=scratch.take_roots,
+        scratch=scratch,
     )
     give_back(scratch)
     return drawn if drawn.dtype is dtype else drawn.to(dtype)
@@ -367,6 +366,8 @@ def is_plain() -> bool:
 
 
 class Scratch:
+    """The `NormalScratch` of torch's draws."""
+
     def __init__(self, size: int, dtype: torch.dtype) -> None:
         # Reused by later draws, which may run outside inference mode.
         with torch.inference_mode(False):

@@ -1,4 +1,15 @@
-"""Random draws by compiled C code, if there is a compiler: the same bits as the plain code."""
+"""Random draws by compiled C code, if there is a compiler: the same bits as the plain code.
+
+C draws uniforms in one pass. A normal, sqrt(2) erfinv(x) of a uniform x in (-1, 1), takes three, as
+C's logarithm and root may have other bits than those of NumPy and torch, which plain code calls:
+
+    begin_normal    out = x, w = -x x                             (float64: w = (1 - x) (1 + x))
+    take_roots      w = -log1p(w), roots = sqrt(w)                (float64: w = -log(w))
+    finish_normal   out = sqrt(2) out ratio(w, roots)             the polynomials of `erfinv`
+
+`find_kernels` returns the functions, once there is a library. In this file: the functions as Python
+calls them, NumPy's draws by them, the C source, and the library.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +17,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -15,10 +26,189 @@ from . import draws
 from .draws import UNIFORM_FIELDS, find_runs
 from .keys import ERFINV_FLOAT32, ERFINV_FLOAT64, PARITY, ROTATIONS, WORD_MASK, PlacedKey
 
+Array: TypeAlias = np.ndarray[Any, Any]
 Table: TypeAlias = tuple[tuple[float, float, tuple[float, ...]], ...]
 
-CHUNK = 1024  # counters at a time: their words stay in a first-level cache
+CHUNK = 1024  # counters that C encrypts at a time: their words stay in a first-level cache
+BLOCK = 1 << 14  # elements of one `take_roots` of NumPy: they stay in a second-level cache
+# The work after which the compiler starts, which takes 0.3 s of another core: this many elements
+# (50 ms of draws), to which each call adds a cost of its own, in elements.
+PAYS_FROM = 5_000_000
+COST_OF_CALL = 5_000
 
+
+# --- the compiled functions -----------------------------------------------------------------------
+ADDRESS, COUNT, WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
+DRAWN = (WORD, WORD, ADDRESS, COUNT, COUNT, COUNT)  # the macro DRAWN of the C source
+FUNCTIONS = {
+    "uniform_float": (*DRAWN, ctypes.c_int, WORD, ctypes.c_float, ADDRESS),
+    "uniform_double": (*DRAWN, ADDRESS),
+    "begin_normal_float": (*DRAWN, ADDRESS, ADDRESS),
+    "begin_normal_double": (*DRAWN, ADDRESS, ADDRESS),
+    "finish_normal_float": (COUNT, ADDRESS, ADDRESS, ADDRESS),
+    "finish_normal_double": (COUNT, ADDRESS, ADDRESS, ADDRESS),
+}
+
+
+def address_of(array: Array) -> int:
+    return array.__array_interface__["data"][0]
+
+
+FROM_ZERO = np.zeros(1, np.uint64)  # the counters of a whole array: one run, from 0 on
+FROM_ZERO_ADDRESS = address_of(FROM_ZERO)
+
+
+class DrawLayout(NamedTuple):
+    """A key's two words and the counters of a draw: runs of one length from `firsts` on."""
+
+    first: int
+    second: int
+    # The address points into `firsts`, uint64, which the tuple keeps alive.
+    address: int
+    length: int
+    firsts: Array
+
+
+def lay_out(key: Any, shape: Sequence[int]) -> DrawLayout:
+    if isinstance(key, PlacedKey):
+        firsts, length = find_runs(key, tuple(shape))
+        first, second = key.key
+        return DrawLayout(int(first), int(second), address_of(firsts), length, firsts)
+    first, second = key
+    return DrawLayout(int(first), int(second), FROM_ZERO_ADDRESS, math.prod(shape), FROM_ZERO)
+
+
+class NormalScratch(Protocol):
+    """Memory for the second pass over a block of normals, and that pass.
+
+    Attributes:
+        addresses: where `w` and the roots lie: two arrays of as many elements as a block has.
+    """
+
+    addresses: tuple[int, int]
+
+    def take_roots(self, number: int) -> None:
+        """Replace the first `number` elements of `w` by minus their logarithms, and store the roots
+        of these.
+        """
+
+
+class DrawKernels:
+    """The functions of the library, with their types of arguments."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        for name, arguments in FUNCTIONS.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, None
+        self.library = library
+        self.uniform_float, self.uniform_double = library.uniform_float, library.uniform_double
+        # By `double`: the first and the last pass, and the size of an element.
+        self.normals = (
+            (library.begin_normal_float, library.finish_normal_float, 4),
+            (library.begin_normal_double, library.finish_normal_double, 8),
+        )
+
+    def uniform(self, out: int, layout: DrawLayout, start: int, count: int, dtype: str) -> None:
+        """Write the elements of a draw from `start` on to an address, in float64 or float32.
+
+        Args:
+            dtype: for which the bits are drawn; one of 16 bits is written in float32.
+        """
+        drawn = (*layout[:4], start, count)
+        if dtype == "float64":
+            self.uniform_double(*drawn, out)
+            return
+        dropped, kept = UNIFORM_FIELDS[dtype]
+        self.uniform_float(*drawn, dropped, (1 << kept) - 1, 2.0**-kept, out)
+
+    def normal(
+        self,
+        out: int,
+        layout: DrawLayout,
+        start: int,
+        count: int,
+        *,
+        double: bool,
+        block: int,
+        scratch: NormalScratch,
+    ) -> None:
+        """Write normals to an address, in float64 (`double`) or float32.
+
+        Args:
+            block: elements at a time, for which `scratch` has room.
+        """
+        begin, finish, itemsize = self.normals[double]
+        w, roots = scratch.addresses
+        for done in range(0, count, block):
+            number, place = min(block, count - done), out + done * itemsize
+            begin(*layout[:4], start + done, number, place, w)
+            scratch.take_roots(number)
+            finish(number, place, w, roots)
+
+
+# --- NumPy's draws by them ------------------------------------------------------------------------
+class NumPyScratch:
+    """The `NormalScratch` of NumPy's draws."""
+
+    def __init__(self, size: int, wide: str) -> None:
+        self.rows = np.empty((2, size), wide)
+        self.log = np.log if wide == "float64" else np.log1p
+        self.addresses = address_of(self.rows[0]), address_of(self.rows[1])
+
+    def take_roots(self, number: int) -> None:
+        w, roots = self.rows[:, :number]
+        np.negative(self.log(w, w), w)
+        np.sqrt(w, roots)
+
+
+def uniform(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    draw = np.empty(shape, dtype)
+    fill_uniform(kernels, draw, key, name_of(draw.dtype))
+    return draw
+
+
+def fill_uniform(kernels: DrawKernels, draw: Array, key: Any, dtype: str) -> None:
+    layout = lay_out(key, draw.shape)
+
+    def fill(out: int, start: int, count: int) -> None:
+        kernels.uniform(out, layout, start, count, dtype)
+
+    fill_wide(draw, "float64" if dtype == "float64" else "float32", fill)
+
+
+def normal(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    draw = np.empty(shape, dtype)
+    double = name_of(draw.dtype) == "float64"
+    wide = "float64" if double else "float32"
+    layout = lay_out(key, shape)
+    scratch = NumPyScratch(min(draw.size, BLOCK), wide)
+
+    def fill(out: int, start: int, count: int) -> None:
+        kernels.normal(out, layout, start, count, double=double, block=BLOCK, scratch=scratch)
+
+    fill_wide(draw, wide, fill)
+    return draw
+
+
+def fill_wide(draw: Array, wide: str, fill: Callable[[int, int, int], None]) -> None:
+    """Fill an array by `fill(address, start, count)`, block by block if its dtype is narrower."""
+    if name_of(draw.dtype) == wide:
+        fill(address_of(draw), 0, draw.size)
+        return
+    flat = draw.reshape(-1)
+    block = np.empty(min(draw.size, BLOCK), wide)
+    for start, stop in draws.cut(draw.size, BLOCK):
+        fill(address_of(block), start, stop - start)
+        flat[start:stop] = block[: stop - start]
+
+
+# NumPy takes longer for the name of a dtype than for a small array.
+@functools.lru_cache(64)
+def name_of(dtype: Any) -> str:
+    return dtype.name
+
+
+# --- the C source ---------------------------------------------------------------------------------
 COUNTERS = """\
 #include <stdint.h>
 
@@ -118,6 +308,7 @@ void finish_normal_{real}(int64_t count, {real} *restrict out, const {real} *res
 
 
 def write_source() -> str:
+    """Return the library: counters, their encryption, draws of them, and the rest of normals."""
     rounds = "\n        ".join(write_rounds())
     return (
         COUNTERS
@@ -156,106 +347,7 @@ def write_polynomials(real: str, table: Table) -> Iterator[str]:
             yield f"ratio = w < ({real}){start!r} ? ratio : {name};"
 
 
-Array: TypeAlias = np.ndarray[Any, Any]
-
-BLOCK = 1 << 14  # elements between two logarithms: they stay in a second-level cache
-# The cost of a call of plain code, in elements, and the number of elements (50 ms of draws) after
-# which the compiler starts, which takes 0.3 s of another core.
-CALL = 5_000
-PAYS_FROM = 5_000_000
-
-FROM_ZERO = np.zeros(1, np.uint64)
-ADDRESS, COUNT, WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
-DRAWN = (WORD, WORD, ADDRESS, COUNT, COUNT, COUNT)
-FUNCTIONS = {
-    "uniform_float": (*DRAWN, ctypes.c_int, WORD, ctypes.c_float, ADDRESS),
-    "uniform_double": (*DRAWN, ADDRESS),
-    "begin_normal_float": (*DRAWN, ADDRESS, ADDRESS),
-    "begin_normal_double": (*DRAWN, ADDRESS, ADDRESS),
-    "finish_normal_float": (COUNT, ADDRESS, ADDRESS, ADDRESS),
-    "finish_normal_double": (COUNT, ADDRESS, ADDRESS, ADDRESS),
-}
-
-
-class DrawLayout(NamedTuple):
-    """A key's two words and the counters of a draw: runs of one length from `firsts` on."""
-
-    first: int
-    second: int
-    # The address points into `firsts`, uint64, which the tuple keeps alive.
-    address: int
-    length: int
-    firsts: Array
-
-
-def lay_out(key: Any, shape: Sequence[int]) -> DrawLayout:
-    if isinstance(key, PlacedKey):
-        firsts, length = find_runs(key, tuple(shape))
-        first, second = key.key
-        return DrawLayout(int(first), int(second), address_of(firsts), length, firsts)
-    first, second = key
-    return DrawLayout(int(first), int(second), FROM_ZERO_ADDRESS, math.prod(shape), FROM_ZERO)
-
-
-# NumPy takes longer for the name of a dtype than for a small array.
-@functools.lru_cache(64)
-def name_of(dtype: Any) -> str:
-    return dtype.name
-
-
-def address_of(array: Array) -> int:
-    return array.__array_interface__["data"][0]
-
-
-class DrawKernels:
-    """The functions of the library, with their types of arguments."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        for name, arguments in FUNCTIONS.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, None
-        self.library = library
-        self.uniform_float, self.uniform_double = library.uniform_float, library.uniform_double
-        self.normals = (
-            (library.begin_normal_float, library.finish_normal_float, 4),
-            (library.begin_normal_double, library.finish_normal_double, 8),
-        )
-
-    def uniform(self, out: int, layout: DrawLayout, start: int, count: int, dtype: str) -> None:
-        drawn = (*layout[:4], start, count)
-        if dtype == "float64":
-            self.uniform_double(*drawn, out)
-            return
-        dropped, kept = UNIFORM_FIELDS[dtype]
-        self.uniform_float(*drawn, dropped, (1 << kept) - 1, 2.0**-kept, out)
-
-    def normal(
-        self,
-        out: int,
-        layout: DrawLayout,
-        start: int,
-        count: int,
-        *,
-        double: bool,
-        block: int,
-        scratch: tuple[int, int],
-        take_roots: Callable[[int], Any],
-    ) -> None:
-        """Write normals to an address, in float64 or float32.
-
-        Args:
-            scratch: two addresses, each with room for `count` elements or a block.
-            take_roots: turns so many elements in the first place into their -log with `double`,
-                else -log1p, and puts the roots of these in the second.
-        """
-        begin, finish, itemsize = self.normals[double]
-        for done in range(0, count, block):
-            number, place = min(block, count - done), out + done * itemsize
-            begin(*layout[:4], start + done, number, place, scratch[0])
-            take_roots(number)
-            finish(number, place, *scratch)
-
-
+# --- the library ----------------------------------------------------------------------------------
 def bind(library: ctypes.CDLL) -> DrawKernels:
     """Return a library's functions, or raise NoLibraryError if their bits are not plain code's."""
     kernels = DrawKernels(library)
@@ -270,67 +362,9 @@ def bind(library: ctypes.CDLL) -> DrawKernels:
     return kernels
 
 
-def uniform(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    draw = np.empty(shape, dtype)
-    fill_uniform(kernels, draw, key, name_of(draw.dtype))
-    return draw
-
-
-def fill_uniform(kernels: DrawKernels, draw: Array, key: Any, dtype: str) -> None:
-    layout = lay_out(key, draw.shape)
-
-    def fill(out: int, start: int, count: int) -> None:
-        kernels.uniform(out, layout, start, count, dtype)
-
-    fill_wide(draw, "float64" if dtype == "float64" else "float32", fill)
-
-
-def normal(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    draw = np.empty(shape, dtype)
-    double = name_of(draw.dtype) == "float64"
-    wide, log = ("float64", np.log) if double else ("float32", np.log1p)
-    layout = lay_out(key, shape)
-    rows = np.empty((2, min(draw.size, BLOCK)), wide)
-    scratch = address_of(rows[0]), address_of(rows[1])
-
-    def take_roots(number: int) -> None:
-        w, root = rows[:, :number]
-        # NumPy's logarithm and root, because C's may have other bits than plain code.
-        np.negative(log(w, w), w)
-        np.sqrt(w, root)
-
-    def fill(out: int, start: int, count: int) -> None:
-        kernels.normal(
-            out,
-            layout,
-            start,
-            count,
-            double=double,
-            block=BLOCK,
-            scratch=scratch,
-            take_roots=take_roots,
-        )
-
-    fill_wide(draw, wide, fill)
-    return draw
-
-
-def fill_wide(draw: Array, wide: str, fill: Callable[[int, int, int], None]) -> None:
-    """Fill an array by `fill(address, start, count)`, block by block if its dtype is narrower."""
-    if name_of(draw.dtype) == wide:
-        fill(address_of(draw), 0, draw.size)
-        return
-    flat = draw.reshape(-1)
-    block = np.empty(min(draw.size, BLOCK), wide)
-    for start, stop in draws.cut(draw.size, BLOCK):
-        fill(address_of(block), start, stop - start)
-        flat[start:stop] = block[: stop - start]
-
-
-FROM_ZERO_ADDRESS = address_of(FROM_ZERO)
 LIBRARY = CLibrary("draws", write_source, bind, PAYS_FROM)
 
 
 def find_kernels(size: int) -> DrawKernels | None:
     """Return the compiled functions, or None where plain code draws this many elements."""
-    return LIBRARY.get(size + CALL)
+    return LIBRARY.get(size + COST_OF_CALL)
