@@ -16,6 +16,7 @@ from ..graph.ir.graph import Node
 from ..graph.ir.types import (
     BOOL,
     FLOAT8,
+    FLOATS,
     FLOATS_OF_16_BITS,
     INT32,
     INT64,
@@ -26,7 +27,7 @@ from ..graph.ir.types import (
     is_float,
 )
 from ..trace import trace
-from ..trace.trace import Value
+from ..trace.trace import Value, cast_node
 from ..trace.xp import all as xp
 from .dialect import habits_of
 from .memory_layout import in_format
@@ -101,6 +102,16 @@ def cast(x: Any, dtype: Any) -> Any:
     if name == FLOAT8[0] and habits.float8_is_limited and x.node.type.dtype not in FLOAT8:
         x = xp.clip(x, -LARGEST_FLOAT8_E4M3FN, LARGEST_FLOAT8_E4M3FN)
     return trace.cast(x, dtype)
+
+
+def cast_in_graph(value: Value, dtype: str) -> Value:
+    """Return a tensor in a dtype as nodes have it, where T is the input's; a number as it is."""
+    known = value.node.type.dtype
+    if known == dtype or value.node.type.kind == "scalar":
+        return value
+    if known not in (T, *FLOATS) and dtype != BOOL:
+        return value.trace.value(cast_node(value.node, dtype))
+    return cast(value, dtype)
 
 
 def in_dtype(x: Any, dtype: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multigrad.capture.dtypes import cast_in_graph
 from multigrad.capture.meanings.parts import holds_places
 from multigrad.capture.values import indexing
 from multigrad.capture.values.indexing import add_at, holds_array, repeats, told_outside
@@ -181,4 +182,4 @@ def cast_as(x: Any, updated: Any) -> Any:
     """Return an updated tensor in the dtype of the original, if the library's types are known."""
     dtype, types = x.node.type.dtype, x.trace.types
     is_same = updated.node.type.dtype == dtype
-    return updated if is_same or types is None else types.cast(updated, dtype)
+    return updated if is_same or types is None else cast_in_graph(updated, dtype)

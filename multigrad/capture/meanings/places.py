@@ -24,6 +24,7 @@ from ...trace.xp import all as xp
 from ...trace.xp import transposes
 from ...trace.xp.places import from_front
 from ..dialect import habits_of, leave_order_open
+from ..dtypes import cast_in_graph
 from ..name_tables import Handler, handlers_by_name
 from .parts import cut, is_places, limited, put_slices
 
@@ -223,7 +224,7 @@ def as_tensor(x: Any, other: Any) -> Any:
     if isinstance(x, Value):
         return x
     value = other.trace.value(lift(other.trace, x))
-    return other.trace.types.cast(value, dtype_name(x.dtype)) if is_exact(other.trace) else value
+    return cast_in_graph(value, dtype_name(x.dtype)) if is_exact(other.trace) else value
 
 
 def within(x: Tensor, index: Tensor, dim: int) -> Tensor:

@@ -1,9 +1,19 @@
-"""Types come from the library: each call that is recorded is also made on stand-ins of one element,
-and the dtype that the library gives them is that of the node.
+"""The dtypes of recorded calls come from the library: each call is also made on stand-ins of one
+element, and the dtype that the library gives them is that of the node.
+
+    x * 2          float32 of a float32, float64 of a float64: the dtype of x, which is T
+    n + 1.5        of integers n, by torch: its default dtype, whatever T is
 
 A capture holds for every float dtype, so that where `T` stands among the operands the library is
 asked for each of them: what follows T is T, what is the same for all is fixed, and where it is
-neither, the dtype becomes a fact.
+neither, the dtype becomes a fact (`NeedsConcrete`).
+
+`LibraryTypes` belongs to one capture (`Trace.types`). For each call:
+
+1. `confirmed` asks the library (`_answer`, by the marks of the arguments; `oracle.py` caches).
+2. It records the call's ops. Meanwhile `_in_progress` has the answer: the coercion of operands
+   (`trace/coercion.py`) asks for it by `expected`, `common`, `float_of` and `floats_of`.
+3. If the ops give another dtype, `corrections.py` casts the result or records it anew.
 """
 
 from __future__ import annotations
@@ -11,13 +21,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...backend.discovery import backend_of
 from ...errors import BackendNotFound
-from ...graph import ops
 from ...graph.ir.graph import Node
 from ...graph.ir.types import (
     BOOL,
@@ -29,30 +38,20 @@ from ...graph.ir.types import (
     T,
     dtype_name,
 )
-from ...graph.ops.results import PER_ELEMENT
 from ...graph.passes.facts import LIBRARY, needed_rank
 from ...trace.assertions import AUTOCAST
 from ...trace.axes import known_shape
 from ...trace.lookups import note
 from ...trace.source import OF_CODE, OF_TENSORS
-from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
+from ...trace.trace import NeedsConcrete, Trace, Value
 from ..dialect import find_dialect
-from ..dtypes import (
-    cast,
-    is_bool,
-    is_exact_cast,
-    is_tensor,
-    is_tensor_of_other_dtype,
-    is_wider,
-    own_dtype,
-    source_dtype,
-    steps_between,
-)
+from ..dtypes import is_tensor, own_dtype
 from ..meanings.places import Extremes
 from ..symbols import Number, SymbolicDevice, SymbolicDType
+from . import corrections
+from .corrections import LibraryCall
 from .oracle import (
     ARRAYS,
-    COMPUTES_IN,
     DEPENDS,
     FOLLOWS,
     NO_PAIRS,
@@ -77,7 +76,6 @@ from .oracle import (
     modes,
     one_float,
     ranks_decide,
-    with_leaves,
     without_value,
 )
 from .traced_calls import is_composed, is_one_step, meet_call
@@ -85,12 +83,24 @@ from .traced_calls import is_composed, is_one_step, meet_call
 MOST_ELEMENTS = 65_536  # of tensors in their own shapes
 
 
+class CallInProgress(NamedTuple):
+    """What is known of the call whose ops are being recorded.
+
+    Attributes:
+        dtypes: of the leaves of its result, as the library gives them; () where it does not say.
+        float_dtype: the one float dtype of its operands, "" if they were not searched for it.
+        operands: these; its only op mostly has the same.
+    """
+
+    dtypes: tuple[str, ...]
+    float_dtype: str = ""
+    operands: tuple[Any, ...] = ()
+
+
 class LibraryTypes:
     """What the libraries say of the calls of one capture.
 
     Attributes:
-        given: the dtype of each leaf of the result of the call that is being recorded, () where the
-            library does not say.
         unconfirmed: calls of which no library could say the type.
         reach: where the capture holds, which is for the wide floats.
         weak: tensors whose dtype gives way, in libraries that have such.
@@ -98,19 +108,24 @@ class LibraryTypes:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.given: tuple[str, ...] = ()
         self.unconfirmed: dict[str, None] = {}
         self.weak: set[Node] = set()
         self.reach = Reach(trace.facts.named_dtypes)
-        self._is_inside = False
-        # The one float dtype of an operator's operands, and these.
-        self._kept_in: tuple[str, tuple[Any, ...]] | None = None
-        self._modes = modes()
+        # Set while a call's ops are recorded, which are not asked about by themselves; else None.
+        self._in_progress: CallInProgress | None = None
+        self._modes = modes()  # by library, as they were when the capture began
         self._oracles: dict[str, TypeOracle] = {}  # by library
 
     @property
+    def given(self) -> tuple[str, ...]:
+        """The dtypes of the leaves of the result of the call in progress, () where the library does
+        not say.
+        """
+        return () if self._in_progress is None else self._in_progress.dtypes
+
+    @property
     def expected(self) -> str:
-        """The dtype of the result of the call, "" where there are several, or none."""
+        """The dtype of the result of the call in progress, "" where there are several, or none."""
         return self.given[0] if len(self.given) == 1 else ""
 
     # --- a call -----------------------------------------------------------------------------------
@@ -124,11 +139,15 @@ class LibraryTypes:
     ) -> Any:
         """Return the result of `record(*args, **kwargs)` in the type that the library gives it.
 
+        Args:
+            function: the library's own, which it is asked about.
+            shown: how people write its name.
+
         Raises:
             TypeError: the graph's ops do not compute in that type.
             NeedsConcrete: the type depends on the dtype or the rank of an input.
         """
-        if self._is_inside:
+        if self._in_progress is not None:
             return record(*args, **kwargs)
         meet_call(self.trace, (args, kwargs))
         oracle = self._oracle()
@@ -136,58 +155,75 @@ class LibraryTypes:
             return record(*args, **kwargs)
         if oracle.casts(function):
             self.trace.omit(AUTOCAST)
-        is_narrow = (fixed := self.trace.facts.get("dtype")) in FLOATS_OF_16_BITS
-        follows = function in FOLLOWS
-        keeps = not is_narrow and (follows or function in ORDERS)
-        if keeps and (dtype := self._kept(oracle, args)):
-            given, before = dtype if follows else BOOL, self.given
-            self.given, self._is_inside, self._kept_in = (given,), True, (dtype, args)
-            try:
-                result = record(*args)
-            finally:
-                self.given, self._is_inside, self._kept_in = before, False, None
-            if own_dtype(result) == given:
-                if fixed is None:
-                    self._note_composed(function, result, args, kwargs)
-                return result
+        # Most calls are operators on floats of one dtype, for which nobody needs to be asked.
+        result = self._operator_on_floats(oracle, function, args, kwargs, record)
+        if result is not None:
+            return result
         is_plain = are_plain(args, kwargs)
-        if not is_plain and calls_back(args, kwargs):
+        if not is_plain and calls_back(args, kwargs):  # what it calls is asked about, each alone
             return record(*args, **kwargs)
         if function is operator.floordiv and self.trace.reading.owner in OF_CODE:
             record = self._by_floor(record)
-        name = getattr(function, "__name__", "") or ""
-        if is_not_asked(name):
-            return self._record_unasked(record, args, kwargs)
+        call = LibraryCall(function, args, kwargs, record, is_plain)
+        if is_not_asked(call.name):
+            return self._within(CallInProgress(()), call.recorded)
         answer = self._answer(function, args, kwargs)
-        if not is_plain and (wide := self._computes_in(name, args, kwargs)):
-            args, kwargs = with_leaves((args, dict(kwargs)), lambda x: self._in_dtype(x, wide))
-            kwargs = {k: v for k, v in kwargs.items() if k not in COMPUTES_IN}
-        before, self._is_inside = self.given, True
-        self.given = tuple([dtype for dtype, _ in answer or ()])
+        if not is_plain and (dtype := self._named_dtype(call)):
+            call = call.computed_in(dtype)
+        return self._within(
+            CallInProgress(tuple([dtype for dtype, _ in answer or ()])),
+            lambda: self._as_answered(oracle, call, answer, shown or call.name),
+        )
+
+    def _within(self, call: CallInProgress, record: Callable[[], Any]) -> Any:
+        self._in_progress = call
         try:
-            result = record(*args, **kwargs)
-            if answer is not None and len(answer) == 1 and oracle.casts_first(function):
-                leaves = args if is_plain else leaves_of((args, kwargs))
-                result, args, kwargs = self._promoted_first(
-                    result, answer[0][0], args, kwargs, record, leaves=leaves
-                )
-            if fixed is None:
-                self._note_composed(function, result, args, kwargs)
-            elif is_narrow and self._computes_wide(function, result, (args, kwargs)):
-                result = self._record_in_float32(record, args, kwargs)
-            if answer is not None and type(result) is Extremes:
-                if len(answer) > 1:
-                    result = self._with_places(result, answer[1][0])
-                answer = answer[:1]
-            leaves = leaves_of(result)
-            if answer is None or len(answer) != len(leaves):
-                self._note(shown or name, result, (args, kwargs))
-                return result
-            if not self._agree(leaves, answer):
-                result = self._anew(result, answer, args, kwargs, record)
-                leaves = leaves_of(result)
+            return record()
         finally:
-            self.given, self._is_inside = before, False
+            self._in_progress = None
+
+    def _operator_on_floats(
+        self, oracle: TypeOracle, function: Any, args: Any, kwargs: Any, record: Any
+    ) -> Any:
+        """Return an arithmetic operator or a comparison of floats of one dtype; None for others."""
+        follows, fixed = function in FOLLOWS, self.trace.facts.get("dtype")
+        if fixed in FLOATS_OF_16_BITS or not (follows or function in ORDERS):
+            return None
+        float_dtype = self._kept_by_numbers(oracle, args)
+        if not float_dtype:
+            return None
+        dtype = float_dtype if follows else BOOL
+        call = CallInProgress((dtype,), float_dtype, args)
+        result = self._within(call, lambda: record(*args))
+        if own_dtype(result) != dtype:
+            return None
+        if fixed is None:
+            self._note_composed(function, result, args, kwargs)
+        return result
+
+    def _as_answered(
+        self, oracle: TypeOracle, call: LibraryCall, answer: Answer | None, shown: str
+    ) -> Any:
+        """Record a call and return its result in the library's dtypes."""
+        result = call.recorded()
+        if answer is not None and len(answer) == 1 and oracle.casts_first(call.function):
+            result, call = corrections.promoted_first(call, result, answer[0][0])
+        fixed = self.trace.facts.get("dtype")
+        if fixed is None:
+            self._note_composed(call.function, result, call.args, call.kwargs)
+        elif fixed in FLOATS_OF_16_BITS and self._computes_wide(call, result):
+            result = corrections.computed_in_float32(call)
+        if answer is not None and type(result) is Extremes:
+            if len(answer) > 1:
+                result = corrections.with_places_in(result, answer[1][0])
+            answer = answer[:1]
+        leaves = leaves_of(result)
+        if answer is None or len(answer) != len(leaves):
+            self._note_unconfirmed(shown, result, call)
+            return result
+        if not corrections.agree(leaves, answer):
+            result = corrections.corrected(self.trace, call, result, answer)
+            leaves = leaves_of(result)
         for x, (_, is_weak) in zip(leaves, answer, strict=True):
             if is_weak and isinstance(x, Value):
                 self.weak.add(x.node)
@@ -198,123 +234,17 @@ class LibraryTypes:
         dialect = find_dialect(self.trace.reading.dialect)
         return record if dialect is None else dialect.names.methods.get("__floordiv__", record)
 
-    def _record_unasked(
-        self, record: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        before, self.given, self._is_inside = self.given, (), True
-        try:
-            return record(*args, **kwargs)
-        finally:
-            self.given, self._is_inside = before, False
+    def _named_dtype(self, call: LibraryCall) -> str:
+        """Return the dtype in which a call is told to compute, "" for none."""
+        dtype = self.normal(computed_in(call.name, call.args, call.kwargs))
+        return dtype if dtype in (T, *DTYPES) else ""
 
-    def _record_in_float32(
-        self, record: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        listed = tuple(map(self._as_stacked, args))
-        args, kwargs = with_leaves((listed, kwargs), lambda x: self._in_float32(x))
-        return with_leaves(record(*args, **kwargs), self._narrowed)
-
-    def _computes_in(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Return the dtype that a call names to compute in, "" for none."""
-        mode = self.normal(computed_in(name, args, kwargs))
-        return mode if mode in (T, *DTYPES) else ""
-
-    def _in_dtype(self, x: Any, dtype: str) -> Any:
-        is_tensor = isinstance(x, Value) and x.node.type.kind == "tensor"
-        return self.cast(x, dtype) if is_tensor else x
-
-    def cast(self, value: Value, dtype: str) -> Value:
-        """Return a tensor in a dtype; a number as it is."""
-        known = value.node.type.dtype
-        if known == dtype or value.node.type.kind == "scalar":
-            return value
-        if known not in (T, *FLOATS) and dtype != BOOL:
-            return value.trace.value(cast_node(value.node, dtype))
-        return cast(value, dtype)
-
-    def _agree(self, leaves: Sequence[Any], answer: Answer) -> bool:
-        return not [
-            x
-            for x, (dtype, _) in zip(leaves, answer, strict=True)
-            if is_tensor_of_other_dtype(x, dtype)
-        ]
-
-    def _anew(
-        self, result: Any, answer: Answer, args: Any, kwargs: Any, record: Callable[..., Any]
-    ) -> Any:
-        """Return a result in the library's type: cast where exact, else made of cast operands."""
-        pairs = zip(leaves_of(result), answer, strict=True)
-        wrong = [(x, dtype) for x, (dtype, _) in pairs if is_tensor_of_other_dtype(x, dtype)]
-        if all(is_exact_cast(source_dtype(x), dtype) for x, dtype in wrong):
-            rest = iter(answer)
-            return with_leaves(result, lambda x: self._recast(x, next(rest)[0]))
-        x, dtype = wrong[0]
-        if dtype in (T, *FLOATS, *WHOLE) and all(each == dtype for _, each in wrong):
-            given = with_leaves(
-                (args, kwargs), lambda x: x if is_bool(x) else self._in_dtype(x, dtype)
-            )
-            again = record(*given[0], **given[1])
-            if self._agree(leaves_of(again), answer):
-                return again
-        if "dtype" not in self.trace.facts and T in (dtype, x.node.type.dtype):
-            raise NeedsConcrete("dtype")
-        wanted, found = self._shown(dtype), self._shown(x.node.type.dtype)
-        advice = f"its operands to {wanted}"
-        if wanted == BOOL and any(is_bool(each) for each in leaves_of((args, kwargs))):
-            advice = f"the mask to {found}"  # TensorFlow multiplies a float by a mask as two masks
-        raise TypeError(f"it gives {wanted}, and {found} as a graph: cast {advice} first")
-
-    def _recast(self, x: Any, dtype: str) -> Any:
-        """Return a tensor in a dtype; one that was cast from integers, from these."""
-        if not is_tensor_of_other_dtype(x, dtype):
-            return x
-        node = x.node.operands[0] if x.node.op is ops.CAST else x.node
-        return self.cast(self.trace.value(node), dtype)
-
-    def _with_places(self, result: Extremes, dtype: str) -> Extremes:
-        """Return values whose places, recorded when they are asked for, have a dtype."""
-        return Extremes(result.values, lambda: self.cast(result.indices, dtype))
-
-    def _promoted_first(
-        self,
-        result: Any,
-        dtype: str,
-        args: Any,
-        kwargs: Any,
-        record: Callable[..., Any],
-        *,
-        leaves: Iterable[Any],
-    ) -> tuple[Any, Any, Any]:
-        """Return a result whose operands took its dtype before the first of several ops, as a
-        library casts them, and these: floats, and all others where each element stands for itself.
-        """
-        operands = {x.node for x in leaves if isinstance(x, Value) and is_tensor(x)}
-        others = {node.type.dtype for node in operands} - {dtype}
-        if not others or dtype not in (T, *FLOATS, *WHOLE) or not isinstance(result, Value):
-            return result, args, kwargs
-        between = steps_between(result.node, operands)
-        cast_all = all(node.op.result in PER_ELEMENT or node.op.view for node in between)
-        kept: tuple[str, ...] = () if cast_all else (BOOL, *WHOLE)
-        if cast_all and (dtype in WHOLE or any(node.op is ops.WHERE for node in between)):
-            kept = (BOOL,)  # perhaps a mask
-        others -= {*kept}
-        # A count, or a place, is no dtype that operands have in common.
-        widens = dtype not in WHOLE or (cast_all and all(is_wider(o, dtype) for o in others))
-        if len(between) < 2 or not others or not widens:
-            return result, args, kwargs
-        first = with_leaves(
-            (args, kwargs), lambda x: x if own_dtype(x) in kept else self._in_dtype(x, dtype)
-        )
-        try:
-            return record(*first[0], **first[1]), *first
-        except TypeError:  # one of them is a mask, or says where something is
-            return result, args, kwargs
-
-    def _computes_wide(self, function: Any, result: Any, given: Any) -> bool:
+    # --- what is noted of a call ------------------------------------------------------------------
+    def _computes_wide(self, call: LibraryCall, result: Any) -> bool:
         """Return whether a library rounds once where our ops would round at each step."""
         oracle = self._oracle()
-        is_other = is_composed(result, given) or self._is_beside_wider(given)
-        return is_other and oracle is not None and oracle.is_wide(function)
+        is_other = self._rounds_otherwise(result, (call.args, call.kwargs))
+        return is_other and oracle is not None and oracle.is_wide(call.function)
 
     def _note_composed(
         self, function: Any, result: Any, args: Any, kwargs: Mapping[str, Any]
@@ -325,37 +255,28 @@ class LibraryTypes:
         if is_one_step(result, (*args, *kwargs.values())):
             return
         oracle = self._oracle()
-        is_other = is_composed(result, (args, kwargs)) or self._is_beside_wider((args, kwargs))
-        if is_other and oracle is not None:
+        if self._rounds_otherwise(result, (args, kwargs)) and oracle is not None:
             self.reach.composed[function] = oracle.is_wide
 
-    def _is_beside_wider(self, given: Any) -> bool:
+    def _rounds_otherwise(self, result: Any, arguments: Any) -> bool:
+        return is_composed(result, arguments) or self._is_beside_wider(arguments)
+
+    def _is_beside_wider(self, arguments: Any) -> bool:
         """Return whether a tensor without axes that gives way holds more than 16 bits do."""
         oracle = self._oracle()
         if oracle is None or not oracle.ranks_count:
             return False
         # A symbol that is no tensor says nothing before it is known who asks.
         numbers = SymbolicDType | SymbolicDevice | np.generic
-        leaves = (x for x in leaves_of(given) if not isinstance(x, numbers))
+        leaves = (x for x in leaves_of(arguments) if not isinstance(x, numbers))
         marks = [self.mark(x) for x in leaves if getattr(x, "dtype", None) is not None]
         return any(mark.rank == 0 and mark.dtype in FLOATS[2:] for mark in marks)
 
-    def _as_stacked(self, x: Any) -> Any:
-        """Return a list that the library stacks, cast to T (16 bits) if any tensor in it has T."""
-        if not isinstance(x, list) or all(own_dtype(each) != T for each in x):
-            return x
-        return [self._in_dtype(each, T) if isinstance(each, Value) else each for each in x]
-
-    def _in_float32(self, x: Any) -> Any:
-        return self.cast(x, "float32") if own_dtype(x) == T else x
-
-    def _narrowed(self, x: Any) -> Any:
-        return self.cast(x, T) if own_dtype(x) == "float32" else x
-
-    def _note(self, shown: str, result: Any, given: Any) -> None:
+    def _note_unconfirmed(self, shown: str, result: Any, call: LibraryCall) -> None:
         """Note a call of which the library could not say the type, unless it keeps an operand's."""
-        kept = {own_dtype(x) for x in leaves_of(given)}
-        others = [x for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) not in kept]
+        dtypes = {own_dtype(x) for x in call.operands}
+        results = [x for x in leaves_of(result) if isinstance(x, Value)]
+        others = [x for x in results if own_dtype(x) not in dtypes]
         if others and self.trace.reading.owner in OF_CODE:
             self.unconfirmed[shown] = None
 
@@ -382,27 +303,30 @@ class LibraryTypes:
                 return self.normal(dtype)
         return self._promoted(operator.add, marks)
 
-    def follows(self, operands: Sequence[Any]) -> str:
-        """Return the dtype of floats that have one, and of plain numbers at most, which every
-        library keeps; "" of any others.
-        """
-        return self._kept(self._oracle(), operands)
-
-    def _kept(self, oracle: TypeOracle | None, operands: Sequence[Any]) -> str:
+    def _kept_by_numbers(self, oracle: TypeOracle | None, operands: Sequence[Any]) -> str:
+        """Return the one dtype of floats, if plain numbers keep it; "" of other operands."""
         dtype = one_float(operands, self.weak)
         if not dtype or oracle is None or not oracle.apart:  # as in most libraries
             return dtype
         return "" if self._is_apart((dtype,)) else dtype
 
     def floats_of(self, operands: Sequence[Any]) -> str | None:
-        """Return the same as nodes have it; None: the library is not known."""
+        """Return the one dtype of floats, as nodes have it; "" of other operands. None: the library
+        is not known.
+        """
         oracle = self._oracle()
         if oracle is None:
             return None
-        dtype, known = self._kept_in or ("", ())
-        is_known = 0 < len(known) == len(operands) and all(map(operator.is_, known, operands))
-        if not is_known:  # mostly they are those of its only op
-            dtype = self._kept(oracle, operands)
+        call = self._in_progress
+        known = () if call is None else call.operands
+        if (
+            call is not None
+            and 0 < len(known) == len(operands)
+            and all(map(operator.is_, known, operands))
+        ):
+            dtype = call.float_dtype
+        else:
+            dtype = self._kept_by_numbers(oracle, operands)
         return dtype if dtype in ("", T) else self.normal(dtype)
 
     def float_of(self, marks: Sequence[Mark]) -> str:
@@ -412,7 +336,7 @@ class LibraryTypes:
         first = next((mark for mark in marks if mark.is_tensor), None)
         return "" if first is None else self._promoted(operator.truediv, [first])
 
-    def made(
+    def dtype_created(
         self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
     ) -> tuple[str, bool] | None:
         """Return the dtype of what a creation function makes, and whether it is weak; None: nobody
@@ -424,9 +348,6 @@ class LibraryTypes:
     def normal(self, dtype: str) -> str:
         """Return a dtype as nodes have it: T, where it is the input's."""
         return T if dtype != T and dtype in FLOATS and self.trace.facts.has_dtype(dtype) else dtype
-
-    def _shown(self, dtype: str) -> str:
-        return str(self.trace.facts.get("dtype", "the input's dtype")) if dtype == T else dtype
 
     # --- asking -----------------------------------------------------------------------------------
     def library(self) -> str:
@@ -467,7 +388,7 @@ class LibraryTypes:
             pairs = mark_tree(dict(kwargs), self._mark, marks) if kwargs else NO_PAIRS
         except Unaskable:
             return None
-        if function in FOLLOWS and (dtype := self.follows(args)):
+        if function in FOLLOWS and (dtype := self._kept_by_numbers(self._oracle(), args)):
             return [(dtype, False)]
         if function in ORDERS and not any(mark.kind == "array" for mark in marks):
             return [(BOOL, False)]

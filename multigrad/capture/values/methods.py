@@ -28,7 +28,7 @@ from ...trace.trace import Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
 from .. import dtypes, memory_layout, symbols
 from ..dialect import Dialect, find_dialect, passes_at
-from ..dtypes import cast, own_dtype
+from ..dtypes import cast, cast_in_graph, own_dtype
 from ..meanings import arrays, composites, creation, places, reductions
 from ..meanings.places import MISSING
 from ..name_tables import handlers_by_name, handlers_by_signature, ops_by_name
@@ -270,7 +270,7 @@ def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **igno
 
 def _like_made(x: Tensor, value: Value, dtype: Any) -> Tensor:
     if is_exact(x.trace):
-        return x.trace.types.cast(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
+        return cast_in_graph(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
     return value if creation.dtype_to_create_in(dtype) is None else cast(value, "bool")
 
 

@@ -1,0 +1,174 @@
+"""Corrections of a recorded call, whose ops may compute in another dtype than the library.
+
+    the library                         the ops        then
+    gives int64                         give int32     the result is cast, which is exact
+    gives float32                       give T         operands are cast, and it is recorded anew
+    casts operands before it computes   cast later     likewise, for those that it casts
+    computes 16 bits in float32         round each     it is recorded in float32, and cast back
+
+Each function takes the call and what was recorded, and returns what replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...graph import ops
+from ...graph.ir.types import BOOL, FLOATS, WHOLE, T
+from ...graph.ops.results import PER_ELEMENT
+from ...graph.support.class_bases import dataclass
+from ...trace.trace import NeedsConcrete, Trace, Value
+from ..dtypes import (
+    cast_in_graph,
+    is_bool,
+    is_exact_cast,
+    is_tensor,
+    is_tensor_of_other_dtype,
+    is_wider,
+    own_dtype,
+    source_dtype,
+    steps_between,
+)
+from ..meanings.places import Extremes
+from .oracle import COMPUTES_IN, Answer, leaves_of, with_leaves
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """A call of a library's function on symbols, and how its ops are recorded.
+
+    Attributes:
+        function: the library's own, which it is asked about.
+        args, kwargs: symbols, numbers, and whatever else it is given.
+        record: (*args, **kwargs) -> the result.
+        is_plain: whether it takes symbols and Python numbers alone, without keywords.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    record: Callable[..., Any]
+    is_plain: bool
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", "") or ""
+
+    @property
+    def operands(self) -> Sequence[Any]:
+        """All arguments, those in containers too."""
+        return self.args if self.is_plain else leaves_of((self.args, self.kwargs))
+
+    def recorded(self) -> Any:
+        return self.record(*self.args, **self.kwargs)
+
+    def with_operands(self, change: Callable[[Any], Any]) -> LibraryCall:
+        """Return the same call on changed operands."""
+        args, kwargs = with_leaves((self.args, dict(self.kwargs)), change)
+        return LibraryCall(self.function, args, kwargs, self.record, self.is_plain)
+
+    def computed_in(self, dtype: str) -> LibraryCall:
+        """Return the call on tensors in the dtype that its arguments name, without that name."""
+        call = self.with_operands(lambda x: cast_tensor(x, dtype))
+        kwargs = {name: x for name, x in call.kwargs.items() if name not in COMPUTES_IN}
+        return LibraryCall(call.function, call.args, kwargs, call.record, call.is_plain)
+
+
+def cast_tensor(x: Any, dtype: str) -> Any:
+    """Return a symbolic tensor in a dtype; anything else as it is."""
+    return cast_in_graph(x, dtype) if isinstance(x, Value) and is_tensor(x) else x
+
+
+def agree(leaves: Sequence[Any], answer: Answer) -> bool:
+    """Return whether the leaves of a result have the dtypes that the library gives them."""
+    pairs = zip(leaves, answer, strict=True)
+    return not [x for x, (dtype, _) in pairs if is_tensor_of_other_dtype(x, dtype)]
+
+
+def corrected(trace: Trace, call: LibraryCall, result: Any, answer: Answer) -> Any:
+    """Return a result in the library's dtypes: cast where exact, else made of cast operands.
+
+    Raises:
+        NeedsConcrete: whether they differ depends on the input's dtype.
+        TypeError: the ops do not compute in them.
+    """
+    pairs = zip(leaves_of(result), answer, strict=True)
+    wrong = [(x, dtype) for x, (dtype, _) in pairs if is_tensor_of_other_dtype(x, dtype)]
+    if all(is_exact_cast(source_dtype(x), dtype) for x, dtype in wrong):
+        rest = iter(answer)
+        return with_leaves(result, lambda x: _recast(x, next(rest)[0]))
+    x, dtype = wrong[0]
+    if dtype in (T, *FLOATS, *WHOLE) and all(each == dtype for _, each in wrong):
+        again = call.with_operands(lambda x: x if is_bool(x) else cast_tensor(x, dtype)).recorded()
+        if agree(leaves_of(again), answer):
+            return again
+    if "dtype" not in trace.facts and T in (dtype, x.node.type.dtype):
+        raise NeedsConcrete("dtype")
+    wanted, recorded = _shown(trace, dtype), _shown(trace, x.node.type.dtype)
+    advice = f"its operands to {wanted}"
+    if wanted == BOOL and any(map(is_bool, call.operands)):
+        advice = f"the mask to {recorded}"  # TensorFlow multiplies a float by a mask as two masks
+    raise TypeError(f"it gives {wanted}, and {recorded} as a graph: cast {advice} first")
+
+
+def _recast(x: Any, dtype: str) -> Any:
+    """Return a tensor in a dtype; one that was cast from integers, from these."""
+    if not is_tensor_of_other_dtype(x, dtype):
+        return x
+    node = x.node.operands[0] if x.node.op is ops.CAST else x.node
+    return cast_in_graph(x.trace.value(node), dtype)
+
+
+def _shown(trace: Trace, dtype: str) -> str:
+    return str(trace.facts.get("dtype", "the input's dtype")) if dtype == T else dtype
+
+
+def with_places_in(result: Extremes, dtype: str) -> Extremes:
+    """Return values whose places, recorded when they are asked for, have a dtype."""
+    return Extremes(result.values, lambda: cast_in_graph(result.indices, dtype))
+
+
+def promoted_first(call: LibraryCall, result: Any, dtype: str) -> tuple[Any, LibraryCall]:
+    """Return a result whose operands took its dtype before the first of several ops, as a library
+    casts them: floats, and all others where each element stands for itself.
+
+    Returns:
+        The result and its call; those that were given, if the operands are right already.
+    """
+    operands = {x.node for x in call.operands if isinstance(x, Value) and is_tensor(x)}
+    others = {node.type.dtype for node in operands} - {dtype}
+    if not others or dtype not in (T, *FLOATS, *WHOLE) or not isinstance(result, Value):
+        return result, call
+    steps = steps_between(result.node, operands)
+    cast_all = all(node.op.result in PER_ELEMENT or node.op.view for node in steps)
+    stays: tuple[str, ...] = () if cast_all else (BOOL, *WHOLE)
+    if cast_all and (dtype in WHOLE or any(node.op is ops.WHERE for node in steps)):
+        stays = (BOOL,)  # perhaps a mask
+    others -= {*stays}
+    # A count, or a place, is no dtype that operands have in common.
+    widens = dtype not in WHOLE or (cast_all and all(is_wider(each, dtype) for each in others))
+    if len(steps) < 2 or not others or not widens:
+        return result, call
+    first = call.with_operands(lambda x: x if own_dtype(x) in stays else cast_tensor(x, dtype))
+    try:
+        return first.recorded(), first
+    except TypeError:  # one of them is a mask, or says where something is
+        return result, call
+
+
+def computed_in_float32(call: LibraryCall) -> Any:
+    """Return a call's result, computed in float32 and rounded to 16 bits once."""
+    args = tuple(map(_as_stacked, call.args))
+    stacked = LibraryCall(call.function, args, call.kwargs, call.record, call.is_plain)
+    wide = stacked.with_operands(lambda x: cast_in_graph(x, "float32") if own_dtype(x) == T else x)
+    return with_leaves(
+        wide.recorded(), lambda x: cast_in_graph(x, T) if own_dtype(x) == "float32" else x
+    )
+
+
+def _as_stacked(x: Any) -> Any:
+    """Return a list that the library stacks, cast to T (16 bits) if any tensor in it has T."""
+    if not isinstance(x, list) or all(own_dtype(each) != T for each in x):
+        return x
+    return [cast_tensor(each, T) for each in x]
