@@ -19,7 +19,7 @@ from multigrad.backend import (
     WeakTypes,
 )
 
-from . import compile, differences, distributed, eject, jaxprs, models, versions
+from . import compile, differences, distributed, eject, models, rehearsal, versions
 from .attach import host, render, vjp
 from .dialect import table
 from .importers import custom_gradients
@@ -64,8 +64,8 @@ backend = Backend(
         joins_loops=True,
         transposes=True,
         keeps_float_derivatives=True,
-        isolate=jaxprs.isolate,
-        rehearse=jaxprs.rehearse,
+        isolate=rehearsal.isolate,
+        rehearse=rehearsal.rehearse,
     ),
     draws=Draws(
         draw_key=random.draw_key,

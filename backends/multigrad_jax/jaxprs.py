@@ -1,34 +1,20 @@
-"""Jaxprs, walked equation by equation: in the caller's values, and by NumPy for proofs.
+"""Jaxprs, jax's traced functions: what is in them, and walks over them equation by equation.
 
-A function that a proof runs several times is traced once. Eager jax would compile a kernel for each
-primitive and shape, some 25 ms each, and a compilation of the whole takes XLA seconds. PRIMITIVES
-has rows only where NumPy's numbers are XLA's up to rounding; jax computes all others.
+A jaxpr is a list of equations `outvars = primitive[params](invars)`, whose operands are variables
+or literals. Some params hold jaxprs again: those of called functions (INLINED), of the branches of
+`cond`, of the bodies of loops. A closed jaxpr also has the values of its constants.
 """
 
 from __future__ import annotations
 
-import contextvars
-import operator
-import re
 import string
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 import jax
-import numpy as np
 
-from multigrad.graph import ops
-from multigrad.graph.ops.arrays.loops import limited
-
-from .attach.render import rehearsing
-from .manual_axes import mapped_axes, with_axes
-from .versions import core, folding_constants
-
-Array = Any
+from .versions import core
 
 # The primitives that are calls, with the param that holds their jaxpr.
 INLINED = {
@@ -37,6 +23,9 @@ INLINED = {
         ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"
     ),
 }
+
+
+# --- walks ----------------------------------------------------------------------------------------
 
 
 def walk(
@@ -54,7 +43,7 @@ def walk(
     Args:
         compute: returns the results of an equation, given the values of its operands.
         literal: returns the value of a literal.
-        last: the variables to forget after each equation, by its position.
+        last: the variables to forget after each equation, by its position; see `last_uses`.
         values: filled with the variables' values, for a `compute` that reads others' too.
     """
     values = {} if values is None else values
@@ -72,42 +61,92 @@ def walk(
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
+def last_uses(jaxpr: Any) -> dict[int, list[Any]]:
+    """Return the variables that no later equation reads, by the position of the equation."""
+    last: dict[Any, int] = {}
+    for i, equation in enumerate(jaxpr.eqns):
+        for atom in (*equation.invars, *equation.outvars):
+            if not isinstance(atom, core.Literal):
+                last[atom] = i
+    for atom in jaxpr.outvars:
+        if not isinstance(atom, core.Literal):
+            last.pop(atom, None)
+    by_equation: dict[int, list[Any]] = {}
+    for variable, i in last.items():
+        by_equation.setdefault(i, []).append(variable)
+    return by_equation
+
+
+def bind_unchanged(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """Return the results of an equation, computed by jax unchanged."""
     primitive = equation.primitive
     results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     return list(results) if primitive.multiple_results else [results]
 
 
-def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """Return a jaxpr, closed or not, and its constants."""
+class TracedResults:
+    """The results of a traced call: only its arrays can leave `make_jaxpr`, the rest is kept here.
+
+    Within the trace `split` is called, after it `join`.
+    """
+
+    def __init__(self, array_types: tuple[type, ...]) -> None:
+        self.array_types = array_types
+        self._tree: Any = None
+        self._leaves: list[tuple[bool, Any]] = []  # whether each is an array; if not, itself
+
+    def split(self, results: Any) -> list[Any]:
+        """Return the arrays among the results, and keep the rest."""
+        leaves, self._tree = jax.tree.flatten(results, is_leaf=lambda leaf: leaf is None)
+        arrays = [leaf for leaf in leaves if isinstance(leaf, self.array_types)]
+        self._leaves = [
+            (True, None) if isinstance(leaf, self.array_types) else (False, leaf) for leaf in leaves
+        ]
+        return arrays
+
+    def join(self, arrays: Iterable[Any]) -> Any:
+        """Return the results with arrays in the places of those that were split off."""
+        rest = iter(arrays)
+        leaves = [next(rest) if is_array else leaf for is_array, leaf in self._leaves]
+        return jax.tree.unflatten(self._tree, leaves)
+
+
+# --- jaxprs in a jaxpr ----------------------------------------------------------------------------
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """Return the jaxpr within a closed one, and its constants; of an open one, no constants."""
     return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, ())
 
 
-def called(equation: Any) -> tuple[Any, Sequence[Any]] | None:
+def called_jaxpr(equation: Any) -> tuple[Any, Sequence[Any]] | None:
+    """Return the jaxpr of the function that an equation calls, and its constants; None: no call."""
     name, params = equation.primitive.name, equation.params
-    # None: the equation calls no function
-    return opened(params[INLINED[name]]) if name in INLINED else None
+    return open_jaxpr(params[INLINED[name]]) if name in INLINED else None
 
 
-def jaxprs_of(equation: Any) -> Iterator[Any]:
+def inner_jaxprs(equation: Any) -> Iterator[Any]:
     """Yield the jaxprs among an equation's params."""
     for param in equation.params.values():
         for each in param if isinstance(param, tuple | list) else (param,):
             if isinstance(each, core.ClosedJaxpr | core.Jaxpr):
-                yield opened(each)[0]
+                yield open_jaxpr(each)[0]
 
 
-def within(jaxpr: Any) -> Iterator[Any]:
+def all_equations(jaxpr: Any) -> Iterator[Any]:
     """Yield the equations of a jaxpr, nested ones included."""
     for equation in jaxpr.eqns:
         yield equation
-        for inner in jaxprs_of(equation):
-            yield from within(inner)
+        for inner in inner_jaxprs(equation):
+            yield from all_equations(inner)
 
 
-def subscripts_of(dimension_numbers: Any, left_rank: int, right_rank: int) -> str:
+# --- the meaning of a primitive -------------------------------------------------------------------
+
+
+def einsum_subscripts(dimension_numbers: Any, left_rank: int, right_rank: int) -> str:
     """Return the subscripts of an `einsum` that means a `dot_general`."""
+    # Pairs of axes, by position: those that are summed over, those that both have as a batch.
     (left_sum, right_sum), (left_batch, right_batch) = dimension_numbers
     letters = string.ascii_letters[: left_rank + right_rank]
     left, right = list(letters[:left_rank]), list(letters[left_rank:])
@@ -119,435 +158,3 @@ def subscripts_of(dimension_numbers: Any, left_rank: int, right_rank: int) -> st
     free = [each for i, each in enumerate(left) if i not in (*left_batch, *left_sum)]
     free += [each for j, each in enumerate(right) if j not in (*right_batch, *right_sum)]
     return f"{''.join(left)},{''.join(right)}->{''.join((*(left[i] for i in left_batch), *free))}"
-
-
-# --- at once, whatever is traced, mapped or transformed around it ---------------------------------
-# Debug options that users set for their own errors; a proof's edge values would trip them.
-STRICT = ("debug_nans", "debug_infs", "log_compiles")
-UNBOUND = re.compile(r"unbound axis name: (\w+)")
-
-
-def isolate(run: Callable[[], Any], is_random: bool) -> Any:
-    """Run a function eagerly, under jax's defaults and on one shard, and return its result.
-
-    Collectives over mapped axes run over axes of one shard. In a `shard_map` the function runs on a
-    thread of its own, because jax cannot leave the axes around it.
-    """
-    names = mapped_axes()
-    run = partial(run_at_once, run)
-    if names:
-        return on_own_thread(lambda: on_one_shard(run, names))
-    return on_one_shard(run)
-
-
-def run_at_once(run: Callable[[], Any]) -> Any:
-    with ExitStack() as stack:
-        stack.enter_context(jax.ensure_compile_time_eval())
-        stack.enter_context(jax.transfer_guard("allow"))
-        for name in STRICT:
-            option = getattr(jax, name, None)
-            if option is not None and getattr(jax.config, f"jax_{name}", False):
-                stack.enter_context(option(False))
-        return run()
-
-
-def on_one_shard(run: Callable[[], Any], names: tuple[str, ...] = ()) -> Any:
-    """Run a function under axes of size one: those named, and those that it turns out to use."""
-    while True:
-        try:
-            return with_axes(run, names)
-        except NameError as error:
-            missing = UNBOUND.search(str(error))
-            if missing is None or missing[1] in names:
-                raise
-            names = (*names, missing[1])
-
-
-def on_own_thread(run: Callable[[], Any]) -> Any:
-    """Run a function where no trace or axis of jax is around it."""
-    outcome: list[Any] = []
-    # the rules in force are context variables, and a new thread starts without them
-    context = contextvars.copy_context()
-
-    def target() -> None:
-        try:
-            outcome.extend((context.run(run), None))
-        except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
-            outcome.extend((None, error))
-
-    thread = threading.Thread(target=target)
-    thread.start()
-    thread.join()
-    result, error = outcome
-    if error is not None:
-        raise error
-    return result
-
-
-# (*arrays, **params) -> an array, a list where there are several, or NotImplemented for operands
-# that jax must compute.
-Compute = Callable[..., Any]
-
-
-def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., Any]:
-    """Return a function that computes the result tree for arrays of these shapes and dtypes.
-
-    Raises:
-        Exception: the one that jax raises where the function needs the values of its arguments.
-    """
-    others: list[Any] = []
-
-    def tensors_only(*tensors: Any) -> list[Any]:
-        leaves, tree = jax.tree.flatten(run(*tensors), is_leaf=lambda leaf: leaf is None)
-        # Results that are not arrays cannot leave make_jaxpr: they are kept aside, in tuples.
-        others[:] = [tree, [None if is_array(leaf) else (leaf,) for leaf in leaves]]
-        return [leaf for leaf in leaves if is_array(leaf)]
-
-    # The same settings as where the function is called, so that jax's cached traces are found.
-    with rehearsing(), folding_constants(False):
-        closed = jax.make_jaxpr(tensors_only)(*arrays)
-    tree, rest = others
-    run_all = prepared(closed.jaxpr, closed.consts)
-
-    def compute(*tensors: Array) -> Any:
-        with np.errstate(all="ignore"):
-            results = iter(run_all(tensors))
-        return jax.tree.unflatten(tree, [next(results) if o is None else o[0] for o in rest])
-
-    return compute
-
-
-def is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray)
-
-
-# --- a jaxpr --------------------------------------------------------------------------------------
-Step = Callable[[Sequence[Any]], Sequence[Any]]  # the results of an equation, of its operands
-
-
-def prepared(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]]:
-    """Return a reusable function that runs a jaxpr; each equation is analyzed once."""
-    # All values live in one list, in the order in which they are computed.
-    places: dict[Any, int] = {}
-    start: list[Any] = []
-
-    def declared(variables: Sequence[Any], values: Sequence[Any]) -> slice:
-        first = len(start)
-        start.extend(values)
-        places.update(zip(variables, range(first, len(start)), strict=True))
-        return slice(first, len(start))
-
-    def taken(atoms: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        indices = []
-        for atom in atoms:
-            if isinstance(atom, core.Literal):
-                indices.append(len(start))
-                start.append(np.asarray(atom.val, atom.aval.dtype))
-            else:
-                indices.append(places[atom])
-        if len(indices) > 1:
-            return operator.itemgetter(*indices)
-        return operator.itemgetter(slice(indices[0], indices[0] + 1) if indices else slice(0))
-
-    declared(jaxpr.constvars, list(map(as_numpy, constants)))
-    inputs = declared(jaxpr.invars, [None] * len(jaxpr.invars))
-    steps = []
-    for equation in jaxpr.eqns:
-        pick, results = taken(equation.invars), equation.outvars
-        steps.append((step_of(equation), pick, declared(results, [None] * len(results))))
-    pick_results = taken(jaxpr.outvars)
-
-    def compute(arguments: Sequence[Any]) -> list[Array]:
-        values = list(start)
-        values[inputs] = map(as_numpy, arguments)
-        for step, pick, made in steps:
-            values[made] = step(pick(values))
-        return list(pick_results(values))
-
-    return compute
-
-
-def as_numpy(value: Any) -> Any:
-    """Return a NumPy array; a typed key stays jax's, as NumPy has none."""
-    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
-        return value
-    return np.asarray(value)
-
-
-def step_of(equation: Any) -> Step:
-    """Return a function that computes one equation's results, in the dtypes that it declares."""
-    name, params = equation.primitive.name, equation.params
-    if name in INLINED:
-        return prepared(*opened(params[INLINED[name]]))
-    if name in CONTROL:
-        return partial(CONTROL[name], params=params)
-    several = equation.primitive.multiple_results
-    compute = PRIMITIVES.get(name)
-    dtypes = [variable.aval.dtype for variable in equation.outvars]
-    if isinstance(compute, np.ufunc):  # most of them; their params do not matter
-        return lambda operands: (np.asarray(compute(*operands), dtypes[0]),)
-    if name in PASSED:
-        function, word = PASSED[name]
-        return lambda operands: (np.asarray(function(*operands, params[word]), dtypes[0]),)
-    options = {word: params[word] for word in words_of(compute) if word in params}
-
-    def by_jax(operands: Sequence[Array]) -> list[Array]:
-        results = equation.primitive.bind(*operands, **params)
-        return [as_numpy(r) for r in (results if several else [results])]
-
-    def by_numpy(operands: Sequence[Array]) -> Sequence[Array]:
-        results = compute(*operands, **options)  # type: ignore[misc]
-        if results is NotImplemented:
-            return by_jax(operands)
-        if several:
-            return list(map(np.asarray, results, dtypes))
-        return (np.asarray(results, dtypes[0]),)
-
-    return by_jax if compute is None else by_numpy
-
-
-def words_of(function: Any) -> tuple[str, ...]:
-    """Return the params that a function takes; the others only tell XLA how to compute."""
-    code = getattr(function, "__code__", None)
-    first = code.co_argcount if code else 0
-    return code.co_varnames[first : first + code.co_kwonlyargcount] if code else ()
-
-
-def cond(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
-    branches = params["branches"]
-    # jax clamps the index of a branch
-    index = min(max(int(operands[0]), 0), len(branches) - 1)
-    return prepared(*opened(branches[index]))(operands[1:])
-
-
-def scan(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
-    count, carried = params["num_consts"], params["num_carry"]
-    constants, carry = operands[:count], operands[count : count + carried]
-    rows = operands[count + carried :]
-    places = range(params["length"])
-    turns: list[list[Array]] = []
-    body = prepared(*opened(params["jaxpr"]))
-    for i in reversed(places) if params["reverse"] else places:
-        results = body([*constants, *carry, *(row[i] for row in rows)])
-        carry = results[:carried]
-        turns.append(results[carried:])
-    if params["reverse"]:
-        turns.reverse()
-    avals = params["jaxpr"].out_avals[carried:]
-    stacked = [
-        np.stack([each[i] for each in turns]) if turns else np.zeros((0, *aval.shape), aval.dtype)
-        for i, aval in enumerate(avals)
-    ]
-    return [*carry, *stacked]
-
-
-def while_(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
-    count, body_count = params["cond_nconsts"], params["body_nconsts"]
-    tested, used = operands[:count], operands[count : count + body_count]
-    carry = operands[count + body_count :]
-    goes_on, body = (prepared(*opened(params[name])) for name in ("cond_jaxpr", "body_jaxpr"))
-    # a loop that a proof's values never end must stop
-    body = limited(body)
-    while goes_on([*tested, *carry])[0]:
-        carry = body([*used, *carry])
-    return list(carry)
-
-
-CONTROL = {"cond": cond, "scan": scan, "while": while_}
-
-# --- primitives -----------------------------------------------------------------------------------
-
-
-def of_floats(function: Callable[..., Array]) -> Compute:
-    """Return a function that leaves integers to jax: XLA differs at the ends of their range."""
-
-    def compute(*arrays: Array) -> Array:
-        if not is_float(arrays[0]):
-            return NotImplemented
-        return function(*arrays)
-
-    return compute
-
-
-def is_float(x: Array) -> bool:
-    return x.dtype.kind == "f" or x.dtype.name == "bfloat16"
-
-
-def wide(x: Array) -> Array:
-    # XLA adds up 16-bit floats in float32
-    return x.astype(np.float32) if is_float(x) and x.dtype.itemsize == 2 else x
-
-
-def maximum(a: Array, b: Array) -> Array:
-    return np.maximum(wide(a), wide(b))  # in 16 bits NumPy picks the other one of 0 and -0
-
-
-def minimum(a: Array, b: Array) -> Array:
-    return np.minimum(wide(a), wide(b))
-
-
-def sign(x: Array) -> Array:
-    # XLA keeps the sign of zero, NumPy does not
-    return np.where((x == 0) | np.isnan(x), x, np.sign(x))
-
-
-def integer_pow(x: Array, *, y: int) -> Array:
-    if not is_float(x) and y < 0:
-        return NotImplemented
-    result = np.ones_like(x)
-
-    for _ in range(abs(y)) if abs(y) < 8 else ():
-        result = result * x
-    if abs(y) >= 8:
-        result = np.power(x, abs(y))
-    return x.dtype.type(1) / result if y < 0 else result
-
-
-def round_(x: Array, *, rounding_method: Any) -> Array:
-    if rounding_method != jax.lax.RoundingMethod.TO_NEAREST_EVEN:
-        return NotImplemented
-    return np.round(x)
-
-
-def select(which: Array, *cases: Array) -> Array:
-    if which.dtype != bool or len(cases) != 2:
-        return NotImplemented
-    return np.where(which, cases[1], cases[0])
-
-
-def convert(x: Array, *, new_dtype: Any) -> Array:
-    new = np.dtype(new_dtype)
-    # XLA saturates at the limits of the integer type, NumPy does not
-    if is_float(x) and new.kind in "iu":
-        return NotImplemented
-    return x.astype(new)
-
-
-def broadcast_in_dim(x: Array, *, shape: Any, broadcast_dimensions: Any) -> Array:
-    if any(not isinstance(n, int) for n in shape):
-        return NotImplemented
-    ones = [1] * len(shape)
-    for i, place in enumerate(broadcast_dimensions):
-        ones[place] = x.shape[i]
-    result = np.empty(shape, x.dtype)
-    result[...] = x.reshape(ones)
-    return result
-
-
-def reshape(x: Array, *, new_sizes: Any, dimensions: Any = None) -> Array:
-    if dimensions is not None:
-        return NotImplemented
-    return x.reshape(new_sizes)
-
-
-def concatenate(*arrays: Array, dimension: int) -> Array:
-    return np.concatenate(arrays, dimension)
-
-
-def stack(*arrays: Array, axis: int) -> Array:
-    return np.stack(arrays, axis)
-
-
-def cumsum(x: Array, *, axis: int, reverse: bool) -> Array:
-    x = wide(np.flip(x, axis) if reverse else x)
-    sums = np.cumsum(x, axis, dtype=x.dtype)
-    sums = sums + sums.dtype.type(0)  # XLA begins with 0: a sum of -0 is 0
-    return np.flip(sums, axis) if reverse else sums
-
-
-def slice_(x: Array, *, start_indices: Any, limit_indices: Any, strides: Any) -> Array:
-    steps = strides or (1,) * x.ndim
-    return x[tuple(map(slice, start_indices, limit_indices, steps))]
-
-
-def dynamic_slice(x: Array, *starts: Array, slice_sizes: Any) -> Array:
-    lengths = zip(starts, slice_sizes, x.shape, strict=True)
-    first = [(min(max(int(start), 0), whole - n), n) for start, n, whole in lengths]
-    return x[tuple(slice(start, start + n) for start, n in first)]
-
-
-def pad(x: Array, value: Array, *, padding_config: Any) -> Array:
-    if any(min(each) < 0 for each in padding_config):
-        return NotImplemented
-    rows = [
-        (a, n + max(n - 1, 0) * gap, b, gap)
-        for n, (a, b, gap) in zip(x.shape, padding_config, strict=True)
-    ]
-    full = np.full([a + n + b for a, n, b, _ in rows], value, x.dtype)
-    full[tuple(slice(a, a + n, gap + 1) for a, n, _, gap in rows)] = x
-    return full
-
-
-def split(x: Array, *, sizes: Any, axis: int) -> list[Array]:
-    return np.split(x, np.cumsum(sizes)[:-1], axis)
-
-
-def iota(*, dtype: Any, shape: Any, dimension: int) -> Array:
-    ones = [n if i == dimension else 1 for i, n in enumerate(shape)]
-    return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(ones), shape)
-
-
-def reduced(function: Callable[..., Array]) -> Compute:
-    def compute(x: Array, *, axes: Any) -> Array:
-        if not x.size:
-            return NotImplemented
-        return function(wide(x), axis=tuple(axes))
-
-    return compute
-
-
-def dot_general(
-    a: Array, b: Array, *, dimension_numbers: Any, preferred_element_type: Any
-) -> Array:
-    result = np.dtype(preferred_element_type or a.dtype)
-    # integer sums wrap at the width of the result, which NumPy may widen
-    if result.kind in "iub" or a.dtype.kind in "iub" or b.dtype.kind in "iub":
-        return NotImplemented
-    kind = np.float32 if result.itemsize == 2 else result
-    subscripts = subscripts_of(dimension_numbers, a.ndim, b.ndim)
-    return np.einsum(subscripts, a.astype(kind), b.astype(kind), optimize=True)
-
-
-def summed(x: Array, *, axes: Any) -> Array:
-    kind = None if is_float(x) else x.dtype
-    total = np.sum(wide(x), axis=tuple(axes), dtype=kind)
-    # XLA begins with 0: a sum of -0 is 0
-    return total + total.dtype.type(0)
-
-
-def clamp(low: Array, x: Array, high: Array) -> Array:
-    return np.minimum(np.maximum(x, low), high)
-
-
-# Functions that take one param, after their array.
-PASSED: dict[str, tuple[Compute, str]] = {
-    "rev": (np.flip, "dimensions"), "squeeze": (np.squeeze, "dimensions"),
-    "tile": (np.tile, "reps"),
-    "transpose": (np.transpose, "permutation"),
-}  # fmt: skip
-PRIMITIVES: dict[str, Compute] = {
-    "add": np.add, "add_any": np.add, "sub": np.subtract,
-    "mul": np.multiply, "div": of_floats(np.true_divide), "neg": np.negative,
-    "max": maximum, "min": minimum, "abs": np.abs, "sign": sign,
-    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log,
-    "log1p": np.log1p, "tanh": np.tanh, "logistic": ops.SIGMOID.numpy,
-    "rsqrt": ops.RSQRT.numpy, "cbrt": of_floats(np.cbrt), "pow": of_floats(np.power),
-    "rem": of_floats(np.fmod), "erf": ops.ERF.numpy, "erfc": ops.ERFC.numpy,
-    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
-    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh,
-    "cosh": np.cosh, "atan2": np.arctan2, "sqrt": np.sqrt,
-    "square": np.square, "floor": np.floor, "ceil": np.ceil,
-    "is_finite": np.isfinite, "integer_pow": integer_pow, "round": round_,
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less,
-    "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    "not": np.invert, "select_n": select, "clamp": clamp,
-    "convert_element_type": convert, "copy": np.copy, "copy_p": np.copy,
-    "broadcast_in_dim": broadcast_in_dim, "reshape": reshape,
-    "concatenate": concatenate, "stack": stack, "cumsum": cumsum,
-    "slice": slice_, "dynamic_slice": dynamic_slice, "pad": pad, "split": split, "iota": iota,
-    "dot_general": dot_general, "reduce_sum": summed, "reduce_prod": reduced(np.prod),
-    "reduce_max": reduced(np.max), "reduce_min": reduced(np.min),
-    "reduce_and": reduced(np.all), "reduce_or": reduced(np.any),
-}  # fmt: skip

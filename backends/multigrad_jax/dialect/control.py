@@ -29,7 +29,7 @@ from multigrad.graph.ir.types import DTYPES, INT64, T, is_float
 from multigrad.trace.trace import cast, lift
 from multigrad.trace.xp import all as xp
 
-from ..jaxprs import jaxprs_of, opened
+from ..jaxprs import inner_jaxprs, open_jaxpr
 from .equations import ImportScope, Operand, Unknown, integers
 from .primitives import repeated
 
@@ -84,9 +84,9 @@ def chosen(taken: Any, a: Operand, b: Operand) -> Operand:
 def count_equations(jaxpr: Any) -> int:
     """Return how many equations a jaxpr has once those inside it are unrolled."""
     total = 0
-    for equation in opened(jaxpr)[0].eqns:
+    for equation in open_jaxpr(jaxpr)[0].eqns:
         times = equation.params["length"] if equation.primitive.name == "scan" else 1
-        total += max(1, times * sum(map(count_equations, jaxprs_of(equation))))
+        total += max(1, times * sum(map(count_equations, inner_jaxprs(equation))))
     return total
 
 

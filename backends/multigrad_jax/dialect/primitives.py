@@ -19,7 +19,7 @@ from multigrad.graph.ir.types import BOOL, INTEGERS
 from multigrad.trace.trace import Value, apply, cast
 from multigrad.trace.xp import all as xp
 
-from ..jaxprs import subscripts_of
+from ..jaxprs import einsum_subscripts
 from .equations import WEAK, EquationStep, Handler, Operand, Shape, Unknown, integers
 from .families import ALIASES
 
@@ -142,7 +142,7 @@ def iota(step: EquationStep) -> Operand:
 
 def dot_general(step: EquationStep) -> Operand:
     numbers, (left, right) = step.params["dimension_numbers"], step.shapes
-    subscripts = subscripts_of(numbers, len(left), len(right))
+    subscripts = einsum_subscripts(numbers, len(left), len(right))
     return step.result(xp.einsum(subscripts, step.whole(0), step.whole(1)))
 
 

@@ -35,7 +35,7 @@ from multigrad.trace.xp import all as xp
 
 from ..importers.custom_functions import is_recorded
 from ..importers.custom_gradients import CALLED, JaxCall, own_gradient, reading
-from ..jaxprs import INLINED, opened, walk
+from ..jaxprs import INLINED, open_jaxpr, walk
 from ..manual_axes import mapped_axes, with_axes
 from ..versions import traced_of
 from .arrays import ARRAYS
@@ -244,7 +244,7 @@ def _compute(scope: ImportScope, equation: Any, operands: list[Operand]) -> list
     name = equation.primitive.name
     inner = equation.params.get(INLINED[name]) if name in INLINED else traced_of(equation)
     if inner is not None:
-        plain, constants = opened(inner)
+        plain, constants = open_jaxpr(inner)
         # only jax's custom functions are known by name: a user's may have the same one
         named = plain.debug_info.func_name if name == "custom_jvp_call" else ""
         meant = NAMED.get(named or equation.params.get("name", ""))
@@ -326,7 +326,7 @@ def factors_its_argument(jaxpr: Any) -> bool:
         if equation.primitive.name in ("lu", "svd"):
             return True
         inner = equation.params.get(INLINED.get(equation.primitive.name, ""))
-        if inner is not None and factors_its_argument(opened(inner)[0]):
+        if inner is not None and factors_its_argument(open_jaxpr(inner)[0]):
             return True
     return False
 

@@ -25,7 +25,7 @@ from multigrad.graph.ir.types import is_float
 from multigrad.graph.support.threads import set_within
 from multigrad.trace.trace import Value
 
-from ..jaxprs import within
+from ..jaxprs import all_equations
 from ..versions import VJP_KINDS, core, primal_of
 from .custom_functions import (
     call_itself,
@@ -178,7 +178,7 @@ def note(
 
     if is_derived:
         with APART("looking"):
-            equations = within(jax.make_jaxpr(compute)(*arrays).jaxpr)
+            equations = all_equations(jax.make_jaxpr(compute)(*arrays).jaxpr)
         # only a `while` loop has no reverse-mode derivative
         if all(each.primitive.name != "while" for each in equations):
             return None

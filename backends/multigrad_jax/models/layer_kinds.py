@@ -21,7 +21,7 @@ from jax.extend import core
 from multigrad.errors import RuleValueError
 from multigrad.models.attribution.kinds import kind_of_function
 
-from ..jaxprs import bind, called, jaxprs_of, walk, within
+from ..jaxprs import all_equations, bind_unchanged, called_jaxpr, inner_jaxprs, walk
 from .operations import OWN_DERIVATIVE, Inlined, find, is_float, name_of, outline
 
 SHAPING = ("reshape", "squeeze", "transpose", "broadcast_in_dim", "convert_element_type")
@@ -67,11 +67,11 @@ def flatten(closed: Any) -> Any:
 
     def compute(equation: Any, operands: list[Any]) -> list[Any]:
         # activations and functions with a custom derivative stay calls
-        inner = None if equation.primitive.name in OWN_DERIVATIVE else called(equation)
+        inner = None if equation.primitive.name in OWN_DERIVATIVE else called_jaxpr(equation)
         if inner is not None and activation_of(equation) is None:
             return run(*inner, operands)
         with equation.ctx.manager:
-            return bind(equation, operands)
+            return bind_unchanged(equation, operands)
 
     def run(jaxpr: Any, given: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         return walk(outline(jaxpr, inlined_activations()), given, arguments, compute)
@@ -168,7 +168,9 @@ class Layers:
         if name in BEGINS:
             return BEGINS[name](self, equation, given)
         held = PRODUCTS if name not in OWN_DERIVATIVE else ()
-        inside = {each.primitive.name for inner in jaxprs_of(equation) for each in within(inner)}
+        inside = {
+            each.primitive.name for inner in inner_jaxprs(equation) for each in all_equations(inner)
+        }
         if inside.intersection(held):
             raise RuleValueError(
                 f"a layer lies inside {name!r}, where rules that read weights do not reach: "

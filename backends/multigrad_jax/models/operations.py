@@ -20,7 +20,7 @@ from jax.extend import core
 from multigrad.errors import RuleValueError
 from multigrad.models.override import Meant, refuse_operation
 
-from ..jaxprs import called, jaxprs_of
+from ..jaxprs import called_jaxpr, inner_jaxprs
 from ..versions import PRIMALS
 
 # --- functions that jax inlines, given back their calls -------------------------------------------
@@ -201,7 +201,7 @@ def is_float(atom: Any) -> bool:
 
 
 def inner_of(equation: Any) -> Any:
-    inner = called(equation)
+    inner = called_jaxpr(equation)
     assert inner is not None  # of NAMED
     return inner[0]
 
@@ -297,7 +297,7 @@ def names_in(jaxpr: Any) -> Iterator[str]:
     for equation in jaxpr.eqns:
         yield name_of(equation) or equation.primitive.name
         if equation.primitive.name not in OWN_DERIVATIVE:
-            for inner in jaxprs_of(equation):
+            for inner in inner_jaxprs(equation):
                 yield from names_in(inner)
 
 
@@ -308,7 +308,7 @@ def hidden_in(jaxpr: Any, meant: CalledOperation, holder: str | None = None) -> 
             return holder
         own = equation.primitive.name in OWN_DERIVATIVE
         inside = name_of(equation) if own and holder is None else holder
-        for inner in jaxprs_of(equation):
+        for inner in inner_jaxprs(equation):
             hidden = hidden_in(inner, meant, inside)
             if hidden is not None:
                 return hidden

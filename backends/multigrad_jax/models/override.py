@@ -1,5 +1,10 @@
 """`xg.override` for functions of jax: each call is traced and its jaxpr computed with the rules.
 
+    override_calls        returns the function with rules
+      trace_and_compute   one call: to a jaxpr, whose results go back to where they were
+        OverriddenCalls   computes a jaxpr, with a rule's gradient for each selected equation
+          INSIDE          computes what holds other jaxprs: loops, branches, checkpoints
+
 A function is traced again at each call, as the values that it closes over may have changed; under
 `jax.jit` that happens once.
 """
@@ -25,7 +30,14 @@ from multigrad.models.gradient_replacement import replace_gradient
 from multigrad.models.override import Following, SelectedCalls, one_input
 
 from .. import versions
-from ..jaxprs import bind, called, jaxprs_of, walk
+from ..jaxprs import (
+    TracedResults,
+    bind_unchanged,
+    called_jaxpr,
+    inner_jaxprs,
+    last_uses,
+    walk,
+)
 from .operations import (
     OWN_DERIVATIVE,
     CalledOperation,
@@ -38,7 +50,9 @@ from .operations import (
 from .relevance import composite_of, reads_layers, run
 
 Tensor = Any
+# Computes a jaxpr with rules: (jaxpr, constants, arguments) -> results.
 Run = Callable[[Any, Sequence[Any], Sequence[Tensor]], list[Tensor]]
+# Computes that of a whole call: (closed jaxpr, arrays, state of objects) -> arrays, state after it.
 Compute = Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]]
 
 
@@ -50,71 +64,70 @@ def override_calls(function: Callable[..., Any], rules: Any) -> Callable[..., An
         @functools.wraps(function)
         def attributed(*args: Any, **kwargs: Any) -> Any:
             compute = functools.partial(run, composite, name_of(function))
-            return call(compute, function, args, kwargs)
+            return trace_and_compute(compute, function, args, kwargs)
 
         return attributed
-    acting = Following(rules, find, functools.partial(Rewriting, name_of(function)))
+    overridden_calls = Following(rules, find, functools.partial(OverriddenCalls, name_of(function)))
 
     @functools.wraps(function)
     def overridden(*args: Any, **kwargs: Any) -> Any:
-        return call(acting.now().checked, function, args, kwargs)
+        return trace_and_compute(overridden_calls.now().compute_all, function, args, kwargs)
 
     return overridden
 
 
-def call(compute: Compute, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Trace a call, and compute it with the rules.
-
-    Args:
-        compute: computes a jaxpr of arguments, and of the state of objects among them, with rules.
+def trace_and_compute(
+    compute: Compute, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    """Trace a call, compute it with the rules, and return its result.
 
     Raises:
         RuleValueError: it calls none of the operations that a selector selects.
     """
-    # only arrays are traced; other leaves are constants of this call
+    # Only arrays are traced; other leaves are constants of this call.
     leaves, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=is_object)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
     owner = getattr(function, "__self__", function)
-    # nnx forbids changing a module within a trace: copies are changed, and read back after
     objects = Objects(function, leaves) if any(map(is_object, [owner, *leaves])) else None
-    result: list[Any] = []
+    results = TracedResults((jax.Array,))
 
-    def traced(arrays: list[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
-        whole = list(leaves)
+    def run(arrays: list[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
+        arguments = list(leaves)
         for i, array in zip(places, arrays, strict=True):
-            whole[i] = array
-        called, copies = function, []
-        if objects is not None:
-            copies = objects.copies(state)
-            called = objects.put_into(whole, copies)
-        args, kwargs = jax.tree_util.tree_unflatten(tree, whole)
-        outputs, tree_out = jax.tree_util.tree_flatten(called(*args, **kwargs))
-        positions = [i for i, leaf in enumerate(outputs) if isinstance(leaf, jax.Array)]
-        result[:] = [
-            tree_out,
-            positions,
-            [None if i in positions else o for i, o in enumerate(outputs)],
-        ]
-        return [outputs[i] for i in positions], objects.state_of(copies) if objects else []
+            arguments[i] = array
+        function_to_call = function if objects is None else objects.put_copies(arguments, state)
+        args, kwargs = jax.tree_util.tree_unflatten(tree, arguments)
+        outputs = results.split(function_to_call(*args, **kwargs))
+        return outputs, [] if objects is None else objects.read_copies()
 
-    arrays, state = [leaves[i] for i in places], objects.arrays if objects else []
+    arrays, state = [leaves[i] for i in places], [] if objects is None else objects.arrays
     try:
-        closed = jax.make_jaxpr(traced)(arrays, state)
+        closed = jax.make_jaxpr(run)(arrays, state)
     except Exception as error:
         refuse_changed(function, error)
         raise
-    computed = compute(closed, arrays, state)
-    tree_out, positions, outputs = result
-    for i, each in zip(positions, computed, strict=False):
-        outputs[i] = each
+    computed = iter(compute(closed, arrays, state))
+    result = results.join(computed)
     if objects is not None:
-        objects.update(computed[len(positions) :])
-    return jax.tree_util.tree_unflatten(tree_out, outputs)
+        objects.update(list(computed))  # what follows the arrays of the result
+    return result
 
 
 # --- functions whose calls change objects of flax nnx ---------------------------------------------
+
+
 class Objects:
-    """The nnx modules of a call: those among the arguments, and the function or its owner."""
+    """The nnx modules of a call: those among the arguments, and the function or its owner.
+
+    nnx forbids changing a module within a trace. So the trace changes copies, and the modules get
+    their state after it: `put_copies` and `read_copies` are called within the trace, `update` with
+    the computed state.
+
+    Attributes:
+        places: where modules are among the leaves of the arguments.
+        is_owned: whether the function is a module or its method; that module is the last object.
+        arrays: the state of all objects before the call.
+    """
 
     def __init__(self, function: Callable[..., Any], leaves: list[Any]) -> None:
         nnx = sys.modules["flax.nnx"]
@@ -125,29 +138,29 @@ class Objects:
         self.objects = [leaves[i] for i in self.places] + ([owner] if self.is_owned else [])
         self.definition, state = nnx.split(self.objects)
         self.arrays, self.tree = jax.tree_util.tree_flatten(state)
-        self.tree_after: Any = self.tree
+        self.tree_after: Any = self.tree  # of the state; `read_copies` writes it
+        self._copies: list[Any] = []
 
-    def copies(self, arrays: list[Any]) -> list[Any]:
+    def put_copies(self, leaves: list[Any], arrays: list[Any]) -> Callable[..., Any]:
+        """Replace the objects by copies with this state; return the function to call."""
         state = jax.tree_util.tree_unflatten(self.tree, arrays)
-        return sys.modules["flax.nnx"].merge(self.definition, state)
-
-    def put_into(self, leaves: list[Any], copies: list[Any]) -> Callable[..., Any]:
-        """Replace the objects by copies; return the function to call."""
-        for i, copy in zip(self.places, copies, strict=False):
+        self._copies = sys.modules["flax.nnx"].merge(self.definition, state)
+        for i, copy in zip(self.places, self._copies, strict=False):
             leaves[i] = copy
         if not self.is_owned:
             return self.function
-        own = getattr(self.function, "__func__", None)
-        return copies[-1] if own is None else MethodType(own, copies[-1])
+        method = getattr(self.function, "__func__", None)
+        return self._copies[-1] if method is None else MethodType(method, self._copies[-1])
 
-    def state_of(self, copies: list[Any]) -> list[Any]:
-        state = sys.modules["flax.nnx"].state(copies)
+    def read_copies(self) -> list[Any]:
+        """Return the state of the copies after the call, and let go of them."""
+        state = sys.modules["flax.nnx"].state(self._copies)
+        self._copies = []
         arrays, self.tree_after = jax.tree_util.tree_flatten(state)
         return arrays
 
     def update(self, arrays: list[Any]) -> None:
-        """Copy the state of the copies back into the objects."""
-        # most calls change nothing, and then nothing is written
+        """Write the computed state into the objects, if the call changed any."""
         unchanged = self.tree_after == self.tree and all(map(operator.is_, arrays, self.arrays))
         if not unchanged:
             state = jax.tree_util.tree_unflatten(self.tree_after, arrays)
@@ -171,43 +184,57 @@ def refuse_changed(function: Callable[..., Any], error: Exception) -> None:
 
 
 # --- a jaxpr computed again, with rules for some of its equations --------------------------------
-# An equation that holds no such equation is bound unchanged, with its params. A function with a
-# custom derivative is never opened.
-class Rewriting(SelectedCalls[CalledOperation]):
+
+
+class OverriddenCalls(SelectedCalls[CalledOperation]):
     """The rules of one `override`, as they act on jaxprs.
+
+    An equation that holds no selected operation is bound unchanged, with its params, and a function
+    with a custom derivative is never opened.
 
     What is derived from a jaxpr under `jit` lives as long as jax keeps that jaxpr: it compiles
     once.
+
+    Attributes:
+        inlined: the selected functions that leave no call in a jaxpr, to be found by their code.
     """
 
     def __init__(self, name: str, rows: Iterable[tuple[CalledOperation, Function]]) -> None:
         super().__init__(name, rows)
         inlined = [meant.inlined for meant, _ in self.rows if meant.inlined is not None]
         self.inlined = tuple(inlined)
+        # By jaxpr: with calls of inlined functions; the selected operations in it; compiled.
         self._outlined: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        self._holding: WeakKeyDictionary[Any, frozenset[CalledOperation]] = WeakKeyDictionary()
+        self._selected: WeakKeyDictionary[Any, frozenset[CalledOperation]] = WeakKeyDictionary()
         self._jitted: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
 
-    def find(self, equation: Any) -> tuple[CalledOperation, Function] | None:
-        """Return the row that selects an equation, if any."""
-        for row in self.rows:
-            if row[0].fits(equation):
-                return row
-        return None
+    def compute_all(
+        self, closed: Any, arguments: Sequence[Tensor], state: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Compute the jaxpr of a whole call, once all that is selected was found in it."""
+        selected = self.selected_in(closed.jaxpr)
+        missing = next((meant for meant, _ in self.rows if meant not in selected), None)
+        if missing is not None:
+            refuse_hidden(self.name, closed.jaxpr, missing)
+            self.refuse_unmet(missing, names_in(closed.jaxpr))
+        return self.run(closed.jaxpr, closed.consts, [*arguments, *state])
 
-    def held(self, jaxpr: Any) -> frozenset[CalledOperation]:
+    def selected_in(self, jaxpr: Any) -> frozenset[CalledOperation]:
         """Return the operations within a jaxpr that are selected and can be replaced."""
-        known = self._holding.get(jaxpr)
+        known = self._selected.get(jaxpr)
         if known is None:
             operations: set[CalledOperation] = set()
             for equation in self.outlined(jaxpr).eqns:
-                row = self.find(equation)
+                row = self.row_of(equation)
                 if row is not None and has_input(equation):
                     operations.add(row[0])
                 elif row is None and equation.primitive.name not in OWN_DERIVATIVE:
-                    operations |= self.held_by(equation)
-            known = self._holding[jaxpr] = frozenset(operations)
+                    operations |= self.selected_inside(equation)
+            known = self._selected[jaxpr] = frozenset(operations)
         return known
+
+    def selected_inside(self, equation: Any) -> frozenset[CalledOperation]:
+        return frozenset().union(*(self.selected_in(inner) for inner in inner_jaxprs(equation)))
 
     def outlined(self, jaxpr: Any) -> Any:
         """Return a jaxpr in which selected inlined functions have their calls again."""
@@ -218,19 +245,12 @@ class Rewriting(SelectedCalls[CalledOperation]):
             known = self._outlined[jaxpr] = outline(jaxpr, self.inlined)
         return known
 
-    def held_by(self, equation: Any) -> frozenset[CalledOperation]:
-        return frozenset().union(*(self.held(inner) for inner in jaxprs_of(equation)))
-
-    def checked(
-        self, closed: Any, arguments: Sequence[Tensor], state: Sequence[Tensor]
-    ) -> list[Tensor]:
-        """Compute the jaxpr of a whole call, once all that is selected was found in it."""
-        held = self.held(closed.jaxpr)
-        missing = next((meant for meant, _ in self.rows if meant not in held), None)
-        if missing is not None:
-            refuse_hidden(self.name, closed.jaxpr, missing)
-            self.refuse_unmet(missing, names_in(closed.jaxpr))
-        return self.run(closed.jaxpr, closed.consts, [*arguments, *state])
+    def row_of(self, equation: Any) -> tuple[CalledOperation, Function] | None:
+        """Return the row that selects an equation, if any."""
+        for row in self.rows:
+            if row[0].fits(equation):
+                return row
+        return None
 
     def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Tensor]) -> list[Tensor]:
         """Compute a jaxpr with the rules."""
@@ -254,25 +274,21 @@ class Rewriting(SelectedCalls[CalledOperation]):
         Raises:
             RuleValueError: it holds a selected operation and cannot be opened.
         """
-        row = self.find(equation)
-        if row is not None:
-            return (
-                self.replace(*row, equation, operands)
-                if has_input(equation)
-                else bind(equation, operands)
-            )
+        row = self.row_of(equation)
+        if row is not None and has_input(equation):
+            return self.replace(*row, equation, operands)
         primitive = equation.primitive.name
-        if primitive in OWN_DERIVATIVE:
-            return bind(equation, operands)
-        held = self.held_by(equation)
-        if not held:
-            return bind(equation, operands)
-        refuse_differentiated(equation, min(each.name for each in held))
+        if row is not None or primitive in OWN_DERIVATIVE:
+            return bind_unchanged(equation, operands)
+        selected = self.selected_inside(equation)
+        if not selected:
+            return bind_unchanged(equation, operands)
+        name = min(each.name for each in selected)
+        refuse_differentiated(equation, name)
         if primitive in ("jit", "pjit"):
-            return self.under_jit(equation, operands)
+            return self.compute_jit(equation, operands)
         inside = INSIDE.get(primitive)
         if inside is None:
-            name = min(each.name for each in held)
             raise RuleValueError(
                 f"operation {name!r} is called inside {primitive!r}, whose code cannot be "
                 "changed: override the function that is given to it"
@@ -284,24 +300,25 @@ class Rewriting(SelectedCalls[CalledOperation]):
     ) -> list[Tensor]:
         """Return the result of an equation, with the rule's gradient."""
         refuse_differentiated(equation, meant.name)
-        at = input_of(meant, equation)
-        tin = jnp.asarray(operands[at])
+        i = input_of(meant, equation)
+        tin = jnp.asarray(operands[i])
         # the other operands keep their own gradients
-        held = [*operands[:at], jax.lax.stop_gradient(tin), *operands[at + 1 :]]
-        (out,) = bind(equation, held)
+        stopped = [*operands[:i], jax.lax.stop_gradient(tin), *operands[i + 1 :]]
+        (out,) = bind_unchanged(equation, stopped)
         return [replace_gradient(rule, rule.name, f"operation {meant.name!r}", tin, out)]
 
-    def under_jit(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
+    def compute_jit(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
+        """Return the results of a jitted function, jitted again with the rules."""
         params = equation.params
         closed = params["jaxpr"]
         known = self._jitted.get(closed)
         if known is None:
 
             def call(*arguments: Tensor) -> list[Tensor]:
-                return self.run(held().jaxpr, held().consts, arguments)
+                return self.run(closed_ref().jaxpr, closed_ref().consts, arguments)
 
             # a strong reference would keep its own key of `_jitted` alive
-            held: Any = ref(closed)
+            closed_ref: Any = ref(closed)
             call.__name__ = call.__qualname__ = params["name"]
             known = self._jitted[closed] = jax.jit(call, **jit_options(params))
         return known(*operands)
@@ -311,25 +328,9 @@ def jit_options(params: dict[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {"keep_unused": params["keep_unused"], "inline": params["inline"]}
     for name in ("in_shardings", "out_shardings"):
         if any(hasattr(each, "device_set") or hasattr(each, "spec") for each in params[name]):
-            given = [each if hasattr(each, "device_set") else None for each in params[name]]
-            options[name] = tuple(given) if name == "in_shardings" else given
+            shardings = [each if hasattr(each, "device_set") else None for each in params[name]]
+            options[name] = tuple(shardings) if name == "in_shardings" else shardings
     return options
-
-
-def last_uses(jaxpr: Any) -> dict[int, list[Any]]:
-    """Return the variables that no later equation reads, by the position of the equation."""
-    last: dict[Any, int] = {}
-    for i, equation in enumerate(jaxpr.eqns):
-        for atom in (*equation.invars, *equation.outvars):
-            if not isinstance(atom, core.Literal):
-                last[atom] = i
-    for atom in jaxpr.outvars:
-        if not isinstance(atom, core.Literal):
-            last.pop(atom, None)
-    by_equation: dict[int, list[Any]] = {}
-    for variable, i in last.items():
-        by_equation.setdefault(i, []).append(variable)
-    return by_equation
 
 
 def has_input(equation: Any) -> bool:
@@ -366,14 +367,18 @@ def refuse_differentiated(equation: Any, name: str) -> None:
 
 
 # --- what holds other jaxprs ----------------------------------------------------------------------
+# (run, equation, operands) -> results; `run` computes a jaxpr with the rules.
+
+
 def scan(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     params = equation.params
-    body, n, m = params["jaxpr"], params["num_consts"], params["num_carry"]
-    consts, carry, rows = operands[:n], operands[n : n + m], operands[n + m :]
+    body, count, carried = params["jaxpr"], params["num_consts"], params["num_carry"]
+    consts, carry = operands[:count], operands[count : count + carried]
+    rows = operands[count + carried :]
 
     def turn(carry: Sequence[Tensor], row: Sequence[Tensor]) -> tuple[Any, Any]:
         results = run(body.jaxpr, body.consts, [*consts, *carry, *row])
-        return tuple(results[:m]), tuple(results[m:])
+        return tuple(results[:carried]), tuple(results[carried:])
 
     options = {
         k: params[k] for k in ("length", "reverse", "unroll", "_split_transpose") if k in params
@@ -384,12 +389,12 @@ def scan(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
 
 def while_loop(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     params = equation.params
-    going, body = params["cond_jaxpr"], params["body_jaxpr"]
+    condition, body = params["cond_jaxpr"], params["body_jaxpr"]
     n, m = params["cond_nconsts"], params["body_nconsts"]
-    of_cond, of_body, carry = operands[:n], operands[n : n + m], operands[n + m :]
+    of_condition, of_body, carry = operands[:n], operands[n : n + m], operands[n + m :]
 
     def is_going(carry: Sequence[Tensor]) -> Tensor:
-        return run(going.jaxpr, going.consts, [*of_cond, *carry])[0]
+        return run(condition.jaxpr, condition.consts, [*of_condition, *carry])[0]
 
     def turn(carry: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(run(body.jaxpr, body.consts, [*of_body, *carry]))
@@ -433,10 +438,10 @@ def shard_map(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     return list(mapped(*operands))
 
 
-def called_as(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
-    held = called(equation)
-    assert held is not None  # by the table below
-    return run(*held, operands)
+def plain_call(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
+    inner = called_jaxpr(equation)
+    assert inner is not None  # by the table below
+    return run(*inner, operands)
 
 
 INSIDE = {
@@ -447,6 +452,6 @@ INSIDE = {
     "remat": checkpoint,
     "remat2": checkpoint,
     "shard_map": shard_map,
-    "closed_call": called_as,
-    "core_call": called_as,
+    "closed_call": plain_call,
+    "core_call": plain_call,
 }

@@ -22,7 +22,7 @@ from multigrad.models.attribution.kinds import KINDS, is_layer_rule
 from multigrad.models.gradient_replacement import replace_gradient, replacement_for
 from multigrad.models.override import parts_of
 
-from ..jaxprs import bind, walk
+from ..jaxprs import bind_unchanged, walk
 from .layer_kinds import Layers, Plan, flatten
 
 Tensor = Any
@@ -116,7 +116,7 @@ class RelevanceRun:
         if key in self.layers.plans:
             return [self.layer(self.layers.plans[key], operands)]
         if key not in self.layers.inner:
-            return bind(equation, operands)
+            return bind_unchanged(equation, operands)
         data = zip(operands, equation.invars, strict=True)
         # an equation within a layer, which is already computed: its data passes through
         return [next(x for x, atom in data if self.layers.is_data(atom))]
@@ -129,11 +129,11 @@ class RelevanceRun:
         if plan.divisor is not None:
             return pooling(rule, plan, operands)
         if rule is None:
-            return bind(plan.equation, operands)[0]
+            return bind_unchanged(plan.equation, operands)[0]
         if plan.kind == "addition":
-            (out,) = bind(plan.equation, list(map(jax.lax.stop_gradient, operands)))
+            (out,) = bind_unchanged(plan.equation, list(map(jax.lax.stop_gradient, operands)))
             return function_with_rule(rule, "addition", {})(*operands, out)
-        (out,) = bind(plan.equation, without_data_gradient(plan, operands))
+        (out,) = bind_unchanged(plan.equation, without_data_gradient(plan, operands))
         if is_layer_rule(rule):
             raise RuleTypeError(f"rule {rule.name!r} reads weights, which a {plan.kind} has not")
         return with_elementwise_rule(rule, plan.kind, operands[plan.data_position], out)
@@ -146,12 +146,12 @@ class RelevanceRun:
             if plan.normalizing and self.composite.canonize:
                 # canonizers merge a normalization that follows into the weight: one layer, one rule
                 steps = (*plan.steps, *plan.normalizing)
-                out = self.with_steps(steps, plan.axis, bind(plan.equation, held)[0])
+                out = self.with_steps(steps, plan.axis, bind_unchanged(plan.equation, held)[0])
                 return self.product_with_rule(rule, plan, operands, out)
-            out = self.with_steps(plan.steps, plan.axis, bind(plan.equation, held)[0])
+            out = self.with_steps(plan.steps, plan.axis, bind_unchanged(plan.equation, held)[0])
             out = self.product_with_rule(rule, plan, operands, out)
         else:
-            out = self.with_steps(plan.steps, plan.axis, bind(plan.equation, operands)[0])
+            out = self.with_steps(plan.steps, plan.axis, bind_unchanged(plan.equation, operands)[0])
         normalizing: Any = self.composite.rule("batch_normalization") if plan.normalizing else None
         if normalizing is None:
             return self.with_steps(plan.normalizing, plan.axis, out)
@@ -241,9 +241,9 @@ def with_elementwise_rule(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tenso
 def pooling(rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
     """Return an average pooling: its equation is a sum, which the plan's divisor divides."""
     if rule is None:
-        return bind(plan.equation, operands)[0] / plan.divisor
+        return bind_unchanged(plan.equation, operands)[0] / plan.divisor
     held = without_data_gradient(plan, operands)
-    out = bind(plan.equation, held)[0] / plan.divisor
+    out = bind_unchanged(plan.equation, held)[0] / plan.divisor
     is_adaptive = plan.kind == "adaptive_average_pooling"
     with_rule = adaptive_pooling if is_adaptive else window_pooling
     return with_rule(rule, plan, operands[0], out)
