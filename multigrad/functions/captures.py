@@ -41,9 +41,9 @@ from .calls.effects import check_apart, put_notes, put_updates
 from .calls.facts import facts_of_symbols, gather_facts
 from .calls.recipe import Recipe
 from .calls.variant import Variant
-from .proof.compare import is_asked
 from .proof.executions import FunctionUnderProof
 from .proof.functions import prove_function
+from .proof.verdicts import is_asked
 from .record import AppliesItself, capture_function, note_open
 
 MOST_VARIANTS = 256

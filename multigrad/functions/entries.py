@@ -62,7 +62,7 @@ from .calls.facts import watch
 from .calls.recipe import Recipe
 from .calls.variant import Variant
 from .captures import Captures, prove
-from .proof.compare import ALL, how_much
+from .proof.verdicts import ALL, how_much
 
 # For each Function; a table that is full is emptied.
 MOST_ENTRIES = 1024

@@ -34,7 +34,7 @@ from .captures import prove_code
 from .custom_gradient import function, refuse_rule
 from .function import Function
 from .object_arguments import STATE, MayTakeObjects, holds_state, owner_of_method, recipe_of_object
-from .proof.compare import ProofSubject, leave_open
+from .proof.verdicts import ProofSubject, leave_open
 
 Tensor = Any
 

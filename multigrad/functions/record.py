@@ -67,7 +67,7 @@ from .calls.gradients import check_gradient, match_gradients
 from .calls.recipe import Recipe, Recorded
 from .calls.tangents import tangent_graph
 from .calls.variant import Variant
-from .proof.compare import ProofSubject, leave_open
+from .proof.verdicts import ProofSubject, leave_open
 from .recapture import (
     check_draws,
     check_memory,

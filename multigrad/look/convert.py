@@ -20,10 +20,10 @@ from ..functions.calls.arguments import flatten
 from ..functions.calls.variant import Variant
 from ..functions.captures import capture_example
 from ..functions.function import Function
-from ..functions.proof.bounded import Bounded
+from ..functions.proof.bounded import MOST_TURNS, Bounded
 from ..functions.proof.choices import has_signs
-from ..functions.proof.compare import are_off, eps_of, margins, run_reference
-from ..functions.proof.run import MOST_TURNS, Stoppable
+from ..functions.proof.compare import are_off, eps_of, margins
+from ..functions.proof.line_tracing import StepLimit
 from ..functions.record import NotCaptured
 from ..graph import ops, random
 from ..graph.ir.graph import every_node
@@ -31,6 +31,7 @@ from ..graph.ops.arrays.loops import turning_at_most
 from ..graph.random import key_from_int
 from ..graph.support.class_bases import cached_property
 from ..graph.support.trees import optree
+from ..lowering.reference_run import run_reference
 from .parity import ROUNDINGS, find_names
 from .subject import (
     Original,
@@ -175,7 +176,7 @@ def _run_where_it_ends(original: Original, inputs: Sequence[Any]) -> tuple[Backe
         if captured is not None:
             _turn_loops(captured, inputs)
     functions = original.function.recipe.functions
-    with Stoppable(functions, turns=True):
+    with StepLimit(functions, turns=True):
         return _run_at_home(original, inputs)
 
 

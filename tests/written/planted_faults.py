@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from multigrad.functions.proof.bounded import run_bounded
-from multigrad.functions.proof.compare import run_reference
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.types import FLOAT_SCALAR, FLOATS, T, Type
 from multigrad.graph.ops import CONST
 from multigrad.graph.ops.numerics import as_numpy_dtype
 from multigrad.graph.passes.simplify import substitute
+from multigrad.lowering.reference_run import run_reference
 
 # Faults of dtype handling, planted on purpose: a promotion, a cast, a constant or the dtype of a
 # sum that is not the library's.

@@ -23,30 +23,21 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import dataclass
 from ...trace.derived.derivatives import drop_calls
 from . import samples
-from .bounded import Change, run_bounded
+from .bounded import MOST_TURNS, Change, run_bounded
 from .choices import VectorSigns, choose_smallest_integer, has_signs, note_ties
 from .compare import (
-    CHOSEN,
-    NOT_AS_KNOWN,
-    OURS,
-    OURS_BUT_FOR_SIGNS,
-    OUT_OF_RANGE,
-    VARIES,
     Disagreement,
     Judge,
-    ProofSubject,
     are_equal,
     casts_to_integers,
     count_ops,
-    describe,
-    disprove,
     eps_of,
     find_difference,
     find_dtype,
     is_vacuous,
-    leave_open,
     takes_infinity,
 )
+from .line_tracing import find_parting
 from .rounding import (
     Rounding,
     as_floats,
@@ -55,8 +46,20 @@ from .rounding import (
     is_meant,
     run_in_own_dtype,
 )
-from .run import KEY, MOST_TURNS, Outcome, find_parting
+from .run import KEY, Outcome
 from .samples import InputSlot, Sample
+from .verdicts import (
+    CHOSEN,
+    NOT_AS_KNOWN,
+    OURS,
+    OURS_BUT_FOR_SIGNS,
+    OUT_OF_RANGE,
+    VARIES,
+    ProofSubject,
+    describe,
+    disprove,
+    leave_open,
+)
 
 Array = Any
 

@@ -25,6 +25,7 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.results import PER_ELEMENT
 
 Array = Any
+MOST_TURNS = 2_000  # of a graph's loop, which NumPy runs op by op
 COMPARISONS = (ops.EQ, ops.NE, ops.LT, ops.LE, ops.GT, ops.GE)
 # (a node, its value, the values of its operands) -> the value that is used in its place.
 Change = Callable[[Node, Any, Sequence[Any]], Any]

@@ -30,7 +30,8 @@ from ..calls.gradients import match_gradients
 from ..calls.recipe import Recipe
 from ..calls.variant import Variant
 from . import samples
-from .run import KEY, to_tensor, uncounted
+from .line_tracing import uncounted
+from .run import KEY, to_tensor
 from .samples import Sample, is_float
 
 Array = Any

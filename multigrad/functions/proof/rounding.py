@@ -18,6 +18,7 @@ from ...graph.ir.graph import Graph
 from ...graph.ir.types import BOOL, FLOATS, T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import cached_property
+from ...lowering.reference_run import run_reference
 from ...trace.derived.derivatives import drop_calls
 from .bounded import Bounded, Change, magnitude, run_bounded
 from .compare import (
@@ -27,7 +28,6 @@ from .compare import (
     eps_of,
     find_difference,
     largest_of,
-    run_reference,
     smallest_of,
 )
 from .rounded import run_rounded

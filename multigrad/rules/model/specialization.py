@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from ...backend.discovery import backend_of
 from ...capture.copies import capture as capturing
 from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
-from ...functions.proof.compare import is_asked
-from ...functions.proof.functions import RuleUnderProof, prove_rule
+from ...functions.proof.rules import RuleUnderProof, prove_rule
 from ...functions.proof.samples import called_dtype
+from ...functions.proof.verdicts import is_asked
 from ...graph.ir.graph import Graph
 from ...graph.support.params import Range
 from ...graph.support.threads import build_once

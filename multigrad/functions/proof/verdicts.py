@@ -1,0 +1,118 @@
+"""What a proof says: an error, a warning, or nothing; and how much is to be proven.
+
+A graph is used, or it is refused (`disprove`), or nothing could be found out (`leave_open`).
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+from ...errors import DisprovedError, NotProvenWarning, RuleValueError
+from ...graph.ir.graph import Location
+from ...graph.support.class_bases import dataclass
+from .compare import Disagreement
+
+
+@dataclass(frozen=True, slots=True)
+class ProofSubject:
+    """What is proven, for messages.
+
+    Attributes:
+        words: "rule 'gate'".
+        code: of its first function; None: that has none.
+        home: the framework that it is written for, "" if for any.
+    """
+
+    words: str
+    code: Any
+    home: str
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        code = self.code
+        return None if code is None else (code.co_filename, code.co_firstlineno)
+
+
+# Whose fault a difference is: the last sentence of its message.
+OURS = "This is a fault of multigrad: please report it"
+OURS_BUT_FOR_SIGNS = (
+    "Unless its result depends on the signs of vectors, which each library chooses for itself, "
+    "this is a fault of multigrad: please report it"
+)
+VARIES = (
+    "It gives other numbers each time that it runs on the same: pass what changes as an argument, "
+    "and draw by a key"
+)
+OUT_OF_RANGE = (
+    "It makes integers of floats that these do not hold, which is another number in each library: "
+    "limit the floats first"
+)
+NOT_AS_KNOWN = (
+    "The library that runs differs there from what is known of its release: please report it"
+)
+# Why nothing was proven.
+CHOSEN = (
+    "its results depend on what its library leaves open, the signs of vectors or the order of "
+    "equal elements"
+)
+
+
+def disprove(
+    subject: ProofSubject, difference: Disagreement, parted: Location | None, blame: str
+) -> DisprovedError:
+    """Return the error for a graph that computes something else than its code.
+
+    Args:
+        parted: the first line after which the two differ; None: it is not known.
+        blame: whose fault it is, one of the sentences above.
+    """
+    where = f" ({Location(*subject.place)})" if subject.place else ""
+    line = f". They first differ at line {parted.line}: {parted.text!r}" if parted else ""
+    place = (parted.file, parted.line) if parted else subject.place
+    return DisprovedError(
+        f"{subject.words}{where} differs from its graph, which is not used: {difference}{line}. "
+        f"{blame}",
+        place,
+        subject.home,
+    )
+
+
+def leave_open(subject: ProofSubject, reason: str) -> str:
+    """Return the reason why nothing was proven; under MULTIGRAD_PROVE=all, warn with it."""
+    if how_much() == ALL:
+        file, line = subject.place or ("<unknown>", 1)
+        message = f"{subject.words} is not proven: {reason}"
+        # Without a module nothing is said: code for all libraries may be proven on another one.
+        warnings.warn_explicit(message, NotProvenWarning, file, line, module=subject.home or None)
+    return reason
+
+
+def describe(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+
+
+# --- how much is proven ---------------------------------------------------------------------------
+VARIABLE = "MULTIGRAD_PROVE"
+OFF, ON, ALL = "0", "1", "all"
+
+
+def how_much() -> str:
+    """Return "0" (nothing is proven), "1" (captures, the default) or "all" (each call, too).
+
+    Raises:
+        RuleValueError: the variable says something else.
+    """
+    # Read each time, as it may change while a program runs.
+    word = os.environ.get(VARIABLE, "") or ON
+    if word not in (OFF, ON, ALL):
+        raise RuleValueError(f"{VARIABLE} is 0, 1 or all, got {word!r}")
+    return word
+
+
+def is_asked(prove: bool) -> bool:
+    """Return whether to prove what its author does (`prove`) or does not want proven."""
+    word = how_much()
+    return word == ALL or (prove and word == ON)
