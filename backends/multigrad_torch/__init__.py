@@ -23,7 +23,17 @@ from multigrad.backend import (
 )
 
 from . import differences, dynamo, eject, export, hooks, models, rank_checks, state
-from .attach import as_written, attach, host, isolation, kept_tensors, modes, render, vjp
+from .attach import (
+    as_written,
+    attach,
+    guests,
+    host,
+    isolation,
+    kept_tensors,
+    modes,
+    render,
+    vjp,
+)
 from .compile import checkpoint_regions, compile, dynamo_guards
 from .dialect import introspection, table, types
 from .importers import autograd_functions, operators
@@ -113,7 +123,7 @@ backend = Backend(
         lend=host.lend,
         borrow=host.borrow,
         outside=torch.no_grad(),  # so that autograd records nothing
-        bridge=host.bridge,
+        bridge=guests.bridge,
     ),
     imports=Imports(
         import_function=autograd_functions.import_function,

@@ -27,7 +27,7 @@ from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.lookups import Telling, is_read
 from multigrad.trace.moving_numbers import Moving
 
-from ..attach.host import TransformedGuest, number_guest
+from ..attach.guests import TransformedGuest, number_guest
 from ..export import asks_for_operators
 from .argument_descriptions import has_lengths, restore
 from .calls import (
