@@ -19,7 +19,7 @@ from multigrad.backend import (
 )
 
 from . import compile, differences, distributed, eject, importers, models
-from .attach import attach, host, render, vjp
+from .attach import as_written, host, isolation, render, vjp
 from .dialect import table
 from .kernels import ops, random
 
@@ -51,7 +51,7 @@ backend = Backend(
         render=render.render,
         finish=render.finish,
         call=render.call,
-        attach=attach.attach_function,
+        attach=as_written.attach,
         many=vjp.many,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
@@ -60,7 +60,7 @@ backend = Backend(
         namespace=render.NAMESPACE,
         keeps_float_derivatives=True,
         joins_loops=True,
-        isolate=attach.isolate,
+        isolate=isolation.isolate,
     ),
     draws=Draws(
         draw_key=random.draw_key,

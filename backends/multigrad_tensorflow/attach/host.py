@@ -24,7 +24,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from multigrad.backend import Guest, Kind, SharedBuffer, make_zeros
 
-from .attach import custom_gradient, localize, run_forward
+from .guards import custom_gradient, localize, run_forward
 from .vjp import forbid_derivative
 
 ALIGNMENT = 64  # of borrowed memory; TensorFlow aborts the process at any other

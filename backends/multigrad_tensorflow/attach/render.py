@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from multigrad.graph.ir.types import is_float
 
-from .attach import (
+from .guards import (
     custom_gradient,
     hold,
     localize,
