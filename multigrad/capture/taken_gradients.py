@@ -15,7 +15,8 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node, make_node, walk
 from ..graph.ir.types import is_float
 from ..graph.passes.facts import IDENTITY
-from ..trace.derived.derivatives import CustomCall, accumulate_all
+from ..trace.derived.custom_calls import CustomCall
+from ..trace.derived.derivatives import accumulate_all
 from ..trace.trace import NeedsConcrete, Trace, Value
 from ..trace.xp import all as xp
 from .dialect import registered_dialects

@@ -23,7 +23,7 @@ from ..graph.passes.simplify import simplify
 from ..lowering.function_graph import FunctionGraph
 from ..trace.assertions import BRANCHES
 from ..trace.axes import known_shape
-from ..trace.derived.derivatives import drop_calls
+from ..trace.derived.custom_calls import drop_calls
 from ..trace.trace import NeedsConcrete, Trace, Value
 from ..trace.xp import all as xp
 from .calls.capture_errors import NotCaptured

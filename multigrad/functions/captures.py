@@ -27,7 +27,7 @@ from ..graph.support.trees import optree
 from ..trace.active_rules import KeySource
 from ..trace.assertions import ORDERS, is_caught
 from ..trace.coercion import array_node
-from ..trace.derived.derivatives import CustomCall, mark, replay
+from ..trace.derived.custom_calls import CustomCall, record_call, replay
 from ..trace.identity import items_key
 from ..trace.lookups import look_up_all
 from ..trace.trace import NeedsConcrete, Trace, Value, lift
@@ -410,7 +410,7 @@ def inline(
         modes=modes_of(recipe.options.modes, layout),
         refused=graphs.refused,
     )
-    result = assemble(variant, mark(trace, called, [values[name].node for name in names]))
+    result = assemble(variant, record_call(trace, called, [values[name].node for name in names]))
     if variant.notes or variant.updates:
         _put_effects(trace, recipe, variant, leaves, values=values, result=result)
     return result

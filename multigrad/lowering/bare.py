@@ -12,7 +12,7 @@ from ..backend.contract import Backend
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import UNKNOWN
 from ..graph.support.threads import build_once
-from ..trace.derived.derivatives import drop_calls
+from ..trace.derived.custom_calls import drop_calls
 from .emit import Emission, compile_source, emit_body, identifier
 from .forwards import Forward
 from .input_checks import shape_check

@@ -30,7 +30,9 @@ from ..graph.passes.residuals import (
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused
-from ..trace.derived.derivatives import drop_calls, pullbacks, tangent_map
+from ..trace.derived.custom_calls import drop_calls
+from ..trace.derived.derivatives import pullbacks
+from ..trace.derived.forward_mode import tangent_map
 from ..trace.trace import NeedsConcrete
 from .packed_masks import pack_masks
 

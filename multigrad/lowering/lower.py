@@ -34,7 +34,7 @@ from ..graph.ir.graph import Graph
 from ..graph.ir.types import is_float
 from ..graph.passes.residuals import ResidualCut
 from ..graph.support.class_bases import dataclass
-from ..trace.derived.derivatives import is_linear
+from ..trace.derived.forward_mode import is_linear
 from .aliasing import find_aliasing
 from .cuts import Cuts, WideCut, find_cuts, join_forward_and_keep, shares_scales
 from .emit import Emission, compile_source, emit_body, identifier

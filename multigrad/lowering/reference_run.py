@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backend.discovery import load_backend
 from ..graph.ir.graph import Graph
-from ..trace.derived.derivatives import drop_calls
+from ..trace.derived.custom_calls import drop_calls
 from .emit import Emission, compile_source, emit_body
 
 

@@ -37,7 +37,7 @@ from ...graph.passes.simplify import simplify, substitute
 from ...graph.support.trees import optree
 from ...trace.axes import known_shape
 from ...trace.coercion import lift_array
-from ...trace.derived.derivatives import drop_calls, move_calls
+from ...trace.derived.custom_calls import drop_calls, renew_calls
 from ...trace.derived.scans import asked_of
 from ...trace.trace import Trace, Value, apply, lift
 from ...trace.xp import all as xp
@@ -322,7 +322,7 @@ def region_of(
     name: str, given: Mapping[Node, Node], outputs: Sequence[Node], trace: Trace
 ) -> Region:
     graph = Graph(name, (), tuple(outputs), trace.source.locations)
-    graph = move_calls(graph, substitute(graph, given), given)
+    graph = renew_calls(graph, substitute(graph, given), given)
     places = {node: where for node, where in graph.locations.items() if node in graph.nodes}
     return Region(simplify(Graph(name, tuple(given.values()), graph.outputs, places)))
 

@@ -19,7 +19,7 @@ from ...graph.ops.arrays.indexing import as_index
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import substitute
 from ...graph.support.class_bases import dataclass
-from ...trace.derived.derivatives import move_calls
+from ...trace.derived.custom_calls import renew_calls
 from ...trace.trace import NeedsConcrete, Trace, Value, lift
 from ...trace.xp import all as xp
 from .scans import Tensors, record_scan
@@ -303,7 +303,7 @@ def _moved(
     # Replaced nodes keep the source line of those that they replace.
     graph = Graph("", (), tuple(outputs), trace.source.locations)
     nodes = {node: value.node for node, value in replacements.items()}
-    moved = move_calls(graph, substitute(graph, nodes), nodes)
+    moved = renew_calls(graph, substitute(graph, nodes), nodes)
     for node, where in moved.locations.items():
         trace.source.locations.setdefault(node, where)
     return moved.outputs

@@ -18,7 +18,7 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Location, every_node
 from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
 from ...graph.passes.simplify import simplify
-from ...trace.derived.derivatives import drop_calls
+from ...trace.derived.custom_calls import drop_calls
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ..dialect import load_dialects
 from ..dialects import xp

@@ -21,7 +21,7 @@ from ...graph.ir.graph import Node
 from ...graph.ir.types import INT64, WHOLE, is_float
 from ...graph.support.class_bases import dataclass
 from ...trace.axes import known_shape
-from ...trace.derived.derivatives import passing_to
+from ...trace.derived.custom_calls import route_gradient
 from ...trace.trace import Value, cast_node, lift
 from ...trace.xp import all as xp
 from ...trace.xp.places import ADDING, TAKING, from_front, is_inside, put_at
@@ -209,7 +209,8 @@ def put_slices(x: Tensor, places: Value, value: Any, axis: int, outside: str = "
         return after
     # In torch overwritten values of a repeated place get a gradient too: that of the sum of puts.
     before = put_at(x, places, 0.0, axis, outside)
-    return passing_to(x.trace, (before + _added(x, places, value, axis, outside)).node, after.node)
+    source = before + _added(x, places, value, axis, outside)
+    return route_gradient(x.trace, after.node, to=source.node)
 
 
 def _added(x: Tensor, places: Value, value: Any, axis: int, outside: str) -> Value:
@@ -225,7 +226,7 @@ def added(
     """Return x with a value added at an index, once for each time that a place is named."""
     if outside == "promised":  # jax drops values out of range but gives them a gradient
         before, after = (added(x, items, value, each) for each in ("clip", "inside"))
-        return passing_to(x.trace, before.node, after.node)
+        return route_gradient(x.trace, after.node, to=before.node)
     outside = outside or habits_of(x.trace).outside[1]
     merged = merge(x, items, outside, from_end)
     whole = merged.whole

@@ -18,7 +18,7 @@ from ...graph.ir.types import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE, WHOLE, T, 
 from ...graph.passes.facts import needed_shapes
 from ...trace.axes import known_shape
 from ...trace.coercion import is_exact
-from ...trace.derived.derivatives import passing_to
+from ...trace.derived.custom_calls import route_gradient
 from ...trace.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, lift
 from ...trace.xp import all as xp
 from ...trace.xp import transposes
@@ -343,7 +343,7 @@ def scatter(
     # In torch all source elements get the gradient of their place, also those overwritten.
     added = xp.untake_along(source, index, part, axis=dim)
     before = xp.where(anywhere, 0.0, x) + (placed(added, x) if others else added)
-    return passing_to(x.trace, before.node, after.node)
+    return route_gradient(x.trace, after.node, to=before.node)
 
 
 def placed(part: Tensor, like: Tensor) -> Tensor:

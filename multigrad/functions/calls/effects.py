@@ -24,7 +24,7 @@ from ...graph.ir.types import BOOL, dtype_name
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
 from ...lowering.aliasing import PASSING
-from ...trace.derived.derivatives import passing_to, replay
+from ...trace.derived.custom_calls import replay, route_gradient
 from ...trace.trace import Trace, Value, setting
 from ...trace.xp import all as xp
 from .arguments import Leaf, flatten, owner_of
@@ -85,7 +85,7 @@ def hide(updates: Sequence[Update], symbols: Mapping[str, Any], before: Mapping[
     for update in updates:
         symbol = symbols[update.leaf.name]
         if update.output is None and isinstance(symbol, V):
-            assign(symbol, passing_to(symbol.trace, before[update.leaf.name], update.node))
+            assign(symbol, route_gradient(symbol.trace, update.node, to=before[update.leaf.name]))
 
 
 def assign(symbol: V, value: Value) -> None:
@@ -161,7 +161,7 @@ def put_updates(
             value = outputs[output]
         else:
             (value,) = replay(trace, Graph(graph.name, graph.inputs, (node,)), inputs)
-            value = passing_to(trace, holder.node, value.node)
+            value = route_gradient(trace, value.node, to=holder.node)
         assign(holder, value)
 
 

@@ -46,7 +46,7 @@ from ...graph.passes.serialize import (
 from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import optree
 from ...lowering.function_graph import OWN_NAMES, FunctionGraph, numbered
-from ...trace.derived.derivatives import replay
+from ...trace.derived.custom_calls import replay
 from ...trace.trace import Trace, Value
 from ..calls.arguments import Layout, Leaf, flatten, lay_out, read_layout, type_of
 from ..calls.binding import assemble

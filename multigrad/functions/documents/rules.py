@@ -36,7 +36,7 @@ from ...graph.passes.serialize import (
     read_text,
 )
 from ...graph.support.params import Range, Shards
-from ...trace.derived.derivatives import drop_calls, replay
+from ...trace.derived.custom_calls import drop_calls, replay
 from ...trace.identity import value_key
 from ...trace.moving_numbers import Moving
 from ...trace.trace import NeedsConcrete, Trace, Value

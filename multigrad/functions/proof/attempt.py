@@ -21,7 +21,7 @@ from ...graph.ir.graph import Graph, Location, Node
 from ...graph.ops.arrays.loops import Endless, turning_at_most
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import dataclass
-from ...trace.derived.derivatives import drop_calls
+from ...trace.derived.custom_calls import drop_calls
 from . import samples
 from .bounded import MOST_TURNS, Change, run_bounded
 from .choices import VectorSigns, choose_smallest_integer, has_signs, note_ties

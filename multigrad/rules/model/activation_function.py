@@ -59,7 +59,8 @@ from ...lowering.forwards import Forward, find_forward
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.input_checks import check_float, check_values
 from ...trace.axes import known_shape
-from ...trace.derived.derivatives import drop_calls, pullback
+from ...trace.derived.custom_calls import drop_calls
+from ...trace.derived.derivatives import pullback
 from ...trace.identity import function_key, items_key
 from ...trace.lookups import is_read
 from ...trace.trace import NeedsConcrete, Trace, Value, dtype_name

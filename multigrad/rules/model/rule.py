@@ -35,7 +35,7 @@ from ...graph.support.params import (
 from ...lowering.function_graph import read_way
 from ...lowering.names import ActivationName
 from ...trace.active_rules import FREE, keyed
-from ...trace.derived.derivatives import replay
+from ...trace.derived.custom_calls import replay
 from ...trace.lookups import now
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp

@@ -1,0 +1,233 @@
+"""Calls of functions with a gradient of their own, in a graph: recorded, pulled, and dropped.
+
+Inside another capture the function's ops are part of the outer graph. `record_call` puts a `call`
+node around each of its outputs, whose value is that output and whose operands are the function's
+inputs. A derivative that meets it passes through the function's own backward (`Calls.pull`), and
+never the ops. For `y = f(x)`, where the function computed `exp(x)`:
+
+    x ──► exp ──► call(f, 0) ──► y        values: along all of it
+    x ◄────────── call(f, 0) ◄── y        derivatives: f's backward, a graph of its own
+
+Once derivatives are taken, `drop_calls` takes the nodes out of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from ...graph import ops
+from ...graph.ir.graph import Graph, Node, Region, every_node, make_node, regions_in
+from ...graph.ir.types import UNKNOWN, T, Type
+from ...graph.passes.residuals import marks
+from ...graph.passes.simplify import rebuild, simplify, substitute
+from ...graph.support.class_bases import dataclass
+from ...graph.support.threads import SERIALS
+from ..trace import Trace, Value, apply
+from ..xp import all as xp
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CustomCall:
+    """One call of a function inside a capture; an attribute of its `call` nodes.
+
+    Attributes:
+        backward: `*cotangents, *names -> *gradients` of the inputs `wrt`.
+        cotangents: the names of the backward's inputs for the outputs' cotangents.
+        names: of the operands of its nodes, after the value.
+        wrt: those of `names` that the backward gives gradients of.
+        outputs: the values of the function's outputs.
+        modes: by the name of an input, how its cotangents are combined if they are not added up:
+            "max" or "overwrite"; see `derivatives.Cotangents`.
+        refused: by input name, the message for a derivative with respect to it.
+        serial: tells it from all others; a later call has a larger one.
+    """
+
+    backward: Graph
+    cotangents: tuple[str, ...]
+    names: tuple[str, ...]
+    wrt: tuple[str, ...]
+    outputs: tuple[Node, ...]
+    modes: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    serial: int = field(default_factory=lambda: next(SERIALS))
+
+    def __repr__(self) -> str:
+        return f"<call {self.serial} of {self.backward.name}>"
+
+
+# --- to record a call, and to take calls out ------------------------------------------------------
+def record_call(trace: Trace, called: CustomCall, inputs: Sequence[Node]) -> list[Value]:
+    """Return the outputs of a call; derivatives pass through its own backward."""
+    nodes = [_call_node(called, position, inputs) for position in range(len(called.outputs))]
+    return [trace.named(trace.value(node)) for node in nodes]
+
+
+def _call_node(called: CustomCall, position: int, inputs: Sequence[Node]) -> Node:
+    output = called.outputs[position]
+    attrs = {"function": called, "position": position}
+    return make_node(ops.CALL, (output, *inputs), attrs, output.type)
+
+
+def route_gradient(trace: Trace, value: Node, to: Node) -> Value:
+    """Return the value of one node, whose cotangent is passed unchanged to another node."""
+    grad_out = make_node(ops.INPUT, (), {"name": "grad_out"}, to.type)
+    identity = Graph("same", (grad_out,), (grad_out,))
+    called = CustomCall(identity, ("grad_out",), ("x",), ("x",), (value,))
+    return record_call(trace, called, [to])[0]
+
+
+def drop_calls(graph: Graph) -> Graph:
+    """Return the graph without its `call` nodes, those in regions included."""
+    if {node.op for node in graph.nodes}.isdisjoint((ops.CALL, ops.WHILE_LOOP, ops.SCAN)):
+        return graph
+    graph = _drop_in_regions(graph)
+    # A call may be the value of another call, so one pass is not enough.
+    while calls := [node for node in graph.nodes if node.op is ops.CALL]:
+        graph = substitute(graph, {node: node.operands[0] for node in calls})
+    return graph
+
+
+def _drop_in_regions(graph: Graph) -> Graph:
+    regions = regions_in(graph)
+    if not any(node.op is ops.CALL for each in regions for node in every_node(each.graph)):
+        return graph
+
+    def drop(node: Node) -> Node:
+        plain = {
+            name: Region(simplify(drop_calls(value.graph)))
+            for name, value in node.attrs
+            if isinstance(value, Region)
+        }
+        if not plain:
+            return node
+        return make_node(node.op, node.operands, {**dict(node.attrs), **plain}, node.type)
+
+    return rebuild(graph, drop)
+
+
+def renew_calls(before: Graph, after: Graph, replacements: Mapping[Node, Node]) -> Graph:
+    """Return `after`, which is `before` with nodes replaced, with calls that refer to the new ones.
+
+    A call names its outputs as nodes, which a substitution does not see.
+    """
+    calls = {node.attr("function") for node in before.nodes if node.op is ops.CALL}
+    if not calls:
+        return after
+    renewed = {}
+    for called in calls:
+        outputs = substitute(Graph("", (), called.outputs), replacements).outputs
+        renewed[called] = replace(called, outputs=outputs)
+
+    def renew(node: Node) -> Node:
+        if node.op is not ops.CALL or node.attr("function") not in renewed:
+            return node
+        attrs = {**dict(node.attrs), "function": renewed[node.attr("function")]}
+        return make_node(node.op, node.operands, attrs, node.type)
+
+    return rebuild(after, renew)
+
+
+# --- the derivative of a call ---------------------------------------------------------------------
+class Calls:
+    """The calls of one graph being differentiated; a call pulls all its outputs at once."""
+
+    def __init__(self, trace: Trace, order: Sequence[Node]) -> None:
+        self.trace = trace
+        self.nodes: dict[CustomCall, list[Node]] = {}
+        for node in order:
+            if node.op is ops.CALL:
+                self.nodes.setdefault(node.attr("function"), []).append(node)
+
+    def pull(
+        self, node: Node, cotangents: Mapping[Node, Any], active: Collection[Node]
+    ) -> list[Value | None]:
+        """Return each operand's share, at the last of a call's nodes; None at the others.
+
+        Args:
+            cotangents: those of all values that are known by now.
+            active: the nodes that depend on what the derivative is taken with respect to.
+
+        Raises:
+            TraceError: the derivative reaches an input that has none.
+        """
+        called: CustomCall = node.attr("function")
+        nodes = self.nodes[called]
+        known = {n.attr("position"): cotangents[n] for n in nodes if n in cotangents}
+        # The walk is in reverse, so the first node comes last, when all cotangents are known.
+        if node is not nodes[0] or not known:
+            return [None] * len(node.operands)
+        operands = node.operands[1:]
+        for name, operand in zip(called.names, operands, strict=True):
+            if name in called.refused and operand in active:
+                message = called.refused[name]
+                raise self.trace.error(f"takes a derivative that is not there: {message}")
+        inputs: dict[str, Any] = {
+            name: known[i] if i in known else xp.zeros_like(self.trace.value(output))
+            for i, (name, output) in enumerate(zip(called.cotangents, called.outputs, strict=True))
+        }
+        inputs |= {n: self.trace.value(o) for n, o in zip(called.names, operands, strict=True)}
+        outputs = {
+            position: self.trace.value(_call_node(called, position, operands))
+            for _, position in marks(called.backward)
+        }
+        gradients = replay(self.trace, called.backward, inputs, outputs)
+        by_name = dict(zip(called.wrt, gradients, strict=True))
+        return [None, *(by_name.get(name) for name in called.names)]
+
+
+# --- to record a graph's ops anew -----------------------------------------------------------------
+def replay(
+    trace: Trace, graph: Graph, given: Mapping[str, Any], outputs: Mapping[int, Any] | None = None
+) -> list[Any]:
+    """Record a graph's ops in a trace and return its outputs.
+
+    Args:
+        given: a symbolic value (or a number, for a scalar) for each input by name.
+        outputs: the results of forward, if the graph is a backward that reads them.
+    """
+    # The input's dtype `T` of the graph becomes the dtype of the value that is given for it.
+    name = next((n.attr("name") for n in graph.inputs if n.type.dtype == T), None)
+    first = given.get(name) if name is not None else None
+    dtype = first.node.type.dtype if isinstance(first, Value) else T
+    done: dict[Node, Any] = {}
+    for node in graph.nodes:
+        if node.op is ops.INPUT:
+            done[node] = given[node.attr("name")]
+        elif node.op is ops.CONST:
+            done[node] = node.attr("value")
+        elif node.op is ops.OUTPUT:
+            own = (outputs or {}).get(node.attr("position"))
+            done[node] = done[node.operands[0]] if own is None else own
+        else:
+            attrs = dict(node.attrs)
+            if attrs.get("dtype") == T:
+                attrs["dtype"] = dtype
+            if node.op in (ops.WHILE_LOOP, ops.SCAN):
+                attrs |= _retyped(trace, node, [done[operand].node for operand in node.operands])
+            done[node] = apply(node.op, *(done[operand] for operand in node.operands), **attrs)
+            where = graph.locations.get(node)
+            if where is not None and isinstance(done[node], Value):
+                trace.source.locations.setdefault(done[node].node, where)
+    return [done[node] for node in graph.outputs]
+
+
+def _retyped(trace: Trace, node: Node, operands: Sequence[Node]) -> dict[str, Region]:
+    # The regions of a loop are recorded anew with the types that its operands have here.
+    regions = {name: value for name, value in node.attrs if isinstance(value, Region)}
+    for name, region in regions.items():
+        inputs = [
+            make_node(ops.INPUT, (), dict(own.attrs), _as_given(own.type, operand.type))
+            for own, operand in zip(region.graph.inputs, operands, strict=True)
+        ]
+        given = {each.attr("name"): trace.value(each) for each in inputs}
+        outputs = tuple(value.node for value in replay(trace, region.graph, given))
+        regions[name] = Region(Graph(name, tuple(inputs), outputs))
+    return regions
+
+
+def _as_given(own: Type, given: Type) -> Type:
+    # The shape becomes unknown if it may change.
+    shape = own.shape if own.shape == given.shape else UNKNOWN
+    return Type(given.kind, given.dtype, shape)
