@@ -1,12 +1,19 @@
 """The derivative of a scan: another scan, which takes the rows the other way.
 
-A turn back is the VJP of a turn. A minimum cut chooses the values of the turn that it reads: a
-forward scan returns them, stacked, besides its own results; rows and constants are read again.
+A turn is a graph, and so is a turn back. What they take, in a scan's order, and what they give:
+
+    turn         carry c | row r of each scanned tensor | constants k   ->   next c | row of y
+    turn back    ct of next c, sums of ct of k | ct of row of y, r, kept values | k
+                 ->   ct of c, sums with this turn's share | ct of r
+
+The turn back is the VJP of the turn (`_differentiate_turn`), which reads values that the turn
+computed. A minimum cut chooses which of them are kept (`_choose_kept`): the forward scan returns
+those too, stacked. The others are computed again, from them, from rows and from constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +31,11 @@ from ..xp import all as xp
 
 # (trace, outputs with their cotangents, targets) -> the targets' cotangents.
 Accumulate = Callable[[Trace, Sequence[tuple[Node, Value]], Sequence[Node]], list[Value | None]]
+# The costs of keeping an element of a value of each turn. A row of a scanned tensor, and a
+# constant, are there: the one is then held until backward, the other costs nothing.
+CARRIED, ROW, CONSTANT = 64, 16, 0
+FLOAT = CARRIED - 1  # at equal cost a computed float is preferred to the carry before it
+MASK = 16
 
 
 class Scans:
@@ -32,7 +44,7 @@ class Scans:
     def __init__(self, trace: Trace, order: Sequence[Node], accumulate: Accumulate) -> None:
         self.trace = trace
         self.accumulate = accumulate
-        self.nodes: dict[Any, list[Node]] = {}
+        self.nodes: dict[Any, list[Node]] = {}  # each node of a scan is one of its results
         for node in order:
             if node.op is ops.SCAN:
                 self.nodes.setdefault(key_of(node), []).append(node)
@@ -42,180 +54,167 @@ class Scans:
     ) -> list[Value | None]:
         """Return each operand's share, at the last of a scan's nodes; None at the others."""
         nodes = self.nodes[key_of(node)]
-        given = {n.attr("position"): cotangents[n] for n in nodes if n in cotangents}
-        if node is not nodes[0] or not given:
+        known = {n.attr("position"): cotangents[n] for n in nodes if n in cotangents}
+        # The walk is in reverse, so the first node comes last, when all cotangents are known.
+        if node is not nodes[0] or not known:
             return [None] * len(node.operands)
-        asked = [operand in active and is_tensor(operand) for operand in node.operands]
-        return Turned(self.trace, node, given, asked).pull(self.accumulate)
+        wanted = [operand in active and is_tensor(operand) for operand in node.operands]
+        return TurnedScan(self.trace, node, known, wanted).pull(self.accumulate)
 
 
 def is_tensor(node: Node) -> bool:
     return node.type.kind == "tensor" and is_float(node.type)
 
 
-# The cost of keeping an element: a row is there but is held for backward; a constant is kept once.
-FLOAT, ROW, MASK, FREE = 64, 16, 16, 0
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Back:
+class TurnBack:
     """The VJP of a turn.
 
     Attributes:
-        results: the gradients of what moves: the carry, sums of constants, rows.
-        heads: the cotangents that it takes, by the position of a result of the turn.
-        sums: the gradients of constants accumulated by the turns before, by position.
-        order: the position that each result is the gradient of.
+        gradients: its results, in the order of a scan's: what is carried, then rows.
+        positions: for each of them, the input of the turn that it is the gradient of.
+        cotangents: its inputs for the cotangents of the turn's results, by their position.
+        sums: its inputs for the gradients of constants summed over the turns so far, by position.
     """
 
-    results: Graph
-    heads: Mapping[int, Value]
+    gradients: Graph
+    positions: tuple[int, ...]
+    cotangents: Mapping[int, Value]
     sums: Mapping[int, Value]
-    order: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turned:
-    """A scan with the cotangents of its results.
+class TurnedScan:
+    """A scan with the cotangents of its results, about to be differentiated.
 
     Attributes:
         node: one of the scan's.
-        given: cotangents by the position of a result.
-        asked: for each operand, whether its cotangent is needed.
+        known: cotangents by the position of a result.
+        wanted: for each operand, whether its cotangent is needed.
     """
 
     trace: Trace
     node: Node
-    given: Mapping[int, Value]
-    asked: Sequence[bool]
+    known: Mapping[int, Value]
+    wanted: Sequence[bool]
 
     @property
-    def body(self) -> Graph:
+    def turn(self) -> Graph:
         return self.node.attr("body").graph
 
-    def pull(self, accumulate: Accumulate) -> list[Value | None]:
-        inputs, first = self.body.inputs, self.node.attr("carried")
-        last = first + self.node.attr("rows")
-        back = self._turn_back(accumulate)
-        kept, results = self._keep(back)
-        read = set(walk(results.outputs))
-        own_rows = [i for i in range(first, last) if inputs[i] in read]
-        if not (own_rows or kept or any(i >= first for i in back.heads)):
-            own_rows = [first]  # a scan needs at least one row, for its length
-        # The order of `values` is that of a scan's operands: carry, rows, constants.
-        values: dict[Node, Node] = {
-            head.node: self._start(i, self.given.get(i))
-            for i, head in back.heads.items()
-            if i < first
-        }
-        values |= {total.node: self._start(i, None) for i, total in back.sums.items()}
-        carried = len(values)
-        values |= {h.node: self.given[i].node for i, h in back.heads.items() if i >= first}
-        values |= {inputs[i]: self.node.operands[i] for i in own_rows}
-        values |= dict(zip(kept.values(), self._histories([*kept]), strict=True))
-        rows = len(values) - carried
-        constants = [i for i in range(last, len(inputs)) if inputs[i] in read]
-        values |= {inputs[i]: self.node.operands[i] for i in constants}
-        body = simplify(Graph("body", tuple(values), results.outputs, results.locations))
-        reverse = not self.node.attr("reverse")
-        attrs = {**dict(self.node.attrs), "body": Region(body), "reverse": reverse}
-        attrs |= {"carried": carried, "rows": rows}
-        gradients = scan_values(self.trace, tuple(values.values()), attrs, self.node)
-        found = dict(zip(back.order, gradients, strict=True))
-        return [found.get(i) if asked else None for i, asked in enumerate(self.asked)]
+    # The positions of a turn's inputs, which are those of the scan's operands.
+    @property
+    def carried(self) -> range:
+        return range(self.node.attr("carried"))
 
-    def _turn_back(self, accumulate: Accumulate) -> Back:
-        inputs, outputs, first = self.body.inputs, self.body.outputs, self.node.attr("carried")
-        last = first + self.node.attr("rows")
-        moving, trace = self._moving(), self._trace()
-        heads = {
-            # Only a result that moves, or whose cotangent is known, gets a head.
-            i: trace.input(self._name("cotangent", i), self._type_of(i))
+    @property
+    def rows(self) -> range:
+        first = self.node.attr("carried")
+        return range(first, first + self.node.attr("rows"))
+
+    @property
+    def constants(self) -> range:
+        return range(self.rows.stop, len(self.turn.inputs))
+
+    def pull(self, accumulate: Accumulate) -> list[Value | None]:
+        """Return the cotangent of each operand, of one scan for all; None: it has none."""
+        inputs, operands, carried = self.turn.inputs, self.node.operands, self.carried
+        back = self._differentiate_turn(accumulate)
+        kept, gradients = self._choose_kept(back)
+        read = set(walk(gradients.outputs))
+        read_rows = [i for i in self.rows if inputs[i] in read]
+        if not (read_rows or kept or any(i not in carried for i in back.cotangents)):
+            read_rows = [self.rows.start]  # a scan needs at least one row, for its length
+        # The inputs of the turn back with the operands of the scan back, in a scan's order.
+        of_carried: dict[Node, Node] = {
+            cotangent.node: self._start(i, self.known.get(i))
+            for i, cotangent in back.cotangents.items()
+            if i in carried
+        }
+        of_carried |= {total.node: self._start(i, None) for i, total in back.sums.items()}
+        of_rows = {
+            cotangent.node: self.known[i].node
+            for i, cotangent in back.cotangents.items()
+            if i not in carried
+        }
+        of_rows |= {inputs[i]: operands[i] for i in read_rows}
+        of_rows |= dict(zip(kept.values(), self._histories([*kept]), strict=True))
+        of_constants = {inputs[i]: operands[i] for i in self.constants if inputs[i] in read}
+        values = {**of_carried, **of_rows, **of_constants}
+        body = simplify(Graph("body", tuple(values), gradients.outputs, gradients.locations))
+        attrs = {
+            **dict(self.node.attrs),
+            "body": Region(body),
+            "reverse": not self.node.attr("reverse"),
+            "carried": len(of_carried),
+            "rows": len(of_rows),
+        }
+        results = scan_values(self.trace, tuple(values.values()), attrs, self.node)
+        found = dict(zip(back.positions, results, strict=True))
+        return [found.get(i) if wanted else None for i, wanted in enumerate(self.wanted)]
+
+    def _start(self, i: int, cotangent: Value | None) -> Node:
+        # What a carried value of the scan back is before its first turn: the cotangent of the carry
+        # after the last turn.
+        value = self.trace.value(self.node.operands[i])
+        return (xp.zeros_like(value) if cotangent is None else cotangent).node
+
+    def _histories(self, nodes: Sequence[Node]) -> list[Node]:
+        # Values of the turn, stacked by the forward scan, which now has these results besides.
+        if not nodes:
+            return []
+        turn = self.turn
+        region = Region(Graph(turn.name, turn.inputs, (*turn.outputs, *nodes), turn.locations))
+        attrs = {**dict(self.node.attrs), "body": region}
+        results = scan_values(self.trace, self.node.operands, attrs, self.node)
+        return [value.node for value in results[len(turn.outputs) :]]
+
+    # --- the VJP of a turn ------------------------------------------------------------------------
+    def _differentiate_turn(self, accumulate: Accumulate) -> TurnBack:
+        inputs, outputs, carried = self.turn.inputs, self.turn.outputs, self.carried
+        moving, trace = self._moving(), self._trace_of_turn()
+        cotangents = {
+            # Only of a result that moves, or whose cotangent is known.
+            i: trace.input(self._free_name("cotangent", i), self._type_of_cotangent(i))
             for i, output in enumerate(outputs)
-            if is_tensor(output) and (moving[i] if i < first else i in self.given)
+            if is_tensor(output) and (moving[i] if i in carried else i in self.known)
         }
         targets = [i for i, moves in enumerate(moving) if moves]
-        seeds = [(outputs[i], head) for i, head in heads.items()]
-        given = {own.attr("name"): operand for own, operand, _ in self._operands()}
-        with asked_of(given):
+        seeds = [(outputs[i], cotangent) for i, cotangent in cotangents.items()]
+        operands = {own.attr("name"): operand for own, operand, _ in self._inputs()}
+        with asked_of(operands):
             found = accumulate(trace, seeds, [inputs[i] for i in targets])
+        # A carry on which nothing depends in this turn still has a cotangent in the next: zero.
         shares = {
             i: xp.zeros_like(trace.value(inputs[i])) if share is None else share
             for i, share in zip(targets, found, strict=True)
-            if share is not None or i < first
+            if share is not None or i in carried
         }
-        targets = [*shares]
-        sums = {i: trace.input(self._name("sum", i), inputs[i].type) for i in targets if i >= last}
+        sums = {
+            i: trace.input(self._free_name("sum", i), inputs[i].type)
+            for i in shares
+            if i in self.constants
+        }
         shares |= {i: total + shares[i] for i, total in sums.items()}
-        order = [*(i for i in targets if i < first), *sums]
-        order += [i for i in targets if first <= i < last]
-        nodes = tuple(shares[i].node for i in order)
-        return Back(Graph("body", (), nodes, trace.source.locations), heads, sums, tuple(order))
-
-    def _keep(self, back: Back) -> tuple[dict[Node, Node], Graph]:
-        """Return the nodes that a turn keeps, with their inputs in the turn back, and its graph."""
-        body, first = self.body, self.node.attr("carried")
-        alike = find_alike(body, first)
-        for i, head in back.heads.items():
-            if body.outputs[i] in alike:
-                alike[head.node] = alike[body.outputs[i]]
-        of_carries = {alike[h.node]: h.node for i, h in back.heads.items() if i < first}
-        plain, known = drop_sums(back.results, alike)
-        plain = shape_of_another(plain, known, of_carries)
-        later = {value.node for value in (*back.heads.values(), *back.sums.values())}
-        costs = self._costs(plain, known, later)
-        read = [
-            *plain.outputs,
-            *(
-                operand
-                for node in plain.nodes
-                if node in later
-                for i, operand in enumerate(node.operands)
-                if i not in node.op.shape_only or operand not in body.inputs
-            ),
-        ]
-        needed = [*dict.fromkeys(node for node in read if node in costs)]
-        chosen = [n for n in minimum_cut(costs, needed) if n not in body.inputs[first:]]
-        kept = {
-            node: make_node(ops.INPUT, (), {"name": self._name("kept", i)}, node.type)
-            for i, node in enumerate(chosen)
-        }
-        return kept, substitute(plain, kept)
-
-    def _costs(self, graph: Graph, alike: Mapping[Node, int], later: set[Node]) -> dict[Node, int]:
-        """Return the cost of keeping each node of a turn's VJP that the forward turn computes.
-
-        Nodes that are not known before the turn back are added to `later`.
-        """
-        inputs, first = self.body.inputs, self.node.attr("carried")
-        last = first + self.node.attr("rows")
-        costs: dict[Node, int] = {}
-        for node in graph.nodes:
-            if node in later or not later.isdisjoint(node.operands):
-                later.add(node)
-            elif node in inputs:
-                place = inputs.index(node)
-                costs[node] = FREE if place >= last else ROW if place >= first else FLOAT
-            elif not costs.keys().isdisjoint(node.operands):
-                is_small = node.type.dtype == BOOL and node in alike
-                is_float = is_tensor(node) and node in alike
-                cost = MASK if is_small else FLOAT - 1 if is_float else INFINITE
-                # FLOAT - 1: at equal cost a computed float is preferred to the carry before it.
-                costs[node] = INFINITE if self.node.attr("recompute") else cost
-        return costs
+        positions = [i for i in shares if i in carried]
+        positions += [*sums, *(i for i in shares if i in self.rows)]
+        nodes = tuple(shares[i].node for i in positions)
+        gradients = Graph("body", (), nodes, trace.source.locations)
+        return TurnBack(gradients, tuple(positions), cotangents, sums)
 
     def _moving(self) -> list[bool]:
+        # For each input whether it gets a cotangent: if one is wanted, and every carry on the way.
         # A fixed point: a carry moves if the result that becomes it depends on a moving input.
-        inputs, outputs = self.body.inputs, self.body.outputs
-        moving = [*self.asked]
+        inputs, outputs = self.turn.inputs, self.turn.outputs
+        moving = [*self.wanted]
         while True:
             reached = {node for node, moves in zip(inputs, moving, strict=True) if moves}
-            for node in self.body.nodes:
+            for node in self.turn.nodes:
                 shapes = node.op.shape_only
                 if any(o in reached for i, o in enumerate(node.operands) if i not in shapes):
                     reached.add(node)
             more = [
-                i < self.node.attr("carried") and outputs[i] in reached and is_tensor(inputs[i])
+                i in self.carried and outputs[i] in reached and is_tensor(inputs[i])
                 for i in range(len(inputs))
             ]
             joined = [a or b for a, b in zip(moving, more, strict=True)]
@@ -223,41 +222,26 @@ class Turned:
                 return moving
             moving = joined
 
-    def _name(self, word: str, i: int) -> str:
+    def _free_name(self, word: str, i: int) -> str:
         # Unique among the names of a turn: the derivative of a derivative has such words too.
-        taken = {node.attr("name") for node in self.body.inputs}
+        taken = {node.attr("name") for node in self.turn.inputs}
         name = f"{word}_{i}"
         while name in taken:
             name = f"{word}_{name}"
         return name
 
-    def _type_of(self, i: int) -> Type:
-        if i >= self.node.attr("carried"):
-            return self.body.outputs[i].type
-        own = self.body.inputs[i].type
-        given = self.given.get(i)
-        is_alike = given is None or given.node.type.shape == own.shape
-        return own if is_alike else Type(own.kind, own.dtype, UNKNOWN)
+    def _type_of_cotangent(self, i: int) -> Type:
+        if i not in self.carried:
+            return self.turn.outputs[i].type
+        own = self.turn.inputs[i].type
+        known = self.known.get(i)
+        is_same_shape = known is None or known.node.type.shape == own.shape
+        return own if is_same_shape else Type(own.kind, own.dtype, UNKNOWN)
 
-    def _start(self, i: int, cotangent: Value | None) -> Node:
-        # The cotangent of a carry before the first turn back is that of its value after the last
-        # turn.
-        value = self.trace.value(self.node.operands[i])
-        return (xp.zeros_like(value) if cotangent is None else cotangent).node
-
-    def _histories(self, nodes: Sequence[Node]) -> list[Node]:
-        if not nodes:
-            return []
-        body = self.body
-        region = Region(Graph(body.name, body.inputs, (*body.outputs, *nodes), body.locations))
-        attrs = {**dict(self.node.attrs), "body": region}
-        found = scan_values(self.trace, self.node.operands, attrs, self.node)
-        return [value.node for value in found[len(body.outputs) :]]
-
-    def _trace(self) -> Trace:
+    def _trace_of_turn(self) -> Trace:
         # A trace of a turn in which the known shapes of the operands, or of their rows, are facts.
-        trace = Trace(self.body.name, self.trace.facts, kind=self.trace.kind)
-        for own, operand, is_row in self._operands():
+        trace = Trace(self.turn.name, self.trace.facts, kind=self.trace.kind)
+        for own, operand, is_row in self._inputs():
             shape = self.trace.shapes.known(operand) if operand.type.kind == "tensor" else None
             if shape is not None:
                 name = own.attr("name")
@@ -265,12 +249,92 @@ class Turned:
                 trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
         return trace
 
-    def _operands(self) -> Iterator[tuple[Node, Node, bool]]:
+    def _inputs(self) -> Iterator[tuple[Node, Node, bool]]:
         """Yield the inputs of a turn, each with its operand and whether it is a row of that."""
-        first = self.node.attr("carried")
-        rows = range(first, first + self.node.attr("rows"))
-        for i, (own, operand) in enumerate(zip(self.body.inputs, self.node.operands, strict=True)):
-            yield own, operand, i in rows
+        pairs = zip(self.turn.inputs, self.node.operands, strict=True)
+        for i, (own, operand) in enumerate(pairs):
+            yield own, operand, i in self.rows
+
+    # --- which values of a turn are kept ----------------------------------------------------------
+    def _choose_kept(self, back: TurnBack) -> tuple[dict[Node, Node], Graph]:
+        """Return the values that a turn keeps, each with the input of the turn back that stands
+        for it, and the graph of the gradients that reads those inputs.
+        """
+        turn = self.turn
+        gradients, shapes = self._without_changes_of_shape(back)
+        arriving = (*back.cotangents.values(), *back.sums.values())
+        backward_only = dependents(gradients, [value.node for value in arriving])
+        costs = self._costs(gradients, shapes, backward_only)
+        # The values that the rest of the turn back reads, and not just for their shape.
+        read = [*gradients.outputs]
+        for node in gradients.nodes:
+            if node in backward_only:
+                shape_only = node.op.shape_only
+                for i, operand in enumerate(node.operands):
+                    if i not in shape_only or operand not in turn.inputs:
+                        read.append(operand)
+        needed = [*dict.fromkeys(node for node in read if node in costs)]
+        # Rows and constants are there anyway.
+        at_hand = turn.inputs[self.rows.start :]
+        chosen = [node for node in minimum_cut(costs, needed) if node not in at_hand]
+        kept = {
+            node: make_node(ops.INPUT, (), {"name": self._free_name("kept", i)}, node.type)
+            for i, node in enumerate(chosen)
+        }
+        return kept, substitute(gradients, kept)
+
+    def _without_changes_of_shape(self, back: TurnBack) -> tuple[Graph, dict[Node, int]]:
+        """Return the gradients without sums and broadcasts to the shape that a value has already.
+
+        Also return for each node whose shape is that of a carry the position of the first such
+        carry. Where only the shape of such a value is read, it is read off the cotangent of a
+        carry, so that the value need not be kept.
+        """
+        turn, carried = self.turn, self.carried
+        shapes = find_alike(turn, len(carried))
+        for i, cotangent in back.cotangents.items():
+            if turn.outputs[i] in shapes:
+                shapes[cotangent.node] = shapes[turn.outputs[i]]
+        of_carries = {
+            shapes[cotangent.node]: cotangent.node
+            for i, cotangent in back.cotangents.items()
+            if i in carried
+        }
+        gradients, shapes = drop_sums(back.gradients, shapes)
+        return shape_of_another(gradients, shapes, of_carries), shapes
+
+    def _costs(
+        self, gradients: Graph, shapes: Mapping[Node, int], backward_only: Collection[Node]
+    ) -> dict[Node, int]:
+        """Return the cost of keeping each node of a turn's VJP that the turn itself computes.
+
+        A computed value has one only if its size is known, which is that of a carry.
+        """
+        inputs = self.turn.inputs
+        costs: dict[Node, int] = {}
+        for node in gradients.nodes:
+            if node in backward_only:
+                continue
+            if node in inputs:
+                i = inputs.index(node)
+                costs[node] = CARRIED if i in self.carried else ROW if i in self.rows else CONSTANT
+            elif not costs.keys().isdisjoint(node.operands):
+                costs[node] = INFINITE
+                if node in shapes and not self.node.attr("recompute"):
+                    if node.type.dtype == BOOL:
+                        costs[node] = MASK
+                    elif is_tensor(node):
+                        costs[node] = FLOAT
+        return costs
+
+
+def dependents(graph: Graph, sources: Iterable[Node]) -> set[Node]:
+    """Return the nodes of a graph that depend on one of these, with these."""
+    found = set(sources)
+    for node in graph.nodes:
+        if not found.isdisjoint(node.operands):
+            found.add(node)
+    return found
 
 
 @contextmanager
