@@ -1,7 +1,14 @@
 """`Entries`: what runs the calls of a Function, one entry for each layout of the arguments.
 
-An entry is built at the first call of its layout. It runs lowered graphs or the code as written, or
-chooses between them at each call.
+An entry is built at the first call of its layout, from the outside in:
+
+    find                   looks the entry up by the kinds of the leaves, or has it built
+    _build                 opens and completes the leaves; finds layout and backend
+    _entry_for             as written, or captured; as written if the capture fails
+    _captured_entry        one entry for each set of facts, if the capture needs facts
+    _entry_by_decision     graphs, or the code as written but under some transforms
+    _lowered_entry         graphs, with what is checked before each call
+    _native_entry          the code as written
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ from ..graph.support.trees import optree
 from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..lowering.lower import lower_graphs
 from ..trace.active_rules import KeySource
-from ..trace.assertions import AUTOCAST, FORWARD_MODE
+from ..trace.assertions import AUTOCAST
 from ..trace.identity import value_key
 from ..trace.lookups import is_in_force
 from .calls.arguments import (
@@ -59,7 +66,7 @@ from .calls.decision import (
 )
 from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out
 from .calls.facts import watch
-from .calls.recipe import Recipe
+from .calls.framework_dtypes import follow_casts, follow_weak
 from .calls.variant import Variant
 from .captures import Captures, prove
 from .proof.verdicts import ALL, how_much
@@ -144,18 +151,30 @@ class Entries:
         inputs = [unwrap(leaf) for leaf in leaves]
         if learn_containers(inputs):
             # Classes that a framework registered as containers: the call is flattened anew.
-            return Entry(partial(self._run_apart, nesting))
+            return Entry(partial(self._run_flattened_anew, nesting))
         wrapped = tuple(i for i, leaf in enumerate(leaves) if inputs[i] is not leaf)
         owner = framework_of(inputs)
-        as_arrays = owner is None
-        if as_arrays and self._asks_original(inputs):
+        if owner is not None:
+            return self._completed_entry(inputs, nesting, owner, wrapped)
+        if self._leaves_numbers_to_original(inputs):
             return self._original_entry(partial(optree.tree_unflatten, nesting), None, "")
-        if as_arrays:  # Python numbers alone: NumPy's
-            wrapped = tuple(i for i, leaf in enumerate(inputs) if isinstance(leaf, float))
-            inputs = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(inputs)]
-        if as_arrays and not wrapped and self.completion.parameters is not None:
+        # Python numbers alone become NumPy's arrays.
+        wrapped = tuple(i for i, leaf in enumerate(inputs) if isinstance(leaf, float))
+        inputs = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(inputs)]
+        if not wrapped and self.completion.parameters is not None:
             args, kwargs = optree.tree_unflatten(nesting, inputs)
             self.completion.parameters.bind(*args, **kwargs)  # says which argument is missing
+        return self._completed_entry(inputs, nesting, None, wrapped)
+
+    def _completed_entry(
+        self,
+        inputs: Sequence[Any],
+        nesting: Any,
+        owner: Backend | None,
+        wrapped: tuple[int, ...],
+    ) -> Entry:
+        # `owner` is the framework of the inputs, None for numbers alone; `wrapped` says which
+        # leaves of a call are to be opened, or made arrays.
         is_incomplete = self.completion.is_needed(inputs)
         # Defaults come before the layout: they are arguments like the others.
         whole, tree = self.completion.complete(inputs, nesting, owner)
@@ -172,9 +191,9 @@ class Entries:
         inner = self._entry_for(layout, backend, inputs)
         if not (wrapped or is_incomplete or mixes):
             return inner
-        open_leaf = np.asarray if as_arrays else unwrap
+        open_leaf = np.asarray if owner is None else unwrap
 
-        def run_opened(leaves: Sequence[Any], draws: KeySource) -> Any:
+        def run_completed(leaves: Sequence[Any], draws: KeySource) -> Any:
             opened = [open_leaf(leaf) if i in wrapped else leaf for i, leaf in enumerate(leaves)]
             whole = self.completion.complete(opened, nesting, backend)[0]
             if not mixes:
@@ -184,9 +203,9 @@ class Entries:
             with giving(callers_own(optree.tree_unflatten(nesting, leaves), leaves), alike):
                 return inner.run(alike, draws)
 
-        return Entry(run_opened)
+        return Entry(run_completed)
 
-    def _run_apart(self, nesting: Any, leaves: Sequence[Any], draws: KeySource) -> Any:
+    def _run_flattened_anew(self, nesting: Any, leaves: Sequence[Any], draws: KeySource) -> Any:
         args, kwargs = optree.tree_unflatten(nesting, leaves)
         leaves, tree = flatten(args, kwargs)
         return self.find(leaves, tree, None).run(leaves, draws)
@@ -196,7 +215,7 @@ class Entries:
         """Whether it runs as written while no compiler traces."""
         return self.native is True or self.recipe.options.looks_at_values
 
-    def _asks_original(self, leaves: Sequence[Any]) -> bool:
+    def _leaves_numbers_to_original(self, leaves: Sequence[Any]) -> bool:
         # Numbers alone name no framework: the original's library may make its own arrays of them.
         imported = self.recipe.imported
         makes_arrays = imported is not None and imported.makes_arrays_of_numbers
@@ -274,57 +293,43 @@ class Entries:
             return self._native_entry(layout.without_objects(), backend, None, reason)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        entry = self._entry_of(self.decide(EAGER, layout, leaves, backend), layout, backend)
+        decision = self.decide(EAGER, layout, leaves, backend)
+        entry = self._entry_by_decision(decision, layout, backend)
         if not self.captures.facts - {"dtype"}:
             return entry
         layout = layout.without_objects()
-        # One lowering per set of facts; both change together, when more facts are needed.
-        state: tuple[Any, dict[Any, Entry]] = watch(self.captures.facts, layout), {}
-        state[1][state[0](leaves)] = entry
-        reads = any(map(is_in_force, self.captures.facts))
 
-        def find(leaves: Sequence[Any]) -> Entry:
+        def build(leaves: Sequence[Any]) -> Entry:
             filled = layout.with_objects(leaves)
-            return self._captured_or_native(
-                layout,
-                backend,
-                lambda: self._entry_of(
-                    self.decide(EAGER, filled, leaves, backend), layout, backend
-                ),
-            )
 
-        def with_facts(leaves: Sequence[Any], draws: KeySource) -> Any:
-            if reads and backend.compiler.on_call is not None:
-                with backend.compiler.on_call():
+            def capture() -> Entry:
+                decision = self.decide(EAGER, filled, leaves, backend)
+                return self._entry_by_decision(decision, layout, backend)
+
+            return self._captured_or_native(layout, backend, capture)
+
+        table, on_call = EntriesByFacts(self.captures, layout, build), backend.compiler.on_call
+        table.put(leaves, entry)
+        choose = table.choose
+
+        def run_chosen(leaves: Sequence[Any], draws: KeySource) -> Any:
+            if on_call is not None and table.reads_rules:
+                with on_call():
                     return choose(leaves).run(leaves, draws)
             return choose(leaves).run(leaves, draws)
 
-        def choose(leaves: Sequence[Any]) -> Entry:
-            nonlocal state, reads
-            look, known = state
-            entry = known.get(look(leaves))
-            if entry is None:
-                before = self.captures.facts
-                entry = find(leaves)
-                if self.captures.facts != before or len(known) >= MOST_ENTRIES:
-                    # New facts tell more calls apart: the look and the table begin anew.
-                    state = look, known = watch(self.captures.facts, layout), {}
-                    reads = any(map(is_in_force, self.captures.facts))
-                known[look(leaves)] = entry
-            return entry
+        return Entry(run_chosen)
 
-        return Entry(with_facts)
-
-    def _entry_of(self, decision: Decision, layout: Layout, backend: Backend) -> Entry:
+    def _entry_by_decision(self, decision: Decision, layout: Layout, backend: Backend) -> Entry:
         variant = decision.variant
-        if not decision.reason:
-            # `attribute_of` reads this: results on this backend lack these attributes.
-            left_out.update((backend.name, note.name) for note in variant.notes)
-            return self._unless_cast(self._lowered_entry(variant, backend), variant, backend)
-        native = self._native_entry(layout.without_objects(), backend, None, decision.reason)
-        return self._choosing_entry(native, variant, backend)
+        if decision.reason:
+            native = self._native_entry(layout.without_objects(), backend, None, decision.reason)
+            return self._entry_under_transforms(native, variant, backend)
+        # `attribute_of` reads this: results on this backend lack these attributes.
+        left_out.update((backend.name, note.name) for note in variant.notes)
+        return self._with_framework_dtypes(self._lowered_entry(variant, backend), variant, backend)
 
-    def _unless_cast(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
+    def _with_framework_dtypes(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
         if backend.tensors.weak_types is not None and backend.name == self.recipe.dialect():
             plain = variant.graphs.is_rule or variant.graphs.is_random
             return entry if plain else follow_weak(entry, self.recipe, variant, backend)
@@ -337,30 +342,29 @@ class Entries:
             entry, native if way == ORIGINAL else None, self.recipe, layout, backend
         )
 
-    def _choosing_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
+    def _entry_under_transforms(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
         transform, is_random = backend.autodiff.transform, variant.graphs.is_random
         if transform is None and not is_random:
             return native
         lowered: list[Entry] = []
 
-        def choose(leaves: Sequence[Any], draws: KeySource) -> Any:
+        def is_original_under(shown: Any) -> bool:
+            door = TRANSFORMED.showing(shown)
+            return bool(decide(door, self.recipe, variant, backend, self.native).reason)
+
+        def run_chosen(leaves: Sequence[Any], draws: KeySource) -> Any:
             # A call with a key of ours needs the graph: the original cannot draw from that key.
-            # Under a transform the graph runs if what it leaves out does not show there.
             if not (is_random and draws.counter is not None):
                 shown = None if transform is None else transform()
-                if (
-                    shown is None
-                    or decide(
-                        TRANSFORMED.showing(shown), self.recipe, variant, backend, self.native
-                    ).reason
-                ):
+                # Under a transform the graph runs if what it leaves out does not show there.
+                if shown is None or is_original_under(shown):
                     return native.run(leaves, draws)
             # Lowered at the first call that needs it.
             if not lowered:
                 lowered.append(self._lowered_entry(variant, backend))
             return lowered[0].run(leaves, draws)
 
-        return Entry(choose)
+        return Entry(run_chosen)
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
         graphs = variant.graphs
@@ -380,26 +384,13 @@ class Entries:
                 prove(self.recipe, variant, leaves, is_call=True)
 
         if variant.assumed:
-            entry = acting(entry, partial(check_assumptions, subject, variant, backend))
+            entry = checking(entry, partial(check_assumptions, subject, variant, backend))
         if variant.updates:
-            entry = acting(entry, keep_apart)
+            entry = checking(entry, keep_apart)
         forbid = backend.autodiff.forbid_derivative
         if graphs.refused and forbid is not None:
-            entry = self._refusing(entry, variant, forbid)
-        return acting(entry, prove_again) if how_much() == ALL else entry
-
-    def _refusing(
-        self, entry: Entry, variant: Variant, forbid: Callable[[str], Callable[[Any], Any]]
-    ) -> Entry:
-        # Without this, a framework would take these derivatives for zero.
-        refused, rows = variant.graphs.refused, enumerate(variant.layout.leaves)
-        once = {i: forbid(refused[leaf.name]) for i, leaf in rows if leaf.name in refused}
-
-        def refusing(leaves: Sequence[Any], draws: KeySource) -> Any:
-            marked = [once[i](leaf) if i in once else leaf for i, leaf in enumerate(leaves)]
-            return entry.run(marked, draws)
-
-        return Entry(refusing)
+            entry = refusing_derivatives(entry, variant, forbid)
+        return checking(entry, prove_again) if how_much() == ALL else entry
 
     def _native_entry(
         self, layout: Layout, backend: Backend, error: TraceError | None, reason: str | TraceError
@@ -425,15 +416,70 @@ class Entries:
         return Entry(native)
 
 
-def acting(entry: Entry, act: Callable[[Sequence[Any]], None]) -> Entry:
-    """Return an entry that calls `act` on the leaves, then runs."""
+class EntriesByFacts:
+    """Entries of one layout, one for each set of facts about a call's values.
+
+    Attributes:
+        captures: has the facts that are needed; a new capture may need more.
+        reads_rules: whether a rule in force, or another lookup, is among the facts.
+    """
+
+    __slots__ = ("_build", "_layout", "_state", "captures", "reads_rules")
+
+    def __init__(
+        self, captures: Captures, layout: Layout, build: Callable[[Sequence[Any]], Entry]
+    ) -> None:
+        self.captures, self._layout, self._build = captures, layout, build
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        # What reads the facts of a call, and the entries by them: both change together.
+        self._state: tuple[Any, dict[Any, Entry]] = watch(self.captures.facts, self._layout), {}
+        self.reads_rules = any(map(is_in_force, self.captures.facts))
+
+    def put(self, leaves: Sequence[Any], entry: Entry) -> None:
+        read_facts, known = self._state
+        known[read_facts(leaves)] = entry
+
+    def choose(self, leaves: Sequence[Any]) -> Entry:
+        """Return the entry for the facts of a call, built if there is none."""
+        read_facts, known = self._state
+        entry = known.get(read_facts(leaves))
+        if entry is None:
+            before = self.captures.facts
+            entry = self._build(leaves)
+            if self.captures.facts != before or len(known) >= MOST_ENTRIES:
+                self._begin_anew()  # new facts tell more calls apart
+            self.put(leaves, entry)
+        return entry
+
+
+def checking(entry: Entry, check: Callable[[Sequence[Any]], None]) -> Entry:
+    """Return an entry that calls `check` on the leaves, then runs."""
     run = entry.run
 
-    def run_after(leaves: Sequence[Any], draws: KeySource) -> Any:
-        act(leaves)
+    def run_checked(leaves: Sequence[Any], draws: KeySource) -> Any:
+        check(leaves)
         return run(leaves, draws)
 
-    return Entry(run_after)
+    return Entry(run_checked)
+
+
+def refusing_derivatives(
+    entry: Entry, variant: Variant, forbid: Callable[[str], Callable[[Any], Any]]
+) -> Entry:
+    """Return an entry that marks tensors whose derivatives the author refuses.
+
+    Without this, a framework would take these derivatives for zero.
+    """
+    refused, rows = variant.graphs.refused, enumerate(variant.layout.leaves)
+    marks = {i: forbid(refused[leaf.name]) for i, leaf in rows if leaf.name in refused}
+
+    def run_marked(leaves: Sequence[Any], draws: KeySource) -> Any:
+        marked = [marks[i](leaf) if i in marks else leaf for i, leaf in enumerate(leaves)]
+        return entry.run(marked, draws)
+
+    return Entry(run_marked)
 
 
 def kind_of(leaf: Any) -> Any:
@@ -444,82 +490,3 @@ def kind_of(leaf: Any) -> Any:
     if kind in PLAIN:
         return (kind, leaf)
     return None if owner_of(unwrap(leaf)) is None else (kind, leaf.dtype)
-
-
-# --- calls while the framework chooses dtypes by itself: autocast and weak types ------------------
-def follow_casts(
-    entry: Entry,
-    native: Callable[[], Entry] | None,
-    recipe: Recipe,
-    layout: Layout,
-    backend: Backend,
-) -> Entry:
-    """Return an entry that asks at each call whether the framework chooses dtypes now.
-
-    Args:
-        native: makes the entry of the original; None: the graph runs then, too.
-    """
-    casts, run, call = backend.autodiff.casts, entry.run, entry.call
-    assert casts is not None
-    is_on, transform = casts.is_on, backend.autodiff.transform
-    assert transform is not None
-    made: list[Entry] = []
-
-    def run_aside(leaves: Sequence[Any], draws: KeySource) -> Any:
-        shown = transform()
-        # The original cannot draw from our key and may lack forward mode: the graph runs, in its
-        # own dtypes.
-        if native is None or draws.counter is not None or (shown and FORWARD_MODE in shown):
-            with casts.without():
-                return run(leaves, draws)
-        if shown is not None:  # which an original with nothing but a backward does not support
-            return run_as_it_is(recipe, layout, backend, leaves, None)
-        if not made:
-            made.append(native())
-        return made[0].run(leaves, draws)
-
-    def following(leaves: Sequence[Any], draws: KeySource) -> Any:
-        return run_aside(leaves, draws) if is_on() else run(leaves, draws)
-
-    def following_call(leaves: Sequence[Any], draws: KeySource) -> Any:  # one frame fewer
-        return run_aside(leaves, draws) if is_on() else call(*leaves)  # type: ignore[misc]
-
-    return Entry(following if call is None else following_call)
-
-
-def follow_weak(entry: Entry, recipe: Recipe, variant: Variant, backend: Backend) -> Entry:
-    """Return an entry whose results are weakly typed where those of the original are."""
-    layout, weak_types, run = (
-        variant.layout.without_objects(),
-        backend.tensors.weak_types,
-        entry.run,
-    )
-    assert weak_types is not None
-    is_weak, tensors = weak_types.is_weak, layout.indices("tensor")
-    # By the shapes, dtypes and weakness of the tensors; grows with them, and is never emptied.
-    weakness: dict[Any, Sequence[bool]] = {}
-
-    def following(leaves: Sequence[Any], draws: KeySource) -> Any:
-        for i in tensors:
-            if is_weak(leaves[i]):
-                return weakened(leaves, run(leaves, draws))
-        return run(leaves, draws)
-
-    def weakened(leaves: Sequence[Any], outputs: Any) -> Any:
-        inputs = [leaves[i] for i in tensors]
-        key = tuple([(x.shape, x.dtype, is_weak(x)) for x in inputs])
-        if key not in weakness:
-            weakness[key] = weak_types.find(partial(forward, leaves), inputs)
-        flat, tree = optree.tree_flatten(outputs)
-        if len(weakness[key]) != len(flat):  # the original was not understood
-            return outputs
-        pairs = zip(flat, weakness[key], strict=True)
-        return optree.tree_unflatten(tree, [weak_types.weaken(y) if w else y for y, w in pairs])
-
-    def forward(leaves: Sequence[Any], *given: Any) -> list[Any]:
-        every = list(leaves)
-        for i, x in zip(tensors, given, strict=True):
-            every[i] = x
-        return optree.tree_leaves(recipe.run_forward(*layout.rebuild(every)))
-
-    return Entry(following)
