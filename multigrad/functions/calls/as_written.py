@@ -58,23 +58,54 @@ def run_as_it_is(
         if error is not None and any(owner not in (None, backend) for owner in owners):
             raise error
         return outputs
-    indices = tensors_among(layout, leaves)
-    foreign = error if is_foreign(error, recipe, backend) else None
-    # The outputs: "flat" are their leaves, "tree" is their nesting, "positions" says which leaves
-    # are tensors. Written by `run`; read below, and by `pull`, which may run later.
-    seen: dict[str, Any] = {}
+    call = _AttachedCall(recipe, layout, backend, leaves, error)
+    return call.nest(backend.autodiff.attach(call.run, call.tensors, recipe.name))
 
-    def run(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Any, tuple[int, ...]]:
-        filled = replace_at(leaves, indices, tensors)
-        recorded = run_recipe(recipe, backend, *layout.rebuild(filled), error)
-        flat, seen["tree"] = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
-        seen["flat"] = flat
+
+class _AttachedCall:
+    """One call of code as written, to which a backend attaches the gradient.
+
+    The backend calls `run`, at times again, and later the pull that it returned. Outputs are nested
+    as those of the last run.
+
+    Attributes:
+        places: the positions of the tensors among the leaves of the arguments.
+        flat: the leaves of the outputs.
+        tree: the nesting of the outputs.
+        positions: those of the tensors in `flat`.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        layout: Layout,
+        backend: Backend,
+        leaves: Sequence[Any],
+        error: TraceError | None,
+    ) -> None:
+        self.recipe, self.layout, self.backend, self.leaves = recipe, layout, backend, leaves
+        self.error = error
+        self.places = tensors_among(layout, leaves)
+        self.flat: list[Any] = []
+        self.tree: Any = None
+        self.positions: list[int] = []
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(self.leaves[i] for i in self.places)
+
+    def run(self, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any, tuple[int, ...]]:
+        """Return the tensors among the outputs, their pull, and which ones carry no gradient."""
+        recipe, backend, error = self.recipe, self.backend, self.error
+        args, kwargs = self.layout.rebuild(replace_at(self.leaves, self.places, tensors))
+        recorded = run_recipe(recipe, backend, args, kwargs, error)
+        flat, self.tree = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
         positions = [i for i, each in enumerate(flat) if owner_of(each) is not None]
-        seen["positions"] = positions
+        self.flat, self.positions = flat, positions
+        foreign = error if is_foreign(error, recipe, backend) else None
         # The code fell back to its own framework's tensors.
         if foreign is not None and any(owner_of(flat[i]) is not backend for i in positions):
             raise foreign.to_keep()
-        # The places, among the tensors, of those that no gradient flows through.
         undifferentiable = tuple(
             n
             for n, i in enumerate(positions)
@@ -85,24 +116,31 @@ def run_as_it_is(
             upstream: list[Any] = [None] * len(flat)
             for i, cotangent in zip(positions, cotangents, strict=True):
                 upstream[i] = cotangent
-            assert recorded.pull is not None
-            context = {"ctx": ctx} if recorded.takes_ctx else {}
-            returned = recorded.pull(optree.tree_unflatten(seen["tree"], upstream), **context)
-            if lost := lost_variables():
-                warn_lost(recipe, lost, backend)
-            gradients = match_gradients(recipe.name, returned, layout)
-            return tuple(
-                check_native(recipe.name, layout.leaves[i].path, tensor, gradients[i], backend)
-                for i, tensor in zip(indices, tensors, strict=True)
-            )
+            return self._pull(recorded, tensors, upstream, ctx)
 
         return tuple(flat[i] for i in positions), pull, undifferentiable
 
-    outputs = backend.autodiff.attach(run, tuple(leaves[i] for i in indices), recipe.name)
-    flat = list(seen["flat"])
-    for i, output in zip(seen["positions"], outputs, strict=True):
-        flat[i] = output
-    return optree.tree_unflatten(seen["tree"], flat)
+    def _pull(
+        self, recorded: Recorded, tensors: Sequence[Tensor], upstream: list[Any], ctx: Any
+    ) -> tuple[Tensor | None, ...]:
+        assert recorded.pull is not None
+        context = {"ctx": ctx} if recorded.takes_ctx else {}
+        returned = recorded.pull(optree.tree_unflatten(self.tree, upstream), **context)
+        if lost := lost_variables():
+            warn_lost(self.recipe, lost, self.backend)
+        name, leaves = self.recipe.name, self.layout.leaves
+        gradients = match_gradients(name, returned, self.layout)
+        return tuple(
+            check_native(name, leaves[i].path, tensor, gradients[i], self.backend)
+            for i, tensor in zip(self.places, tensors, strict=True)
+        )
+
+    def nest(self, outputs: Sequence[Tensor]) -> Any:
+        """Return the outputs with the tensors that carry gradients in their places."""
+        flat = list(self.flat)
+        for i, output in zip(self.positions, outputs, strict=True):
+            flat[i] = output
+        return optree.tree_unflatten(self.tree, flat)
 
 
 def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:
