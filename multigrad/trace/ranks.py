@@ -1,10 +1,14 @@
 """The debug check MULTIGRAD_CHECK_RANKS: do all ranks of a program apply the same rules?
 
-Each rank notes in lines what `use` puts in force and, in eager code, what is applied. At the end of
-a step it writes its lines to the framework's key-value store and reads those of all ranks; no
-collective of the training is touched. A step ends when the outermost `use` is left, before torch's
-`optimizer.step()`, and after an `apply_to_gradients` outside any `use`. Work of one rank alone
-belongs on another thread than the main one, where nothing is compared.
+Each rank notes in lines what `use` puts in force and, in eager code, what is applied:
+
+    use triangular(width=1.0) <code 41d2>
+    gradients under triangular(width=1.0) <code 41d2> 3 times
+
+At the end of a step it writes its lines to the framework's key-value store and reads those of all
+ranks (`compare`); no collective of the training is touched. A step ends when the outermost `use` is
+left, before torch's `optimizer.step()`, and after an `apply_to_gradients` outside any `use`. Work
+of one rank alone belongs on another thread than the main one, where nothing is compared.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import time
 import types
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backend.compiler_events import is_tracing
 from ..backend.contract import Group
@@ -59,13 +63,22 @@ def read_setting() -> str:
     return "" if word == "0" else word
 
 
-# Read once, at import.
-CHECKED = read_setting()
-_met: list[Group] = []  # the latest group
-# By store, lane and rank: the number of the next comparison, and its lines in order of their first
-# occurrence, with counts; a comparison empties it.
-_steps: dict[Any, tuple[int, Counter[str]]] = {}
-_noting = make_lock()
+CHECKED = read_setting()  # once, at import
+
+
+# --- the lines of a step --------------------------------------------------------------------------
+class Step(NamedTuple):
+    """The number of a rank's next comparison, and the lines for it in order of their first
+    occurrence, with counts.
+    """
+
+    number: int
+    lines: Counter[str]
+
+
+_steps: dict[Any, Step] = {}  # by store, lane and rank
+_latest_group: list[Group] = []  # at most one
+_noting = make_lock()  # around both
 
 
 def find_group() -> Group | None:
@@ -74,31 +87,44 @@ def find_group() -> Group | None:
     return next((group for group in groups if group is not None), None)
 
 
-def step_of(group: Group, *, ends: bool = False) -> tuple[int, Counter[str]]:
-    """Return the number and the lines of the current step; `ends` begins the next one."""
-    if not _met:
-        atexit.register(say_ended)
-    _met[:] = [group]
+def current_step(group: Group, *, ends: bool = False) -> Step:
+    """Return the current step of this rank; `ends` begins the next one."""
+    if not _latest_group:
+        atexit.register(tell_end)
+    _latest_group[:] = [group]
     rank = group.put, group.lane, group.rank
-    number, lines = _steps.setdefault(rank, (0, Counter()))
+    step = _steps.setdefault(rank, Step(0, Counter()))
     if ends:
-        _steps[rank] = number + 1, Counter()
-    return number, lines
+        _steps[rank] = Step(step.number + 1, Counter())
+    return step
 
 
 def note(what: str, *rules: Any) -> None:
     """Note an event in a line, with the rules in force for it."""
     is_ordered = not what.startswith(UNORDERED)
     group = find_group()
-    if group is None and _met and not is_ordered:
-        group = _met[0]
+    if group is None and _latest_group and not is_ordered:
+        group = _latest_group[0]
     if group is None or (CHECKED == RULES and what != "use"):
         return
     line = " ".join([what, *map(describe, rules)])
     with _noting:
-        lines = step_of(group)[1]
+        lines = current_step(group).lines
         if len(lines) < MOST_NOTED:
             lines[line] += 1
+
+
+# --- the comparison -------------------------------------------------------------------------------
+class Report(NamedTuple):
+    """What a rank did in a step: its lines, and the line of the user's code that ended it."""
+
+    lines: list[str]
+    place: str
+
+
+# What is in the store under a rank's key, as JSON: its report; or text in place of one, that says
+# what is wrong, from a rank that failed, has ended, or has waited in vain for others.
+Entry = Report | str
 
 
 def compare(what: str) -> None:
@@ -111,48 +137,43 @@ def compare(what: str) -> None:
     if group is None:
         return
     with _noting:
-        number, counts = step_of(group, ends=True)
+        number, counts = current_step(group, ends=True)
     noted = sorted(counts, key=lambda line: line if line.startswith(UNORDERED) else "")
     lines = [f"{line} {counts[line]} times" if counts[line] > 1 else line for line in noted]
     lines.append(what + (" in a trace" if is_tracing() else ""))
     seconds = float(os.environ.get(TIMEOUT) or group.timeout())
-    wrong = settle(group, number, {"lines": lines, "place": place()}, seconds)
+    wrong = exchange(group, number, Report(lines, place()), seconds)
     if wrong:
         error = GradientError(wrong)
-        error.__dict__["of_ranks"] = True
+        error.__dict__["of_ranks"] = True  # it names the ranks: see `name_rank`
         raise error
 
 
-def settle(group: Group, number: int, said: Any, seconds: float) -> str:
-    """Publish this rank's lines, or the error that ended it, and return what is wrong.
+def exchange(group: Group, number: int, entry: Entry, seconds: float) -> str:
+    """Publish this rank's entry, read those of all ranks, and return what is wrong with them.
 
-    Waits at most so many seconds for the others; "" if nothing is wrong.
+    "" if nothing is wrong, or if the ranks run one after another and others are still to come.
+
+    Args:
+        number: that of the comparison.
+        seconds: waits at most so long for the others.
     """
-    at = f"comparison {number} of {VARIABLE}"
-    if isinstance(said, BaseException):
-        said = f"failed: {type(said).__name__}: {str(said)[:MOST_SHOWN]}"
-    if isinstance(said, str):
-        said = f"rank {group.rank} {said}, before {at}"
     keys = [f"{group.lane}/{number}/{rank}" for rank in range(group.size)]
-    own, until = keys[group.rank], time.monotonic() + (seconds if group.waits else 0.0)
+    own_key = keys[group.rank]
     try:
-        group.put(own, json.dumps(said))
-        while True:
-            words = [json.loads(group.look(key) or "null") for key in keys]
-            is_over = None not in words or any(isinstance(each, str) for each in words)
-            if is_over or time.monotonic() >= until:
-                break
-            time.sleep(PAUSE)
-        if None in words and not group.waits:
+        group.put(own_key, json.dumps(entry))
+        entries = wait_for_entries(group, keys, seconds if group.waits else 0.0)
+        if None in entries and not group.waits:
             return ""  # the last one compares
-        wrong = judge(words, at, seconds)
-        if not is_over:  # publish the verdict, so that a rank that comes too late raises the same
-            group.drop(own)
-            group.put(own, json.dumps(wrong))
-        # Nobody reads these keys again; this rank's last ones, once all have come here.
-        last = [f"{group.lane}/{number - 1}/{group.rank}"] if number and not wrong else []
-        for key in last if group.waits else keys:
-            group.drop(key)
+        wrong = judge(entries, name_of(number), seconds)
+        if not is_decided(entries):  # a rank that comes too late finds this, and raises the same
+            group.drop(own_key)
+            group.put(own_key, json.dumps(wrong))
+        if not group.waits:  # all have been read, by this rank
+            for key in keys:
+                group.drop(key)
+        elif number and not wrong:  # all have come here, so nobody reads the last comparison's keys
+            group.drop(f"{group.lane}/{number - 1}/{group.rank}")
         return wrong
     except Exception as error:  # noqa: BLE001 (each framework has its own)
         return (
@@ -161,27 +182,49 @@ def settle(group: Group, number: int, said: Any, seconds: float) -> str:
         )
 
 
-def judge(words: list[Any], at: str, seconds: float) -> str:
-    """Describe how the reports of the ranks disagree; "" if they agree."""
-    ended = dict.fromkeys(said for said in words if isinstance(said, str))
-    missing = ", ".join(str(rank) for rank, said in enumerate(words) if said is None)
-    if ended:
-        return "; ".join(ended) + (f"; no word yet of rank {missing}" if missing else "")
+def wait_for_entries(group: Group, keys: list[str], seconds: float) -> list[Entry | None]:
+    """Return what is under these keys, None for nothing, once that decides or the time is over."""
+    until = time.monotonic() + seconds
+    while True:
+        read = [json.loads(group.look(key) or "null") for key in keys]
+        entries = [Report(*each) if isinstance(each, list) else each for each in read]
+        if is_decided(entries) or time.monotonic() >= until:
+            return entries
+        time.sleep(PAUSE)
+
+
+def is_decided(entries: list[Entry | None]) -> bool:
+    return None not in entries or any(isinstance(entry, str) for entry in entries)
+
+
+def judge(entries: list[Entry | None], comparison: str, seconds: float) -> str:
+    """Describe how the entries of the ranks disagree; "" if they agree."""
+    missing = ", ".join(str(rank) for rank, entry in enumerate(entries) if entry is None)
+    reports = [entry for entry in entries if isinstance(entry, Report)]
+    told_wrong = dict.fromkeys(entry for entry in entries if isinstance(entry, str))
+    if told_wrong:
+        return "; ".join(told_wrong) + (f"; no word yet of rank {missing}" if missing else "")
     if missing:
         return (
-            f"rank {missing} did not come to {at} within {seconds:g} s. A rank that does not come "
-            "applies no rule, hangs in a collective, or was killed"
+            f"rank {missing} did not come to {comparison} within {seconds:g} s. A rank that does "
+            "not come applies no rule, hangs in a collective, or was killed"
         )
     # The last line of a rank is the event that ended its step, which no other rank has earlier.
-    for row in zip(*(said["lines"] for said in words), strict=False):
+    for row in zip(*(report.lines for report in reports), strict=False):
         if len(set(row)) > 1:
-            groups: dict[str, list[str]] = {}
+            ranks_by_text: dict[str, list[str]] = {}
             for rank, line in enumerate(row):
-                text = f"{line[:MOST_SHOWN]} (at {words[rank]['place']})"
-                groups.setdefault(text, []).append(str(rank))
-            told = "; ".join(f"rank {', '.join(ranks)}: {text}" for text, ranks in groups.items())
-            return f"the ranks apply different rules ({at}): {told}"
+                text = f"{line[:MOST_SHOWN]} (at {reports[rank].place})"
+                ranks_by_text.setdefault(text, []).append(str(rank))
+            differences = "; ".join(
+                f"rank {', '.join(ranks)}: {text}" for text, ranks in ranks_by_text.items()
+            )
+            return f"the ranks apply different rules ({comparison}): {differences}"
     return ""
+
+
+def name_of(comparison: int) -> str:
+    return f"comparison {comparison} of {VARIABLE}"
 
 
 def place() -> str:
@@ -192,6 +235,7 @@ def place() -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
+# --- a rank that fails or ends --------------------------------------------------------------------
 def name_rank(error: BaseException, doing: str = "") -> None:
     """Note on an error the rank that it is on, and under the check tell the other ranks.
 
@@ -200,26 +244,36 @@ def name_rank(error: BaseException, doing: str = "") -> None:
     cause: BaseException | None = error  # TensorFlow recreates errors that leave a tf.function
     while cause is not None and not hasattr(cause, "of_ranks"):
         cause = cause.__cause__ or cause.__context__
+    is_noted = cause is not None
     is_meant = isinstance(error, Exception if CHECKED or doing else MultigradError)
-    group = find_group() if is_meant and cause is None else None
+    group = find_group() if is_meant and not is_noted else None
     if group is None:
         return
     error.__dict__["of_ranks"] = True
     text = f"[rank {group.rank}] of {group.size}{doing and f': {doing}'}"
     # A rank that fails tells the others, which would else wait until the timeout.
     if CHECKED and group.waits:
-        text += "; " + settle(group, step_of(group, ends=True)[0], error, 0.0)
+        number, _ = current_step(group, ends=True)
+        text += "; " + exchange(group, number, describe_end(group, number, error), 0.0)
     if sys.version_info >= (3, 11):
         error.add_note(text)
     else:
         error.args = (f"{error.args[0]}\n{text}" if error.args else text, *error.args[1:])
 
 
-def say_ended() -> None:
+def tell_end() -> None:
     """Tell the other ranks that this process ends, and by which error."""
-    group, error = _met[0], getattr(sys, "last_value", None)
+    group, error = _latest_group[0], getattr(sys, "last_value", None)
     if group.waits:
-        settle(group, step_of(group)[0], error or "has ended", 0.0)
+        number, _ = current_step(group)
+        exchange(group, number, describe_end(group, number, error), 0.0)
+
+
+def describe_end(group: Group, number: int, error: BaseException | None) -> str:
+    """Say that this rank comes to no more comparisons; None: without an error."""
+    failed = f"failed: {type(error).__name__}: {str(error)[:MOST_SHOWN]}"
+    how = "has ended" if error is None else failed
+    return f"rank {group.rank} {how}, before {name_of(number)}"
 
 
 # --- rules in force in words that are equal on every process of a program -------------------------

@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.backend import Group
-from multigrad.trace.ranks import read_setting, settle
+from multigrad.trace.ranks import Report, describe_end, exchange, read_setting
 
 from ..harness.distributed.disagreement import (
     BY_RANK,
@@ -116,7 +116,7 @@ def test_seconds_above_zero_are_taken(monkeypatch: pytest.MonkeyPatch, seconds: 
     assert read_setting() == "rules"
 
 
-def settle_all(said: dict[int, Any], *, late: int = -1, seconds: float = 0.3) -> dict[int, str]:
+def exchange_all(said: dict[int, Any], *, late: int = -1, seconds: float = 0.3) -> dict[int, str]:
     """Return what each of three ranks finds wrong, of which one may come after the time-out."""
     store: dict[str, str] = {}
     found: dict[int, str] = {}
@@ -132,18 +132,21 @@ def settle_all(said: dict[int, Any], *, late: int = -1, seconds: float = 0.3) ->
             drop=store.__delitem__,
             timeout=float,
         )
-        found[rank] = settle(group, 0, said[rank], seconds)
+        entry = said[rank]
+        if isinstance(entry, Exception):
+            entry = describe_end(group, 0, entry)
+        found[rank] = exchange(group, 0, entry, seconds)
 
     on_threads(run, *said)
     return found
 
 
-def step(*lines: str) -> dict[str, Any]:
-    return {"lines": [*lines, "the end of a use"], "place": "train.py:31"}
+def step(*lines: str) -> Report:
+    return Report([*lines, "the end of a use"], "train.py:31")
 
 
 def test_ranks_that_say_the_same_are_named_together() -> None:
-    found = settle_all(
+    found = exchange_all(
         {0: step("use a", "b"), 1: step("use a", "c"), 2: step("use a", "b")}, seconds=60.0
     )
     told = "rank 0, 2: b (at train.py:31); rank 1: c (at train.py:31)"
@@ -152,19 +155,20 @@ def test_ranks_that_say_the_same_are_named_together() -> None:
 
 
 def test_a_rank_that_does_less_is_told_apart_by_its_end() -> None:
-    found = settle_all({0: step("use a", "b"), 1: step("use a"), 2: step("use a", "b")}, seconds=60)
+    said = {0: step("use a", "b"), 1: step("use a"), 2: step("use a", "b")}
+    found = exchange_all(said, seconds=60)
     assert "rank 0, 2: b (at train.py:31); rank 1: the end of a use" in found[1]
 
 
 def test_a_late_rank_raises_what_the_others_raise() -> None:
-    found = settle_all(dict.fromkeys(range(3), step("use a")), late=1)
+    found = exchange_all(dict.fromkeys(range(3), step("use a")), late=1)
     told = "rank 1 did not come to comparison 0 of MULTIGRAD_CHECK_RANKS within 0.3 s"
     assert all(found[rank].startswith(told) for rank in range(3)), found
 
 
 def test_nobody_waits_for_a_rank_that_has_failed() -> None:
     began = time.monotonic()
-    found = settle_all({0: step("use a"), 2: ValueError("no gradient")}, seconds=60.0)
+    found = exchange_all({0: step("use a"), 2: ValueError("no gradient")}, seconds=60.0)
     assert time.monotonic() - began < 30
     assert found[0] == (
         "rank 2 failed: ValueError: no gradient, before comparison 0 of MULTIGRAD_CHECK_RANKS; "
