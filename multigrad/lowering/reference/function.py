@@ -15,44 +15,14 @@ from ...graph import random
 from ...graph.ir.types import T, Type
 from .kernels import MANY
 
+Array = Any
+Convert: TypeAlias = Callable[[Any, Sequence[Array]], Any]
 # NumPy keeps its error state in a context variable: to run in a copy of a context where warnings
 # are off takes 0.1 us, `np.errstate` 0.8. Nothing that emitted code calls reads another variable.
 WARNINGS_OFF = Context()
 WARNINGS_OFF.run(np.seterr, all="ignore")
 copy_context = WARNINGS_OFF.copy
 asarray, generic = np.asarray, np.generic
-
-
-def silent(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Silence floating-point warnings."""
-
-    @functools.wraps(function)
-    def call(*args: Any) -> Any:
-        return copy_context().run(function, *args)
-
-    return call
-
-
-def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Silence floating-point warnings and return an array of the input's dtype."""
-
-    def run(x: Any, *args: Any) -> Any:
-        return np.asarray(function(x, *args), dtype=x.dtype)
-
-    @functools.wraps(function)
-    def call(x: Any, *args: Any) -> Any:
-        return copy_context().run(run, np.asarray(x), *map(as_operand, args))
-
-    return call
-
-
-def as_operand(value: Any) -> Any:
-    """Return NumPy's scalars as arrays without dimensions, and others unchanged."""
-    return asarray(value) if isinstance(value, generic) else value
-
-
-Array = Any
-Convert: TypeAlias = Callable[[Any, Sequence[Array]], Any]
 
 
 class Callables(NamedTuple):
@@ -102,8 +72,9 @@ class ReferenceFunction:
         self._push = functions.push
         prepare = functions.prepare
         self._prepare = nothing if prepare is None else Constants(prepare, emitted).of
-        # Nothing is computed before backward.
+        # Whether nothing is computed before backward.
         self._is_idle = functions.forward is functions.keep is prepare is None
+        # Positions: of inputs whose shape backward takes, and of params that forward reads.
         self._shapes = tuple(emitted.names.inputs.index(name) for name in emitted.residuals.shapes)
         self._read = tuple(emitted.names.params.index(name) for name in emitted.forward_params)
         # A rule's numbers reach its backward alone.
@@ -239,6 +210,34 @@ def as_arrays(types: Sequence[Type | None], given: Sequence[Type | None], single
         return arrays[0] if single else arrays
 
     return convert
+
+
+def silent(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Silence floating-point warnings."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return copy_context().run(function, *args)
+
+    return call
+
+
+def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Silence floating-point warnings and return an array of the input's dtype."""
+
+    def run(x: Any, *args: Any) -> Any:
+        return np.asarray(function(x, *args), dtype=x.dtype)
+
+    @functools.wraps(function)
+    def call(x: Any, *args: Any) -> Any:
+        return copy_context().run(run, np.asarray(x), *map(as_operand, args))
+
+    return call
+
+
+def as_operand(value: Any) -> Any:
+    """Return NumPy's scalars as arrays without dimensions, and others unchanged."""
+    return asarray(value) if isinstance(value, generic) else value
 
 
 # Immutable numbers: a tuple of them may be remembered as it is.
