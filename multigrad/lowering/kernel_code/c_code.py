@@ -6,15 +6,14 @@ summed by a fixed number of lanes, and their sums in pairs; in double, whatever 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Sequence
-
 from ...graph import ops
 from ...graph.ir.op import Op
-from .kernels import COMPUTED, INFIX, SAME, KernelTensor, Language, Parts, check_dtype, indented
-from .passes import COLUMN, FULL, ONE, ROW, Loop, LoopStep, Total
+from ...graph.support.params import COLUMN, FULL, ONE, ROW
+from .c_loops import in_stages, named
+from .kernels import INFIX, SAME, KernelTensor, Language, Parts, indented
+from .passes import Loop, LoopStep, Total
 
-# The C function that reduces a chunk; macros with its name join two numbers.
+# The C functions that reduce a chunk, of `c_preamble.py`.
 REDUCTIONS = {
     ops.SUM: "sum", ops.SUM_TO: "sum", ops.MEAN: "sum", ops.VAR: "squares", ops.STD: "squares",
     ops.MAX: "largest", ops.MIN: "smallest",
@@ -26,51 +25,6 @@ FINISHED = {
     ops.VAR: "{0} / fmax({1} - {2!r}, 0.0)",
     ops.STD: "sqrt({0} / fmax({1} - {2!r}, 0.0))",
 }
-TOTALS = """
-#define JOIN_sum(a, b) ((a) + (b))
-#define JOIN_squares JOIN_sum
-#define JOIN_largest(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
-#define JOIN_smallest(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
-#define ADD_sum JOIN_sum
-#define ADD_squares(a, b) ((a) + (b) * (b))
-#define ADD_largest JOIN_largest
-#define ADD_smallest JOIN_smallest
-#define FIRST_sum 0
-#define FIRST_squares 0
-#define FIRST_largest -INFINITY
-#define FIRST_smallest INFINITY
-#define REDUCTION(name) \\
-    static double name##_in_pairs(double *x, int64_t n) { \\
-        for (int64_t half; n > 1; n = half) { \\
-            half = (n + 1) / 2; \\
-            for (int64_t i = half; i < n; i++) x[i - half] = JOIN_##name(x[i - half], x[i]); \\
-        } \\
-        return x[0]; \\
-    } \\
-    static double name(const R *x, int64_t n) { \\
-        double lanes[LANES]; \\
-        int64_t i = 0; \\
-        for (int l = 0; l < LANES; l++) lanes[l] = FIRST_##name; \\
-        for (; i + LANES <= n; i += LANES) \\
-            for (int l = 0; l < LANES; l++) lanes[l] = ADD_##name(lanes[l], (double)x[i + l]); \\
-        for (int half = LANES / 2; half; half /= 2) \\
-            for (int l = 0; l < half; l++) lanes[l] = JOIN_##name(lanes[l], lanes[l + half]); \\
-        double rest = FIRST_##name; \\
-        for (; i < n; i++) rest = ADD_##name(rest, (double)x[i]); \\
-        return JOIN_##name(lanes[0], rest); \\
-    }
-REDUCTION(sum)
-REDUCTION(squares)
-REDUCTION(largest)
-REDUCTION(smallest)
-
-static void sum_rows(double *x, int64_t n, int64_t columns) {
-    for (int64_t half; n > 1; n = half) {
-        half = (n + 1) / 2;
-        for (int64_t i = half * columns; i < n * columns; i++) x[i - half * columns] += x[i];
-    }
-}
-"""
 # The index of an element in memory, by the kind of a layout.
 PLACES = {FULL: "first + i", ROW: "row", COLUMN: "start + i", ONE: "0"}
 
@@ -281,86 +235,8 @@ def kind_of(place: KernelTensor) -> str:
     return "uint8_t" if place.is_mask else "S"
 
 
-# --- loops over a chunk ---------------------------------------------------------------------------
-LINE = re.compile(r"const (int|R) (v\d+) = (.*);")
-WHOLE = re.compile(r"WHOLE\((\w+), (\w+)((?:, \w+)*)\)")
-VALUE = re.compile(r"\bv\d+\b")
-
-
-def named(line: str) -> tuple[str, str, str]:
-    # The kind, the name and the expression that the line gives a name.
-    found = LINE.fullmatch(line)
-    assert found is not None
-    return found[1], found[2], found[3]
-
-
-def in_stages(
-    load: Sequence[str], lines: Iterable[str], store: Iterable[str], reduced: Collection[str] = ()
-) -> list[str]:
-    """Return the loops of lines that run for each element.
-
-    Args:
-        load: gives names to inputs, which each loop reads again.
-        lines: each names an expression of names before it.
-        store: write results.
-        reduced: names of which the whole chunk is read after the loops: v7 at w7.
-    """
-    computed: dict[str, int] = {}  # in which loop
-    known: dict[str, int] = {}  # from which loop on
-    kinds: dict[str, str] = {}
-    kept: set[str] = {*reduced}
-    loops: list[list[str]] = [[]]
-    calls: list[list[str]] = [[]]
-    text: list[str] = []
-
-    def place(line: str) -> int:
-        # The first loop in which all is known that the line reads.
-        read = [each for each in VALUE.findall(line) if each in known]
-        stage = max((known[each] for each in read), default=0)
-        kept.update([each for each in read if computed[each] < stage])
-        return stage
-
-    for line in lines:
-        kind, name, expression = named(line)
-        kinds[name] = kind
-        stage = computed[name] = known[name] = place(expression)
-        whole = WHOLE.fullmatch(expression)
-        if whole is None:
-            loops[stage].append(line)
-            continue
-        # A call for the whole chunk ends a loop; its results are known from the next loop on.
-        known[name] += 1
-        kept.add(name)
-        loops[stage].append(f"const R {name} = {whole[2]};")
-        others = f"e{name[1:]}"
-        for other in VALUE.findall(whole[3]):
-            text.append(f"R {others}[CHUNK];")
-            loops[stage].append(f"{others}[i] = {other};")
-        calls[stage].append(f"{whole[1]}(w{name[1:]}, m{VALUE.sub(others, whole[3])});")
-        if known[name] == len(loops):
-            loops.append([])
-            calls.append([])
-    for line in store:
-        loops[place(line)].append(line)
-    text += [
-        f"{'uint8_t' if kinds[name] == 'int' else 'R'} w{name[1:]}[CHUNK];"
-        for name in sorted(kept, key=lambda each: int(each[1:]))
-    ]
-    for stage, (loop, after) in enumerate(zip(loops, calls, strict=True)):
-        earlier = [each for each in kinds if each in kept and computed[each] < stage]
-        memory = [f"const {kinds[each]} {each} = w{each[1:]}[i];" for each in earlier]
-        own = [each for each in kinds if each in kept and computed[each] == stage]
-        keep = [f"w{each[1:]}[i] = {each};" for each in own]
-        inside = [f"    {line}" for line in (*load, *memory, *loop, *keep)]
-        text += ["for (int64_t i = 0; i < m; i++) {", *inside, "}", *after]
-    return text
-
-
 # Nobody reads C's floating-point exceptions; and threads, which macOS's clang lacks.
 FLAGS = ("-fno-trapping-math", "-fopenmp")
-# By dtype: its type in memory, and the type in which it is computed.
-STORED = {"float32": "float", "float64": "double", "bfloat16": "uint16_t", "float16": "_Float16"}
-TYPES = {"float32": "float", "float64": "double"}
 ROWS: dict[Op, str] = {
     **INFIX,
     **SAME,
@@ -395,86 +271,6 @@ ROWS: dict[Op, str] = {
     ops.LEAKY_RELU: "{0} > 0 ? {0} : {0} * (R){slope}",
 }
 BY_NUMBER = {ops.MAXIMUM: "{0} < {1} ? {1} : {0}", ops.MINIMUM: "{0} > {1} ? {1} : {0}"}
-
-BEGIN = """\
-#define _DEFAULT_SOURCE
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#define CHUNK 1024
-#define LARGE (4 << 20)
-#define CLIP(x, low, high) ((x) < (low) ? MIN(low, high) : MIN(x, high))
-#define MIN(x, high) ((x) > (high) ? (high) : (x))
-#define LANES 16
-
-// New memory comes in pages; to fetch 4 KB at a time takes longer than to compute what they hold.
-static void ask_for_large_pages(void *memory, size_t bytes) {
-#ifdef MADV_HUGEPAGE
-    const uintptr_t first = ((uintptr_t)memory + 4095) & ~(uintptr_t)4095;
-    if (bytes >= LARGE) madvise((void *)first, bytes - (first - (uintptr_t)memory), MADV_HUGEPAGE);
-#endif
-}
-
-static inline void unpack(uint8_t *restrict mask, const uint8_t *restrict bits, int64_t n) {
-    for (int64_t i = 0; 8 * i < n; i++) {
-        uint64_t spread = (bits[i] * 0x0101010101010101u) & 0x0102040810204080u;
-        spread = ((spread + 0x7f7f7f7f7f7f7f7fu) >> 7) & 0x0101010101010101u;
-        memcpy(mask + 8 * i, &spread, 8);
-    }
-}
-
-static inline void pack(uint8_t *restrict bits, const uint8_t *restrict mask, int64_t n) {
-    for (int64_t i = 0; 8 * i < n; i++) {
-        uint64_t bytes;
-        memcpy(&bytes, mask + 8 * i, 8);
-        bits[i] = (bytes * 0x8040201008040201u) >> 56;
-    }
-}
-"""
-WIDTHS = {"float": "f", "double": ""}
-FUNCTIONS = "fabs sqrt floor ceil trunc rint copysign fma fmod exp pow"
-AS_IT_IS = """
-static inline R load(S x) { return x; }
-static inline S store(R x) { return x; }
-"""
-BFLOAT16 = """
-static inline R load(S x) {
-    uint32_t bits = (uint32_t)x << 16;
-    R value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-static inline S store(R x) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-}
-"""
-# With the sign of the divisor; that of C's fmod is the dividend's.
-REMAINDER = """
-static inline R remainder_of(R x, R divisor) {
-    const R found = FMOD(x, divisor);
-    return found != 0 && (divisor < 0) != (found < 0) ? found + divisor : found;
-}
-"""
-
-
-def begin(dtype: str) -> str:
-    """Return the beginning of a file of kernels for a dtype.
-
-    Raises:
-        CannotFuseError: there are none.
-    """
-    check_dtype(dtype)
-    computed = TYPES[COMPUTED[dtype]]
-    suffix = WIDTHS[computed]
-    macros = [f"#define {word.upper()} {word}{suffix}\n" for word in FUNCTIONS.split()]
-    types = f"typedef {computed} R;\ntypedef {STORED[dtype]} S;\n"
-    stores = BFLOAT16 if dtype == "bfloat16" else AS_IT_IS
-    return "".join((BEGIN, *macros, types, REMAINDER, TOTALS, stores))
-
 
 C = Language(
     ROWS,

@@ -1,9 +1,13 @@
 """Graphs as kernels: one function over the elements for all that a graph computes of them.
 
-Whatever the language. They are for ops with the same bits wherever they run (IEEE 754 arithmetic,
-comparisons, choices), so that a kernel does what the ops do one by one, without memory in between,
-and for reductions, which are at least as exact. 16-bit floats are computed in float32 and rounded
-once. A mask that forward keeps for backward is packed to bits.
+    Graph ─► Layouts ─► Arrangement ─► Parts ────► Kernel
+             shapes     which line     tensors,    the source, by the
+                        in which loop  loops       template of a `Language`
+
+Kernels are for ops with the same bits wherever they run (IEEE 754 arithmetic, comparisons,
+choices), so that a kernel does what the ops do one by one, without memory in between, and for
+reductions, which are at least as exact. 16-bit floats are computed in float32 and rounded once. A
+mask that forward keeps for backward is packed to bits.
 """
 
 from __future__ import annotations
@@ -20,21 +24,10 @@ from ...graph.ir.op import Op
 from ...graph.ir.types import BOOL, T
 from ...graph.passes.simplify import on_numbers, rebuild
 from ...graph.support.class_bases import dataclass
-from ...graph.support.params import CannotFuseError
-from .passes import (
-    COLUMN,
-    FULL,
-    ONE,
-    REDUCTIONS,
-    ROW,
-    SIZES,
-    WHOLE,
-    Arrangement,
-    KernelLayout,
-    Layouts,
-    Loop,
-    in_sums,
-)
+from ...graph.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, KernelLayout
+from .layouts import SIZES, Layouts
+from .passes import Arrangement, Loop
+from .reductions import REDUCTIONS, in_sums
 
 # By dtype: the dtype in which a kernel computes.
 COMPUTED = {
@@ -83,7 +76,7 @@ class Language:
         line, mask_line: the statement that names an expression.
         to_number: a mask as a number.
         rounded: a number rounded to the dtype, where that is of 16 bits.
-        reductions: those of `passes.REDUCTIONS` that it has.
+        reductions: those of `reductions.REDUCTIONS` that it has.
     """
 
     rows: Mapping[Op, str]
@@ -98,10 +91,14 @@ class Language:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """The content of a kernel: `loops` compute the results.
+    """The content of a kernel: `loops` compute the results from the inputs and from numbers.
 
-    From the inputs, and from numbers s0, s1, ..., which are also c0, c1, ... rounded to the dtype,
-    for comparisons, and d0, d1, ... in double, for exponents.
+    The numbers are s0, s1, ...; also c0, c1, ..., rounded to the dtype, for comparisons, and d0,
+    d1, ..., in double, for exponents.
+
+    Attributes:
+        dtype: that of the tensors in memory.
+        numbers: how many there are.
     """
 
     name: str

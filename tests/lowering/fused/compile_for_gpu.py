@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 import multigrad as xg
-from multigrad.lowering.kernel_code.passes import WHOLE, KernelLayout
+from multigrad.graph.support.params import WHOLE, KernelLayout
 from multigrad_torch.attach.fusing import fused, triton_kernels
 
 launched = []

@@ -21,7 +21,8 @@ from multigrad.backend.fast import FastKernels
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.support.c_libraries import CLibrary
-from multigrad.lowering.kernel_code.c_code import FLAGS, C, begin
+from multigrad.lowering.kernel_code.c_code import FLAGS, C
+from multigrad.lowering.kernel_code.c_preamble import begin
 from multigrad.lowering.kernel_code.kernels import Kernel, Language
 
 from ...kernels import fast

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.graph.support.params import CannotFuseError
-from multigrad.lowering.kernel_code.passes import COLUMN, FULL, WHOLE, KernelLayout
+from multigrad.graph.support.params import COLUMN, FULL, WHOLE, CannotFuseError, KernelLayout
 
 from ...state import eager_of
 from . import c_kernels

@@ -21,10 +21,10 @@ from multigrad.graph.ir.graph import Node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.results import elementwise
 from multigrad.graph.support.c_libraries import VARIABLE, NoLibraryError, read_setting
+from multigrad.graph.support.params import COLUMN, ONE
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.kernel_code import triton_code
 from multigrad.lowering.kernel_code.kernels import COMPUTED, Kernel, KernelTensor, Language, Parts
-from multigrad.lowering.kernel_code.passes import COLUMN, ONE
 from multigrad.lowering.kernel_code.triton_code import (
     COLUMNS,
     MOST,
