@@ -1,8 +1,14 @@
 """Compiled C code: built by the system's compiler, kept by content, and optional.
 
 A program neither needs nor waits for the compiler: until a library is ready, and where none can be,
-plain code gives the same bits. `MULTIGRAD_NATIVE=off` starts no compiler and loads nothing; `on`
-compiles at the first use, and warns with the reason if that fails.
+plain code gives the same bits. So `get(work)` returns the functions or None, and goes through
+
+    first call                      looks for a file that an earlier process kept (`find`)
+    `work` adds up to `pays_from`   a thread compiles (`make`), while calls still return None
+    settled                         `bound` holds the functions, or `reason` why there are none
+
+and `load()` does all at once, or raises. `MULTIGRAD_NATIVE=off` starts no compiler and loads
+nothing; `on` compiles at the first use, and warns with the reason if that fails.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ from .locks import in_child, make_lock
 
 VARIABLE = "MULTIGRAD_NATIVE"
 MOST_KEPT = 128  # libraries of one name
-PATIENCE = 120.0  # seconds that a compiler may take
+MOST_SECONDS = 120.0  # that a compiler may take
 PROCESSORS = ("x86_64", "amd64", "aarch64", "arm64")
 # No option lets the compiler change a result: no fused multiply-add, no other order of sums.
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno")
@@ -52,6 +58,12 @@ class CLibrary(Generic[Bound]):
     Attributes:
         bound: the library's functions, once they are ready.
         reason: why there are none and will be none.
+        is_settled: whether one of the two is known; then nothing changes any more.
+        work: how much work plain code has done since.
+        is_looked_for: whether a kept file was looked for.
+        thread: the thread that compiles or has compiled.
+        process: the compiler that runs or ran.
+        is_stopping: whether the program ends, so that no compiler may run on.
     """
 
     def __init__(
@@ -77,14 +89,16 @@ class CLibrary(Generic[Bound]):
         self.setting, self.flags = setting, flags
         self.bound: Bound | None = None
         self.reason = ""
-        # Guards `work`, `is_looked_for` and the start of `thread`; `is_settled` is set last, and is
-        # read without it.
+        # Guards `work`, `is_looked_for` and the start of `thread`. `is_settled` is read without it,
+        # so it is set after `bound` and `reason`.
         self.lock = make_lock()
         self.work = 0
         self.is_settled = self.is_looked_for = False
         self.thread: threading.Thread | None = None
         self.process: Any = None
         self.is_stopping = False
+
+    # --- what callers ask -------------------------------------------------------------------------
 
     def load(self) -> Bound:
         """Return the functions, compiled now if no earlier process kept them.
@@ -102,9 +116,12 @@ class CLibrary(Generic[Bound]):
     def get(self, work: int) -> Bound | None:
         """Return the functions, or None where plain code must do this much work."""
         # The path of every call: one attribute, no lock.
-        return self.bound if self.is_settled else self.look(work)
+        return self.bound if self.is_settled else self.advance(work)
 
-    def look(self, work: int) -> Bound | None:
+    # --- the states until it is settled -----------------------------------------------------------
+
+    def advance(self, work: int) -> Bound | None:
+        """Count the work; look for the library, or start to compile it, when it is time."""
         with self.lock:
             if self.is_settled or self.thread is not None:
                 return self.bound
@@ -129,6 +146,7 @@ class CLibrary(Generic[Bound]):
             return self.bound
 
     def attempt(self, step: Callable[[], Bound | None]) -> None:
+        """Settle by the functions that `find` or `make` returns, or by the reason of its error."""
         try:
             bound = step()
         except Exception as error:  # noqa: BLE001 - whatever happens, plain code is there
@@ -138,6 +156,7 @@ class CLibrary(Generic[Bound]):
                 self.settle("", bound)
 
     def settle(self, reason: str, bound: Bound | None = None) -> Bound | None:
+        """Set the outcome, for good, and return the functions; warn where they were asked for."""
         self.bound, self.reason = bound, reason
         self.is_settled = True
         if bound is None and self.setting == "on":
@@ -145,8 +164,10 @@ class CLibrary(Generic[Bound]):
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         return bound
 
+    # --- files and the compiler -------------------------------------------------------------------
+
     def find(self) -> Bound | None:
-        """Load the library that an earlier process kept; a damaged one is removed."""
+        """Load the library that an earlier process kept, if any; a damaged one is removed."""
         source, commands = self.write(), self.commands()
         try:
             folder = open_folder(LIBRARIES)
@@ -167,10 +188,11 @@ class CLibrary(Generic[Bound]):
         return None
 
     def commands(self) -> list[list[str]]:
-        # All flags first, then without the last ones.
+        """Return the compiler's commands to try: with all flags, then without the last ones."""
         return [find_command(self.flags[:count]) for count in range(len(self.flags), -1, -1)]
 
     def make(self) -> Bound:
+        """Compile the library, keep it for later processes if possible, and load it."""
         source = self.write()
         with tempfile.TemporaryDirectory(prefix="multigrad-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / f"{self.name}.so"
@@ -184,6 +206,7 @@ class CLibrary(Generic[Bound]):
             return self.bind(ctypes.CDLL(str(kept or path)))
 
     def compile_to(self, path: Path, source: str) -> list[str]:
+        """Compile to a file by the first command that works, and return that command."""
         *first, last = self.commands()
         for command in first:
             with suppress(FailedError):
@@ -193,6 +216,7 @@ class CLibrary(Generic[Bound]):
         return last
 
     def compile(self, source: str, command: list[str]) -> None:
+        """Run one command; raise NoLibraryError if it fails or takes too long."""
         import subprocess
 
         pipe = subprocess.PIPE
@@ -201,11 +225,11 @@ class CLibrary(Generic[Bound]):
             # `stop` may have run before there was a process to kill.
             if self.is_stopping:
                 self.process.kill()
-            said = self.process.communicate(source.encode(), PATIENCE)[1]
+            said = self.process.communicate(source.encode(), MOST_SECONDS)[1]
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
-            raise NoLibraryError(f"{command[0]} took more than {PATIENCE:.0f} s") from None
+            raise NoLibraryError(f"{command[0]} took more than {MOST_SECONDS:.0f} s") from None
         if self.process.returncode:
             first = said.decode(errors="replace").strip().partition("\n")[0]
             raise FailedError(f"{shlex.join(command)} failed: {first}")
@@ -226,6 +250,8 @@ class CLibrary(Generic[Bound]):
         """Return the start of a file name, made of the source, the compiler and the machine."""
         parts = (source, *command, describe_compiler(command[0]), describe_processor())
         return f"{self.name}-{digest(chr(0).join(parts).encode())}"
+
+    # --- the end of the program, and forks --------------------------------------------------------
 
     def wait(self) -> None:
         if self.thread is not None:
