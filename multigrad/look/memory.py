@@ -1,10 +1,16 @@
-"""`xg.memory`: the bytes that are kept for backward, by residual and by layer of a model."""
+"""`xg.memory`: the bytes that are kept for backward, by residual and by layer of a model.
+
+A model's framework tells what its layers keep, in rows that become `Residual`s. Of all else the bytes
+follow from graphs: the object becomes a Function (`_function_of`), which is captured on a zero that
+is broadcast to the shapes (`_variant_of`); each residual of its cut is a node of a graph, whose
+shape follows from those of the inputs (`_residuals_of`).
+"""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
@@ -135,27 +141,33 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
         raise RuleValueError(f"xg.memory got {len(shapes)} shapes and {len(dtypes)} dtypes")
     names = [_read_dtype(each) for each in dtypes]
     keras = sys.modules.get("keras")
-    is_layer = keras is not None and isinstance(obj, keras.Layer)
-    if is_layer and getattr(obj, "_activation", None) is None:
-        # Imported by name, as `look` may not depend on the package of Keras.
-        of_keras = import_module("multigrad.keras.models.layer_kinds")
-        name, rows = of_keras.kept_by_layers(obj, shapes, names)
-        return Memory(type(obj).__name__, name, tuple([Residual(**row) for row in rows]))
-    for backend in in_use():
-        if is_model_of(backend, obj) and getattr(obj, "_activation", None) is None:
-            if backend.models.kept is None:
-                raise RuleTypeError(
-                    f"backend {backend.name!r} does not tell what layers of a model keep: ask "
-                    "about its activations and Functions"
-                )
-            rows = backend.models.kept(obj, shapes, names)
-            return Memory(type(obj).__name__, backend.name, tuple([Residual(**r) for r in rows]))
+    # A module or layer of ours is not read as a model: it stands for its activation.
+    if getattr(obj, "_activation", None) is None:
+        if keras is not None and isinstance(obj, keras.Layer):
+            # Imported by name, as `look` may not depend on the package of Keras.
+            layer_kinds = import_module("multigrad.keras.models.layer_kinds")
+            name, rows = layer_kinds.kept_by_layers(obj, shapes, names)
+            return _memory_of_model(obj, name, rows)
+        for backend in in_use():
+            if is_model_of(backend, obj):
+                if backend.models.kept is None:
+                    raise RuleTypeError(
+                        f"backend {backend.name!r} does not tell what layers of a model keep: ask "
+                        "about its activations and Functions"
+                    )
+                rows = backend.models.kept(obj, shapes, names)
+                return _memory_of_model(obj, backend.name, rows)
     subject = subject_of(obj)
     backend = _backend_for(subject, dtypes)
-    variant = _variant_of(obj, subject, shapes, names, backend)
-    return Memory(subject.name, backend.name, _of_graphs(variant, backend, shapes, names))
+    variant = _variant_of(obj, subject, shapes, names)
+    return Memory(subject.name, backend.name, _residuals_of(variant, backend, shapes, names))
 
 
+def _memory_of_model(model: Any, backend: str, rows: Sequence[Mapping[str, Any]]) -> Memory:
+    return Memory(type(model).__name__, backend, tuple([Residual(**row) for row in rows]))
+
+
+# --- arguments ------------------------------------------------------------------------------------
 def _read_shapes(shape: Any) -> list[Shape]:
     several = list(shape) if isinstance(shape, list) else [shape]
     # A list of ints is one shape, a list of tuples several.
@@ -182,8 +194,9 @@ def _read_dtype(dtype: Any) -> str:
 
 
 def _backend_for(subject: Subject, dtypes: Sequence[Any]) -> Backend:
+    """Return the backend of the dtypes, else that of the Function, else the first in use."""
     function = subject.function
-    own = "" if function is None else function.recipe.dialect()
+    dialect = "" if function is None else function.recipe.dialect()
     known = {backend.name: backend for backend in in_use()}
     # A framework's dtype object names it; a string could be of any.
     for dtype in dtypes:
@@ -192,20 +205,27 @@ def _backend_for(subject: Subject, dtypes: Sequence[Any]) -> Backend:
         for name in (root, of_class):
             if name in known and name != "numpy" and not isinstance(dtype, str):
                 return known[name]
-    if own in known or own:
-        return known.get(own) or load_backend(own)
+    if dialect:
+        return known.get(dialect) or load_backend(dialect)
     others = [backend for name, backend in known.items() if name != "numpy"]
     return others[0] if others else load_backend("numpy")
 
 
+# --- graphs ---------------------------------------------------------------------------------------
 def _variant_of(
-    obj: Any, subject: Subject, shapes: Sequence[Shape], names: Sequence[str], backend: Backend
+    obj: Any, subject: Subject, shapes: Sequence[Shape], dtypes: Sequence[str]
 ) -> Variant:
+    """Return the object's captured form for tensors of these shapes and dtypes.
+
+    Raises:
+        RuleValueError: it takes other arguments.
+        TraceError: it has no graph.
+    """
     function = subject.function
     args: list[Any] = [
         # One zero, broadcast: the shape costs no memory.
         np.broadcast_to(np.zeros((), as_numpy_dtype(name)), shape)
-        for shape, name in zip(shapes, names, strict=True)
+        for shape, name in zip(shapes, dtypes, strict=True)
     ]
     if function is None:
         if len(shapes) != 1:
@@ -240,14 +260,14 @@ def _check_count(function: Function, args: Sequence[Any]) -> None:
 
 
 def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
-    inner: Any = getattr(obj, "_activation", obj)
-    if not isinstance(inner, Activation):
-        inner = Activation("Linear", inner)
-    in_force = inner.in_force()
+    """Return a rule or activation as a Function, and the values of its run-time params."""
+    activation: Any = getattr(obj, "_activation", obj)
+    if not isinstance(activation, Activation):
+        activation = Activation("Linear", activation)
+    in_force, forward = activation.in_force(), activation.forward
     if in_force is None:
-        forward = inner.forward
-        own = forward.function if isinstance(forward, ForwardOfCode) else put_under(None, forward)
-        return own, ()
+        is_code = isinstance(forward, ForwardOfCode)
+        return (forward.function if is_code else put_under(None, forward)), ()
     specialization = in_force.specialization
     # Native code may read its whole input, so that no cut is known.
     if specialization.rule.native is True:
@@ -255,53 +275,64 @@ def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
             f"rule {specialization.rule.name!r} runs as it is (native=True), so it may read its "
             "whole input, which is kept"
         )
-    return put_under(specialization, inner.forward), tuple(in_force.values)
+    return put_under(specialization, forward), tuple(in_force.values)
 
 
-def _of_graphs(
-    variant: Variant, backend: Backend, shapes: Sequence[Shape], names: Sequence[str]
+def _residuals_of(
+    variant: Variant, backend: Backend, shapes: Sequence[Shape], dtypes: Sequence[str]
 ) -> tuple[Residual, ...]:
+    """Return what a backend keeps of a captured form, for tensors of these shapes and dtypes."""
     graphs = variant.graphs.without_calls()
-    packs = backend.kernels.bits is not None
-    cut = graphs.cut(backend.autodiff.keeps_float_derivatives, packs=packs)
-    tensors = [leaf for leaf in variant.layout.leaves if leaf.kind == "tensor"]
-    given = dict(zip([leaf.name for leaf in tensors], shapes, strict=False))
-    floats = [name for name in names if name in FLOATS]
-    own = dict(zip([leaf.name for leaf in tensors], names, strict=False))
-    sizes = _shapes_under(graphs, given)
-    results = dict(zip(graphs.outputs, graphs.forward.outputs, strict=True))
-    computed = dict(zip(cut.computed, cut.keep.outputs, strict=True))
+    tensors = [leaf.name for leaf in variant.layout.leaves if leaf.kind == "tensor"]
+    input_shapes = dict(zip(tensors, shapes, strict=False))
+    input_dtypes = dict(zip(tensors, dtypes, strict=False))
+    # The dtype of values for which the graph says T, "that of the input".
+    float_dtype = next((dtype for dtype in dtypes if dtype in FLOATS), None)
+    shape_of = _shapes_under(graphs, input_shapes)
+    cuts = _cuts_of(graphs, backend)
+    nodes: dict[str, Node] = {}
+    for cut in cuts:
+        nodes.update(zip(cut.computed, cut.keep.outputs, strict=True))
+    nodes.update(zip(graphs.outputs, graphs.forward.outputs, strict=True))
+    cut_of = {name: cut for cut in reversed(cuts) for name in cut.residuals}
     residuals = []
-    kept = dict.fromkeys(cut.residuals, cut)
-    # A backend that joins loops keeps what the joined loop needs as well.
-    besides = graphs.cut_with_costly(backend.autodiff.keeps_float_derivatives)
-    if besides is not None and backend.autodiff.joins_loops:
-        kept = {**dict.fromkeys(besides.residuals, besides), **kept}
-        computed |= dict(zip(besides.computed, besides.keep.outputs, strict=True))
-    for name, cut in kept.items():
-        type_ = cut.type(name)
-        dtype = own.get(name) or (floats[0] if type_.dtype == T and floats else type_.dtype)
-        node = results.get(name) or computed.get(name)
-        # Bits: eight bools in a byte, rounded up.
+    for name, cut in cut_of.items():
+        declared = cut.type(name).dtype
+        dtype = input_dtypes.get(name) or (float_dtype if declared == T else None) or declared
+        node = nodes.get(name)
         if node is not None and node.op is PACK:
-            shape = (-(-math.prod(sizes(node.operands[0])) // 8),)
+            # Bits: eight bools in a byte, rounded up.
+            shape = (-(-math.prod(shape_of(node.operands[0])) // 8),)
         else:
-            shape = given[name] if name in given or node is None else sizes(node)
+            shape = input_shapes[name] if name in input_shapes or node is None else shape_of(node)
         # Only shape and dtype are noted for these, which costs nothing.
-        noted = name in cut.likes and backend.autodiff.notes_shapes
-        size = 0 if noted else math.prod(shape) * BYTES.get(dtype, 4)
+        is_noted = name in cut.likes and backend.autodiff.notes_shapes
+        size = 0 if is_noted else math.prod(shape) * BYTES.get(dtype, 4)
         what = _what(name, graphs, cut)
         residuals.append(Residual(name, what, shape=shape, dtype=dtype, bytes=size))
     return tuple(residuals)
 
 
-def _shapes_under(graphs: FunctionGraph, given: Mapping[str, Shape]) -> Any:
+def _cuts_of(graphs: FunctionGraph, backend: Backend) -> list[ResidualCut]:
+    """Return the cut by which a backend keeps residuals; after it the one that adds some more, if a
+    backend that joins loops keeps what the joined loop needs as well.
+    """
+    keeps_floats = backend.autodiff.keeps_float_derivatives
+    cut = graphs.cut(keeps_floats, packs=backend.kernels.bits is not None)
+    costly = graphs.cut_with_costly(keeps_floats) if backend.autodiff.joins_loops else None
+    return [cut] if costly is None else [cut, costly]
+
+
+def _shapes_under(
+    graphs: FunctionGraph, input_shapes: Mapping[str, Shape]
+) -> Callable[[Node], Shape]:
+    """Return a function that gives the shape of a node, for inputs of these shapes."""
     facts: dict[str, Any] = {SHARDS: 1}
     for graph in (graphs.forward, graphs.backward):
         for node in graph.inputs:
             name = node.attr("name")
-            if name in given and is_tensor_input(node):
-                facts[shape_fact(node, "shape") or ""] = given[name]
+            if name in input_shapes and is_tensor_input(node):
+                facts[shape_fact(node, "shape") or ""] = input_shapes[name]
     shapes = Shapes(facts)
     for name, node in zip(graphs.outputs, graphs.forward.outputs, strict=True):
         facts[f"shape:{name}"] = shapes.computed(node)  # kept tensors may be computed from outputs
@@ -315,6 +346,7 @@ def _shapes_under(graphs: FunctionGraph, given: Mapping[str, Shape]) -> Any:
 
 
 def _what(name: str, graphs: FunctionGraph, cut: ResidualCut) -> str:
+    """Return what a residual is, in the words of `Residual.what`."""
     if name in graphs.inputs:
         return "input"
     if name in graphs.outputs:
