@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import consistency, modes, numbers, unusual_inputs
+from . import consistency, derivatives, modes, unusual_inputs
 from .trial import Trial
 
 
@@ -32,7 +32,7 @@ LAWS: tuple[Law, ...] = (
     Law(
         "type",
         "A gradient has the shape and the dtype of its argument.",
-        numbers.judge_type,
+        derivatives.judge_type,
         matters="accumulation casts it silently, or fails far away",
         is_loud=False,
     ),
@@ -46,7 +46,7 @@ LAWS: tuple[Law, ...] = (
     Law(
         "derivative",
         "The gradient is the derivative of the forward.",
-        numbers.judge_derivative,
+        derivatives.judge_derivative,
         matters="training goes wrong",
         is_loud=False,
     ),
@@ -139,25 +139,25 @@ LAWS: tuple[Law, ...] = (
     Law(
         "float16",
         "In float16 the gradient is that of float64, to the precision of float16.",
-        numbers.in_16_bits("float16"),
+        derivatives.in_16_bits("float16"),
         matters="16 bits overflow or lose a small term on the way",
     ),
     Law(
         "bfloat16",
         "In bfloat16 the gradient is that of float64, to the precision of bfloat16.",
-        numbers.in_16_bits("bfloat16"),
+        derivatives.in_16_bits("bfloat16"),
         matters="16 bits lose a small term on the way",
     ),
     Law(
         "far numbers",
         "Where the derivative at a large number is finite, the gradient equals it.",
-        numbers.judge_far,
+        unusual_inputs.judge_far,
         matters="one large activation turns a training into NaN",
     ),
     Law(
         "zeros",
         "0 and -0 have the same gradient.",
-        numbers.judge_zeros,
+        unusual_inputs.judge_zeros,
         matters="the sign of a zero decides the gradient",
     ),
     Law(
@@ -169,13 +169,13 @@ LAWS: tuple[Law, ...] = (
     Law(
         "edges",
         "At numbers where code often branches, the gradient lies between the slopes on both sides.",
-        numbers.judge_edges,
+        unusual_inputs.judge_edges,
         matters="a clamp counts at both branches, or 0 / 0 is NaN",
     ),
     Law(
         "empty",
         "An empty batch has an empty gradient.",
-        numbers.judge_empty,
+        unusual_inputs.judge_empty,
         matters="the last batch, or an expert without tokens, fails",
     ),
     Law(
@@ -187,7 +187,7 @@ LAWS: tuple[Law, ...] = (
     Law(
         "second derivative",
         "The gradient's own gradient is right, or is refused with an error.",
-        numbers.judge_second,
+        derivatives.judge_second,
         matters="gradient penalties have no effect",
     ),
     Law(

@@ -17,7 +17,7 @@ from ..functions.record import NotCaptured
 from ..graph.ir.types import dtype_name
 from ..look.convert import brief
 from ..look.subject import as_float
-from .numbers import differs_in, rounded
+from .derivatives import differs_in, rounded
 from .trial import (
     LOOSE,
     Arrays,
@@ -137,7 +137,7 @@ def judge_autocast(trial: Trial) -> str:
             return f"argument {n} is float32, its gradient {got.dtype}"
     exact = trial.changed(given, lambda a: as_float(a, trial.wide))
     outputs = run.arrays()
-    said = differs_in("bfloat16", trial, outputs=outputs, found=gradients, u=u, exact=exact)
+    said = differs_in("bfloat16", trial, outputs=outputs, gradients=gradients, u=u, exact=exact)
     if said:
         return said
     # The output may move as far as one rounding of the inputs moves it.

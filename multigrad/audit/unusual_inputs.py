@@ -1,5 +1,5 @@
-"""Laws of unusual inputs and cotangents: other memory layouts, numbers that are not finite, rows
-that share memory, and no axes.
+"""Laws of unusual inputs and cotangents: other memory layouts, numbers where codes branch, far
+numbers, both zeros, numbers that are not finite, rows that share memory, no elements, no axes.
 
 A judge returns what it saw, "" if the law is kept (see `trial.py`).
 """
@@ -13,15 +13,20 @@ from typing import Any
 import numpy as np
 
 from ..capture.dialects import xp as _xp
-from ..look.subject import brackets
+from ..look.check import differentiate, pick, slope_at
+from ..look.subject import as_float, brackets
+from .derivatives import MOST_PLACES, MOST_STEPS, judge_derivative, require_float64
 from .trial import (
     Arrays,
     NotApplicable,
     Trial,
     compare_runs,
     differ,
+    moved_along,
     outputs_differ,
     start,
+    total,
+    weighed,
     with_element,
     worst,
 )
@@ -73,7 +78,170 @@ def judge_strided_input(trial: Trial) -> str:
     return compare_runs(trial, trial.run_on(made), run, u, run.gradients(u))
 
 
-# --- other inputs ---------------------------------------------------------------------------------
+# --- numbers where codes branch, far ones, and zeros ----------------------------------------------
+# Numbers at which code often branches; at 1000 float64's exp is infinite.
+EDGES = (0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, 6.0, 1000.0, -1000.0)
+# float32's exp ends between 88 and 89, its cubes at 7e12.
+FAR_NUMBERS = (1e4, -1e4, 88.0, -88.0, 1e-4, -1e-4, 1e-30, 1e12)
+NEAR_POLE = 1e-6  # from here down a pole is near
+MOST_COMPARED = 1e2  # up to here no wave fits into a step of differences
+
+
+def judge_edges(trial: Trial) -> str:
+    """Check that with one element of the first tensor at a number where code often branches, the
+    gradient lies between the slopes to both sides.
+    """
+    if trial.is_surrogate:
+        raise NotApplicable("it is a surrogate, which is meant to differ")
+    require_float64(trial)
+    inputs, compared = trial.cast("float64"), 0
+    for n in trial.floats[:1]:  # others may be limits of it, which must not cross
+        if not inputs[n].size:
+            continue
+        own = float(inputs[n].flat[0])
+        for number in (own, *EDGES):
+
+            def weigh(step: float, n: int = n, number: float = number) -> float:
+                return total(trial, with_element(inputs, n, 0, number + step))
+
+            sides = [_slope_to(weigh, side) for side in (-1.0, 1.0)]
+            low, high = min(sides), max(sides)
+            if not np.isfinite([low, high]).all():
+                continue
+            run = trial.run(with_element(inputs, n, 0, number))
+            gradient = run.gradients([np.ones_like(a) for a in run.arrays()])[n]
+            got = 0.0 if gradient is None else float(gradient.flat[0])
+            compared += 1
+            if low == high == 0 and np.isfinite(got):
+                continue  # it is flat there, and may be a surrogate
+            noise = 1e-4 * (1 + max(abs(low), abs(high)))
+            if not low - noise <= got <= high + noise:
+                # The element's own number comes first: a fault there is not the edge's.
+                if number == own:
+                    raise NotApplicable("it is no derivative at other numbers either")
+                return (
+                    f"argument {n}'s first element = {number:g}: {got:.6g}, expected "
+                    f"{f'{low:.6g}' if high - low < noise else f'{low:.6g} to {high:.6g}'} by "
+                    "differences to both sides"
+                )
+    if not compared:
+        raise NotApplicable("it has no slopes there")
+    return ""
+
+
+def _slope_to(f: Callable[[float], float], side: float) -> float:
+    middle = f(0.0)
+    first, second, third = (side * (f(side * h) - middle) / h for h in (4e-5, 2e-5, 1e-5))
+    # Extrapolated to a step of 0; two extrapolations must agree.
+    slope = 2 * third - second
+    is_settled = abs(slope - (2 * second - first)) <= 1e-5 * (1 + abs(slope) + abs(middle))
+    return slope if is_settled else float("nan")
+
+
+def judge_far(trial: Trial) -> str:
+    """Compare far numbers in the dtype of the call with float64."""
+    if trial.dtype != "float32" or trial.wide != "float64":
+        raise NotApplicable("it takes float32 and float64 both, or there is nothing to compare")
+    for number in FAR_NUMBERS:
+        arrays = trial.changed(trial.given, lambda a, number=number: np.full_like(a, number))
+        with trial.quiet("float32"):
+            run = trial.run(arrays)
+            outputs = run.arrays()
+            if not all(np.isfinite(y).all() for y in outputs):
+                continue  # the forward overflows, which is its own matter
+            u = [np.ones_like(a) for a in outputs]
+            gradients = run.gradients(u)
+        exact = trial.changed(arrays, lambda a: as_float(a, "float64"))
+        wanted = trial.run(exact).gradients([as_float(a, "float64") for a in u])
+        for n in trial.floats:
+            got, want = gradients[n], wanted[n]
+            if got is None or want is None:
+                continue
+            fits = np.isfinite(want) & (np.abs(want) < 1e37)
+            # Near a pole one more product may overflow, but 0 / 0 must not give NaN.
+            bad = fits & (np.isnan(got) if abs(number) < NEAR_POLE else ~np.isfinite(got))
+            if bad.any():
+                return f"argument {n} = {number:g}: {got[bad][0]}, expected {want[bad][0]:.6g}"
+        said = _differs_far(trial, number) if abs(number) > 1.0 else ""
+        if said:
+            return said
+    return ""
+
+
+def _differs_far(trial: Trial, number: float) -> str:
+    """Return where a gradient near a far number differs from differences, "" if nowhere."""
+    arrays = list(trial.cast("float64"))
+    for n in trial.floats:  # no two alike, as at ties there is no derivative
+        steps = np.arange(arrays[n].size).reshape(arrays[n].shape)
+        arrays[n] = number * (1.0 + 0.01 * np.sin(1.0 + steps + 7.0 * n))
+    run = trial.run(arrays)
+    outputs = run.arrays()
+    # Cotangents are not all alike either: the outputs of a softmax add up to one.
+    u = [np.cos(np.arange(y.size, dtype=y.dtype)).reshape(y.shape) for y in outputs]
+    gradients = run.gradients(u)
+    for n in trial.floats:
+        got = gradients[n]
+        if got is None:
+            continue
+        way = number * np.cos(np.arange(got.size, dtype=got.dtype)).reshape(got.shape)
+        moved = moved_along(weighed(trial.stated, u), arrays, {n: way})
+        slope, is_settled = differentiate(moved, 0.0)
+        if not is_settled or not abs(slope) < 1e37:
+            continue
+        along = float(np.sum(got * way))
+        if np.isnan(along) or np.isinf(along):
+            return f"argument {n} = {number:g}: {got[~np.isfinite(got)][0]}, expected a number"
+        if abs(number) > MOST_COMPARED:
+            continue
+        large = max(abs(slope), float(np.sum(np.abs(got * way))))
+        allowed = 1e-3 * large + 1e-7 * sum(float(np.sum(np.abs(y))) for y in outputs)
+        if abs(along - slope) > allowed and _is_derivative(trial):
+            # What oscillates may look settled by steps of many periods.
+            again, is_settled = differentiate(lambda t, f=moved: f(t / 1024) * 1024, 0.0)
+            if not is_settled or abs(again - slope) > 0.1 * abs(along - slope):
+                continue
+            return (
+                f"argument {n} = {number:g}: the gradient along one direction is "
+                f"{along / number:.6g}, expected {slope / number:.6g} by differences"
+            )
+    return ""
+
+
+def _is_derivative(trial: Trial) -> bool:
+    if trial.digits != "float64":
+        return False  # differences tell nothing as small as a far number's gradient
+    # A gradient that is wrong at the inputs is the law `derivative`'s finding.
+    try:
+        return not judge_derivative(trial)
+    except NotApplicable:
+        return False
+
+
+def judge_zeros(trial: Trial) -> str:
+    """Compare the gradients at 0 and -0, which are one number."""
+    run, _ = start(trial)
+    given = trial.cast(trial.wide)
+    gradients = []
+    for zero in (0.0, -0.0):
+        run = trial.run(trial.changed(given, lambda a, zero=zero: np.full_like(a, zero)))
+        gradients.append(run.gradients([np.ones_like(a) for a in run.arrays()]))
+    if not all(np.isfinite(g).all() for each in gradients for g in each if g is not None):
+        raise NotApplicable("it has no derivative at 0")
+    said = worst(gradients[1], gradients[0], trial.loose, trial.noise)
+    if said and _has_kink(trial, [np.zeros_like(a) for a in given]):
+        raise NotApplicable("it has no derivative at 0")
+    return f"at -0 and 0: {said}" if said else ""
+
+
+def _has_kink(trial: Trial, arrays: Arrays) -> bool:
+    return trial.digits == "float64" and not all(
+        slope_at(partial(total, trial), arrays, n, place)[1]
+        for n in trial.floats
+        for place in pick(arrays[n].shape, MOST_PLACES)[:MOST_STEPS]
+    )
+
+
+# --- numbers that are not finite, shared rows, no elements, no axes -------------------------------
 FAR = 1e3  # on either side of where codes decide
 MOST_SUSPECTS = 8  # elements of which it is asked whether they affect an output
 
@@ -171,6 +339,22 @@ def judge_broadcast_input(trial: Trial) -> str:
     for n, row in rows.items():
         tensors[n] = xp.broadcast_to(*trial.tensors([row]), arrays[n].shape)
     return compare_runs(trial, trial.run_on(tensors), run, u, wanted)
+
+
+def judge_empty(trial: Trial) -> str:
+    """Check the shapes of gradients of inputs without elements."""
+    count = len(trial.given) - getattr(trial.call, "parameter_count", 0)  # parameters have no batch
+    given = trial.cast(trial.wide)
+    arrays = [a[:0] if a.ndim and n < count else a for n, a in enumerate(given)]
+    if not any(a.ndim and n in trial.floats for n, a in enumerate(trial.given)):
+        raise NotApplicable("its inputs have no axes")
+    run = trial.run(arrays)
+    gradients = run.gradients(trial.cotangents(run))
+    shapes = [None if g is None else g.shape for g in gradients]
+    for n in trial.floats:
+        if shapes[n] not in (None, arrays[n].shape):
+            return f"argument {n} of shape {arrays[n].shape} has a gradient of shape {shapes[n]}"
+    return ""
 
 
 def judge_no_axes(trial: Trial) -> str:

@@ -1,9 +1,9 @@
 """`xg.memory`: the bytes that are kept for backward, by residual and by layer of a model.
 
 A model's framework tells what its layers keep, in rows that become `Residual`s. Of all else the
-bytes follow from graphs: the object becomes a Function (`_function_of`), which is captured on a zero that
-is broadcast to the shapes (`_variant_of`); each residual of its cut is a node of a graph, whose
-shape follows from those of the inputs (`_residuals_of`).
+bytes follow from graphs: the object becomes a Function (`_function_of`), which is captured on a
+zero that is broadcast to the shapes (`_variant_of`); each residual of its cut is a node of a graph,
+whose shape follows from those of the inputs (`_residuals_of`).
 """
 
 from __future__ import annotations

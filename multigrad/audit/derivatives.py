@@ -1,0 +1,434 @@
+"""Laws of derivatives: a gradient is compared with differences of its forward.
+
+    judge_derivative    in float64 element by element; then once more at other numbers, along one
+                        direction; then with autodiff of the forward, which has more digits
+    judge_second        the gradient's own gradient with differences of the gradient
+    both in float32     where code computes in it whatever it is given: few digits, so long steps
+                        along directions in which every element moves
+    in_16_bits          a 16-bit dtype with the widest
+    judge_type          the shape and dtype of a gradient
+
+A judge returns what it saw, "" if the law is kept (see `trial.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..capture.dialects import xp as _xp
+from ..functions.proof.compare import eps_of, smallest_of
+from ..graph.ops.numerics import as_numpy_dtype
+from ..look.check import differentiate, pick, slope_at
+from ..look.subject import as_float, brackets
+from .trial import (
+    LOOSE,
+    SEED,
+    Arrays,
+    NotApplicable,
+    Trial,
+    Weigh,
+    largest_of,
+    moved_along,
+    start,
+    weighed,
+    worst,
+)
+
+xp: Any = _xp
+MOST_PLACES = 64  # elements whose differences are taken
+MOST_STEPS = 24  # elements that tell whether an output is flat
+FINE = 1e-7  # what a small number beside a divisor may change in float64
+
+
+def require_float64(trial: Trial) -> None:
+    if trial.digits != "float64":
+        raise NotApplicable("it does not compute in float64, in which differences are taken")
+
+
+# --- in float64 -----------------------------------------------------------------------------------
+def judge_derivative(trial: Trial) -> str:
+    """Compare the gradient with differences of the forward, or of what a surrogate is meant for."""
+    if trial.is_surrogate and trial.meant is None:
+        raise NotApplicable("it is a surrogate, which is meant to differ")
+    if trial.digits == "float32":
+        return _judge_derivative_in_float32(trial)
+    require_float64(trial)
+    run, u = start(trial)
+    arrays, gradients = trial.cast("float64"), run.gradients(u)
+    weigh = weighed(trial.stated, u)
+    if trial.meant is not None:
+        shapes = [[y.shape for y in each.run(arrays).arrays()] for each in (trial, trial.stated)]
+        if shapes[0] != shapes[1]:
+            return f"outputs are {shapes[0]}, those of what is meant {shapes[1]}"
+    elements = list(_elements(trial, weigh, arrays, gradients))
+    is_flat = not any(each.slope for each in elements)
+    wrong = [
+        f"argument {each.argument}{brackets(each.place)} = "
+        f"{arrays[each.argument][each.place]:.6g}: {each.gradient:.9g}, expected "
+        f"{each.slope:.9g} by differences"
+        for each in elements
+        if each.is_off(1e-5, 1e-7)
+    ]
+    at_other_numbers = _compare_at_other_numbers(trial)
+    if at_other_numbers.is_wrong:
+        wrong.append(
+            f"at 3/4 of the inputs, along one direction: {at_other_numbers.gradient:.9g}, expected "
+            f"{at_other_numbers.slope:.9g} by differences"
+        )
+    if not (at_other_numbers.is_reliable or elements):
+        raise NotApplicable("it has no derivative at any of the inputs' elements")
+    # Wrong and flat: a surrogate, unless the caller has said what is meant.
+    if wrong and trial.meant is None and (is_flat or _has_flat_output(trial)):
+        raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
+    return wrong[0] if wrong else _compare_with_autodiff(trial, u, gradients)
+
+
+class SlopeAlongDirection(NamedTuple):
+    """A slope by differences, whether it is reliable, that by the gradient, and their size."""
+
+    slope: float
+    is_reliable: bool
+    gradient: float
+    size: float
+
+    @property
+    def is_wrong(self) -> bool:
+        allowed = 1e-5 * max(abs(self.slope), self.size, 1e-3) + 1e-7
+        # `not <=`, so that NaN counts as wrong.
+        return self.is_reliable and not abs(self.gradient - self.slope) <= allowed
+
+
+def _compare_at_other_numbers(trial: Trial) -> SlopeAlongDirection:
+    """Compare at 3/4 of the inputs, which shows what was wrongly kept from the first call."""
+    arrays = trial.changed(trial.cast("float64"), lambda a: a * 0.75)
+    run = trial.run(arrays)
+    u = trial.cotangents(run, seed=1)
+    gradients = run.gradients(u)
+    ways = {n: np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
+    weigh = moved_along(weighed(trial.stated, u), arrays, ways)
+    slope, is_reliable = differentiate(weigh, 0.0)
+    parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]
+    size = sum(float(np.sum(np.abs(part))) for part in parts)
+    gradient = sum(float(np.sum(part)) for part in parts)
+    return SlopeAlongDirection(slope, is_reliable, gradient, size)
+
+
+def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
+    """Return where a gradient that agrees with differences differs from autodiff of the forward,
+    which shows errors below 1e-5, too; "" if nowhere.
+    """
+    if trial.forward is None or trial.meant is not None or trial.backend.autodiff.vjp is None:
+        return ""
+    arrays = trial.cast("float64")
+    try:
+        by_autodiff = replace(trial, call=trial.forward).run(arrays).gradients(u)
+    except Exception:  # the user's code, which nobody has written for autodiff
+        return ""
+    pairs = [(gradients[n], by_autodiff[n]) for n in trial.floats]
+    pairs = [(got, want) for got, want in pairs if got is not None and want is not None]
+    if any(worst([got], [want], 1e-5, 1e-7) for got, want in pairs):
+        return ""  # differences have told whose it is: the forward hides a part of itself
+    said = worst([got for got, _ in pairs], [want for _, want in pairs], FINE, trial.noise)
+    return f"{said} by autodiff of the forward" if said else ""
+
+
+def judge_second(trial: Trial) -> str:
+    """Compare the gradient's own gradient with differences of the gradient."""
+    if trial.digits != "float32":
+        require_float64(trial)
+    backend = trial.backend
+    if backend.autodiff.vjp is None:
+        raise NotApplicable(f"{backend.name} has no autodiff of its own")
+    run, u = start(trial)
+    arrays = trial.cast(trial.wide)
+    weights = [np.cos(np.arange(a.size)).reshape(a.shape).astype(a.dtype) for a in arrays]
+
+    def gradients_of(tensors: Sequence[Any]) -> list[Any]:
+        # Cotangents depend on the inputs, as a loss's do: once_differentiable raises only then.
+        nothing = sum(xp.sum(tensors[n]) * 0.0 for n in trial.floats)
+        cotangents = [x + nothing for x in trial.tensors(u)]
+        gradients = trial.run_on(list(tensors)).pull(cotangents)
+        return [gradients[n] for n in trial.floats]
+
+    _, pull = backend.autodiff.vjp(gradients_of, trial.tensors(arrays))
+    given = trial.tensors([weights[n] for n in trial.floats])
+    second = [run.read(each) for each in pull(given)]
+
+    def weigh(moved: Arrays) -> float:
+        gradients = trial.run(moved).gradients(u)
+        pairs = ((weights[n], gradients[n]) for n in trial.floats if gradients[n] is not None)
+        return float(sum(np.sum(weight * each) for weight, each in pairs))
+
+    if trial.digits == "float32":
+        return _judge_second_in_float32(trial, second, weigh, weights)
+    for each in _elements(trial, weigh, arrays, second, MOST_STEPS):
+        if each.is_off(1e-4, 1e-6):
+            fault = _fault(second[each.argument])
+            if fault == "is wrong" and (trial.is_surrogate or _has_flat_output(trial)):
+                raise NotApplicable("it is a surrogate, whose gradient may have one, too")
+            return (
+                f"the second derivative {fault}: argument {each.argument}{brackets(each.place)}: "
+                f"{each.gradient:.9g}, expected {each.slope:.9g} by differences of the gradient"
+            )
+    return ""
+
+
+def _fault(gradient: Any) -> str:
+    return "is missing" if gradient is None or not gradient.any() else "is wrong"
+
+
+class ElementSlope(NamedTuple):
+    """The slope along one element of an argument.
+
+    Attributes:
+        argument, place: which element.
+        slope: by differences.
+        gradient: by the custom gradient.
+        largest: the largest slope by differences of the argument's elements.
+    """
+
+    argument: int
+    place: tuple[int, ...]
+    slope: float
+    gradient: float
+    largest: float
+
+    def is_off(self, share: float, least: float) -> bool:
+        """Return whether the two differ by more than a share of the largest, or are NaN."""
+        return not abs(self.gradient - self.slope) <= share * max(self.largest, 1e-3) + least
+
+
+def _elements(
+    trial: Trial, weigh: Weigh, arrays: Arrays, gradients: Sequence[Any], most: int = MOST_PLACES
+) -> Iterator[ElementSlope]:
+    """Yield elements of the float arguments whose slope by differences of `weigh` is reliable."""
+    for n in trial.floats:
+        places = pick(arrays[n].shape, MOST_PLACES)[:most]
+        slopes = {place: slope_at(weigh, arrays, n, place) for place in places}
+        settled = {place: slope for place, (slope, is_settled) in slopes.items() if is_settled}
+        largest = max(map(abs, settled.values()), default=0.0)
+        for place, slope in settled.items():
+            gradient = 0.0 if gradients[n] is None else gradients[n][place]
+            yield ElementSlope(n, place, slope, gradient, largest)
+
+
+def _has_flat_output(trial: Trial) -> bool:
+    """Return whether small steps of the inputs leave one of the outputs as it is."""
+    arrays = trial.cast("float64")
+    outputs = trial.run(arrays).arrays()
+    moves = [False] * len(outputs)
+    for n in trial.floats:
+        for place in pick(arrays[n].shape, MOST_PLACES)[:MOST_STEPS]:
+            other = [a.copy() if i == n else a for i, a in enumerate(arrays)]
+            other[n][place] += 1e-7
+            for k, (y, before) in enumerate(zip(trial.run(other).arrays(), outputs, strict=True)):
+                moves[k] = moves[k] or not np.array_equal(y, before, equal_nan=True)
+    return not all(moves)
+
+
+# --- what computes in float32, whatever it is given -----------------------------------------------
+DIRECTIONS = 3  # for each argument
+STEP = 2.0**-5  # of an element's size
+SHARE = 1e-2  # of the largest that a slope along a direction may be: what it may be off by
+EPS = 2.0**-23
+SHORT = 2.0**-18  # some numbers of float32
+Moved = Callable[[float], float]
+
+
+def _judge_derivative_in_float32(trial: Trial) -> str:
+    run, u = start(trial)
+    size = float(sum(np.sum(np.abs(c * y)) for c, y in zip(u, run.arrays(), strict=True)))
+    compared, moves, has_stairs, said = 0, False, False, ""
+    for each in _directions(trial, weighed(trial.stated, u), run.gradients(u), size):
+        moves = moves or abs(each.slope) > each.doubt
+        error = abs(each.gradient - each.slope)
+        if not error > 4 * each.doubt and each.doubt > SHARE * each.size:
+            continue  # neither right nor wrong
+        is_wrong = not error <= SHARE * each.size + 4 * each.doubt
+        if is_wrong and trial.meant is None and _is_flat(each.moved):
+            has_stairs = True
+            continue
+        compared += 1
+        if not said and is_wrong:
+            said = (
+                f"argument {each.argument}: along one direction {each.gradient:.6g}, expected "
+                f"{each.slope:.6g} by differences in float32"
+            )
+    # Stairs are flat under a short step and sloped under a long one: a surrogate again.
+    if trial.meant is None and ((said and not moves) or (has_stairs and not said)):
+        raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
+    if not compared:
+        raise NotApplicable("it computes in float32, and differences tell nothing there")
+    return said
+
+
+def _judge_second_in_float32(
+    trial: Trial, second: Sequence[Any], weigh: Weigh, weights: Arrays
+) -> str:
+    size = abs(weigh(trial.cast(trial.wide)))
+    size += sum(float(np.abs(weights[n]).sum()) for n in trial.floats)
+    for each in _directions(trial, weigh, second, size):
+        if not abs(each.gradient - each.slope) <= 3 * SHARE * each.size + 8 * each.doubt:
+            fault = _fault(second[each.argument])
+            return (
+                f"the second derivative {fault}: argument {each.argument}, along one direction "
+                f"{each.gradient:.6g}, expected {each.slope:.6g} by differences of the gradient "
+                "in float32"
+            )
+    return ""
+
+
+class DirectionSlope(NamedTuple):
+    """The slope along a direction in which every element of an argument moves.
+
+    Attributes:
+        argument: which.
+        moved: the weighed outputs as a function of a step along it.
+        slope: by differences.
+        doubt: how far that may be off.
+        gradient: the slope by the custom gradient.
+        size: how large either is, or could be if its parts did not cancel.
+    """
+
+    argument: int
+    moved: Moved
+    slope: float
+    doubt: float
+    gradient: float
+    size: float
+
+
+def _directions(
+    trial: Trial, weigh: Weigh, gradients: Sequence[Any], size: float
+) -> Iterator[DirectionSlope]:
+    """Yield directions of the float arguments, each with its slope.
+
+    Args:
+        size: the sum of the terms that `weigh` adds up, of whose rounding slopes consist in part.
+    """
+    arrays = trial.cast(trial.wide)
+    for n in trial.floats:
+        for way in _ways(arrays[n], n):
+            moved = moved_along(weigh, arrays, {n: way})
+            slope, doubt = _slope(moved, size)
+            parts = np.zeros(1) if gradients[n] is None else gradients[n] * way
+            largest = max(abs(slope), float(np.sqrt(np.sum(parts**2))))
+            yield DirectionSlope(n, moved, slope, doubt, float(np.sum(parts)), largest)
+
+
+def _ways(array: Any, n: int) -> list[Any]:
+    """Return directions of argument n; they keep signs, to stay in a domain such as x > 0."""
+    generator = np.random.default_rng((SEED, n))
+    sizes = np.maximum(np.abs(array), 0.1 * np.max(np.abs(array), initial=0.0))
+    ways = []
+    for _ in range(DIRECTIONS):
+        signs = generator.integers(0, 2, array.shape) * 2 - 1
+        ways.append(sizes * signs * generator.uniform(0.5, 1.5, array.shape))
+    return ways
+
+
+def _is_flat(moved: Moved) -> bool:
+    # SHORT is long for float32 but short for a stair, which STEP would take for a slope.
+    return moved(SHORT) == moved(0.0) == moved(-SHORT)
+
+
+def _slope(moved: Moved, size: float) -> tuple[float, float]:
+    """Return the slope at 0 by differences, and how far it may be off; infinity at a kink."""
+    slopes = [(moved(h) - moved(-h)) / (2 * h) for h in (STEP, STEP / 2, STEP / 4)]
+    before, last = slopes[1] - slopes[0], (slopes[2] - slopes[1])
+    noise = 16 * EPS * size / STEP
+    if not abs(last) <= 0.5 * abs(before) + noise:  # at a kink slopes part as steps shrink
+        return slopes[2], np.inf
+    # Halving the step divides the error of central differences by 4, hence the third.
+    return slopes[2] + last / 3, abs(last) + noise
+
+
+# --- dtypes ---------------------------------------------------------------------------------------
+def judge_type(trial: Trial) -> str:
+    """Compare the shape and dtype of each gradient with those of its argument."""
+    with trial.quiet(trial.dtype):
+        run = trial.run(trial.given)
+        gradients = run.pull(trial.tensors(trial.cotangents(run)))
+    for n in trial.floats:
+        got, given = gradients[n], trial.given[n]
+        if got is None:
+            continue
+        array = run.read(got)
+        if array.shape != given.shape or array.dtype != given.dtype:
+            return (
+                f"argument {n} is {given.dtype}{list(given.shape)}, its gradient "
+                f"{array.dtype}{list(array.shape)}"
+            )
+    return ""
+
+
+def in_16_bits(dtype: str) -> Callable[[Trial], str]:
+    """Return a judge that compares a 16-bit dtype with the widest, to the digits of the dtype and
+    to what one rounding of the inputs changes.
+    """
+
+    def judge(trial: Trial) -> str:
+        narrow = trial.cast(dtype)
+        with trial.quiet("float32"):
+            run = trial.run(narrow)
+            u = [as_float(a, dtype) for a in trial.cotangents(run)]
+            gradients = run.gradients(
+                [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
+            )
+        exact = trial.changed(narrow, lambda a: as_float(a, trial.wide))
+        return differs_in(dtype, trial, outputs=run.arrays(), gradients=gradients, u=u, exact=exact)
+
+    return judge
+
+
+def differs_in(
+    dtype: str, trial: Trial, *, outputs: Arrays, gradients: Arrays, u: Arrays, exact: Arrays
+) -> str:
+    """Return where gradients computed in a 16-bit dtype differ from those of the widest.
+
+    Args:
+        outputs, gradients: those of that run.
+        u: its cotangents.
+        exact: its inputs in the widest dtype.
+    """
+    wide_run = trial.run(exact)
+    pairs = zip(outputs, wide_run.arrays(), strict=True)
+    # A rounded input may lie on the other side of a step.
+    if any(_crosses(np.asarray(y, np.float64), wide) for y, wide in pairs):
+        raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
+    cotangents = [as_float(a, trial.wide) for a in u]
+    wanted = wide_run.gradients(cotangents)
+    at_rounded = trial.run(rounded(dtype, trial, exact)).gradients(cotangents)
+    pairs = zip(at_rounded, wanted, strict=True)
+    moved = [np.abs(a - b) for a, b in pairs if a is not None and b is not None]
+    # 65504 is the largest float16; bfloat16 has about the range of float32.
+    largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
+    # What does not fit into the dtype is NaN in both, so that it is not compared.
+    fits = [None if w is None else np.where(np.abs(w) <= largest, w, np.nan) for w in wanted]
+    kept = [
+        g if g is None or w is None else np.where(np.isnan(w), np.nan, g.astype(np.float64))
+        for g, w in zip(gradients, fits, strict=True)
+    ]
+    # Below the smallest number there is nothing.
+    noise = trial.noise_in(dtype) + 4 * (largest_of(moved) + smallest_of(as_numpy_dtype(dtype)))
+    return worst(kept, fits, LOOSE[dtype], noise)
+
+
+def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:
+    """Return inputs with a rounding to a dtype on each element, up and down in turn."""
+    eps = eps_of(as_numpy_dtype(dtype))
+
+    def turn(a: Any) -> Any:
+        turns = (1 - 2 * (np.arange(a.size) % 2)).reshape(a.shape)
+        return (a * (1 + eps * turns)).astype(a.dtype)
+
+    return trial.changed(arrays, turn)
+
+
+def _crosses(narrow: Any, wide: Any) -> bool:
+    # Only outputs of whole numbers, as those of a step, can jump.
+    return bool(np.all(wide == np.rint(wide)) and not np.array_equal(narrow, wide))
