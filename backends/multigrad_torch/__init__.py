@@ -1,4 +1,7 @@
-"""The torch backend: rules as `torch.autograd.Function`, as one `Backend` object."""
+"""The torch backend as one `Backend` object, in the groups that `multigrad.backend.contract` tells.
+
+A lowered rule or function becomes a `torch.autograd.Function`: `attach` renders and calls it.
+"""
 
 from __future__ import annotations
 

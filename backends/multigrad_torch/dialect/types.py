@@ -1,7 +1,8 @@
-"""torch's `TypeOracle`: the dtypes of results, found by running calls on tensors of one element.
+"""torch's `TypeOracle`, which tells a capture the dtype of a call's result, as torch would.
 
-Some dtypes depend on more than the operands': on whether a function is one kernel, which rounds
-once, on autocast, and on the default dtype. The functions below `dtype_of_leaf` tell which.
+The call runs on tensors of one element, and torch says (`run_untraced`, `dtype_of_leaf`). What one
+run does not tell has a section each: whether a function is one kernel, which rounds once; whether
+autocast may change the dtype; whether the default dtype does. `TYPES` at the end has it all.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def run_untraced(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
 
 
 def dtype_of_leaf(x: Any) -> tuple[str, bool] | None:
+    """Return a tensor's dtype, and that it is not weak; None for any other value."""
     return (str(x.dtype).removeprefix("torch."), False) if isinstance(x, torch.Tensor) else None
 
 
@@ -55,12 +57,12 @@ def dispatched_overloads(name: str) -> list[Any]:
     """Return an operator's dispatched overloads; a few are TorchScript's only (`element_size`)."""
     packet = getattr(torch.ops.aten, name, None)
     every = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
-    return [form for form in every if torch._C._dispatch_has_kernel(form.name())]
+    return [each for each in every if torch._C._dispatch_has_kernel(each.name())]
 
 
-def is_made_of_others(form: Any) -> bool:
+def is_composite(overload: Any) -> bool:
     """Return whether an operator calls other ones, each of which rounds."""
-    return form.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    return overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 # Functions that only call one kernel: of another name (`truediv`: div), or by another overload.
@@ -93,11 +95,11 @@ def rounds_once(function: Any) -> bool:
     if isinstance(function, FunctionType) and function.__module__.startswith("torch."):
         return False  # written in Python, of other functions
     of_tensors = [
-        form
-        for form in dispatched_overloads(name)
-        if str(form._schema.arguments[0].type) == "Tensor"
+        each
+        for each in dispatched_overloads(name)
+        if str(each._schema.arguments[0].type) == "Tensor"
     ]
-    return bool(of_tensors) and not any(map(is_made_of_others, of_tensors))
+    return bool(of_tensors) and not any(map(is_composite, of_tensors))
 
 
 # --- autocast -------------------------------------------------------------------------------------
@@ -123,18 +125,20 @@ UNCAST_OPS = {ops.ARRAY, ops.CAST, ops.HOLD, ops.SIZE, ops.STOP_GRADIENT, ops.SU
 def is_cast(function: Any) -> bool:
     """Return whether autocast may change the dtype of a function's result."""
     name = str(getattr(function, "__name__", ""))
-    if name in COMPOSITES_WITHOUT_AUTOCAST or (
-        name.startswith("__") and name.strip("_") not in CAST_OPERATORS
-    ):
+    plain = name.strip("_")
+    if name in COMPOSITES_WITHOUT_AUTOCAST:
         return False
-    overloads = dispatched_overloads(name.strip("_"))
-    if function in OPERATORS or (overloads and not any(map(is_made_of_others, overloads))):
-        return name in CAST_OPERATORS or any(
-            torch._C._dispatch_has_kernel_for_dispatch_key(form.name(), f"Autocast{device}")
-            for form in overloads
-            for device in ("CPU", "CUDA")
-        )
-    return True
+    if name.startswith("__") and plain not in CAST_OPERATORS:
+        return False
+    overloads = dispatched_overloads(plain)
+    is_kernel = bool(overloads) and not any(map(is_composite, overloads))
+    if not is_kernel and function not in OPERATORS:
+        return True  # autocast may know a function that it calls
+    return name in CAST_OPERATORS or any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(each.name(), f"Autocast{device}")
+        for each in overloads
+        for device in ("CPU", "CUDA")
+    )
 
 
 def casts_op(op: Op) -> bool:
@@ -147,7 +151,7 @@ def casts_op(op: Op) -> bool:
 
 # --- the default dtype ----------------------------------------------------------------------------
 # Calls whose name tells the dtype of their result, or whose argument does.
-CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type", "type_as"})
+DTYPE_CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type", "type_as"})
 
 
 def fixes_dtype(name: str, marks: Sequence[Mark], answer: Answer) -> bool:
@@ -155,7 +159,7 @@ def fixes_dtype(name: str, marks: Sequence[Mark], answer: Answer) -> bool:
     floats = (T, *FLOATS)
     if any(mark.is_tensor and mark.dtype in floats for mark in marks):
         return True
-    if name in CASTS or any(map(names_dtype, marks)):
+    if name in DTYPE_CASTS or any(map(names_dtype, marks)):
         return True
     return not any(dtype in floats for dtype, _ in answer)
 
