@@ -28,16 +28,7 @@ from ..compile.checkpoint_regions import (
     noted_regions,
 )
 from ..versions import COMPILES
-from .call_rule import (
-    KEYED,
-    OWN,
-    CallRule,
-    is_compiling,
-    key_of,
-    refuse,
-    rule_of_operation,
-    stack_length,
-)
+from .call_rule import OWN, CallRule, rule_of_operation
 from .operation_names import (
     find_operation,
     functions_calling,
@@ -46,6 +37,7 @@ from .operation_names import (
     operation_names,
     see_through,
 )
+from .traced_code import KEYED, is_compiling, key_of, refuse, stack_length
 
 Call = Callable[..., Any]
 

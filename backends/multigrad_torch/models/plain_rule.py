@@ -1,0 +1,228 @@
+"""A rule that reads no weights, over one call: it acts on the one tensor that a gradient passes.
+
+If the call is one of our activations, its rule's own Function does both passes. Any other forward
+runs unchanged on detached inputs, and gets the rule's gradient
+(`multigrad.models.gradient_replacement`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from multigrad.errors import RuleValueError
+from multigrad.models.attachment import named
+from multigrad.models.gradient_replacement import CurrentReplacement
+from multigrad.rules.activation import Activation
+from multigrad.rules.model.lookup import resolve
+
+from ..compile.checkpoint_regions import is_first_without_gradients, top_hooks
+from ..state import transforms_active
+from .layer_kinds import ACTIVATIONS, OPERATIONS, WITH_WEIGHTS
+from .traced_code import is_compiling, may_have_gradient, refuse_shape, refuse_symbols
+from .weight_rule import MERGES
+
+Tensor: TypeAlias = torch.Tensor
+Call = Callable[..., Any]
+
+
+class PlainRule:
+    """A rule that acts on the one tensor from which a call computes its output.
+
+    Args:
+        operations: those that it may meet.
+    """
+
+    def __init__(self, rule: Any, operations: Collection[str] = OPERATIONS) -> None:
+        self.rule = resolve(rule)
+        self.name = named(rule)
+        self.over = CurrentReplacement(rule)  # raises the errors of a wrong rule or param
+        self.activations = {n: Activation(n, rule) for n in ACTIVATIONS if n in operations}
+        self.in_place = {name: InPlace(act) for name, act in self.activations.items()}
+
+    def activation(
+        self, operation: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Activation | None:
+        """Return our activation for a call of an operation, None if it is another function."""
+        settings = ACTIVATIONS.get(operation)
+        if settings is None:
+            return None
+        for position, (name, value) in enumerate(settings.items(), start=1):
+            number = args[position] if len(args) > position else kwargs.get(name, value)
+            if number != value:
+                return None
+        return self.activations.get(operation)
+
+    def apply(self, x: Tensor, forward: Call, where: Callable[[], str]) -> Tensor:
+        """Return the output of a forward on x, with the rule's gradient.
+
+        Args:
+            x: a tensor that may require a gradient.
+            forward: a function of the tensor alone.
+            where: returns the call's name, for messages.
+
+        Raises:
+            RuleValueError: forward returns something other than a tensor, or writes into x.
+            GradientError: the output has another shape than x, so the rule's gradient does not fit.
+        """
+        if not may_have_gradient(x):
+            self.draw_along(x)
+            out = forward(x)
+            self.check_shape(x, out, where)
+            return out
+        looks = not is_compiling() and not transforms_active()
+        version = x._version if looks else 0
+        out = forward(x.detach())
+        if not isinstance(out, torch.Tensor):
+            raise RuleValueError(
+                f"{where()} returns a {type(out).__name__}, and rule {self.name!r} acts on the "
+                "gradient of one tensor: select the layers inside it, or an operation that it "
+                "calls"
+            )
+        if looks and x._version != version:
+            raise RuleValueError(
+                f"{where()} writes into its input, so rule {self.name!r} would act on another "
+                "one: select the layer or operation inside it that does"
+            )
+        self.check_shape(x, out, where)
+        # A Function that returns its input returns a view, which must not be written to: hence a
+        # clone.
+        rule = self.over.now() if is_compiling() else self.over.here()
+        return rule(x, out).clone()
+
+    def call(
+        self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call an operation under the rule, which acts on its only activation."""
+        if kwargs.get("out") is not None:
+            return func(*args, **kwargs)  # torch differentiates no call with out=
+        x = args[0] if args else kwargs.get("input")
+        refuse_symbols(name, x)
+        act = self.activation(name, args, kwargs) if isinstance(x, torch.Tensor) else None
+        if act is not None:
+            if not may_have_gradient(x):
+                self.draw_along(x)
+                return func(*args, **kwargs)
+            return self.in_place[name](x) if in_place else act(x)
+        return self._call_general(name, func, in_place, args, kwargs)
+
+    def _call_general(
+        self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        floats = list(find_activations(name, args, kwargs))
+        active = [each for each in floats if may_have_gradient(each.tensor)]
+
+        def where() -> str:
+            return f"operation {name!r}"
+
+        if not active:
+            if name == "embedding":
+                raise RuleValueError(
+                    f"operation {name!r} takes integers: rule {self.name!r} has no gradient there"
+                )
+            self.draw_along(args[0] if args else kwargs.get("input"))
+            out = func(*args, **kwargs)
+            if len(floats) == 1:
+                self.check_shape(floats[0].tensor, out, where)
+            return out
+        place, x = active[0].place, active[0].tensor
+        if len(active) > 1 or active[0].is_in_list:
+            raise RuleValueError(
+                f"operation {name!r} is called with {len(active)} tensors that a gradient passes, "
+                f"and rule {self.name!r} is for one: select layers, or write the operation with "
+                "xg.custom_gradient"
+            )
+
+        def forward(given: Tensor) -> Any:
+            if isinstance(place, int):
+                return func(*args[:place], given, *args[place + 1 :], **kwargs)
+            return func(*args, **{**kwargs, place: given})
+
+        if not in_place:
+            return self.apply(x, forward, where)
+
+        return x.copy_(self.apply(x.clone(), lambda given: forward(given.clone()), where))
+
+    def draw_along(self, x: Any) -> None:
+        """Draw as the rule would, in the first run of a reentrant region."""
+        if is_compiling() or not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return
+        # No tensor has a gradient there yet. The second run then draws the same, the next step
+        # anew.
+        if is_first_without_gradients():
+            with torch.no_grad():
+                self.over.here()(x, x)
+
+    def check_shape(self, x: Tensor, out: Any, where: Callable[[], str]) -> None:
+        """Check that a forward keeps the shape, as the rule does, whether or not there is a
+        gradient.
+
+        Raises:
+            GradientError: it does not.
+        """
+        if not isinstance(out, torch.Tensor) or out.shape == x.shape:
+            return
+        refuse_shape(self.name, where(), x.shape, out.shape)
+
+
+class Operand(NamedTuple):
+    """A tensor among the arguments of a call; `place`: its argument's position or name."""
+
+    place: int | str
+    tensor: Tensor
+    is_in_list: bool
+
+
+def find_activations(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[Operand]:
+    """Yield the float tensors among the arguments of a call, also in lists, without weights."""
+    arguments = [*enumerate(args), *kwargs.items()]
+    for place, value in arguments[:1] if name in WITH_WEIGHTS else arguments:
+        is_list = isinstance(value, tuple | list)
+        for x in value if is_list else (value,):
+            is_float = isinstance(x, torch.Tensor) and x.is_floating_point()
+            if is_float and not isinstance(x, torch.nn.Parameter):
+                yield Operand(place, x, is_list)
+
+
+class InPlace:
+    """An activation that stores its result in the tensor that it is given."""
+
+    def __init__(self, activation: Activation) -> None:
+        self.activation = activation
+        # By node class of autograd: whether backward reads the input, which must then be cloned.
+        self._reads: dict[type, bool] = {}
+        self._clones = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Replace the values of x by their activation, with the rule's gradient, and return x."""
+        if getattr(x, MERGES, None) is not None:
+            setattr(x, MERGES, None)
+        if is_compiling() or transforms_active() or top_hooks(True) is not None:
+            return x.copy_(self.activation(x.clone()))
+        is_leaf = x.is_leaf and x.requires_grad
+        if is_leaf or x._is_view() or x._backward_hooks or x.retains_grad:
+            return x.copy_(self.activation(x.clone()))  # raises torch's own errors
+        y = self.activation(x.clone() if self._clones else x)
+        # Which tensors backward keeps is known only after a call; if x is one, call again on a
+        # clone.
+        kind = type(y.grad_fn)
+        if kind not in self._reads:
+            self._reads[kind] = self._clones = reads(y.grad_fn, x) or self._clones
+            if self._clones:
+                y = self.activation(x.clone())
+        # Detached first, or backward would fill a gradient for x's old values with zeros, and add
+        # it.
+        return x.detach_().copy_(y)
+
+
+def reads(node: Any, x: Tensor) -> bool:
+    """Return whether backward of an autograd node reads the memory of x; True if unknown."""
+    saved = getattr(node, "saved_tensors", None)
+    if saved is None:  # not a Function's node: unknown
+        return True
+    place = x.untyped_storage().data_ptr()
+    return any(each is not None and each.untyped_storage().data_ptr() == place for each in saved)
