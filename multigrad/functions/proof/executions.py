@@ -46,14 +46,14 @@ class FunctionUnderProof:
     """A captured form of a Function, and the arguments that it was captured for.
 
     Attributes:
-        acts: whether the original may have side effects, so that it runs once.
+        may_act: whether the original may have side effects, so that it runs once.
         rehearsed: what has been traced of both sides; None: it needs values.
     """
 
     recipe: Recipe
     variant: Variant
     leaves: Sequence[Any]
-    acts: bool = False
+    may_act: bool = False
     rehearsed: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
 
     # Cached, as both sides ask for these with each sample.
@@ -188,7 +188,7 @@ def _rehearse(
     again = compute(*zeros)
     for name in captured.asked:
         results[f"zero gradient of {name}"] = as_array(backend, again[f"gradient of {name}"])
-    if captured.acts:
+    if captured.may_act:
         return results
     twice = _traced(captured, backend, sample, (side.func, "second"), run=second, arrays=arrays)
     more = {} if twice is None else twice(*arrays)
@@ -213,7 +213,7 @@ def _traced(
                 computes = backend.autodiff.rehearse(run, arrays)
             captured.rehearsed[key] = uncounted()(computes)  # no code of the user's runs again
         except Exception:  # of a trace; what the code itself raises, it raises again
-            if captured.acts:
+            if captured.may_act:
                 raise
             captured.rehearsed[key] = None
     return captured.rehearsed[key]
@@ -252,7 +252,7 @@ def _run(
     if (
         sample.label == samples.DRAWN
         and captured.asked
-        and not captured.acts
+        and not captured.may_act
         and not graphs.is_random
     ):
         again = pull([None if c is None else c * 0 for c in cotangents])

@@ -20,10 +20,11 @@ from ...graph.ir.types import T
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ...lowering.function_graph import FunctionGraph
 from . import samples
-from .attempt import Attempt, prove
+from .attempt import Attempt
 from .bounded import run_bounded
 from .executions import FunctionUnderProof, run_lowered, run_original
 from .line_tracing import StepLimit
+from .proof import prove
 from .run import (
     KEY,
     Outcome,
@@ -60,7 +61,7 @@ def prove_function(
         return leave_open(
             subject, "its arguments are too large, or of unknown rank, to run it once more"
         )
-    captured = replace(captured, acts=may_act(*functions))
+    captured = replace(captured, may_act=may_act(*functions))
     attempt = Attempt(
         subject=subject,
         graphs=(graphs.forward, graphs.backward),
@@ -69,22 +70,23 @@ def prove_function(
         dtypes=_dtypes(captured, slots),
         is_neutral=_is_neutral(captured, dialect, functions),
         slots=slots,
-        whole=_whole(captured, slots),
+        slots_as_called=_slots_as_called(captured, slots),
         numbers=_numbers(captured),
-        fixed=frozenset(
+        fixed_numbers=frozenset(
             f.removeprefix("param:") for f in captured.variant.facts if f[:6] == "param:"
         ),
-        acts=captured.acts,
+        may_act=captured.may_act,
         is_random=graphs.is_random,
         run=_runs(captured, dialect, functions),
         recapture=recapture,
-        replays=replays_draws(dialect),
-        infinite=keeps_infinity(dialect),
+        replays_draws=replays_draws(dialect),
+        keeps_infinity=keeps_infinity(dialect),
         coarseness=coarseness_of(dialect, (graphs.forward, graphs.backward)),
-        complete=_completing(graphs),
-        ties=not captured.is_derived,
-        is_again="" in captured.variant.proofs.values(),
-        outside=(functions, [x.value for x in captured.layout.leaves if x.kind == "static"]),
+        add_cotangents=_cotangents_for(graphs),
+        is_derived=captured.is_derived,
+        is_known_in_float64="" in captured.variant.proofs.values(),
+        functions=functions,
+        objects=[x.value for x in captured.layout.leaves if x.kind == "static"],
     )
     return prove(attempt, is_call=is_call)
 
@@ -164,7 +166,7 @@ def _shapes(captured: FunctionUnderProof) -> list[tuple[Any, ...]] | None:
         return None
 
 
-def _whole(
+def _slots_as_called(
     captured: FunctionUnderProof, slots: tuple[InputSlot, ...]
 ) -> tuple[InputSlot, ...] | None:
     # The call's own shapes; None if these are tried already, or too large.
@@ -206,11 +208,11 @@ def _numbers(captured: FunctionUnderProof) -> dict[str, float]:
     return {layout.leaves[i].name: float(captured.leaves[i]) for i in layout.indices("number")}
 
 
-def _completing(graphs: FunctionGraph) -> Callable[[Sample], Sample]:
+def _cotangents_for(graphs: FunctionGraph) -> Callable[[Sample], Sample]:
     # Adds cotangents of the shapes and dtypes that the graph's outputs have.
     slots_by_shapes: dict[Any, tuple[InputSlot, ...]] = {}
 
-    def complete(sample: Sample) -> Sample:
+    def add(sample: Sample) -> Sample:
         key = tuple(array.shape for array in sample.arrays.values())
         if key not in slots_by_shapes:
             slots_by_shapes[key] = _cotangent_slots(graphs, sample)
@@ -221,7 +223,7 @@ def _completing(graphs: FunctionGraph) -> Callable[[Sample], Sample]:
             arrays |= {name: np.zeros_like(arrays[name]) for name in sample.absent}
         return replace(sample, arrays={**sample.arrays, **arrays})
 
-    return complete
+    return add
 
 
 def _cotangent_slots(graphs: FunctionGraph, sample: Sample) -> tuple[InputSlot, ...]:

@@ -22,8 +22,9 @@ from ...graph.support.class_bases import dataclass
 from ...lowering.bare import emit_rule_once
 from ..documents.rules import SavedRule
 from . import samples
-from .attempt import Attempt, prove
+from .attempt import Attempt
 from .line_tracing import StepLimit
+from .proof import prove
 from .run import (
     KEY,
     Outcome,
@@ -56,7 +57,7 @@ class RuleUnderProof:
         runtime, static: names of the run-time params, and the values of the others.
         facts: what was fixed for the capture.
         emitted: see `emit_rule_once`.
-        is_again: see `Attempt`.
+        is_known_in_float64: see `Attempt`.
     """
 
     rule: Rule
@@ -67,7 +68,7 @@ class RuleUnderProof:
     static: Mapping[str, Any]
     facts: Mapping[str, Any]
     emitted: dict[tuple[Any, ...], Any]
-    is_again: bool = False
+    is_known_in_float64: bool = False
 
 
 def prove_rule(
@@ -92,19 +93,22 @@ def prove_rule(
         shown={"result": "the result"},
         slots=_slots_of_rule(captured, any(map(promotes_to_float32, dialects.values()))),
         numbers=_numbers_of_rule(captured),
-        fixed=frozenset(name for name in captured.runtime if f"param:{name}" in captured.facts),
+        fixed_numbers=frozenset(
+            name for name in captured.runtime if f"param:{name}" in captured.facts
+        ),
         dtypes={},  # of a rule's result: the input's, whatever constants are made of
         is_neutral=True,
-        is_generic=True,
-        acts=may_act(*functions),
+        numbers_adapt=True,
+        may_act=may_act(*functions),
         is_random=captured.graph.input("key") is not None,
         run=_runs_of_rule(captured, dialects, functions),
         recapture=recapture,
-        replays=all(map(replays_draws, dialects.values())),
-        infinite=all(map(keeps_infinity, dialects.values())),
+        replays_draws=all(map(replays_draws, dialects.values())),
+        keeps_infinity=all(map(keeps_infinity, dialects.values())),
         coarseness=max(coarseness_of(each, (captured.graph,)) for each in dialects.values()),
-        is_again=captured.is_again,
-        outside=(functions, tuple(captured.static.values())),
+        is_known_in_float64=captured.is_known_in_float64,
+        functions=functions,
+        objects=tuple(captured.static.values()),
     )
     return prove(attempt, is_call=is_call)
 

@@ -26,7 +26,8 @@ SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2))  # by rank
 FINITE_EDGES = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
 EDGES = (*FINITE_EDGES, math.inf, -math.inf, math.nan)
 DRAWN, OWN = "drawn", "the call's own"
-FAR, ALONE, BY_LINES = "far out", "one output alone", "line by line"
+ON_EDGES, FAR, ALONE = "on edges", "far out", "one output alone"
+BY_LINES = "line by line"
 SEEDS = {
     DRAWN: 7,
     "other numbers": 13,
@@ -181,7 +182,7 @@ def on_edges(
             edges = flat.reshape(slot.shape).astype(as_numpy_dtype(slot.dtype))
             arrays[slot.name] = in_layout(slot, edges)
             break
-    return Sample("on edges", arrays, numbers)
+    return Sample(ON_EDGES, arrays, numbers)
 
 
 def own_values(slots: Sequence[InputSlot], numbers: Mapping[str, Any]) -> Sample | None:

@@ -181,12 +181,14 @@ class Specialization:
         if dtype in captured.proven_dtypes or self.rule.shards is not None:
             return
         if is_asked(self.rule.prove):
-            self._prove(captured.graph, has_tin, facts, is_again=True)
+            self._prove(captured.graph, has_tin, facts, is_known_in_float64=True)
             captured.proven_dtypes.add(dtype)
 
     def prove_call(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
         """Compare the rule with its graph on the input that it is called with now."""
-        self._prove(self.graph(has_tin, facts), has_tin, facts, is_again=True, is_call=True)
+        self._prove(
+            self.graph(has_tin, facts), has_tin, facts, is_known_in_float64=True, is_call=True
+        )
 
     def _prove(
         self,
@@ -194,12 +196,12 @@ class Specialization:
         has_tin: bool,
         facts: Mapping[str, Any],
         *,
-        is_again: bool = False,
+        is_known_in_float64: bool = False,
         is_call: bool = False,
     ) -> str:
-        # "", or why the proof stays open. `is_again`: it was compared in another dtype before.
+        # "", or why the proof stays open. `is_known_in_float64`: see `Attempt`.
         known = {"runtime": self.runtime, "static": self.static, "facts": facts}
-        known |= {"emitted": self.code.emitted, "is_again": is_again}
+        known |= {"emitted": self.code.emitted, "is_known_in_float64": is_known_in_float64}
         under_proof = RuleUnderProof(self.rule, self.fill_bound, graph, has_tin, **known)
         recapture = functools.partial(self._capture, has_tin, facts)
         return prove_rule(under_proof, recapture, is_call=is_call)

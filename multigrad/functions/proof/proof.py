@@ -1,0 +1,152 @@
+"""The proof of an attempt: on which samples, in which order, the original meets its graphs.
+
+1. All samples are made first and run together: numbers as drawn; the call's own, under other
+   run-time numbers; edges as 0 and 1; one output's cotangent alone; numbers far out. Code that may
+   act runs on the first only.
+2. If the original fails on the first, the same is done in the call's own shapes, and then with the
+   call's own values alone.
+3. `outcomes.py` compares the results. A difference is raised; otherwise the reason why one of the
+   samples stays open is returned, or "".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from ...capture.user_code.snapshot import Snapshot
+from ...errors import TraceError
+from ...graph import ops
+from ...graph.ops.arrays.loops import Endless, turning_at_most
+from . import samples
+from .attempt import Attempt
+from .bounded import MOST_TURNS
+from .compare import casts_to_integers, is_vacuous, takes_infinity
+from .outcomes import compare_outcome
+from .rounding import run_in_own_dtype
+from .samples import Sample
+from .verdicts import describe, leave_open
+
+
+def prove(attempt: Attempt, *, is_call: bool = False) -> str:
+    """Return "" if original and graph agree, else why that could not be found out.
+
+    Args:
+        is_call: prove a call of graphs that are proven already: on its own values alone.
+
+    Raises:
+        DisprovedError: they differ.
+        TraceError: the original changes something that it shares with others.
+    """
+    if any(op.collective for op in attempt.ops):
+        # The others may not be capturing, and would be waited for.
+        return leave_open(attempt.subject, "it exchanges numbers with other processes")
+    called = _own_values(attempt) if is_call else None
+    if is_call and called is None:
+        return ""
+    outside = Snapshot()
+    outside.see_all(attempt.functions, attempt.objects)
+    try:
+        with turning_at_most(MOST_TURNS):
+            if called is None:
+                reason = _prove_on_samples(attempt)
+            else:
+                reason = _prove_on_call(attempt, called, is_call=True)
+    finally:
+        outside.restore()
+    if outside.change and not is_call:
+        raise TraceError(f"{attempt.subject.words} {outside.change}, which a graph does not do")
+    return reason
+
+
+def _prove_on_samples(attempt: Attempt) -> str:
+    if attempt.is_random and not attempt.replays_draws:
+        return leave_open(
+            attempt.subject, "it draws random numbers, which cannot be repeated there"
+        )
+    try:
+        tried = _samples(attempt)
+        outcomes = attempt.run(tried)
+    except Exception as error:
+        # The original may accept no shapes but the call's own.
+        may_repeat = not attempt.may_act and not isinstance(error, Endless)
+        if attempt.slots_as_called is not None and may_repeat:
+            return _prove_on_samples(
+                replace(attempt, slots=attempt.slots_as_called, slots_as_called=None)
+            )
+        called = _own_values(attempt)  # or no other values
+        if called is None:
+            return leave_open(attempt.subject, describe(error))
+        return _prove_on_call(attempt, called, is_call=False)
+    reasons = []
+    for sample, outcome in zip(tried, outcomes, strict=True):
+        if outcome.original is None:  # not every original takes every number
+            continue
+        reason = compare_outcome(attempt, sample, outcome)
+        if reason is not None and (reason or not reasons) and not is_vacuous(outcome.original):
+            reasons.append(reason)
+    if not reasons:
+        return leave_open(attempt.subject, "its results are not finite on small inputs")
+    return max(reasons)
+
+
+def _prove_on_call(attempt: Attempt, called: Sample, is_call: bool) -> str:
+    # If the original does not take these values, the call itself says so.
+    try:
+        (outcome,) = attempt.run([called := attempt.add_cotangents(called)])
+    except Exception as error:
+        return "" if is_call else leave_open(attempt.subject, describe(error))
+    return compare_outcome(attempt, called, outcome, is_call=True) or ""
+
+
+# --- the samples ----------------------------------------------------------------------------------
+
+
+def _samples(attempt: Attempt) -> list[Sample]:
+    first = attempt.add_cotangents(samples.draw(attempt.slots, attempt.numbers))
+    tried = [first] if attempt.may_act else [first, *_more_samples(attempt)]
+    if attempt.has_loop:
+        tried = [sample for sample in tried if _ends(attempt, sample)]
+    if not tried:
+        raise Endless(f"a loop has not ended after {MOST_TURNS:,} turns on made-up numbers")
+    return tried
+
+
+def _more_samples(attempt: Attempt) -> Iterator[Sample]:
+    fixed = attempt.fixed_numbers
+    free = {name: value for name, value in attempt.numbers.items() if name not in fixed}
+    numbers = {**attempt.numbers, **samples.vary(free)}
+    called = samples.own_values(attempt.slots, numbers)
+    if called is not None and called.arrays:
+        yield attempt.add_cotangents(called)
+    elif free:
+        yield attempt.add_cotangents(samples.draw(attempt.slots, numbers, "other numbers"))
+    is_infinite = attempt.keeps_infinity and takes_infinity(attempt.graphs)
+    values = samples.EDGES if is_infinite else samples.FINITE_EDGES
+    # Which of equal elements comes first is open in some libraries' sorts.
+    sorts = ops.ARGSORT in attempt.ops
+    edges = samples.on_edges(attempt.slots, attempt.numbers, values, distinct=sorts)
+    yield attempt.add_cotangents(edges)
+    drawn = samples.draw(attempt.slots, attempt.numbers, samples.ALONE)
+    if len(attempt.cotangents) > 1:  # a loss of one output alone
+        yield attempt.add_cotangents(replace(drawn, absent=frozenset(attempt.cotangents[1:])))
+    # Of floats out of range, each library makes other integers.
+    whole = casts_to_integers(attempt.graphs)
+    with suppress(Exception):  # cotangents of it may have no shape
+        far = samples.draw_far(attempt.slots, attempt.numbers, only_whole=whole)
+        yield attempt.add_cotangents(far)
+
+
+def _ends(attempt: Attempt, sample: Sample) -> bool:
+    # The graphs run here, not the original: one that is compiled could not be stopped.
+    try:
+        run_in_own_dtype(attempt.rounding(sample))
+    except Endless:
+        return False
+    return True
+
+
+def _own_values(attempt: Attempt) -> Sample | None:
+    # None if the values are unknown or too many, or if the original must run only once.
+    return None if attempt.may_act else samples.own_values(attempt.slots, attempt.numbers)
