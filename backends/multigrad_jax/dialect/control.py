@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multigrad.capture.control import control
-from multigrad.capture.control.control import MOST_OPERATIONS, filled, record_loop
+from multigrad.capture.control.branches import guarded as guarded_tensor
+from multigrad.capture.control.branches import guards_of
+from multigrad.capture.control.loops import MOST_OPERATIONS, filled, record_loop
 from multigrad.capture.control.scans import record_scan
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, make_node, walk
@@ -55,7 +56,7 @@ def cond(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -
         at, last = int(index.known), len(branches) - 1
         return run_closed(run, scope, branches[at if 0 <= at < last else last], arguments)
     # For each branch: whether it is taken.
-    guards = control.guards_of(index.value, len(branches))
+    guards = guards_of(index.value, len(branches))
     of_branches = [
         run_closed(run, scope, branch, [guarded(operand, guard) for operand in arguments])
         for branch, guard in zip(branches, guards, strict=True)
@@ -71,7 +72,7 @@ def guarded(operand: Operand, taken: Any) -> Operand:
     node = operand.value.node
     if operand.known is not None or node.type.kind != "tensor" or not is_float(node.type):
         return operand
-    return Operand(control.guarded(operand.value, taken), operand.shape)
+    return Operand(guarded_tensor(operand.value, taken), operand.shape)
 
 
 def chosen(taken: Any, a: Operand, b: Operand) -> Operand:

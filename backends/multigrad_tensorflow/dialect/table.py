@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.util import nest
 
-from multigrad.capture.control import control, scans
+from multigrad.capture.control import branches, loops, scans
 from multigrad.capture.dialect import (
     Calls,
     Classes,
@@ -83,7 +83,7 @@ def while_loop(
 
     # the counters of a loop are eager tensors, even while a graph is built around
     with tf.init_scope():
-        result = control.turns(loop_vars, cond, step, most)
+        result = loops.run_loop(loop_vars, cond, step, most)
     return result[0] if was_packed else result
 
 
@@ -94,7 +94,7 @@ def cond(pred: Any, true_fn: Handler, false_fn: Handler) -> Any:
     check_without_axes(pred)
     # both ways are recorded, and a choice
     taken = xp.not_equal(pred, 0)
-    return control.branch([taken, xp.logical_not(taken)], [true_fn, false_fn])
+    return branches.branch([taken, xp.logical_not(taken)], [true_fn, false_fn])
 
 
 def old_cond(
@@ -122,7 +122,7 @@ def switch_case(branch_index: Any, branch_fns: Any, default: Any) -> Any:
     check_without_axes(branch_index)
     if len(ways) == 1:
         return ways[0]()
-    return control.branch(control.guards_of(branch_index, len(ways)), ways)
+    return branches.branch(branches.guards_of(branch_index, len(ways)), ways)
 
 
 # --- over the first axis --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch._higher_order_ops.associative_scan import associative_scan as torch_associative_scan
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
-from multigrad.capture.control import control, scans
+from multigrad.capture.control import loops, scans
 from multigrad.capture.dialect import (
     CHANGES,
     SWITCHES,
@@ -264,7 +264,7 @@ def cond(pred: Any, true_fn: Handler, false_fn: Handler, operands: Any = ()) -> 
 def while_loop(cond_fn: Handler, body_fn: Handler, carried_inputs: Any) -> Any:
     """Unroll the loop, or record it if values end it."""
     step: Handler = lambda *values: [*body_fn(*values)]
-    return tuple(control.turns([*carried_inputs], cond_fn, step))
+    return tuple(loops.run_loop([*carried_inputs], cond_fn, step))
 
 
 def scan(combine_fn: Handler, init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> Any:

@@ -20,20 +20,21 @@ from ...trace.axes import ask_for, known_shape, one_axis
 from ...trace.derived.scans import scan_values
 from ...trace.trace import NeedsConcrete, Trace, Value, cast, lift
 from ...trace.xp import all as xp
-from .control import (
-    Numbers,
+from .branches import branch
+from .loops import (
+    CarriedNumbers,
     as_tensor,
-    branch,
-    check_kept,
-    constants_of,
+    carried_symbols,
+    check_types_kept,
+    count_effects,
+    find_constants,
     find_trace,
     guess_dtype,
-    known_type,
     make_inputs,
-    region_of,
-    settle_types,
-    symbols_of,
-    turns,
+    make_region,
+    run_loop,
+    type_of_carried,
+    widen_until_kept,
 )
 
 Tensor = Any
@@ -175,7 +176,7 @@ def fori_loop(lower: int, upper: int, body: Callable[[Any, Any], Any], init: Any
         TypeError: a step changes what it carries.
     """
     if isinstance(lower, Value) or isinstance(upper, Value):
-        return turns(
+        return run_loop(
             [lower, init], lambda i, _: i < upper, lambda i, carry: [i + 1, body(i, carry)]
         )[1]
     if upper <= lower:
@@ -302,14 +303,14 @@ def record_turns(
     Raises:
         TypeError: a turn changes a dtype or a shape, makes an assertion or draws random numbers.
     """
-    numbers = Numbers(trace, leaves)
+    numbers = CarriedNumbers(trace, leaves)
 
     def typed(carried: Tensors, row: Tensors) -> tuple[list[Value], list[Value]]:
         after, outputs = turn(carried, row)
         return (
             [
                 _in_own_words(trace, x, dtype)
-                for x, dtype in zip(numbers.after(after), numbers.dtypes, strict=True)
+                for x, dtype in zip(numbers.after_turn(after), numbers.dtypes, strict=True)
             ],
             [as_tensor(trace, x, guess_dtype(trace, x)) for x in outputs],
         )
@@ -351,27 +352,27 @@ def record_scan(
     _check_lengths(rows)
     if keep_every is not None and keep_every > 1:
         return _record_blocks(trace, initial, rows, turn, reverse, size=keep_every)
-    types = [known_type(value) for value in initial]
+    types = [type_of_carried(value) for value in initial]
     row_types = [Type("tensor", value.node.type.dtype, UNKNOWN) for value in rows]
-    before = len(trace.limits.assumed), trace.draws
+    before = count_effects(trace)
     inputs = [*initial, *rows]
-    with symbols_of(trace, inputs, [*types, *row_types], rows=len(rows)) as symbols:
+    with carried_symbols(trace, inputs, [*types, *row_types], rows=len(rows)) as symbols:
         after, results = turn(symbols[: len(initial)], symbols[len(initial) :])
-    if (len(trace.limits.assumed), trace.draws) != before:
+    if count_effects(trace) != before:
         raise TypeError("a loop that asserts something or draws in a turn")
-    check_kept(types, after)
+    check_types_kept(types, after)
     inner = [value.node for value in symbols]
     outputs = [value.node for value in (*after, *results)]
-    constants = constants_of(trace, inner, outputs)
+    constants = find_constants(trace, inner, outputs)
     operands = [*(value.node for value in inputs), *constants]
     carried = len(types)
     words = [f"carry_{i}" if i < carried else f"row_{i - carried}" for i in range(len(inner))]
 
-    def bodies(types: Sequence[Type]) -> list[Region]:
+    def make_bodies(types: Sequence[Type]) -> list[Region]:
         named = zip(words, inner, [*types, *row_types], strict=True)
-        return [region_of("body", make_inputs([*named], constants), outputs, trace)]
+        return [make_region("body", make_inputs([*named], constants), outputs, trace)]
 
-    (body,), types = settle_types(types, bodies)
+    (body,), types = widen_until_kept(types, make_bodies)
     # `recompute` makes everything but the carry too costly for the cut of the backward.
     attrs = {"body": body, "carried": len(types), "rows": len(rows), "reverse": reverse}
     return scan_values(trace, operands, {**attrs, "recompute": keep_every is not None})
