@@ -12,8 +12,8 @@ import numpy as np
 
 from ..backend.contract import Kept
 from ..errors import GradientError
+from ..functions.calls.capture_errors import NotCaptured
 from ..functions.captures import capture_example
-from ..functions.record import NotCaptured
 from ..graph.ir.types import dtype_name
 from ..look.convert import brief
 from ..look.subject import as_float

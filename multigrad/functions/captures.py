@@ -44,7 +44,7 @@ from .calls.variant import Variant
 from .proof.executions import FunctionUnderProof
 from .proof.functions import prove_function
 from .proof.verdicts import is_asked
-from .record import AppliesItself, capture_function, note_open
+from .recording.record import AppliesItself, capture_function, note_open
 
 MOST_VARIANTS = 256
 # Ops whose constant index may lie outside the array.

@@ -31,10 +31,10 @@ from ..errors import (
     UnsupportedOp,
 )
 from ..functions.calls.arguments import flatten, owner_of, replace_at, unwrap
+from ..functions.calls.capture_errors import NotCaptured
 from ..functions.captures import capture_example
 from ..functions.documents.functions import SavedFunction
 from ..functions.function import Function, take_placeholders
-from ..functions.record import NotCaptured
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import dataclass

@@ -18,12 +18,12 @@ from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..errors import FormatError, RuleTypeError, UnsupportedOp
 from ..functions.calls.arguments import flatten, owner_of, unwrap
+from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import EXPORTED
 from ..functions.calls.variant import Variant
 from ..functions.documents.format import MOST_BYTES, parse
 from ..functions.eject.eject import eject_operators
 from ..functions.function import Function
-from ..functions.record import NotCaptured
 from ..functions.saving import OPERATORS_FILE, read_operators
 from ..graph.support.files import write_whole
 from ..graph.support.trees import optree

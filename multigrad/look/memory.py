@@ -20,10 +20,10 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import in_use, load_backend
 from ..errors import RuleTypeError, RuleValueError, TraceError
+from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.variant import Variant
 from ..functions.captures import capture_example
 from ..functions.function import Function
-from ..functions.record import NotCaptured
 from ..graph.ir.graph import Node
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype

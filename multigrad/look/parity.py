@@ -14,11 +14,11 @@ from ..backend.contract import Backend
 from ..backend.discovery import backends, load_backend
 from ..errors import RuleTypeError, TraceError
 from ..functions.calls.arguments import Layout
+from ..functions.calls.capture_errors import NotCaptured
 from ..functions.captures import capture_example
 from ..functions.function import Function
 from ..functions.proof.bounded import Bounded
 from ..functions.proof.compare import are_off, eps_of, margins, smallest_of
-from ..functions.record import NotCaptured
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation

@@ -30,6 +30,7 @@ from ..functions.calls.arguments import (
     signature_of,
     unwrap,
 )
+from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import SHOWN
 from ..functions.calls.recipe import Options
 from ..functions.captures import find_variant
@@ -39,7 +40,6 @@ from ..functions.importers import as_function, find_custom
 from ..functions.proof.bounded import Bounded, run_bounded
 from ..functions.proof.choices import VectorSigns
 from ..functions.proof.run import homes
-from ..functions.record import NotCaptured
 from ..graph import random
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype

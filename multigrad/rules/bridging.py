@@ -25,10 +25,10 @@ from ..errors import GradientError, MultigradError, UnsupportedOp
 from ..functions.calls.arguments import Layout, flatten, one_backend, owner_of, replace_at, unwrap
 from ..functions.calls.as_written import tensors_among
 from ..functions.calls.binding import assemble
+from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import ELSEWHERE
 from ..functions.calls.variant import Variant
 from ..functions.function import Function
-from ..functions.record import NotCaptured
 from ..graph.ir.types import FLOATS
 from ..graph.support.locks import make_lock
 from ..graph.support.threads import build_once

@@ -23,6 +23,7 @@ from ..functions.calls.arguments import (
 )
 from ..functions.calls.as_written import check_native, run_recipe
 from ..functions.calls.binding import Entry, assemble, check_assumptions, explain_places
+from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import PULLED, PUSHED
 from ..functions.calls.effects import check_apart
 from ..functions.calls.gradients import match_gradients
@@ -31,7 +32,6 @@ from ..functions.code_recipes import recipe_of_pair
 from ..functions.custom_gradient import refuse_class
 from ..functions.entries import MOST_ENTRIES
 from ..functions.function import Function
-from ..functions.record import NotCaptured
 from ..graph import ops
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..graph.passes.facts import LIBRARY

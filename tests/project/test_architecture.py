@@ -31,7 +31,7 @@ INSIDE = {
     "capture": (
         "", "user_code", "meanings", "control", "types", "values", "dialects", "copies",
     ),
-    "functions": ("calls", "documents", "eject", "proof", ""),
+    "functions": ("calls", "documents", "eject", "proof", "recording", ""),
     "rules": ("model", "", "estimators", "library"),
     "models": ("attribution", ""),
     "audit": ("", "lock"),

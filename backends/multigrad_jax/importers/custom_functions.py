@@ -27,7 +27,7 @@ from multigrad.functions.calls.recipe import (
 )
 from multigrad.functions.calls.self_calls import as_outputs, outputs_of
 from multigrad.functions.calls.tangents import Pushed, make_tangent
-from multigrad.functions.recapture import are_close
+from multigrad.functions.recording.recapture import are_close
 from multigrad.graph import ops
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.graph import Graph, Node, walk

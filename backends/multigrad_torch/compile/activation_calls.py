@@ -22,9 +22,9 @@ import torch
 
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import MultigradError, UnsupportedOp
+from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.calls.variant import Variant
 from multigrad.functions.function import Function
-from multigrad.functions.record import NotCaptured
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.activation import Activation, without_rule
 from multigrad.rules.context import RuleInForce

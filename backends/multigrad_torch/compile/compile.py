@@ -23,8 +23,8 @@ import torch
 from multigrad.backend import Reader
 from multigrad.backend.discovery import load_backend
 from multigrad.backend.values import key_for
+from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.function import Function, by_identifier
-from multigrad.functions.record import NotCaptured
 from multigrad.graph.support.trees import optree
 from multigrad.rules.activation import Activation, by_key
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce

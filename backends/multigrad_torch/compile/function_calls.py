@@ -17,10 +17,10 @@ from multigrad.backend.discovery import load_backend
 from multigrad.capture.types.oracle import ModeOf
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import flatten
+from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.calls.decision import COMPILED, EXPORTED, SAME, decide, form_under_autocast
 from multigrad.functions.calls.variant import Variant
 from multigrad.functions.function import Function
-from multigrad.functions.record import NotCaptured
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.emit import compile_source
 from multigrad.trace.assertions import AUTOCAST

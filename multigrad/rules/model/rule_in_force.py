@@ -12,9 +12,9 @@ from ...backend.values import concrete_number, in_one_framework
 from ...capture.user_code.signature import REQUIRED, STATIC_TYPES, Signature, check_value
 from ...errors import GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import Leaf, lay_out
+from ...functions.calls.capture_errors import NotCaptured
 from ...functions.calls.facts import gather_facts
 from ...functions.proof.samples import calling
-from ...functions.record import NotCaptured
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.support.params import find_part, is_address, read_params

@@ -18,20 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from ..capture.copies.capture import numbers_from_elsewhere
-from ..errors import TraceError
-from ..graph import ops
-from ..graph.ir.graph import Graph, Location, Node, every_node, make_node, walk
-from ..graph.ir.types import BOOL, SCALAR_SHAPE, WHOLE
-from ..graph.ops.properties import CONSTANT, LINEAR, is_zero
-from ..graph.passes.facts import shape_fact
-from ..graph.passes.simplify import simplify
-from ..trace.assertions import MISSING
-from ..trace.lookups import note
-from ..trace.trace import NeedsConcrete, Trace, Value, constant, setting
-from .calls.binding import evaluate
-from .calls.capture_errors import NotCaptured
-from .calls.variant import Variant
+from ...capture.copies.capture import numbers_from_elsewhere
+from ...errors import TraceError
+from ...graph import ops
+from ...graph.ir.graph import Graph, Location, Node, every_node, make_node, walk
+from ...graph.ir.types import BOOL, SCALAR_SHAPE, WHOLE
+from ...graph.ops.properties import CONSTANT, LINEAR, is_zero
+from ...graph.passes.facts import shape_fact
+from ...graph.passes.simplify import simplify
+from ...trace.assertions import MISSING
+from ...trace.lookups import note
+from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
+from ..calls.binding import evaluate
+from ..calls.capture_errors import NotCaptured
+from ..calls.variant import Variant
 
 
 def check_tensors(first: Trace, second: Trace) -> None:

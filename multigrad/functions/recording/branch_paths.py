@@ -12,22 +12,22 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..capture.dialect import find_dialect
-from ..errors import TraceError
-from ..graph.ir import questions
-from ..graph.ir.graph import Graph, Node
-from ..graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
-from ..graph.passes.facts import needed_shapes
-from ..graph.passes.residuals import drop_marks
-from ..graph.passes.simplify import simplify
-from ..lowering.function_graph import FunctionGraph
-from ..trace.assertions import BRANCHES
-from ..trace.axes import known_shape
-from ..trace.derived.custom_calls import drop_calls
-from ..trace.trace import NeedsConcrete, Trace, Value
-from ..trace.xp import all as xp
-from .calls.capture_errors import NotCaptured
-from .calls.variant import Variant
+from ...capture.dialect import find_dialect
+from ...errors import TraceError
+from ...graph.ir import questions
+from ...graph.ir.graph import Graph, Node
+from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
+from ...graph.passes.facts import needed_shapes
+from ...graph.passes.residuals import drop_marks
+from ...graph.passes.simplify import simplify
+from ...lowering.function_graph import FunctionGraph
+from ...trace.assertions import BRANCHES
+from ...trace.axes import known_shape
+from ...trace.derived.custom_calls import drop_calls
+from ...trace.trace import NeedsConcrete, Trace, Value
+from ...trace.xp import all as xp
+from ..calls.capture_errors import NotCaptured
+from ..calls.variant import Variant
 
 MAX_PATHS = 16  # of one function; each is recorded, and the merged graph computes all of them
 MAX_CONDITIONS = 8  # on one path: a loop that ends by a tensor's value may never end

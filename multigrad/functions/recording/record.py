@@ -14,44 +14,43 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..backend.discovery import in_use
-from ..capture.control.rolled import roll
-from ..capture.copies.capture import has_number_from_elsewhere
-from ..capture.copies.witness import Witness
-from ..capture.dialect import find_dialect, load_dialects
-from ..capture.dialects import xp as xp_dialect
-from ..capture.foreign_calls import describe_routes, intercepting
-from ..capture.meanings.places import Extremes
-from ..capture.taken_gradients import passing, prepare
-from ..capture.types.library_types import LibraryTypes
-from ..capture.types.oracle import ModeOf, keeping_modes
-from ..capture.user_code.libraries import written_in
-from ..capture.values.indexing import Picked
-from ..capture.values.tracer import Attributed, V
-from ..errors import GradientError, MultigradError, TraceError
-from ..graph import ops
-from ..graph.ir import questions
-from ..graph.ir.graph import Graph, Node, every_node
-from ..graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
-from ..graph.passes.residuals import drop_marks, given_by_forward, marks
-from ..graph.passes.simplify import simplify, without_stops
-from ..graph.support.class_bases import dataclass
-from ..graph.support.trees import optree
-from ..lowering.function_graph import FunctionGraph, numbered
-from ..trace.assertions import ENTRANCES, ORDERS
-from ..trace.axes import known_shape
-from ..trace.derived.derivatives import accumulate_all
-from ..trace.lookups import NAME, names_in, reading
-from ..trace.python_protocols import Pair
-from ..trace.source import lend
-from ..trace.trace import NeedsConcrete, Trace, Value, constant
-from ..trace.xp import all as xp
-from .branch_paths import BranchPath, record_paths
-from .calls.accumulate import modes_of
-from .calls.arguments import Layout, Leaf, flatten_outputs, type_of
-from .calls.binding import is_told
-from .calls.capture_errors import NotCaptured, defined_at, explain, is_users_own
-from .calls.effects import (
+from ...backend.discovery import in_use
+from ...capture.control.rolled import roll
+from ...capture.copies.capture import has_number_from_elsewhere
+from ...capture.copies.witness import Witness
+from ...capture.dialect import find_dialect, load_dialects
+from ...capture.dialects import xp as xp_dialect
+from ...capture.foreign_calls import describe_routes, intercepting
+from ...capture.meanings.places import Extremes
+from ...capture.taken_gradients import passing, prepare
+from ...capture.types.library_types import LibraryTypes
+from ...capture.types.oracle import ModeOf, keeping_modes
+from ...capture.user_code.libraries import written_in
+from ...capture.values.indexing import Picked
+from ...capture.values.tracer import Attributed, V
+from ...errors import GradientError, MultigradError, TraceError
+from ...graph import ops
+from ...graph.ir import questions
+from ...graph.ir.graph import Graph, Node, every_node
+from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
+from ...graph.passes.residuals import drop_marks, given_by_forward, marks
+from ...graph.passes.simplify import simplify, without_stops
+from ...graph.support.class_bases import dataclass
+from ...graph.support.trees import optree
+from ...lowering.function_graph import FunctionGraph, numbered
+from ...trace.assertions import ENTRANCES, ORDERS
+from ...trace.axes import known_shape
+from ...trace.derived.derivatives import accumulate_all
+from ...trace.lookups import NAME, names_in, reading
+from ...trace.python_protocols import Pair
+from ...trace.source import lend
+from ...trace.trace import NeedsConcrete, Trace, Value, constant
+from ...trace.xp import all as xp
+from ..calls.accumulate import modes_of
+from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
+from ..calls.binding import is_told
+from ..calls.capture_errors import NotCaptured, defined_at, explain, is_users_own
+from ..calls.effects import (
     COPIES,
     Update,
     changes_containers,
@@ -62,12 +61,13 @@ from .calls.effects import (
     has_containers,
     hide,
 )
-from .calls.facts import facts_of_inputs, gather_facts
-from .calls.gradients import check_gradient, match_gradients
-from .calls.recipe import Recipe, Recorded
-from .calls.tangents import tangent_graph
-from .calls.variant import Variant
-from .proof.verdicts import ProofSubject, leave_open
+from ..calls.facts import facts_of_inputs, gather_facts
+from ..calls.gradients import check_gradient, match_gradients
+from ..calls.recipe import Recipe, Recorded
+from ..calls.tangents import tangent_graph
+from ..calls.variant import Variant
+from ..proof.verdicts import ProofSubject, leave_open
+from .branch_paths import BranchPath, record_paths
 from .recapture import (
     check_draws,
     check_memory,
