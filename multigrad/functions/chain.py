@@ -16,7 +16,7 @@ from .calls.arguments import BoundFunction, owner_of, unwrap
 from .calls.recipe import Recipe, Recorded
 from .documents.functions import SavedFunction
 from .function import Function
-from .object_arguments import OfObject
+from .object_function import ObjectFunction
 
 Tensor = Any
 REQUIRED = inspect.Parameter.empty
@@ -86,7 +86,7 @@ def part_of(part: Any) -> ChainPart:
         )
     if not isinstance(function, Function):  # an activation: it takes its tensor alone
         return ChainPart(part, function.forward.name, None, {}, {})
-    if isinstance(function, OfObject):
+    if isinstance(function, ObjectFunction):
         raise RuleTypeError(
             f"function {function.name!r} reads the tensors of an object, which compose does not "
             f"follow; write lambda x: g({function.name}(x)), or make a Function that takes them as "

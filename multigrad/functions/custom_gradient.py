@@ -22,7 +22,8 @@ from .calls.arguments import BoundFunction, signature_of
 from .calls.recipe import Options
 from .code_recipes import recipe_of_gradient, recipe_of_pair
 from .function import Function
-from .object_arguments import OfObject, holds_state
+from .hidden_tensors import holds_state
+from .object_function import ObjectFunction
 
 Tensor = Any
 # The argument of an activation.
@@ -210,7 +211,7 @@ def function(
     return made
 
 
-def _of_object(forward: Any, options: Capture, keeping: str | None) -> OfObject:
+def _of_object(forward: Any, options: Capture, keeping: str | None) -> ObjectFunction:
     # Its tensors are read at each call, so that it has no options for captured graphs.
     option, subjects = "", "functions and classes"
     if keeping is not None:
@@ -224,7 +225,7 @@ def _of_object(forward: Any, options: Capture, keeping: str | None) -> OfObject:
             f"{name_of(forward)!r} reads the tensors of an object, which runs itself on its own "
             f"framework: {option} is for {subjects}"
         )
-    return OfObject(forward, options.native, options.library, options.prove)
+    return ObjectFunction(forward, options.native, options.library, options.prove)
 
 
 def refuse_class(function: Any) -> None:

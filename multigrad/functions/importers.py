@@ -33,7 +33,9 @@ from .calls.variant import Variant
 from .captures import prove_code
 from .custom_gradient import function, refuse_rule
 from .function import Function
-from .object_arguments import STATE, MayTakeObjects, holds_state, owner_of_method, recipe_of_object
+from .hidden_tensors import STATE, holds_state, owner_of_method
+from .object_arguments import MayTakeObjects
+from .object_function import recipe_of_object
 from .proof.verdicts import ProofSubject, leave_open
 
 Tensor = Any

@@ -44,7 +44,8 @@ from ...functions.chain import list_tensors
 from ...functions.custom_gradient import as_plain_function
 from ...functions.custom_gradient import function as make_function
 from ...functions.function import Function
-from ...functions.object_arguments import OfObject, holds_state, owner_of_method, recipe_of_object
+from ...functions.hidden_tensors import holds_state, owner_of_method
+from ...functions.object_function import ObjectFunction, recipe_of_object
 from ...functions.proof.samples import calling
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
@@ -252,7 +253,7 @@ def as_forward(
             f"{type(forward).__name__} {forward!r:.40}"
         )
     forward = getattr(forward, "_activation", forward)  # of a module or layer of ours
-    forward = forward.original if isinstance(forward, OfObject) else forward
+    forward = forward.original if isinstance(forward, ObjectFunction) else forward
     # An object with state may change, so each call makes a forward of its own.
     is_fixed = isinstance(forward, Function | types.FunctionType)
     if is_fixed or owner_of_method(forward) is None:
