@@ -9,7 +9,8 @@ code, the classes are those whose calls it is to leave alone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -17,8 +18,8 @@ from ..backend.compiler_events import enter_rules, leave_rules
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..functions.function import Function
-from ..trace.lookups import MOST_HELD, Met, all_at_present, read, revealing
-from ..trace.moving_numbers import Moving
+from ..trace.lookups import all_at_present, jit_tracing, read
+from ..trace.moving_numbers import Moving, alive
 from . import registry
 from .activation import Activation
 from .context import CURRENT, ActiveRules
@@ -37,6 +38,7 @@ __all__ = [
     "key_runs",
 ]
 Call = Callable[..., Any]
+MOST_HELD = 8  # traces of one function that is traced again for each held number
 
 
 @contextmanager
@@ -75,10 +77,10 @@ class Run:
     ) -> tuple[Any, tuple[int, int]]:
         """Return the function's result in a trace, and how often each rule was applied there."""
         active = reveal(self.rules, hidden)
-        with self.in_force(active), revealing(self.moving, numbers) as revealed:
+        with self.in_force(active), jit_tracing(self.moving, numbers) as jit_trace:
             result = self.fn(*args, **kwargs)
-        self.met += revealed.met
-        self.held += revealed.held
+        self.met += jit_trace.met
+        self.held += jit_trace.held
         return result, count_applied(active)
 
     def numbers(self, backend: Backend) -> list[Any]:
@@ -87,6 +89,38 @@ class Run:
     def call(self, rules: Cut, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
         """Return the result for arguments, and how often each rule was applied."""
         raise NotImplementedError
+
+
+class NumbersRead:
+    """The moving numbers that a function compiled by `xg.jit` reads by itself.
+
+    From its second call on they are its arguments, except those that a captured graph holds.
+    """
+
+    def __init__(self) -> None:
+        self._met: tuple[weakref.ref[Moving], ...] = ()
+        self._held: tuple[weakref.ref[Moving], ...] = ()
+
+    def arguments(self) -> tuple[Moving, ...]:
+        """Return the numbers that are alive, in a fixed order."""
+        if not self._met:
+            return ()
+        return tuple(alive(self._met))
+
+    def add(self, met: Iterable[Moving], held: Iterable[Moving]) -> None:
+        self._met = _add(self._met, met)
+        self._held = _add(self._held, held)
+
+    def held_text(self) -> str:
+        """Return the numbers that traces hold, as text; each trace is valid for one text."""
+        if not self._held:
+            return ""
+        return "".join([f" {each.serial}={each.value!r}" for each in alive(self._held)])
+
+
+def _add(known: tuple[weakref.ref[Moving], ...], more: Iterable[Moving]) -> Any:
+    found = {each.serial: each for each in (*alive(known), *more)}
+    return tuple(weakref.ref(found[serial]) for serial in sorted(found))
 
 
 def key_runs(
@@ -106,12 +140,12 @@ def key_runs(
         on_hold: is told where traces hold more numbers than before.
     """
     compiled: dict[str, Run] = {}
-    met = Met()
+    numbers = NumbersRead()
     backend = load_backend(name)
 
     def call_once(rules: Cut, args: Any, kwargs: Any) -> Any:
-        moving = met.now()
-        key = fixed(rules, epoch(), moving) + (word := met.word())
+        moving = numbers.arguments()
+        key = fixed(rules, epoch(), moving) + (word := numbers.held_text())
         run = compiled.get(key)
         if run is None:
             # Code that holds numbers as constants is soon useless: the oldest goes first.
@@ -121,11 +155,11 @@ def key_runs(
         result, applied = run.call(rules, args, kwargs)
         advance(rules, applied)
         if run.met or run.held:  # this trace has numbers as they were: the next one takes them
-            met.add(run.met, run.held)
+            numbers.add(run.met, run.held)
             run.held.clear()
-            if run.met or met.word() != word:
+            if run.met or numbers.held_text() != word:
                 compiled.pop(key, None)
-            if on_hold is not None and met.word() != word:
+            if on_hold is not None and numbers.held_text() != word:
                 on_hold()
         return result
 

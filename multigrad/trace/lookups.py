@@ -1,22 +1,26 @@
 """Facts that code reads besides its inputs: the rule in force, the rule of a name, moving numbers.
 
 They are looked up anew at each call, so that a graph captured under one meaning never runs under
-another. Compilers are told of each reading: a trace of theirs is valid for that meaning only.
+another. While code is captured, `reading` collects what it reads; later calls `look_up` the same
+facts, and run the graph that was captured for their meanings:
 
-This is the one place where a schedule becomes a number: in eager code a float; in traced code a
-tensor that follows it, if the compiler has one. Eager code, `xg.jit` and the frameworks' compilers
-ask here, at each application.
+    {"rule in force": "triangular#3(1.0)", "name scale": 7, "moving number 12": 0.5}
+
+Compilers are told of each reading: a trace of theirs is valid for that meaning only.
+
+The second part is the one place where a schedule becomes a number (`at_present`): in eager code a
+float; in traced code a tensor that follows it, if the compiler has one. Eager code, `xg.jit` and
+the frameworks' compilers ask here, at each application.
 """
 
 from __future__ import annotations
 
-import contextvars
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backend.compiler_events import is_tracing, tell_depend, tell_read
 from ..backend.contract import Backend
@@ -25,19 +29,13 @@ from ..graph.support.class_bases import dataclass
 from ..graph.support.params import as_number
 from ..graph.support.threads import SERIALS, set_within
 from .active_rules import CURRENT, ActiveRules, RuleInForce
-from .moving_numbers import THEN, Moving, NumberRead, alive, meant, standing
+from .moving_numbers import THEN, Moving, NumberRead, meant, standing
 
 RULE_IN_FORCE = "rule in force"
 NAME = "name "  # the prefix of facts about the rule that a name means
 NUMBERS: dict[str, int] = {}  # by name, of its latest registration or of the end of that
 
-Meanings = dict[str, Any]
-# The readings collected so far, the rule in force when that began (a rule set by a `use` within is
-# no reading), and by id, weakly, the objects made since: they may hold symbols.
-Made = dict[int, weakref.ref[Any]]
-READING: ContextVar[tuple[Meanings, RuleInForce | None, Made] | None] = ContextVar(
-    "multigrad_reading", default=None
-)
+Meanings = dict[str, Any]  # by fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +51,39 @@ class Lookup:
 
 
 class Telling(str):
-    """A fact that knows how to look itself up."""
+    """A fact that knows how to look itself up; others are looked up by their text alone."""
 
     def meaning(self) -> Any:
         """Return the current meaning, or None if it cannot be determined."""
         raise NotImplementedError
 
 
+# --- what a capture reads -------------------------------------------------------------------------
+class Collected(NamedTuple):
+    """What has been read since `reading` began.
+
+    Attributes:
+        meanings: the facts that were read.
+        rule_at_start: the rule in force then: one that a `use` within sets is no reading.
+        made: the objects made since, by id, in outer collections too: they may hold symbols.
+    """
+
+    meanings: Meanings
+    rule_at_start: RuleInForce | None
+    made: dict[int, weakref.ref[Any]]
+
+
+READING: ContextVar[Collected | None] = ContextVar("multigrad_reading", default=None)
+
+
 @contextmanager
 def reading() -> Iterator[Meanings]:
     """Collect the facts that are read within; an outer collection does not get them."""
-    found: Meanings = {}
-    around = READING.get()
-    made = {} if around is None else around[2]
-    with set_within(READING, (found, CURRENT.get().activations, made)):
-        yield found
+    outer = READING.get()
+    made = {} if outer is None else outer.made
+    collected = Collected({}, CURRENT.get().activations, made)
+    with set_within(READING, collected):
+        yield collected.meanings
 
 
 def is_collecting() -> bool:
@@ -76,27 +92,28 @@ def is_collecting() -> bool:
 
 def note(meanings: Mapping[str, Any]) -> None:
     """Add facts to the collection that is in progress, if any."""
-    collecting = READING.get()
-    if collecting is None:
+    collected = READING.get()
+    if collected is None:
         return
-    found, in_force, _ = collecting
     for fact, meaning in meanings.items():
-        if fact != RULE_IN_FORCE or CURRENT.get().activations is in_force:
-            found.setdefault(fact, meaning)
+        if fact != RULE_IN_FORCE or CURRENT.get().activations is collected.rule_at_start:
+            collected.meanings.setdefault(fact, meaning)
 
 
 def note_made(made: Any) -> None:
     """Note that an object was made: its contents are no reading of the code that makes it."""
-    if (collecting := READING.get()) is not None:
-        collecting[2][id(made)] = weakref.ref(made)
+    if (collected := READING.get()) is not None:
+        collected.made[id(made)] = weakref.ref(made)
 
 
-def was_made(held: Any) -> bool:
-    collecting = READING.get()
-    made = None if collecting is None else collecting[2].get(id(held))
-    return made is not None and made() is held
+def was_made(item: Any) -> bool:
+    """Return whether an object was made by the code that is read now."""
+    collected = READING.get()
+    made = None if collected is None else collected.made.get(id(item))
+    return made is not None and made() is item
 
 
+# --- what a fact means now ------------------------------------------------------------------------
 def note_lookup(lookup: Lookup) -> None:
     if READING.get() is not None:
         note({NAME + lookup.name: lookup.number})
@@ -152,12 +169,7 @@ def look_up_all(facts: Iterable[str]) -> Meanings:
     return {fact: look_up(fact) for fact in facts if is_read(fact)}
 
 
-# --- numbers that move ---------------------------------------------------------------------------
-
-
-MOST_HELD = 8  # traces of one function that is traced again for each held number
-
-
+# --- what a moving number is now ------------------------------------------------------------------
 class NumberNow(Telling):
     """The fact that gives the current value of a moving number."""
 
@@ -172,17 +184,20 @@ class NumberNow(Telling):
     def meaning(self) -> float:
         """Return the number; a trace in progress becomes valid for it only."""
         number = standing(self.moving)
-        revealed = _REVEALED.get()
-        if revealed is not None:
-            revealed.held.append(self.moving)
+        jit_trace = _JIT_TRACE.get()
+        if jit_trace is not None:
+            jit_trace.held.append(self.moving)
         tell_depend(NumberRead(self.moving, number))
         return number
 
 
-class Revealed:
+class JitTrace:
     """The moving numbers in a trace of `xg.jit`.
 
-    Its `arguments`, others that it has `met`, and those that a graph within has `held` fixed.
+    Attributes:
+        arguments: by number, what stands for it in the trace.
+        met: other numbers that the traced code reads; they become arguments of the next trace.
+        held: those that a graph within holds as constants, so that the trace is valid for them.
     """
 
     def __init__(self, arguments: Mapping[Moving, Any]) -> None:
@@ -190,7 +205,7 @@ class Revealed:
         self.met: list[Moving] = []
         self.held: list[Moving] = []
 
-    def reveal(self, moving: Moving) -> Any:
+    def read(self, moving: Moving) -> Any:
         """Return the trace's argument; without one, the number, right for this call only."""
         if moving in self.arguments:
             return self.arguments[moving]
@@ -199,46 +214,14 @@ class Revealed:
 
 
 # Set while `xg.jit` traces; None outside.
-_REVEALED: contextvars.ContextVar[Revealed | None] = contextvars.ContextVar(
-    "multigrad_revealed", default=None
-)
+_JIT_TRACE: ContextVar[JitTrace | None] = ContextVar("multigrad_jit_trace", default=None)
 
 
-def revealing(moving: Iterable[Moving], values: Iterable[Any]) -> AbstractContextManager[Revealed]:
+def jit_tracing(
+    moving: Iterable[Moving], values: Iterable[Any]
+) -> AbstractContextManager[JitTrace]:
     """Let the trace within read these values for moving numbers."""
-    return set_within(_REVEALED, Revealed(dict(zip(moving, values, strict=True))))
-
-
-class Met:
-    """The moving numbers that a function compiled by `xg.jit` reads by itself.
-
-    From its second call on they are its arguments, except those that a captured graph holds.
-    """
-
-    def __init__(self) -> None:
-        self._known: tuple[weakref.ref[Moving], ...] = ()
-        self._held: tuple[weakref.ref[Moving], ...] = ()
-
-    def now(self) -> tuple[Moving, ...]:
-        """Return the numbers that are alive, in a fixed order."""
-        if not self._known:
-            return ()
-        return tuple(alive(self._known))
-
-    def add(self, met: Iterable[Moving], held: Iterable[Moving]) -> None:
-        self._known = _add(self._known, met)
-        self._held = _add(self._held, held)
-
-    def word(self) -> str:
-        """Return the numbers that traces hold, as text; each trace is valid for one text."""
-        if not self._held:
-            return ""
-        return "".join([f" {each.serial}={each.value!r}" for each in alive(self._held)])
-
-
-def _add(known: tuple[weakref.ref[Moving], ...], more: Iterable[Moving]) -> Any:
-    found = {each.serial: each for each in (*alive(known), *more)}
-    return tuple(weakref.ref(found[serial]) for serial in sorted(found))
+    return set_within(_JIT_TRACE, JitTrace(dict(zip(moving, values, strict=True))))
 
 
 def read(moving: Moving, backend: Backend | None = None) -> Any:
@@ -249,9 +232,9 @@ def read(moving: Moving, backend: Backend | None = None) -> Any:
     """
     if is_collecting():  # first: a capture outlives the trace of `xg.jit` that it is made in
         return look_up(NumberNow.of(moving))
-    revealed = _REVEALED.get()
-    if revealed is not None:
-        return revealed.reveal(moving)
+    jit_trace = _JIT_TRACE.get()
+    if jit_trace is not None:
+        return jit_trace.read(moving)
     if backend is None:
         number = standing(moving)
         tell_depend(NumberRead(moving, number))
@@ -281,18 +264,18 @@ def at_present(in_force: RuleInForce, backend: Backend | None = None) -> RuleInF
     values = tuple(
         [read(each, backend) if isinstance(each, Moving) else each for each in in_force.values]
     )
-    known = in_force.present
-    if known is not None and all(map(_is_same, known.values, values)):
-        return known
+    latest = in_force.present
+    if latest is not None and all(map(_is_same, latest.values, values)):
+        return latest
     check_present(in_force, values)
     moved = [v for v, given in zip(values, in_force.values, strict=True) if v is not given]
     # Traced numbers get a token that never recurs: no later trace may reuse what this one makes.
-    fixed = all(type(value) is float for value in moved)
-    word = ",".join(map(repr, moved)) if fixed else f"<traced {next(SERIALS)}>"
-    applied = in_force.with_values(values, f"{in_force.own_token}[{word}]")
-    if fixed:
-        in_force.present = applied
-    return applied
+    are_floats = all(type(value) is float for value in moved)
+    word = ",".join(map(repr, moved)) if are_floats else f"<traced {next(SERIALS)}>"
+    present = in_force.with_values(values, f"{in_force.own_token}[{word}]")
+    if are_floats:
+        in_force.present = present
+    return present
 
 
 def is_handed_along(backend: Backend) -> bool:
@@ -320,7 +303,7 @@ def hand_along(
 
     def run(x: Any) -> Any:
         nonlocal checked
-        if READING.get() is not None or _REVEALED.get() is not None or THEN.get() is not None:
+        if READING.get() is not None or _JIT_TRACE.get() is not None or THEN.get() is not None:
             return call_anew(x, in_force)
         numbers = list(values)
         for i, each in moving:
@@ -374,15 +357,15 @@ def all_at_present(active: ActiveRules, backend: Backend | None = None) -> Activ
     second = first
     if pars is not acts:
         second = None if pars is None else at_present(pars, backend)
-    known = active.present
-    if known is None or known.activations is not first or known.params is not second:
-        known = active.present = replace(active, activations=first, params=second, present=None)
-    return known
+    latest = active.present
+    if latest is None or latest.activations is not first or latest.params is not second:
+        latest = active.present = replace(active, activations=first, params=second, present=None)
+    return latest
 
 
 def refuse_step(moving: Moving) -> None:
     # A step in a trace or a capture would happen once, not at each call.
-    if is_tracing() or _REVEALED.get() is not None or is_collecting():
+    if is_tracing() or _JIT_TRACE.get() is not None or is_collecting():
         raise TraceError(
             f"{moving.where()} is stepped while code is traced, where it would step once, for the "
             "trace, and not at each call. Call step() outside the compiled function, after it"
