@@ -18,7 +18,7 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import compile, differences, distributed, eject, importers, models
+from . import compile, differences, eject, importers, models, rank_checks, replica_rules
 from .attach import as_written, host, isolation, render, vjp
 from .dialect import table
 from .kernels import ops, random
@@ -101,8 +101,8 @@ backend = Backend(
         whole=tf.function,
         lacks=vjp.LACKS,
     ),
-    ranks=Ranks(group=distributed.group),
+    ranks=Ranks(group=rank_checks.rank_group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )
-_ = table  # the same files in every backend
+_ = replica_rules, table  # imported to replace functions of tf.distribute, to register the table

@@ -1,30 +1,25 @@
-"""Replicas of `tf.distribute`: the ops that exchange over them, and the rules in force in them.
+"""The ops that exchange over the replicas of `tf.distribute`, and the place of a key's draws there.
 
 Replicas have numbers and no axes. They exchange by `ReplicaContext.all_reduce`, which every
-strategy has, in eager code and in graphs, for sums and means only. A DTensor is one whole array.
+strategy has, in eager code and in graphs, for sums and means only: to gather, each replica adds a
+stack of all rows that is zero but for its own. A DTensor is one whole array.
+
+`replica_rules.py` has the rules in force in replicas, `rank_checks.py` a debug check over them.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
-import weakref
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar, copy_context
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-from tensorflow.python.distribute import mirrored_run  # pyright: ignore[reportAttributeAccessIssue]
-from tensorflow.python.eager.context import context as eager_context
 
-from multigrad.backend import Group, rows_of
+from multigrad.backend import rows_of
 from multigrad.errors import GradientError, RuleValueError, UnsupportedOp
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
-from multigrad.graph.support.class_bases import dataclass
-from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.trace import active_rules
-from multigrad.trace.active_rules import BRANCH, Branch, Counter, join
 
 from .kernels.random import is_dtensor
 from .kernels.shapes import dim
@@ -37,7 +32,7 @@ ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 def replica_context(names: Names, of: Tensor) -> Any:
-    """Return the replica context; None for a single shard.
+    """Return the replica context; None in a proof and for a DTensor, which are one shard.
 
     Raises:
         GradientError: this code runs in no replica.
@@ -96,21 +91,21 @@ def all_max(context: Any, x: Tensor) -> Tensor:
 
 @exchange
 def all_gather(context: Any, x: Tensor, *, axis: int) -> Tensor:
-    return tf.concat(parts_of(context, gather(context, x)), axis)
+    return tf.concat(rows_of_replicas(context, gather(context, x)), axis)
 
 
 @exchange
 def reduce_scatter(context: Any, x: Tensor, *, axis: int) -> Tensor:
     # a tape's initial ones are on no device, which workers refuse
     total = context.all_reduce("SUM", tf.identity(x))
-    return own_of(context, cut(context, total, axis))
+    return row_of_replica(context, split_for_replicas(context, total, axis))
 
 
 @exchange
 def all_to_all(context: Any, x: Tensor, *, axis: int, concat: int) -> Tensor:
-    sent = gather(context, cut(context, x, axis))  # by source, then by target
-    received = own_of(context, tf.experimental.numpy.swapaxes(sent, 0, 1))
-    return tf.concat(parts_of(context, received), concat)
+    sent = gather(context, split_for_replicas(context, x, axis))  # by source, then by target
+    received = row_of_replica(context, tf.experimental.numpy.swapaxes(sent, 0, 1))
+    return tf.concat(rows_of_replicas(context, received), concat)
 
 
 def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
@@ -123,33 +118,37 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
 
 @exchange
 def permuted(context: Any, x: Tensor, *, pairs: Any) -> Tensor:
-    sent, sources = parts_of(context, gather(context, x)), {to: origin for origin, to in pairs}
+    sent = rows_of_replicas(context, gather(context, x))
+    sources = {target: source for source, target in pairs}
     zeros, numbers = tf.zeros_like(sent[0]), range(context.num_replicas_in_sync)
-    return own_of(context, [sent[sources[i]] if i in sources else zeros for i in numbers])
+    return row_of_replica(context, [sent[sources[i]] if i in sources else zeros for i in numbers])
 
 
-def parts_of(context: Any, stack: Tensor) -> list[Tensor]:
+# A stack has a row for each replica, in the order of their numbers.
+def rows_of_replicas(context: Any, stack: Tensor) -> list[Tensor]:
     return tf.unstack(stack, context.num_replicas_in_sync)
 
 
-def own_of(context: Any, rows: Any) -> Tensor:
-    # a mask, as a replica's number is symbolic in a graph
-    is_own = owned(context, len(rows[0].shape))
+def row_of_replica(context: Any, rows: Any) -> Tensor:
+    """Return this replica's row, by a mask: its number is symbolic in a graph."""
+    is_own = is_own_row(context, len(rows[0].shape))
     return tf.reduce_sum(tf.where(is_own, rows, tf.zeros([], rows[0].dtype)), 0)
 
 
-def cut(context: Any, x: Tensor, axis: int) -> Tensor:
+def split_for_replicas(context: Any, x: Tensor, axis: int) -> Tensor:
+    """Stack the equal parts along an axis, of which each replica gets one."""
     return tf.stack(tf.split(x, context.num_replicas_in_sync, axis))
 
 
 def gather(context: Any, x: Tensor) -> Tensor:
     """Stack the replicas' tensors, as a sum of stacks with one row each."""
     # Not `all_gather` (TensorFlow 2.21), which traces a function at each eager call: 100 ms.
-    is_own = owned(context, len(x.shape))
+    is_own = is_own_row(context, len(x.shape))
     return context.all_reduce("SUM", tf.where(is_own, x, tf.zeros([], x.dtype)))
 
 
-def owned(context: Any, rank: int) -> Tensor:
+def is_own_row(context: Any, rank: int) -> Tensor:
+    """Return a mask of the rows of a stack, with `rank` axes of length 1 after the first."""
     numbers = tf.reshape(tf.range(context.num_replicas_in_sync), [-1] + [1] * rank)
     return numbers == context.replica_id_in_sync_group
 
@@ -218,146 +217,3 @@ def from_shard(x: Tensor, like: Tensor) -> Tensor:
 
 # By name: a function that is imported here may not be called like an op.
 OPS = rows_of(globals())
-
-
-# --- the rules in force in a replica --------------------------------------------------------------
-# A replica runs on a thread, which starts with an empty context, and TensorFlow copies only the
-# state that it knows. So each replica runs in a copy of the context around it, whichever strategy
-# starts the threads, and draws are counted in each from where they parted. Replicas take turns,
-# from one `merge_call` to the next, and never race. TensorFlow has no public hook: its functions
-# that start the threads and that enter a `merge_call` are replaced.
-start_replicas = mirrored_run._call_for_each_replica
-pause_to_merge = mirrored_run._MirroredReplicaContext._merge_call
-
-
-@functools.wraps(start_replicas)
-def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a function once per replica, each in a copy of this call's context."""
-    around = copy_context()
-    branches = active_rules.part(len(strategy.extended.worker_devices))
-
-    def call_replica(*args: Any, **kwargs: Any) -> Any:
-        thread: Any = threading.current_thread()
-        copied_context = around.copy()
-        copied_context.run(BRANCH.set, branches[thread.replica_id])
-        return copied_context.run(fn, *args, **kwargs)
-
-    try:
-        return start_replicas(strategy, call_replica, args, kwargs)
-    finally:
-        join(branches)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MergeCall:
-    """The draws of a `merge_call`: the first replica's active rules, and the count of draws."""
-
-    active: ActiveRules
-    branch: Branch
-
-
-@functools.wraps(pause_to_merge)
-def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a function across replicas in a copy of the first one's context."""
-    around, active = copy_context(), CURRENT.get()
-    (branch,) = active_rules.part(1)
-
-    def merge(*args: Any, **kwargs: Any) -> Any:
-        around.run(BRANCH.set, branch)
-        return around.run(fn, *args, **kwargs), MergeCall(active, branch)
-
-    result, merged = pause_to_merge(context, merge, args, kwargs)
-    # each replica counts on after the draws of the merged call
-    counterparts = dict(zip(counters(merged.active), counters(active), strict=True))
-    for counter, number in merged.branch.numbers.items():
-        (counterparts.get(counter) or counter).advance(number)
-    return result
-
-
-def counters(active: ActiveRules) -> Iterator[Counter | None]:
-    """Yield the counters of the active rules; replicas that enter a `use` have one each."""
-    for in_force in (active.activations, active.params):
-        yield None if in_force is None else in_force.counter
-
-
-mirrored_run._call_for_each_replica = call_for_each_replica
-mirrored_run._MirroredReplicaContext._merge_call = merge_call
-
-
-# --- the exchange of the debug check MULTIGRAD_CHECK_RANKS ----------------------------------------
-# The workers of a strategy and their coordination service, and the replicas within one process.
-KEYS = "multigrad/"  # the prefix of our keys
-# TensorFlow (2.21) waits for ever by default; after this time a worker counts as dead.
-SECONDS = 100.0
-LOOK = 100  # milliseconds; a look at a worker's key takes one or two
-# By strategy: the messages of its replicas in this process.
-_said: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
-
-
-def group() -> Group | None:
-    """Return the workers of the cluster, or the replicas of one process, if several."""
-    replica = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
-    # other threads have no order that all workers share
-    if replica is None and threading.current_thread() is not threading.main_thread():
-        return None
-    workers = find_workers()
-    if workers is not None:
-        number = 0 if replica is None else number_of(replica)
-        here = 1 if replica is None else len(replica.strategy.extended.worker_devices)
-        return make_group(*workers, lane=f"replica {number % here}" if number % here else "")
-    if replica is None or replica.num_replicas_in_sync < 2:
-        return None
-    said = _said.setdefault(replica.strategy, {})
-    return group_here(said, number_of(replica), replica.num_replicas_in_sync)
-
-
-def number_of(replica: Any) -> int:
-    number = replica.replica_id_in_sync_group
-    return number if isinstance(number, int) else int(tf.get_static_value(number))
-
-
-def find_workers() -> tuple[Any, int, int] | None:
-    """Return a cluster's context, this worker's rank and the number of workers, if several."""
-    active = eager_context()
-    server = active._collective_ops_server_def
-    if active.coordination_service is None or active._context_handle is None or server is None:
-        return None
-    size = sum(len(job.tasks) for job in server.cluster.job if job.name == server.job_name)
-    return (active, server.task_index, size) if size > 1 else None
-
-
-@functools.lru_cache(16)
-def make_group(active: Any, rank: int, size: int, lane: str) -> Group:
-    put, look, drop = store_of(active)
-    return Group(
-        rank=rank, size=size, put=put, look=look, drop=drop, timeout=lambda: SECONDS, lane=lane
-    )
-
-
-def store_of(active: Any) -> Any:
-    def put(key: str, text: str) -> None:
-        active.set_config_key_value(KEYS + key, text)
-
-    def look(key: str) -> str | None:
-        try:
-            return active.get_config_key_value(KEYS + key, LOOK)
-        except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError):
-            return None
-
-    def drop(key: str) -> None:
-        active.delete_config_key_value(KEYS + key)
-
-    return put, look, drop
-
-
-def group_here(said: dict[str, str], rank: int, size: int) -> Group:
-    """Return the replicas in this process, of which one runs at a time: none waits for another."""
-    return Group(
-        rank=rank,
-        size=size,
-        put=said.__setitem__,
-        look=said.get,
-        drop=said.__delitem__,
-        timeout=lambda: SECONDS,
-        waits=False,
-    )
