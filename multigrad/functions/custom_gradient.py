@@ -228,6 +228,9 @@ def _of_object(forward: Any, options: Capture, keeping: str | None) -> ObjectFun
     return ObjectFunction(forward, options.native, options.library, options.prove)
 
 
+# --- what is given for a function ----------------------------------------------------------------
+
+
 def refuse_class(function: Any) -> None:
     """Raise if this is not callable, or is a class, whose call makes an object."""
     if not callable(function):
@@ -250,6 +253,30 @@ def refuse_rule(function: Any) -> None:
             f"rule {function.name!r} says a gradient, not a forward: put it under an activation, "
             f'xg.get({function.name!r}).under("ReLU")'
         )
+
+
+def as_plain_function(forward: Any) -> Callable[..., Any]:
+    """Return a plain function that calls an activation or a bound Function.
+
+    Its signature has the arguments that are still open, and its name is that of `forward`.
+    """
+
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return forward(x, *args, **kwargs)
+
+    # Messages name the activation, not this wrapper.
+    named = getattr(forward, "forward", forward)
+    call.__name__ = call.__qualname__ = getattr(named, "name", name_of(forward))
+    signature = inspect.Signature([TENSOR])
+    if isinstance(forward, BoundFunction) and forward.function.parameters is not None:
+        known = forward.function.parameters
+        rest = [p for p in known.parameters.values() if p.name not in forward.params]
+        signature = known.replace(parameters=rest)
+    call.__dict__["__signature__"] = signature
+    return call
+
+
+# --- `accumulate=` ------------------------------------------------------------------------------
 
 
 def refuse_modes(forward: Any, backward: Any, native: bool | None) -> None:
@@ -280,24 +307,3 @@ class Accumulating(Function[P, R]):
         outputs = super()._apply(args, kwargs)
         note_uses(tensors, outputs)
         return outputs
-
-
-def as_plain_function(callable_: Any) -> Callable[..., Any]:
-    """Return a plain function that calls an activation or a bound Function.
-
-    Its signature has the arguments that are still open, and its name is the callable's.
-    """
-
-    def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return callable_(x, *args, **kwargs)
-
-    # Messages name the activation, not this wrapper.
-    named = getattr(callable_, "forward", callable_)
-    call.__name__ = call.__qualname__ = getattr(named, "name", name_of(callable_))
-    signature = inspect.Signature([TENSOR])
-    if isinstance(callable_, BoundFunction) and callable_.function.parameters is not None:
-        known = callable_.function.parameters
-        rest = [p for p in known.parameters.values() if p.name not in callable_.params]
-        signature = known.replace(parameters=rest)
-    call.__dict__["__signature__"] = signature
-    return call

@@ -1,7 +1,12 @@
 """`Function`: a function with its own gradient, called with tensors of any framework.
 
-A call looks up the types and dtypes of its arguments and runs the entry for them; the first such
-call captures the code and lowers it to the framework.
+A call goes from one of these to the next, and most end at the second:
+
+    __call__         to a compiler that reads Python code, if one does
+    _apply           to the entry for these types and dtypes, if there is one
+    _apply_any       inside a capture: the graph becomes a part of the one that is recorded;
+                     with placeholders: to their library
+    Entries.find     the first such call: captured, lowered, and an entry built
 """
 
 from __future__ import annotations
@@ -13,9 +18,9 @@ import itertools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.dialect import load_dialects
@@ -28,6 +33,7 @@ from ..trace.trace import Value
 from .calls.arguments import PLAIN, BoundFunction, Completion, as_numbers, flatten
 from .calls.as_written import is_imported
 from .calls.effects import giving, has_containers
+from .calls.placeholders import find_call
 from .calls.recipe import CodeRecipe, Recipe
 from .calls.variant import Variant
 from .captures import Captures, inline
@@ -41,11 +47,8 @@ if TYPE_CHECKING:
 
 
 Tensor = Any
-# How a library that builds models handles a call, by the type of its placeholders (Keras tensors).
-CallOnPlaceholders: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-# Written by `take_placeholders` while backends load; never emptied.
-_on_placeholders: dict[type, CallOnPlaceholders] = {}
-# For compilers whose traces hold nothing but constants; an entry goes with its Function.
+# For compilers whose traces hold nothing but constants, such as the text of `identifier`. A row
+# goes with its Function.
 by_identifier: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 _serials = itertools.count()
 # The signature of a Function whose arguments are unknown.
@@ -101,7 +104,7 @@ class Function(InNotebooks, Generic[P, R]):
             self.__name__ = self.name
             self.__signature__ = parameters or ANY  # a descriptor without one passes for a builtin
         self.captures = Captures(recipe, prove, self.__module__)
-        self._run_by(
+        self._use_entries(
             Entries(
                 self.captures,
                 Completion(parameters) if completion is None else completion,
@@ -110,13 +113,13 @@ class Function(InNotebooks, Generic[P, R]):
             )
         )
 
-    def _run_by(self, entries: Entries) -> None:
+    def _use_entries(self, entries: Entries) -> None:
         # A short cut for the hot path: a call finds its entry in one look-up.
         self.entries, self._known = entries, entries.known
 
     def choose(self, **choices: Any) -> None:
         """Change how calls run: `native`, `residuals`, `fused`, `completion`; see `Entries`."""
-        self._run_by(self.entries.changed(**choices))
+        self._use_entries(self.entries.changed(**choices))
 
     @property
     def native(self) -> bool | None:
@@ -402,19 +405,6 @@ class Function(InNotebooks, Generic[P, R]):
                 document has.
         """
         return encode_function(self)
-
-
-def take_placeholders(type_: type, call: CallOnPlaceholders) -> None:
-    """Register `call(function, args, kwargs)` for calls with placeholders of this type."""
-    _on_placeholders[type_] = call
-
-
-def find_call(leaves: Sequence[Any]) -> CallOnPlaceholders | None:
-    """Return the function that handles calls with such placeholders; None if no leaf is one."""
-    for type_, call in _on_placeholders.items():
-        if any(isinstance(leaf, type_) for leaf in leaves):
-            return call
-    return None
 
 
 def _rebuild(

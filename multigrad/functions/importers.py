@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, overload
 
-import numpy as np
-
 from ..backend.contract import Backend
-from ..backend.discovery import backend_of, entry_points, in_use, load_backend
-from ..capture.user_code.object_copies import copied
-from ..capture.user_code.object_state import ObjectState, describe, held_by, read_state
+from ..backend.discovery import entry_points, in_use, load_backend
 from ..capture.user_code.options import Capture, capture_options
-from ..capture.user_code.signature import name_of
 from ..errors import (
-    DisprovedError,
     MultigradError,
     RuleTypeError,
-    RuleValueError,
     UnsupportedOp,
-    suggest,
 )
-from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.params import P, R
-from ..trace.coercion import lift_array
-from ..trace.trace import Trace
 from .calls.arguments import BoundFunction
-from .calls.recipe import CodeRecipe, GraphSource, Recipe, Recorded
-from .calls.variant import Variant
-from .captures import prove_code
+from .calls.recipe import CodeRecipe, Recipe
 from .custom_gradient import function, refuse_rule
 from .function import Function
-from .hidden_tensors import STATE, holds_state, owner_of_method
+from .module_conversion import convert_module
 from .object_arguments import MayTakeObjects
-from .object_function import recipe_of_object
-from .proof.verdicts import ProofSubject, leave_open
 
 Tensor = Any
 
@@ -105,7 +88,7 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
     """
     options = capture_options(capture)
     if to is not None:
-        return apart(obj, to, options)
+        return convert_module(obj, to, options)
     if isinstance(obj, Function | BoundFunction):
         return obj
     refuse_rule(obj)
@@ -325,142 +308,3 @@ def as_function(
         recipe = imported.on_copies()
     takes_objects = imported is not None and imported.holds is not None
     return (MayTakeObjects if takes_objects else Function)(recipe, prove=prove)
-
-
-# --- a module for another framework ---------------------------------------------------------------
-PARAMETERS = inspect.Parameter("parameters", inspect.Parameter.POSITIONAL_ONLY)
-
-
-def apart(
-    obj: Any, framework: str, options: Capture
-) -> tuple[Function[..., Any], dict[str, Tensor]]:
-    """Return an object as a function of its parameters, and these as tensors of a framework."""
-    if not callable(obj) or not holds_state(obj):
-        raise RuleTypeError(
-            f"to={framework!r} is for a module, a layer, or another object with parameters, not "
-            f"for {name_of(obj)!r}: without any, it runs on every framework as xg.convert(obj)"
-        )
-    copy = copied(obj)  # what changes later is the object's own
-    backend = load_backend(framework)
-    state = read_state(owner_of_method(copy))
-    held = {name: held_by(each) for name, each in state.tensors.items()}
-    learned = {name: tensor for name, tensor in held.items() if _is_learned(state, name)}
-    if not learned:
-        raise RuleTypeError(
-            f"{name_of(obj)!r} holds no tensor that asks for a gradient. A method that takes the "
-            "parameters as an argument, as apply of flax.linen does, is a function of them as it "
-            "is: xg.convert(module.apply)"
-        )
-    others = _named(state, learned)
-    fixed = {name: _as_array(tensor) for name, tensor in held.items() if name not in learned}
-    recipe = recipe_of_module(copy, name_of(obj), options.library, aliases=others, fixed=fixed)
-    function = Function(recipe, None, options.prove)
-    parameters = {others[way]: tensor for way, tensor in learned.items()}
-    names = dict.fromkeys(others.values())
-    return function, {n: backend.tensors.from_numpy(_as_array(parameters[n])) for n in names}
-
-
-def _is_learned(state: ObjectState, name: str) -> bool:
-    tensor = held_by(state.tensors[name])
-    if dtype_name(tensor.dtype) not in FLOATS:
-        return False
-    # The library's own word on the tensor or on its holder comes first.
-    described = describe(state.tensors[name]) or describe(state.holders[name])
-    if described is not None:
-        return described[1]
-    # No library knows it: what may get a gradient is a parameter.
-    asks = backend_of(tensor).tensors.requires_grad
-    return asks is None or asks(tensor)
-
-
-def _named(state: ObjectState, learned: Mapping[str, Tensor]) -> dict[str, str]:
-    names: dict[int, str] = {}
-    library_names = {way: (describe(state.tensors[way]) or ("", True))[0] for way in learned}
-    # A tensor held in several places has one name: the library's, else the shortest path.
-    for way in sorted(learned, key=lambda way: (not library_names[way], way.count("."), len(way))):
-        name = library_names[way] or way
-        while name in names.values() and id(learned[way]) not in names:
-            name += "'"  # another tensor has this name
-        names.setdefault(id(learned[way]), name)
-    return {way: names[id(tensor)] for way, tensor in learned.items()}
-
-
-def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    return np.array(backend_of(tensor).tensors.to_numpy(tensor))  # which may have shared its memory
-
-
-def recipe_of_module(
-    module: Any,
-    name: str,
-    library: str,
-    *,
-    aliases: Mapping[str, str],
-    fixed: Mapping[str, Any],
-) -> Recipe:
-    """Return the recipe of an object that is called with other parameters than its own.
-
-    Args:
-        aliases: the name by which each parameter is given, by its path in the object.
-        fixed: the other tensors that it holds, as arrays.
-    """
-    inner = recipe_of_object(module, name, native=False, library=library)
-    record_own = inner.record
-    assert record_own is not None
-
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        args, kwargs = _with_parameters(name, aliases, args, kwargs)
-        held = {each: trace.value(lift_array(trace, array)) for each, array in fixed.items()}
-        return record_own(trace, args, {**kwargs, STATE: {**kwargs[STATE], **held}})
-
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        args, kwargs = _with_parameters(name, aliases, args, kwargs)
-        # The object computes with tensors of its own library.
-        home = load_backend(read_state(owner_of_method(module)).home).tensors
-        held = {each: home.from_numpy(array) for each, array in fixed.items()}
-        return inner.run(args, {**kwargs, STATE: {**kwargs[STATE], **held}})
-
-    signature = inner.signature
-    if signature is not None:
-        signature = signature.replace(parameters=[PARAMETERS, *signature.parameters.values()])
-    return replace(
-        inner,
-        run=run,
-        record=record,
-        signature=signature,
-        copied=None,
-        graphs=GraphSource(prove=_prove_module),
-    )
-
-
-def _prove_module(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
-    # They may differ where a class inside it that is given modules adds to their `.grad`, which
-    # no derivative of the object itself has.
-    try:
-        return prove_code(recipe, variant, leaves, is_call=is_call)
-    except DisprovedError:
-        # False where a backward adds to `.grad`: only such a one may differ.
-        if variant.graphs.second_order:
-            raise
-        subject = ProofSubject(recipe.subject, None, "")
-        return leave_open(subject, "a backward inside it adds to .grad, or differs")
-
-
-def _with_parameters(
-    name: str, aliases: Mapping[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    parameters, known = args[0] if args else None, list(dict.fromkeys(aliases.values()))
-    if not isinstance(parameters, Mapping):
-        raise RuleTypeError(
-            f"function {name!r} takes its parameters first, a dict by name, not "
-            f"{type(parameters).__name__}"
-        )
-    for each in known:
-        if each not in parameters:
-            raise RuleValueError(f"function {name!r} got no parameter {each!r}")
-    for each in parameters:
-        if each not in known:
-            raise RuleValueError(
-                f"function {name!r} has no parameter {each!r}{suggest(each, known)}"
-            )
-    by_path = {path: parameters[other] for path, other in aliases.items()}
-    return args[1:], {**kwargs, STATE: {"": None, **by_path}}

@@ -123,8 +123,8 @@ class Estimator(Function[P, R]):
         other.choose(completion=CheckedCompletion(other, other.parameters, values))
         return other
 
-    def _run_by(self, entries: Entries) -> None:
-        super()._run_by(entries)
+    def _use_entries(self, entries: Entries) -> None:
+        super()._use_entries(entries)
         # New entries make what was cached for the old ones void.
         self._checked_entries: dict[Any, Entry] = {}  # by `_cache_key`
 
