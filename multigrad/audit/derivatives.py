@@ -317,7 +317,10 @@ def _directions(
             slope, doubt = _slope(moved, size)
             parts = np.zeros(1) if gradients[n] is None else gradients[n] * way
             largest = max(abs(slope), float(np.sqrt(np.sum(parts**2))))
-            yield DirectionSlope(n, moved, slope, doubt, float(np.sum(parts)), largest)
+            gradient = float(np.sum(parts))
+            yield DirectionSlope(
+                n, moved, slope=slope, doubt=doubt, gradient=gradient, size=largest
+            )
 
 
 def _ways(array: Any, n: int) -> list[Any]:

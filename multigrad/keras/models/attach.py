@@ -1,8 +1,13 @@
-"""`multigrad.keras.attach`: rules on the layers and operations of an existing Keras model."""
+"""`multigrad.keras.attach`: rules on the layers and operations of an existing Keras model.
+
+Selectors or a composite become a `Plan`: the forwards of layers, the rules on operations. `put`
+adds the handle to the layers that the plan concerns, and `take` removes it; a layer's calls, and
+those of operations within them, are intercepted in `interception.py` and `operations.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,11 +55,14 @@ from .layer_kinds import (
 )
 from .operations import (
     OPERATION_OF_NAME,
+    Call,
     find_operation,
     is_float,
     replace_functions,
     restore_functions,
 )
+
+Tensor = Any
 
 
 def refuse_other_models(model: Any) -> None:
@@ -99,51 +107,84 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     """
     refuse_other_models(model)
     layers = list_layers(model)
-    known = {id(each.layer) for each in layers}
     if isinstance(rules, Composite):
-        runs, acting, rows = plan_composite(layers, rules)
-        selectors, within = None, {}
+        planned = plan_composite(layers, rules)
     else:
-        choices, operations = choose(
-            rules, layers, find_operation, OPERATION_OF_NAME, list_functions(layers)
-        )
-        within = rules_within(choices, layers)
-        runs = {
-            id(each.layer.layer): make_layer_run(each.layer.layer, each.rule)
-            for each in choices
-            if not isinstance(each.layer.layer, HeldFunction)
-        }
-        refuse_cells(layers, runs.keys())
-        acting = rules_of(operations)
-        rows = [each.row() for each in (*choices, *operations)]
-        selectors = list({id(each.selector): each.selector for each in choices}.values())
+        planned = plan_selectors(layers, rules)
+    handle = LayerRules(model, planned.operations, within=planned.within)
     is_built = all(getattr(each.layer, "built", True) for each in layers)
-
-    def find_late() -> list[str]:
-        late = [each for each in list_layers(model) if id(each.layer) not in known]
-        return [each.names[0] for each in late if selects(selectors, each)]
-
-    handle = LayerRules(model, acting, None if is_built else find_late, within)
-    if selectors is None:
+    if not is_built:
+        handle.find_late_layers = partial(find_late_layers, model, layers, planned.selectors)
+    if planned.selectors is None:
         # A composite's operations need not be called: its rules are for kinds.
-        vars(handle.called).update(dict.fromkeys(acting, True))
-    parts = [ruled_layer(each.layer) for each in layers]
-    refuse_twice(handle, runs, parts)
+        vars(handle.called).update(dict.fromkeys(planned.operations, True))
+    ruled_layers = [ruled_layer(each.layer) for each in layers]
+    refuse_twice(handle, planned.forwards, ruled_layers)
     # Layers with sublayers may be computed again in backward, after the handle was detached.
-    holders = () if HOST.compiler.recall is None else {id(e.layer) for e in layers if not e.is_leaf}
+    parents = () if HOST.compiler.recall is None else {id(e.layer) for e in layers if not e.is_leaf}
     changed = [
-        part
-        for part in parts
-        if acting
-        or id(part.layer) in runs
-        or id(part.layer) in within
-        or id(part.layer) in holders
-        or (part.layer is model and not is_built)
+        each
+        for each in ruled_layers
+        if planned.operations
+        or id(each.layer) in planned.forwards
+        or id(each.layer) in planned.within
+        or id(each.layer) in parents
+        or (each.layer is model and not is_built)
     ]
-    watches = bool(acting or within)
     return Attachment(
-        rows, partial(put, changed, handle, runs, watches), partial(take, changed, handle)
+        planned.rows,
+        partial(put, changed, handle, planned.forwards),
+        partial(take, changed, handle),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `attach` puts on a model.
+
+    Attributes:
+        forwards: by the identity of a layer, its forward under a rule (`RuledLayer.run`); None: a
+            composite names the layer to have no rule.
+        operations: a rule by an operation's name, for all layers.
+        within: the same for single layers, by their identity.
+        rows: the handle's table.
+        selectors: those that chose layers; None: a composite did, by kind.
+    """
+
+    forwards: Mapping[int, Call | None]
+    operations: dict[str, Any]
+    within: dict[int, dict[str, Any]]
+    rows: Sequence[Row]
+    selectors: Sequence[Any] | None
+
+
+def plan_selectors(layers: Sequence[Layer], rules: Mapping[Any, Any]) -> Plan:
+    choices, operations = choose(
+        rules, layers, find_operation, OPERATION_OF_NAME, list_functions(layers)
+    )
+    within = rules_within(choices, layers)
+    forwards = {
+        id(each.layer.layer): make_layer_run(each.layer.layer, each.rule)
+        for each in choices
+        if not isinstance(each.layer.layer, HeldFunction)
+    }
+    refuse_cells(layers, forwards.keys())
+    return Plan(
+        forwards,
+        rules_of(operations),
+        within,
+        rows=[each.row() for each in (*choices, *operations)],
+        selectors=list({id(each.selector): each.selector for each in choices}.values()),
+    )
+
+
+def find_late_layers(
+    model: Any, known: Sequence[Layer], selectors: Sequence[Any] | None
+) -> list[str]:
+    """Return the names of selected layers that the model made after `known` were listed."""
+    identities = {id(each.layer) for each in known}
+    late = [each for each in list_layers(model) if id(each.layer) not in identities]
+    return [each.names[0] for each in late if selects(selectors, each)]
 
 
 def selects(selectors: Sequence[Any] | None, layer: Layer) -> bool:
@@ -153,42 +194,46 @@ def selects(selectors: Sequence[Any] | None, layer: Layer) -> bool:
     return any(match(selector, [layer]) for selector in selectors)
 
 
+# --- putting a handle on layers, and taking it off ------------------------------------------------
 def put(
-    parts: Sequence[RuledLayer], handle: LayerRules, runs: Mapping[int, Any], watches: bool
+    layers: Sequence[RuledLayer], handle: LayerRules, forwards: Mapping[int, Call | None]
 ) -> None:
     """Attach a handle to layers."""
-    if watches:
+    if handle.operations or handle.within:
         replace_functions(handle)
-    for part in parts:
-        part.handles.append(handle)
-        if id(part.layer) in runs:
-            part.run, part.forward_handle = runs[id(part.layer)], handle
-        part.update_methods()
-    renew(parts, handle)
+    for each in layers:
+        each.handles.append(handle)
+        if id(each.layer) in forwards:
+            each.run, each.forward_handle = forwards[id(each.layer)], handle
+        each.update_methods()
+    forget_compiled(layers, handle)
 
 
-def take(parts: Sequence[RuledLayer], handle: LayerRules) -> None:
+def take(layers: Sequence[RuledLayer], handle: LayerRules) -> None:
     """Detach a handle from layers."""
     # first: a compiled step that still runs must notice
     handle.superseded = True
-    for part in parts:
-        if handle in part.handles:
-            part.handles.remove(handle)
-        if part.forward_handle is handle:
-            part.run = part.forward_handle = None
-        part.update_methods()
-    renew(parts, handle)
+    for each in layers:
+        if handle in each.handles:
+            each.handles.remove(handle)
+        if each.forward_handle is handle:
+            each.run = each.forward_handle = None
+        each.update_methods()
+    forget_compiled(layers, handle)
     restore_functions(handle)
 
 
-def renew(parts: Sequence[RuledLayer], handle: LayerRules) -> None:
-    renew_steps(find_compiled([handle.model, *(part.layer for part in parts)]))
+def forget_compiled(layers: Sequence[RuledLayer], handle: LayerRules) -> None:
+    """Make compiled steps and traces again that hold any of these layers."""
+    renew_steps(find_compiled([handle.model, *(each.layer for each in layers)]))
     # a user's own tf.function knows nothing of the rules
     if HOST.compiler.forget_traces is not None:
         HOST.compiler.forget_traces([each.value for each in getattr(handle.model, "variables", ())])
 
 
+# --- rules on operations --------------------------------------------------------------------------
 def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
+    """Return the rules by operation; raise for one that is unknown, or needs a layer."""
     for choice in operations:
         if is_layer_rule(choice.rule):
             raise RuleTypeError(
@@ -213,22 +258,22 @@ def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int
     return rules
 
 
-def refuse_twice(handle: LayerRules, runs: Mapping[int, Any], parts: Sequence[RuledLayer]) -> None:
+def refuse_twice(
+    handle: LayerRules, forwards: Mapping[int, Any], layers: Sequence[RuledLayer]
+) -> None:
     """Raise for a layer or operation that has a rule by another handle."""
-    for part in parts:
-        shown = f"layer {part.layer.name!r}"
-        if part.forward_handle is not None and id(part.layer) in runs:
+    for each in layers:
+        shown = f"layer {each.layer.name!r}"
+        if each.forward_handle is not None and id(each.layer) in forwards:
             refuse_second(shown)
-        own = handle.rules_in(part.layer)
-        for other in part.handles:
-            for name in other.rules_in(part.layer).keys() & own.keys():
+        new_rules = handle.rules_in(each.layer)
+        for other in each.handles:
+            for name in other.rules_in(each.layer).keys() & new_rules.keys():
                 refuse_second(f"operation {name!r}", where=f" in {shown}")
 
 
-# --- layers of Keras under rules that read their weights ------------------------------------------
-Tensor = Any
-Call = Callable[..., Any]
-MERGES = "_multigrad_merges"
+# --- the forward of a layer under a rule ----------------------------------------------------------
+MERGES = "_multigrad_merges"  # the attribute of a tensor that holds a MergedLayer
 
 
 def make_layer_run(layer: Any, rule: Any, merges: bool = False) -> Call:
@@ -252,18 +297,20 @@ def make_layer_run(layer: Any, rule: Any, merges: bool = False) -> Call:
 
 
 def make_reading(layer: Any, kind: str, rule: Any) -> Call:
+    """Return the forward of a layer without weights under a rule that reads its inputs."""
+
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inputs = tuple(leaf for leaf in list_leaves((args, kwargs)) if is_float(leaf))
         if kwargs.get("mask") is not None or len(inputs) < (2 if kind == "addition" else 1):
             return original(*args, **kwargs)
         # the layer computes on stopped tensors, so that only the rule's gradient flows
-        held = {id(x): keras.ops.stop_gradient(x) for x in inputs}
+        constants = {id(x): keras.ops.stop_gradient(x) for x in inputs}
 
-        def hold(leaf: Any) -> Any:
-            return held.get(id(leaf), leaf)
+        def put_constant(leaf: Any) -> Any:
+            return constants.get(id(leaf), leaf)
 
-        given: Any = keras.tree.map_structure(hold, (args, kwargs))
-        out = original(*given[0], **given[1])
+        stopped: Any = keras.tree.map_structure(put_constant, (args, kwargs))
+        out = original(*stopped[0], **stopped[1])
         return read_layer(layer, kind, inputs).under(rule, out)
 
     return run
@@ -300,28 +347,31 @@ def make_reading_weights(layer: Any, kind: str, rule: Any, merges: bool) -> Call
 
 def make_merging(layer: Any, rule: Any) -> Call:
     """Return the forward of a batch normalization merged with the layer before it."""
-    own = None if rule is None else make_layer_run(layer, rule)
+    run_alone = None if rule is None else make_layer_run(layer, rule)
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs["inputs"]
-        made = get_tensor_attr(x, MERGES)
-        if made is None or layer.axis not in channels_of(made.read, x):
-            return original(*args, **kwargs) if own is None else own(original, args, kwargs)
+        before: MergedLayer | None = get_tensor_attr(x, MERGES)
+        if before is None or layer.axis not in channels_of(before.read, x):
+            if run_alone is None:
+                return original(*args, **kwargs)
+            return run_alone(original, args, kwargs)
         if kwargs.get("training") and layer.trainable:
             raise RuleValueError(
                 f"layer {layer.name!r} can be merged where it uses its running statistics: call "
                 "the model with training=False, or make the composite with canonize=False"
             )
-        given = (made.out, *args[1:]) if args else ()
-        if not args:
-            kwargs = {**kwargs, "inputs": made.out}
-        dtype = made.read.params[0].dtype
+        if args:
+            args = (before.out, *args[1:])
+        else:
+            kwargs = {**kwargs, "inputs": before.out}
+        dtype = before.read.params[0].dtype
         statistics = [
             None if each is None else keras.ops.cast(each, dtype)
             for each in (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
         ]
-        merged = made.read.merged(*statistics, epsilon=layer.epsilon)
-        return merged.under(made.rule, original(*given, **kwargs))
+        merged = before.read.merged(*statistics, epsilon=layer.epsilon)
+        return merged.under(before.rule, original(*args, **kwargs))
 
     return run
 
@@ -334,29 +384,26 @@ def channels_of(read: Read, x: Tensor) -> tuple[int, ...]:
 
 
 # --- composites -----------------------------------------------------------------------------------
-def plan_composite(
-    layers: Sequence[Layer], composite: Composite
-) -> tuple[dict[int, Call | None], dict[str, Any], list[Row]]:
-    """Return the forwards of layers by identity, the rules of operations, and the table's rows."""
+def plan_composite(layers: Sequence[Layer], composite: Composite) -> Plan:
     parts = [each for each in layers if each.is_leaf or kind_of(each.layer) is not None]
-    runs: dict[int, Call | None] = {}
+    forwards: dict[int, Call | None] = {}
     rows: list[Row] = []
     for each in choose_by_kind(composite, parts, partial(kind_in, composite)):
         layer, rule = each.layer.layer, each.rule
         if each.kind == "batch_normalization" and composite.canonize:
-            runs[id(layer)] = make_merging(layer, rule)
+            forwards[id(layer)] = make_merging(layer, rule)
         elif rule is not None:
-            runs[id(layer)] = make_layer_run(layer, rule, merges=composite.canonize)
+            forwards[id(layer)] = make_layer_run(layer, rule, merges=composite.canonize)
         elif each.is_named:
             # named without a rule: it keeps its own gradient, of operations too
-            runs[id(layer)] = None
+            forwards[id(layer)] = None
         if rule is not None:
             rows.append(each.row())
     operations = {name: composite.rule(kind_of_function(name)) for name in ACTIVATIONS}
     operations = {name: rule for name, rule in operations.items() if rule is not None}
     if not rows and not operations:
         refuse_empty(composite)
-    return runs, operations, rows
+    return Plan(forwards, operations, within={}, rows=rows, selectors=None)
 
 
 def kind_in(composite: Composite, layer: Any) -> str | None:
