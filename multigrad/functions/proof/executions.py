@@ -1,6 +1,15 @@
 """The two executions in a proof: a Function's original and its lowered graphs, on one framework.
 
-The original runs by its own backward, or by the framework's autodiff.
+Each is a `Side`: arguments go in, outputs and a `Pull` come out. The original's pull is its own
+backward, or the framework's autodiff. What a side gives on a sample is a map of arrays by name:
+
+    result                    an output
+    gradient of x             by the sample's cotangents
+    zero gradient of x        by a second backward, of zeros, which shows what the first left behind
+    second derivative of x    if the lowered code could have lost it
+
+A framework that can trace without computing (`autodiff.rehearse`) traces each side once, and runs
+the trace on all samples; elsewhere, or if the trace needs values, the side runs on each sample.
 """
 
 from __future__ import annotations
@@ -38,7 +47,8 @@ Array = Any
 Tensor = Any
 # Cotangents of the graphs' outputs (None: none is given) -> gradients by the inputs' names.
 Pull = Callable[[Sequence[Any]], Mapping[str, Any]]
-Outputs = tuple[list[Any], Pull | None]
+Outputs = tuple[list[Any], Pull | None]  # None: there is no gradient
+Side = Callable[[Sequence[Any]], Outputs]  # of the leaves of the arguments
 
 
 @dataclass(frozen=True)
@@ -47,14 +57,15 @@ class FunctionUnderProof:
 
     Attributes:
         may_act: whether the original may have side effects, so that it runs once.
-        rehearsed: what has been traced of both sides; None: it needs values.
+        traces: of both sides, by side, shapes, dtypes, numbers and missing cotangents; None: that
+            trace needs values.
     """
 
     recipe: Recipe
     variant: Variant
     leaves: Sequence[Any]
     may_act: bool = False
-    rehearsed: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
+    traces: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
 
     # Cached, as both sides ask for these with each sample.
     @cached_property
@@ -97,7 +108,7 @@ class FunctionUnderProof:
 
     @cached_property
     def asked(self) -> tuple[str, ...]:
-        """The inputs whose gradients are asked for, as far as the capture knows."""
+        """The inputs with a gradient in the graph, if the call needs it as far as is known."""
         return tuple(name for name in self.graphs.wrt if self.needs_gradient(name))
 
     @cached_property
@@ -113,7 +124,7 @@ class FunctionUnderProof:
 
 def run_original(captured: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
     """Return the results of the user's code by name: outputs, then gradients."""
-    results = _results(captured, backend, sample, _original)
+    results = _run_side(captured, backend, sample, _original)
     for name, array in sample.arrays.items():
         for key in (f"gradient of {name}", f"zero gradient of {name}"):
             gradient = results.get(key)
@@ -124,27 +135,26 @@ def run_original(captured: FunctionUnderProof, backend: Backend, sample: Sample)
 
 
 def run_lowered(captured: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
-    return _results(captured, backend, sample, _lowered)
+    return _run_side(captured, backend, sample, _lowered)
 
 
-def _results(
+def _run_side(
     captured: FunctionUnderProof, backend: Backend, sample: Sample, run: Callable[..., Outputs]
 ) -> dict[str, Any]:
     side = partial(run, captured, backend)
-    can_rehearse = backend.autodiff.rehearse is not None
-    results = _rehearse(captured, backend, sample, side) if can_rehearse else None
-    return _run(captured, backend, sample, side) if results is None else results
+    can_trace = backend.autodiff.rehearse is not None
+    results = _run_traced(captured, backend, sample, side) if can_trace else None
+    return _run_eagerly(captured, backend, sample, side) if results is None else results
 
 
-def _rehearse(
-    captured: FunctionUnderProof,
-    backend: Backend,
-    sample: Sample,
-    side: Callable[[Sequence[Any]], Outputs],
+# --- on traces ------------------------------------------------------------------------------------
+
+
+def _run_traced(
+    captured: FunctionUnderProof, backend: Backend, sample: Sample, side: partial[Outputs]
 ) -> dict[str, Any] | None:
-    # The side is traced once for all samples; None if the trace needs values.
-    by_lines = sample.label == samples.BY_LINES
-    if captured.graphs.is_random or by_lines:
+    # None if the trace needs values. Lines are followed where they run.
+    if captured.graphs.is_random or sample.label == samples.BY_LINES:
         return None
     seeds = [n for n in captured.seeds if n is not None and n not in sample.absent]
     names = (*[leaf.name for leaf in captured.layout.tensors], *seeds)
@@ -158,7 +168,7 @@ def _rehearse(
                 leaves[i] = known.get(leaf.name, sample.numbers.get(leaf.name))
         return leaves, [None if name is None else known.get(name) for name in captured.seeds]
 
-    def first(*tensors: Tensor) -> dict[str, Any]:
+    def run_first(*tensors: Tensor) -> dict[str, Any]:
         leaves, cotangents = filled(tensors)
         outputs, pull = side(leaves)
         results = dict(zip(captured.outputs, outputs, strict=True))
@@ -172,30 +182,30 @@ def _rehearse(
             f"gradient of {name}": gradients[name] for name in (*captured.asked, *omitted)
         }
 
-    def second(*tensors: Tensor) -> dict[str, Any]:
+    def run_second(*tensors: Tensor) -> dict[str, Any]:
         like = {name: results[f"gradient of {name}"] for name in captured.asked}
-        return _second(captured, backend, filled(tensors), like, side)
+        return _second_derivatives(captured, backend, filled(tensors), like, side)
 
-    compute = _traced(captured, backend, sample, (side.func, "first"), run=first, arrays=arrays)
+    trace = partial(_trace, captured, backend, sample, arrays=arrays)
+    compute = trace((side.func, "first"), run=run_first)
     if compute is None:
         return None
     results = {name: as_array(backend, value) for name, value in compute(*arrays).items()}
-    is_whole = captured.asked and all(f"gradient of {n}" in results for n in captured.asked)
-    if sample.label != samples.DRAWN or not is_whole:
+    has_all = captured.asked and all(f"gradient of {n}" in results for n in captured.asked)
+    if sample.label != samples.DRAWN or not has_all:
         return results  # more derivatives are compared of drawn numbers only
-    # A second backward, of zeros, shows what the first has left behind.
     zeros = [a * 0 if name in seeds else a for name, a in zip(names, arrays, strict=True)]
     again = compute(*zeros)
     for name in captured.asked:
         results[f"zero gradient of {name}"] = as_array(backend, again[f"gradient of {name}"])
     if captured.may_act:
         return results
-    twice = _traced(captured, backend, sample, (side.func, "second"), run=second, arrays=arrays)
-    more = {} if twice is None else twice(*arrays)
+    compute_second = trace((side.func, "second"), run=run_second)
+    more = {} if compute_second is None else compute_second(*arrays)
     return results | {name: as_array(backend, value) for name, value in more.items()}
 
 
-def _traced(
+def _trace(
     captured: FunctionUnderProof,
     backend: Backend,
     sample: Sample,
@@ -203,27 +213,26 @@ def _traced(
     run: Callable[..., Any],
     arrays: Sequence[Array],
 ) -> Callable[..., Any] | None:
-    # Each combination of shapes, dtypes, numbers and missing cotangents has its own trace.
     likes = tuple((array.shape, array.dtype) for array in arrays)
     key = (what, likes, tuple(sample.numbers.items()), sample.absent)
-    if key not in captured.rehearsed:
+    if key not in captured.traces:
         assert backend.autodiff.rehearse is not None
         try:
             with uncounted():
                 computes = backend.autodiff.rehearse(run, arrays)
-            captured.rehearsed[key] = uncounted()(computes)  # no code of the user's runs again
+            captured.traces[key] = uncounted()(computes)  # no code of the user's runs again
         except Exception:  # of a trace; what the code itself raises, it raises again
             if captured.may_act:
                 raise
-            captured.rehearsed[key] = None
-    return captured.rehearsed[key]
+            captured.traces[key] = None
+    return captured.traces[key]
 
 
-def _run(
-    captured: FunctionUnderProof,
-    backend: Backend,
-    sample: Sample,
-    side: Callable[[Sequence[Any]], Outputs],
+# --- on values ------------------------------------------------------------------------------------
+
+
+def _run_eagerly(
+    captured: FunctionUnderProof, backend: Backend, sample: Sample, side: Side
 ) -> dict[str, Any]:
     graphs = captured.graphs
     leaves = _leaves(captured, backend, sample)
@@ -247,7 +256,8 @@ def _run(
     if sample.label == samples.OWN and _are_written(captured, backend, sample, cotangents):
         # One of them lies in memory once, where each write is to all of its elements.
         apart = {n: sample.arrays[n].copy() for n in captured.seeds if n is not None}
-        return _run(captured, backend, replace(sample, arrays={**sample.arrays, **apart}), side)
+        sample = replace(sample, arrays={**sample.arrays, **apart})
+        return _run_eagerly(captured, backend, sample, side)
     results |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in names}
     if (
         sample.label == samples.DRAWN
@@ -257,9 +267,19 @@ def _run(
     ):
         again = pull([None if c is None else c * 0 for c in cotangents])
         results |= {f"zero gradient of {n}": as_array(backend, again[n]) for n in captured.asked}
-        more = _second(captured, backend, (leaves, cotangents), gradients, side)
+        more = _second_derivatives(captured, backend, (leaves, cotangents), gradients, side)
         results |= {name: as_array(backend, value) for name, value in more.items()}
     return results
+
+
+def _leaves(captured: FunctionUnderProof, backend: Backend, sample: Sample) -> list[Any]:
+    leaves = [leaf.value for leaf in captured.layout.leaves]
+    for i, leaf in enumerate(captured.layout.leaves):
+        if leaf.kind == "tensor":
+            leaves[i] = to_tensor(backend, sample.arrays[leaf.name])
+        elif leaf.kind == "number":
+            leaves[i] = sample.numbers[leaf.name]
+    return leaves
 
 
 def _are_written(
@@ -275,16 +295,20 @@ def _are_written(
     )
 
 
-def _second(
+# --- second derivatives ---------------------------------------------------------------------------
+
+
+def _second_derivatives(
     captured: FunctionUnderProof,
     backend: Backend,
     inputs: tuple[Sequence[Any], Sequence[Any]],
     gradients: Mapping[str, Any],
-    side: Callable[[Sequence[Any]], Outputs],
+    side: Side,
 ) -> dict[str, Any]:
-    # Gradients are weighted so that none cancel; the result is empty if they have no derivative.
+    # Of the gradients, weighted so that none cancel; {} if they have no derivative. `inputs`: the
+    # leaves and the cotangents.
     vjp = backend.autodiff.vjp
-    if captured.apply is None or vjp is None or not _may_lose(captured, backend):
+    if captured.apply is None or vjp is None or not _may_lose_second(captured, backend):
         return {}
     leaves, cotangents = inputs
     where = {leaf.name: i for i, leaf in enumerate(captured.layout.leaves)}
@@ -314,7 +338,7 @@ def _second(
     }
 
 
-def _may_lose(captured: FunctionUnderProof, backend: Backend) -> bool:
+def _may_lose_second(captured: FunctionUnderProof, backend: Backend) -> bool:
     # A second derivative may get lost if backward reads more than the inputs, or stops gradients.
     graphs = captured.graphs
     if graphs.is_once or graphs.first_order:
@@ -326,7 +350,7 @@ def _may_lose(captured: FunctionUnderProof, backend: Backend) -> bool:
 
 
 def _attached(captured: FunctionUnderProof, backend: Backend) -> Attached:
-    # The lowered graphs are shared with the call, which finds them built.
+    # The call shares them, and finds them built.
     build = partial(lower_graphs, captured.graphs, backend)
     with uncounted():  # an original, whose steps are counted, may ask first
         return build_once(captured.variant.lowered, backend.name, build)
@@ -334,16 +358,6 @@ def _attached(captured: FunctionUnderProof, backend: Backend) -> Attached:
 
 def _weights(like: Array) -> Array:
     return np.linspace(0.5, 1.5, like.size).reshape(like.shape).astype(like.dtype)
-
-
-def _leaves(captured: FunctionUnderProof, backend: Backend, sample: Sample) -> list[Any]:
-    leaves = [leaf.value for leaf in captured.layout.leaves]
-    for i, leaf in enumerate(captured.layout.leaves):
-        if leaf.kind == "tensor":
-            leaves[i] = to_tensor(backend, sample.arrays[leaf.name])
-        elif leaf.kind == "number":
-            leaves[i] = sample.numbers[leaf.name]
-    return leaves
 
 
 # --- the lowered graphs ---------------------------------------------------------------------------

@@ -46,8 +46,12 @@ def prove_function(
 ) -> str:
     """Return "" if a Function's graphs compute what its code does, else why that stays open.
 
+    Args:
+        recapture: captures it once more, to find the line where the two part.
+        is_call: see `prove`.
+
     Raises:
-        DisprovedError: they are not.
+        DisprovedError: they do not.
     """
     graphs = captured.graphs
     functions = captured.recipe.functions
@@ -73,11 +77,11 @@ def prove_function(
         slots_as_called=_slots_as_called(captured, slots),
         numbers=_numbers(captured),
         fixed_numbers=frozenset(
-            f.removeprefix("param:") for f in captured.variant.facts if f[:6] == "param:"
+            f.removeprefix("param:") for f in captured.variant.facts if f.startswith("param:")
         ),
         may_act=captured.may_act,
         is_random=graphs.is_random,
-        run=_runs(captured, dialect, functions),
+        run=_runner(captured, dialect, functions),
         recapture=recapture,
         replays_draws=replays_draws(dialect),
         keeps_infinity=keeps_infinity(dialect),
@@ -98,7 +102,7 @@ def _dialect(captured: FunctionUnderProof) -> str:
     return facts[LIBRARY] if is_lent else captured.recipe.dialect()
 
 
-def _runs(
+def _runner(
     captured: FunctionUnderProof, dialect: str, functions: Sequence[Any]
 ) -> Callable[[Sequence[Sample]], list[Outcome]]:
     graphs = captured.graphs

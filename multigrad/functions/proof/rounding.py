@@ -1,8 +1,9 @@
 """The differences that rounding may make, measured: graphs run with steps rounded at random.
 
 A formula may magnify its roundings until few digits are left, and an iteration may end a turn
-earlier. So the graph runs several times in float64, each step rounded as coarsely as its dtype is.
-A wrong constant, or a step in another dtype, is no rounding.
+earlier. So the graph runs RUNS times in float64, each step rounded as coarsely as its dtype is, and
+the spread of these runs tells what rounding may do to each element. A wrong constant, or a step in
+another dtype, is no rounding.
 """
 
 from __future__ import annotations
@@ -36,18 +37,23 @@ from .samples import FAR, Sample, is_float
 
 Array = Any
 RUNS = 6
-COARSEST = 1.0  # no cap
+COARSEST = 1.0  # an eps that caps nothing
 UNSETTLED = 0.1  # of a result: an iteration that roundings move so far has no digits
+MOST_SPREADS = 8  # a right result may lie so many times as far off as the runs spread
 QUOTIENTS = (ops.DIV, ops.MEAN, ops.VAR, ops.STD)
 MOST_READ = 1_024  # elements of an array
-TIMES = 8  # as far as the runs lie apart, a right result may lie from them
 
 
 class Rounding:
     """How far roundings spread the results of graphs on one sample.
 
     Args:
+        names: one for each output of the graphs, in order.
+        dtype: the one that T stands for.
         choose: makes the choices that ops leave open; None: NumPy's.
+
+    Attributes:
+        eps: that of the coarsest dtype among the sample's floats.
     """
 
     def __init__(
@@ -58,7 +64,7 @@ class Rounding:
         dtype: Any,
         choose: Change | None = None,
     ) -> None:
-        self._given, self.choose = tuple(graphs), choose
+        self._graphs, self.choose = tuple(graphs), choose
         self.names, self.sample, self.dtype = tuple(names), sample, dtype
         floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
         self.eps = max([eps_of(each) for each in floats], default=eps_of(dtype))
@@ -66,7 +72,7 @@ class Rounding:
 
     @cached_property
     def graphs(self) -> list[Graph]:
-        return [drop_calls(graph) for graph in self._given]
+        return [drop_calls(graph) for graph in self._graphs]
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -98,19 +104,19 @@ class Rounding:
         spread = self._spread(cap, least)[name]
         with np.errstate(all="ignore"):
             apart = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
-            return off & ~((apart <= TIMES * spread) | np.isinf(spread))
+            return off & ~((apart <= MOST_SPREADS * spread) | np.isinf(spread))
 
     def find_other_slopes(self, actual: Array, expected: Array, off: Array) -> Array:
         """Return which elements of a derivative differ by more than derived ones may."""
         # Libraries derive in ways of their own, which may differ by half of the digits, its own or
         # the cotangents'. Outside a function's domain a derivative may be NaN.
-        mine, wide = actual.astype(np.float64), expected.astype(np.float64)
+        actual, wide = actual.astype(np.float64), expected.astype(np.float64)
         with np.errstate(all="ignore"):
-            scale = np.fmax(np.fmax(np.abs(mine), np.abs(wide)), self._largest_cotangent())
-            off = off & ~(np.abs(mine - wide) <= np.sqrt(self.eps) * scale)
+            scale = np.fmax(np.fmax(np.abs(actual), np.abs(wide)), self._largest_cotangent())
+            off = off & ~(np.abs(actual - wide) <= np.sqrt(self.eps) * scale)
         values = (bounded.value for name, bounded in self.wide.items() if " of " not in name)
         is_outside = any(is_float(a) and np.isnan(a).any() for a in map(np.asarray, values))
-        return off & ~np.isnan(mine) if is_outside else off
+        return off & ~np.isnan(actual) if is_outside else off
 
     def precision_of(self, name: str, actual: Array) -> float:
         """Return how coarsely a result was rounded on the way, by its distance from float64."""
@@ -118,7 +124,7 @@ class Rounding:
         meant, least = np.asarray(self.wide[name].value), eps_of(actual.dtype)
         with np.errstate(all="ignore"):
             apart = np.abs(actual.astype(np.float64) - meant.astype(np.float64))
-        off = ~((apart <= TIMES * least * np.abs(meant)) | np.isnan(meant))
+        off = ~((apart <= MOST_SPREADS * least * np.abs(meant)) | np.isnan(meant))
         # The dtypes from the finest to the coarsest.
         caps = [eps_of(as_numpy_dtype(dtype)) for dtype in reversed(FLOATS)]
         for cap in (each for each in caps if each >= least):
@@ -208,7 +214,8 @@ def run_in_own_dtype(rounding: Rounding) -> dict[str, Bounded]:
     }
 
 
-def coarsest(graphs: Sequence[Graph], eps: float) -> float:
+def coarsest_eps(graphs: Sequence[Graph], eps: float) -> float:
+    """Return the coarsest of an eps and those of the dtypes that graphs name."""
     types = {node.type.dtype for graph in graphs for node in graph.nodes}
     return max([eps, *(eps_of(as_numpy_dtype(t)) for t in types if t in FLOATS)])
 
@@ -229,9 +236,9 @@ def differ_from_lowered(
     is_in_range: bool,
     is_derived: bool,
 ) -> Disagreement | None:
-    """Return the first difference between results and those of the lowered code.
+    """Return the first result that the lowered code gives otherwise.
 
-    In the dtype of the call, to its last digits but what rounding decides.
+    They are compared in the dtype of the call, to its last digits but what rounding decides.
 
     Args:
         is_free: whether the original may compute in a wider dtype than the call's.
@@ -248,14 +255,8 @@ def differ_from_lowered(
             off = off & (np.isfinite(as_floats(actual)) | np.isfinite(as_floats(given)))
         if is_derived and name.startswith("gradient") and actual.shape == given.shape:
             off = rounding.find_other_slopes(actual, given, off)
-        if name not in wide:  # no meaning to compare with
-            # A class may cut its second derivative off: ours need not lack it.
-            if name.startswith("second"):
-                return off & (not np.any(given)) & (largest_of(actual) > 0)
-            if name.startswith("zero"):  # of zeros it is zero, whatever 0 times inf makes of that
-                off = off & ~((given == 0) & ~np.isfinite(as_floats(actual)))
-            apart = Judge(count_ops(rounding.graphs), 0.0, half=True)
-            return off & apart.find_off(actual, given, largest_of(actual))
+        if name not in wide:
+            return _find_off_without_meaning(rounding, name, actual, given, off)
         meant = np.asarray(wide[name].value)
         if meant.shape != actual.shape:
             return off
@@ -275,6 +276,18 @@ def differ_from_lowered(
         return rounding.unexplained(name, actual, given, off, cap, least=least)
 
     return find_difference(rounding.sample, original, expected, judge, shown, forgive=forgive)
+
+
+def _find_off_without_meaning(
+    rounding: Rounding, name: str, actual: Array, given: Array, off: Array
+) -> Array:
+    # Of second derivatives, and of gradients of zeros, which the graphs do not give.
+    if name.startswith("second"):  # a class may cut its own off: ours need not be lost
+        return off & (not np.any(given)) & (largest_of(actual) > 0)
+    if name.startswith("zero"):  # of zeros it is zero, whatever 0 times inf makes of that
+        off = off & ~((given == 0) & ~np.isfinite(as_floats(actual)))
+    judge = Judge(count_ops(rounding.graphs), 0.0, half=True)
+    return off & judge.find_off(actual, given, largest_of(actual))
 
 
 def find_lost(rounding: Rounding, name: str, actual: Array) -> Array:
@@ -310,12 +323,13 @@ def differ_from_meaning(
 ) -> Disagreement | None:
     """Return the first result that is not the graphs', neither in float64 nor in their dtype."""
     wide = rounding.wide
-    judge = Judge(count_ops(rounding.graphs), coarsest(rounding.graphs, rounding.eps), half)
+    judge = Judge(count_ops(rounding.graphs), coarsest_eps(rounding.graphs, rounding.eps), half)
     known = {name: a for name, a in original.items() if name in wide}
     narrow: dict[str, Bounded] = {}
 
     def forgive(name: str, actual: Array, expected: Array, off: Array) -> Array:
-        # The graphs run in their own dtype only if float64 differs, and once.
+        # The graphs run in their own dtype only if float64 differs, and once: "" marks that they
+        # did, if that gave nothing.
         if not narrow:
             narrow.update(run_in_own_dtype(rounding) or {"": Bounded(None, None)})
         if name in narrow and np.shape(narrow[name].value) == actual.shape:

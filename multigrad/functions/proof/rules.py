@@ -53,8 +53,9 @@ class RuleUnderProof:
     """A rule and what its graph was captured for.
 
     Attributes:
-        open: gives for all params the rule with what its parts have bound, and the others.
-        runtime, static: names of the run-time params, and the values of the others.
+        open: (values of all params) -> the rule, with the params that its parts have bound, and
+            the values of the others.
+        runtime, static: the names of the run-time params, and the values of the others.
         facts: what was fixed for the capture.
         emitted: see `emit_rule_once`.
         is_known_in_float64: see `Attempt`.
@@ -74,25 +75,28 @@ class RuleUnderProof:
 def prove_rule(
     captured: RuleUnderProof, recapture: Callable[[], Any], *, is_call: bool = False
 ) -> str:
-    """Return "" where a rule's graph is what was written, else why that could not be found out.
+    """Return "" if a rule's graph computes what its code does, else why that stays open.
+
+    Args:
+        recapture, is_call: see `prove_function`.
 
     Raises:
-        DisprovedError: it is not.
+        DisprovedError: it does not.
     """
-    leaves = list(_leaves(captured.rule))
-    functions = [leaf.function for leaf in leaves]
+    parts = list(_parts_with_code(captured.rule))
+    functions = [part.function for part in parts]
     if any(isinstance(function, SavedRule) for function in functions):
         return ""  # made of graphs, as what comes from a document
     code = getattr(plain_function(functions[0]), "__code__", None)
-    dialects = {id(leaf.function): dialect_for(leaf) for leaf in leaves}
+    dialects = {id(part.function): dialect_for(part) for part in parts}
     dialect = dialects[id(functions[0])]
     attempt = Attempt(
         subject=ProofSubject(f"rule {captured.rule.name!r}", code, home_name(dialect)),
         graphs=(captured.graph,),
         names=("result",),
         shown={"result": "the result"},
-        slots=_slots_of_rule(captured, any(map(promotes_to_float32, dialects.values()))),
-        numbers=_numbers_of_rule(captured),
+        slots=_slots(captured, any(map(promotes_to_float32, dialects.values()))),
+        numbers=_numbers(captured),
         fixed_numbers=frozenset(
             name for name in captured.runtime if f"param:{name}" in captured.facts
         ),
@@ -101,7 +105,7 @@ def prove_rule(
         numbers_adapt=True,
         may_act=may_act(*functions),
         is_random=captured.graph.input("key") is not None,
-        run=_runs_of_rule(captured, dialects, functions),
+        run=_runner(captured, dialects, functions),
         recapture=recapture,
         replays_draws=all(map(replays_draws, dialects.values())),
         keeps_infinity=all(map(keeps_infinity, dialects.values())),
@@ -113,15 +117,15 @@ def prove_rule(
     return prove(attempt, is_call=is_call)
 
 
-def _leaves(rule: Rule) -> Iterator[Rule]:
-    # Compositions have no function of their own: only their parts are yielded.
+def _parts_with_code(rule: Rule) -> Iterator[Rule]:
+    # A composition has no code of its own, but its parts have.
     if rule.function is not None:
         yield rule
     for part in rule._resolved_parts():
-        yield from _leaves(part)
+        yield from _parts_with_code(part)
 
 
-def _slots_of_rule(captured: RuleUnderProof, is_narrow: bool) -> tuple[InputSlot, ...]:
+def _slots(captured: RuleUnderProof, is_narrow: bool) -> tuple[InputSlot, ...]:
     # The shape has the call's rank, if there is a call. `is_narrow`: the library computes some of
     # float64 in float32, while the rule keeps float64.
     call = samples.CALL.get()
@@ -145,7 +149,7 @@ def _slots_of_rule(captured: RuleUnderProof, is_narrow: bool) -> tuple[InputSlot
     return tuple(InputSlot(name, tuple(shape), dtype, values.get(name)) for name in names)
 
 
-def _numbers_of_rule(captured: RuleUnderProof) -> dict[str, float]:
+def _numbers(captured: RuleUnderProof) -> dict[str, float]:
     # Values of the capture come first, then those of the call, then the defaults.
     call = samples.CALL.get()
     called = {} if call is None else call[1]
@@ -161,7 +165,7 @@ def _numbers_of_rule(captured: RuleUnderProof) -> dict[str, float]:
 # --- both sides -----------------------------------------------------------------------------------
 
 
-def _runs_of_rule(
+def _runner(
     captured: RuleUnderProof, dialects: Mapping[int, str], functions: Sequence[Any]
 ) -> Callable[[Sequence[Sample]], list[Outcome]]:
     is_random = captured.graph.input("key") is not None

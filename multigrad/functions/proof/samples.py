@@ -1,4 +1,9 @@
-"""Samples: small inputs for proofs, of the call's rank and dtype, away from edges and on them."""
+"""Samples: small inputs for proofs, of the call's rank and dtype, away from edges and on them.
+
+A Function or a rule says which tensors it takes (`InputSlot`); the functions below fill these, each
+with another kind of numbers, and label the `Sample` by it: drawn from a normal distribution, the
+call's own, on edges, or far out. Equal slots get equal numbers, however often they are drawn.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +24,8 @@ from ...graph.support.class_bases import dataclass
 from ...graph.support.threads import set_within
 
 Array = Any
-SMALL = 512  # elements of a tensor that is taken in its own size
-# Elements of one that is tried in its own size where the original takes no smaller one.
-MOST = 65536
+SMALL = 512  # elements: a tensor of no more is taken in its own size
+MOST = 65536  # elements, if the original takes no smaller tensor
 SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2))  # by rank, no two axes alike
 FINITE_EDGES = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
 EDGES = (*FINITE_EDGES, math.inf, -math.inf, math.nan)
@@ -52,8 +56,8 @@ class InputSlot:
     """A tensor input to be filled: its name, its shape and the name of its dtype.
 
     Attributes:
-        own: the call's own values, where they are small and known.
-        is_strided: whether it does not lie in memory in order, as in the call.
+        own: the call's own values; None: they are many, or unknown.
+        is_strided: whether it is not contiguous in memory, as in the call.
     """
 
     name: str
@@ -118,7 +122,6 @@ def draw(slots: Sequence[InputSlot], numbers: Mapping[str, Any], label: str = DR
     return Sample(label, _drawn(slots, label), numbers)
 
 
-# Equal slots get equal numbers, whatever `own` is.
 def _drawn(slots: Sequence[InputSlot], label: str) -> Mapping[str, Array]:
     generator = np.random.default_rng(SEEDS[label])
     fill = _fill_far if label == FAR else _fill
@@ -128,10 +131,10 @@ def _drawn(slots: Sequence[InputSlot], label: str) -> Mapping[str, Array]:
 def draw_far(
     slots: Sequence[InputSlot], numbers: Mapping[str, Any], *, only_whole: bool = False
 ) -> Sample:
-    """Return numbers so large that a dtype's range, or its digits, show.
+    """Return numbers so large that they leave a dtype's range, or lose digits in it.
 
     Args:
-        only_whole: floats are drawn as usual.
+        only_whole: only integers are large; floats are drawn as usual.
     """
     far = draw(slots, numbers, FAR)
     near = draw(slots, numbers).arrays if only_whole else {}
@@ -152,7 +155,7 @@ def _fill_far(slot: InputSlot, generator: np.random.Generator) -> Array:
 
 
 def in_layout(slot: InputSlot, array: Array) -> Array:
-    """Return an array as the call's lies in memory: in order, or not."""
+    """Return an array that is contiguous or not, as that of the call."""
     if not slot.is_strided or array.size < 2:
         return array
     if min(array.shape) > 1 < array.ndim:
@@ -186,7 +189,7 @@ def on_edges(
 
 
 def own_values(slots: Sequence[InputSlot], numbers: Mapping[str, Any]) -> Sample | None:
-    """Return the call's own values where all of them are small and known, cotangents drawn."""
+    """Return the call's own values, with cotangents drawn; None if some are many, or unknown."""
     arrays: dict[str, Array] = {}
     drawn = _drawn(slots, DRAWN)
     for slot in slots:
@@ -210,7 +213,7 @@ def vary(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def values_of(leaf: Any, shape: tuple[int, ...]) -> Array | None:
-    """Return an argument's values where they are known, few, and of the shape to be filled."""
+    """Return an argument's values; None: they are unknown or many, or not of this shape."""
     try:
         backend = backend_of(leaf)
         if not is_small(shape) or backend.tensors.is_traced(leaf) or tuple(leaf.shape) != shape:
@@ -235,7 +238,7 @@ def first_float(slots: Sequence[InputSlot]) -> str:
 
 
 def expanded(array: Array) -> Array:
-    """Return an array of one number, which lies in memory once, as the gradient of a sum does."""
+    """Return an array of its first number, with strides of 0, as the gradient of a sum has them."""
     once = array.ravel()[:1].copy()
     return np.lib.stride_tricks.as_strided(once, array.shape, (0,) * array.ndim)
 
