@@ -1,9 +1,16 @@
 """`xg.override` for functions of TensorFlow: rules are put on each op as a call makes it.
 
+    override_calls       returns the function with rules
+      OverrideRules      the rules; within `acting` they act on what the thread calls:
+        on_op            an op was made: its result gets the rule's gradient
+        replaced calls   of public functions that make several ops (`replacing_cell`)
+        call_function    a `tf.function` is traced again for the rules, in a copy: its earlier
+                         traces lack them, and the new ones serve only them
+        call_graph       a graph that cannot be traced again is refused if it holds a selected op
+    find                 the operation that a selector selects
+
 TensorFlow's op callbacks, those of its debugger, report ops on their thread, in eager code, in
-graphs and in those of loops and branches. A `tf.function` is traced again for the rules, in a copy:
-its earlier traces lack the rules, and the new ones serve only them. A graph that cannot be
-traced again is refused if it holds a selected operation.
+graphs and in those of loops and branches.
 """
 
 from __future__ import annotations
@@ -38,28 +45,35 @@ from ..compile import FIRST, may_be_recomputed, on_call
 Tensor = Any
 
 
-class _Thread(threading.local):
-    """The overrides that act on a thread.
+class ThreadState(threading.local):
+    """What acts on the calls of a thread.
 
     Attributes:
-        acting: the overrides whose functions run, from the outside in.
-        is_busy: whether a rule is being applied, whose own ops must get no rules.
-        latest: the last replacement of an op's result, whose gradient is recorded already.
+        overrides: those whose functions run, from the outside in; `acting` adds and removes them.
+        is_applying: whether a rule is being applied, whose own ops must get no rules.
+        latest_result: the last result that `on_op` gave to an op, whose gradient is recorded
+            already; None outside overrides.
     """
 
     def __init__(self) -> None:
-        self.acting: list[OverrideRules] = []
-        self.is_busy = False
-        self.latest: Tensor = None
+        self.overrides: list[OverrideRules] = []
+        self.is_applying = False
+        self.latest_result: Tensor = None
 
 
-THREAD = _Thread()
-# By graph: the ops with a rule on them.
-_changed: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+THREAD = ThreadState()
+# By graph: the names of the ops with a rule on them.
+_ops_with_rule: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 class OverrideRules(SelectedCalls["CalledOp"]):
-    """The rules of one `override`, and the copies of functions that were traced for them."""
+    """The rules of one `override`.
+
+    Attributes:
+        by_type: the rows by the type of an op.
+        by_cell: those for functions that make several ops, by the id of the cell that holds one.
+        copies: the `tf.function`s that were traced for the rules, by their originals.
+    """
 
     def __init__(self, name: str, rows: Iterable[tuple[CalledOp, Function]]) -> None:
         super().__init__(name, rows)
@@ -72,20 +86,21 @@ class OverrideRules(SelectedCalls["CalledOp"]):
         self.copies: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     @contextmanager
-    def on(self) -> Iterator[None]:
+    def acting(self) -> Iterator[None]:
+        """Let the rules act on what this thread calls."""
         with ExitStack() as stack:
             for interception in INTERCEPTIONS:
                 stack.enter_context(interception)
             for meant, _ in self.by_cell.values():
-                stack.enter_context(target(cast("CellType", meant.cell)))
+                stack.enter_context(replacing_cell(cast("CellType", meant.cell)))
             # one callback serves all overrides of a thread
-            if not THREAD.acting:
+            if not THREAD.overrides:
                 add_op_callback(on_op)
                 stack.callback(remove_op_callback, on_op)
-            THREAD.acting.append(self)
-            stack.callback(THREAD.acting.pop)
+            THREAD.overrides.append(self)
+            stack.callback(THREAD.overrides.pop)
             yield
-            THREAD.latest = None
+            THREAD.latest_result = None
 
     def copy_of(self, function: Any) -> Any:
         known = self.copies.get(function)
@@ -95,53 +110,59 @@ class OverrideRules(SelectedCalls["CalledOp"]):
 
 
 # --- an op ----------------------------------------------------------------------------------------
+
+
 def on_op(
     op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
 ) -> Any:
     """Put the selected rule, if any, on an op that was just made."""
-    if THREAD.is_busy:
+    if THREAD.is_applying:
         return None
     type_ = op_type.decode() if isinstance(op_type, bytes) else op_type
-    for acting in reversed(THREAD.acting):
+    for override in reversed(THREAD.overrides):
         if type_ not in SILENT:
-            acting.names.add(type_)
-        row = acting.by_type.get(type_)
+            override.names.add(type_)
+        row = override.by_type.get(type_)
         if row is None or len(outputs) != 1 or not has_input(inputs, outputs[0]):
             continue
-        acting.met.add(row[0])
-        refuse_recomputed(acting, type_)
-        with busy():
-            again = partial(make_again, graph, type_, attrs, outputs[0].dtype)
-            result = on_result(row, inputs, outputs[0], again)
-        THREAD.latest = result
+        override.met.add(row[0])
+        refuse_recomputed(override, type_)
+        with applying_rule():
+            make_again = partial(make_op, graph, type_, attrs, outputs[0].dtype)
+            result = apply_rule(*row, inputs, outputs[0], make_again)
+        THREAD.latest_result = result
         if graph is not None:
-            _changed.setdefault(graph, set()).add(op_name)
+            _ops_with_rule.setdefault(graph, set()).add(op_name)
             return [result]
         outputs[0] = result  # eager code gets its result from this very list
         return None
     return None
 
 
-def on_result(
-    row: tuple[CalledOp, Function], inputs: Any, output: Tensor, again: Callable[..., Tensor]
+def apply_rule(
+    meant: CalledOp,
+    rule: Function,
+    inputs: Any,
+    output: Tensor,
+    make_again: Callable[[list[Tensor]], Tensor],
 ) -> Tensor:
-    """Return the result of an op, with the rule's gradient."""
-    meant, rule = row
-    at = input_of(meant, inputs, output)
-    check_fit(rule.name, f"operation {meant.name!r}", inputs[at].shape, output.shape)
-    # with other float inputs the op is made again, so that they keep their own gradients
+    """Return the result of an op, with the rule's gradient for its input."""
+    position = input_of(meant, inputs, output)
+    tin = inputs[position]
+    check_fit(rule.name, f"operation {meant.name!r}", tin.shape, output.shape)
     if len([x for x in inputs if is_float(x)]) == 1:
-        return rule(inputs[at], tf.stop_gradient(output))
-    held = [tf.stop_gradient(x) if i == at else x for i, x in enumerate(inputs)]
-    return rule(inputs[at], again(held))
+        return rule(tin, tf.stop_gradient(output))
+    # The op is made again with this input stopped, so that the others keep their own gradients.
+    stopped = [tf.stop_gradient(x) if i == position else x for i, x in enumerate(inputs)]
+    return rule(tin, make_again(stopped))
 
 
-def make_again(graph: Any, type_: str, attrs: Any, dtype: Any, inputs: list[Tensor]) -> Tensor:
-    """Return the result of the same op on other inputs."""
+def make_op(graph: Any, type_: str, attrs: Any, dtype: Any, inputs: list[Tensor]) -> Tensor:
+    """Return the result of an op in a graph, or run now if there is none (None)."""
     if graph is not None:
         pairs = dict(zip(attrs[::2], attrs[1::2], strict=True))
         made = graph._create_op_internal(type_, inputs, [dtype], attrs=pairs)
-        _changed.setdefault(graph, set()).add(made.name)
+        _ops_with_rule.setdefault(graph, set()).add(made.name)
         return made.outputs[0]
     results = execute.quick_execute(type_, 1, inputs, attrs, context.context())
     if execute.must_record_gradient():
@@ -149,27 +170,27 @@ def make_again(graph: Any, type_: str, attrs: Any, dtype: Any, inputs: list[Tens
     return results[0]
 
 
-def refuse_recomputed(acting: OverrideRules, operation: str) -> None:
+def refuse_recomputed(override: OverrideRules, operation: str) -> None:
     """Raise for an operation that will run again in backward, without the override."""
     caller = sys._getframe() if may_be_recomputed() else None
     while caller is not None and caller.f_code is not CALL:
         if caller.f_code is FIRST:
             raise RuleValueError(
-                f"function {acting.name!r} calls operation {operation!r} within tf.recompute_grad, "
-                "which runs it again in backward, where the rule would not act. Write "
-                "tf.recompute_grad(xg.override(f, rules)) of the function inside"
+                f"function {override.name!r} calls operation {operation!r} within "
+                "tf.recompute_grad, which runs it again in backward, where the rule would not act. "
+                "Write tf.recompute_grad(xg.override(f, rules)) of the function inside"
             )
         caller = caller.f_back
 
 
 @contextmanager
-def busy() -> Iterator[None]:
-    """Mark the ops made meanwhile as ours, not the function's."""
-    THREAD.is_busy = True
+def applying_rule() -> Iterator[None]:
+    """Mark the ops that are made meanwhile as the rule's, not the function's."""
+    THREAD.is_applying = True
     try:
         yield
     finally:
-        THREAD.is_busy = False
+        THREAD.is_applying = False
 
 
 def is_float(x: Any) -> bool:
@@ -198,7 +219,7 @@ def is_constant(x: Tensor) -> bool:
 
 def record_gradient(op_type: Any, inputs: Any, attrs: Any, outputs: Any) -> None:
     """Record an op's own gradient, unless a rule replaced it."""
-    if THREAD.latest is None or not outputs or outputs[0] is not THREAD.latest:
+    if THREAD.latest_result is None or not outputs or outputs[0] is not THREAD.latest_result:
         _record_gradient(op_type, inputs, attrs, outputs)
 
 
@@ -206,61 +227,77 @@ _record_gradient = execute.record_gradient
 
 
 # --- functions that make several ops --------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ReplacedCell:
+    """The function that a cell held before it was replaced, and for how many overrides it is."""
+
+    function: Callable[..., Any]
+    users: int = 0
+
+
 _lock = make_lock()
-_targets: dict[int, list[Any]] = {}  # by a cell's id: its function, and the number of overrides
+_replaced: dict[int, ReplacedCell] = {}  # by the cell's id
 
 
 @contextmanager
-def target(cell: CellType) -> Iterator[None]:
-    """Route calls of a public function of TensorFlow to us."""
+def replacing_cell(cell: CellType) -> Iterator[None]:
+    """Route calls of a public function of TensorFlow, which a cell holds, to us."""
     with _lock:
-        row = _targets.setdefault(id(cell), [cell.cell_contents, 0])
-        row[1] += 1
-        cell.cell_contents = _replacement(cell, row[0])
+        replaced = _replaced.setdefault(id(cell), ReplacedCell(cell.cell_contents))
+        replaced.users += 1
+        cell.cell_contents = _replacement(cell, replaced.function)
     try:
         yield
     finally:
         with _lock:
-            row[1] -= 1
-            if not row[1]:
-                cell.cell_contents = row[0]
-                del _targets[id(cell)]
+            replaced.users -= 1
+            if not replaced.users:
+                cell.cell_contents = replaced.function
+                del _replaced[id(cell)]
 
 
 def _replacement(cell: CellType, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        acting_here = [acting for acting in reversed(THREAD.acting) if id(cell) in acting.by_cell]
-        if THREAD.is_busy or not acting_here:
+        selecting = (each for each in reversed(THREAD.overrides) if id(cell) in each.by_cell)
+        override = None if THREAD.is_applying else next(selecting, None)
+        if override is None:
             return function(*args, **kwargs)
-        return _call(acting_here[0], cell, function, args, kwargs)
+        return call_with_rule(override, cell, function, args, kwargs)
 
     return call
 
 
-def _call(
-    acting: OverrideRules, cell: CellType, function: Callable[..., Any], args: Any, kwargs: Any
+def call_with_rule(
+    override: OverrideRules, cell: CellType, function: Callable[..., Any], args: Any, kwargs: Any
 ) -> Tensor:
-    meant, rule = acting.by_cell[id(cell)]
-    given = [*args, *kwargs.values()]
-    at = next((i for i, x in enumerate(given) if isinstance(x, tf.Tensor | tf.Variable)), None)
-    if at is None or not given[at].dtype.is_floating:
+    """Call a function with the rule's gradient for its first tensor, if that is of floats."""
+    meant, rule = override.by_cell[id(cell)]
+    arguments = [*args, *kwargs.values()]
+    tensors = (i for i, x in enumerate(arguments) if isinstance(x, tf.Tensor | tf.Variable))
+    position = next(tensors, None)
+    if position is None or not arguments[position].dtype.is_floating:
         return function(*args, **kwargs)
-    acting.met.add(meant)
-    refuse_recomputed(acting, meant.name)
-    with busy():
+    override.met.add(meant)
+    refuse_recomputed(override, meant.name)
+    with applying_rule():
         # the function runs on a stopped input, so that only the rule's gradient flows
-        tin = tf.convert_to_tensor(given[at])
-        given[at] = tf.stop_gradient(tin)
-        held = dict(zip(kwargs, given[len(args) :], strict=True))
-        output = function(*given[: len(args)], **held)
+        tin = tf.convert_to_tensor(arguments[position])
+        arguments[position] = tf.stop_gradient(tin)
+        by_name = dict(zip(kwargs, arguments[len(args) :], strict=True))
+        output = function(*arguments[: len(args)], **by_name)
         return replace_gradient(rule, rule.name, f"operation {meant.name!r}", tin, output)
 
 
 # --- functions that are graphs --------------------------------------------------------------------
+
+
 def call_function(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a `tf.function`, or its copy for the rules that act."""
-    acting = THREAD.acting[-1] if THREAD.acting and not THREAD.is_busy else None
-    return _call_function(self if acting is None else acting.copy_of(self), *args, **kwargs)
+    if THREAD.overrides and not THREAD.is_applying:
+        self = THREAD.overrides[-1].copy_of(self)
+    return _call_function(self, *args, **kwargs)
 
 
 def call_graph(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -269,13 +306,13 @@ def call_graph(self: Any, *args: Any, **kwargs: Any) -> Any:
     Raises:
         RuleValueError: it was traced before.
     """
-    for acting in THREAD.acting if not THREAD.is_busy else ():
-        type_ = unchanged(self.graph, acting)
+    for override in THREAD.overrides if not THREAD.is_applying else ():
+        type_ = find_without_rule(self.graph, override)
         if type_ is not None:
             raise RuleValueError(
-                f"function {acting.name!r} calls the graph {self.name.decode()!r}, where operation "
-                f"{type_!r} was traced before: call the tf.function or the Python function that "
-                "it was made from"
+                f"function {override.name!r} calls the graph {self.name.decode()!r}, where "
+                f"operation {type_!r} was traced before: call the tf.function or the Python "
+                "function that it was made from"
             )
     return _call_graph(self, *args, **kwargs)
 
@@ -289,54 +326,60 @@ INTERCEPTIONS = (
 )
 
 
-def unchanged(graph: Any, acting: OverrideRules) -> str | None:
-    """Return a selected op without a rule on it, in a graph or a nested one."""
-    changed = _changed.get(graph, ())
+def find_without_rule(graph: Any, override: OverrideRules) -> str | None:
+    """Return the type of a selected op without a rule on it, in a graph or a nested one."""
+    with_rule = _ops_with_rule.get(graph, ())
     for op in graph.get_operations():
         if op.type not in SILENT:
-            acting.names.add(op.type)
-        is_meant = op.type in acting.by_type and op.name not in changed
-        if is_meant and has_input(op.inputs, op.outputs[0]):
+            override.names.add(op.type)
+        is_selected = op.type in override.by_type and op.name not in with_rule
+        if is_selected and has_input(op.inputs, op.outputs[0]):
             return op.type
     for inner in graph._functions.values():
-        own = getattr(inner, "graph", None)
-        if isinstance(own, FuncGraph):
-            type_ = unchanged(own, acting)
+        nested = getattr(inner, "graph", None)
+        if isinstance(nested, FuncGraph):
+            type_ = find_without_rule(nested, override)
             if type_ is not None:
                 return type_
     return None
 
 
 # --- the function itself --------------------------------------------------------------------------
+
+
 def override_calls(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Callable[..., Any]:
     """Return a function with rules on the operations that it calls."""
-    acting = Following(rules, find, partial(OverrideRules, name_of(function)))
+    override_rules = Following(rules, find, partial(OverrideRules, name_of(function)))
 
     def overridden(*args: Any, **kwargs: Any) -> Any:
         with on_call():
             return run(*args, **kwargs)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        called = function
+        converted = function
         status = ag_ctx.control_status_ctx()
         if status.status is ag_ctx.Status.ENABLED:  # as AutoGraph would at the call
-            called = tf.__internal__.autograph.tf_convert(function, status)
-        return call_within(acting.now(), called, args, kwargs)
+            converted = tf.__internal__.autograph.tf_convert(function, status)
+        return call_within(override_rules.now(), converted, args, kwargs)
 
     return overridden
 
 
-def call_within(acting: OverrideRules, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    with acting.on():
+def call_within(
+    override: OverrideRules, function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    with override.acting():
         outputs = function(*args, **kwargs)
-    acting.check()
+    override.check()
     return outputs
 
 
-CALL = call_within.__code__
+CALL = call_within.__code__  # by which `refuse_recomputed` knows where the override begins
 
 
 # --- the operation that a selector selects --------------------------------------------------------
+
+
 ROOMS = (tf.nn, tf.math, tf)
 SILENT = frozenset({"Const", "Placeholder", "Identity", "NoOp"})
 # The names by which decorators of public functions close over the function.
@@ -373,17 +416,17 @@ def find(selector: Any) -> CalledOp:
     if not callable(function):
         names = [*dir(tf.nn), *dir(tf.math), *dir(tf.raw_ops)]
         refuse_operation(selector, "TensorFlow", names)
-    return _of_function(selector, function)
+    return operation_of(selector, function)
 
 
-def _of_function(selector: Any, function: Callable[..., Any]) -> CalledOp:
+def operation_of(selector: Any, function: Callable[..., Any]) -> CalledOp:
     name = getattr(function, "__name__", type(function).__name__)
     types = types_made(function)
     if len(types) == 1:
         return CalledOp(selector, types[0])
     if not types and hasattr(tf.raw_ops, name):
         return CalledOp(selector, name)
-    cell = target_of(function)
+    cell = cell_of(function)
     if cell is None:
         made = f" ({', '.join(sorted(set(types)))})" if types else ""
         raise RuleValueError(
@@ -403,13 +446,13 @@ def types_made(function: Callable[..., Any]) -> list[str]:
     return []
 
 
-def target_of(function: Any) -> CellType | None:
+def cell_of(function: Any) -> CellType | None:
     """Return the closure cell of the innermost function of a decorated public one, if any."""
     cell = None
     while True:
         names = function.__code__.co_freevars if hasattr(function, "__code__") else ()
-        held = next((name for name in HOLDERS if name in names), None)
-        if held is None:
+        holder = next((name for name in HOLDERS if name in names), None)
+        if holder is None:
             return cell
-        cell = function.__closure__[names.index(held)]
+        cell = function.__closure__[names.index(holder)]
         function = cell.cell_contents
