@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -39,7 +39,13 @@ from .operation_names import find_operation, operation_names
 from .plain_rule import PlainRule
 from .swapped_classes import Acting, acting_on, put_on, take_off
 
-Planned = tuple[Acting, nn.Module, str]
+
+class Planned(NamedTuple):
+    """What is to act on which module, and the module's name."""
+
+    acting: Acting
+    module: nn.Module
+    name: str
 
 
 def attach_rules(model: nn.Module, rules: Any) -> Attachment:
@@ -59,12 +65,12 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
         )
         plan = [*plan_layers(choices), *plan_operations(model, layers, operations)]
         rows = [each.row() for each in (*choices, *operations)]
-    return Attachment(rows, partial(put, plan), partial(undo, [acting for acting, *_ in plan]))
+    return Attachment(rows, partial(put, plan), partial(undo, [each.acting for each in plan]))
 
 
 def put(plan: Sequence[Planned]) -> None:
-    for acting, module, name in plan:
-        put_on(module, acting, name)
+    for each in plan:
+        put_on(each.module, each.acting, each.name)
 
 
 def undo(acting: Iterable[Acting]) -> None:
@@ -98,7 +104,8 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
         layer, rule = choice.layer.layer, choice.rule
         name = choice.layer.names[0]
         if isinstance(layer, HeldFunction):
-            plan.append((over_function(name, layer, rule), layer.layer, name))
+            function = acting_on_function(name, layer, rule)
+            plan.append(Planned(function, layer.layer, name))
             continue
         refuse_scripted(name, layer)
         refuse_ruled(name, layer)
@@ -106,7 +113,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
         key = rule if isinstance(rule, str) else id(rule)
         if key not in acting:
             acting[key] = acting_for_rule(rule)
-        plan.append((acting[key], layer, name))
+        plan.append(Planned(acting[key], layer, name))
     return plan
 
 
@@ -123,7 +130,7 @@ def functions_of(layers: list[Layer]) -> list[Layer]:
     ]
 
 
-def over_function(name: str, function: HeldFunction, rule: Any) -> RuleOnHeldFunction:
+def acting_on_function(name: str, function: HeldFunction, rule: Any) -> RuleOnHeldFunction:
     """Return an object that applies a rule to a function held by a module.
 
     Raises:
@@ -163,11 +170,11 @@ def plan_operations(
     plan: list[Planned] = []
     for layer in layers:
         if may_call(layer.layer, set(rules)):
-            plan.append((entry, layer.layer, layer.names[0]))
+            plan.append(Planned(entry, layer.layer, layer.names[0]))
         elif layer.is_leaf:
-            plan.append((pause, layer.layer, layer.names[0]))
+            plan.append(Planned(pause, layer.layer, layer.names[0]))
     # The root last, around everything else: it checks that each rule has acted.
-    return [*plan, (root, model, "")]
+    return [*plan, Planned(root, model, "")]
 
 
 def refuse_scripted(name: str, module: nn.Module) -> None:
@@ -186,7 +193,7 @@ def plan_composite(
     """Return which rule acts on which module, and the rows of the table to print."""
     leaves = [layer for layer in layers if layer.is_leaf]
     choices = choose_by_kind(composite, leaves, kind_of)
-    merged = merges(choices) if composite.canonize else {}
+    merged = norms_to_merge(choices) if composite.canonize else {}
     calls = make_mode(model, layers, rules_of_calls(composite))
     entry = ModeEntry(calls)
     by_rules: dict[Any, LayerInterceptor] = {}
@@ -197,25 +204,25 @@ def plan_composite(
         # A leaf of no known kind: rules act on the operations that its code calls.
         if each.kind is None and rule is None and not each.is_named:
             if may_call(module, set(calls.rules)):
-                plan.append((entry, module, name))
+                plan.append(Planned(entry, module, name))
             continue
         refuse_ruled(name, module)
         before = choices[merged[i]].rule if i in merged else None
         key = id(rule), i in merged.values(), id(before)
         if key not in by_rules:
             by_rules[key] = acting_for(rule, before, i in merged, merges=i in merged.values())
-        plan.append((by_rules[key], module, name))
+        plan.append(Planned(by_rules[key], module, name))
         if rule is not None or i in merged:
             rows.append(each.row(f"{named(before)} (merged)" if i in merged else ""))
     holders = [layer for layer in layers if not layer.is_leaf]
     plan += [
-        (entry, layer.layer, layer.names[0])
+        Planned(entry, layer.layer, layer.names[0])
         for layer in holders
         if may_call(layer.layer, set(calls.rules))
     ]
     if not rows and not holders:
         refuse_empty(composite)
-    return [*plan, (ModeRoot(calls), model, "")], rows
+    return [*plan, Planned(ModeRoot(calls), model, "")], rows
 
 
 def acting_for(rule: Any, before: Any, is_merged: bool, merges: bool) -> LayerInterceptor:
@@ -238,8 +245,8 @@ def acting_for_rule(rule: Any, merges: bool = False) -> LayerInterceptor:
     return PlainRuleOnLayer(PlainRule(rule))
 
 
-def merges(choices: Sequence[Choice]) -> dict[int, int]:
-    """Return the positions of batch normalizations, with those of the layers to merge with."""
+def norms_to_merge(choices: Sequence[Choice]) -> dict[int, int]:
+    """Return the positions of batch normalizations, each with that of the layer to merge with."""
     return {
         i: i - 1
         for i, each in enumerate(choices)
@@ -251,6 +258,7 @@ def merges(choices: Sequence[Choice]) -> dict[int, int]:
 
 
 def rules_of_calls(composite: Composite) -> Mapping[str, CallRule]:
+    """Return a composite's rules for operations, by name; calls of one rule share an object."""
     rules = {
         name: composite.rule(row.kind)
         for name, row in OPERATIONS.items()

@@ -23,6 +23,8 @@ Tensor: TypeAlias = torch.Tensor
 class Record:
     """The tensors that are saved while layers run, and the layers that saved them.
 
+    Hooks call `pack`, `enter` and `leave` while `rows` runs the model.
+
     Attributes:
         saved: each tensor with the layer that kept it.
         given: the inputs of layers, with the layers' names.
@@ -42,11 +44,11 @@ class Record:
 
     def enter(self, name: str, values: Any) -> None:
         self.running.append(name)
-        self.given.extend((name, each) for each in _tensors(values))
+        self.given.extend((name, each) for each in _tensors_in(values))
 
     def leave(self, outputs: Any) -> None:
         self.running.pop()
-        self.made.extend(_tensors(outputs))
+        self.made.extend(_tensors_in(outputs))
 
     def rows(self, run: Callable[[], Any], own: Iterable[Tensor]) -> list[Row]:
         """Run forward, and return the saved tensors whose memory is not that of weights."""
@@ -55,9 +57,33 @@ class Record:
             torch.autograd.graph.saved_tensors_hooks(self.pack, as_it_is),
         ):
             outputs = run()
-        rows = _rows({_place(each) for each in own}, self.saved, self.given, self.made)
+        rows = self._describe({_memory(each) for each in own})
         # Until here all memory is held, so that no address is used twice.
         del outputs
+        return rows
+
+    def _describe(self, own: set[Any]) -> list[Row]:
+        """Return the saved tensors that lie in other memory than `own`, each memory once."""
+        inputs = {(layer, _memory(each)) for layer, each in self.given}
+        outputs = {*map(_memory, self.made)}
+        rows: list[Row] = []
+        counted: dict[Any, dict[Any, int]] = {}  # by memory: the bytes of each part of it so far
+        for layer, tensor in self.saved:
+            memory = _memory(tensor)
+            parts = counted.setdefault(memory, {})
+            part = tensor.nbytes, tensor.storage_offset() if tensor.layout is torch.strided else 0
+            size = min(tensor.nbytes, _size_of_memory(tensor) - sum(parts.values()))
+            if memory in own or part in parts or size <= 0:
+                continue
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            if (layer, memory) in inputs:
+                role = "input"
+            elif memory in outputs:
+                role = "output"
+            else:
+                role = "mask" if dtype in MASKS else "intermediate"
+            parts[part] = size
+            rows.append(make_row(rows, layer, role, shape=tensor.shape, dtype=dtype, size=size))
         return rows
 
 
@@ -73,7 +99,7 @@ def kept_by_layers(
     inputs = _make_inputs(list(model.parameters()), shapes, dtypes)
     record = Record(inputs)
     with ExitStack() as stack:
-        stack.enter_context(_as_before(model))
+        stack.enter_context(_restored(model))
         for name, module in model.named_modules():
             label = name or WHOLE
 
@@ -129,36 +155,7 @@ def _make_inputs(
     return inputs
 
 
-def _rows(
-    own: set[Any],
-    saved: Sequence[tuple[str, Tensor]],
-    given: Sequence[tuple[str, Tensor]],
-    made: Sequence[Tensor],
-) -> list[Row]:
-    inputs = {(layer, _place(each)) for layer, each in given}
-    outputs = {*map(_place, made)}
-    rows: list[Row] = []
-    told: dict[Any, dict[Any, int]] = {}  # by memory: the bytes of each part of it so far
-    for layer, tensor in saved:
-        place = _place(tensor)
-        parts = told.setdefault(place, {})
-        part = tensor.nbytes, tensor.storage_offset() if tensor.layout is torch.strided else 0
-        size = min(tensor.nbytes, _size(tensor) - sum(parts.values()))
-        if place in own or part in parts or size <= 0:
-            continue
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if (layer, place) in inputs:
-            what = "input"
-        elif place in outputs:
-            what = "output"
-        else:
-            what = "mask" if dtype in MASKS else "intermediate"
-        parts[part] = size
-        rows.append(make_row(rows, layer, what, shape=tensor.shape, dtype=dtype, size=size))
-    return rows
-
-
-def _place(tensor: Tensor) -> Any:
+def _memory(tensor: Tensor) -> Any:
     try:
         # All views of a memory have one address.
         return tensor.untyped_storage().data_ptr() or id(tensor)
@@ -166,7 +163,7 @@ def _place(tensor: Tensor) -> Any:
         return id(tensor)
 
 
-def _size(tensor: Tensor) -> int:
+def _size_of_memory(tensor: Tensor) -> int:
     try:
         # An expanded view is larger than its memory.
         return tensor.untyped_storage().nbytes()
@@ -174,12 +171,12 @@ def _size(tensor: Tensor) -> int:
         return tensor.nbytes
 
 
-def _tensors(values: Any) -> list[Tensor]:
+def _tensors_in(values: Any) -> list[Tensor]:
     return [each for each in pytree.tree_leaves(values) if isinstance(each, Tensor)]
 
 
 @contextmanager
-def _as_before(model: nn.Module) -> Iterator[None]:
+def _restored(model: nn.Module) -> Iterator[None]:
     # The run may change buffers, such as running means, and draw: both are restored.
     buffers = {name: each.detach().clone() for name, each in model.named_buffers()}
     devices = {each.device.index for each in model.parameters() if each.is_cuda}

@@ -1,7 +1,7 @@
-"""Rules on layers, which wrap a layer's forward, whatever it computes.
+"""Rules on layers: each wraps the forward of a module's class (an `Acting`, `swapped_classes.py`).
 
-An `Acting` (`swapped_classes.py`) wraps the forward of a module's class. A region is a block under
-`torch.utils.checkpoint`, whose forward runs again in backward. Tests:
+A region is a block under `torch.utils.checkpoint`, whose forward runs again in backward: a rule
+acts there as it did in the first run, even if it was taken off since. Tests:
 `tests/models/test_attach_torch.py`, `test_attach_regions_torch.py`.
 """
 
@@ -35,6 +35,7 @@ from .weight_rule import WeightRule, call_merged
 Tensor: TypeAlias = torch.Tensor
 
 
+# --- what acts in regions, too --------------------------------------------------------------------
 class CheckpointAware(Acting):
     """Acts on modules in the second run of a checkpointed region as in the first."""
 
@@ -105,6 +106,7 @@ def acting_again(acting: Acting, module: nn.Module) -> Iterator[None]:
         take_off(on_this_thread)
 
 
+# --- the rules ------------------------------------------------------------------------------------
 class PlainRuleOnLayer(LayerInterceptor):
     """A rule that reads no weights acts on the gradient of a layer's input."""
 

@@ -150,32 +150,44 @@ class CheckedRoot(ModeRoot):
 def make_mode(
     model: torch.nn.Module, layers: Sequence[Layer], rules: Mapping[str, CallRule]
 ) -> OperationMode:
-    """Return the mode that applies rules to operations of a model."""
+    """Return the mode that applies rules to operations of a model.
+
+    Raises:
+        RuleValueError: an operation has a rule already, in this model or in a layer it shares.
+    """
     mode = OperationMode(rules)
     parts = {id(layer.layer) for layer in layers}
     for layer in layers:
         for other in acting_on(layer.layer):
-            if not isinstance(other, ModeEntry | ModeRoot):
-                continue
-            names, roots = other.mode.hits.keys() & mode.hits.keys(), other.mode.roots()
-            if not names:
-                continue
-            # The same model is refused; if one contains the other, the inner model's rules win in
-            # it.
-            if any(root is model for root in roots):
-                where = f" in this {original_class(model).__name__}"
-            elif any(id(root) in parts for root in roots):
-                put_around(other.mode, mode)
-                continue
-            elif any(each is model for root in roots for each in root.modules()):
-                put_around(mode, other.mode)
-                continue
-            else:
-                where = (
-                    f" in layer {layer.names[0] or '(model)'!r}, by another model that shares it"
-                )
-            refuse_second(f"operation {min(names)!r}", where=where)
+            if isinstance(other, ModeEntry | ModeRoot):
+                nest_modes(mode, other.mode, model, parts, layer.names[0])
     return mode
+
+
+def nest_modes(
+    mode: OperationMode, other: OperationMode, model: torch.nn.Module, parts: set[int], name: str
+) -> None:
+    """Note which of two modes with rules on one operation goes around the other.
+
+    The inner model's rules win in it; two models of which none contains the other are refused.
+
+    Args:
+        model: the model of the first mode.
+        parts: the identities of its modules.
+        name: of the module in it on which the other mode acts.
+    """
+    shared, roots = other.hits.keys() & mode.hits.keys(), other.roots()
+    if not shared:
+        return
+    if any(root is model for root in roots):
+        where = f" in this {original_class(model).__name__}"
+    elif any(id(root) in parts for root in roots):
+        return put_around(other, mode)
+    elif any(each is model for root in roots for each in root.modules()):
+        return put_around(mode, other)
+    else:
+        where = f" in layer {name or '(model)'!r}, by another model that shares it"
+    refuse_second(f"operation {min(shared)!r}", where=where)
 
 
 def put_around(inner: OperationMode, outer: OperationMode) -> None:

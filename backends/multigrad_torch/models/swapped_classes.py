@@ -123,6 +123,7 @@ def unchanged_on_failure(root: nn.Module) -> Iterator[None]:
 
 
 def original_class(module: nn.Module) -> type:
+    """Return the class that a module has without what acts on it."""
     return getattr(type(module), ORIGINAL, type(module))
 
 
@@ -139,35 +140,35 @@ def _assign(module: nn.Module, acting: tuple[Acting, ...]) -> None:
 _classes: weakref.WeakValueDictionary[Any, type] = weakref.WeakValueDictionary()
 
 
-def find_class(cls: type, acting: tuple[Acting, ...], has_own: bool) -> type:
+def find_class(cls: type, acting: tuple[Acting, ...], has_own_forward: bool) -> type:
     """Return the class like `cls` on whose modules `acting` acts.
 
-    `has_own`: whether the module has a forward of its own, instead of its class's.
+    `has_own_forward`: whether the module has a forward of its own, instead of its class's.
     """
     if is_parametrized(cls):
-        return _find_parametrized(cls, acting, has_own)
+        return _find_parametrized(cls, acting, has_own_forward)
     original = vars(cls).get(ORIGINAL, cls)
     if not acting:
         return original
-    key = original, acting, has_own
+    key = original, acting, has_own_forward
     subclass = _classes.get(key)
     if subclass is None:
-        subclass = _classes[key] = _make(original, original, _fill(*key))
+        subclass = _classes[key] = _make_subclass(original, original, _attributes_for(*key))
     return subclass
 
 
-def _find_parametrized(cls: type, acting: tuple[Acting, ...], has_own: bool) -> type:
+def _find_parametrized(cls: type, acting: tuple[Acting, ...], has_own_forward: bool) -> type:
     # torch adds properties to this class and deletes them, and at the end returns to its base, so
     # the base is what acts.
     known = vars(cls).get(BEFORE, cls)
-    base = find_class(cls.__bases__[0], acting, has_own)
+    base = find_class(cls.__bases__[0], acting, has_own_forward)
     if not acting and known.__bases__[0] is base and properties(known) == properties(cls):
         return known
     names = {**vars(cls), BEFORE: known}
     names.pop("__deepcopy__", None)  # the base has ours
     if not acting and not hasattr(base, "__deepcopy__"):
         names["__deepcopy__"] = copy_parametrized
-    return _make(cls, base, names)
+    return _make_subclass(cls, base, names)
 
 
 def properties(cls: type) -> set[str]:
@@ -191,7 +192,7 @@ class _Parametrized(nn.Module):
 copy_parametrized: Any = vars(type(_Parametrized()))["__deepcopy__"]
 
 
-def _make(like: type, base: type, names: dict[str, Any]) -> type:
+def _make_subclass(like: type, base: type, names: dict[str, Any]) -> type:
     # Made by type.__new__ on a base that is replaced after, so that no `__init_subclass__` or
     # metaclass runs.
     names = {key: value for key, value in names.items() if key not in ("__dict__", "__weakref__")}
@@ -216,7 +217,9 @@ class _AbstractBase(ABC, nn.Module):
     """The base for classes with ABC before Module (fake quantizers), of another object layout."""
 
 
-def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str, Any]:
+def _attributes_for(
+    original: type, acting: tuple[Acting, ...], has_own_forward: bool
+) -> dict[str, Any]:
     names: dict[str, Any] = {ACTING: acting, ORIGINAL: original}
     names["__class__"] = property(get_class, set_class)
     # Else a call of it might become one node of a graph, which would keep today's rule.
@@ -234,7 +237,7 @@ def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str
             names[name] = dynamo.apart(method)
     for each in acting:
         names |= each.attributes()
-    if has_own:
+    if has_own_forward:
         forward = own_forward(original)
         for each in acting:
             forward = each.wrap(nn.Module, "forward", forward)
@@ -260,9 +263,7 @@ def methods_of(cls: type) -> dict[str, Method]:
     return {name: value for name, value in methods.items() if isinstance(value, kinds)}
 
 
-# --- methods of every such class -----------------------------------------------------------------
-
-
+# --- methods of every such class ------------------------------------------------------------------
 def own_forward(original: type) -> Method:
     """Return a method that calls a module's own forward, or else that of its class."""
     method: Method = original.forward  # type: ignore[attr-defined]
@@ -338,6 +339,7 @@ def __copy__(self: Any) -> Any:
 
 
 def _as_well(module: nn.Module, copied: nn.Module) -> nn.Module:
+    # What acts on a module acts on its copy, too.
     acting = acting_on(module)
     if acting_on(copied) != acting:
         _assign(copied, acting)
