@@ -1,5 +1,13 @@
 """Calls of foreign functions on symbolic values: what they record, and the library methods that are
 replaced so that such calls come to us.
+
+`np.exp(x)` of a symbol comes to `record_call` by NumPy's protocol, `jnp.exp(x)` from a stand-in.
+The function's row in the library's dialect says what the call records (a `Handler`), the types of
+the capture in which dtypes. Where a row does not take the call, the library's own way to compute it
+may (`other_way`).
+
+Custom gradients run their forward at once, on any arguments: an `Interception` replaces the
+library's method while something is captured, so that these calls come to us, too.
 """
 
 from __future__ import annotations
@@ -19,6 +27,7 @@ from ..errors import BackendNotFound, TraceError
 from ..graph.ir import questions
 from ..graph.ir.types import INT_SCALAR
 from ..graph.passes.facts import BUFFERS
+from ..graph.support.class_bases import dataclass
 from ..graph.support.locks import in_child, make_lock
 from ..graph.support.trees import optree
 from ..trace.python_protocols import Pair
@@ -47,20 +56,28 @@ def record_call(
     trace: Trace | None = None,
     shown: str = "",
 ) -> Any:
-    """Record a foreign function called with symbolic values: by protocol, or from a stand-in of
-    `trace`, where people write it as `shown`.
+    """Record a foreign function called with symbolic values, and return what it gives.
+
+    Args:
+        dialect: the import name of its library.
+        trace: the capture whose stand-in was called; None: a protocol, so that a symbol among the
+            arguments tells.
+        shown: how people write the function; "": by its own name.
+
+    Raises:
+        NeedsConcrete: the call depends on a fact.
+        TraceError: it is not captured.
     """
-    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
-    name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
-    known = find_dialect(dialect)
-    row = handler = _find_handler(dialect, function, name)
+    name = _name_of(function)
+    row = _find_handler(dialect, function, name)
     route = "protocol" if trace is None else "substitution"
     pair = _find_pair((args, kwargs)) if Pair.is_made else None
     if trace is None:
         trace = _trace_of(next(symbols_in((args, kwargs)), None) if pair is None else pair)
     trace.source.routes[dialect] = trace.source.routes.get(dialect) or route
     shown = shown or f"{dialect}'s {name}"
-    if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
+    # The order decides on the message: a gradient, memory of others, complex numbers, no row.
+    if row is None and name.rpartition(".")[2] in ("backward", "grad"):
         advice = trace.words.advise("write the derivative out")
         raise trace.error(f"calls {shown}: a rule is the backward pass{advice}")
     if (
@@ -71,7 +88,7 @@ def record_call(
         raise NeedsConcrete(BUFFERS)
     if pair is not None:
         return pair.called(dialect, function, args, kwargs, shown)
-    if handler is None:
+    if row is None:
         advice = trace.words.advise(*trace.words.write)
         raise trace.error(f"calls {shown}, which is not captured{advice}")
     target, kwargs = _find_target(name, args, kwargs)
@@ -79,50 +96,88 @@ def record_call(
         kind = type(target).__name__
         problem = f"write into a {kind} that the rule did not get or make"
         raise trace.error(f"lets {shown} {problem}. Use the function's result")
+    # What `xg.override` puts in its place, or Python's numbers give, is not recorded by the row.
     if trace.overriding is not None:
         changed = trace.overriding.call(trace, dialect, function, args, kwargs)
         if changed is not None:
             return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
     if dialect == "numpy" and trace.reading.owner in UNDECIDED and trace.types is not None:
-        given = list(symbols_in((args, kwargs)))
-        if not given or any(x.is_number or x.node.type.kind != "scalar" for x in given):
+        if _takes_tensor(args, kwargs):
             meet_numpy(trace)
         elif is_lent(trace):  # its result is a number of NumPy's, which each library takes its way
             return _on_numbers(function, args, kwargs)
-    if known is not None and known.habits.lists_are_tensors:
-        handler = functools.partial(_with_lists_as_tensors, handler)
+    call = ForeignCall(dialect, function, args, kwargs, shown)
     # Not `trace.reading_as`, whose microseconds count where each call comes by.
     before, trace.reading = trace.reading, Reading((dialect,))
+    try:
+        return _record_by_row(trace, call, row, target)
+    finally:
+        trace.reading = before
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignCall:
+    """A call of a library's function with symbolic values.
+
+    Attributes:
+        library: whose function it is, by its import name.
+        kwargs: without those that say where the result is written.
+        shown: how people write the function.
+    """
+
+    library: str
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    shown: str
+
+
+def _record_by_row(trace: Trace, call: ForeignCall, row: Handler, target: Any) -> Any:
+    """Record a call as its row has it, and write the result into `target`, if there is one."""
+    known, args, kwargs = find_dialect(call.library), call.args, call.kwargs
+    handler = row
+    if known is not None and known.habits.lists_are_tensors:
+        handler = functools.partial(_with_lists_as_tensors, row)
     try:
         if trace.types is None or isinstance(row, OwnTrace):
             result = handler(*args, **kwargs)
         else:
-            result = trace.types.confirmed(function, args, kwargs, handler, shown)
-        return result if target is None else target.update(result)  # type: ignore[attr-defined]
+            result = trace.types.confirmed(call.function, args, kwargs, handler, call.shown)
+        return result if target is None else target.update(result)
     except TypeError as error:
         if isinstance(row, OwnTrace):
             advice = trace.words.advise(*trace.words.write)
-            raise trace.error(f"calls {shown}, which is not captured{advice} ({error})") from error
+            problem = f"calls {call.shown}, which is not captured{advice} ({error})"
+            raise trace.error(problem) from error
         if known is not None and known.calls.other_way is not None and target is None:
-            other = known.calls.other_way(function)
+            other = known.calls.other_way(call.function)
             if other is not None and (found := _try_other_way(other, args, kwargs)):
                 return found[0]
-        raise trace.error(f"calls {shown} in a way not captured: {error}") from error
+        raise trace.error(f"calls {call.shown} in a way not captured: {error}") from error
     except BackendNotFound as error:
         listed = next((each for each in (*args, *kwargs.values()) if _holds_values(each)), None)
         if listed is None:
             raise
         reason = f"it is given a {type(listed).__name__} of tensors"
-        raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
-    finally:
-        trace.reading = before
+        raise trace.error(f"calls {call.shown} in a way not captured: {reason}") from error
+
+
+def _name_of(function: Any) -> str:
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
+    return str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
+
+
+def _takes_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call takes a symbol that is a tensor in the graph, or no symbol at all."""
+    symbols = list(symbols_in((args, kwargs)))
+    return not symbols or any(x.is_number or x.node.type.kind != "scalar" for x in symbols)
 
 
 def _try_other_way(
     other: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any] | None:
-    """Return the result of a call in another way than its row; None if that does not take it
-    either, for of the two refusals the row's is raised.
+    """Return the result of a call in another way than its row, in a tuple; None if that does not
+    take it either. Of the two refusals the row's is raised.
     """
     asked = questions.count()
     try:

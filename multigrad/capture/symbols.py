@@ -1,5 +1,10 @@
-"""The symbolic dtype, shape and device of a tensor, the symbolic number of `x.item()`, and the
-class that a symbol shows.
+"""What code gets of a symbolic tensor besides tensors: its dtype, shape and device, its number, and
+its class.
+
+    x.dtype, x.device, x.shape    `SymbolicDType`, `SymbolicDevice`, `SymbolicShape`; `KnownShape`
+    x.item(), x.tolist()          a `Number`: a symbol for a Python number
+    type(x), isinstance(x, C)     `type_of`, `is_instance`, which stand in for the builtins
+    x.__class__, match x          `class_of`, if `asks_for_class`
 
 A symbolic number stays a tensor without axes in the graph. Arithmetic goes on with it, in 64 bits
 for integers, in the dtype of the function's tensors for floats; it is refused where Python needs
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+# --- dtype, device, shape -------------------------------------------------------------------------
 class SymbolicDType:
     """The dtype of a symbolic value; `T` is the input's, whatever it will be."""
 
@@ -124,7 +130,7 @@ class SymbolicDevice:
         )
 
 
-class _AsLibrariesHave:
+class _LibraryShape:
     """Methods that the libraries' own shapes have besides a tuple's."""
 
     __slots__ = ()
@@ -142,7 +148,7 @@ class _AsLibrariesHave:
     ndims = rank
 
 
-class SymbolicShape(_AsLibrariesHave):
+class SymbolicShape(_LibraryShape):
     """The shape of a symbolic value: an index gives a symbolic integer, `len` asks for the rank."""
 
     __slots__ = ("value",)
@@ -199,7 +205,7 @@ class SymbolicShape(_AsLibrariesHave):
         raise NeedsConcrete(*needed_shapes(self.value.node))  # a known one is a tuple
 
 
-class KnownShape(_AsLibrariesHave, tuple[int, ...]):
+class KnownShape(_LibraryShape, tuple[int, ...]):
     """A shape that this capture has fixed."""
 
     __slots__ = ()
@@ -215,6 +221,7 @@ class KnownShape(_AsLibrariesHave, tuple[int, ...]):
         return math.prod(self)
 
 
+# --- a number of a tensor -------------------------------------------------------------------------
 DIVIDING = ("truediv", "rtruediv", "pow", "rpow")
 OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 
@@ -238,15 +245,15 @@ def item(x: Any) -> Any:
 
 def to_list(x: Any) -> Any:
     """Return the numbers of a tensor that code made of numbers alone, as lists."""
-    made = _made(x, x.node)
-    if made is None:
+    numbers = _numbers_of(x, x.node)
+    if numbers is None:
         advice = x.trace.words.advise("use array functions on it")
         raise x.trace.error(f"calls .tolist(): a symbolic tensor holds no numbers{advice}")
-    return made.tolist()
+    return numbers.tolist()
 
 
-def _made(x: Any, node: Node) -> Any:
-    # None if the node depends on an input by more than its dtype.
+def _numbers_of(x: Any, node: Node) -> Any:
+    """Return a node's value; None if it depends on an input by more than its dtype."""
     dtype = node.type.dtype
     if dtype == T and (dtype := x.trace.facts.get("dtype")) is None:
         raise NeedsConcrete("dtype")
@@ -254,7 +261,7 @@ def _made(x: Any, node: Node) -> Any:
         return node.attr("value")
     if node.op is ops.ARRAY:
         return node.attr("value").as_numpy(as_numpy_dtype(dtype))
-    operands = [_made(x, operand) for operand in node.operands]
+    operands = [_numbers_of(x, operand) for operand in node.operands]
     if node.op is ops.INPUT or not operands or any(each is None for each in operands):
         return None
     attrs = dict(node.attrs)
@@ -263,8 +270,8 @@ def _made(x: Any, node: Node) -> Any:
     return node.op.numpy(*operands, **attrs)
 
 
-def _numeric(name: str) -> Any:
-    # An operator of a number: with other numbers it gives a number again.
+def _number_operator(name: str) -> Any:
+    """Return an operator of a number, which gives a number again if all operands are numbers."""
     plain = getattr(Value, name)
 
     def operate(self: Any, *others: Any) -> Any:
@@ -288,7 +295,9 @@ def among_numbers(record: Any, *numbers: Any, divides: bool = False) -> Any:
         divides: the function gives a float for integers too.
     """
     whole = not divides and all(map(is_whole, numbers))
-    result = record(*(number if whole else _in_floats(number) for number in map(_bare, numbers)))
+    result = record(
+        *(number if whole else _in_floats(number) for number in map(_as_tensor, numbers))
+    )
     if not isinstance(result, Value) or result.node.type.kind != "tensor":
         return result
     return result.as_whole() if whole else result.as_number()  # type: ignore[attr-defined]
@@ -298,11 +307,11 @@ def rounded(record: Any, number: Any) -> Any:
     """Return the integer that `round`, `math.floor` or the like makes of a number."""
     if number.kind is int:
         return number
-    result = record(_bare(number))
+    result = record(_as_tensor(number))
     return number.trace.value(cast_node(result.node, INT64)).as_whole()
 
 
-def _bare(number: Any) -> Any:
+def _as_tensor(number: Any) -> Any:
     # The tensor of a number, which a library promotes as a tensor.
     return number.trace.value(number.node) if isinstance(number, Number) else number
 
@@ -337,9 +346,13 @@ class Number:
     is_number = True
 
     for _name in OPERATORS:
-        locals()[f"__{_name}__"] = _numeric(f"__{_name}__")
-        locals()[f"__r{_name}__"] = _numeric(f"__r{_name}__")
-    __neg__, __pos__, __abs__ = _numeric("__neg__"), _numeric("__pos__"), _numeric("__abs__")
+        locals()[f"__{_name}__"] = _number_operator(f"__{_name}__")
+        locals()[f"__r{_name}__"] = _number_operator(f"__r{_name}__")
+    __neg__, __pos__, __abs__ = (
+        _number_operator("__neg__"),
+        _number_operator("__pos__"),
+        _number_operator("__abs__"),
+    )
 
     def __round__(self: Any, digits: int | None = None) -> Any:
         return Value.__round__(self, digits) if digits else rounded(Value.__round__, self)
@@ -358,7 +371,9 @@ OWN = __name__.partition(".")[0]
 # The code object that all singledispatch functions share.
 _DISPATCHING = functools.singledispatch(repr).__code__  # type: ignore[attr-defined]
 # Instructions that read an attribute; LOAD_METHOD is gone from Python 3.12 on.
-_ASKING = tuple(dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap)
+_ATTRIBUTE_READS = tuple(
+    dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap
+)
 
 
 def class_of(value: Any) -> type:
@@ -410,11 +425,11 @@ def type_of(*args: Any, **kwargs: Any) -> Any:
     if isinstance(value, Value) and value.node.type.kind == "tensor":
         dialect = find_dialect(value.trace.reading.dialect)
         if dialect is not None and dialect.classes.classes and is_searched(sys._getframe(1)):
-            return OneOf(dialect.classes.classes, value.trace)
+            return PossibleClasses(dialect.classes.classes, value.trace)
     return class_of(value)
 
 
-class OneOf:
+class PossibleClasses:
     """One of several classes; its text only answers whether a word is in it."""
 
     def __init__(self, classes: tuple[type, ...], trace: Trace) -> None:
@@ -422,15 +437,15 @@ class OneOf:
         self.trace = trace
 
     def __repr__(self) -> str:
-        return TextOfOne(self)
+        return TextOfClasses(self)
 
 
-class TextOfOne(str):
+class TextOfClasses(str):
     """A text of which only `word in text` is known, if it is the same for all the classes."""
 
     __slots__ = ("_of",)
 
-    def __new__(cls, of: OneOf) -> Self:
+    def __new__(cls, of: PossibleClasses) -> Self:
         text = super().__new__(cls, "one of several classes")
         text._of = of
         return text
@@ -511,7 +526,7 @@ def asks_for_class(trace: Trace, reader: FrameType) -> bool:
         is_asking = dialect is not None and module.startswith(dialect.classes.asking)
         return is_asking and is_call_of(reader, "isinstance", 2)
     opcode = code.co_code[reader.f_lasti]
-    return opcode in _ASKING or dis.opname[opcode] == "MATCH_CLASS"
+    return opcode in _ATTRIBUTE_READS or dis.opname[opcode] == "MATCH_CLASS"
 
 
 def compares_identity(code: CodeType) -> bool:
@@ -532,7 +547,7 @@ def reads_attribute(reader: FrameType, name: str) -> bool:
     # Without it a right rule is disproved:
     # test_what_an_attribute_check_asks_of_its_own_library_is_python_s_answer.
     code = reader.f_code
-    return code.co_code[reader.f_lasti] in _ASKING and name in code.co_names
+    return code.co_code[reader.f_lasti] in _ATTRIBUTE_READS and name in code.co_names
 
 
 class Dispatch:
