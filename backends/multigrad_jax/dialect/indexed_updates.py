@@ -15,7 +15,12 @@ import numpy as np
 from multigrad.capture.dtypes import cast_in_graph
 from multigrad.capture.meanings.parts import holds_places
 from multigrad.capture.values import indexing
-from multigrad.capture.values.indexing import add_at, holds_array, repeats, told_outside
+from multigrad.capture.values.indexing import (
+    add_at,
+    holds_array,
+    repeats,
+    symbolic_if_outside,
+)
 from multigrad.capture.values.tracer import V
 from multigrad.graph.ir.types import SCALAR_SHAPE
 from multigrad.trace.trace import Value
@@ -104,7 +109,7 @@ class IndexedUpdate:
     def _computed(self, compute: Handler, values: Sequence[Any], outside: str | None) -> Tensor:
         # `compute(x[index], *values)` at the index, x elsewhere. The kinds of index, in this order:
         # symbolic places, a list of rows, a mask, all of x, and any other.
-        index = told_outside(self.value, self.index)
+        index = symbolic_if_outside(self.value, self.index)
         if holds_places(index):
             return self._added_at_places(index, compute, values, outside)
         rows = self._listed_rows()

@@ -1,5 +1,12 @@
 """Indexing: the elements of `x[index]`, and the tensor after `x[index] = value`, also with several
-numbers for an axis (`x[:, [0, 2]]`, `x[[0, 1], [2, 0]]`) and constant masks.
+numbers for an axis (`x[:, [0, 2]]`, `x[[0, 1], [2, 0]]`), symbolic integers, and masks.
+
+An index is read into a list of items. What is basic in it (integers, slices, None) is applied
+first, which leaves a part of the tensor; the arrays then take their elements of that part:
+
+    x[1, [0, 2], :]     the items are 1, array([0, 2]) and the slice
+                        x[1, :, :] by the basic index is the part
+                        part[array([0, 2]), :] by the array index
 
 A single list is taken along its axis, for every rank and length. For any other index NumPy itself
 tells the elements that it picks of a tensor of this shape, which becomes a fact of the capture.
@@ -29,262 +36,14 @@ Array = np.ndarray[Any, Any]
 WHOLE: Any = slice(None)
 
 
-def holds_array(index: Any) -> bool:
-    return any(map(_is_array, index if isinstance(index, tuple) else (index,)))
-
-
-def _is_array(item: Any) -> bool:
-    if isinstance(item, Value):
-        return item.node.type.kind == "tensor"
-    return isinstance(item, list | tuple) or getattr(item, "ndim", 0) > 0
-
-
-def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) -> Value:
-    """Return the elements at an index that holds arrays: a copy, as in every library.
-
-    Args:
-        outside, fill: see `parts.taken`.
-
-    Raises:
-        TypeError: the index is not captured, or out of range.
-    """
-    items = _read_items(x, index)
-    if holds_places(index):
-        _check_apart(x, items)
-        picked = parts.taken(_part(x, items), _without_basic(items), outside, fill)
-        return x.trace.value(picked.node)
-    row = _find_row(x, items)
-    if row is not None:
-        picked = xp.take(_part(x, items), items[row].tolist(), _axis_of(items, row))
-    else:
-        places = _find_places(x, items)
-        picked = xp.take(xp.reshape(x, -1), places.ravel().tolist(), 0)
-        picked = picked if places.ndim == 1 else xp.reshape(picked, places.shape)
-    return x.trace.value(picked.node)
-
-
-def put_at(
-    x: Any, index: Any, value: Any, outside: str | None = None
-) -> tuple[tuple[Any, ...], Tensor]:
-    """Return an index without arrays, and the new contents of that part after a value is put.
-
-    Of two values for one place the last stays.
-
-    Raises:
-        TypeError: the index is not captured, or out of range.
-    """
-    items = _read_items(x, index)
-    # In torch an overwritten value of a repeated place gets a gradient, which the op version gives.
-    is_repeated = habits_of(x.trace).overwritten_too and repeats(x, index)
-    if holds_places(index) or is_repeated:
-        _check_apart(x, items)
-        part = parts.put(_part(x, items), _without_basic(items), value, outside)
-        return _basic(items), part
-    row = _find_row(x, items)
-    if row is None:
-        return (...,), _put_flat(x, _find_places(x, items), value)
-    part, axis, rows = _part(x, items), _axis_of(items, row), items[row]
-    if not rows.size:
-        return _basic(items), part
-    length = operator.index(xp.dim(part, axis))
-    source = _sources(np.arange(length)[rows], length)
-    if value.node.type.shape != SCALAR_SHAPE:
-        picked = xp.take(part, rows.tolist(), axis)
-        value = xp.broadcast_to(value, picked)
-        value = xp.take(value, np.maximum(source, 0).tolist(), axis)
-    after = -axis - 1 if axis < 0 else part.ndim - axis - 1
-    return _basic(items), xp.where((source >= 0).reshape(-1, *(1,) * after), value, part)
-
-
-def add_at(
-    x: Any, index: Any, value: Any, outside: str | None = None
-) -> tuple[tuple[Any, ...], Tensor]:
-    """Return an index without arrays, and the new contents of that part after a value is added.
-
-    Raises:
-        TypeError: the index is not captured, or out of range.
-    """
-    items = _read_items(x, index)
-    _check_apart(x, items)
-    part = parts.added(_part(x, items), _without_basic(items), value, outside)
-    return _basic(items), part
-
-
-def told_outside(x: Any, index: Any) -> Any:
-    """Return an index whose constants become symbolic if one is known to be out of range.
-
-    Libraries give such an index a meaning (clip, drop), which only symbolic indices have.
-    """
-    shape = known_shape(x) if habits_of(x.trace).outside[0] != "refused" else None
-    items = index if isinstance(index, tuple) else (index,)
-    if shape is None or any(isinstance(item, bool | np.bool_ | Value) for item in items):
-        return index
-    try:
-        known = tuple(_read(x, item) if _is_array(item) else _checked(item) for item in items)
-        np.broadcast_to(0, shape)[known]
-    except IndexError:
-        return tuple(
-            parts.as_value(x, item) if isinstance(item, np.ndarray | int) else item
-            for item in known
-        )
-    return index
-
-
-def _check_apart(x: Any, items: list[Any]) -> None:
-    # Integers apart from an array put their axes first, which only some libraries' symbols do.
-    read = (np.ndarray, Value)
-    among = [i for i, item in enumerate(items) if isinstance(item, read) or _is_integer(item)]
-    if not habits_of(x.trace).integers_first and among != list(range(among[0], among[-1] + 1)):
-        raise TypeError("an integer apart from a tensor in an index")
-
-
-def repeats(x: Any, index: Any) -> bool:
-    """Return whether an index that holds arrays names a place twice."""
-    if holds_places(index):
-        return False
-    items = _read_items(x, index)
-    row = _find_row(x, items)
-    if row is None:
-        places = _find_places(x, items)
-    else:
-        places, axis = items[row], _axis_of(items, row)
-        if places.size and places.min() < 0 <= places.max():
-            places = places % operator.index(xp.dim(_part(x, items), axis))
-    return len(np.unique(places)) < places.size
-
-
-def _put_flat(x: Any, places: Array, value: Any) -> Tensor:
-    if not places.size:
-        return x
-    shape = tuple(x.shape)
-    source = _sources(places, int(np.prod(shape)))
-    if value.node.type.shape != SCALAR_SHAPE:
-        flat = xp.reshape(xp.broadcast_to(value, places.shape), -1)
-        value = xp.reshape(xp.take(flat, np.maximum(source, 0).tolist(), 0), shape)
-    return xp.where((source >= 0).reshape(shape), value, x)
-
-
-def _sources(places: Array, length: int) -> Array:
-    # For each place, the number of the last value put there, or -1.
-    source = np.full(length, -1)
-    source[places.ravel()] = np.arange(places.size)
-    return source
-
-
-def _find_places(x: Any, items: list[Any]) -> Array:
-    # The flat position of each element that an index picks.
-    shape = tuple(x.shape)
-    whole = np.arange(np.prod(shape, dtype=int)).reshape(shape)
-    try:
-        if habits_of(x.trace).integers_first:  # integers are applied first, not as arrays
-            whole, items = whole[_basic(items)], _without_basic(items)
-        places = whole[tuple(items)]
-    except IndexError as error:
-        raise TypeError(str(error)) from error
-    if max(places.size, whole.size) > MOST_ELEMENTS:
-        raise TypeError(f"several arrays in an index of more than {MOST_ELEMENTS} elements")
-    return places
-
-
-def _find_row(x: Any, items: list[Any]) -> int | None:
-    # The position of an index's only list, if it can be taken along its axis for any shape.
-    rows = [i for i, item in enumerate(items) if isinstance(item, np.ndarray)]
-    if len(rows) != 1 or items[rows[0]].ndim != 1 or items[rows[0]].dtype.kind == "b":
-        return None
-    among = [i for i, item in enumerate(items) if i in rows or _is_integer(item)]
-    if habits_of(x.trace).integers_first or among == list(range(among[0], among[-1] + 1)):
-        return rows[0]
-    if not x.trace.reading.dialect:
-        raise TypeError("an integer apart from a list means another thing in torch than in NumPy")
-    return None
-
-
-def _is_integer(item: Any) -> bool:
-    return not (item is None or item is Ellipsis or isinstance(item, slice) or _is_array(item))
-
-
-def _basic(items: list[Any]) -> tuple[Any, ...]:
-    # The index with the axes of its arrays left whole.
-    parts: list[Any] = []
-    for item in items:
-        if isinstance(item, Value):
-            parts.append(WHOLE)
-        elif isinstance(item, np.ndarray):
-            parts += [WHOLE] * (item.ndim if item.dtype.kind == "b" else 1)
-        else:
-            parts.append(item)
-    return tuple(parts)
-
-
-def _without_basic(items: list[Any]) -> list[Any]:
-    # The items that remain to be applied after `_basic(items)`.
-    kept = [item for item in items if not _is_integer(item)]
-    return [WHOLE if item is None or isinstance(item, slice) else item for item in kept]
-
-
-def _part(x: Any, items: list[Any]) -> Any:
-    basic = _basic(items)
-    return x if all(item is Ellipsis or item == WHOLE for item in basic) else xp.getitem(x, basic)
-
-
-def _axis_of(items: list[Any], row: int) -> int:
-    # The axis of `_part` that a list indexes, counted from the end after an ellipsis.
-    before = _without_basic(items[:row])
-    if any(item is Ellipsis for item in before):
-        return -1 - len(_without_basic(items[row + 1 :]))
-    return len(before)
-
-
-def _read_items(x: Any, index: Any) -> list[Any]:
-    nested = isinstance(index, list) and not all(map(_is_integer, index))
-    if nested and not arrays.habits_for(x, "a list of lists as an index").nested_lists:
-        raise TypeError("a list of lists is a tuple to some versions of torch, a tensor to others")
-    items = index if isinstance(index, tuple) else (index,)
-    return [_read(x, item) if _is_array(item) else _checked(item) for item in items]
-
-
-def _checked(item: Any) -> Any:
-    if isinstance(item, bool | np.bool_):
-        raise TypeError("it indexes by one bool; use xp.where(condition, tensor, 0.0)")
-    return operator.index(item) if _is_integer(item) else item
-
-
-def _read(x: Any, item: Any) -> Any:
-    # As NumPy's array, or a symbolic one; anything but known integers or bools is a TypeError.
-    if isinstance(item, Value):
-        if not holds_places(item):
-            if item.node.type.dtype != BOOL:
-                raise TypeError("it indexes by a tensor of floats; cast it to int64 first")
-            raise TypeError("it indexes by a tensor; use xp.where(condition, tensor, 0.0)")
-        return item
-    index = _as_numbers(item) if isinstance(item, list | tuple) else item
-    array = np.asarray(index.detach().cpu() if hasattr(index, "detach") else index)
-    if isinstance(item, list | tuple) and not array.size:
-        array = array.astype(np.intp)
-    if array.dtype == np.uint8 and habits_of(x.trace).bytes_are_masks:
-        array = array.astype(bool)
-    if array.dtype.kind not in "iub":
-        raise TypeError(f"it indexes by {array.dtype}")
-    return array if array.dtype.kind == "b" else array.astype(np.intp)
-
-
-def _as_numbers(items: Any) -> Any:
-    # Nested lists with symbolic numbers made Python's, which become facts.
-    if isinstance(items, list | tuple):
-        return [_as_numbers(item) for item in items]
-    return items if isinstance(items, bool | np.bool_) else operator.index(items)
-
-
-TOTALS = ("sum", "mean")
-
-
+# --- x[index], and x[index] = value ---------------------------------------------------------------
 def picked(x: Value, index: Any, outside: str | None = None, fill: Any = None) -> Any:
     """Return the elements of x at an index.
 
     Args:
         outside, fill: see `parts.taken`.
     """
-    index = told_outside(x, index)
+    index = symbolic_if_outside(x, index)
     if is_mask(index):
         return Picked(x.trace.value(x.node), index)
     if is_whole(index):
@@ -302,7 +61,7 @@ def picked(x: Value, index: Any, outside: str | None = None, fill: Any = None) -
 
 def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Value:
     """Return x with a value at an index; see `parts.put`."""
-    index = told_outside(x, index)
+    index = symbolic_if_outside(x, index)
     if isinstance(value, Picked):
         if is_mask(index) and value.mask.node is index.node:
             return xp.where(_over_axes(index, x), value.whole, x)
@@ -329,22 +88,6 @@ def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Va
     return _placed(x, index, value, single)
 
 
-def _over_axes(mask: Any, x: Any) -> Value:
-    # A mask belongs to the first axes of x, where broadcasting would take the last.
-    mask_shape, whole = mask.node.type.shape, x.node.type.shape
-    if mask_shape == SCALAR_SHAPE or (mask_shape == whole and mask_shape != UNKNOWN):
-        return mask
-    mask_shape, whole = tuple(mask.shape), tuple(x.shape)
-    if mask_shape == whole:
-        return mask
-    if mask_shape != whole[: len(mask_shape)]:
-        raise x.trace.error(
-            f"indexes a tensor of shape {whole} by a mask of shape {mask_shape}, which must be "
-            "that of its first axes. Use xp.where(condition, value, tensor)"
-        )
-    return xp.reshape(mask, (*mask_shape, *(1,) * (len(whole) - len(mask_shape))))
-
-
 def _placed(x: Value, index: Any, value: Value, single: bool) -> Value:
     # The places are found by assigning to ones: a static index needs no gather.
     try:
@@ -357,6 +100,22 @@ def _placed(x: Value, index: Any, value: Value, single: bool) -> Value:
     if single:
         return xp.where(here, value, x)
     return xp.where(here, xp.setitem(xp.broadcast_to(value, part), x, at), x)
+
+
+def _over_axes(mask: Any, x: Any) -> Value:
+    """Return a mask for x: it is one of the first axes, where broadcasting would take the last."""
+    mask_shape, whole = mask.node.type.shape, x.node.type.shape
+    if mask_shape == SCALAR_SHAPE or (mask_shape == whole and mask_shape != UNKNOWN):
+        return mask
+    mask_shape, whole = tuple(mask.shape), tuple(x.shape)
+    if mask_shape == whole:
+        return mask
+    if mask_shape != whole[: len(mask_shape)]:
+        raise x.trace.error(
+            f"indexes a tensor of shape {whole} by a mask of shape {mask_shape}, which must be "
+            "that of its first axes. Use xp.where(condition, value, tensor)"
+        )
+    return xp.reshape(mask, (*mask_shape, *(1,) * (len(whole) - len(mask_shape))))
 
 
 def new_axis(index: Any) -> int | None:
@@ -378,12 +137,273 @@ def selected(x: Any, mask: Any) -> Any:
     return picked(x, mask)
 
 
+# --- what an index holds --------------------------------------------------------------------------
+def holds_array(index: Any) -> bool:
+    return any(map(_is_array, index if isinstance(index, tuple) else (index,)))
+
+
+def _is_array(item: Any) -> bool:
+    if isinstance(item, Value):
+        return item.node.type.kind == "tensor"
+    return isinstance(item, list | tuple) or getattr(item, "ndim", 0) > 0
+
+
 def is_whole(index: Any) -> bool:
     return index is Ellipsis or (isinstance(index, slice) and index == slice(None))
 
 
 def is_mask(index: Any) -> bool:
     return isinstance(index, Value) and index.node.type.dtype == BOOL
+
+
+def symbolic_if_outside(x: Any, index: Any) -> Any:
+    """Return an index whose constants become symbolic if one is known to be out of range.
+
+    Libraries give such an index a meaning (clip, drop), which only symbolic indices have.
+    """
+    shape = known_shape(x) if habits_of(x.trace).outside[0] != "refused" else None
+    items = index if isinstance(index, tuple) else (index,)
+    if shape is None or any(isinstance(item, bool | np.bool_ | Value) for item in items):
+        return index
+    try:
+        known = tuple(
+            _read_array(x, item) if _is_array(item) else _read_basic(item) for item in items
+        )
+        np.broadcast_to(0, shape)[known]
+    except IndexError:
+        return tuple(
+            parts.as_value(x, item) if isinstance(item, np.ndarray | int) else item
+            for item in known
+        )
+    return index
+
+
+# --- indices that hold arrays ---------------------------------------------------------------------
+def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) -> Value:
+    """Return the elements at an index that holds arrays: a copy, as in every library.
+
+    Args:
+        outside, fill: see `parts.taken`.
+
+    Raises:
+        TypeError: the index is not captured, or out of range.
+    """
+    items = _read_items(x, index)
+    if holds_places(index):
+        _check_apart(x, items)
+        picked = parts.taken(_basic_part(x, items), _array_index(items), outside, fill)
+        return x.trace.value(picked.node)
+    row = _find_only_list(x, items)
+    if row is not None:
+        picked = xp.take(_basic_part(x, items), items[row].tolist(), _axis_of_list(items, row))
+    else:
+        places = _flat_places(x, items)
+        picked = xp.take(xp.reshape(x, -1), places.ravel().tolist(), 0)
+        picked = picked if places.ndim == 1 else xp.reshape(picked, places.shape)
+    return x.trace.value(picked.node)
+
+
+def put_at(
+    x: Any, index: Any, value: Any, outside: str | None = None
+) -> tuple[tuple[Any, ...], Tensor]:
+    """Return an index without arrays, and the new contents of that part after a value is put.
+
+    Of two values for one place the last stays.
+
+    Raises:
+        TypeError: the index is not captured, or out of range.
+    """
+    items = _read_items(x, index)
+    # In torch an overwritten value of a repeated place gets a gradient, which the op version gives.
+    is_repeated = habits_of(x.trace).overwritten_too and repeats(x, index)
+    if holds_places(index) or is_repeated:
+        _check_apart(x, items)
+        part = parts.put(_basic_part(x, items), _array_index(items), value, outside)
+        return _basic_index(items), part
+    row = _find_only_list(x, items)
+    if row is None:
+        return (...,), _put_flat(x, _flat_places(x, items), value)
+    part, axis, rows = _basic_part(x, items), _axis_of_list(items, row), items[row]
+    if not rows.size:
+        return _basic_index(items), part
+    length = operator.index(xp.dim(part, axis))
+    source = _last_put(np.arange(length)[rows], length)
+    if value.node.type.shape != SCALAR_SHAPE:
+        picked = xp.take(part, rows.tolist(), axis)
+        value = xp.broadcast_to(value, picked)
+        value = xp.take(value, np.maximum(source, 0).tolist(), axis)
+    after = -axis - 1 if axis < 0 else part.ndim - axis - 1
+    return _basic_index(items), xp.where((source >= 0).reshape(-1, *(1,) * after), value, part)
+
+
+def add_at(
+    x: Any, index: Any, value: Any, outside: str | None = None
+) -> tuple[tuple[Any, ...], Tensor]:
+    """Return an index without arrays, and the new contents of that part after a value is added.
+
+    Raises:
+        TypeError: the index is not captured, or out of range.
+    """
+    items = _read_items(x, index)
+    _check_apart(x, items)
+    part = parts.added(_basic_part(x, items), _array_index(items), value, outside)
+    return _basic_index(items), part
+
+
+def repeats(x: Any, index: Any) -> bool:
+    """Return whether an index that holds arrays names a place twice."""
+    if holds_places(index):
+        return False
+    items = _read_items(x, index)
+    row = _find_only_list(x, items)
+    if row is None:
+        places = _flat_places(x, items)
+    else:
+        places, axis = items[row], _axis_of_list(items, row)
+        if places.size and places.min() < 0 <= places.max():
+            places = places % operator.index(xp.dim(_basic_part(x, items), axis))
+    return len(np.unique(places)) < places.size
+
+
+def _check_apart(x: Any, items: list[Any]) -> None:
+    """Refuse integers apart from an array, which put their axes first in some libraries only."""
+    read = (np.ndarray, Value)
+    among = [i for i, item in enumerate(items) if isinstance(item, read) or _is_integer(item)]
+    if not habits_of(x.trace).integers_first and among != list(range(among[0], among[-1] + 1)):
+        raise TypeError("an integer apart from a tensor in an index")
+
+
+def _put_flat(x: Any, places: Array, value: Any) -> Tensor:
+    if not places.size:
+        return x
+    shape = tuple(x.shape)
+    source = _last_put(places, int(np.prod(shape)))
+    if value.node.type.shape != SCALAR_SHAPE:
+        flat = xp.reshape(xp.broadcast_to(value, places.shape), -1)
+        value = xp.reshape(xp.take(flat, np.maximum(source, 0).tolist(), 0), shape)
+    return xp.where((source >= 0).reshape(shape), value, x)
+
+
+def _last_put(places: Array, length: int) -> Array:
+    """Return for each element the number of the last value that is put there, or -1."""
+    source = np.full(length, -1)
+    source[places.ravel()] = np.arange(places.size)
+    return source
+
+
+def _flat_places(x: Any, items: list[Any]) -> Array:
+    """Return the position of each element that an index picks, counted in the flat tensor."""
+    shape = tuple(x.shape)
+    whole = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    try:
+        if habits_of(x.trace).integers_first:  # integers are applied first, not as arrays
+            whole, items = whole[_basic_index(items)], _array_index(items)
+        places = whole[tuple(items)]
+    except IndexError as error:
+        raise TypeError(str(error)) from error
+    if max(places.size, whole.size) > MOST_ELEMENTS:
+        raise TypeError(f"several arrays in an index of more than {MOST_ELEMENTS} elements")
+    return places
+
+
+def _find_only_list(x: Any, items: list[Any]) -> int | None:
+    """Return the position of an index's only list, if it can be taken along its axis for any shape;
+    None if not.
+    """
+    rows = [i for i, item in enumerate(items) if isinstance(item, np.ndarray)]
+    if len(rows) != 1 or items[rows[0]].ndim != 1 or items[rows[0]].dtype.kind == "b":
+        return None
+    among = [i for i, item in enumerate(items) if i in rows or _is_integer(item)]
+    if habits_of(x.trace).integers_first or among == list(range(among[0], among[-1] + 1)):
+        return rows[0]
+    if not x.trace.reading.dialect:
+        raise TypeError("an integer apart from a list means another thing in torch than in NumPy")
+    return None
+
+
+# --- from an index to its items, and their two parts ----------------------------------------------
+def _read_items(x: Any, index: Any) -> list[Any]:
+    nested = isinstance(index, list) and not all(map(_is_integer, index))
+    if nested and not arrays.habits_for(x, "a list of lists as an index").nested_lists:
+        raise TypeError("a list of lists is a tuple to some versions of torch, a tensor to others")
+    items = index if isinstance(index, tuple) else (index,)
+    return [_read_array(x, item) if _is_array(item) else _read_basic(item) for item in items]
+
+
+def _is_integer(item: Any) -> bool:
+    return not (item is None or item is Ellipsis or isinstance(item, slice) or _is_array(item))
+
+
+def _read_basic(item: Any) -> Any:
+    if isinstance(item, bool | np.bool_):
+        raise TypeError("it indexes by one bool; use xp.where(condition, tensor, 0.0)")
+    return operator.index(item) if _is_integer(item) else item
+
+
+def _read_array(x: Any, item: Any) -> Any:
+    """Return an item as NumPy's array, or a symbolic one.
+
+    Raises:
+        TypeError: it is anything but known integers or bools, or symbolic integers.
+    """
+    if isinstance(item, Value):
+        if not holds_places(item):
+            if item.node.type.dtype != BOOL:
+                raise TypeError("it indexes by a tensor of floats; cast it to int64 first")
+            raise TypeError("it indexes by a tensor; use xp.where(condition, tensor, 0.0)")
+        return item
+    index = _as_numbers(item) if isinstance(item, list | tuple) else item
+    array = np.asarray(index.detach().cpu() if hasattr(index, "detach") else index)
+    if isinstance(item, list | tuple) and not array.size:
+        array = array.astype(np.intp)
+    if array.dtype == np.uint8 and habits_of(x.trace).bytes_are_masks:
+        array = array.astype(bool)
+    if array.dtype.kind not in "iub":
+        raise TypeError(f"it indexes by {array.dtype}")
+    return array if array.dtype.kind == "b" else array.astype(np.intp)
+
+
+def _as_numbers(items: Any) -> Any:
+    """Return nested lists with Python's numbers for symbolic ones, which become facts."""
+    if isinstance(items, list | tuple):
+        return [_as_numbers(item) for item in items]
+    return items if isinstance(items, bool | np.bool_) else operator.index(items)
+
+
+def _basic_index(items: list[Any]) -> tuple[Any, ...]:
+    """Return the index with the axes of its arrays left whole."""
+    parts: list[Any] = []
+    for item in items:
+        if isinstance(item, Value):
+            parts.append(WHOLE)
+        elif isinstance(item, np.ndarray):
+            parts += [WHOLE] * (item.ndim if item.dtype.kind == "b" else 1)
+        else:
+            parts.append(item)
+    return tuple(parts)
+
+
+def _array_index(items: list[Any]) -> list[Any]:
+    """Return the items that remain to be applied after `_basic_index(items)`."""
+    kept = [item for item in items if not _is_integer(item)]
+    return [WHOLE if item is None or isinstance(item, slice) else item for item in kept]
+
+
+def _basic_part(x: Any, items: list[Any]) -> Any:
+    basic = _basic_index(items)
+    return x if all(item is Ellipsis or item == WHOLE for item in basic) else xp.getitem(x, basic)
+
+
+def _axis_of_list(items: list[Any], row: int) -> int:
+    """Return the axis of the part that a list indexes, from the end after an ellipsis."""
+    before = _array_index(items[:row])
+    if any(item is Ellipsis for item in before):
+        return -1 - len(_array_index(items[row + 1 :]))
+    return len(before)
+
+
+# --- what a mask picks ----------------------------------------------------------------------------
+TOTALS = ("sum", "mean")
 
 
 class Picked:
