@@ -22,8 +22,8 @@ from ..graph.passes.serialize import (
 )
 from ..graph.passes.simplify import rename_inputs
 from ..graph.support.trees import optree
-from ..lowering.emit import identifier
 from ..lowering.function_graph import FunctionGraph
+from ..lowering.source import identifier
 from ..trace.lookups import is_read
 from ..trace.moving_numbers import Moving
 from ..trace.trace import NeedsConcrete

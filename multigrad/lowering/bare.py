@@ -13,9 +13,10 @@ from ..graph.ir.graph import Graph
 from ..graph.ir.types import UNKNOWN
 from ..graph.support.threads import build_once
 from ..trace.derived.custom_calls import drop_calls
-from .emit import Emission, compile_source, emit_body, identifier
+from .emit import Emission, emit_body
 from .forwards import Forward
 from .input_checks import shape_check
+from .source import compile_source, identifier
 
 Tensor = Any
 MOST_EMITTED = 16  # functions of one rule: by backend, and by what it asks of its input

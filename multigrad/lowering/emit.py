@@ -1,8 +1,12 @@
 """Emission: a graph becomes straight-line Python source over a backend's functions.
 
 A node used once is nested into its user's expression: a named temporary stays alive to the end of
-the function and costs up to 8.6 times (NumPy, 1e6 elements) in fresh memory. The source is compiled
-once and registered in `linecache`, so that a traceback shows it.
+the function and costs up to 8.6 times (NumPy, 1e6 elements) in fresh memory.
+
+    mul(add(x, 1), y)  ─►  return (x + 1) * y        `emit_body` gives lines and results, a `Body`
+
+An `Emission` holds the names of a whole module, which may have several bodies: those of forward, of
+backward, and of each region of a loop.
 """
 
 from __future__ import annotations
@@ -10,10 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import keyword
-import linecache
 import math
-import re
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
@@ -30,7 +31,6 @@ from ..graph.ops.results import OWNING
 from ..graph.passes.facts import assume_alike
 from ..graph.passes.simplify import is_elementwise, scalar_function, symbol_function
 from ..graph.support.class_bases import cached_property, dataclass
-from ..graph.support.threads import SERIALS
 from .packed_masks import PACK, UNPACK
 from .patterns import apply_patterns
 
@@ -45,7 +45,16 @@ DEEPEST = 24  # nested calls beyond this are given a name, for the reader and fo
 class Emission:
     """The state of an emission for one backend: the names bound so far.
 
-    `dtype` replaces T where it is fixed; `off` has the fast rows that are turned off.
+    Attributes:
+        rule: whose code it is, for error messages.
+        dtype: replaces T where it is fixed.
+        off: the fast rows that are turned off.
+        namespace: what the module's code names, by name.
+        taken: names that mean something else in the code, such as those of its variables.
+        serials: the next number of temporaries, by their letter.
+        regions: the names of functions of regions, by the region and whether it is fast code.
+        turns: the text of arguments, see `define_turn`.
+        definitions: the source of those functions.
     """
 
     backend: Backend
@@ -143,7 +152,11 @@ def emit_body(
 
 
 class _Writer:
-    """Writes one graph; lives while the body is being emitted."""
+    """Writes one graph, node by node; lives while the body is being emitted.
+
+    `express` returns the text of a node. What is used once is nested into its user's text; the
+    rest, and every loop, becomes a line that names it.
+    """
 
     def __init__(
         self,
@@ -162,15 +175,17 @@ class _Writer:
         self.in_place = self.backend.kernels.fast.in_place if overwrites else {}
         turns = fast and f"{self.backend.name}.turns" not in emission.off
         self.turns = self.backend.kernels.fast.turns if turns else None
+        # Scalars of params alone, which `prepare` computes.
         self.prepared = prepared
         self.static = set() if prepared is None else find_static(graph.nodes)
         self.uses = count_uses(graph)
         self.lines: list[str] = []
-        self.loops: dict[Any, str] = {}
+        self.loops: dict[Any, str] = {}  # the names of loops' results, by what tells loops apart
         # Of each node that is expressed: its text, precedence and depth.
         self.done = {node: (node.attr("name"), ATOM, 0) for node in graph.inputs}
         self.parameters = tuple([name for name, _, _ in self.done.values()])
         emission.taken.update(self.parameters)
+        # The tensor whose dtype T is, if any.
         floats = [name for node, (name, _, _) in self.done.items() if node.type.dtype == T]
         self.like = floats[0] if floats else None
 
@@ -477,38 +492,6 @@ def _kernel_name(op: ops.Op) -> str:
 
 def _wrap(text: str, strength: int, needed: int) -> str:
     return text if strength >= needed else f"({text})"
-
-
-def identifier(name: str) -> str:
-    """Return a Python identifier close to a rule's name."""
-    word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "rule"
-    return f"rule_{word}" if word[0].isdigit() or keyword.iskeyword(word) else word
-
-
-class _Source:
-    """Has the source of emitted code shown in tracebacks while the code, which holds it, lives."""
-
-    def __init__(self, filename: str, source: str) -> None:
-        lines = _Lines(source.splitlines(keepends=True))
-        # No line of Python runs when it dies: an interrupt met there would be printed and lost.
-        lines.owner = weakref.ref(self, functools.partial(linecache.cache.pop, filename))
-        linecache.cache[filename] = (len(source), None, lines, filename)
-
-
-class _Lines(list[str]):
-    """The lines of a source; they hold the weak reference that removes them."""
-
-    owner: weakref.ref[_Source]
-
-
-def compile_source(source: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
-    """Execute emitted source once, visible to tracebacks, and return its namespace."""
-    filename = f"<multigrad rule {name} {next(SERIALS)}>"
-    # The source is ours, emitted from a verified graph; rules loaded from elsewhere are graphs, not
-    # code.
-    exec(compile(source, filename, "exec"), namespace)  # noqa: S102
-    namespace["__source__"] = _Source(filename, source)
-    return namespace
 
 
 def find_static(nodes: Iterable[Node]) -> set[Node]:

@@ -1,7 +1,7 @@
-"""Checks of a call's input before a rule runs; errors say what was given and what to type.
+"""Checks of a call's input before a rule runs, and of the shape of what it returns.
 
-Tensors of another framework or another device, a dtype that rules do not compute in, and ops that a
-backend lacks for a dtype.
+Of the input: tensors of another framework or another device, a dtype that rules do not compute in,
+and ops that a backend lacks for a dtype. Errors say what was given and what to type.
 """
 
 from __future__ import annotations

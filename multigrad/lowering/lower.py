@@ -37,10 +37,11 @@ from ..graph.support.class_bases import dataclass
 from ..trace.derived.forward_mode import is_linear
 from .aliasing import find_aliasing
 from .cuts import Cuts, WideCut, find_cuts, join_forward_and_keep, shares_scales
-from .emit import Emission, compile_source, emit_body, identifier
+from .emit import Emission, emit_body
 from .function_graph import OWN_NAMES, FunctionGraph
 from .input_checks import dtype_check, find_lacking
 from .refusals import bind_checks
+from .source import compile_source, identifier
 
 Style = Literal["fast", "plain", "compiled"]
 WORDS = (

@@ -10,7 +10,8 @@ import numpy as np
 from ..backend.discovery import load_backend
 from ..graph.ir.graph import Graph
 from ..trace.derived.custom_calls import drop_calls
-from .emit import Emission, compile_source, emit_body
+from .emit import Emission, emit_body
+from .source import compile_source
 
 
 def run_reference(graph: Graph, inputs: Mapping[str, Any]) -> tuple[Any, ...]:

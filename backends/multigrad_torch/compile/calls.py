@@ -27,8 +27,8 @@ from multigrad.functions.calls.variant import Variant
 from multigrad.functions.function import Function
 from multigrad.functions.saving import as_operator
 from multigrad.graph.support.class_bases import dataclass
-from multigrad.lowering.emit import compile_source
 from multigrad.lowering.lower import lower_graphs
+from multigrad.lowering.source import compile_source
 from multigrad.trace.trace import NeedsConcrete
 
 from ..export import register

@@ -22,7 +22,7 @@ from multigrad.functions.calls.decision import COMPILED, EXPORTED, SAME, decide,
 from multigrad.functions.calls.variant import Variant
 from multigrad.functions.function import Function
 from multigrad.graph.support.trees import optree
-from multigrad.lowering.emit import compile_source
+from multigrad.lowering.source import compile_source
 from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.lookups import Telling, is_read
 from multigrad.trace.moving_numbers import Moving

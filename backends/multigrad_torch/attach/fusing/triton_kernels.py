@@ -22,7 +22,6 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.results import elementwise
 from multigrad.graph.support.c_libraries import VARIABLE, NoLibraryError, read_setting
 from multigrad.graph.support.params import COLUMN, ONE
-from multigrad.lowering.emit import compile_source
 from multigrad.lowering.kernel_code import triton_code
 from multigrad.lowering.kernel_code.kernels import COMPUTED, Kernel, KernelTensor, Language, Parts
 from multigrad.lowering.kernel_code.triton_code import (
@@ -33,6 +32,7 @@ from multigrad.lowering.kernel_code.triton_code import (
     is_plain,
     stages_of,
 )
+from multigrad.lowering.source import compile_source
 
 from ...kernels.fast import divide_by_reciprocal
 

@@ -18,7 +18,8 @@ from multigrad.backend.values import read_key
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.passes.simplify import simplify
-from multigrad.lowering.emit import Emission, compile_source, emit_body
+from multigrad.lowering.emit import Emission, emit_body
+from multigrad.lowering.source import compile_source
 
 from ..differences import kept, regroups
 from ..oracles import edge_values, spread
