@@ -17,7 +17,7 @@ from multigrad.rules.context import CURRENT, RuleInForce
 from multigrad.rules.gradients import GradientRule, fold_step
 from multigrad.rules.model.lookup import unknown_keyword_error
 from multigrad.rules.model.rule import Rule
-from multigrad.rules.model.rule_in_force import apply_rule as apply_to_tensor
+from multigrad.rules.model.rule_application import apply_rule as apply_to_tensor
 from multigrad.trace.active_rules import Counter, KeySource, normalize_key
 
 from . import compile

@@ -22,7 +22,7 @@ from . import registry
 from .context import CURRENT, EMPTY, RuleInForce, apply_now
 from .model.lookup import unknown_keyword_error, with_choices
 from .model.rule import Rule
-from .model.rule_in_force import apply_rule, apply_to_many
+from .model.rule_application import apply_rule, apply_to_many
 from .tasks import TASK_RULES, combine
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _apply_to_all(
     waiting = []
     for places in groups:
         group = [leaves[i] for i in places]
-        gradients = apply_to_many(in_force, group, in_place, *((True,) if asks else ()))
+        gradients = apply_to_many(in_force, group, in_place, only_asks=asks)
         if gradients is not None:
             results.update(zip(places, group if asks else gradients, strict=True))
             waiting += [group] if asks else []

@@ -12,7 +12,7 @@ from torch.autograd import Variable
 
 from multigrad.errors import GradientError
 from multigrad.rules.context import RuleInForce
-from multigrad.rules.model.rule_in_force import apply_rule
+from multigrad.rules.model.rule_application import apply_rule
 
 Tensor: TypeAlias = Any
 

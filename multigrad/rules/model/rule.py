@@ -41,7 +41,8 @@ from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
 from . import rule_names
 from .activation_function import as_forward, put_under
-from .rule_in_force import RuleInForce, apply_rule, bind, bind_addressed, words_of
+from .rule_application import apply_rule
+from .rule_in_force import RuleInForce, bind, bind_addressed, words_of
 from .specialization import Specialization
 
 if TYPE_CHECKING:

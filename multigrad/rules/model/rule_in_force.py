@@ -1,41 +1,27 @@
-"""`RuleInForce`: a rule with values for its params; how it is made, and applied to tensors."""
+"""`RuleInForce`: a rule with values for its params; and how it is made of a rule and params.
+
+From the top: the class; `bind`, which makes one, such as of `triangular` and `{"width": 2.0}`; the
+params of a composed rule's parts ("noise.sigma"); and a composed rule in words. `bind` sorts the
+params into static ones, which belong to the `Specialization`, and numbers, which are the values:
+
+    bind ─► Specialization: the rule with its static params, one for all numbers ─► RuleInForce
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...backend.contract import Backend
-from ...backend.discovery import backend_among, backend_of
-from ...backend.values import concrete_number, in_one_framework
+from ...backend.values import concrete_number
 from ...capture.user_code.signature import REQUIRED, STATIC_TYPES, Signature, check_value
-from ...errors import GradientError, RuleTypeError, TraceError
-from ...functions.calls.arguments import Leaf, lay_out
-from ...functions.calls.capture_errors import NotCaptured
-from ...functions.calls.facts import gather_facts
-from ...functions.proof.samples import calling
-from ...graph import ops
+from ...errors import RuleTypeError, TraceError
 from ...graph.ir.graph import Graph
 from ...graph.support.params import find_part, is_address, read_params
-from ...graph.support.threads import SERIALS, build_once
-from ...graph.support.trees import optree
-from ...lowering.bare import emit_bare_rule, emit_rule_once
-from ...lowering.input_checks import (
-    check_float,
-    check_values,
-    find_device,
-    find_lacking,
-    refuse_lacking,
-    shapes_agree,
-    two_devices,
-)
+from ...graph.support.threads import SERIALS
 from ...trace.active_rules import FREE, KeySource, key_token
 from ...trace.identity import function_key, items_key, owners_of
-from ...trace.lookups import at_present
 from ...trace.moving_numbers import Moving, settle
-from ...trace.ranks import CHECKED, note
-from ...trace.trace import NeedsConcrete, dtype_name
+from ...trace.trace import NeedsConcrete
 from .rule_code import code_of
 from .rule_names import as_registered
 from .specialization import Slot, Specialization
@@ -186,7 +172,7 @@ def bind(
         rule, chosen = bind_addressed(rule, chosen)
     signature = rule.signature
     rule._check_names(chosen, signature)
-    values = {**_values(rule, signature, chosen), **rule.bound}
+    values = {**_with_defaults(rule, signature, chosen), **rule.bound}
     if rule.bound:
         # Bound values run as params do, so that the code of a rule is shared by all its bindings.
         rule = rule.copy(bound={})
@@ -199,11 +185,11 @@ def bind(
     if rule.own_ranges or rule.parts:  # each `use` with a new number asks
         rule._check_ranges({**runtime, **static}, whole=bool(rule.parts))
     # Taken before `_frozen`, whose copies have none: the rule that people hold keeps them.
-    known = rule._specializations
+    specializations = rule._specializations
     rule, hidden = _hide_bound(rule._frozen(), {*signature.params, *values})
     runtime.update(hidden)
     names = tuple(sorted(runtime))
-    specialization = _specialize(rule, names, static, frozenset(hidden), known)
+    specialization = _specialize(rule, names, static, frozenset(hidden), specializations)
     ordered = tuple(runtime[name] for name in names)
     return RuleInForce(specialization, ordered, token_of(specialization, ordered), draws)
 
@@ -223,7 +209,7 @@ def tokens_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
     return first if first == second else f"{first} | {second}"
 
 
-def _values(rule: Rule, signature: Signature, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _with_defaults(rule: Rule, signature: Signature, chosen: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(chosen)
     is_single = _is_single(rule)
     for param in signature.params.values():
@@ -251,6 +237,7 @@ def _is_single(rule: Rule) -> bool:
 
 
 def _hide_bound(rule: Rule, taken: set[str], path: str = "") -> tuple[Rule, dict[str, Any]]:
+    # The rule with a slot for each run-time value that a part has bound, and these by their slots.
     hidden: dict[str, Any] = {}
     bound = dict(rule.bound)
     for name, value in rule.bound.items():
@@ -275,6 +262,7 @@ def _specialize(
     hidden: frozenset[str],
     known: dict[Any, dict[Any, Specialization]],
 ) -> Specialization:
+    # `known`: by what the rule does now, then by its params; it belongs to the rule.
     identity = _identity(rule)
     specializations = known.get(identity)
     if specializations is None:
@@ -293,15 +281,16 @@ def _specialize(
 
 
 def _identity(rule: Rule) -> Any:
+    # A key that is equal for rules that may share their code.
     made_of = (
         function_key(rule.function)
         if rule.function is not None
         else tuple(map(_identity, rule.parts))
     )
-    asked = (rule.prove, rule.shards, rule.fused)
-    said = (rule.name, rule.native, rule.first_order, rule.library, *asked)
-    said += (rule.residuals,) if rule.residuals != "auto" else ()
-    return said, made_of, items_key(rule.bound)
+    declared = (rule.name, rule.native, rule.first_order, rule.library)
+    chosen = (rule.prove, rule.shards, rule.fused)
+    chosen += (rule.residuals,) if rule.residuals != "auto" else ()
+    return (*declared, *chosen), made_of, items_key(rule.bound)
 
 
 def _owners(rule: Rule) -> Iterator[Any]:
@@ -406,167 +395,3 @@ def chain_of(rule: Rule) -> str:
 def _within(part: Rule) -> str:
     words = chain_of(part)
     return f"({words})" if part.parts and not part.bound else words
-
-
-# --- a rule applied to tensors, outside any autodiff: `rule(None, grad_out, tin, **params)` -------
-
-
-Tensor = Any
-MOST_ENTRIES = 1024  # of one specialization: there may be one per shape or value
-_MISSING: Any = object()  # None: the rule runs as it is
-EmittedRule = tuple[Callable[..., Any], bool, Mapping[str, str]]
-
-
-def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
-    """Apply a rule in force to a gradient, outside autodiff; the result is like tin or grad_out."""
-    backend = backend_among((grad_out, tin))
-    # Tensors of one class belong to one framework.
-    if type(grad_out) is not type(tin):
-        grad_out, tin = in_one_framework((grad_out, tin))
-    if in_force.moves:
-        in_force = at_present(in_force, backend)
-    if CHECKED and not backend.tensors.is_traced(grad_out):
-        note("gradients under", in_force)
-    specialization, values = in_force.specialization, in_force.values
-    if grad_out is None:
-        raise GradientError(f"{specialization.subject} got None for grad_out; expected a tensor")
-    for tensor in (grad_out, tin):
-        if isinstance(tensor, int | float) and not hasattr(tensor, "dtype"):
-            raise GradientError(
-                f"{specialization.subject} got {type(tensor).__name__} {tensor!r}; expected a "
-                f"tensor: numpy.array({float(tensor)!r}), or one of your framework"
-            )
-        if tensor is not None:
-            check_float(tensor, specialization.rule)
-    if tin is not None and not shapes_agree(grad_out.shape, tin.shape):
-        raise GradientError(
-            f"{specialization.subject} got a gradient of shape {tuple(grad_out.shape)} for an "
-            f"input of shape {tuple(tin.shape)}; expected the same shape"
-        )
-    if tin is not None and find_device(grad_out) != find_device(tin):
-        raise two_devices(specialization.subject, "a gradient", grad_out, "its input", tin)
-    check_values(specialization.subject, specialization.runtime, backend, grad_out, values)
-    if tin is not None and grad_out.dtype != tin.dtype:
-        grad_out = backend.kernels.rows[ops.CAST](grad_out, dtype=tin.dtype)
-    find, _ = _opaque.get(backend.name) or _make_opaque(backend)
-    emitted = find(specialization, backend, grad_out, tin, values)
-    if emitted is None:
-        return specialization.run_as_it_is(ctx, grad_out, tin, values)
-    call, is_random, lacking = emitted
-    refuse_lacking(lacking, dtype_name(grad_out.dtype))
-    arguments = (grad_out,) if tin is None else (grad_out, tin)
-    key = (in_force.draws.next_key(backend),) if is_random else ()
-    return call(*arguments, *values, *key)
-
-
-Find = Callable[
-    [Specialization, Backend, Tensor, Tensor | None, tuple[Any, ...]], EmittedRule | None
-]
-_opaque: dict[str, tuple[Find, Callable[..., Any]]] = {}  # by backend
-
-
-def _make_opaque(backend: Backend) -> tuple[Find, Callable[..., Any]]:
-    # A compiler that reads Python would enter the capture.
-    opaque = backend.compiler.opaque
-    made = (find_rule, _act) if opaque is None else (opaque(find_rule), opaque(_act))
-    return _opaque.setdefault(backend.name, made)
-
-
-def find_rule(
-    specialization: Specialization,
-    backend: Backend,
-    grad_out: Tensor,
-    tin: Tensor | None,
-    values: tuple[Any, ...],
-) -> EmittedRule | None:
-    """Return the emitted rule, whether it is random, what it lacks by dtype; None: run as is."""
-    if specialization.rule.native is True:
-        return None
-    leaves = (grad_out, *values)
-    rows = [Leaf("tensor", "grad_out", "grad_out", dtype_name(grad_out.dtype))]
-    rows += [Leaf("number", name, name) for name in specialization.runtime]
-    layout = lay_out(optree.tree_structure((leaves, {}), none_is_leaf=True), rows)
-    while True:
-        try:
-            facts = gather_facts(specialization.subject, specialization.code.facts, layout, leaves)
-        except NotCaptured as error:
-            raise error.error from None
-        key = (backend.name, tin is None, grad_out.dtype, items_key(facts))
-        emitted = specialization.code.entries.get(key, _MISSING)
-        if emitted is not _MISSING:
-            return emitted
-        build = functools.partial(_build, specialization, backend, tin is not None, facts)
-        try:
-            with calling(grad_out if tin is None else tin, specialization.params(values)):
-                return build_once(specialization.code.entries, key, build, MOST_ENTRIES)
-        except NeedsConcrete:
-            continue  # `facts` have grown: look again
-
-
-def _build(
-    specialization: Specialization, backend: Backend, has_tin: bool, facts: Mapping[str, Any]
-) -> EmittedRule | None:
-    # Another thread's capture may have found that more is needed.
-    if not specialization.code.facts <= facts.keys():
-        raise NeedsConcrete(*specialization.code.facts, noted=False)
-    try:
-        graph = specialization.graph(has_tin, facts)
-        specialization.prove_dtype(has_tin, facts)
-    except TraceError as error:
-        specialization.give_up(error)
-        return None
-    lacking = find_lacking(specialization.subject, backend, graph)
-    emitted = emit_rule_once(graph, backend, specialization.code.emitted)
-    return emitted, graph.input("key") is not None, lacking
-
-
-# --- many gradients, in as few calls of the framework as it has -----------------------------------
-# Rules that draw, that ask for facts of their input, or whose params are tensors act on one
-# gradient after another; so do all rules where a framework has no such call.
-def apply_to_many(
-    in_force: RuleInForce, gradients: Sequence[Tensor], in_place: bool, *tries: bool
-) -> list[Tensor] | None:
-    """Apply a rule in force to gradients of one class and dtype; None: apply it to each instead.
-
-    With one more True, in place, nothing is written, and an empty list says that it would be.
-    """
-    backend = backend_of(gradients[0])
-    if backend.autodiff.many is None:
-        return None
-    in_force = at_present(in_force, backend)
-    if not all(type(value) is float for value in in_force.values):
-        return None
-    _, act = _opaque.get(backend.name) or _make_opaque(backend)
-    return act(in_force, gradients, backend, in_place, *tries)
-
-
-def _act(
-    in_force: RuleInForce,
-    gradients: Sequence[Tensor],
-    backend: Backend,
-    in_place: bool,
-    *tries: bool,
-) -> list[Tensor] | None:
-    specialization, values = in_force.specialization, in_force.values
-    first = gradients[0]
-    check_float(first, specialization.rule)
-    check_values(specialization.subject, specialization.runtime, backend, first, values)
-    emitted = find_rule(specialization, backend, first, None, values)
-    if (
-        emitted is None
-        or emitted[1]
-        or specialization.code.facts
-        or specialization.rule.shards is not None
-    ):
-        return None
-    refuse_lacking(emitted[2], dtype_name(first.dtype))
-    key = ("many", backend.name, in_place)
-    build = functools.partial(_build_many, specialization.graph(False, {}), backend, in_place)
-    run = build_once(specialization.code.entries, key, build, MOST_ENTRIES)
-    return None if run is None else run(gradients, values, *tries)
-
-
-def _build_many(graph: Graph, backend: Backend, in_place: bool) -> Any:
-    assert backend.autodiff.many is not None
-    emit = functools.partial(emit_bare_rule, backend=backend)
-    return backend.autodiff.many(graph, emit, in_place)

@@ -1,0 +1,221 @@
+"""Rules applied to tensors, outside any autodiff: `rule(None, grad_out, tin, **params)`.
+
+`apply_rule` is for one gradient, `apply_to_many` for a list of gradients in as few calls of the
+framework as it has. Both run the rule as code of the backend, which `find_rule` emits once for each
+dtype and set of facts about the gradient, or as written where it cannot be captured.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ...backend.contract import Backend
+from ...backend.discovery import backend_among, backend_of
+from ...backend.values import in_one_framework
+from ...errors import GradientError, TraceError
+from ...functions.calls.arguments import Leaf, lay_out
+from ...functions.calls.capture_errors import NotCaptured
+from ...functions.calls.facts import gather_facts
+from ...functions.proof.samples import calling
+from ...graph import ops
+from ...graph.ir.graph import Graph
+from ...graph.support.threads import build_once
+from ...graph.support.trees import optree
+from ...lowering.bare import emit_bare_rule, emit_rule_once
+from ...lowering.input_checks import (
+    check_float,
+    check_values,
+    find_device,
+    find_lacking,
+    refuse_lacking,
+    shapes_agree,
+    two_devices,
+)
+from ...trace.identity import items_key
+from ...trace.lookups import at_present
+from ...trace.ranks import CHECKED, note
+from ...trace.trace import NeedsConcrete, dtype_name
+from .rule_in_force import RuleInForce
+from .specialization import Specialization
+
+Tensor = Any
+MOST_ENTRIES = 1024  # of one specialization: there may be one per shape or value
+_MISSING: Any = object()  # None: the rule runs as it is
+
+
+class EmittedRule(NamedTuple):
+    """A rule as code of a backend: `call(grad_out, [tin], *values, [key])`.
+
+    Attributes:
+        is_random: whether it takes a key.
+        lacking: by dtype, what the backend lacks for it.
+    """
+
+    call: Callable[..., Any]
+    is_random: bool
+    lacking: Mapping[str, str]
+
+
+def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+    """Apply a rule in force to a gradient, outside autodiff; the result is like tin or grad_out."""
+    backend = backend_among((grad_out, tin))
+    # Tensors of one class belong to one framework.
+    if type(grad_out) is not type(tin):
+        grad_out, tin = in_one_framework((grad_out, tin))
+    if in_force.moves:
+        in_force = at_present(in_force, backend)
+    if CHECKED and not backend.tensors.is_traced(grad_out):
+        note("gradients under", in_force)
+    specialization, values = in_force.specialization, in_force.values
+    if grad_out is None:
+        raise GradientError(f"{specialization.subject} got None for grad_out; expected a tensor")
+    for tensor in (grad_out, tin):
+        if isinstance(tensor, int | float) and not hasattr(tensor, "dtype"):
+            raise GradientError(
+                f"{specialization.subject} got {type(tensor).__name__} {tensor!r}; expected a "
+                f"tensor: numpy.array({float(tensor)!r}), or one of your framework"
+            )
+        if tensor is not None:
+            check_float(tensor, specialization.rule)
+    if tin is not None and not shapes_agree(grad_out.shape, tin.shape):
+        raise GradientError(
+            f"{specialization.subject} got a gradient of shape {tuple(grad_out.shape)} for an "
+            f"input of shape {tuple(tin.shape)}; expected the same shape"
+        )
+    if tin is not None and find_device(grad_out) != find_device(tin):
+        raise two_devices(specialization.subject, "a gradient", grad_out, "its input", tin)
+    check_values(specialization.subject, specialization.runtime, backend, grad_out, values)
+    if tin is not None and grad_out.dtype != tin.dtype:
+        grad_out = backend.kernels.rows[ops.CAST](grad_out, dtype=tin.dtype)
+    opaque = _opaque.get(backend.name) or _make_opaque(backend)
+    emitted = opaque.find_rule(specialization, backend, grad_out, tin, values)
+    if emitted is None:
+        return specialization.run_as_it_is(ctx, grad_out, tin, values)
+    refuse_lacking(emitted.lacking, dtype_name(grad_out.dtype))
+    arguments = (grad_out,) if tin is None else (grad_out, tin)
+    key = (in_force.draws.next_key(backend),) if emitted.is_random else ()
+    return emitted.call(*arguments, *values, *key)
+
+
+class OpaqueFunctions(NamedTuple):
+    """Functions of this file as a backend's compiler must see them: one that reads Python would
+    enter the capture.
+    """
+
+    find_rule: Callable[
+        [Specialization, Backend, Tensor, Tensor | None, tuple[Any, ...]], EmittedRule | None
+    ]
+    apply_to_list: Callable[..., list[Tensor] | None]
+
+
+_opaque: dict[str, OpaqueFunctions] = {}  # by backend
+
+
+def _make_opaque(backend: Backend) -> OpaqueFunctions:
+    opaque = backend.compiler.opaque
+    made = (find_rule, _apply_to_list)
+    functions = OpaqueFunctions(*(made if opaque is None else map(opaque, made)))
+    return _opaque.setdefault(backend.name, functions)
+
+
+def find_rule(
+    specialization: Specialization,
+    backend: Backend,
+    grad_out: Tensor,
+    tin: Tensor | None,
+    values: tuple[Any, ...],
+) -> EmittedRule | None:
+    """Return the rule as code for such a gradient, made once; None: it runs as written."""
+    if specialization.rule.native is True:
+        return None
+    leaves = (grad_out, *values)
+    rows = [Leaf("tensor", "grad_out", "grad_out", dtype_name(grad_out.dtype))]
+    rows += [Leaf("number", name, name) for name in specialization.runtime]
+    layout = lay_out(optree.tree_structure((leaves, {}), none_is_leaf=True), rows)
+    while True:
+        try:
+            facts = gather_facts(specialization.subject, specialization.code.facts, layout, leaves)
+        except NotCaptured as error:
+            raise error.error from None
+        key = (backend.name, tin is None, grad_out.dtype, items_key(facts))
+        emitted = specialization.code.entries.get(key, _MISSING)
+        if emitted is not _MISSING:
+            return emitted
+        build = functools.partial(_build, specialization, backend, tin is not None, facts)
+        try:
+            with calling(grad_out if tin is None else tin, specialization.params(values)):
+                return build_once(specialization.code.entries, key, build, MOST_ENTRIES)
+        except NeedsConcrete:
+            continue  # `facts` have grown: look again
+
+
+def _build(
+    specialization: Specialization, backend: Backend, has_tin: bool, facts: Mapping[str, Any]
+) -> EmittedRule | None:
+    # Another thread's capture may have found that more is needed.
+    if not specialization.code.facts <= facts.keys():
+        raise NeedsConcrete(*specialization.code.facts, noted=False)
+    try:
+        graph = specialization.graph(has_tin, facts)
+        specialization.prove_dtype(has_tin, facts)
+    except TraceError as error:
+        specialization.give_up(error)
+        return None
+    lacking = find_lacking(specialization.subject, backend, graph)
+    emitted = emit_rule_once(graph, backend, specialization.code.emitted)
+    return EmittedRule(emitted, graph.input("key") is not None, lacking)
+
+
+# --- many gradients, in as few calls of the framework as it has -----------------------------------
+# Rules that draw, that ask for facts of their input, or whose params are tensors act on one
+# gradient after another; so do all rules where a framework has no such call.
+def apply_to_many(
+    in_force: RuleInForce, gradients: Sequence[Tensor], in_place: bool, *, only_asks: bool = False
+) -> list[Tensor] | None:
+    """Apply a rule in force to gradients of one class and dtype; None: apply it to each instead.
+
+    Args:
+        in_place: writes the results into the gradients.
+        only_asks: in place, writes nothing, and returns an empty list where it would write.
+    """
+    backend = backend_of(gradients[0])
+    if backend.autodiff.many is None:
+        return None
+    in_force = at_present(in_force, backend)
+    if not all(type(value) is float for value in in_force.values):
+        return None
+    opaque = _opaque.get(backend.name) or _make_opaque(backend)
+    return opaque.apply_to_list(in_force, gradients, backend, in_place, only_asks)
+
+
+def _apply_to_list(
+    in_force: RuleInForce,
+    gradients: Sequence[Tensor],
+    backend: Backend,
+    in_place: bool,
+    only_asks: bool,
+) -> list[Tensor] | None:
+    specialization, values = in_force.specialization, in_force.values
+    first = gradients[0]
+    check_float(first, specialization.rule)
+    check_values(specialization.subject, specialization.runtime, backend, first, values)
+    emitted = find_rule(specialization, backend, first, None, values)
+    if emitted is None or emitted.is_random:
+        return None
+    if specialization.code.facts or specialization.rule.shards is not None:
+        return None
+    refuse_lacking(emitted.lacking, dtype_name(first.dtype))
+    key = ("many", backend.name, in_place)
+    build = functools.partial(_build_for_list, specialization.graph(False, {}), backend, in_place)
+    run = build_once(specialization.code.entries, key, build, MOST_ENTRIES)
+    if run is None:
+        return None
+    return run(gradients, values, True) if only_asks else run(gradients, values)
+
+
+def _build_for_list(graph: Graph, backend: Backend, in_place: bool) -> Any:
+    assert backend.autodiff.many is not None
+    emit = functools.partial(emit_bare_rule, backend=backend)
+    return backend.autodiff.many(graph, emit, in_place)
