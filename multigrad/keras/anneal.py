@@ -13,7 +13,7 @@ import keras
 
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..rules.schedule import Schedule
-from .compiled_steps import FITTED, assign_number, put_first, read_array
+from .compiled_steps import FITTED, assign_number, put_callback_first, read_array
 from .layer import Activation
 from .params import RuleParams
 
@@ -92,7 +92,8 @@ class Anneal(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Find the Variables or schedules to set."""
-        put_first(self)  # callbacks that save the model at the end of a batch must see our step
+        # callbacks that save the model at the end of a batch must see our step
+        put_callback_first(self)
         self._has_begun = False
         if self.schedule is None:
             self._schedules = find_schedules(self.model, self.param, self.layers)

@@ -1,11 +1,17 @@
-"""Traces and compiled steps of Keras models: in which trace a layer is called, and which steps to
-renew when its rule or backend changes.
+"""Traces and compiled steps of Keras models, and the Variables that a step takes with it.
 
-Keras calls a model symbolically, for shapes, before it is trained, and compiles `evaluate` and
-`predict` besides the train step. Neither takes a gradient, so no rule acts there, and nothing may
-go stale. Of the train step torch.compile notices a change by its guards and jax by a key of all its
-caches (`Compiler.on_replace`). TensorFlow's graphs can only be made again, so a layer notes the
-models for which it was traced; a stale graph that is not made again raises StaleTraceError.
+In which trace a layer is called: Keras calls a model symbolically, for shapes, before it is
+trained, and compiles `evaluate` and `predict` besides the train step. Neither takes a gradient, so
+no rule acts there, and nothing may go stale.
+
+Which steps to renew when a layer's rule or backend changes: torch.compile notices a change by its
+guards and jax by a key of all its caches (`Compiler.on_replace`). TensorFlow's graphs can only be
+made again, so a layer notes the models for which it was traced (`note_models`, then `renew_steps`);
+a stale graph that is not made again raises StaleTraceError.
+
+Where a Variable's value is: on jax a loop of Keras takes the values of its groups of Variables out
+of the model, as `state`, and puts them back at its end. Meanwhile a Variable `is_taken`: a number
+is put into the state (`assign_number`), and an error gives all values back (`keeping_weights`).
 """
 
 from __future__ import annotations
@@ -37,6 +43,7 @@ EXPORTERS = ("keras.src.export", "tensorflow.python.saved_model")
 INFERENCE_STEPS = ("test_step", "predict_step")
 
 
+# --- in which trace a layer is called -------------------------------------------------------------
 def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
     """Keep torch.compile out of a function that it cannot follow."""
     return function if HOST.compiler.opaque is None else HOST.compiler.opaque(function)
@@ -59,7 +66,9 @@ def is_inference_trace() -> bool:
     if record.could_possibly_record():  # a user's own step, which may take gradients
         return False
     # By the stack, as no argument tells: users pass `training=False` in their own functions too.
-    return any(frame.f_code.co_name in INFERENCE_STEPS for _, frame in running(*INFERENCE_STEPS))
+    return any(
+        frame.f_code.co_name in INFERENCE_STEPS for _, frame in running_methods(*INFERENCE_STEPS)
+    )
 
 
 def is_exporting(x: Tensor) -> bool:
@@ -73,7 +82,7 @@ def refuse_xla(layer: Any) -> None:
     if layer.supports_jit:
         return
     # Keras (3.15) itself would warn, and then compile nothing of the whole model
-    if any(asks_for_xla(model) for model, _ in running()):
+    if any(asks_for_xla(model) for model, _ in running_methods()):
         raise UnsupportedOp(
             f"layer {layer.name!r} runs in {layer.backend!r}, which TensorFlow's XLA cannot call: "
             "compile the model with jit_compile=False (or 'auto'), or give the layer backend=None"
@@ -117,7 +126,7 @@ def refuse_gradient(grad_out: Tensor) -> Tensor:
 # --- the stack around a call ----------------------------------------------------------------------
 # Keras (3.15) does not tell a layer its step, model or loop. So they are found on the stack, only
 # while a compiler traces or an error passes: a compiled step does none of this.
-def around() -> Iterator[FrameType]:
+def frames_around() -> Iterator[FrameType]:
     """Yield the frames around a call, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -125,28 +134,18 @@ def around() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def running(*endings: str) -> Iterator[tuple[Any, FrameType]]:
+def running_methods(*endings: str) -> Iterator[tuple[Any, FrameType]]:
     """Yield the models with such a method running around a call, and the methods' frames."""
-    for frame in around():
+    for frame in frames_around():
         if frame.f_code.co_name.endswith(endings or ("",)):
             model = frame.f_locals.get("self")
             if isinstance(model, keras.Model):
                 yield model, frame
 
 
-def find_state(model: Any) -> tuple[Any, ...]:
-    """Return the state that a model's running `fit` on jax has taken, else ()."""
-    for frame in around():
-        if frame.f_code.co_name == "fit":
-            names = frame.f_locals
-            if names.get("self") is model and "state" in names:
-                return names["state"]
-    return ()
-
-
-def put_first(callback: Any) -> None:
+def put_callback_first(callback: Any) -> None:
     """Put a callback first in the `fit` that begins around this call."""
-    for frame in around():
+    for frame in frames_around():
         group: Any = frame.f_locals.get("self")
         if isinstance(group, keras.callbacks.CallbackList):
             # The loop over the list goes on by position, past callbacks that have begun.
@@ -161,11 +160,11 @@ def is_within(module: str | tuple[str, ...], function: str = "") -> bool:
     return any(
         frame.f_globals.get("__name__", "").startswith(module)
         and function in ("", frame.f_code.co_name)
-        for frame in around()
+        for frame in frames_around()
     )
 
 
-# --- compiled steps -----------------------------------------------------------------------------
+# --- models whose steps are compiled --------------------------------------------------------------
 STEPS = ("train", "test", "predict")
 # Whether Keras's own steps hold traces, so that a layer must know the models that call it.
 NOTES_MODELS = HOST.compiler.on_read is not None
@@ -174,119 +173,7 @@ NOTES_MODELS = HOST.compiler.on_read is not None
 def note_models(models: weakref.WeakSet[Any], x: Tensor) -> None:
     """Add the models whose steps are being traced around this call."""
     if HOST.tensors.is_traced(x):
-        models.update(model for model, _ in running("_step"))
-
-
-def fetch_state(models: Iterable[Any]) -> None:
-    """Restore the weights that a training step has taken from models (amid `fit` on jax)."""
-    for model in models:
-        fetch = getattr(model, "jax_state_sync", None)
-        if fetch is not None:
-            fetch()
-
-
-# The model whose `fit` runs our callback: layers and optimizers do not know their models.
-FITTED: contextvars.ContextVar[Any] = contextvars.ContextVar("multigrad_keras_fitted", default=None)
-
-
-def assign_number(variable: Any, number: float, models: Iterable[Any]) -> bool:
-    """Assign to a Variable, even amid `fit` on jax; return whether that worked."""
-    if is_taken(variable):
-        # a training step on jax has taken the Variable's value, and would overwrite an assignment
-        fitted = FITTED.get()
-        models = [*models] if fitted is None else [fitted, *models]
-        if any(put_in_state(model, variable, number) for model in models):
-            return True
-        fetch_state(models)  # this fetches all weights, which takes longer
-        if is_taken(variable):
-            return False
-    write = HOST.tensors.write_number
-    if write is None or not write(variable.value, number):
-        variable.assign(number)
-    return True
-
-
-def read_value(value: Tensor) -> Any:
-    """Return a Variable's value as a tensor, or as a number if that is faster."""
-    return value if HOST.tensors.read_number is None else HOST.tensors.read_number(value)
-
-
-def read_array(variable: Any) -> Any:
-    """Return a Variable's value as an array; a mirrored one of TensorFlow is not a tensor."""
-    return np.asarray(keras.ops.convert_to_numpy(read_value(variable.value)), variable.dtype)
-
-
-def is_taken(variable: Any) -> bool:
-    return getattr(variable, "_value", variable) is None
-
-
-def put_in_state(model: Any, variable: Any, number: float) -> bool:
-    """Put a number where the next step of `fit` on jax reads a Variable, if it is there."""
-    copies = getattr(model, "_jax_state", None)
-    if not copies or model._jax_state_synced or variable._layout is not None:
-        return False
-    state = find_state(model)
-    for group, values in zip(TAKEN["fit"], state, strict=False):
-        # Keras restores the model from these copies, so both must have the number
-        copy = copies.get(TAKEN_AS.get(group))
-        if not copy:
-            continue
-        for place, each in enumerate(variables_of(model, group)):
-            if each is variable and isinstance(values, list):
-                # a NumPy array: the step converts it faster than we would here
-                values[place] = copy[place] = np.asarray(number, variable._dtype)
-                return True
-    return False
-
-
-# Keras's names on jax for the taken groups that hold a rule's numbers.
-TAKEN_AS = {"state": "non_trainable_variables", "optimizer": "optimizer_variables"}
-
-# The groups that each loop of Keras on jax takes out of the model, in the order of `state`.
-TAKEN = {
-    "fit": ("model", "state", "optimizer", "metrics"),
-    "evaluate": ("model", "state", "metrics"),
-    "predict": ("model", "state"),
-}
-
-
-def keeping_weights(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a layer's `call` that restores the model's weights if it raises.
-
-    Keras (3.15) on jax takes the weights out of the model while a step runs, and loses them on an
-    error.
-    """
-    if not hasattr(keras.Model, "jax_state_sync"):
-        return call
-
-    @functools.wraps(call)
-    def call_keeping(*args: Any, **kwargs: Any) -> Tensor:
-        try:
-            return call(*args, **kwargs)
-        except Exception:
-            give_back_weights()
-            raise
-
-    return call_keeping
-
-
-def give_back_weights() -> None:
-    """Restore the weights of the model whose `fit`, `evaluate` or `predict` runs."""
-    for model, frame in running(*TAKEN):
-        state = frame.f_locals.get("state")
-        for group, values in zip(TAKEN.get(frame.f_code.co_name, ()), state or (), strict=False):
-            for variable, value in zip(variables_of(model, group), values, strict=False):
-                if variable._value is None:
-                    # not `assign`, which within a step writes to the step's state
-                    variable._value = value
-
-
-def variables_of(model: Any, group: str) -> list[Any]:
-    """Return one of the groups of a model's Variables that a loop takes."""
-    if group == "optimizer":
-        return model.optimizer.variables
-    names = {"model": "trainable", "state": "non_trainable", "metrics": "metrics"}
-    return getattr(model, f"{names[group]}_variables")
+        models.update(model for model, _ in running_methods("_step"))
 
 
 def find_compiled(layers: Iterable[Any]) -> list[Any]:
@@ -313,3 +200,125 @@ def renew_steps(models: Iterable[Any]) -> None:
         for step in STEPS:
             if getattr(model, f"{step}_function", None) is not None:
                 getattr(model, f"make_{step}_function")(force=True)
+
+
+# --- Variables, whose values a loop on jax takes --------------------------------------------------
+# The groups that each loop of Keras takes out of the model, in the order of `state`.
+GROUPS_OF_LOOP = {
+    "fit": ("model", "state", "optimizer", "metrics"),
+    "evaluate": ("model", "state", "metrics"),
+    "predict": ("model", "state"),
+}
+# The copies in a model, from which Keras restores it, of the groups that hold a rule's numbers.
+COPY_OF_GROUP = {"state": "non_trainable_variables", "optimizer": "optimizer_variables"}
+# The model whose `fit` runs our callback: layers and optimizers do not know their models.
+FITTED: contextvars.ContextVar[Any] = contextvars.ContextVar("multigrad_keras_fitted", default=None)
+
+
+def is_taken(variable: Any) -> bool:
+    """Return whether a running loop of Keras on jax has taken a Variable's value."""
+    return getattr(variable, "_value", variable) is None
+
+
+def read_value(value: Tensor) -> Any:
+    """Return a Variable's value as a tensor, or as a number if that is faster."""
+    return value if HOST.tensors.read_number is None else HOST.tensors.read_number(value)
+
+
+def read_array(variable: Any) -> Any:
+    """Return a Variable's value as an array; a mirrored one of TensorFlow is not a tensor."""
+    return np.asarray(keras.ops.convert_to_numpy(read_value(variable.value)), variable.dtype)
+
+
+def assign_number(variable: Any, number: float, models: Iterable[Any]) -> bool:
+    """Assign to a Variable, even amid `fit` on jax; return whether that worked."""
+    if is_taken(variable):
+        # a training step on jax has taken the Variable's value, and would overwrite an assignment
+        fitted = FITTED.get()
+        models = [*models] if fitted is None else [fitted, *models]
+        if any(put_in_state(model, variable, number) for model in models):
+            return True
+        fetch_weights(models)  # this fetches all weights, which takes longer
+        if is_taken(variable):
+            return False
+    write = HOST.tensors.write_number
+    if write is None or not write(variable.value, number):
+        variable.assign(number)
+    return True
+
+
+def put_in_state(model: Any, variable: Any, number: float) -> bool:
+    """Put a number where the next step of `fit` on jax reads a Variable, if it is there."""
+    copies = getattr(model, "_jax_state", None)
+    if not copies or model._jax_state_synced or variable._layout is not None:
+        return False
+    state = state_of_fit(model)
+    for group, values in zip(GROUPS_OF_LOOP["fit"], state, strict=False):
+        # Keras restores the model from these copies, so both must have the number
+        copy = copies.get(COPY_OF_GROUP.get(group))
+        if not copy:
+            continue
+        for place, each in enumerate(variables_of_group(model, group)):
+            if each is variable and isinstance(values, list):
+                # a NumPy array: the step converts it faster than we would here
+                values[place] = copy[place] = np.asarray(number, variable._dtype)
+                return True
+    return False
+
+
+def state_of_fit(model: Any) -> tuple[Any, ...]:
+    """Return the state that a model's running `fit` on jax has taken, else ()."""
+    for frame in frames_around():
+        if frame.f_code.co_name == "fit":
+            names = frame.f_locals
+            if names.get("self") is model and "state" in names:
+                return names["state"]
+    return ()
+
+
+def variables_of_group(model: Any, group: str) -> list[Any]:
+    """Return one of the groups of a model's Variables that a loop takes."""
+    if group == "optimizer":
+        return model.optimizer.variables
+    names = {"model": "trainable", "state": "non_trainable", "metrics": "metrics"}
+    return getattr(model, f"{names[group]}_variables")
+
+
+def fetch_weights(models: Iterable[Any]) -> None:
+    """Restore the weights that a training step has taken from models (amid `fit` on jax)."""
+    for model in models:
+        fetch = getattr(model, "jax_state_sync", None)
+        if fetch is not None:
+            fetch()
+
+
+def keeping_weights(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a layer's `call` that restores the model's weights if it raises.
+
+    Keras (3.15) on jax takes the weights out of the model while a step runs, and loses them on an
+    error.
+    """
+    if not hasattr(keras.Model, "jax_state_sync"):
+        return call
+
+    @functools.wraps(call)
+    def call_keeping(*args: Any, **kwargs: Any) -> Tensor:
+        try:
+            return call(*args, **kwargs)
+        except Exception:
+            give_back_weights()
+            raise
+
+    return call_keeping
+
+
+def give_back_weights() -> None:
+    """Restore the weights of the model whose `fit`, `evaluate` or `predict` runs."""
+    for model, frame in running_methods(*GROUPS_OF_LOOP):
+        groups = GROUPS_OF_LOOP.get(frame.f_code.co_name, ())
+        state = frame.f_locals.get("state") or ()
+        for group, values in zip(groups, state, strict=False):
+            for variable, value in zip(variables_of_group(model, group), values, strict=False):
+                if variable._value is None:
+                    # not `assign`, which within a step writes to the step's state
+                    variable._value = value

@@ -38,7 +38,7 @@ from .base import HoldingLayer
 from .compiled_steps import (
     BACKEND,
     HOST,
-    fetch_state,
+    fetch_weights,
     is_inference_trace,
     opaque,
     refuse_xla,
@@ -171,7 +171,7 @@ class Activation(HoldingLayer):
         bound_rule = ruled.activation.own_in_force()
         # only numbers differ: the Variables are set, and nothing is compiled again
         if bound_rule is not None and self._is_same_code(bound_rule):
-            fetch_state(self._traced_models)
+            fetch_weights(self._traced_models)
             with unchanged_on_failure(self):
                 self._params.assign(ruled.given, bound_rule)
         else:
@@ -181,7 +181,7 @@ class Activation(HoldingLayer):
         """Hold another activation, with new Variables for its params; compiled steps follow."""
         with self._renewing_steps():
             self._set_held(ruled.activation, self.backend)
-            fetch_state(self._traced_models)
+            fetch_weights(self._traced_models)
             before = self._params.all_variables().values()
             self._params = self._make_params(ruled)
             # after the new ones exist, so that an error leaves the old ones tracked
