@@ -31,14 +31,15 @@ from ..trace.derived.custom_calls import CustomCall, record_call, replay
 from ..trace.identity import items_key
 from ..trace.lookups import look_up_all
 from ..trace.trace import NeedsConcrete, Trace, Value, lift
-from .calls.accumulate import modes_of
-from .calls.arguments import Completion, Layout, Leaf, flatten, unwrap
+from .calls.arguments import Layout, Leaf, flatten, unwrap
 from .calls.as_written import warn_disproved
 from .calls.binding import assemble
 from .calls.capture_errors import NotCaptured
+from .calls.completion import Completion
 from .calls.decision import SHOWN, Door, decide
 from .calls.effects import check_apart, put_notes, put_updates
 from .calls.facts import facts_of_symbols, gather_facts
+from .calls.gradients.accumulate import modes_of
 from .calls.recipe import Recipe
 from .calls.variant import Variant
 from .proof.executions import FunctionUnderProof

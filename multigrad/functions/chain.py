@@ -12,7 +12,8 @@ from ..graph.support.params import Fused, agreed, find_part, is_address
 from ..graph.support.trees import optree
 from ..trace.active_rules import keyed
 from ..trace.trace import Trace
-from .calls.arguments import BoundFunction, owner_of, unwrap
+from .calls.arguments import owner_of, unwrap
+from .calls.completion import BoundFunction
 from .calls.recipe import Recipe, Recorded
 from .documents.functions import SavedFunction
 from .function import Function

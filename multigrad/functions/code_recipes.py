@@ -24,10 +24,10 @@ from ..capture.user_code.signature import name_of
 from ..errors import GradientError
 from ..graph.support.class_bases import dataclass
 from ..trace.trace import Trace
-from .calls.arguments import read_parameters, signature_of
 from .calls.capture_errors import kind_name
+from .calls.gradients.variables import asked_variables, deliver
 from .calls.recipe import DEFAULTS, ImportedGradient, Options, Pull, Recipe, Recorded, library_of
-from .calls.variable_gradients import asked_variables, deliver
+from .calls.signatures import read_parameters, signature_of
 
 UPSTREAM, VARIABLES = "upstream", "variables"  # arguments of gradient functions, by name
 

@@ -34,16 +34,7 @@ from ..trace.active_rules import KeySource
 from ..trace.assertions import AUTOCAST
 from ..trace.identity import value_key
 from ..trace.lookups import is_in_force
-from .calls.arguments import (
-    PLAIN,
-    Completion,
-    Layout,
-    flatten,
-    learn_containers,
-    one_backend,
-    owner_of,
-    unwrap,
-)
+from .calls.arguments import PLAIN, Layout, flatten, learn_containers, one_backend, owner_of, unwrap
 from .calls.as_written import (
     explain_fallback,
     is_imported,
@@ -54,6 +45,7 @@ from .calls.as_written import (
 )
 from .calls.binding import Entry, bind_leaves, check_assumptions
 from .calls.capture_errors import NotCaptured
+from .calls.completion import Completion
 from .calls.decision import (
     EAGER,
     ORIGINAL,

@@ -18,9 +18,9 @@ import itertools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.dialect import load_dialects
@@ -30,10 +30,10 @@ from ..graph.support.trees import optree
 from ..lowering.function_graph import read_way
 from ..trace.active_rules import FREE, Counter, keyed
 from ..trace.trace import Value
-from .calls.arguments import PLAIN, BoundFunction, Completion, as_numbers, flatten
+from .calls.arguments import PLAIN, as_numbers, flatten
 from .calls.as_written import is_imported
+from .calls.completion import BoundFunction, Completion
 from .calls.effects import giving, has_containers
-from .calls.placeholders import find_call
 from .calls.recipe import CodeRecipe, Recipe
 from .calls.variant import Variant
 from .captures import Captures, inline
@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 
 
 Tensor = Any
+CallOnPlaceholders: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+# How a library that builds models handles a call, as `call(function, args, kwargs)`, by the type of
+# its placeholders (Keras tensors). Written by `take_placeholders` as backends load; never emptied.
+_on_placeholders: dict[type, CallOnPlaceholders] = {}
 # For compilers whose traces hold nothing but constants, such as the text of `identifier`. A row
 # goes with its Function.
 by_identifier: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
@@ -405,6 +409,19 @@ class Function(InNotebooks, Generic[P, R]):
                 document has.
         """
         return encode_function(self)
+
+
+def take_placeholders(type_: type, call: CallOnPlaceholders) -> None:
+    """Register `call(function, args, kwargs)` for calls with placeholders of this type."""
+    _on_placeholders[type_] = call
+
+
+def find_call(leaves: Sequence[Any]) -> CallOnPlaceholders | None:
+    """Return the function that handles calls with such placeholders; None if no leaf is one."""
+    for type_, call in _on_placeholders.items():
+        if any(isinstance(leaf, type_) for leaf in leaves):
+            return call
+    return None
 
 
 def _rebuild(

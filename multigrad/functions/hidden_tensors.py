@@ -20,7 +20,8 @@ from ..capture.user_code.libraries import OWN
 from ..capture.user_code.object_state import ObjectState, held_by, is_open, read_state
 from ..graph.support.trees import optree
 from ..trace.trace import Trace, Value
-from .calls.arguments import Completion, flatten, owner_of
+from .calls.arguments import flatten, owner_of
+from .calls.completion import Completion
 from .entries import MOST_ENTRIES
 
 Tensor = Any

@@ -22,8 +22,9 @@ from ..capture.user_code.signature import called_method, name_of
 from ..errors import FormatError, TraceError
 from ..trace.active_rules import FREE
 from ..trace.trace import Trace, Value, copy_of
-from .calls.arguments import flatten, owner_of, signature_of, unwrap
+from .calls.arguments import flatten, owner_of, unwrap
 from .calls.recipe import Options, Recipe, Recorded, library_of
+from .calls.signatures import signature_of
 from .function import Function
 from .hidden_tensors import (
     HiddenTensors,

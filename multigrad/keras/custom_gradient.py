@@ -32,10 +32,9 @@ from ..errors import (
 )
 from ..functions.calls.arguments import flatten, owner_of, replace_at, unwrap
 from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.placeholders import take_placeholders
 from ..functions.captures import capture_example
 from ..functions.documents.functions import SavedFunction
-from ..functions.function import Function
+from ..functions.function import Function, take_placeholders
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import dataclass

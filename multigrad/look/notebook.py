@@ -13,7 +13,7 @@ from typing import Any
 
 from ..backend.discovery import Statuses
 from ..errors import MultigradError
-from ..functions.calls.arguments import BoundFunction
+from ..functions.calls.completion import BoundFunction
 from ..functions.calls.decision import SHOWN
 from ..functions.captures import find_variant
 from ..functions.chain import Chain

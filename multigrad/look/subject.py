@@ -21,18 +21,12 @@ from ..backend.discovery import (
 )
 from ..capture.user_code.signature import name_of
 from ..errors import MultigradError, RuleTypeError
-from ..functions.calls.arguments import (
-    BoundFunction,
-    flatten,
-    owner_of,
-    positional_names,
-    replace_at,
-    signature_of,
-    unwrap,
-)
+from ..functions.calls.arguments import flatten, owner_of, replace_at, unwrap
 from ..functions.calls.capture_errors import NotCaptured
+from ..functions.calls.completion import BoundFunction
 from ..functions.calls.decision import SHOWN
 from ..functions.calls.recipe import Options
+from ..functions.calls.signatures import positional_names, signature_of
 from ..functions.captures import find_variant
 from ..functions.code_recipes import recipe_of_pair
 from ..functions.function import Function

@@ -18,11 +18,12 @@ from ..backend.discovery import load_backend
 from ..backend.guest import Kind, kind_of
 from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
-from ..functions.calls.arguments import Layout, replace_at, signature_of
+from ..functions.calls.arguments import Layout, replace_at
 from ..functions.calls.as_written import tensors_among
 from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.gradients import match_gradients
+from ..functions.calls.gradients.matching import match_gradients
 from ..functions.calls.recipe import GraphSource, OpaqueCalls, Options, Recipe, Recorded
+from ..functions.calls.signatures import signature_of
 from ..functions.calls.variant import Variant
 from ..functions.custom_gradient import refuse_class, refuse_rule
 from ..functions.function import Function

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from multigrad.functions.calls.variable_gradients import pull_delivering
+from multigrad.functions.calls.gradients.variables import pull_delivering
 
 from .guards import custom_gradient, localize, run_forward, stop
 

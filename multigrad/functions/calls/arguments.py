@@ -2,17 +2,14 @@
 
 A float is a run-time number, as a rule's params are; an int, bool, str, None or any other object is
 static, part of what is captured. The layout of a call (its nesting, and the kind of each leaf) is a
-key: equal layouts share code. `Function.bind` gives some arguments beforehand.
+key: equal layouts share code.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 import re
-import types
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -21,7 +18,7 @@ import numpy as np
 from ...backend.contract import Backend
 from ...backend.discovery import backend_among, in_use, refuse_unusable
 from ...backend.values import owner_of
-from ...errors import GradientError, RuleTypeError, suggest
+from ...errors import GradientError, RuleTypeError
 from ...graph.ir.types import (
     BOOL,
     FLOATS,
@@ -34,14 +31,12 @@ from ...graph.ir.types import (
     dtype_name,
 )
 from ...graph.ops.attributes import is_name
-from ...graph.support.class_bases import InNotebooks, dataclass
-from ...graph.support.params import FixedParams
+from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import learn, optree, with_own_classes
 from ...lowering.function_graph import OWN_NAMES
 from ...trace.identity import is_plain, value_key
-from ...trace.lookups import now
-from ...trace.moving_numbers import Moving
 from ...trace.trace import Value
+from .signatures import positional_names
 
 Tensor = Any
 PLAIN = (bool, int, str, bytes, type(None))
@@ -317,13 +312,6 @@ def name_paths(parameters: inspect.Signature | None, tree: Any) -> list[str]:
     return paths
 
 
-def positional_names(parameters: inspect.Signature | None) -> list[str]:
-    if parameters is None:
-        return []
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in parameters.parameters.values() if p.kind in kinds]
-
-
 def identify(path: str, taken: Iterable[str]) -> str:
     """Return a path as an identifier that is not taken."""
     word = re.sub(r"\W+", "_", path).strip("_")
@@ -337,54 +325,6 @@ def identify(path: str, taken: Iterable[str]) -> str:
         serial += 1
         name = f"{word}_{serial}"
     return name
-
-
-def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Return a callable's signature, None where it has none that can be read."""
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return _signature_of_ufunc(function) if isinstance(function, np.ufunc) else None
-
-
-def _signature_of_ufunc(function: np.ufunc) -> inspect.Signature:
-    # NumPy reports this signature itself from 2.4 on.
-    count = function.nin
-    names = ["x"] if count == 1 else [f"x{i + 1}" for i in range(count)]
-    options = {"where": True, "casting": "same_kind", "order": "K", "dtype": None, "subok": True}
-    return inspect.Signature(
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
-        + [inspect.Parameter("out", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)]
-        + [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
-            for name, value in {**options, "signature": None}.items()
-        ]
-    )
-
-
-# By the code: it is the same at each call of the function around it, and holds nothing of that
-# call.
-_parameters: weakref.WeakKeyDictionary[types.CodeType, Mapping[str, inspect.Parameter]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def read_parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
-    """Return a function's parameters; those of a plain function are cached, without defaults."""
-    # A `__signature__` of its own would not be that of the code.
-    is_bare = isinstance(function, types.FunctionType) and not vars(function)
-    known = _parameters.get(function.__code__) if is_bare else None
-    if known is None:
-        signature = signature_of(function)
-        if signature is None:
-            return None
-        known = signature.parameters
-        if is_bare:
-            known = {
-                name: p.replace(default=p.empty, annotation=p.empty) for name, p in known.items()
-            }
-            _parameters[function.__code__] = known
-    return known
 
 
 def one_backend(function: str, layout: Layout, leaves: Sequence[Any]) -> Backend:
@@ -410,132 +350,3 @@ def type_of(layout: Layout, leaf: Leaf) -> Type:
         return INPUT
     alike = bool(floats) and leaf.dtype == floats[0].dtype
     return Type("tensor", T if alike else leaf.dtype, UNKNOWN)
-
-
-# --- some of them given before -------------------------------------------------------------------
-
-
-class BoundFunction(InNotebooks):
-    """What `Function.bind` returns: it is called with the rest of the arguments.
-
-    Attributes:
-        function: the Function, keyed where a key was given.
-        name: the Function's.
-        params: the values, by name.
-    """
-
-    # Weakly referenced by jax, which keeps what it traced for as long as the function lives.
-    __slots__ = (
-        "__weakref__",
-        "_last",
-        "_moves",
-        "_named",
-        "_rest",
-        "function",
-        "name",
-        "params",
-    )
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        parameters: inspect.Signature | None,
-        params: Mapping[str, Any],
-    ) -> None:
-        names = positional_names(parameters)
-        taken = [] if parameters is None else list(parameters.parameters)
-        spread = parameters is None or any(
-            p.kind is p.VAR_KEYWORD for p in parameters.parameters.values()
-        )
-        for param in params:
-            if not spread and param not in taken:
-                raise RuleTypeError(
-                    f"function {name!r} has no argument {param!r}{suggest(param, taken)} "
-                    f"(arguments: {', '.join(taken)})"
-                )
-        self.name = name
-        self.params = FixedParams(dict(params), "bind the Function once more")
-        self.function = function
-        # By position where they are the last ones: so a call needs no look at names.
-        is_last = bool(params) and set(names[-len(params) :]) == set(params)
-        self._last = tuple(params[name] for name in names[-len(params) :]) if is_last else ()
-        self._rest = len(names) - len(params) if is_last else -1
-        self._named = dict(params)
-        self._moves = any(isinstance(value, Moving) for value in params.values())
-
-    def __repr__(self) -> str:
-        return f"<Function {self.name} with {dict(self.params)}>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs for the rest of the arguments, with the Function's gradient."""
-        args, kwargs = self.complete(args, kwargs)
-        return self.function(*args, **kwargs)
-
-    def complete(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        last, named = self._last, self._named
-        if self._moves:
-            owners = map(owner_of, map(unwrap, flatten(args, dict(kwargs))[0]))
-            owner = next((each for each in owners if each is not None), None)
-            last = tuple(now(value, owner) for value in last)
-            named = {name: now(value, owner) for name, value in named.items()}
-        if len(args) == self._rest:  # else a default may stand between
-            return (*args, *last), dict(kwargs)
-        return args, {**named, **kwargs}
-
-
-# --- completion: values for arguments left out, and tensors that objects hold ---------------------
-
-
-class Completion:
-    """Values for all arguments of a Function but the first.
-
-    Attributes:
-        parameters: the names of the arguments; None: they are not known.
-        values: by position, for the arguments behind the first; schedules among them are read
-            anew at each call. Empty: each call gives all that it needs.
-    """
-
-    def __init__(self, parameters: inspect.Signature | None, values: tuple[Any, ...] = ()) -> None:
-        self.parameters = parameters
-        self.values = values
-
-    def named(self) -> Mapping[str, Any]:
-        """Return the values by the names of the arguments that a call may leave out."""
-        return dict(zip(positional_names(self.parameters)[1:], self.values, strict=False))
-
-    def is_needed(self, leaves: Sequence[Any]) -> bool:
-        """Return whether `complete` changes a call with these leaves."""
-        return bool(self.values)
-
-    def complete(
-        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
-    ) -> tuple[Sequence[Any], Any]:
-        """Return the leaves of a call by position, those left out filled in, and their nesting."""
-        if not self.values or self.parameters is None:
-            return leaves, tree
-        args, kwargs = optree.tree_unflatten(tree, leaves)
-        # Schedules among the values are read now, at the call.
-        bound = self.parameters.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return flatten(tuple(now(value, backend) for value in bound.args), {})
-
-    def key(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
-        """Return the part of an entry's key that the leaves alone do not tell."""
-        return ()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Completion:
-        copied = copy.copy(self)
-        copied.values = copy.deepcopy(self.values, memo)
-        return copied
-
-    def with_values(self, values: tuple[Any, ...]) -> Completion:
-        changed = copy.copy(self)
-        changed.values = values
-        if self.parameters is not None:
-            first, *rest = self.parameters.parameters.values()
-            rows = [p.replace(default=v) for p, v in zip(rest, values, strict=True)]
-            changed.parameters = self.parameters.replace(parameters=[first, *rows])
-        return changed

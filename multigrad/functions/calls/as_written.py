@@ -31,9 +31,9 @@ from ...lowering.input_checks import shapes_agree
 from .arguments import Layout, owner_of, replace_at
 from .capture_errors import defined_at
 from .effects import copied_all
-from .gradients import match_gradients
+from .gradients.matching import match_gradients
+from .gradients.variables import lost_variables
 from .recipe import Recipe, Recorded
-from .variable_gradients import lost_variables
 
 Tensor = Any
 OWN = __name__.partition(".")[0]

@@ -28,9 +28,9 @@ from ...errors import TraceError
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused
 from ...trace.trace import Trace
-from .accumulate import Modes
 from .arguments import Layout, read_layout
-from .tangents import Pushed
+from .gradients.accumulate import Modes
+from .gradients.tangents import Pushed
 from .variant import Variant
 
 # The cotangents, structured like the outputs -> what the user's code returns.

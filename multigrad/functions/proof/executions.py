@@ -35,7 +35,7 @@ from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import lower_graphs
 from ..calls.arguments import Layout, owner_of
 from ..calls.effects import copied
-from ..calls.gradients import match_gradients
+from ..calls.gradients.matching import match_gradients
 from ..calls.recipe import Recipe
 from ..calls.variant import Variant
 from . import samples

@@ -46,7 +46,6 @@ from ...trace.python_protocols import Pair
 from ...trace.source import lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
-from ..calls.accumulate import modes_of
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
 from ..calls.binding import is_told
 from ..calls.capture_errors import NotCaptured, defined_at, explain, is_users_own
@@ -62,9 +61,10 @@ from ..calls.effects import (
     hide,
 )
 from ..calls.facts import facts_of_inputs, gather_facts
-from ..calls.gradients import check_gradient, match_gradients
+from ..calls.gradients.accumulate import modes_of
+from ..calls.gradients.matching import check_gradient, match_gradients
+from ..calls.gradients.tangents import tangent_graph
 from ..calls.recipe import Recipe, Recorded
-from ..calls.tangents import tangent_graph
 from ..calls.variant import Variant
 from ..proof.verdicts import ProofSubject, leave_open
 from .branch_paths import BranchPath, record_paths

@@ -20,8 +20,9 @@ from ...backend.contract import Backend
 from ...backend.discovery import FUNCTION_READERS
 from ...capture.dialect import XP, check_dialect
 from ...errors import GradientError
-from ...functions.calls.arguments import Completion, Layout, flatten, read_layout
+from ...functions.calls.arguments import Layout, flatten, read_layout
 from ...functions.calls.binding import Entry
+from ...functions.calls.completion import Completion
 from ...functions.calls.recipe import ArgumentRules, Options, Recipe, Recorded
 from ...functions.code_recipes import recipe_of_gradient
 from ...functions.entries import Entries, kind_of

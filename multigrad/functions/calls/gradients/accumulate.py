@@ -14,9 +14,9 @@ from functools import partial
 from inspect import Signature
 from typing import Any
 
-from ...errors import GradientError, RuleTypeError, RuleValueError
-from ...graph.support.trees import optree
-from .arguments import Layout, owner_of
+from ....errors import GradientError, RuleTypeError, RuleValueError
+from ....graph.support.trees import optree
+from ..arguments import Layout, owner_of
 
 Tensor = Any
 MODES = ("sum", "max", "overwrite")

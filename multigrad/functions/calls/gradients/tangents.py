@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph import ops
-from ...graph.ir.graph import Graph, Node, make_node
-from ...graph.ir.types import SCALAR_SHAPE, Type, is_float
-from ...graph.passes.simplify import substitute, without_stops
-from ...graph.support.class_bases import dataclass
-from ...graph.support.trees import optree
-from ...lowering.function_graph import tangent_name
-from ...trace.coercion import cast_node
-from ...trace.trace import Trace, Value
-from ...trace.xp import all as xp
+from ....graph import ops
+from ....graph.ir.graph import Graph, Node, make_node
+from ....graph.ir.types import SCALAR_SHAPE, Type, is_float
+from ....graph.passes.simplify import substitute, without_stops
+from ....graph.support.class_bases import dataclass
+from ....graph.support.trees import optree
+from ....lowering.function_graph import tangent_name
+from ....trace.coercion import cast_node
+from ....trace.trace import Trace, Value
+from ....trace.xp import all as xp
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from ...capture.dialect import habits_of
-from ...errors import GradientError
-from ...graph.ir.graph import Node
-from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
-from ...graph.passes.facts import shape_fact
-from ...graph.support.trees import optree, with_own_classes
-from ...trace.axes import known_shape
-from ...trace.coercion import cast_node, lift_array
-from ...trace.trace import NeedsConcrete, Trace, Value
-from ...trace.xp import all as xp
-from .arguments import PLAIN, Forgotten, Layout, Leaf
+from ....capture.dialect import habits_of
+from ....errors import GradientError
+from ....graph.ir.graph import Node
+from ....graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
+from ....graph.passes.facts import shape_fact
+from ....graph.support.trees import optree, with_own_classes
+from ....trace.axes import known_shape
+from ....trace.coercion import cast_node, lift_array
+from ....trace.trace import NeedsConcrete, Trace, Value
+from ....trace.xp import all as xp
+from ..arguments import PLAIN, Forgotten, Layout, Leaf
 
 Tensor = Any
 CONTAINERS = (tuple, list, dict)

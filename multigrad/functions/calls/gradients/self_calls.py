@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph.passes.residuals import mark_output
-from ...graph.support.trees import optree
-from ...trace.assertions import ORDERS
-from ...trace.trace import Value
+from ....graph.passes.residuals import mark_output
+from ....graph.support.trees import optree
+from ....trace.assertions import ORDERS
+from ....trace.trace import Value
 
 
 def outputs_of(name: str, outputs: Any, asked: Any, recorded: Any) -> Any:

@@ -10,9 +10,9 @@ import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import GradientError
-from ...graph.support.class_bases import dataclass
-from ...graph.support.threads import set_within
+from ....errors import GradientError
+from ....graph.support.class_bases import dataclass
+from ....graph.support.threads import set_within
 
 Tensor = Any
 

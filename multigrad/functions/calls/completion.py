@@ -1,0 +1,146 @@
+"""Arguments that a call leaves out: bound ones (`BoundFunction`), and defaults (`Completion`).
+
+A `BoundFunction` is another callable, which passes the values on. A `Completion` belongs to a
+Function and fills in the leaves of each call; a subclass of it adds the tensors that objects hold.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...backend.contract import Backend
+from ...backend.values import owner_of
+from ...errors import RuleTypeError, suggest
+from ...graph.support.class_bases import InNotebooks
+from ...graph.support.params import FixedParams
+from ...graph.support.trees import optree
+from ...trace.lookups import now
+from ...trace.moving_numbers import Moving
+from .arguments import flatten, unwrap
+from .signatures import positional_names
+
+
+class BoundFunction(InNotebooks):
+    """What `Function.bind` returns: it is called with the rest of the arguments.
+
+    Attributes:
+        function: the Function, keyed where a key was given.
+        name: the Function's.
+        params: the values, by name.
+    """
+
+    # Weakly referenced by jax, which keeps what it traced for as long as the function lives.
+    __slots__ = (
+        "__weakref__",
+        "_last",
+        "_moves",
+        "_named",
+        "_rest",
+        "function",
+        "name",
+        "params",
+    )
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        parameters: inspect.Signature | None,
+        params: Mapping[str, Any],
+    ) -> None:
+        names = positional_names(parameters)
+        taken = [] if parameters is None else list(parameters.parameters)
+        spread = parameters is None or any(
+            p.kind is p.VAR_KEYWORD for p in parameters.parameters.values()
+        )
+        for param in params:
+            if not spread and param not in taken:
+                raise RuleTypeError(
+                    f"function {name!r} has no argument {param!r}{suggest(param, taken)} "
+                    f"(arguments: {', '.join(taken)})"
+                )
+        self.name = name
+        self.params = FixedParams(dict(params), "bind the Function once more")
+        self.function = function
+        # By position where they are the last ones: so a call needs no look at names.
+        is_last = bool(params) and set(names[-len(params) :]) == set(params)
+        self._last = tuple(params[name] for name in names[-len(params) :]) if is_last else ()
+        self._rest = len(names) - len(params) if is_last else -1
+        self._named = dict(params)
+        self._moves = any(isinstance(value, Moving) for value in params.values())
+
+    def __repr__(self) -> str:
+        return f"<Function {self.name} with {dict(self.params)}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs for the rest of the arguments, with the Function's gradient."""
+        args, kwargs = self.complete(args, kwargs)
+        return self.function(*args, **kwargs)
+
+    def complete(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        last, named = self._last, self._named
+        if self._moves:
+            owners = map(owner_of, map(unwrap, flatten(args, dict(kwargs))[0]))
+            owner = next((each for each in owners if each is not None), None)
+            last = tuple(now(value, owner) for value in last)
+            named = {name: now(value, owner) for name, value in named.items()}
+        if len(args) == self._rest:  # else a default may stand between
+            return (*args, *last), dict(kwargs)
+        return args, {**named, **kwargs}
+
+
+class Completion:
+    """Values for all arguments of a Function but the first.
+
+    Attributes:
+        parameters: the names of the arguments; None: they are not known.
+        values: by position, for the arguments behind the first; schedules among them are read
+            anew at each call. Empty: each call gives all that it needs.
+    """
+
+    def __init__(self, parameters: inspect.Signature | None, values: tuple[Any, ...] = ()) -> None:
+        self.parameters = parameters
+        self.values = values
+
+    def named(self) -> Mapping[str, Any]:
+        """Return the values by the names of the arguments that a call may leave out."""
+        return dict(zip(positional_names(self.parameters)[1:], self.values, strict=False))
+
+    def is_needed(self, leaves: Sequence[Any]) -> bool:
+        """Return whether `complete` changes a call with these leaves."""
+        return bool(self.values)
+
+    def complete(
+        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
+    ) -> tuple[Sequence[Any], Any]:
+        """Return the leaves of a call by position, those left out filled in, and their nesting."""
+        if not self.values or self.parameters is None:
+            return leaves, tree
+        args, kwargs = optree.tree_unflatten(tree, leaves)
+        # Schedules among the values are read now, at the call.
+        bound = self.parameters.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return flatten(tuple(now(value, backend) for value in bound.args), {})
+
+    def key(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
+        """Return the part of an entry's key that the leaves alone do not tell."""
+        return ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Completion:
+        copied = copy.copy(self)
+        copied.values = copy.deepcopy(self.values, memo)
+        return copied
+
+    def with_values(self, values: tuple[Any, ...]) -> Completion:
+        changed = copy.copy(self)
+        changed.values = values
+        if self.parameters is not None:
+            first, *rest = self.parameters.parameters.values()
+            rows = [p.replace(default=v) for p, v in zip(rest, values, strict=True)]
+            changed.parameters = self.parameters.replace(parameters=[first, *rows])
+        return changed
