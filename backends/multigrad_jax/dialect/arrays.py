@@ -33,7 +33,8 @@ def places_of(step: EquationStep, i: int) -> Places:
     return operand.known if operand.known is not None else step.whole(i)
 
 
-def limited(places: Places, most: int) -> Places:
+def clamped(places: Places, most: int) -> Places:
+    """Return places limited to 0 ... most."""
     if isinstance(places, Value):
         return xp.minimum(xp.maximum(places, 0), most)
     return np.clip(places, 0, most)
@@ -46,7 +47,7 @@ def plus(a: Places, b: Places) -> Places:
 
 # --- where something is ---------------------------------------------------------------------------
 def extreme(function: Callable[..., Any]) -> Handler:
-    """Return the handler of the place of the largest or the smallest."""
+    """Return the handler of `argmax` or `argmin`."""
 
     def handle(step: EquationStep) -> Operand:
         (axis,) = integers(step.params["axes"])
@@ -76,6 +77,7 @@ def sort(step: EquationStep) -> list[Operand]:
 
 
 def _counts(operand: Operand, shape: Shape, axis: int) -> bool:
+    # True of 0, 1, 2, ... along the axis.
     if operand.known is None or operand.known.dtype.kind not in "iu":
         return False
     places = np.broadcast_to(along(shape[axis], axis, len(shape)), shape)
@@ -90,7 +92,7 @@ def top_k(step: EquationStep) -> list[Operand]:
     return [step.result(values), step.result(cast(first, INT32))]
 
 
-# --- places in what is made flat ------------------------------------------------------------------
+# --- places in the flattened tensor ---------------------------------------------------------------
 class Windows(NamedTuple):
     """The places of windows in the flattened tensor, and which of them are inside.
 
@@ -162,7 +164,7 @@ def windows(
         if not moves:
             is_inside = (start >= 0) & (start <= most)
             inside = is_inside if inside is None else inside & is_inside
-        flat = plus(flat, limited(start, most) * strides[d])
+        flat = plus(flat, clamped(start, most) * strides[d])
     if isinstance(inside, np.ndarray) and inside.all():
         inside = None
     return Windows(flat, inside)
@@ -216,11 +218,12 @@ def gather(step: EquationStep) -> Operand:
 
 
 def _row(step: EquationStep, numbers: Any, sizes: Sequence[Any]) -> Operand | None:
+    # A whole row or column at a known index, as `x[0]` in code with open lengths; None: another
+    # gather.
     known = step.operands[1].known
     if len(numbers.start_index_map) != 1 or numbers.collapsed_slice_dims != numbers.start_index_map:
         return None
     (axis,) = numbers.start_index_map
-    # only a whole row or column is picked here, as `x[0]` in code with open lengths
     others = [n for i, n in enumerate(sizes) if i != axis]
     if step.shapes[1] != (1,) or known is None or int(known.reshape(())) < 0:
         return None
@@ -239,7 +242,7 @@ def dynamic_slice(step: EquationStep) -> Operand:
     for axis, (length, size) in enumerate(zip(step.shapes[0], sizes, strict=True)):
         if size == length:
             continue
-        start = limited(places_of(step, 1 + axis), operator.index(length) - size)
+        start = clamped(places_of(step, 1 + axis), operator.index(length) - size)
         if isinstance(start, Value):
             x = transposes.take_at(x, xp.reshape(start, (1,)) + np.arange(size), axis=axis)
         else:
@@ -254,7 +257,7 @@ def dynamic_update_slice(step: EquationStep) -> Operand:
     strides, rank = strides_of(lengths), len(lengths)
     flat: Any = np.zeros((1,) * rank, np.int64)
     for axis, (length, size) in enumerate(zip(lengths, sizes, strict=True)):
-        start = limited(places_of(step, 2 + axis), length - size)
+        start = clamped(places_of(step, 2 + axis), length - size)
         if isinstance(start, Value):
             start = xp.reshape(start, (1,) * rank)
         flat = plus(flat, plus(start, along(size, axis, rank)) * strides[axis])
@@ -269,6 +272,8 @@ def _flat_list(places: Places) -> Places:
 
 
 def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
+    """Return the handler of a scatter: (flat tensor, places, flat updates) -> flat result."""
+
     def handle(step: EquationStep) -> Operand:
         numbers, lengths = step.params["dimension_numbers"], integers(step.shapes[0])
         jaxpr = step.params.get("update_jaxpr")

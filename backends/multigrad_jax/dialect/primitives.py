@@ -29,6 +29,8 @@ REDUCED = (ops.SUM, ops.MEAN, ops.MAX, ops.MIN, ops.PROD, ops.ANY, ops.ALL)
 
 # --- along axes -----------------------------------------------------------------------------------
 def reduction(function: Callable[..., Any]) -> Handler:
+    """Return the handler of what reduces a tensor over axes."""
+
     def handle(step: EquationStep) -> Operand:
         axes = tuple(int(axis) for axis in step.params["axes"])
         everything = len(axes) == len(step.shapes[0])
@@ -48,8 +50,8 @@ def along(function: Callable[..., Any]) -> Handler:
     return handle
 
 
-def moved(function: Callable[..., Any], name: str) -> Handler:
-    """Return the handler of a function that takes one param, of integers."""
+def with_integers(function: Callable[..., Any], name: str) -> Handler:
+    """Return the handler of a function of a tensor and one param of integers, as axes."""
 
     def handle(step: EquationStep) -> Operand:
         return step.result(function(step.whole(), integers(step.params[name])))
@@ -58,6 +60,8 @@ def moved(function: Callable[..., Any], name: str) -> Handler:
 
 
 def joined(function: Callable[..., Any], name: str) -> Handler:
+    """Return the handler of a function of several tensors and the param that names its axis."""
+
     def handle(step: EquationStep) -> Operand:
         parts = [step.whole(i) for i in range(len(step.operands))]
         return step.result(function(parts, step.params[name]))
@@ -164,10 +168,10 @@ SHAPES: dict[str, Handler] = {
     "reduce_max": reduction(xp.max), "reduce_min": reduction(xp.min),
     "reduce_or": reduction(xp.any), "reduce_prod": reduction(xp.prod),
     "reduce_sum": reduction(xp.sum),
-    "reshape": reshape, "rev": moved(xp.flip, "dimensions"), "slice": slice_,
-    "split": split, "squeeze": moved(xp.squeeze, "dimensions"), "stack": joined(xp.stack, "axis"),
-    "tile": moved(xp.tile, "reps"), "transpose": moved(xp.permute_dims, "permutation"),
-    "unstack": unstack,
+    "reshape": reshape, "rev": with_integers(xp.flip, "dimensions"), "slice": slice_,
+    "split": split, "squeeze": with_integers(xp.squeeze, "dimensions"),
+    "stack": joined(xp.stack, "axis"), "tile": with_integers(xp.tile, "reps"),
+    "transpose": with_integers(xp.permute_dims, "permutation"), "unstack": unstack,
 }  # fmt: skip
 
 

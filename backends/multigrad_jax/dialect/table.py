@@ -1,8 +1,8 @@
-"""The table of jax functions that have a meaning in ops, and their stand-ins.
+"""jax as a dialect: what its functions and methods mean, and which are replaced or refused.
 
 jax has no dispatch protocol, so stand-ins are put into a copy of the rule
 (`multigrad/capture/copies/substitute.py`). A function that no stand-in reaches is imported by its
-jaxpr.
+jaxpr. `register_dialect`, at the end, takes the tables together.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ Handler = Callable[..., Any]
 # --- arrays and limits from symbols ---------------------------------------------------------------
 @contextmanager
 def computing_at_once() -> Iterator[None]:
-    """Let jax compute at once, even while tracing, and without rounding constants to float32.
+    """Let jax compute at once, even while it traces, and in 64 bits.
 
-    A constant takes the dtype of the tensor it meets: float64 gets all digits of
+    A constant takes the dtype of the tensor it meets, so float64 gets all digits of
     `jnp.sqrt(jnp.pi)`.
     """
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
@@ -109,6 +109,7 @@ def creators() -> dict[Any, Handler]:
     return stand_ins
 
 
+# Functions that captured code finds others in place of, whatever it passes to them.
 HIDDEN: dict[Any, Handler] = {
     **creators(),
     **dict.fromkeys((jax.jit, jax.checkpoint, jax.remat, jax.named_call), transparent),
@@ -125,6 +126,7 @@ DRAWS = (
 DERIVATIVES = "grad value_and_grad vjp jvp jacfwd jacrev hessian linearize"
 DERIVES = "but a rule is the backward pass. Write the derivative out"
 MAPS = "which is not captured. Write the function for whole arrays"
+# Functions that raise, and why; each reason ends a sentence: "calls jax.grad, ...".
 REFUSED: dict[Any, str] = {
     **{
         function: DRAWS
@@ -136,6 +138,7 @@ REFUSED: dict[Any, str] = {
     **collectives.REFUSED,
 }
 
+# Methods that mean the same as the functions of `jax.numpy` of their names.
 AS_FUNCTIONS = """
     argmax argmin argsort astype cumprod cumsum max mean min prod ptp repeat round squeeze std sum
     take var
@@ -150,7 +153,6 @@ METHODS: dict[str, Handler] = {
     ),
     **{name: ALIASES[getattr(jnp, name)] for name in AS_FUNCTIONS.split()},
 }
-
 
 # Attributes of `jax.Array` that no symbol answers, and why.
 UNANSWERED = {
@@ -176,7 +178,7 @@ TREES = [
 
 
 def describe_nnx(value: Any) -> tuple[str, bool] | None:
-    """Return ("", whether it is a parameter) for a variable or module of flax nnx, else None."""
+    """Return `State.describe`'s answer for a variable or module of flax nnx, else None."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None or not isinstance(value, nnx.Variable | nnx.Module):
         return None

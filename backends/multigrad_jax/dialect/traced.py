@@ -1,10 +1,10 @@
-"""Import of a function's jaxpr, the last resort for rules in `jax.numpy` that substitution cannot
-read.
+"""Import of a function's jaxpr: the last resort for rules in jax that substitution cannot read.
 
-It reaches whatever jax can trace (`jax.grad`, `jax.vmap`, classes, libraries on jax), at a price:
-the rank is frozen, and the shape too where jax cannot stay symbolic. The dtype stays open if the
-jaxprs for float32 and float64 are the same. Inner functions are inlined. A single call of a library
-on jax, such as Keras, is imported this way too.
+`import_function` has jax trace the function, for float64 and for float32, and records each equation
+of the jaxpr (`_compute`) by its handler, as control flow, or by the jaxpr inside it. This reaches
+whatever jax can trace (`jax.grad`, `jax.vmap`, classes, libraries on jax), at a price: the rank is
+frozen, and the shape too where jax cannot stay symbolic. The dtype stays open if both jaxprs are
+the same. A single call of a library on jax, such as Keras, is imported this way too (`own_trace`).
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ PRIMITIVES = {**ELEMENTS, **SHAPES, **ARRAYS, **LINALG, **WINDOWS}
 # jax's own elementwise functions that read bits or have a custom derivative.
 AS_OPS = (xp.logaddexp, xp.relu, xp.relu6, xp.signbit, xp.sinc, xp.xlog1py, xp.xlogy)
 NAMED = {function.__name__: elementwise(function) for function in AS_OPS}
-
 JAXS_FOLDER = os.path.dirname(jax.__file__ or "")
-DECORATORS = jax.custom_gradient.__code__.co_filename
+DECORATORS = jax.custom_gradient.__code__.co_filename  # jax's file of `custom_gradient`
 
 
 def import_function(
@@ -144,7 +143,8 @@ def _import_for(
 
 
 def _open_shapes(values: Sequence[V]) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
-    # by name; values known to have the same shape share their lengths
+    # The shapes that jax traces with, and the open lengths in them by name. Values known to have
+    # the same shape share its lengths.
     lengths: dict[str, Any] = {}
     by_relation: dict[Any, tuple[Any, ...]] = {}
     shapes = []
@@ -244,26 +244,7 @@ def _compute(scope: ImportScope, equation: Any, operands: list[Operand]) -> list
     name = equation.primitive.name
     inner = equation.params.get(INLINED[name]) if name in INLINED else traced_of(equation)
     if inner is not None:
-        plain, constants = open_jaxpr(inner)
-        # only jax's custom functions are known by name: a user's may have the same one
-        named = plain.debug_info.func_name if name == "custom_jvp_call" else ""
-        meant = NAMED.get(named or equation.params.get("name", ""))
-        if meant is not None and is_jaxs_own(plain):
-            return _handled(meant, scope, equation, operands)
-        # functions of linear algebra whose own derivative is that of an op
-        op_function = OWN.get(named) if is_jaxs_own(plain) else None
-        fits = ONLY_OWN.get(named, factors_its_argument)
-        if op_function is not None and factors_its_argument(plain) and fits(plain):
-            values = _whole(scope, equation, operands)
-            shapes = [tuple(variable.aval.shape) for variable in equation.outvars]
-            return [
-                Operand(v, shape) for v, shape in zip(op_function(*values), shapes, strict=True)
-            ]
-        # its primal is recorded, so that a derivative of the capture must raise
-        lost = name.startswith(("custom_", "call_hi_")) and not is_jaxs_own(plain)
-        if lost or (op_function is not None and named in ONLY_OWN):
-            scope.trace.backward.lost_gradient = plain.debug_info.func_name
-        return _run(scope, plain, constants, operands)
+        return _compute_inner(scope, equation, operands, inner)
     if equation.primitive is CALLED:
         return _call(scope, equation, operands)
     folded = _fold(scope, equation, operands)
@@ -276,6 +257,31 @@ def _compute(scope: ImportScope, equation: Any, operands: list[Operand]) -> list
         lacks = f"jax's primitive {name}, which is not captured"
         raise Unknown(lacks, lacks=lacks)
     return _handled(handler, scope, equation, operands)
+
+
+def _compute_inner(
+    scope: ImportScope, equation: Any, operands: list[Operand], inner: Any
+) -> list[Operand]:
+    """Record a call of a jaxpr: by the op that means the same, or its equations, inlined."""
+    name, (plain, constants) = equation.primitive.name, open_jaxpr(inner)
+    is_own = is_jaxs_own(plain)
+    # Only jax's custom functions are known by name: a user's may have the same one.
+    named = plain.debug_info.func_name if name == "custom_jvp_call" else ""
+    handler = NAMED.get(named or equation.params.get("name", ""))
+    if handler is not None and is_own:
+        return _handled(handler, scope, equation, operands)
+    # Functions of linear algebra whose own derivative is that of an op.
+    op_function = OWN.get(named) if is_own else None
+    fits = ONLY_OWN.get(named, factors_its_argument)
+    if op_function is not None and factors_its_argument(plain) and fits(plain):
+        values = op_function(*_whole(scope, equation, operands))
+        shapes = [tuple(variable.aval.shape) for variable in equation.outvars]
+        return [Operand(value, shape) for value, shape in zip(values, shapes, strict=True)]
+    # Its primal is recorded, so that a derivative of the capture must raise.
+    is_lost = name.startswith(("custom_", "call_hi_")) and not is_own
+    if is_lost or (op_function is not None and named in ONLY_OWN):
+        scope.trace.backward.lost_gradient = plain.debug_info.func_name
+    return _run(scope, plain, constants, operands)
 
 
 def _handled(
@@ -296,9 +302,9 @@ def _handled(
 
 
 def _fold(scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand] | None:
+    # Integers and bools of known operands are computed now: loops count by them, and indices are
+    # made of them. None for all else.
     avals = [variable.aval for variable in (*equation.invars, *equation.outvars)]
-    # Integers and bools of known operands are computed now, as loops count by them and indices are
-    # made of them.
     if not operands or any(operand.known is None for operand in operands):
         return None
     if any(getattr(variable.aval.dtype, "kind", "") not in "iub" for variable in equation.outvars):

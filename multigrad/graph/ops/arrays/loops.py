@@ -156,8 +156,8 @@ def turn_by(
     """Return the final carried values of a loop; `meaning` makes a function of a region."""
     # The first values are carried; the rest are constants.
     held, values = len(body.graph.outputs), tuple(values)
-    test, turn = meaning(condition), meaning(body)
-    return run_while(values[:held], values[held:], lambda *v: test(*v)[0], turn)
+    goes_on, turn = meaning(condition), meaning(body)
+    return run_while(values[:held], values[held:], lambda *v: goes_on(*v)[0], turn)
 
 
 def meaning_of(region: Region) -> Function:
