@@ -205,25 +205,11 @@ def _version() -> str:
         return "0"
 
 
-def _imports(imports: set[str]) -> str:
-    # Two blocks, Python's own modules first, with one statement for each module.
-    names: dict[str, list[str]] = {}
-    for line in sorted(imports):
-        head, _, name = line.partition(" import ")
-        names.setdefault(head if name else line, []).extend([name] if name else [])
-    blocks: tuple[list[str], list[str]] = [], []
-    for head in sorted(names, key=lambda head: (head.startswith("from"), head)):
-        root = head.split()[1].partition(".")[0]
-        line = f"{head} import {', '.join(names[head])}" if names[head] else head
-        blocks[root not in sys.stdlib_module_names].append(line)
-    return "\n\n".join("\n".join(block) for block in blocks if block)
-
-
 def write_parts(shaker: Shaker, public: str = "") -> str:
     """Return the imports and definitions of a file; `public` is the name in its `__all__`."""
     parts = join_parts([break_lines(part) for part in shaker.parts])
     names = f'\n\n__all__ = ["{public}"]\n' if public else "\n"
-    return f"{_imports(shaker.imports)}{names}{parts}"
+    return f"{shaker.imports.text()}{names}{parts}"
 
 
 def _check(text: str, roots: frozenset[str], title: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
-import importlib
 import inspect
 import keyword
 import re
@@ -26,9 +25,9 @@ from ...graph.ir.graph import ArrayValue
 from ...graph.ir.op import Op
 from ...graph.ops.table import Composed
 from . import literals, sources
+from .imports import Imports
 from .rewriting import FreeName, rewrite
 
-STANDARD = sys.stdlib_module_names
 # What a file raises for an error of ours that derives from none of Python's own.
 PLAIN_ERROR = "RuntimeError"
 
@@ -45,9 +44,7 @@ class Shaker:
         refer(name)      a name within a module of ours ─► express, include
 
     Attributes:
-        modules: the framework's modules by the names under which a file has them.
         forms: what a file holds instead of some values.
-        roots: the packages that are inlined: ours, and the backend's.
         imports: the import statements so far.
         parts: the definitions so far, each after what it needs where that counts.
         taken: the names that mean something in the file.
@@ -60,11 +57,10 @@ class Shaker:
         roots: frozenset[str],
         taken: set[str],
     ) -> None:
-        self.modules, self.forms, self.roots = modules, forms, roots
-        self.imports: set[str] = set()
+        self.forms = forms
+        self.imports = Imports(modules, roots, self.fresh)
         self.parts: list[str] = []
         self.taken = {*taken, *dir(builtins), *keyword.kwlist, *modules}
-        self.public = _public_names(modules)
         # The names of what is written already: by value, by `id`, or by (module, name).
         self.known: dict[Any, str] = {}
         self.alive: list[Any] = []  # whose `id` is a key of `known`
@@ -89,10 +85,10 @@ class Shaker:
         if isinstance(value, Composed):
             value = value.function
         if isinstance(value, bool | int | float | str | type(None) | types.EllipsisType):
-            return self.import_roots(literals.literal(value))
+            return self.imports.add_for(literals.literal(value))
         if isinstance(value, types.ModuleType):
-            return self.import_module(value)
-        public = self.find_public(value)
+            return self.imports.module_name(value)
+        public = self.imports.public_name(value)
         if public is not None:
             return public
         if isinstance(value, Made):
@@ -100,9 +96,9 @@ class Shaker:
         if isinstance(value, tuple | list | dict):
             return self.collection(value, name)
         if isinstance(value, ArrayValue):
-            return self.define(value, name, lambda: self.import_roots(literals.array(value)))
+            return self.define(value, name, lambda: self.imports.add_for(literals.array(value)))
         if isinstance(value, np.dtype):
-            return self.import_roots(literals.dtype(value))
+            return self.imports.add_for(literals.dtype(value))
         if isinstance(value, functools.partial):
             return self.partial(value, name)
         if isinstance(value, types.SimpleNamespace):  # the parts of a composite
@@ -112,13 +108,14 @@ class Shaker:
         place = self.find_place(value)
         if place is not None:
             return self.include(*place)
-        if isinstance(value, types.FunctionType) and self.is_ours(value.__globals__["__name__"]):
+        home = value.__globals__["__name__"] if isinstance(value, types.FunctionType) else ""
+        if self.imports.is_ours(home):
             return self.lift(value, name)
         if isinstance(value, types.MethodType | types.BuiltinMethodType):
             owner = value.__self__
             if owner is not None and not isinstance(owner, types.ModuleType):
                 return f"{self.express(owner, name)}.{value.__name__}"
-        imported = self.import_object(value)
+        imported = self.imports.object_name(value)
         if imported is None:
             raise UnsupportedOp(f"{name!r} is {value!r}, which cannot be written into a file")
         return imported
@@ -135,17 +132,6 @@ class Shaker:
             return self.forms.get(value, value)
         except TypeError:  # not hashable
             return value
-
-    def import_roots(self, expression: str) -> str:
-        """Return an expression, and import the modules that it names."""
-        for root in {word.partition(".")[0] for word in re.findall(r"[A-Za-z_][\w.]*", expression)}:
-            if root in self.modules:
-                self.import_root(root)
-            elif root in ("math", "ml_dtypes"):
-                self.imports.add(f"import {root}")
-            elif root == "np":
-                self.imports.add("import numpy as np")
-        return expression
 
     def collection(self, value: Any, name: str) -> str:
         if isinstance(value, dict):
@@ -172,7 +158,7 @@ class Shaker:
         return f"{factory}({', '.join(self.express(each, name) for each in value.args)})"
 
     def partial(self, value: functools.partial[Any], name: str) -> str:
-        self.imports.add("import functools")
+        self.imports.lines.add("import functools")
         words = [self.express(value.func, name)]
         words += [self.express(each, name) for each in value.args]
         words += [f"{key}={self.express(each, name)}" for key, each in value.keywords.items()]
@@ -182,66 +168,11 @@ class Shaker:
         known = self.known.get(id(value))
         if known is None:
             self.alive.append(value)
-            self.imports.add("import types")
+            self.imports.lines.add("import types")
             words = [f"{name}={self.express(each, name)}" for name, each in vars(value).items()]
             known = self.known[id(value)] = self.fresh("parts")
             self.parts.append(f"{known} = types.SimpleNamespace({', '.join(words)})")
         return known
-
-    # --- what is not ours -------------------------------------------------------------------------
-    def is_ours(self, module: str | None) -> bool:
-        return (module or "").partition(".")[0] in self.roots
-
-    def find_public(self, value: Any) -> str | None:
-        """Return a framework's public name for an object, None if it has none."""
-        public, expression = self.public.get(id(value), (None, ""))
-        if public is not value or not expression:
-            return None
-        self.import_root(expression.partition(".")[0])
-        return expression
-
-    def import_root(self, alias: str) -> None:
-        module = self.modules[alias].__name__
-        self.imports.add(f"import {module}" if module == alias else f"import {module} as {alias}")
-
-    def import_module(self, module: types.ModuleType) -> str:
-        for alias, known in self.modules.items():
-            if known is module:
-                self.import_root(alias.partition(".")[0])
-                return alias
-        if self.is_ours(module.__name__):
-            raise UnsupportedOp(f"the module {module.__name__} itself is used")
-        parent, _, name = module.__name__.rpartition(".")
-        if parent and parent not in sys.modules:  # torch.ops is an attribute alone before torch 2.5
-            self.imports.add(f"import {parent.partition('.')[0]}")
-            return module.__name__
-        self.imports.add(f"from {parent} import {name}" if parent else f"import {name}")
-        return name
-
-    def import_object(self, value: Any) -> str | None:
-        """Return the name of an object that another package defines; None if it has none there."""
-        module = getattr(value, "__module__", None)
-        name = getattr(value, "__qualname__", getattr(value, "__name__", None))
-        if not module or not name or self.is_ours(module) or "<" in name:
-            return None
-        imported: Any = importlib.import_module(module)
-        for part in name.split("."):
-            imported = getattr(imported, part, None)
-        if imported is not value:
-            return None
-        if module == "builtins":
-            return name
-        if module.partition(".")[0] in STANDARD:
-            module = module.removeprefix("_")  # operator's functions say _operator
-            self.imports.add(f"import {module}")
-            return f"{module}.{name}"
-        root, dot, rest = name.partition(".")
-        known = self.known.get(("import", module, root))
-        if known is None:  # what calls it may have its name
-            known = self.known["import", module, root] = self.fresh(root)
-            alias = "" if known == root else f" as {known}"
-            self.imports.add(f"from {module} import {root}{alias}")
-        return known + dot + rest
 
     # --- what is ours -----------------------------------------------------------------------------
     def find_place(self, value: Any) -> tuple[str, str] | None:
@@ -251,7 +182,7 @@ class Shaker:
         homes: list[Any] = [getattr(each, "__module__", "") for each in (value, unwrapped)]
         for each in (unwrapped, value):
             homes.append(getattr(each, "__globals__", {}).get("__name__"))
-        for module in dict.fromkeys(filter(self.is_ours, homes)):
+        for module in dict.fromkeys(filter(self.imports.is_ours, homes)):
             for name, each in vars(sys.modules[module]).items():
                 if each is value:
                     statement = sources.read(module).statements.get(name)
@@ -270,7 +201,7 @@ class Shaker:
         statement = sources.read(module).statements.get(name)
         if isinstance(statement, ast.ImportFrom):
             origin = sources.origin(statement, module)
-            if self.is_ours(origin):
+            if self.imports.is_ours(origin):
                 names = {each.asname or each.name: each.name for each in statement.names}
                 return self.refer(origin, names[name])
         is_error = isinstance(value, type) and issubclass(value, MultigradError)
@@ -278,7 +209,7 @@ class Shaker:
             return self.express(value, name)
         if not isinstance(statement, sources.CODE) and isinstance(value, types.FunctionType):
             return self.express(value, name)  # another name of a function
-        return self.find_public(value) or self.include(module, name)
+        return self.imports.public_name(value) or self.include(module, name)
 
     def include(self, module: str, name: str) -> str:
         """Return the name of a definition in a module of ours, which is inlined."""
@@ -343,7 +274,7 @@ class Shaker:
 
         def is_module(word: str) -> bool:
             value = closed.get(word, scope.get(word))
-            return isinstance(value, types.ModuleType) and self.is_ours(value.__name__)
+            return isinstance(value, types.ModuleType) and self.imports.is_ours(value.__name__)
 
         def resolve(name: FreeName) -> str | None:
             expression = stands_for(name.module, name.word)
@@ -385,22 +316,6 @@ class Shaker:
 
 def _word(name: str) -> str:
     return name if name.isidentifier() and not keyword.iskeyword(name) else ""
-
-
-def _public_names(modules: Mapping[str, types.ModuleType]) -> dict[int, tuple[Any, str]]:
-    # Keyed by `id`, as not all objects have a hash; an object's own name is preferred.
-    names: dict[int, tuple[Any, str]] = {}
-    for alias, module in modules.items():
-        for name, value in vars(module).items():
-            if name.startswith("_") and "._" not in alias:
-                continue
-            if isinstance(value, types.ModuleType | bool | int | float | str | dict | tuple):
-                continue
-            known = names.get(id(value))
-            is_named_so = getattr(value, "__name__", None) == name
-            if known is None or (is_named_so and known[1].startswith(f"{alias}.")):
-                names[id(value)] = value, f"{alias}.{name}"
-    return names
 
 
 def _plain_error(error: type[BaseException]) -> str:
