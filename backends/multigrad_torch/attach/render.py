@@ -1,8 +1,12 @@
 """Source text of the `torch.autograd.Function` classes that a lowering becomes.
 
-There are two classes. The old style (forward gets ctx) costs 13 to 17 us less per call, and takes
-prepared numbers, for fast code; the style with `setup_context` works under torch.func and vmap.
-`apply` picks one by asking whether a transform is active.
+    def f_prepare(wrap, width): ...   # what depends on params alone, computed once for equal calls
+    class f_eager(Function): ...      # fast code; forward gets ctx: 13 to 17 us less per call
+    class f(Function): ...            # plain code, with `setup_context`: for torch.func and vmap
+        def apply(cls, x, width): ... # picks one by asking whether a transform is active
+
+`render` returns these; a file without multigrad and an exported program have one class or operator.
+The functions `_..._lines` return the lines of a method, or some of them.
 """
 
 from __future__ import annotations
@@ -28,8 +32,8 @@ def render(emitted: Emitted) -> str:
     if emitted.derivative.tangent is not None:
         return _render_forward_mode(emitted)
     name, inputs = emitted.names.identifier, ", ".join(emitted.names.inputs)
-    arguments, code = f"{inputs}{emitted.arguments}", emitted.code
-    names = _prepared(emitted)
+    arguments = f"{inputs}{emitted.arguments}"
+    names = _prepared_names(emitted)
     eager = arguments
     if names:
         eager = f"{inputs}, {name}_prepare(as_number{emitted.arguments})"
@@ -48,44 +52,22 @@ def render(emitted: Emitted) -> str:
         *later,
         f"return {name}_eager.apply({eager})",
     ]
-    backward = [*_refuse(emitted), *_return(emitted, code.backward, len(emitted.names.params))]
-    backward = [*_load(emitted, emitted.read_params), *backward]
-    public = _render_class(emitted, name, _own_tensors(emitted), _set_up(emitted, later), backward)
+    setup, backward = _setup_lines(emitted, later), _plain_backward_lines(emitted)
+    public = _render_class(emitted, name, _as_own_tensors(emitted), setup, backward)
     return f"{_render_eager(emitted, names)}\n\n{public}{_render_apply(emitted, apply)}"
-
-
-def _render_class(
-    emitted: Emitted, name: str, results: tuple[str, ...], setup: list[str], backward: list[str]
-) -> str:
-    # In a file without multigrad, which draws before it applies the class, params have no defaults.
-    defaults = emitted.arguments if name != emitted.names.identifier else emitted.signature
-    return f"""\
-class {name}(Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward({", ".join(emitted.names.inputs)}{defaults}):
-{emitted.code.forward.indented(8)}        return {_result(emitted, results)}
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-{_indented(setup)}
-    @staticmethod
-    def backward(ctx, {", ".join(emitted.names.cotangents)}):
-{_indented(backward)}"""
 
 
 def render_file(emitted: Emitted) -> str:
     """Return the source of one class for all calls, and its function, without multigrad."""
     name, cls = emitted.names.identifier, _class_name(emitted)
     inputs = ", ".join(emitted.names.inputs)
-    load, count = _load(emitted, emitted.read_params), len(emitted.names.params)
+    load, count = _load_lines(emitted, emitted.read_params), len(emitted.names.params)
     draw = [*DRAW, "else:", "    key = read_key(key)"] if "key" in emitted.names.params else []
     applied = f"return {cls}.apply({inputs}{emitted.arguments})"
     apply = [*emitted.refuse_gradients, *draw, applied]
-    backward = [*load, *_run_backward(emitted, count)]
+    backward = [*load, *_backward_lines(emitted, count)]
     return f"""\
-{_render_class(emitted, cls, _own_tensors(emitted), _set_up(emitted), backward)}
+{_render_class(emitted, cls, _as_own_tensors(emitted), _setup_lines(emitted), backward)}
 
 # Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
 allow_in_graph({cls})
@@ -107,12 +89,7 @@ def render_operator(emitted: Emitted, name: str) -> str:
     result = (
         "Tensor" if emitted.single else f"({', '.join(['Tensor'] * len(emitted.names.outputs))})"
     )
-    load = _load(emitted, emitted.read_params)
-    backward = [
-        *load,
-        *_refuse(emitted),
-        *_return(emitted, code.backward, len(emitted.names.params)),
-    ]
+    backward = _plain_backward_lines(emitted)
     # An operator may return neither its inputs nor views of them.
     lent = {*emitted.aliasing.passed, *emitted.aliasing.shared, *emitted.aliasing.views}
     results = enumerate(code.forward.results)
@@ -123,7 +100,7 @@ def {name_in_source}_forward({arguments}):
 
 
 def {name_in_source}_keep(ctx, inputs, output):
-{_indented(_set_up(emitted), 4)}
+{_indented(_setup_lines(emitted), 4)}
 
 def {name_in_source}_backward(ctx, {", ".join(emitted.names.cotangents)}):
 {_indented(backward, 4)}
@@ -138,18 +115,35 @@ def {name_in_source}_backward(ctx, {", ".join(emitted.names.cotangents)}):
 """
 
 
-def _class_name(emitted: Emitted) -> str:
-    # The file has a function of the identifier's name, so the class needs another one.
-    words = re.split(r"[^A-Za-z0-9]+", emitted.names.identifier)
-    return "".join(f"{word[:1].upper()}{word[1:]}" for word in words) + "Function"
+# --- classes --------------------------------------------------------------------------------------
+def _render_class(
+    emitted: Emitted, name: str, results: tuple[str, ...], setup: list[str], backward: list[str]
+) -> str:
+    # In a file without multigrad, which draws before it applies the class, params have no defaults.
+    defaults = emitted.arguments if name != emitted.names.identifier else emitted.signature
+    return f"""\
+class {name}(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward({", ".join(emitted.names.inputs)}{defaults}):
+{emitted.code.forward.indented(8)}        return {_result(emitted, results)}
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+{_indented(setup)}
+    @staticmethod
+    def backward(ctx, {", ".join(emitted.names.cotangents)}):
+{_indented(backward)}"""
 
 
-def _set_up(emitted: Emitted, draw: Sequence[str] = ()) -> list[str]:
-    unpack = [f"{_names((*emitted.names.inputs, *emitted.names.params))} = inputs"]
-    if not emitted.single:
-        unpack.append(f"{_names(emitted.names.outputs)} = output")
-    notes = [*_keep(emitted, emitted.code), *_store(emitted.read_params), *_note(emitted)]
-    return [*unpack, *draw, *notes] if notes else ["pass"]
+def _render_apply(emitted: Emitted, lines: list[str]) -> str:
+    if not lines:
+        return ""
+    return f"""
+    @classmethod
+    def apply(cls, {", ".join(emitted.names.inputs)}{emitted.signature}):
+{_indented(lines)}"""
 
 
 def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
@@ -159,7 +153,7 @@ def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
     unpack: list[str] = []
     read = emitted.read_params
     likes = emitted.residuals.likes
-    store, load = _store(read), _load(emitted, read, likes, emitted.residuals.histories)
+    store, load = _store_lines(read), _load_lines(emitted, read, likes, emitted.residuals.histories)
     if names:
         assert fast.prepared is not None
         prepare = f"""\
@@ -169,7 +163,7 @@ def {name}_prepare(wrap{emitted.arguments}):
 """
         arguments, count = ", values", 1
         # Params arrive within the tuple of prepared values, and are kept as that tuple.
-        store, load = [], _load(emitted, (), likes, emitted.residuals.histories)
+        store, load = [], _load_lines(emitted, (), likes, emitted.residuals.histories)
         bodies = (
             fast.keep,
             *(() if emitted.origin.is_rule else (fast.forward, fast.whole or fast.keep)),
@@ -181,9 +175,9 @@ def {name}_prepare(wrap{emitted.arguments}):
             load.append(f"{_tuple(names)} = ctx.values")
     forward = [
         *unpack,
-        *_run_forward(emitted),
+        *_forward_lines(emitted),
         *store,
-        *_note(emitted),
+        *_note_lines(emitted),
         f"return {_result(emitted, emitted.names.outputs)}",
     ]
     return f"""\
@@ -193,7 +187,7 @@ def {name}_prepare(wrap{emitted.arguments}):
 {_indented(forward)}
     @staticmethod
     def backward(ctx, {cotangents}):
-{_indented([*load, *_run_backward(emitted, count)])}"""
+{_indented([*load, *_backward_lines(emitted, count)])}"""
 
 
 def _render_forward_mode(emitted: Emitted) -> str:
@@ -205,19 +199,19 @@ def _render_forward_mode(emitted: Emitted) -> str:
     first, draw = (draw, []) if "key" in emitted.forward_params else ([], draw)
     apply = [*emitted.refuse_gradients, *first]
     apply = apply and [*apply, f"return super().apply({inputs}{emitted.arguments})"]
-    setup = [f"{_names((*emitted.names.inputs, *params))} = inputs", *draw]
+    setup = [f"{_targets((*emitted.names.inputs, *params))} = inputs", *draw]
     if not emitted.single:
-        setup.append(f"{_names(emitted.names.outputs)} = output")
+        setup.append(f"{_targets(emitted.names.outputs)} = output")
     elif emitted.names.outputs[0] in emitted.saved:
         setup.append(f"{emitted.names.outputs[0]} = output")
     if saved:
         setup += [f"ctx.save_for_backward({saved})", f"ctx.save_for_forward({saved})"]
     # Forward mode has no fast code: each param is kept, as both backward and jvp may read it.
-    setup += [*_store(params), *_note(emitted)]
+    setup += [*_store_lines(params), *_note_lines(emitted)]
     load = [f"{name} = ctx.{name}" for name in params]
     shapes = [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.residuals.shapes]
     unpack = [f"({saved},) = ctx.saved_tensors"] if saved else []
-    backward = [*unpack, *load, *shapes, *_return(emitted, code.backward, len(params))]
+    backward = [*unpack, *load, *shapes, *_return_lines(emitted, code.backward, len(params))]
     primals = [f"({saved},) = (unpack_dual(each).primal for each in ctx.saved_tensors)"]
     result = _result(emitted, emitted.pushed())
     # torch (2.13) refuses a tangent in memory of its own for an output that is a view.
@@ -235,34 +229,17 @@ def _render_forward_mode(emitted: Emitted) -> str:
 {_render_apply(emitted, apply)}"""
 
 
-def _render_apply(emitted: Emitted, lines: list[str]) -> str:
-    if not lines:
-        return ""
-    return f"""
-    @classmethod
-    def apply(cls, {", ".join(emitted.names.inputs)}{emitted.signature}):
-{_indented(lines)}"""
+# --- lines of methods -----------------------------------------------------------------------------
+def _setup_lines(emitted: Emitted, draw: Sequence[str] = ()) -> list[str]:
+    unpack = [f"{_targets((*emitted.names.inputs, *emitted.names.params))} = inputs"]
+    if not emitted.single:
+        unpack.append(f"{_targets(emitted.names.outputs)} = output")
+    notes = [*_keep_lines(emitted, emitted.code), *_store_lines(emitted.read_params)]
+    notes += _note_lines(emitted)
+    return [*unpack, *draw, *notes] if notes else ["pass"]
 
 
-def _indented(lines: Iterable[str], spaces: int = 8) -> str:
-    return "".join([f"{' ' * spaces}{line}\n" for line in lines])
-
-
-def _names(words: Iterable[str]) -> str:
-    *rest, last = words
-    return ", ".join([*rest, last]) if rest else f"({last},)"
-
-
-def _tuple(words: Iterable[str]) -> str:
-    *rest, last = words
-    return f"({', '.join([*rest, last])})" if rest else f"({last},)"
-
-
-def _result(emitted: Emitted, words: tuple[str, ...]) -> str:
-    return words[0] if emitted.single else _tuple(words)
-
-
-def _prepared(emitted: Emitted) -> dict[str, str]:
+def _prepared_names(emitted: Emitted) -> dict[str, str]:
     prepared = emitted.fast.prepared
     if prepared is None:
         return {}
@@ -274,7 +251,7 @@ def mentions(body: Body, names: Iterable[str]) -> bool:
     return not words.isdisjoint(names)
 
 
-def _own_tensors(emitted: Emitted) -> tuple[str, ...]:
+def _as_own_tensors(emitted: Emitted) -> tuple[str, ...]:
     # setup_context may save a view of an input, but not an input that is returned unchanged. Of a
     # tensor that is returned twice torch forgets the first position.
     words: list[str] = []
@@ -288,12 +265,12 @@ def _own_tensors(emitted: Emitted) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _run_forward(emitted: Emitted) -> list[str]:
+def _forward_lines(emitted: Emitted) -> list[str]:
     # In the eager class's forward grad mode is off, and no transform is active.
     if emitted.fast.whole is not None:
-        return _run_whole(emitted, emitted.fast.whole)
+        return _whole_lines(emitted, emitted.fast.whole)
     code, run = emitted.fast, [*emitted.fast.forward.lines]
-    keep = _keep(emitted, code, emitted.residuals.likes)
+    keep = _keep_lines(emitted, code, emitted.residuals.likes)
     # Without a gradient, computing residuals would be wasted.
     if emitted.residuals.computed:
         condition = "True in ctx.needs_input_grad"
@@ -319,7 +296,7 @@ def _run_forward(emitted: Emitted) -> list[str]:
     return [*run, *keep] if reads_outputs else [*keep, *run]
 
 
-def _run_whole(emitted: Emitted, whole: Body) -> list[str]:
+def _whole_lines(emitted: Emitted, whole: Body) -> list[str]:
     # One loop gives outputs and residuals. It runs only where a gradient is asked for.
     plain, results = emitted.fast.forward, iter(whole.results[len(emitted.names.outputs) :])
     residuals = dict.fromkeys((*emitted.residuals.names, *emitted.residuals.histories))
@@ -346,7 +323,7 @@ def _run_whole(emitted: Emitted, whole: Body) -> list[str]:
     ]
 
 
-def _keep(emitted: Emitted, code: Code, likes: tuple[str, ...] = ()) -> list[str]:
+def _keep_lines(emitted: Emitted, code: Code, likes: tuple[str, ...] = ()) -> list[str]:
     # Of `likes` only shape, dtype and device are kept, no tensor.
     computed = iter(code.keep.results)
     residuals = [
@@ -358,11 +335,11 @@ def _keep(emitted: Emitted, code: Code, likes: tuple[str, ...] = ()) -> list[str
     return [*lines, f"ctx.save_for_backward({', '.join(residuals)})"] if residuals else lines
 
 
-def _store(params: tuple[str, ...]) -> list[str]:
+def _store_lines(params: tuple[str, ...]) -> list[str]:
     return [f"ctx.{name} = {name}" for name in params]
 
 
-def _note(emitted: Emitted) -> list[str]:
+def _note_lines(emitted: Emitted) -> list[str]:
     lines = [f"ctx.shape_of_{name} = {name}.shape" for name in emitted.residuals.shapes]
     types = emitted.origin.output_types
     marked = [
@@ -373,7 +350,7 @@ def _note(emitted: Emitted) -> list[str]:
     return lines
 
 
-def _load(
+def _load_lines(
     emitted: Emitted,
     params: tuple[str, ...],
     likes: tuple[str, ...] = (),
@@ -388,7 +365,7 @@ def _load(
     return lines
 
 
-def _refuse(emitted: Emitted) -> list[str]:
+def _refuse_lines(emitted: Emitted) -> list[str]:
     return (
         ["if is_grad_enabled():", f"    {emitted.checks.derivative}()"]
         if emitted.checks.derivative
@@ -396,7 +373,7 @@ def _refuse(emitted: Emitted) -> list[str]:
     )
 
 
-def _return(emitted: Emitted, backward: Body, count: int, chosen: bool = False) -> list[str]:
+def _return_lines(emitted: Emitted, backward: Body, count: int, chosen: bool = False) -> list[str]:
     # Params get None, and with `chosen` also a gradient that `ctx.needs_input_grad` does not ask
     # for.
     gradients = list(emitted.gradients(backward))
@@ -407,19 +384,50 @@ def _return(emitted: Emitted, backward: Body, count: int, chosen: bool = False) 
     return [*backward.lines, f"return {', '.join([*gradients, *['None'] * count])}"]
 
 
-def _run_backward(emitted: Emitted, count: int) -> list[str]:
+def _plain_backward_lines(emitted: Emitted) -> list[str]:
+    returned = _return_lines(emitted, emitted.code.backward, len(emitted.names.params))
+    return [*_load_lines(emitted, emitted.read_params), *_refuse_lines(emitted), *returned]
+
+
+def _backward_lines(emitted: Emitted, count: int) -> list[str]:
     plain, fast = emitted.code.backward, emitted.fast.backward
     # Fast code runs unless this backward is itself differentiated or transformed.
-    anywhere = _return(emitted, plain, count, chosen=True)
+    anywhere = _return_lines(emitted, plain, count, chosen=True)
     if (plain.lines, plain.results) == (fast.lines, fast.results):
-        return [*_refuse(emitted), *anywhere]
+        return [*_refuse_lines(emitted), *anywhere]
     carrying = zip(emitted.names.cotangents, emitted.carries, strict=True)
     kinds = [f"type({name}) is not Tensor" for name, carries in carrying if carries]
     # Code that a compiler traces can ask only the first; a compiler overwrites no cotangent.
     tests = ANYWHERE[:1] if emitted.origin.compiled else [*ANYWHERE, *kinds]
     return [
-        *_refuse(emitted),
+        *_refuse_lines(emitted),
         f"if {' or '.join(tests)}:",
         *(f"    {line}" for line in anywhere),
-        *_return(emitted, fast, count, chosen=True),
+        *_return_lines(emitted, fast, count, chosen=True),
     ]
+
+
+# --- words ----------------------------------------------------------------------------------------
+def _class_name(emitted: Emitted) -> str:
+    # The file has a function of the identifier's name, so the class needs another one.
+    words = re.split(r"[^A-Za-z0-9]+", emitted.names.identifier)
+    return "".join(f"{word[:1].upper()}{word[1:]}" for word in words) + "Function"
+
+
+def _indented(lines: Iterable[str], spaces: int = 8) -> str:
+    return "".join([f"{' ' * spaces}{line}\n" for line in lines])
+
+
+def _targets(words: Iterable[str]) -> str:
+    # The left side of an assignment of a tuple.
+    *rest, last = words
+    return ", ".join([*rest, last]) if rest else f"({last},)"
+
+
+def _tuple(words: Iterable[str]) -> str:
+    *rest, last = words
+    return f"({', '.join([*rest, last])})" if rest else f"({last},)"
+
+
+def _result(emitted: Emitted, words: tuple[str, ...]) -> str:
+    return words[0] if emitted.single else _tuple(words)
