@@ -1,7 +1,16 @@
-"""Gradients that captured code takes itself, and its replica context of `tf.distribute`.
+"""Gradients that captured code takes itself, by `tf.GradientTape` and `tf.gradients`.
 
-`tf.GradientTape` and `tf.gradients` become derivatives of the graph that is being captured. The
-text of a TypeError follows a colon: "function 'f' raised TypeError while captured: it takes ...".
+They become derivatives of the graph that is being captured. A tape has to tell what was computed
+while it recorded from what was computed before. So it renames the nodes of what it watches:
+
+    y = x * x                      a node of x's node
+    with tf.GradientTape() as t:
+        t.watch(x)                 x carries a renamed copy of its node
+        z = x * y                  a node of the copy, and of y
+    t.gradient(z, x)               the derivative by the copy, which y does not depend on
+
+The text of a TypeError follows a colon: "function 'f' raised TypeError while captured: it takes
+...".
 """
 
 from __future__ import annotations
@@ -13,11 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
-from multigrad.capture.meanings.creation import TraceBound
 from multigrad.capture.taken_gradients import rename, take_gradients, tell_apart
 from multigrad.graph.ir.graph import Node, walk
 from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Trace, Value, setting
+from multigrad.trace.trace import Value, setting
 from multigrad.trace.xp import all as xp
 
 if TYPE_CHECKING:
@@ -29,7 +37,7 @@ ELSEWHERE = ". Pass it as an argument of the function"
 
 
 @contextmanager
-def watching() -> Iterator[Callable[[], str]]:
+def watching_variables() -> Iterator[Callable[[], str]]:
     """Yield a function that lists the trainable variables that code has read."""
     with VariableWatcher() as watcher:
         yield lambda: ", ".join(
@@ -38,10 +46,8 @@ def watching() -> Iterator[Callable[[], str]]:
 
 
 class WatchedValue(NamedTuple):
-    """A value that a tape watches.
-
-    While the tape records, the value carries a renamed copy of its node. So a value computed from
-    it meanwhile, which depends on the copy, can be told from one computed before.
+    """A value that a tape watches: it carries `taped`, a renamed copy of its node, while the tape
+    records, and its original node otherwise.
     """
 
     value: Value
@@ -50,11 +56,14 @@ class WatchedValue(NamedTuple):
 
 
 class Tape:
-    """A stand-in for `tf.GradientTape`."""
+    """A stand-in for `tf.GradientTape`.
+
+    It records within `with`, besides `stop_recording`, and from `reset` on.
+    """
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
         self._watched: list[WatchedValue] = []
-        self._records = False
+        self._is_recording = False
 
     def __enter__(self) -> Self:
         self._resume()
@@ -64,14 +73,14 @@ class Tape:
         self._pause()
 
     def _resume(self) -> None:
-        self._records = True
+        self._is_recording = True
         for value, _, taped in self._watched:
-            value.node, value.trace.backward.is_taped = taped, True
+            put_node(value, taped, is_taped=True)
 
     def _pause(self) -> None:
-        self._records = False
+        self._is_recording = False
         for value, original, _ in reversed(self._watched):
-            value.node, value.trace.backward.is_taped = original, False
+            put_node(value, original, is_taped=False)
 
     def watch(self, tensor: Any) -> None:
         for value in optree.tree_leaves(tensor):
@@ -85,8 +94,8 @@ class Tape:
                     )
                 taped = rename(value.node)
                 self._watched.append(WatchedValue(value, value.node, taped))
-                if self._records:
-                    value.node, value.trace.backward.is_taped = taped, True
+                if self._is_recording:
+                    put_node(value, taped, is_taped=True)
 
     def gradient(
         self,
@@ -99,7 +108,9 @@ class Tape:
         leaves, structure = optree.tree_flatten(sources)
         cotangents = cotangents_of(outputs, output_gradients)
         results = self._gradients_of(outputs, leaves, cotangents)
-        return optree.tree_unflatten(structure, connected(leaves, results, unconnected_gradients))
+        return optree.tree_unflatten(
+            structure, fill_unconnected(leaves, results, unconnected_gradients)
+        )
 
     def _gradients_of(
         self, outputs: list[Value], sources: list[Any], cotangents: list[Any]
@@ -109,16 +120,7 @@ class Tape:
         None for a source that is neither watched nor computed from a watched value meanwhile.
         """
         taped_nodes = {id(value): taped for value, _, taped in self._watched}
-        taped = set(taped_nodes.values())
-        targets: list[Value | None] = []
-        for source in sources:
-            if not isinstance(source, Value):
-                raise TypeError(f"it takes a gradient of a {type(source).__name__}{ELSEWHERE}")
-            if id(source) not in taped_nodes:
-                tell_apart(source.trace)
-            node = taped_nodes.get(id(source), source.node)
-            is_recorded = not taped.isdisjoint(walk((node,)))
-            targets.append(source.trace.value(node) if is_recorded else None)
+        targets = [self._target_of(source, taped_nodes) for source in sources]
         recorded = [target for target in targets if target is not None]
         if not outputs or not recorded:
             return [None] * len(targets)
@@ -129,6 +131,16 @@ class Tape:
             gradients = iter(take_gradients(outputs, cotangents, recorded))
         return [None if target is None else next(gradients) for target in targets]
 
+    def _target_of(self, source: Any, taped_nodes: dict[int, Node]) -> Value | None:
+        """Return the value by which a derivative is taken; None if it was not recorded."""
+        if not isinstance(source, Value):
+            raise TypeError(f"it takes a gradient of a {type(source).__name__}{ELSEWHERE}")
+        if id(source) not in taped_nodes:
+            tell_apart(source.trace)
+        node = taped_nodes.get(id(source), source.node)
+        is_recorded = not set(taped_nodes.values()).isdisjoint(walk((node,)))
+        return source.trace.value(node) if is_recorded else None
+
     @contextmanager
     def stop_recording(self) -> Iterator[None]:
         self._pause()
@@ -138,7 +150,7 @@ class Tape:
     def reset(self) -> None:
         self._pause()
         self._watched.clear()
-        self._records = True
+        self._is_recording = True
 
     def watched_variables(self) -> tuple[Any, ...]:
         return ()
@@ -149,6 +161,11 @@ class Tape:
     batch_jacobian = jacobian
 
 
+def put_node(value: Value, node: Node, is_taped: bool) -> None:
+    """Let a value carry another node, and its trace know whether a tape records."""
+    value.node, value.trace.backward.is_taped = node, is_taped
+
+
 def cotangents_of(outputs: Sequence[Value], cotangents: Any) -> list[Any]:
     """Return a list of the cotangents of outputs; None for one that is ones."""
     if cotangents is None:
@@ -156,7 +173,9 @@ def cotangents_of(outputs: Sequence[Value], cotangents: Any) -> list[Any]:
     return optree.tree_leaves(cotangents, none_is_leaf=True)
 
 
-def connected(sources: list[Any], results: list[Value | None], unconnected: Any) -> list[Any]:
+def fill_unconnected(
+    sources: list[Any], results: list[Value | None], unconnected: Any
+) -> list[Any]:
     """Return gradients; None becomes zeros if `unconnected` asks for zeros."""
     if tf.UnconnectedGradients(unconnected) is NONE:
         return list(results)
@@ -185,65 +204,4 @@ def gradients(
         raise TypeError("a rule is the backward pass, and takes no gradients")
     tell_apart(trace)
     results = take_gradients(outputs, cotangents_of(outputs, grad_ys), sources)
-    return connected(sources, results, unconnected_gradients)
-
-
-# --- the replica context of `tf.distribute` -------------------------------------------------------
-SUM = tf.distribute.ReduceOp.SUM
-ADVICE = (
-    "Replicas tell each other all_reduce('SUM', x), all_reduce('MEAN', x), all_gather(x, axis), "
-    "xg.xp.all_max(x)"
-)
-
-
-class ReplicaContext:
-    """A stand-in for the replica context, whose `all_reduce` takes symbols."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-
-    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """Return the sums or the means over all replicas, in the structure of `value`."""
-        self._refuse_options("all_reduce", options)
-        kind = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op.value
-        is_sum = tf.distribute.ReduceOp(kind) is SUM
-
-        def reduced(x: Tensor) -> Tensor:
-            self._refuse_constant("all_reduce", x)
-            total = xp.all_sum(x)
-            return total if is_sum else total / xp.all_sum(xp.ones_like(xp.sum(x)), of=x)
-
-        return optree.tree_map(reduced, value)  # pyright: ignore[reportArgumentType]
-
-    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
-        """Return the values of all replicas joined along an axis, in the structure of `value`."""
-        self._refuse_options("all_gather", options)
-
-        def gathered(x: Tensor) -> Tensor:
-            self._refuse_constant("all_gather", x)
-            return xp.all_gather(x, axis=axis)
-
-        return optree.tree_map(gathered, value)  # pyright: ignore[reportArgumentType]
-
-    def _refuse_options(self, name: str, options: Any) -> None:
-        if options is not None:
-            raise self._trace.error(f"gives {name} options: leave them to the strategy")
-
-    def _refuse_constant(self, name: str, x: Any) -> None:
-        if not isinstance(x, Value):
-            raise self._trace.error(f"calls {name} of {x!r:.60}, on which no input has a bearing")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise self._trace.error(f"asks the replica context for {name}, which has no op. {ADVICE}")
-
-
-# Functions without tensor arguments, for which the table takes these while code is captured.
-HIDDEN = {tf.distribute.get_replica_context: TraceBound(ReplicaContext)}
-STRATEGIES = (
-    tf.distribute.get_strategy,
-    tf.distribute.has_strategy,
-    tf.distribute.in_cross_replica_context,
-)
-REFUSED = dict.fromkeys(STRATEGIES, f"whose answer is another one outside the strategy. {ADVICE}")
+    return fill_unconnected(sources, results, unconnected_gradients)

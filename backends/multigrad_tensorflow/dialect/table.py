@@ -27,8 +27,10 @@ from multigrad.capture.dialect import (
     Names,
     OwnTrace,
     Tensors,
+    find_dialect,
     register_dialect,
 )
+from multigrad.capture.meanings import complexes
 from multigrad.capture.meanings.parts import rank
 from multigrad.capture.name_tables import AliasesAndMore, named
 from multigrad.capture.symbols import SymbolicShape
@@ -39,7 +41,16 @@ from multigrad.trace.xp import all as xp
 
 from .. import importers
 from ..kernels import ops
-from . import arrays, elementwise, gradients, operations, traced
+from . import (
+    arrays,
+    convolutions,
+    elementwise,
+    gradients,
+    linalg,
+    operations,
+    replica_context,
+    traced,
+)
 from .arrays import TENSORFLOW
 from .traced import is_symbolic
 
@@ -210,11 +221,14 @@ HANDLERS: dict[Any, Handler] = {
     **named(ops.NAMES, tf, raw=tf.raw_ops),
     **elementwise.ALIASES,
     **arrays.ALIASES,
-    **operations.ALIASES,
+    **convolutions.ALIASES,
+    **linalg.ALIASES,
+    **{getattr(tf.signal, kind): row for kind, row in complexes.TRANSFORMS_2D.items()},
     **TENSORFLOW.taking_the_same(
         {__name__: "while_loop; cond; switch_case; old_cond: compat.v1.cond"}
     ),
     tf.as_dtype: identity,
+    tf.complex: complexes.Complex,
     tf.gradients: gradients.gradients,
 }
 # Dtypes named by options are those that the results have here anyway; the loop of `tf.compat.v1`
@@ -222,7 +236,7 @@ HANDLERS: dict[Any, Handler] = {
 NAMED: dict[Any, Handler] = {
     **arrays.NAMED,
     **elementwise.NAMED,
-    **operations.NAMED,
+    **linalg.NAMED,
     **TENSORFLOW.called(
         {
             __name__: """
@@ -267,7 +281,7 @@ REFUSED: dict[Any, str] = {
         SEEDED,
     ),
     **dict.fromkeys((tf.Assert, tf.debugging.check_numerics, *ASSERTIONS), CHECKS),
-    **gradients.REFUSED,
+    **replica_context.REFUSED,
     tf.boolean_mask: "whose result has a length that nobody knows. Use tf.where(mask, tensor, 0.0)",
 }
 
@@ -286,6 +300,14 @@ SINGLE_INSIDE = (
     "celu", "digamma", "elu", "erf", "erfc", "gelu", "hard_sigmoid", "hard_silu", "i0e", "i1e",
     "leaky_relu", "lgamma", "log_ndtr", "ndtr", "ndtri", "polygamma", "selu",
 )  # fmt: skip
+
+
+def of_keras(function: Any) -> Handler:
+    """Return the handler of a function of Keras, as in `tf.keras.losses`, if Keras is imported."""
+    keras = find_dialect("keras")
+    if keras is None:
+        raise KeyError(function)
+    return keras.names.aliases[function]
 
 
 def stand_in_tensor(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
@@ -327,7 +349,7 @@ def own_trace(function: Handler) -> Handler:
 
 DIALECT = Dialect(
     names=Names(
-        aliases=AliasesAndMore(ALIASES, "keras", operations.of_keras),
+        aliases=AliasesAndMore(ALIASES, "keras", of_keras),
         methods={"get_shape": operator.attrgetter("shape"), "set_shape": set_shape},
         # These act without symbolic arguments too: on a shape, a dtype, a function.
         hidden={
@@ -336,7 +358,7 @@ DIALECT = Dialect(
             tf.function: undecorated,
             tf.recompute_grad: undecorated,
             tf.GradientTape: gradients.Tape,
-            **gradients.HIDDEN,
+            **replica_context.STAND_INS,
         },
         refused=REFUSED,
         shown="tf",
@@ -365,7 +387,7 @@ DIALECT = Dialect(
         paired=(PAIRED,),
         own_gradients={PAIRED: importers.with_own_gradient},
         interceptions=importers.INTERCEPTIONS,
-        passes=gradients.watching,
+        passes=gradients.watching_variables,
     ),
     types=TYPES,
     # Its erfinv is off by up to 82,137 ulp of float32 (2.21).
