@@ -292,9 +292,8 @@ def widen_half(x: Array) -> Array:
 
 
 def maximum(a: Array, b: Array) -> Array:
-    return np.maximum(
-        widen_half(a), widen_half(b)
-    )  # in 16 bits NumPy picks the other one of 0 and -0
+    # In 16 bits NumPy picks the other one of 0 and -0.
+    return np.maximum(widen_half(a), widen_half(b))
 
 
 def minimum(a: Array, b: Array) -> Array:
