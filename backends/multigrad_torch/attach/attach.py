@@ -46,7 +46,11 @@ Tensor: TypeAlias = torch.Tensor
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
-    """Return the public class of an emitted Function, with the attributes that its calls read."""
+    """Return the public class of an emitted Function, with the attributes that its calls read.
+
+    `eager` is the fast class, `prepare` and `constants` give its prepared numbers (None: it takes
+    none), `tensors` counts the inputs. Calls on DTensors fill `elementwise` and `whole`.
+    """
     name = emitted.names.identifier
     native = namespace[name]
     native.__doc__ = f"{emitted.origin.name}, as emitted by multigrad."
@@ -57,7 +61,6 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     native.constants = None if native.prepare is None else PreparedNumbers(native.prepare, emitted)
     if emitted.derivative.dual is not None and not emitted.derivative.pushes:
         native.jvp = staticmethod(refusing(emitted.derivative.dual))
-    # Read by calls on DTensors and in forward mode.
     native.emitted = emitted
     native.elementwise = None
     native.subject = emitted.origin.name
@@ -72,31 +75,6 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     return native
 
 
-def is_pushing() -> bool:
-    """Return whether forward mode is on, around a call or within it."""
-    if forward_ad._current_level >= 0:
-        return True
-    # Python does not know of the level that compiled code enters (torch 2.13).
-    interpreters = get_interpreter_stack() if transforms_active() else None
-    return any(each.key() == TransformType.Jvp for each in interpreters or ())
-
-
-def transform() -> frozenset[str] | None:
-    """Return the kinds of omissions that show under the transform around a call; None outside."""
-    if is_pushing():
-        return frozenset({FORWARD_MODE})
-    return frozenset() if transforms_active() else None
-
-
-def entry(native: Any) -> Callable[..., Any]:
-    """Return the `apply` for calls under transforms, in forward mode that of a class with a jvp."""
-    derivative = native.emitted.derivative
-    if derivative.pushes and derivative.dual is not None and is_pushing():
-        native = derivative.dual().native
-    # The base class's `apply`: the class's own is the emitted dispatcher, which came here.
-    return super(native, native).apply
-
-
 def refusing(dual: Callable[[], Any]) -> Callable[..., Any]:
     """Return the `jvp` of a Function without forward mode: it raises an error with the reason."""
 
@@ -109,48 +87,7 @@ def refusing(dual: Callable[[], Any]) -> Callable[..., Any]:
     return refuse
 
 
-NAMESPACE = {
-    "as_number": as_number,
-    "BATCHED": BATCHED,
-    "Function": Function,
-    "KINDS": KINDS,
-    "Like": Like,
-    "Tensor": torch.Tensor,
-    "count_modes": count_modes,
-    "entry": entry,
-    "forward_ad": forward_ad,
-    "is_included": is_included,
-    "enable_forward_mode": forward_ad._set_fwd_grad_enabled,
-    "is_grad_enabled": torch.is_grad_enabled,
-    "transforms_active": transforms_active,
-    # Level 0 is the only one (torch 2.13). Compiled code enters it without telling Python.
-    "unpack_dual": partial(forward_ad.unpack_dual, level=0),
-}
-
-
-def warning_of_trace(native: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a call under transforms so that it warns where torch.jit.trace fixes the rule."""
-    name = native.__doc__.partition(",")[0]
-
-    def run(tin: Tensor, *values: Any) -> Tensor:
-        if tracing_state() is not None:
-            warn_of_trace(f"{name} for the gradient")
-        return transformed(tin, *values)
-
-    return run
-
-
-def warn_of_trace(fixed: str) -> None:
-    """Warn that torch.jit.trace fixes what is in force; ONNX export has no gradients to warn of."""
-    if not torch.onnx.is_in_onnx_export():
-        warnings.warn(
-            f"torch.jit.trace keeps {fixed}, whatever is in force where the trace runs. Trace once "
-            f"for each rule, or use torch.compile, which follows `use`",
-            torch.jit.TracerWarning,
-            stacklevel=2,
-        )
-
-
+# --- calls ----------------------------------------------------------------------------------------
 def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     """Return how a class is called: by its C entry, unless a transform or torch.jit traces it."""
     eager, transformed = entries(native)
@@ -272,6 +209,15 @@ def entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return eager, anywhere
 
 
+def entry(native: Any) -> Callable[..., Any]:
+    """Return the `apply` for calls under transforms, in forward mode that of a class with a jvp."""
+    derivative = native.emitted.derivative
+    if derivative.pushes and derivative.dual is not None and is_pushing():
+        native = derivative.dual().native
+    # The base class's `apply`: the class's own is the emitted dispatcher, which came here.
+    return super(native, native).apply
+
+
 def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[..., Tensor]:
     """Wrap an emitted bare rule so that it runs on DTensors too."""
     name = function.__name__
@@ -282,3 +228,63 @@ def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[
         return run_bare(function, elementwise, name, grad_out, args)
 
     return run
+
+
+# --- what is in force around a call ---------------------------------------------------------------
+def is_pushing() -> bool:
+    """Return whether forward mode is on, around a call or within it."""
+    if forward_ad._current_level >= 0:
+        return True
+    # Python does not know of the level that compiled code enters (torch 2.13).
+    interpreters = get_interpreter_stack() if transforms_active() else None
+    return any(each.key() == TransformType.Jvp for each in interpreters or ())
+
+
+def transform() -> frozenset[str] | None:
+    """Return the kinds of omissions that show under the transform around a call; None outside."""
+    if is_pushing():
+        return frozenset({FORWARD_MODE})
+    return frozenset() if transforms_active() else None
+
+
+def warning_of_trace(native: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a call under transforms so that it warns where torch.jit.trace fixes the rule."""
+    name = native.__doc__.partition(",")[0]
+
+    def run(tin: Tensor, *values: Any) -> Tensor:
+        if tracing_state() is not None:
+            warn_of_trace(f"{name} for the gradient")
+        return transformed(tin, *values)
+
+    return run
+
+
+def warn_of_trace(fixed: str) -> None:
+    """Warn that torch.jit.trace fixes what is in force; ONNX export has no gradients to warn of."""
+    if not torch.onnx.is_in_onnx_export():
+        warnings.warn(
+            f"torch.jit.trace keeps {fixed}, whatever is in force where the trace runs. Trace once "
+            f"for each rule, or use torch.compile, which follows `use`",
+            torch.jit.TracerWarning,
+            stacklevel=2,
+        )
+
+
+# --- the globals of emitted source ----------------------------------------------------------------
+NAMESPACE = {
+    "as_number": as_number,
+    "BATCHED": BATCHED,
+    "Function": Function,
+    "KINDS": KINDS,
+    "Like": Like,
+    "Tensor": torch.Tensor,
+    "count_modes": count_modes,
+    "entry": entry,
+    "forward_ad": forward_ad,
+    "is_included": is_included,
+    "enable_forward_mode": forward_ad._set_fwd_grad_enabled,
+    "is_grad_enabled": torch.is_grad_enabled,
+    "transforms_active": transforms_active,
+    # Level 0 is the only one (torch 2.13). Compiled code enters it without telling Python.
+    "unpack_dual": partial(forward_ad.unpack_dual, level=0),
+}

@@ -59,6 +59,16 @@ def vjp(
     return [y.detach() if isinstance(y, Tensor) else y for y in outputs], pullback
 
 
+def _track(x: Tensor, nested: bool) -> Tensor:
+    if not x.is_floating_point():
+        return x
+    # Detached only outside other differentiations: nested, gradients must reach the outer inputs.
+    if not nested:
+        return x.detach().requires_grad_(True)
+    view = x.view_as(x)  # with the tangent that it may have
+    return view if view.requires_grad else view.requires_grad_(True)
+
+
 def differentiate(
     outputs: list[Tensor], inputs: list[Tensor], cotangents: list[Any], keeps: bool, records: bool
 ) -> tuple[Tensor | None, ...]:
@@ -98,6 +108,12 @@ def _fits(output: Tensor, cotangent: Any) -> bool:
     return is_like and not output.is_nested and cotangent.shape == output.shape
 
 
+def _or_zeros(gradient: Tensor | None, x: Tensor) -> Tensor | None:
+    if gradient is not None or not x.is_floating_point():
+        return gradient
+    return torch.zeros_like(x)
+
+
 def _refuse_once_differentiable(outputs: Sequence[Tensor]) -> None:
     if any(node.name() == ONCE for node in list_nodes(outputs)):
         raise RuntimeError(
@@ -105,6 +121,7 @@ def _refuse_once_differentiable(outputs: Sequence[Tensor]) -> None:
         )
 
 
+# --- autograd's nodes -----------------------------------------------------------------------------
 def list_nodes(outputs: Sequence[Any], stops: Collection[Any] = ()) -> list[Any]:
     """Return the autograd nodes that lead to outputs, without `stops` and the nodes behind them."""
     seen = {y.grad_fn: None for y in outputs if isinstance(y, Tensor)}
@@ -125,15 +142,32 @@ def custom_nodes(outputs: Sequence[Any]) -> list[Any]:
 
 
 def as_leaf(x: Tensor) -> Tensor:
+    """Return a tensor apart from its graph; a gradient for it is asked for if it has floats."""
     return x.detach().requires_grad_(x.is_floating_point())
 
 
-def _or_zeros(gradient: Tensor | None, x: Tensor) -> Tensor | None:
-    if gradient is not None or not x.is_floating_point():
-        return gradient
-    return torch.zeros_like(x)
+def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | None:
+    """Return whether a call's graph is alive and not yet differentiated, as a function; or None."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        # A transform wraps its tensors anew, so their nodes tell nothing.
+        return is_still_there
+    nodes = [y.grad_fn for y in outputs if isinstance(y, Tensor) and y.grad_fn is not None]
+    # No gradient leads to the tensor.
+    if not tensor.requires_grad or not nodes:
+        return None
+    done: list[bool] = []
+    # Weak, or this function would keep alive the graph that it asks about.
+    node = weakref.ref(nodes[0])
+    for each in nodes:
+        each.register_prehook(lambda gradients: done.append(True))
+    return lambda: node() is not None and not done
 
 
+def is_still_there() -> bool:
+    return True
+
+
+# --- identities that refuse a derivative ----------------------------------------------------------
 def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
     """Return the identity as a function whose derivative raises an error."""
 
@@ -167,34 +201,3 @@ def refuse_gradient(message: str) -> Callable[[Any], Any]:
         return number
 
     return refuse
-
-
-def _track(x: Tensor, nested: bool) -> Tensor:
-    if not x.is_floating_point():
-        return x
-    # Detached only outside other differentiations: nested, gradients must reach the outer inputs.
-    if not nested:
-        return x.detach().requires_grad_(True)
-    view = x.view_as(x)  # with the tangent that it may have
-    return view if view.requires_grad else view.requires_grad_(True)
-
-
-def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | None:
-    """Return whether a call's graph is alive and not yet differentiated, as a function; or None."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        # A transform wraps its tensors anew, so their nodes tell nothing.
-        return is_still_there
-    nodes = [y.grad_fn for y in outputs if isinstance(y, Tensor) and y.grad_fn is not None]
-    # No gradient leads to the tensor.
-    if not tensor.requires_grad or not nodes:
-        return None
-    done: list[bool] = []
-    # Weak, or this function would keep alive the graph that it asks about.
-    node = weakref.ref(nodes[0])
-    for each in nodes:
-        each.register_prehook(lambda gradients: done.append(True))
-    return lambda: node() is not None and not done
-
-
-def is_still_there() -> bool:
-    return True
