@@ -4,6 +4,15 @@ Protocols reach the array functions of some libraries, but not `max(width, 1e-6)
 `jnp.where`. Those are replaced by value wherever a rule, or a helper that it calls, can refer to
 them: globals, closures, defaults, local imports, attributes of modules and of the user's objects.
 Libraries are not changed.
+
+    def rule(ctx, g, x):                    the copy has the same code, and other globals:
+        return g * scaled(jnp.exp(x))           scaled   a copy of the helper
+                                                jnp      a `_ModuleProxy`, whose `exp` records EXP
+                                                max, len stand-ins (`stand_ins.py`)
+
+For each value, `maker` decides on what stands for it, and makes it only where it is needed: a copy
+may refer to itself. The names say of what: `copy` of functions, `_class` and `_object` of the
+user's classes and their objects, proxies of modules and of classes that stay.
 """
 
 from __future__ import annotations
@@ -55,7 +64,7 @@ def substitute(function: Callable[..., Any], trace: Trace, root: str = "") -> Ca
     return _Substitution(trace, root or own_root(function)).replace(function)
 
 
-class _Module:
+class _ModuleProxy:
     """A stand-in for a module, whose attributes are replaced when they are read."""
 
     __slots__ = ("_module", "_name", "_substitution")
@@ -77,56 +86,67 @@ class _Module:
         setattr(self._module, name, value)
 
 
-class _Lookup:
+class _ClassProxy:
     """A proxy of a class that is not replaced, or of `super()`, with replaced functions."""
 
-    __slots__ = ("_held", "_replaced")
+    __slots__ = ("_original", "_replaced")
 
-    def __init__(self, held: Any, replaced: Callable[[Any], Any]) -> None:
-        object.__setattr__(self, "_held", held)
+    def __init__(self, original: Any, replaced: Callable[[Any], Any]) -> None:
+        object.__setattr__(self, "_original", original)
         object.__setattr__(self, "_replaced", replaced)
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__mro_entries__":  # read by a class statement with this base
             return object.__getattribute__(self, name)
         replaced = object.__getattribute__(self, "_replaced")
-        return replaced(getattr(_held(self), name))
+        return replaced(getattr(_original(self), name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(_held(self), name, value)
+        setattr(_original(self), name, value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _held(self)(*args, **kwargs)
+        return _original(self)(*args, **kwargs)
 
     def __instancecheck__(self, value: Any) -> bool:
-        return isinstance(value, _held(self))
+        return isinstance(value, _original(self))
 
     def __subclasscheck__(self, kind: type) -> bool:
-        return issubclass(kind, _held(self))
+        return issubclass(kind, _original(self))
 
     def __mro_entries__(self, bases: Any) -> tuple[Any, ...]:
-        return (_held(self),)
+        return (_original(self),)
 
 
-def _held(value: Any) -> Any:
-    # Not `value._held`: a lookup forwards every attribute to the object behind it.
-    return object.__getattribute__(value, "_held") if type(value) is _Lookup else value
+def _original(value: Any) -> Any:
+    # Not `value._original`: a proxy forwards every attribute to the object behind it.
+    return object.__getattribute__(value, "_original") if type(value) is _ClassProxy else value
 
 
 class _Substitution:
-    """Copies functions, each once; lives while one rule is prepared for a capture."""
+    """Copies functions, each once; lives while one rule is prepared for a capture.
+
+    Attributes:
+        root: the package whose functions are helpers.
+        index: the stand-ins of all libraries; found anew where the code imports a library.
+        copies: of functions, by the original.
+        objects: by `id`, each original (kept alive) and the object that stands for it.
+        classes: of the user's classes, the subclass that stands for each.
+        class_proxies: of classes that stay: one proxy each, so that `is` holds.
+        calls_library: whether a method of a class may call a library without a protocol.
+        names: mentioned by the functions so far, attributes included.
+    """
 
     def __init__(self, trace: Trace, root: str) -> None:
         self.trace = trace
         self.root = root
         self.index = find_index()
         self.refused_builtins = refused_builtins(trace)
-        self.done: dict[Any, Any] = {}
-        self.objects: dict[int, tuple[Any, Any]] = {}  # the original (kept alive) and its stand-in
+        self.copies: dict[Any, Any] = {}
+        self.objects: dict[int, tuple[Any, Any]] = {}
         self.classes: dict[type, type] = {}
-        self.lookups: dict[type, _Lookup] = {}  # by class: one proxy each, so that `is` holds
-        self.leading: dict[type, bool] = {}
-        self.names: set[str] = set()  # mentioned by the functions, attributes included
+        self.class_proxies: dict[type, _ClassProxy] = {}
+        self.calls_library: dict[type, bool] = {}
+        self.names: set[str] = set()
 
     def replace(self, function: Any) -> Any:
         """Return the copy of the rule itself; a known library function records its op."""
@@ -174,7 +194,9 @@ class _Substitution:
         may_be_kept = kind is not types.FunctionType and callable(value)
         if may_be_kept and any(keeps(value) for keeps in self.index.keepers):
             if isinstance(value, type) and self._is_users_class(value):  # always the same
-                return partial(self.lookups.setdefault, value, _Lookup(value, self.stand_in))
+                return partial(
+                    self.class_proxies.setdefault, value, _ClassProxy(value, self.stand_in)
+                )
             return None
         refused = self.index.refused.get(id(value))
         if refused is not None:
@@ -196,23 +218,26 @@ class _Substitution:
         if isinstance(value, partial):
             inner = self.maker(value.func)
             return None if inner is None else partial(self._partial, value, self.stand_in)
-        if callable(value):
-            wrapped = wrapped_function(value)  # the user's function in a library's object
-            if wrapped is not None and self.is_users(wrapped):
-                return partial(self._unwrapped, value, wrapped)
-            gradient = self._own_gradient(value)
-            if gradient is not None:
-                return partial(partial, call_by_own_gradient, gradient, value)
-            library = package_of(value)
-            if library in self.index.libraries:
-                return partial(self._call, library, value, name)
-            if isinstance(value, types.MethodType):
-                return partial(self.replace, value) if self.is_users(value.__func__) else None
-            if wrapped is not None:
-                return None
+        return self._callable_maker(value, name) if callable(value) else self._object_maker(value)
+
+    def _callable_maker(self, value: Any, name: str) -> Maker | None:
+        wrapped = wrapped_function(value)  # the user's function in a library's object
+        if wrapped is not None and self.is_users(wrapped):
+            return partial(self._unwrapped, value, wrapped)
+        gradient = self._own_gradient(value)
+        if gradient is not None:
+            return partial(partial, call_by_own_gradient, gradient, value)
+        library = package_of(value)
+        if library in self.index.libraries:
+            return partial(self._call, library, value, name)
+        if isinstance(value, types.MethodType):
+            return partial(self.replace, value) if self.is_users(value.__func__) else None
+        return self._object_maker(value) if wrapped is None else None
+
+    def _object_maker(self, value: Any) -> Maker | None:
         # An object is replaced if its class is.
         may_be = bool(self.index.libraries) and hasattr(value, "__dict__")
-        return partial(self._object, value) if may_be and self._class_maker(kind) else None
+        return partial(self._object, value) if may_be and self._class_maker(type(value)) else None
 
     def _call(self, library: str, function: Any, name: str) -> FunctionStandIn:
         plain_name = getattr(function, "__name__", type(function).__name__)
@@ -265,9 +290,9 @@ class _Substitution:
             return None
         is_users = root == self.root or not is_library_file(getattr(module, "__file__", None))
         if root in self.index.roots or is_users:
-            return partial(_Module, module, self, name)
+            return partial(_ModuleProxy, module, self, name)
         if root in self.index.dialects and self.index.names & self.names:
-            return partial(_Module, module, self, name)
+            return partial(_ModuleProxy, module, self, name)
         return None
 
     def _container_maker(self, container: Any) -> Maker | None:
@@ -285,12 +310,12 @@ class _Substitution:
     # --- the user's classes and objects -----------------------------------------------------------
     def _class_maker(self, kind: type) -> Maker | None:
         # A class of the user's is replaced if its methods may call a library without a protocol.
-        if kind not in self.leading:
+        if kind not in self.calls_library:
             methods = map(method_of, vars(kind).values()) if self._is_users_class(kind) else ()
-            self.leading[kind] = any(
-                self.is_users(m) and self._may_lead(m) for m in methods if m is not None
+            self.calls_library[kind] = any(
+                self.is_users(m) and self._may_call_library(m) for m in methods if m is not None
             )
-        return partial(self._class, kind) if self.leading[kind] else None
+        return partial(self._class, kind) if self.calls_library[kind] else None
 
     def _is_users_class(self, kind: type) -> bool:
         root = kind.__module__.partition(".")[0]
@@ -299,20 +324,20 @@ class _Substitution:
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
         return root == self.root or not is_library_file(file)
 
-    def _super(self, *arguments: Any) -> _Lookup:
+    def _super(self, *arguments: Any) -> _ClassProxy:
         # The builtin `super`, with replaced methods; without arguments it reads the caller's frame.
         if not arguments:
             frame = sys._getframe(1)
             variables = frame.f_locals
             arguments = variables["__class__"], variables[frame.f_code.co_varnames[0]]
-        return _Lookup(builtins.super(*map(_held, arguments)), self._own_function)
+        return _ClassProxy(builtins.super(*map(_original, arguments)), self._own_function)
 
     def _own_function(self, value: Any) -> Any:
         # Only the user's functions and methods; a library's class keeps its own.
         is_own = isinstance(value, types.MethodType) and self.is_users(value.__func__)
         return self.stand_in(value) if is_own or self.is_users(value) else value
 
-    def _may_lead(self, method: types.FunctionType) -> bool:
+    def _may_call_library(self, method: types.FunctionType) -> bool:
         # A function or module that a method mentions may be such a library's.
         return any(
             isinstance(value, types.FunctionType | types.ModuleType)
@@ -361,32 +386,12 @@ class _Substitution:
 
     # --- the user's functions ---------------------------------------------------------------------
     def copy(self, function: types.FunctionType) -> types.FunctionType:
-        if function in self.done:
-            return self.done[function]
+        """Return the copy of a function, whose names refer to stand-ins."""
+        if function in self.copies:
+            return self.copies[function]
         referred = mentioned(function)
-        witness, names = self.trace.source.witness, {name for name, _ in referred}
-        if any(name.endswith("random") for name in names):
-            import_module("numpy.random")  # NumPy does on first access: too late
-            self.index = find_index()
-            if witness is not None:
-                witness.outside.see_all((), ())
-        if witness is not None:
-            witness.see(function, names)
-        self.names |= names
-        codes = set(nested_codes(function.__code__))
-        self.trace.source.codes |= codes
-        self.trace.source.compares_identity |= any(map(compares_identity, codes))
-        self.trace.source.numbers.update([v for v in _referred(function) if isinstance(v, float)])
-        namespace = dict(function.__globals__)
-        own = namespace.get("__builtins__", builtins)
-        own = own if isinstance(own, dict) else vars(own)
-        namespace["__builtins__"] = {
-            **own,
-            **BUILTINS,
-            **self.refused_builtins,
-            "__import__": partial(self._imported, own["__import__"]),
-            "super": self._super,
-        }
+        self._note(function, {name for name, _ in referred})
+        namespace = self._namespace_of(function)
         makers = [  # `super()` looks for the class itself
             None if name == "__class__" else self.maker(value)
             for name, value in zip(
@@ -403,7 +408,7 @@ class _Substitution:
         )
         copy.__kwdefaults__ = function.__kwdefaults__
         copy.__qualname__ = function.__qualname__
-        self.done[function] = copy  # before the names that it refers to: it may refer to itself
+        self.copies[function] = copy  # before the names that it refers to: it may refer to itself
         for name, value in referred:
             make = self.maker(value)
             if make is not None:
@@ -415,9 +420,43 @@ class _Substitution:
             copy.__defaults__ = tuple(map(self.stand_in, function.__defaults__))
         if function.__kwdefaults__:
             copy.__kwdefaults__ = self._container(function.__kwdefaults__)
-        if witness is not None:
-            witness.see_namespace(namespace)
+        if self.trace.source.witness is not None:
+            self.trace.source.witness.see_namespace(namespace)
         return copy
+
+    def _note(self, function: types.FunctionType, names: set[str]) -> None:
+        """Note what a function that is copied tells the capture.
+
+        Args:
+            names: that it mentions.
+        """
+        source = self.trace.source
+        if any(name.endswith("random") for name in names):
+            import_module("numpy.random")  # NumPy does on first access: too late
+            self.index = find_index()
+            if source.witness is not None:
+                source.witness.outside.see_all((), ())
+        if source.witness is not None:
+            source.witness.see(function, names)
+        self.names |= names
+        codes = set(nested_codes(function.__code__))
+        source.codes |= codes
+        source.compares_identity |= any(map(compares_identity, codes))
+        source.numbers.update([v for v in _referred(function) if isinstance(v, float)])
+
+    def _namespace_of(self, function: types.FunctionType) -> dict[str, Any]:
+        """Return a function's globals with stand-ins for the builtins alone."""
+        namespace = dict(function.__globals__)
+        own = namespace.get("__builtins__", builtins)
+        own = own if isinstance(own, dict) else vars(own)
+        namespace["__builtins__"] = {
+            **own,
+            **BUILTINS,
+            **self.refused_builtins,
+            "__import__": partial(self._imported, own["__import__"]),
+            "super": self._super,
+        }
+        return namespace
 
     def _imported(self, own_import: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # The import statement of a rule: a module that it imports is replaced like a global one.
