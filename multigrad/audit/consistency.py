@@ -14,10 +14,10 @@ from .trial import (
     ForwardRun,
     NotApplicable,
     Trial,
-    exactly,
+    find_any_difference,
+    find_difference,
     scaled,
-    start,
-    worst,
+    start_run,
 )
 
 THREADS = 4
@@ -28,7 +28,7 @@ TURNS = 8  # of each thread
 
 
 def judge_linear(trial: Trial) -> str:
-    run, u = start(trial)
+    run, u = start_run(trial)
     v = trial.cotangents(run, seed=1)
     # Both factors are exact in every float dtype.
     pairs = zip(scaled(u, 1.75), scaled(v, -0.625), strict=True)
@@ -38,40 +38,40 @@ def judge_linear(trial: Trial) -> str:
         None if a is None or b is None else 1.75 * a - 0.625 * b
         for a, b in zip(one, other, strict=True)
     ]
-    return worst(both, wanted, trial.loose, 4 * trial.noise)  # of three gradients
+    return find_difference(both, wanted, trial.tolerance, 4 * trial.noise)  # of three gradients
 
 
 def judge_scale(trial: Trial) -> str:
     """Powers of two are exact, so that a gradient that is linear follows them to the bit."""
-    run, u = start(trial)
+    run, u = start_run(trial)
     return _follows(trial, run, u, 4.0)
 
 
 def judge_ones(trial: Trial) -> str:
     """A loss has the cotangent 1, for which kernels take shortcuts."""
-    run, u = start(trial)
+    run, u = start_run(trial)
     return _follows(trial, run, [np.ones_like(a) for a in u], 2.0)
 
 
 def _follows(trial: Trial, run: ForwardRun, cotangents: Arrays, factor: float) -> str:
     other = trial.run().gradients(scaled(cotangents, factor))
-    return worst(other, scaled(run.gradients(cotangents), factor), 1e-12)
+    return find_difference(other, scaled(run.gradients(cotangents), factor), 1e-12)
 
 
 def judge_zero(trial: Trial) -> str:
     """Compare where the gradient is finite only: at a pole, 0 times infinity is NaN."""
-    run, u = start(trial)
+    run, u = start_run(trial)
     usual = run.gradients(u)
     zeros = trial.run().gradients([np.zeros_like(a) for a in u])
     wanted = [
         None if g is None else np.where(np.isfinite(each), 0, g).astype(g.dtype)
         for g, each in zip(zeros, usual, strict=True)
     ]
-    return exactly(zeros, wanted)
+    return find_any_difference(zeros, wanted)
 
 
 def judge_each_output(trial: Trial) -> str:
-    run, u = start(trial)
+    run, u = start_run(trial)
     if len(u) < 2:
         raise NotApplicable("it has one output")
     whole = run.gradients(u)
@@ -82,7 +82,7 @@ def judge_each_output(trial: Trial) -> str:
     sums = [
         None if any(g is None for g in each) else sum(each) for each in zip(*parts, strict=True)
     ]
-    return worst(sums, whole, trial.loose, trial.noise)
+    return find_difference(sums, whole, trial.tolerance, trial.noise)
 
 
 # --- repeated, interleaved and concurrent calls ---------------------------------------------------
@@ -90,21 +90,21 @@ def judge_each_output(trial: Trial) -> str:
 
 def judge_twice(trial: Trial) -> str:
     """Compare two backwards of one forward."""
-    run, u = start(trial)
+    run, u = start_run(trial)
     first = run.gradients(u)
-    return exactly(run.gradients(u), first)
+    return find_any_difference(run.gradients(u), first)
 
 
 def judge_written(trial: Trial) -> str:
     arrays = trial.cast(trial.wide)
-    run, u = start(trial)
+    run, u = start_run(trial)
     before = [np.array(a) for a in run.arrays()]
     made = trial.tensors(u)
     run.pull(made)
     for kind, tensors, wanted in (
         ("input", run.inputs, arrays), ("cotangent", made, u), ("output", run.outputs, before),
     ):  # fmt: skip
-        said = exactly([run.read(x) for x in tensors], list(wanted))
+        said = find_any_difference([run.read(x) for x in tensors], list(wanted))
         if said:
             return f"it writes into its {said.replace('argument', kind)}"
     return ""
@@ -112,20 +112,20 @@ def judge_written(trial: Trial) -> str:
 
 def judge_repeatable(trial: Trial) -> str:
     """Compare the outputs and gradients of two forwards."""
-    run, u = start(trial)
+    run, u = start_run(trial)
     again = trial.run()
-    said = exactly(again.arrays(), run.arrays())
+    said = find_any_difference(again.arrays(), run.arrays())
     if said:
         return f"two calls differ: {said.replace('argument', 'output')}"
-    return exactly(again.gradients(u), run.gradients(u))
+    return find_any_difference(again.gradients(u), run.gradients(u))
 
 
 def judge_interleaved(trial: Trial) -> str:
     """Two calls are under way before either goes backward, as in a network that uses it twice."""
-    run, u = start(trial)
+    run, u = start_run(trial)
     alone = trial.run().gradients(u)
     trial.run(trial.changed(trial.cast(trial.wide), lambda a: a * 0.5))
-    return exactly(run.gradients(u), alone)
+    return find_any_difference(run.gradients(u), alone)
 
 
 def judge_threads(trial: Trial) -> str:
@@ -138,7 +138,7 @@ def judge_threads(trial: Trial) -> str:
     def work(k: int) -> str:
         with trial.quiet():
             for _ in range(TURNS):
-                said = exactly(trial.run(each[k]).gradients(u[k]), wanted[k])
+                said = find_any_difference(trial.run(each[k]).gradients(u[k]), wanted[k])
                 if said:
                     return said
         return ""

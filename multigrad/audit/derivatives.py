@@ -25,17 +25,17 @@ from ..graph.ops.numerics import as_numpy_dtype
 from ..look.check import differentiate, pick, slope_at
 from ..look.subject import as_float, brackets
 from .trial import (
-    LOOSE,
     SEED,
+    TOLERANCES,
     Arrays,
     NotApplicable,
     Trial,
     Weigh,
+    find_difference,
     largest_of,
     moved_along,
-    start,
-    weighed,
-    worst,
+    start_run,
+    weighed_output,
 )
 
 xp: Any = _xp
@@ -57,9 +57,9 @@ def judge_derivative(trial: Trial) -> str:
     if trial.digits == "float32":
         return _judge_derivative_in_float32(trial)
     require_float64(trial)
-    run, u = start(trial)
+    run, u = start_run(trial)
     arrays, gradients = trial.cast("float64"), run.gradients(u)
-    weigh = weighed(trial.stated, u)
+    weigh = weighed_output(trial.stated, u)
     if trial.meant is not None:
         shapes = [[y.shape for y in each.run(arrays).arrays()] for each in (trial, trial.stated)]
         if shapes[0] != shapes[1]:
@@ -109,7 +109,7 @@ def _compare_at_other_numbers(trial: Trial) -> SlopeAlongDirection:
     u = trial.cotangents(run, seed=1)
     gradients = run.gradients(u)
     ways = {n: np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
-    weigh = moved_along(weighed(trial.stated, u), arrays, ways)
+    weigh = moved_along(weighed_output(trial.stated, u), arrays, ways)
     slope, is_reliable = differentiate(weigh, 0.0)
     parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]
     size = sum(float(np.sum(np.abs(part))) for part in parts)
@@ -130,9 +130,11 @@ def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
         return ""
     pairs = [(gradients[n], by_autodiff[n]) for n in trial.floats]
     pairs = [(got, want) for got, want in pairs if got is not None and want is not None]
-    if any(worst([got], [want], 1e-5, 1e-7) for got, want in pairs):
+    if any(find_difference([got], [want], 1e-5, 1e-7) for got, want in pairs):
         return ""  # differences have told whose it is: the forward hides a part of itself
-    said = worst([got for got, _ in pairs], [want for _, want in pairs], FINE, trial.noise)
+    said = find_difference(
+        [got for got, _ in pairs], [want for _, want in pairs], FINE, trial.noise
+    )
     return f"{said} by autodiff of the forward" if said else ""
 
 
@@ -143,7 +145,7 @@ def judge_second(trial: Trial) -> str:
     backend = trial.backend
     if backend.autodiff.vjp is None:
         raise NotApplicable(f"{backend.name} has no autodiff of its own")
-    run, u = start(trial)
+    run, u = start_run(trial)
     arrays = trial.cast(trial.wide)
     weights = [np.cos(np.arange(a.size)).reshape(a.shape).astype(a.dtype) for a in arrays]
 
@@ -240,10 +242,10 @@ Moved = Callable[[float], float]
 
 
 def _judge_derivative_in_float32(trial: Trial) -> str:
-    run, u = start(trial)
+    run, u = start_run(trial)
     size = float(sum(np.sum(np.abs(c * y)) for c, y in zip(u, run.arrays(), strict=True)))
     compared, moves, has_stairs, said = 0, False, False, ""
-    for each in _directions(trial, weighed(trial.stated, u), run.gradients(u), size):
+    for each in _directions(trial, weighed_output(trial.stated, u), run.gradients(u), size):
         moves = moves or abs(each.slope) > each.doubt
         error = abs(each.gradient - each.slope)
         if not error > 4 * each.doubt and each.doubt > SHARE * each.size:
@@ -418,7 +420,7 @@ def differs_in(
     ]
     # Below the smallest number there is nothing.
     noise = trial.noise_in(dtype) + 4 * (largest_of(moved) + smallest_of(as_numpy_dtype(dtype)))
-    return worst(kept, fits, LOOSE[dtype], noise)
+    return find_difference(kept, fits, TOLERANCES[dtype], noise)
 
 
 def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:

@@ -19,18 +19,20 @@ from ..look.convert import brief
 from ..look.subject import as_float
 from .derivatives import differs_in, rounded
 from .trial import (
-    LOOSE,
+    TOLERANCES,
     Arrays,
     NotApplicable,
     Remark,
     Trial,
     compare_runs,
+    find_difference,
     largest_of,
-    start,
-    worst,
+    start_run,
 )
 
-LOOSEST = 1e-5  # between two formulas of one derivative, of which one may be an approximation
+LEAST_TOLERANCE = (
+    1e-5  # between two formulas of one derivative, of which one may be an approximation
+)
 
 
 def _mode(trial: Trial, name: str) -> Any:
@@ -45,7 +47,7 @@ def _mode(trial: Trial, name: str) -> Any:
 def judge_forward(trial: Trial) -> str:
     """The product of cotangent and output tangent is the product of gradient and input tangent."""
     push = _mode(trial, "jvp")
-    run, u = start(trial)
+    run, u = start_run(trial)
     gradients, given = run.gradients(u), trial.cast(trial.wide)
     if not all(np.isfinite(gradients[n]).all() for n in trial.floats if gradients[n] is not None):
         raise NotApplicable("it has no finite gradient at the inputs")
@@ -85,7 +87,7 @@ def _off(trial: Trial, u: Arrays, found: Arrays, gradients: Arrays, tangents: li
     left, size = _product(u, found)
     right, other = _product(gradients, tangents)
     steps = sum(float(np.sum(np.abs(t.astype(np.float64)))) for t in tangents if t is not None)
-    allowed = max(trial.loose, LOOSEST) * (size + other) + trial.noise * steps
+    allowed = max(trial.tolerance, LEAST_TOLERANCE) * (size + other) + trial.noise * steps
     if abs(left - right) <= allowed:
         return ""
     return f"the product with a cotangent is {left:.9g} by forward mode, {right:.9g}"
@@ -103,7 +105,7 @@ def _product(first: Sequence[Any], second: Sequence[Any]) -> tuple[float, float]
 def judge_checkpoint(trial: Trial) -> str:
     """The forward runs a second time within the backward."""
     ways = _mode(trial, "checkpoints")
-    run, u = start(trial)
+    run, u = start_run(trial)
     wanted, given = run.gradients(u), trial.cast(trial.wide)
     for name, vjp in ways.items():
         other = trial.run_on(trial.tensors(given), vjp)
@@ -117,7 +119,7 @@ def judge_autocast(trial: Trial) -> str:
     vjp = _mode(trial, "autocast")
     if trial.dtype not in ("float32", "float64"):
         raise NotApplicable("autocast begins with float32")
-    start(trial)
+    start_run(trial)
     given = trial.cast("float32")
     with trial.quiet("float32"):
         try:
@@ -143,14 +145,16 @@ def judge_autocast(trial: Trial) -> str:
     # The output may move as far as one rounding of the inputs moves it.
     wanted, beside = (trial.run(a).arrays() for a in (exact, rounded("bfloat16", trial, exact)))
     moved = largest_of([np.abs(a - b) for a, b in zip(wanted, beside, strict=True)])
-    said = worst(outputs, wanted, LOOSE["bfloat16"], 4 * moved + trial.noise_in("bfloat16"))
+    said = find_difference(
+        outputs, wanted, TOLERANCES["bfloat16"], 4 * moved + trial.noise_in("bfloat16")
+    )
     return f"the output differs: {said.replace('argument', 'output')}" if said else ""
 
 
 # --- what is kept ---------------------------------------------------------------------------------
 def _kept(trial: Trial, factor: float = 1.0) -> list[Kept]:
     ask = _mode(trial, "kept")
-    start(trial)
+    start_run(trial)
 
     def cotangents(outputs: Sequence[Any]) -> list[Any]:
         drawn = np.random.default_rng((6, int(8 * factor)))
@@ -235,7 +239,9 @@ def judge_batched(trial: Trial) -> str:
     wanted = [
         None if alone[0][n] is None else np.stack([each[n] for each in alone]) for n in trial.floats
     ]
-    return worst([singles[0].read(g) for g in pulled], wanted, trial.loose, trial.noise)
+    return find_difference(
+        [singles[0].read(g) for g in pulled], wanted, trial.tolerance, trial.noise
+    )
 
 
 def _replaced(arrays: list[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
@@ -248,7 +254,7 @@ def judge_compiled(trial: Trial) -> str:
     backend = trial.backend
     if backend.compiler.jit is None or backend.autodiff.vjp is None:
         raise NotApplicable(f"{backend.name} has no compiler")
-    run, u = start(trial)
+    run, u = start_run(trial)
     wanted = run.gradients(u)
     made = trial.tensors(u)
 
@@ -258,4 +264,6 @@ def judge_compiled(trial: Trial) -> str:
 
     compiled = backend.compiler.jit(both, {})(*trial.tensors(trial.cast(trial.wide)))
     gradients = [run.read(each) for each in compiled]
-    return worst(gradients, [g for g in wanted if g is not None], trial.loose, trial.noise)
+    return find_difference(
+        gradients, [g for g in wanted if g is not None], trial.tolerance, trial.noise
+    )

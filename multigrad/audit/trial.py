@@ -1,8 +1,13 @@
 """Trials: a custom gradient on its own framework with its inputs, which the laws run and compare.
 
 Nothing is captured: arrays go in and come out, and between them the author's code runs under the
-framework's own autodiff. A judge of a law returns "" or a remark if the law is kept, else what it
-saw. It raises `NotApplicable` if the law does not apply; any error of the code itself is a refusal.
+framework's own autodiff. A law's judge is a function of a Trial; most begin
+
+    run, u = start_run(trial)        a `ForwardRun` on the inputs, and cotangents for its outputs
+    gradients = run.gradients(u)     arrays, None where an argument has no gradient
+
+and compare these with other runs. A judge returns what it saw, "" or a `Remark` if the law is kept.
+It raises `NotApplicable` if the law does not apply; any error of the code itself is a refusal.
 """
 
 from __future__ import annotations
@@ -41,7 +46,18 @@ Tensor = Any
 Arrays = list[Any]  # None where there is none
 SEED = 20
 # By how much two computations of one number may differ, relative to it.
-LOOSE = {"float64": 1e-9, "float32": 2e-4, "float16": 4e-2, "bfloat16": 2e-1}
+TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "float16": 4e-2, "bfloat16": 2e-1}
+
+
+class NotApplicable(Exception):
+    """A law says nothing about a case, for the reason that is its message."""
+
+
+class Remark(str):
+    """A remark on a law that is kept: false, as an empty string is."""
+
+    def __bool__(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +111,7 @@ class Trial:
 
     @cached_property
     def given(self) -> Arrays:
+        """The tensors of the call as arrays, in their own dtypes."""
         return self.arguments.arrays
 
     @cached_property
@@ -104,10 +121,12 @@ class Trial:
 
     @cached_property
     def floats(self) -> list[int]:
+        """The positions of those that are of floats, which have gradients."""
         return [n for n, array in enumerate(self.given) if is_float_array(array)]
 
     @cached_property
     def dtype(self) -> str:
+        """The dtype of the call: that of the first of them."""
         names = [dtype_name(self.given[n].dtype) for n in self.floats]
         return names[0] if names else "float32"
 
@@ -129,7 +148,7 @@ class Trial:
         # Outputs' dtypes tell most; steps that float64 sees and an output does not tell the rest.
         run = self.run()
         names = [dtype_name(y.dtype) for y in run.outputs]
-        coarsest = max(names, key=LOOSE.__getitem__, default=self.wide)
+        coarsest = max(names, key=TOLERANCES.__getitem__, default=self.wide)
         return "float32" if coarsest == "float64" and self._is_narrow_inside() else coarsest
 
     def _is_narrow_inside(self) -> bool:
@@ -140,19 +159,20 @@ class Trial:
             and np.array_equal(a, b)
             and 2 * np.count_nonzero(a != c) > np.count_nonzero(a)
             for n in self.floats
-            for a, b, c in zip(here, *(self._beside(n, step) for step in steps), strict=True)
+            for a, b, c in zip(here, *(self._outputs_moved(n, step) for step in steps), strict=True)
         )
 
-    def _beside(self, n: int, step: float) -> Arrays:
+    def _outputs_moved(self, n: int, step: float) -> Arrays:
+        """Return the outputs after a relative step of each element of argument n."""
         arrays = list(self.cast("float64"))
         wave = 1 + step * np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape)
         arrays[n] = arrays[n] * wave
         return self.run(arrays).arrays()
 
     @property
-    def loose(self) -> float:
+    def tolerance(self) -> float:
         """The relative difference that two gradients in the widest dtype may have."""
-        return LOOSE[self.digits]
+        return TOLERANCES[self.digits]
 
     @cached_property
     def noise(self) -> float:
@@ -170,7 +190,7 @@ class Trial:
         """Whether two calls give the same result; True if it does not run."""
         with self.quiet():
             try:
-                first, second = (self._both() for _ in range(2))
+                first, second = (self._outputs_and_gradients() for _ in range(2))
             except Exception:
                 return True  # the law `repeatable` reports the error
         return all(
@@ -178,7 +198,7 @@ class Trial:
             for a, b in zip(first, second, strict=True)
         )
 
-    def _both(self) -> Arrays:
+    def _outputs_and_gradients(self) -> Arrays:
         run = self.run()
         return [*run.arrays(), *run.gradients(self.cotangents(run))]
 
@@ -293,28 +313,12 @@ def _forward_of(function: Function[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-# --- helpers of the judges ------------------------------------------------------------------------
-
-
-Weigh = Callable[[Arrays], float]
-
-
-class NotApplicable(Exception):
-    """A law says nothing about a case, for the reason that is its message."""
-
-
-class Remark(str):
-    """A remark on a law that is kept: false, as an empty string is."""
-
-    def __bool__(self) -> bool:
-        return False
-
-
-def worst(found: Arrays, wanted: Arrays, loose: float, noise: float = 0.0) -> str:
+# --- what judges compare --------------------------------------------------------------------------
+def find_difference(found: Arrays, wanted: Arrays, tolerance: float, noise: float = 0.0) -> str:
     """Return where two lists of gradients differ most, "" if they agree.
 
     Args:
-        loose: the allowed difference, relative to the largest element of a gradient.
+        tolerance: the allowed difference, relative to the largest element of a gradient.
         noise: an absolute difference allowed in addition, where large terms cancel.
     """
     for n, (got, want) in enumerate(zip(found, wanted, strict=True)):
@@ -329,7 +333,7 @@ def worst(found: Arrays, wanted: Arrays, loose: float, noise: float = 0.0) -> st
             continue
         a, b = got.astype(np.float64), want.astype(np.float64)
         finite = np.abs(b[np.isfinite(b)])
-        allowed = loose * (finite.max(initial=0.0) + np.finfo(np.float64).tiny) + noise
+        allowed = tolerance * (finite.max(initial=0.0) + np.finfo(np.float64).tiny) + noise
         # Infinities of one sign are equal, NaN counts as equal to NaN.
         same = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= allowed)
         if not same.all():
@@ -344,21 +348,21 @@ def compare_runs(
     trial: Trial, other: ForwardRun, run: ForwardRun, u: Arrays, wanted: Arrays
 ) -> str:
     """Return where a run's outputs differ from another's, or its gradients from those wanted."""
-    said = outputs_differ(trial, other.arrays(), run.arrays())
-    return said or worst(other.gradients(u), wanted, trial.loose, trial.noise)
+    said = find_output_difference(trial, other.arrays(), run.arrays())
+    return said or find_difference(other.gradients(u), wanted, trial.tolerance, trial.noise)
 
 
-def outputs_differ(trial: Trial, found: Arrays, wanted: Arrays) -> str:
-    said = worst(found, wanted, trial.loose, trial.noise)
+def find_output_difference(trial: Trial, found: Arrays, wanted: Arrays) -> str:
+    said = find_difference(found, wanted, trial.tolerance, trial.noise)
     return f"the output differs: {said.replace('argument', 'output')}" if said else ""
 
 
-def exactly(found: Arrays, wanted: Arrays) -> str:
+def find_any_difference(found: Arrays, wanted: Arrays) -> str:
     """Return where gradients differ, "" if all bits agree but for the sign of zero."""
-    return worst(found, wanted, 0.0)
+    return find_difference(found, wanted, 0.0)
 
 
-def differ(a: Any, b: Any) -> Any:
+def where_different(a: Any, b: Any) -> Any:
     """Return where two arrays differ; NaN equals NaN."""
     return ~((a == b) | (np.isnan(a) & np.isnan(b)))
 
@@ -374,7 +378,7 @@ def with_element(arrays: Arrays, n: int, place: int, number: float) -> Arrays:
     return copies
 
 
-def start(trial: Trial) -> tuple[ForwardRun, Arrays]:
+def start_run(trial: Trial) -> tuple[ForwardRun, Arrays]:
     """Return a forward in the widest dtype, and cotangents for it."""
     run = trial.run()
     if not run.outputs:
@@ -383,14 +387,15 @@ def start(trial: Trial) -> tuple[ForwardRun, Arrays]:
 
 
 # --- functions of a step, for differences ---------------------------------------------------------
+Weigh = Callable[[Arrays], float]
 
 
-def total(trial: Trial, arrays: Arrays) -> float:
+def total_output(trial: Trial, arrays: Arrays) -> float:
     """Return the sum of all outputs."""
     return float(sum(np.sum(y) for y in trial.run(arrays).arrays()))
 
 
-def weighed(trial: Trial, cotangents: Arrays) -> Weigh:
+def weighed_output(trial: Trial, cotangents: Arrays) -> Weigh:
     """Return a function of the tensors: the sum of the outputs, weighted by cotangents."""
 
     def weigh(given: Arrays) -> float:

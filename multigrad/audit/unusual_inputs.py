@@ -21,14 +21,14 @@ from .trial import (
     NotApplicable,
     Trial,
     compare_runs,
-    differ,
+    find_difference,
+    find_output_difference,
     moved_along,
-    outputs_differ,
-    start,
-    total,
-    weighed,
+    start_run,
+    total_output,
+    weighed_output,
+    where_different,
     with_element,
-    worst,
 )
 
 xp: Any = _xp
@@ -52,16 +52,18 @@ def _strided(trial: Trial, x: Any) -> Any:
 
 
 def judge_strided_cotangent(trial: Trial) -> str:
-    run, u = start(trial)
+    run, u = start_run(trial)
     wanted = run.gradients(u)
     other = trial.run()
     made = [_strided(trial, x) for x in trial.tensors(u)]
-    return worst([run.read(g) for g in other.pull(made)], wanted, trial.loose, trial.noise)
+    return find_difference(
+        [run.read(g) for g in other.pull(made)], wanted, trial.tolerance, trial.noise
+    )
 
 
 def judge_broadcast_cotangent(trial: Trial) -> str:
     """`y.sum().backward()` passes one number of stride 0."""
-    run, u = start(trial)
+    run, u = start_run(trial)
     if trial.backend.tensors.is_contiguous is None:
         raise NotApplicable(f"{trial.backend.name}'s tensors have no strides")
     number = [np.full_like(a, 0.75) for a in u]
@@ -69,11 +71,13 @@ def judge_broadcast_cotangent(trial: Trial) -> str:
     other = trial.run()
     one = trial.tensors([np.full((1,) * a.ndim, 0.75, a.dtype) for a in u])
     made = [xp.broadcast_to(x, a.shape) for x, a in zip(one, u, strict=True)]
-    return worst([run.read(g) for g in other.pull(made)], wanted, trial.loose, trial.noise)
+    return find_difference(
+        [run.read(g) for g in other.pull(made)], wanted, trial.tolerance, trial.noise
+    )
 
 
 def judge_strided_input(trial: Trial) -> str:
-    run, u = start(trial)
+    run, u = start_run(trial)
     made = trial.changed(trial.tensors(trial.cast(trial.wide)), partial(_strided, trial))
     return compare_runs(trial, trial.run_on(made), run, u, run.gradients(u))
 
@@ -102,7 +106,7 @@ def judge_edges(trial: Trial) -> str:
         for number in (own, *EDGES):
 
             def weigh(step: float, n: int = n, number: float = number) -> float:
-                return total(trial, with_element(inputs, n, 0, number + step))
+                return total_output(trial, with_element(inputs, n, 0, number + step))
 
             sides = [_slope_to(weigh, side) for side in (-1.0, 1.0)]
             low, high = min(sides), max(sides)
@@ -184,7 +188,7 @@ def _differs_far(trial: Trial, number: float) -> str:
         if got is None:
             continue
         way = number * np.cos(np.arange(got.size, dtype=got.dtype)).reshape(got.shape)
-        moved = moved_along(weighed(trial.stated, u), arrays, {n: way})
+        moved = moved_along(weighed_output(trial.stated, u), arrays, {n: way})
         slope, is_settled = differentiate(moved, 0.0)
         if not is_settled or not abs(slope) < 1e37:
             continue
@@ -219,7 +223,7 @@ def _is_derivative(trial: Trial) -> bool:
 
 def judge_zeros(trial: Trial) -> str:
     """Compare the gradients at 0 and -0, which are one number."""
-    run, _ = start(trial)
+    run, _ = start_run(trial)
     given = trial.cast(trial.wide)
     gradients = []
     for zero in (0.0, -0.0):
@@ -227,7 +231,7 @@ def judge_zeros(trial: Trial) -> str:
         gradients.append(run.gradients([np.ones_like(a) for a in run.arrays()]))
     if not all(np.isfinite(g).all() for each in gradients for g in each if g is not None):
         raise NotApplicable("it has no derivative at 0")
-    said = worst(gradients[1], gradients[0], trial.loose, trial.noise)
+    said = find_difference(gradients[1], gradients[0], trial.tolerance, trial.noise)
     if said and _has_kink(trial, [np.zeros_like(a) for a in given]):
         raise NotApplicable("it has no derivative at 0")
     return f"at -0 and 0: {said}" if said else ""
@@ -235,7 +239,7 @@ def judge_zeros(trial: Trial) -> str:
 
 def _has_kink(trial: Trial, arrays: Arrays) -> bool:
     return trial.digits == "float64" and not all(
-        slope_at(partial(total, trial), arrays, n, place)[1]
+        slope_at(partial(total_output, trial), arrays, n, place)[1]
         for n in trial.floats
         for place in pick(arrays[n].shape, MOST_PLACES)[:MOST_STEPS]
     )
@@ -250,7 +254,7 @@ def judge_not_finite(trial: Trial) -> str:
     """An infinite or NaN element may change only the gradients of elements that share an output
     with it; gradients are taken of the unaffected outputs.
     """
-    _, u = start(trial)
+    _, u = start_run(trial)
     given, n = trial.cast(trial.wide), trial.floats[0]
     if not given[n].size:
         raise NotApplicable("it has no element")
@@ -290,7 +294,9 @@ def _find_leak(
         if got is None or want is None:
             continue
         # The changed element itself may have any gradient.
-        places = [p for p in np.flatnonzero(differ(got, want)).tolist() if (k, p) != (n, 0)]
+        places = [
+            p for p in np.flatnonzero(where_different(got, want)).tolist() if (k, p) != (n, 0)
+        ]
         for place in places[:MOST_SUSPECTS]:
             if not any(_affects(trial, base, changed, k, place) for base in bases):
                 where = brackets(np.unravel_index(place, want.shape))
@@ -300,7 +306,7 @@ def _find_leak(
 
 def _changed(trial: Trial, given: Arrays, outputs: Arrays) -> list[Any]:
     before = trial.run(given).arrays()
-    changed = [differ(a, b) for a, b in zip(outputs, before, strict=True)]
+    changed = [where_different(a, b) for a, b in zip(outputs, before, strict=True)]
     # A step shows no change: then the first row counts as changed.
     return changed if any(map(np.any, changed)) else [_first_row(each) for each in changed]
 
@@ -317,7 +323,10 @@ def _affects(trial: Trial, given: Arrays, changed: Arrays, n: int, place: int) -
     # NaN spreads through most functions; the steps are for those that drop it.
     for number in (np.nan, value + 1.0, value - 1.0, 2.0 * value):
         after = trial.run(with_element(given, n, place, number)).arrays()
-        if any((differ(a, b) & c).any() for a, b, c in zip(after, before, changed, strict=True)):
+        if any(
+            (where_different(a, b) & c).any()
+            for a, b, c in zip(after, before, changed, strict=True)
+        ):
             return True
     return False
 
@@ -374,7 +383,7 @@ def judge_no_axes(trial: Trial) -> str:
     shapes = [y.shape for y in other.arrays()]
     if any(shapes):
         raise NotApplicable("its outputs have axes all the same")
-    said = outputs_differ(trial, [y.reshape(1) for y in other.arrays()], run.arrays())
+    said = find_output_difference(trial, [y.reshape(1) for y in other.arrays()], run.arrays())
     if said:
         return said
     gradients = other.gradients([a.reshape(()) for a in u])
@@ -382,7 +391,7 @@ def judge_no_axes(trial: Trial) -> str:
         if got is not None and got.shape != bare[n].shape:
             return f"argument {n} without axes has a gradient of shape {got.shape}"
     wide = [g if g is None else g.reshape(arrays[n].shape) for n, g in enumerate(gradients)]
-    return worst(wide, run.gradients(u), trial.loose, trial.noise)
+    return find_difference(wide, run.gradients(u), trial.tolerance, trial.noise)
 
 
 def _of_inputs(trial: Trial, change: Callable[[Any], Any], are_all: bool = False) -> dict[int, Any]:
