@@ -1,12 +1,12 @@
-"""A rule as data, for `get_config`: names, numbers and graphs, so that loading a file never runs
-code.
+"""Rules and Functions as data, for `get_config`: names, numbers and graphs, so that loading a file
+never runs code. A Function is its document; a rule is one of
 
-"triangular"                                                    a rule of multigrad's own
-{"name": "triangular", "params": {"width": 2.0}}                the same with bound params
-{"compose": ["clip_norm", {"name": "noise", "params": {"sigma": 0.01}}]}
-{"name": "my_rule", "graph": {"format": "multigrad", ...}}      a rule of the user's: loads where it
-is unknown
-{"rule": "clip_norm", "over": [[]]}                             any of these, over shards
+    "triangular"                                                of multigrad's own
+    {"name": "triangular", "params": {"width": 2.0}}            the same with bound params
+    {"compose": ["clip_norm", {"name": "noise", "params": {"sigma": 0.01}}]}
+    {"name": "my_rule", "graph": {"format": "multigrad", ...}}  of the user's: it loads where the
+                                                                name is unknown
+    {"rule": "clip_norm", "over": [[]]}                         any of these, over shards
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from ..backend.discovery import entry_points, load_backend
 from ..backend.values import concrete_number
 from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, RuleTypeError
 from ..functions.documents.rules import decode_shards
+from ..functions.function import Function
+from ..lowering.forwards import Forward
 from ..rules import schedule as schedules
+from ..rules.model.activation_function import ForwardOfCode
 from ..rules.model.rule import Rule
 from ..rules.registry import compose, get, resolve, rules
 from ..rules.saving import from_dict
@@ -29,17 +32,18 @@ RuleData = Any  # None, a name, or one of the forms above
 OWN = "multigrad.rules.library."
 
 
-def describe_rule(rule: Any, settled: Mapping[str, Any] | None = None) -> RuleData:
+# --- writing rules --------------------------------------------------------------------------------
+def describe_rule(rule: Any, fixed: Mapping[str, Any] | None = None) -> RuleData:
     """Return a layer's rule as data.
 
     Args:
-        settled: the layer's params that are part of the rule's code: they are part of its graph.
+        fixed: the layer's params that are part of the rule's code: they are part of its graph.
     """
     if rule is None:
         return None
     given, rule = rule, resolve(rule)
     if rule.shards is not None:
-        whole = describe_rule(rule._over_shards(None), settled)
+        whole = describe_rule(rule._over_shards(None), fixed)
         return {"rule": whole, "over": rule.shards.to_data()}
     name = given if isinstance(given, str) else find_name(rule)
     bound = dict(rule.bound)
@@ -50,7 +54,7 @@ def describe_rule(rule: Any, settled: Mapping[str, Any] | None = None) -> RuleDa
     if not is_own(rule):
         try:
             known = rule if name is None else rule.copy(name=name)
-            data["graph"] = known.with_params(**(settled or {})).to_dict()
+            data["graph"] = known.with_params(**(fixed or {})).to_dict()
         except MultigradError as error:
             if name is None and rule.function is not None:
                 raise RuleError(explain_nameless(rule, error)) from error
@@ -114,6 +118,7 @@ def _as_json(name: str, value: Any) -> Any:
     return number
 
 
+# --- reading rules --------------------------------------------------------------------------------
 def read_both(rule: RuleData, params: Any) -> tuple[str | Rule | None, dict[str, Any]]:
     """Return a layer's rule and params, without those that the rule's graph has fixed."""
     found, given = None if rule is None else _read_rule(rule), read_params(params)
@@ -231,3 +236,36 @@ def _from_json(value: Any) -> Any:
         return schedules.from_dict(value)
     # static params may be tuples, but never lists
     return tuple(_from_json(item) for item in value) if isinstance(value, list) else value
+
+
+# --- Functions ------------------------------------------------------------------------------------
+def describe_function(owner: str, function: Function) -> dict[str, Any]:
+    """Return the Function of a layer or operation as data: its captured graphs."""
+    try:
+        return function.to_dict()
+    except MultigradError as error:
+        raise type(error)(f"{owner} cannot be saved: {error}") from error
+
+
+def read_function(owner: str, data: Any) -> Function:
+    """Return the Function from the data of `describe_function`."""
+    try:
+        function = from_dict(data)
+    except FormatError as error:
+        raise FormatError(f"{owner}: {error}") from error
+    if not isinstance(function, Function):
+        raise FormatError(
+            f"{owner}: it needs a function, and this document is a {type(function).__name__}"
+        )
+    return function
+
+
+def describe_forward(owner: str, forward: Forward) -> Any:
+    """Return a layer's forward as data: a name, or the Function of the user's code."""
+    if isinstance(forward, ForwardOfCode):
+        try:
+            function = forward.saved()
+        except MultigradError as error:
+            raise type(error)(f"{owner} cannot be saved: {error}") from error
+        return describe_function(owner, function)
+    return forward.name

@@ -1,10 +1,16 @@
-"""Functions in Keras models: the layer `multigrad.keras.CustomGradient`, the operation that a call
-on symbolic tensors becomes, and the form of both in a config, which loads without their source.
+"""Functions in Keras models: the layer `multigrad.keras.CustomGradient`, and the operation that a
+call on symbolic tensors becomes.
 
 The layer passes the native tensors of Keras's backend to the Function, or to a bridge. It adds what
 Keras needs: shapes of symbolic calls, masks, a config in which the Function is data, a state for
 random draws where the framework has no generator, and compiled steps that follow when the Function
-or the backend is assigned.
+or the backend is assigned (`base.py`).
+
+What both need first is in the first section: symbolic outputs for symbolic tensors.
+
+    infer_outputs      by Keras's trace of the call, if it can run on Keras's backend
+    probe_outputs      by a run on zeros, if another framework alone can run it
+    imitate_outputs    zeros of these shapes, within a trace of jax whose lengths are symbolic
 """
 
 from __future__ import annotations
@@ -23,8 +29,6 @@ from keras.src.backend import compute_output_spec, get_keras_mask, set_keras_mas
 from ..backend.contract import Backend
 from ..backend.guest import Kind, kind_of
 from ..errors import (
-    FormatError,
-    MultigradError,
     RuleError,
     RuleTypeError,
     TraceError,
@@ -39,52 +43,52 @@ from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
-from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking
 from ..rules.bridging import call_function, infer_kinds
-from ..rules.model.activation_function import ForwardOfCode
-from ..rules.saving import from_dict
 from .base import HoldingLayer, list_leaves
 from .compiled_steps import BACKEND, opaque, refuse_xla
+from .config import describe_function, read_function
 
 # --- the outputs of a Function for symbolic tensors -----------------------------------------------
-# Keras traces a Function as it does its own operations. One that only another framework can run is
-# tried there on zeros.
 Tensor = Any
-Nest = Callable[[Iterable[Any]], Any]
 
 
-def on_tensors(
-    run: Callable[..., Any], leaves: Sequence[Any], tree: Any, places: Sequence[int]
-) -> tuple[Callable[..., list[Tensor]], Nest]:
-    """Return a call as a function of its tensors that returns tensors, and what nests these, or
-    others in their place, as the call does its outputs.
+class CallOnTensors:
+    """A call as a function of its tensors alone, which returns tensors alone.
+
+    `run_tensors` notes how the call nests its outputs; after it, `nest` puts other tensors in their
+    place.
 
     Args:
-        leaves, tree: the arguments, the tensors among them at `places`.
+        run: what is called.
+        leaves, tree: its arguments, the tensors among them at `places`.
     """
-    seen: list[Any] = []
 
-    def run_tensors(*tensors: Tensor) -> list[Tensor]:
-        args, kwargs = optree.tree_unflatten(tree, replace_at(leaves, places, tensors))
-        seen[:] = optree.tree_flatten(run(*args, **kwargs), none_is_leaf=True)
-        return [leaf for leaf in seen[0] if owner_of(leaf) is not None]
+    def __init__(
+        self, run: Callable[..., Any], leaves: Sequence[Any], tree: Any, places: Sequence[int]
+    ) -> None:
+        self.run, self.leaves, self.tree, self.places = run, leaves, tree, places
+        self.outputs: tuple[Sequence[Any], Any] = (), None  # the leaves, and how they are nested
 
-    def nest(tensors: Iterable[Any]) -> Any:
-        rest, (flat, nesting) = iter(tensors), seen
-        outputs = [leaf if owner_of(leaf) is None else next(rest) for leaf in flat]
+    def run_tensors(self, *tensors: Tensor) -> list[Tensor]:
+        leaves = replace_at(self.leaves, self.places, tensors)
+        args, kwargs = optree.tree_unflatten(self.tree, leaves)
+        self.outputs = optree.tree_flatten(self.run(*args, **kwargs), none_is_leaf=True)
+        return [leaf for leaf in self.outputs[0] if owner_of(leaf) is not None]
+
+    def nest(self, tensors: Iterable[Any]) -> Any:
+        rest, (leaves, nesting) = iter(tensors), self.outputs
+        outputs = [leaf if owner_of(leaf) is None else next(rest) for leaf in leaves]
         return optree.tree_unflatten(nesting, outputs)
-
-    return run_tensors, nest
 
 
 def infer_outputs(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return symbolic outputs by Keras's trace of a call; numbers and words stay."""
     leaves, tree = flatten(args, kwargs)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, keras.KerasTensor)]
-    run_tensors, nest = on_tensors(run, leaves, tree, places)
-    outputs: Any = compute_output_spec(run_tensors, *[leaves[i] for i in places])
-    return nest(outputs)
+    call = CallOnTensors(run, leaves, tree, places)
+    outputs: Any = compute_output_spec(call.run_tensors, *[leaves[i] for i in places])
+    return call.nest(outputs)
 
 
 def run_captured(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -111,13 +115,13 @@ def probe_outputs(
     def run(*args: Any, **kwargs: Any) -> Any:
         return call_function(function, args, kwargs, guest)
 
-    run_tensors, nest = on_tensors(run, known, tree, places)
+    call = CallOnTensors(run, known, tree, places)
 
     def attempt(shapes: Sequence[Sequence[int]]) -> list[Kind]:
-        return list(map(kind_of, run_tensors(*map(np.zeros, shapes, dtypes))))
+        return list(map(kind_of, call.run_tensors(*map(np.zeros, shapes, dtypes))))
 
     kinds = infer_kinds([tuple(leaves[i].shape) for i in places], attempt)
-    return nest(keras.KerasTensor(shape, dtype=dtype) for shape, dtype in kinds)
+    return call.nest(keras.KerasTensor(shape, dtype=dtype) for shape, dtype in kinds)
 
 
 def imitate_outputs(
@@ -128,13 +132,13 @@ def imitate_outputs(
     leaves = [unwrap(leaf) for leaf in leaves]
     shapes = [tuple(leaf.shape) for leaf in leaves if owner_of(leaf) is not None]
     # every open length of the outputs gets the first symbolic one
-    named = next(n for shape in shapes for n in shape if not isinstance(n, int))
-    args, kwargs = optree.tree_unflatten(tree, [_forget_names(leaf) for leaf in leaves])
+    symbolic_length = next(n for shape in shapes for n in shape if not isinstance(n, int))
+    args, kwargs = optree.tree_unflatten(tree, [_with_open_lengths(leaf) for leaf in leaves])
 
     def make(y: Any) -> Any:
         if not isinstance(y, keras.KerasTensor):
             return y
-        return keras.ops.zeros([named if n is None else n for n in y.shape], y.dtype)
+        return keras.ops.zeros([symbolic_length if n is None else n for n in y.shape], y.dtype)
 
     return optree.tree_map(make, probe_outputs(function, args, kwargs, guest), none_is_leaf=True)
 
@@ -146,13 +150,15 @@ def knows_lengths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return all(n is None or isinstance(n, int) for shape in shapes for n in shape)
 
 
-def _forget_names(leaf: Any) -> Any:
+def _with_open_lengths(leaf: Any) -> Any:
+    """Return a tensor as a symbolic one of Keras, in which symbolic lengths are None."""
     if owner_of(leaf) is None:
         return leaf
     shape = [n if isinstance(n, int) else None for n in leaf.shape]
     return keras.KerasTensor(shape, dtype=dtype_name(leaf.dtype))
 
 
+# --- the operation --------------------------------------------------------------------------------
 @keras.saving.register_keras_serializable(package="multigrad")
 class FunctionOperation(keras.Operation):
     """A Function as an operation of a Keras model.
@@ -172,8 +178,8 @@ class FunctionOperation(keras.Operation):
     def __init__(self, function: Function, name: str | None = None) -> None:
         super().__init__(name=name)
         self.function = function
-        keyed = function.is_keyed or BACKEND != "jax"
-        self._run = function if keyed else function._drawing(self._refuse_draw)
+        can_draw = function.is_keyed or BACKEND != "jax"
+        self._run = function if can_draw else function._drawing(self._refuse_draw)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(*args, **kwargs)
@@ -208,39 +214,6 @@ class FunctionOperation(keras.Operation):
         """
         name = config.get("name")
         return cls(read_function(f"operation {name!r}", config.get("function")), name=name)
-
-
-# --- as data --------------------------------------------------------------------------------------
-def describe_function(owner: str, function: Function) -> dict[str, Any]:
-    """Return the Function of a layer or operation as data: its captured graphs."""
-    try:
-        return function.to_dict()
-    except MultigradError as error:
-        raise type(error)(f"{owner} cannot be saved: {error}") from error
-
-
-def read_function(owner: str, data: Any) -> Function:
-    """Return the Function from the data of `describe_function`."""
-    try:
-        function = from_dict(data)
-    except FormatError as error:
-        raise FormatError(f"{owner}: {error}") from error
-    if not isinstance(function, Function):
-        raise FormatError(
-            f"{owner}: it needs a function, and this document is a {type(function).__name__}"
-        )
-    return function
-
-
-def describe_forward(owner: str, forward: Forward) -> Any:
-    """Return a layer's forward as data: a name, or the Function of the user's code."""
-    if isinstance(forward, ForwardOfCode):
-        try:
-            function = forward.saved()
-        except MultigradError as error:
-            raise type(error)(f"{owner} cannot be saved: {error}") from error
-        return describe_function(owner, function)
-    return forward.name
 
 
 def call_symbolic(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -310,6 +283,7 @@ class CustomGradient(HoldingLayer):
                 self._set_held(function, self.backend)
 
     def _set_held(self, held: Function, backend: str | None) -> None:
+        """Hold a Function; `_drawing` is the same, with keys of the layer's generator on jax."""
         super()._set_held(held, backend)
         self._drawing = held
         if self.seed_generator is not None and not held.is_keyed:
@@ -403,6 +377,7 @@ class CustomGradient(HoldingLayer):
         return {"function": read_function(layer, config.get("function"))}
 
 
+# --- what Keras reads of a call -------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class CallSignature:
     """A Function's signature in the form that Keras reads of a layer's `call`.

@@ -44,8 +44,8 @@ from .compiled_steps import (
     refuse_xla,
     run_inference,
 )
-from .config import describe_params, describe_rule, read_both
-from .custom_gradient import describe_forward, infer_outputs, read_function
+from .config import describe_forward, describe_params, describe_rule, read_both, read_function
+from .custom_gradient import infer_outputs
 from .layer_params import LayerParams, common_defaults, unchanged_on_failure
 from .params import COUNT_IN_FILE_SUFFIX
 

@@ -29,7 +29,7 @@ from ..rules.estimators.starts import (
     read_quantization,
 )
 from .compiled_steps import in_symbolic_scope, keeping_weights
-from .custom_gradient import describe_function, read_function
+from .config import describe_function, read_function
 
 if TYPE_CHECKING:
     from typing_extensions import Self
