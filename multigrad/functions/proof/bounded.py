@@ -127,7 +127,7 @@ def _beside_tensors(number: float, node: Node, dtype: Any) -> Any:
 
 
 # By op: (what makes a function of a region, values, **attributes) -> all that the loop carries.
-LOOPS = {ops.WHILE_LOOP: turn_by, ops.SCAN: scan_by}
+LOOPS: dict[ops.Op, Callable[..., tuple[Any, ...]]] = {ops.WHILE_LOOP: turn_by, ops.SCAN: scan_by}
 
 
 def _function_of(region: Region, dtype: Any, change: Change) -> Callable[..., tuple[Any, ...]]:

@@ -144,12 +144,12 @@ def find_parting(
 
 
 class Step(NamedTuple):
-    """One assignment: the line, the variable, and how often the line had run by then."""
+    """One assignment: the line, the variable, and how often its line has run by then."""
 
     file: str
     line: int
     variable: str
-    count: int
+    visit: int
 
 
 RETURNED = "return"  # the variable of what a function returns

@@ -79,7 +79,7 @@ def _prove_on_samples(attempt: Attempt) -> str:
         if called is None:
             return leave_open(attempt.subject, describe(error))
         return _prove_on_call(attempt, called, is_call=False)
-    reasons = []
+    reasons: list[str] = []
     for sample, outcome in zip(tried, outcomes, strict=True):
         if outcome.original is None:  # not every original takes every number
             continue
