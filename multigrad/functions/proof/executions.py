@@ -148,8 +148,6 @@ def _run_side(
 
 
 # --- on traces ------------------------------------------------------------------------------------
-
-
 def _run_traced(
     captured: FunctionUnderProof, backend: Backend, sample: Sample, side: partial[Outputs]
 ) -> dict[str, Any] | None:
@@ -229,8 +227,6 @@ def _trace(
 
 
 # --- on values ------------------------------------------------------------------------------------
-
-
 def _run_eagerly(
     captured: FunctionUnderProof, backend: Backend, sample: Sample, side: Side
 ) -> dict[str, Any]:
@@ -296,8 +292,6 @@ def _are_written(
 
 
 # --- second derivatives ---------------------------------------------------------------------------
-
-
 def _second_derivatives(
     captured: FunctionUnderProof,
     backend: Backend,
@@ -361,8 +355,6 @@ def _weights(like: Array) -> Array:
 
 
 # --- the lowered graphs ---------------------------------------------------------------------------
-
-
 def _lowered(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
     graphs, lowered = captured.graphs, _attached(captured, backend)
     tensors, numbers = captured.tensors, [leaves[i] for i in captured.layout.indices("number")]
@@ -412,8 +404,6 @@ def _by_autodiff(
 
 
 # --- the original ---------------------------------------------------------------------------------
-
-
 def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
     recipe, layout, apply = captured.recipe, captured.layout, captured.apply
     run_own = within_call(recipe.run, leaves)

@@ -147,8 +147,6 @@ def _dtypes(captured: FunctionUnderProof, slots: Sequence[InputSlot]) -> dict[st
 
 
 # --- inputs ---------------------------------------------------------------------------------------
-
-
 def _slots(captured: FunctionUnderProof) -> tuple[InputSlot, ...] | None:
     # Tensors are small if their shapes are free; None if fixed ones are too large.
     facts = captured.variant.facts

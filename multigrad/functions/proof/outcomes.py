@@ -170,8 +170,6 @@ def _without_gradients(shown: Mapping[str, str]) -> dict[str, str]:
 
 
 # --- differences that are no fault ----------------------------------------------------------------
-
-
 def _depends_on_choices(case: Case) -> bool:
     # Libraries choose the signs of vectors and the order of equal elements, even differently in two
     # of their functions.
@@ -252,8 +250,6 @@ def _agree_beside(case: Case) -> bool:
 
 
 # --- whose fault it is, and in which line ---------------------------------------------------------
-
-
 def _blame(case: Case, difference: Disagreement) -> str:
     attempt = case.attempt
     if _varies(case):

@@ -101,8 +101,6 @@ def _prove_on_call(attempt: Attempt, called: Sample, is_call: bool) -> str:
 
 
 # --- the samples ----------------------------------------------------------------------------------
-
-
 def _samples(attempt: Attempt) -> list[Sample]:
     first = attempt.add_cotangents(samples.draw(attempt.slots, attempt.numbers))
     tried = [first] if attempt.may_act else [first, *_more_samples(attempt)]

@@ -163,8 +163,6 @@ def _numbers(captured: RuleUnderProof) -> dict[str, float]:
 
 
 # --- both sides -----------------------------------------------------------------------------------
-
-
 def _runner(
     captured: RuleUnderProof, dialects: Mapping[int, str], functions: Sequence[Any]
 ) -> Callable[[Sequence[Sample]], list[Outcome]]:
