@@ -1,10 +1,18 @@
-"""Coercion of operands before an op: bools are cast, numbers stay weak, one dtype remains; and
-float ops on integers, and arithmetic on bools. Every coercion is a node of its own, so that no
-framework's promotion rules leak in.
+"""Coercion of operands before an op, by nodes of their own: no framework's promotion leaks in.
 
-Constant arrays (`torch.tensor([...])`, closure values) are copied when the rule is captured: one
-that changes later does not change the rule. As numbers, they are weak: their floats and integers
-take the dtype of the tensor that they meet; bools stay bools.
+What an op takes is told by its row (`Op.coerce`):
+
+| kind | example | its operands |
+|---|---|---|
+| "float" | `mask * x`, `x * 2.5` | bools and integers are cast to the float dtype of the others |
+| "where" | `where(mask, x, 0.0)` | a condition; then the same |
+| "bool" | `a & b` | bools; in a library's code, numbers that are not 0 are true |
+| "int" | `a << 1` | integers of one dtype |
+| "indices" | `take(x, i)` | `i` is cast to int64, the others are as they are |
+| "raw" | `reshape(x, -1)` | as they are |
+
+Numbers stay weak: they take the dtype of the tensor that they meet. Small integers are computed in
+int32. Where a library's own code is captured, a `Promotion` says in which dtype it computes.
 """
 
 from __future__ import annotations
@@ -40,13 +48,401 @@ from ..graph.ir.types import (
 from ..graph.passes.simplify import constant
 
 Tensor = Any
-
-# --- constants -----------------------------------------------------------------------------------
-
-
 Trace = Any  # of trace.py, which imports this module
+Apply = Callable[..., Any]  # of trace.py
+Mark = Any  # what a library needs to know about an operand
+
+# A dtype that holds an unsigned one's numbers.
+HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}
 
 
+class NeedsConcrete(Exception):
+    """Python needs something concrete; the capture is repeated with these facts fixed.
+
+    `noted`: whether a symbol was asked, which the user's code may hide by catching the error; False
+    if we ask between captures.
+    """
+
+    def __init__(self, *facts: str, noted: bool = True) -> None:
+        super().__init__(*facts)
+        self.facts = facts
+        if noted:
+            note(self)
+
+
+# --- by the kind of the op ------------------------------------------------------------------------
+def coerce(
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Promotion | None = None
+) -> list[Node]:
+    """Return the operands as the op takes them.
+
+    Args:
+        facts: of the capture, in which the input's dtype may be known.
+        library: the promotion of the library whose call is recorded, if it is known.
+
+    Raises:
+        TypeError: the op does not take operands of their kind.
+        NeedsConcrete: whether a cast is due depends on the input's dtype.
+    """
+    eighths = [node.type for node in nodes if node.type.dtype in FLOAT8]
+    if eighths and op.coerce not in ("raw", "indices"):
+        raise TypeError(f"no op computes in {eighths[0].dtype}: cast to a float dtype first")
+    if op.coerce == "raw":
+        if op is ops.FULL_LIKE and nodes[1].type.shape != SCALAR_SHAPE:
+            raise TypeError(f"it fills with one number, not {nodes[1].type}")
+        return nodes
+    if op.coerce == "indices":
+        at = op.operands.index("indices")
+        return [*nodes[:at], _indices(nodes[at]), *nodes[at + 1 :]]
+    if op.coerce == "bool":
+        return _bools(nodes, library)
+    if op.coerce == "int":
+        return _integers(op, nodes, library)
+    if op.coerce == "where":
+        return _condition_and_values(op, nodes, facts, library)
+    return _unify(op, nodes, facts, keep_bools=op in (ops.EQ, ops.NE), library=library)
+
+
+def _indices(node: Node) -> Node:
+    is_array = _is_integer_array(node)
+    if node.type.kind != "tensor" or not (is_array or node.type.dtype in WHOLE):
+        raise TypeError(f"it needs integers as indices, not {node.type}: cast to int64 first")
+    return node if node.type.dtype == INT64 else cast_node(node, INT64)
+
+
+def _bools(nodes: list[Node], library: Promotion | None) -> list[Node]:
+    if library is not None:  # in every library a number other than 0 is true
+        return [node if node.type.dtype == BOOL else is_true(node) for node in nodes]
+    for node in nodes:
+        if node.type.dtype != "bool":
+            raise TypeError(f"it needs bools, not {node.type}")
+    return nodes
+
+
+def is_true(node: Node) -> Node:
+    # Where a tensor is not 0; a constant number is decided now.
+    if node.op is ops.CONST:
+        return constant(bool(node.attr("value")))
+    zero = make_node(ops.CONST, (), {"value": 0}, INT_SCALAR)
+    wide = cast_node(node, INT32) if node.type.dtype in SMALL else node
+    return make_node(ops.NE, (wide, zero), {}, Type("tensor", BOOL, node.type.shape))
+
+
+def _integers(op: Op, nodes: list[Node], library: Promotion | None) -> list[Node]:
+    dtype = None if library is None else library.cast_dtype(op)
+    dtype = dtype or _wide_integers(nodes) or INT32
+    for node in nodes:
+        if node.type.dtype not in (*WHOLE, "int") and not _is_integer_array(node):
+            raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
+    return in_dtype(nodes, dtype)
+
+
+def _condition_and_values(
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Promotion | None
+) -> list[Node]:
+    condition, *values = nodes
+    if condition.type.dtype != "bool":
+        raise TypeError(f"the condition must be bool, not {condition.type}")
+    if all(v.type.kind == "scalar" for v in values) and condition.type.kind == "tensor":
+        # where(mask, 1.0, 0.0): a tensor of the input's dtype; of bools if both values are.
+        dtype = BOOL if all(v.type.dtype == BOOL for v in values) else T
+        dtype = dtype if library is None else library.dtype_of_numbers() or dtype
+        filled = make_node(
+            ops.FULL_LIKE,
+            (condition, values[0]),
+            {"dtype": dtype},
+            Type("tensor", dtype, condition.type.shape),
+        )
+        values = [filled, values[1]]
+    return [condition, *_unify(op, values, facts, keep_bools=True, library=library)]
+
+
+# --- to one dtype ---------------------------------------------------------------------------------
+def _unify(
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool, library: Promotion | None
+) -> list[Node]:
+    # Bool and integer tensors are cast to the float dtype of the others.
+    if keep_bools and all(n.type.dtype == "bool" for n in nodes):
+        return nodes
+    if library is not None and (dtype := library.cast_dtype(op)):
+        return in_dtype([library.wrap(node, op) for node in nodes], dtype)
+    tensors = [n for n in nodes if n.type.kind == "tensor"]
+    if all(n.type.dtype == T and n.op is not ops.ARRAY for n in tensors):
+        return nodes  # as most operands are
+    types = [n.type for n in tensors if n.op is not ops.ARRAY]
+    floats = list(dict.fromkeys([type_.dtype for type_ in types if is_float(type_)]))
+    # Several float dtypes: the widest, for which the input's must be known.
+    if len(floats) > 1:
+        if "dtype" not in facts and T in floats:
+            raise NeedsConcrete("dtype")
+        names = [facts["dtype"] if d == T else d for d in floats]
+        widest = _wider(names)
+        target = floats[names.index(widest)] if widest in names else widest
+    else:
+        target = floats[0] if floats else T
+    if not floats and op.integer and (own := _wide_integers(nodes)):
+        target = own if op.integer is True else op.integer
+    return in_dtype(nodes, target)
+
+
+def _wider(names: list[str]) -> str:
+    # The dtype that holds the others; float16 with bfloat16 gives float32.
+    order = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
+    widest = max(names, key=order.__getitem__)
+    return "float32" if {"float16", "bfloat16"} <= set(names) and order[widest] == 0 else widest
+
+
+def are_floats(nodes: list[Node]) -> bool:
+    """Return whether there are tensors, all of the input's dtype, as most are."""
+    found = False
+    for node in nodes:
+        if node.type.kind == "tensor":
+            found = True
+            if node.type.dtype != T or node.op is ops.ARRAY:
+                return False
+    return found
+
+
+def in_dtype(nodes: list[Node], dtype: str) -> list[Node]:
+    """Return tensors' nodes in a dtype; numbers stay weak."""
+    for i, node in enumerate(nodes):
+        if node.type.dtype != dtype and node.type.kind == "tensor":
+            nodes = [*nodes[:i], cast_node(node, dtype), *nodes[i + 1 :]]
+    return nodes
+
+
+def cast_node(node: Node, dtype: str) -> Node:
+    """Return the node cast to a dtype; `T` is the input's. A constant is made in that dtype."""
+    if node.op is ops.ARRAY and dtype != BOOL:
+        return array_node(node.operands[0], node.attr("value"), dtype)
+    return make_node(ops.CAST, (node,), {"dtype": dtype}, Type("tensor", dtype, node.type.shape))
+
+
+# --- integers -------------------------------------------------------------------------------------
+def _is_integer_array(node: Node) -> bool:
+    return node.op is ops.ARRAY and "int" in node.attr("value").dtype
+
+
+def _wide_integers(nodes: list[Node]) -> str | None:
+    kind = _integer_dtype(nodes)
+    return INT32 if kind in SMALL else kind
+
+
+def _integer_dtype(nodes: list[Node]) -> str | None:
+    # The integer dtype of tensors among integers and bools; None if there are others.
+    kinds = {n.attr("value").dtype if n.op is ops.ARRAY else n.type.dtype for n in nodes}
+    if any("float" in kind for kind in kinds):
+        return None
+    tensors = {n.type.dtype for n in nodes if n.type.dtype in WHOLE}
+    if not tensors or not tensors.issubset(SMALL):
+        return promote(tensors)
+    # Constants are weak, but an overflow with them only matters in small dtypes.
+    arrays = {n.attr("value").dtype for n in nodes if n.op is ops.ARRAY and n.type.dtype == T}
+    return promote([*tensors, *(str(HOLDING.get(kind, kind)) for kind in arrays - {BOOL})])
+
+
+# Ops whose low bits depend only on the low bits of the operands: they may overflow.
+MODULAR = (
+    ops.ADD,
+    ops.SUB,
+    ops.MUL,
+    ops.NEG,
+    ops.WHERE,
+    ops.BITWISE_AND,
+    ops.BITWISE_OR,
+    ops.BITWISE_XOR,
+    ops.BITWISE_INVERT,
+    ops.BITWISE_LEFT_SHIFT,
+    ops.BITWISE_RIGHT_SHIFT,
+)
+
+
+def small_result(op: Op, nodes: list[Node]) -> str | None:
+    """Return the small integer dtype of an op's operands, computed in int32; None if there is none.
+
+    Raises:
+        TypeError: a number among them does not fit, so libraries differ.
+    """
+    if not (op.integer or op.coerce == "int"):
+        if op is ops.POW and _integer_dtype(nodes) in SMALL:
+            raise TypeError(
+                f"it computes in floats, not {_integer_dtype(nodes)}: cast to int32 first"
+            )
+        return None
+    small = _integer_dtype(nodes)
+    if small not in SMALL:
+        return None
+    check_numbers(op, nodes, small)
+    return small
+
+
+def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
+    """Check that numbers among integers of a small dtype fit into it."""
+    for node in nodes if op not in MODULAR else ():
+        if node.type.kind == "scalar" and node.type.dtype == "int":
+            number = node.attr("value") if node.op is ops.CONST else None
+            if number is None or not _fits(number, small):
+                given = "a length" if number is None else number
+                raise TypeError(f"{given} beside {small}: cast to int32 first")
+
+
+def _fits(number: int, dtype: str) -> bool:
+    bits = int(dtype.removeprefix("u").removeprefix("int"))
+    low = 0 if dtype.startswith("u") else -(2 ** (bits - 1))
+    return low <= number < low + 2**bits
+
+
+# --- float ops on integers, and arithmetic on bools -----------------------------------------------
+def itself(apply: Apply, x: Tensor) -> Tensor:
+    return x
+
+
+def larger(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    return apply(ops.MAXIMUM, a, b)
+
+
+def smaller(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    return apply(ops.MINIMUM, a, b)
+
+
+def remainder_of_first(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    # The sign of the dividend; not by absolute values, since the least integer has none.
+    rest = apply(ops.REMAINDER, a, b)
+    is_other = apply(ops.NE, apply(ops.LT, rest, 0), apply(ops.LT, a, 0))
+    return apply(ops.WHERE, apply(ops.AND, apply(ops.NE, rest, 0), is_other), rest - b, rest)
+
+
+ON_INTEGERS: Mapping[Op, Callable[..., Any]] = {
+    **dict.fromkeys((ops.FLOOR, ops.CEIL, ops.ROUND, ops.TRUNC), itself),
+    ops.FMAX: larger,
+    ops.FMIN: smaller,
+    ops.FMOD: remainder_of_first,
+}
+
+
+def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
+    """Return the op to record for these operands, and whether its result becomes bools.
+
+    If all are bools, arithmetic stays among them, or is an error. With a number, and in sums, bools
+    are 0 and 1.
+
+    Raises:
+        TypeError: libraries refuse the op on bools.
+    """
+    if {node.type.dtype for node in operands} != {BOOL}:
+        return op, False
+    if all(node.type.kind == "scalar" for node in operands):
+        return op, False
+    if isinstance(op.on_bools, Refused):
+        raise TypeError(f"its operands are bools. {op.on_bools.advice}")
+    return (op.on_bools if isinstance(op.on_bools, Op) else op), op.on_bools == "numbers"
+
+
+def chosen_floats(trace: Trace, nodes: list[Node], operands: Sequence[Any]) -> list[Node] | None:
+    """Return the operands of a choice among floats of one dtype by a mask; None for others."""
+    floats = nodes[0].type.dtype == BOOL and trace.types.floats_of(operands[1:])
+    return [nodes[0], *in_dtype(nodes[1:], floats)] if floats else None
+
+
+def in_integers(trace: Trace, library: Promotion, node: Node) -> Any:
+    """Return an operand in the integers in which a library computes; a number unchanged."""
+    if node.op is ops.CONST:
+        return +node.attr("value")  # True is 1
+    dtype = library.integer_dtype()
+    is_other = node.type.kind == "tensor" and node.type.dtype != dtype
+    return trace.value(cast_node(node, dtype) if is_other else node)
+
+
+# --- a library's promotion ------------------------------------------------------------------------
+def is_exact(trace: Trace) -> bool:
+    """Return whether the dtypes recorded now are the library's own."""
+    return trace.types is not None and trace.types.is_active()
+
+
+class Promotion:
+    """The promotion of one op's operands in a library, as `capture/types` knows it.
+
+    Attributes:
+        floats: the dtype of all operands, if they are floats of one; else "", and then `marks` are
+            what the library needs to know about each.
+    """
+
+    __slots__ = ("floats", "marks", "types")
+
+    def __init__(self, types: Any, operands: Sequence[Any], floats: str) -> None:
+        self.types = types
+        self.floats = floats
+        self.marks: Sequence[Mark] = () if self.floats else list(map(types.mark, operands))
+
+    def small_result(self, op: Op, nodes: list[Node]) -> str | None:
+        """Return the small integer dtype of the result, computed in int32; None if it has none."""
+        dtype = self.target_dtype(op) if op.integer or op.coerce == "int" else None
+        if dtype is None or dtype not in SMALL:
+            return None
+        check_numbers(op, nodes, dtype)
+        return dtype
+
+    def wrap(self, node: Node, op: Op) -> Node:
+        """Return an operand wrapped to the small dtype in which the library computes, if any."""
+        dtype = self.target_dtype(op)
+        is_other = node.type.kind == "tensor" and node.type.dtype not in (BOOL, dtype)
+        return cast_node(node, dtype) if dtype in SMALL and is_other else node
+
+    def cast_dtype(self, op: Op) -> str | None:
+        """Return the dtype that tensors are cast to; None if it is not known.
+
+        Raises:
+            TypeError: graphs do not compute in it.
+        """
+        dtype = self.target_dtype(op)
+        if dtype and dtype not in (T, *DTYPES):
+            raise TypeError(f"it computes in {dtype}: cast to int64 first")
+        return INT32 if dtype in SMALL else dtype
+
+    def integer_dtype(self) -> str:
+        """Return the integer dtype in which the library computes, "" if it computes in others."""
+        if self.floats:
+            return ""
+        expected = self.types.expected
+        common = self.types.common(self.marks)
+        if common == BOOL and expected in WHOLE:
+            return str(expected)
+        return common if common in WHOLE else ""
+
+    def computes_in_integers(self) -> bool:
+        """Return whether the library computes in integers and returns them."""
+        return bool(self.integer_dtype()) and self.types.expected not in (T, *FLOATS)
+
+    def dtype_of_numbers(self) -> str:
+        """Return the dtype of a tensor that is made from numbers."""
+        return str(self.types.expected)
+
+    def target_dtype(self, op: Op) -> str | None:
+        """Return the dtype in which the library computes; None if it is not known."""
+        if self.floats:
+            return self.floats
+        marks = self.marks[1:] if op.coerce == "where" else self.marks
+        if not any(mark.is_tensor for mark in marks):
+            # The dtype of a comparison of numbers tells nothing about the operands.
+            holds = self.types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
+            return (self.types.expected or None) if holds else None
+        common = self.types.common(marks)
+        if not common or common in (T, *FLOATS):
+            return common or None
+        expected = self.types.expected
+        if op.coerce in ("where", "int") or op.integer is True:
+            if common == BOOL and op.coerce != "where":
+                return expected if expected in WHOLE else INT32
+            return common
+        if op.integer:  # computed wide, whatever dtype the result has
+            return str(op.integer)
+        return self.types.float_of(marks) or None
+
+
+# --- constants ------------------------------------------------------------------------------------
+# Constant arrays (`torch.tensor([...])`, closure values) are copied when the rule is captured: one
+# that changes later does not change the rule. Their floats and integers are weak, as numbers are;
+# bools stay bools.
 def lift_array(trace: Trace, operand: Any) -> Node:
     """Return the node of a constant array or tensor; without axes, of its number.
 
@@ -122,370 +518,3 @@ def _numbers_only(items: Any) -> bool:
         else isinstance(item, bool | int | float | np.generic)
         for item in items
     )
-
-
-HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}  # a dtype that holds the others
-
-
-class NeedsConcrete(Exception):
-    """Python needs something concrete; the capture is repeated with these facts fixed.
-
-    `noted`: whether a symbol was asked, which the user's code may hide by catching the error; False
-    if we ask between captures.
-    """
-
-    def __init__(self, *facts: str, noted: bool = True) -> None:
-        super().__init__(*facts)
-        self.facts = facts
-        if noted:
-            note(self)
-
-
-def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Any = None) -> list[Node]:
-    """Return the operands as the op takes them.
-
-    Args:
-        library: the promotion of the library whose call is recorded, if it is known.
-
-    Raises:
-        TypeError: the op does not take operands of their kind.
-        NeedsConcrete: whether a cast is due depends on the input's dtype.
-    """
-    eighths = [node.type for node in nodes if node.type.dtype in FLOAT8]
-    if eighths and op.coerce not in ("raw", "indices"):
-        raise TypeError(f"no op computes in {eighths[0].dtype}: cast to a float dtype first")
-    if op.coerce == "raw":
-        if op is ops.FULL_LIKE and nodes[1].type.shape != SCALAR_SHAPE:
-            raise TypeError(f"it fills with one number, not {nodes[1].type}")
-        return nodes
-    if op.coerce == "indices":
-        at = op.operands.index("indices")
-        return [*nodes[:at], _places(nodes[at]), *nodes[at + 1 :]]
-    if op.coerce == "bool":
-        if library is not None:  # in every library a number other than 0 is true
-            return [node if node.type.dtype == BOOL else is_true(node) for node in nodes]
-        for node in nodes:
-            if node.type.dtype != "bool":
-                raise TypeError(f"it needs bools, not {node.type}")
-        return nodes
-    if op.coerce == "int":
-        target = None if library is None else library.wide(op)
-        target = target or _integers(nodes) or INT32
-        for node in nodes:
-            if node.type.dtype not in (*WHOLE, "int") and not _is_integer_array(node):
-                raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
-        return in_dtype(nodes, target)
-    if op.coerce == "where":
-        condition, *values = nodes
-        if condition.type.dtype != "bool":
-            raise TypeError(f"the condition must be bool, not {condition.type}")
-        if all(v.type.kind == "scalar" for v in values) and condition.type.kind == "tensor":
-            # where(mask, 1.0, 0.0): a tensor of the input's dtype; of bools if both values are.
-            dtype = BOOL if all(v.type.dtype == BOOL for v in values) else T
-            dtype = dtype if library is None else library.filled() or dtype
-            filled = make_node(
-                ops.FULL_LIKE,
-                (condition, values[0]),
-                {"dtype": dtype},
-                Type("tensor", dtype, condition.type.shape),
-            )
-            values = [filled, values[1]]
-        return [condition, *_unify(op, values, facts, keep_bools=True, library=library)]
-    return _unify(op, nodes, facts, keep_bools=op in (ops.EQ, ops.NE), library=library)
-
-
-def is_true(node: Node) -> Node:
-    # Where a tensor is not 0; a constant number is decided now.
-    if node.op is ops.CONST:
-        return constant(bool(node.attr("value")))
-    zero = make_node(ops.CONST, (), {"value": 0}, INT_SCALAR)
-    wide = cast_node(node, INT32) if node.type.dtype in SMALL else node
-    return make_node(ops.NE, (wide, zero), {}, Type("tensor", BOOL, node.type.shape))
-
-
-def _places(node: Node) -> Node:
-    is_array = _is_integer_array(node)
-    if node.type.kind != "tensor" or not (is_array or node.type.dtype in WHOLE):
-        raise TypeError(f"it needs integers as indices, not {node.type}: cast to int64 first")
-    return node if node.type.dtype == INT64 else cast_node(node, INT64)
-
-
-def _unify(
-    op: Op, nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool, library: Any
-) -> list[Node]:
-    # Bool and integer tensors are cast to the float dtype of the others.
-    if keep_bools and all(n.type.dtype == "bool" for n in nodes):
-        return nodes
-    if library is not None and (dtype := library.wide(op)):
-        return in_dtype([library.wrapped(node, op) for node in nodes], dtype)
-    tensors = [n for n in nodes if n.type.kind == "tensor"]
-    if all(n.type.dtype == T and n.op is not ops.ARRAY for n in tensors):
-        return nodes  # as most operands are
-    types = [n.type for n in tensors if n.op is not ops.ARRAY]
-    floats = list(dict.fromkeys([type_.dtype for type_ in types if is_float(type_)]))
-    # Several float dtypes: the widest, for which the input's must be known.
-    if len(floats) > 1:
-        if "dtype" not in facts and T in floats:
-            raise NeedsConcrete("dtype")
-        names = [facts["dtype"] if d == T else d for d in floats]
-        widest = _wider(names)
-        target = floats[names.index(widest)] if widest in names else widest
-    else:
-        target = floats[0] if floats else T
-    if not floats and op.integer and (own := _integers(nodes)):
-        target = own if op.integer is True else op.integer
-    return in_dtype(nodes, target)
-
-
-def are_floats(nodes: list[Node]) -> bool:
-    """Return whether there are tensors, all of the input's dtype, as most are."""
-    found = False
-    for node in nodes:
-        if node.type.kind == "tensor":
-            found = True
-            if node.type.dtype != T or node.op is ops.ARRAY:
-                return False
-    return found
-
-
-def in_dtype(nodes: list[Node], dtype: str) -> list[Node]:
-    """Return tensors' nodes in a dtype; numbers stay weak."""
-    for i, node in enumerate(nodes):
-        if node.type.dtype != dtype and node.type.kind == "tensor":
-            nodes = [*nodes[:i], cast_node(node, dtype), *nodes[i + 1 :]]
-    return nodes
-
-
-def _is_integer_array(node: Node) -> bool:
-    return node.op is ops.ARRAY and "int" in node.attr("value").dtype
-
-
-def _integers(nodes: list[Node]) -> str | None:
-    kind = _promoted(nodes)
-    return INT32 if kind in SMALL else kind
-
-
-def _promoted(nodes: list[Node]) -> str | None:
-    # The integer dtype of tensors among integers and bools; None if there are others.
-    kinds = {n.attr("value").dtype if n.op is ops.ARRAY else n.type.dtype for n in nodes}
-    if any("float" in kind for kind in kinds):
-        return None
-    tensors = {n.type.dtype for n in nodes if n.type.dtype in WHOLE}
-    if not tensors or not tensors.issubset(SMALL):
-        return promote(tensors)
-    # Constants are weak, but an overflow with them only matters in small dtypes.
-    arrays = {n.attr("value").dtype for n in nodes if n.op is ops.ARRAY and n.type.dtype == T}
-    return promote([*tensors, *(str(HOLDING.get(kind, kind)) for kind in arrays - {BOOL})])
-
-
-# Ops whose low bits depend only on the low bits of the operands: they may overflow.
-MODULAR = (
-    ops.ADD,
-    ops.SUB,
-    ops.MUL,
-    ops.NEG,
-    ops.WHERE,
-    ops.BITWISE_AND,
-    ops.BITWISE_OR,
-    ops.BITWISE_XOR,
-    ops.BITWISE_INVERT,
-    ops.BITWISE_LEFT_SHIFT,
-    ops.BITWISE_RIGHT_SHIFT,
-)
-
-
-def small_dtype(op: Op, nodes: list[Node]) -> str | None:
-    """Return the small integer dtype of an op's operands, computed in int32; None if there is none.
-
-    Raises:
-        TypeError: a number among them does not fit, so libraries differ.
-    """
-    if not (op.integer or op.coerce == "int"):
-        if op is ops.POW and _promoted(nodes) in SMALL:
-            raise TypeError(f"it computes in floats, not {_promoted(nodes)}: cast to int32 first")
-        return None
-    small = _promoted(nodes)
-    if small not in SMALL:
-        return None
-    check_numbers(op, nodes, small)
-    return small
-
-
-def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
-    """Check that numbers among integers of a small dtype fit into it."""
-    for node in nodes if op not in MODULAR else ():
-        if node.type.kind == "scalar" and node.type.dtype == "int":
-            number = node.attr("value") if node.op is ops.CONST else None
-            if number is None or not _fits(number, small):
-                given = "a length" if number is None else number
-                raise TypeError(f"{given} beside {small}: cast to int32 first")
-
-
-def _fits(number: int, dtype: str) -> bool:
-    bits = int(dtype.removeprefix("u").removeprefix("int"))
-    low = 0 if dtype.startswith("u") else -(2 ** (bits - 1))
-    return low <= number < low + 2**bits
-
-
-def _wider(names: list[str]) -> str:
-    # The dtype that holds the others; float16 with bfloat16 gives float32.
-    order = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
-    widest = max(names, key=order.__getitem__)
-    return "float32" if {"float16", "bfloat16"} <= set(names) and order[widest] == 0 else widest
-
-
-def cast_node(node: Node, dtype: str) -> Node:
-    """Return the node cast to a dtype; `T` is the input's. A constant is made in that dtype."""
-    if node.op is ops.ARRAY and dtype != BOOL:
-        return array_node(node.operands[0], node.attr("value"), dtype)
-    return make_node(ops.CAST, (node,), {"dtype": dtype}, Type("tensor", dtype, node.type.shape))
-
-
-# --- on integers and bools ------------------------------------------------------------------------
-
-Apply = Callable[..., Any]  # of trace.py
-
-
-def itself(apply: Apply, x: Tensor) -> Tensor:
-    return x
-
-
-def larger(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
-    return apply(ops.MAXIMUM, a, b)
-
-
-def smaller(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
-    return apply(ops.MINIMUM, a, b)
-
-
-def remainder_of_first(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
-    # The sign of the dividend; not by absolute values, since the least integer has none.
-    rest = apply(ops.REMAINDER, a, b)
-    is_other = apply(ops.NE, apply(ops.LT, rest, 0), apply(ops.LT, a, 0))
-    return apply(ops.WHERE, apply(ops.AND, apply(ops.NE, rest, 0), is_other), rest - b, rest)
-
-
-ON_INTEGERS: Mapping[Op, Callable[..., Any]] = {
-    **dict.fromkeys((ops.FLOOR, ops.CEIL, ops.ROUND, ops.TRUNC), itself),
-    ops.FMAX: larger,
-    ops.FMIN: smaller,
-    ops.FMOD: remainder_of_first,
-}
-
-
-def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
-    """Return the op to record for these operands, and whether its result becomes bools.
-
-    If all are bools, arithmetic stays among them, or is an error. With a number, and in sums, bools
-    are 0 and 1.
-
-    Raises:
-        TypeError: libraries refuse the op on bools.
-    """
-    if {node.type.dtype for node in operands} != {BOOL}:
-        return op, False
-    if all(node.type.kind == "scalar" for node in operands):
-        return op, False
-    if isinstance(op.on_bools, Refused):
-        raise TypeError(f"its operands are bools. {op.on_bools.advice}")
-    return (op.on_bools if isinstance(op.on_bools, Op) else op), op.on_bools == "numbers"
-
-
-def chosen_floats(trace: Any, nodes: list[Node], operands: Sequence[Any]) -> list[Node] | None:
-    """Return the operands of a choice among floats of one dtype by a mask; None for others."""
-    floats = nodes[0].type.dtype == BOOL and trace.types.floats_of(operands[1:])
-    return [nodes[0], *in_dtype(nodes[1:], floats)] if floats else None
-
-
-def in_integers(trace: Any, library: Any, node: Node) -> Any:
-    """Return an operand in the integers in which a library computes; a number unchanged."""
-    if node.op is ops.CONST:
-        return +node.attr("value")  # True is 1
-    dtype = library.whole()
-    is_other = node.type.kind == "tensor" and node.type.dtype != dtype
-    return trace.value(cast_node(node, dtype) if is_other else node)
-
-
-# --- a library's promotion -----------------------------------------------------------------------
-
-
-Mark = Any  # what a library needs to know about an operand
-
-
-def is_exact(trace: Trace) -> bool:
-    """Return whether the dtypes recorded now are the library's own."""
-    return trace.types is not None and trace.types.is_active()
-
-
-class Promotion:
-    """The promotion of one op's operands in a library."""
-
-    __slots__ = ("floats", "marks", "types")
-
-    def __init__(self, types: Any, operands: Sequence[Any], floats: str) -> None:
-        self.types = types
-        self.floats = floats  # their only dtype; "" if they have several, or others
-        self.marks: Sequence[Mark] = () if self.floats else list(map(types.mark, operands))
-
-    def small(self, op: Op, nodes: list[Node]) -> str | None:
-        """Return the small integer dtype of the result, computed in int32; None if it has none."""
-        dtype = self.target(op) if op.integer or op.coerce == "int" else None
-        if dtype is None or dtype not in SMALL:
-            return None
-        check_numbers(op, nodes, dtype)
-        return dtype
-
-    def wrapped(self, node: Node, op: Op) -> Node:
-        """Return an operand wrapped to the small dtype in which the library computes, if any."""
-        dtype = self.target(op)
-        is_other = node.type.kind == "tensor" and node.type.dtype not in (BOOL, dtype)
-        return cast_node(node, dtype) if dtype in SMALL and is_other else node
-
-    def wide(self, op: Op) -> str | None:
-        """Return the dtype that tensors are cast to; None if it is not known.
-
-        Raises:
-            TypeError: graphs do not compute in it.
-        """
-        dtype = self.target(op)
-        if dtype and dtype not in (T, *DTYPES):
-            raise TypeError(f"it computes in {dtype}: cast to int64 first")
-        return INT32 if dtype in SMALL else dtype
-
-    def whole(self) -> str:
-        """Return the integer dtype in which the library computes, "" if it computes in others."""
-        if self.floats:
-            return ""
-        expected = self.types.expected
-        common = self.types.common(self.marks)
-        if common == BOOL and expected in WHOLE:
-            return str(expected)
-        return common if common in WHOLE else ""
-
-    def is_whole(self) -> bool:
-        """Return whether the library computes in integers and returns them."""
-        return bool(self.whole()) and self.types.expected not in (T, *FLOATS)
-
-    def filled(self) -> str:
-        """Return the dtype of a tensor that is made from numbers."""
-        return str(self.types.expected)
-
-    def target(self, op: Op) -> str | None:
-        if self.floats:
-            return self.floats
-        marks = self.marks[1:] if op.coerce == "where" else self.marks
-        if not any(mark.is_tensor for mark in marks):
-            # The dtype of a comparison of numbers tells nothing about the operands.
-            holds = self.types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
-            return (self.types.expected or None) if holds else None
-        common = self.types.common(marks)
-        if not common or common in (T, *FLOATS):
-            return common or None
-        expected = self.types.expected
-        if op.coerce in ("where", "int") or op.integer is True:
-            if common == BOOL and op.coerce != "where":
-                return expected if expected in WHOLE else INT32
-            return common
-        if op.integer:  # computed wide, whatever dtype the result has
-            return str(op.integer)
-        return self.types.float_of(marks) or None

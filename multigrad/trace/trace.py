@@ -41,7 +41,7 @@ from .coercion import (
     is_exact,
     lift_array,
     on_bools,
-    small_dtype,
+    small_result,
 )
 from .python_protocols import Answers, Pair
 from .source import CODE, Reading, Source
@@ -484,13 +484,15 @@ def _coerce_operands(trace: Trace, op: Op, nodes: list[Node], operands: tuple[An
     op, is_bool = on_bools(op, nodes)
     library_known = trace.types is not None and float_dtype is not None
     library = Promotion(trace.types, operands, float_dtype or "") if library_known else None
-    if library is not None and op in ON_INTEGERS and library.is_whole():  # floor(an integer)
+    if (
+        library is not None and op in ON_INTEGERS and library.computes_in_integers()
+    ):  # floor(an integer)
         return Coerced(op, nodes, integers=[in_integers(trace, library, each) for each in nodes])
-    library_decides = library is not None and library.target(op)
+    library_decides = library is not None and library.target_dtype(op)
     if library is not None and library_decides:
-        narrow_dtype = library.small(op, nodes)
+        narrow_dtype = library.small_result(op, nodes)
     else:
-        narrow_dtype = small_dtype(op, nodes)
+        narrow_dtype = small_result(op, nodes)
     return Coerced(op, coerce(op, nodes, trace.facts, library), narrow_dtype, is_bool)
 
 
