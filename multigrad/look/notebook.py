@@ -1,6 +1,8 @@
 """Notebook pages: for each kind of object the HTML that a notebook shows.
 
-A page never raises: if something cannot be captured or read, it says why.
+`html_of` finds the function for an object's class in the table `PAGES`. A page never raises: if
+something cannot be captured or read, it says why. The last section draws a graph as an SVG picture:
+boxes in layers, each below its operands, and lines between them.
 """
 
 from __future__ import annotations
@@ -55,21 +57,23 @@ def html_of(obj: Any) -> str:
 # --- graphs ---------------------------------------------------------------------------------------
 
 
-def picture(graph: Graph, title: str = "") -> str:
-    """Return a graph as an SVG picture, or as text if it is large."""
-    drawn = draw_graph(graph) or html.pre(graph)
+def draw_graph(graph: Graph, title: str = "") -> str:
+    """Return a graph as an SVG picture, or as text if it is large, and where it was written."""
+    drawn = graph_svg(graph) or html.pre(graph)
     origin = html.faint_paragraph(graph.origin)
     return f"{html.heading(title) if title else ''}{drawn}{origin}"
 
 
-def both(graphs: FunctionGraph) -> str:
+def draw_pair(graphs: FunctionGraph) -> str:
     """Return forward and backward side by side, and what is kept between them."""
-    shown = html.beside(picture(graphs.forward, "forward"), picture(graphs.backward, "backward"))
+    shown = html.beside(
+        draw_graph(graphs.forward, "forward"), draw_graph(graphs.backward, "backward")
+    )
     return shown + html.pre(describe_residuals(graphs))
 
 
-def attempt(draw: Callable[..., str], *args: Any) -> str:
-    """Return a part of a page, or the reason why there is none."""
+def draw_or_say_why(draw: Callable[..., str], *args: Any) -> str:
+    """Return a part of a page, drawn of the arguments, or the reason why there is none."""
     try:
         return draw(*args)
     except (MultigradError, NeedsConcrete) as error:
@@ -82,55 +86,57 @@ def attempt(draw: Callable[..., str], *args: Any) -> str:
 def draw_rule(rule: Rule) -> str:
     params = describe_params(rule)
     formula, source = split_docstring(rule.__doc__)
-    rows = [(each.name, default_of(each), each.range or "any") for each in params]
+    rows = [(each.name, default_text(each), each.range or "any") for each in params]
     bound = [(name, repr(value), "bound") for name, value in rule.bound.items()]
     return html.page(
-        words_of(rule),
+        title_of(rule),
         html.paragraph(formula),
         html.table(("param", "default", "range"), rows + bound) if rows or bound else "",
-        attempt(draw_backward, rule),
+        draw_or_say_why(draw_backward, rule),
         html.faint_paragraph(f"Source: {source}" if source else ""),
     )
 
 
-def default_of(param: Any) -> str:
+def default_text(param: Any) -> str:
     return "required" if param.default is Parameter.empty else repr(param.default)
 
 
 def draw_backward(rule: Rule) -> str:
     if rule.native is True:
         return html.faint_paragraph("It runs as written (native=True), so it has no graph.")
-    return picture(captured_graph(rule.bound_rule()))
+    return draw_graph(captured_graph(rule.bound_rule()))
 
 
 def draw_function(function: Function) -> str:
     first, *_ = (getattr(function, "__doc__", "") or "").strip().partition("\n\n")
-    return html.page(words_of(function), html.paragraph(first), attempt(of_variant, function))
+    return html.page(
+        title_of(function), html.paragraph(first), draw_or_say_why(draw_captured, function)
+    )
 
 
-def words_of(obj: Rule | Function | BoundFunction) -> str:
+def title_of(obj: Rule | Function | BoundFunction) -> str:
     return repr(obj).removeprefix("<").removesuffix(">")
 
 
-def of_variant(function: Function) -> str:
-    return both(find_variant(function, SHOWN).graphs)
+def draw_captured(function: Function) -> str:
+    return draw_pair(find_variant(function, SHOWN).graphs)
 
 
 def draw_bound(bound: BoundFunction) -> str:
     rows = [(name, repr(value)) for name, value in bound.params.items()]
     table = html.table(("argument", "value"), rows)
-    return html.page(words_of(bound), table, attempt(of_variant, bound.function))
+    return html.page(title_of(bound), table, draw_or_say_why(draw_captured, bound.function))
 
 
 def draw_estimator(function: Estimator) -> str:
     said = describe_estimator(function)
-    rows = [(each.name, default_of(each), each.range or "any") for each in said.params]
+    rows = [(each.name, default_text(each), each.range or "any") for each in said.params]
     return html.page(
-        words_of(function),
+        title_of(function),
         html.paragraph(said.formula),
         html.paragraph(f"Gradients: {said.gradients}"),
         html.table(("argument", "default", "range"), rows) if rows else "",
-        attempt(of_variant, function),
+        draw_or_say_why(draw_captured, function),
         html.faint_paragraph(f"Source: {said.source}"),
     )
 
@@ -138,16 +144,16 @@ def draw_estimator(function: Estimator) -> str:
 def draw_activation(activation: Activation) -> str:
     forward = activation.forward
     if activation.rule is None and isinstance(forward, ForwardOfCode):
-        return html.page(repr(activation), attempt(of_variant, forward.function))
-    return html.page(repr(activation), attempt(under, activation))
+        return html.page(repr(activation), draw_or_say_why(draw_captured, forward.function))
+    return html.page(repr(activation), draw_or_say_why(draw_graphs_of, activation))
 
 
-def under(activation: Activation) -> str:
+def draw_graphs_of(activation: Activation) -> str:
     own, forward = activation.own_in_force(), activation.forward
     backward = forward.derivative() if own is None else captured_graph(own)
-    first = picture(forward.graph_for({}), "forward")
+    first = draw_graph(forward.graph_for({}), "forward")
     note = "The rule that `use` puts in force acts in its place." if own is None else ""
-    return html.beside(first, picture(backward, "backward")) + html.faint_paragraph(note)
+    return html.beside(first, draw_graph(backward, "backward")) + html.faint_paragraph(note)
 
 
 # --- reports, handles and lists -------------------------------------------------------------------
@@ -160,7 +166,7 @@ def draw_check(report: CheckReport) -> str:
     rows = [
         (
             row.argument + brackets(row.index),
-            *map(short, (row.at, row.given, row.expected, row.error)),
+            *map(rounded, (row.at, row.given, row.expected, row.error)),
         )
         for row in report.shown
     ]
@@ -169,7 +175,7 @@ def draw_check(report: CheckReport) -> str:
     return html.page(title, said, html.table(heads, rows) if rows else "")
 
 
-def short(value: float) -> Any:
+def rounded(value: float) -> Any:
     return float(f"{value:.6g}")
 
 
@@ -180,7 +186,7 @@ def draw_parity(report: ParityReport) -> str:
             row.backend,
             row.what,
             row.dtype,
-            *map(short, (row.max_ulp, row.max_abs, row.allowed)),
+            *map(rounded, (row.max_ulp, row.max_abs, row.allowed)),
             "same" if row.ok else row.problem,
         )
         for row in report.rows
@@ -209,7 +215,7 @@ def draw_attachment(handle: Attachment) -> str:
 
 
 def draw_schedule(schedule: Schedule) -> str:
-    rows = [(schedule.count, short(schedule.value))]
+    rows = [(schedule.count, rounded(schedule.value))]
     return html.page(schedule.formula, html.table(("step", "value now"), rows))
 
 
@@ -229,11 +235,11 @@ def draw_backends(rows: Statuses) -> str:
 
 
 def draw_names(names: RuleNames) -> str:
-    rows = [row_of(name) for name in names[: html.MAX_ROWS]]
+    rows = [row_of_rule(name) for name in names[: html.MAX_ROWS]]
     return html.page(f"{len(names)} rules", html.table(("rule", "params", "formula"), rows))
 
 
-def row_of(name: str) -> tuple[str, str, str]:
+def row_of_rule(name: str) -> tuple[str, str, str]:
     try:
         rule = get(name)
     except MultigradError:  # it was removed after the list was made
@@ -251,13 +257,13 @@ def row_of(name: str) -> tuple[str, str, str]:
 # The first match wins: an Estimator and a Chain are Functions too.
 PAGES: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (Rule, draw_rule),
-    (Chain, lambda chain: html.page(words_of(chain), attempt(of_variant, chain))),
+    (Chain, lambda chain: html.page(title_of(chain), draw_or_say_why(draw_captured, chain))),
     (Estimator, draw_estimator),
     (Function, draw_function),
     (BoundFunction, draw_bound),
     (Activation, draw_activation),
-    (Graph, lambda graph: html.page(graph.name, picture(graph))),
-    (FunctionGraph, lambda graphs: html.page(graphs.name, both(graphs))),
+    (Graph, lambda graph: html.page(graph.name, draw_graph(graph))),
+    (FunctionGraph, lambda graphs: html.page(graphs.name, draw_pair(graphs))),
     (CheckReport, draw_check),
     (ParityReport, draw_parity),
     (Conversion, draw_conversion),
@@ -272,6 +278,8 @@ PAGES: tuple[tuple[type, Callable[[Any], str]], ...] = (
 # --- a graph as an SVG picture --------------------------------------------------------------------
 MOST_NODES = 60
 MAX_CHARACTERS = 30  # of a label
+# In pixels: the width of a letter, the height of a box, the least space between boxes of a layer
+# and between layers, and the margin.
 LETTER, HEIGHT, GAP, DROP, EDGE = 7.0, 26.0, 16.0, 28.0, 6.0
 STROKE = 'fill="none" stroke="currentColor" stroke-opacity=".45" stroke-width="1.2"'
 MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
@@ -279,7 +287,15 @@ MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
 
 @dataclass(slots=True)
 class Box:
-    """A node in the picture: its middle, its operands and label; or a line through a layer."""
+    """A node in the picture, or a place where a line passes a layer.
+
+    Attributes:
+        label, title: what is written, and what is shown where the mouse rests.
+        kind: "input", "node" or "line".
+        operands: the keys of the boxes from which lines come.
+        layer: from 0, at the top.
+        x, y: its middle, set by `place_boxes`.
+    """
 
     label: str
     title: str
@@ -294,23 +310,25 @@ class Box:
         return LETTER * len(self.label) + 18.0 if self.kind != "line" else 4.0
 
 
-Boxes = dict[Hashable, Box]  # by node; a line by the node that it comes from, and its layer
+Boxes = dict[Hashable, Box]  # by node; a line's place by the node that it comes from, and a layer
 
 
-def draw_graph(graph: Graph) -> str:
+def graph_svg(graph: Graph) -> str:
     """Return a graph as an SVG element, "" if it is too large to read."""
-    boxes = boxes_of(graph)
+    boxes = make_boxes(graph)
     count = len(boxes)
     if not count or count > MOST_NODES:
         return ""
-    # A copy: `step_above` adds boxes for the lines.
+    # A copy: `point_above` adds boxes for the lines.
     for box in list(boxes.values()):  # lines over several layers have a place in each of these
-        box.operands = tuple(step_above(each, box.layer - 1, boxes) for each in box.operands)
-    layers = place(boxes)
+        box.operands = tuple(point_above(each, box.layer - 1, boxes) for each in box.operands)
+    layers = place_boxes(boxes)
     width = max(box.x + box.width / 2 for box in boxes.values()) + EDGE
     height = len(layers) * (HEIGHT + DROP) - DROP + 2 * EDGE + 14.0
     edges = [path for box in boxes.values() for path in edges_to(box, boxes)]
-    outs = [leave(boxes[node], i, graph) for i, node in enumerate(graph.outputs) if node in boxes]
+    outs = [
+        output_arrow(boxes[node], i, graph) for i, node in enumerate(graph.outputs) if node in boxes
+    ]
     drawn = "".join([*edges, *outs, *map(draw_box, boxes.values())])
     label = escape(f"the graph of {graph.name}, {count} nodes")
     return (
@@ -321,7 +339,7 @@ def draw_graph(graph: Graph) -> str:
     )
 
 
-def boxes_of(graph: Graph) -> Boxes:
+def make_boxes(graph: Graph) -> Boxes:
     """Return a box for each input and each node that is not a plain number."""
     returned, boxes = set(graph.outputs), Boxes()
     for node in graph.nodes:
@@ -343,19 +361,21 @@ def boxes_of(graph: Graph) -> Boxes:
 def label_of(node: Node, boxes: Mapping[Hashable, Box]) -> str:
     """Return the label of a node: its op, with its numbers and attributes."""
     if node.op.name == "const":
-        return number(node.attr("value"))
-    words = ["·" if each in boxes else number(each.attr("value")) for each in node.operands]
-    attributes = [f"{key}={attribute(value)}" for key, value in node.attrs if value is not None]
+        return number_text(node.attr("value"))
+    words = ["·" if each in boxes else number_text(each.attr("value")) for each in node.operands]
+    attributes = [
+        f"{key}={attribute_text(value)}" for key, value in node.attrs if value is not None
+    ]
     has_numbers = any(word != "·" for word in words)
     inner = ", ".join([*(words if has_numbers else []), *attributes])
     return f"{node.op.name}({inner})" if inner else node.op.name
 
 
-def number(value: object) -> str:
+def number_text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else cut(repr(value), 12)
 
 
-def attribute(value: object) -> str:
+def attribute_text(value: object) -> str:
     return value.graph.name if isinstance(value, Region) else cut(str(value), 14)
 
 
@@ -363,25 +383,26 @@ def cut(text: str, most: int = MAX_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def step_above(node: Hashable, layer: int, boxes: Boxes) -> Hashable:
+def point_above(node: Hashable, layer: int, boxes: Boxes) -> Hashable:
     """Return where the line from a node crosses a layer: the node itself if it is there."""
     if boxes[node].layer == layer:
         return node
     # Memoized in `boxes`: edges from one node share their line.
     if (node, layer) not in boxes:
-        before = step_above(node, layer - 1, boxes)
+        before = point_above(node, layer - 1, boxes)
         boxes[node, layer] = Box("", "", "line", (before,), layer)
     return node, layer
 
 
-def place(boxes: Mapping[Hashable, Box]) -> list[list[Box]]:
+def place_boxes(boxes: Mapping[Hashable, Box]) -> list[list[Box]]:
+    """Set the positions of all boxes, and return them by layer."""
     layers: list[list[Box]] = [[] for _ in range(1 + max(box.layer for box in boxes.values()))]
     for box in boxes.values():
         layers[box.layer].append(box)
     # From the top, because a box goes near its operands, which are placed by then.
     for depth, layer in enumerate(layers):
         if depth:
-            layer.sort(key=lambda box: wished(box, boxes))
+            layer.sort(key=lambda box: wished_x(box, boxes))
         spread(layer, boxes)
         for box in layer:
             box.y = EDGE + HEIGHT / 2 + depth * (HEIGHT + DROP)
@@ -391,7 +412,8 @@ def place(boxes: Mapping[Hashable, Box]) -> list[list[Box]]:
     return layers
 
 
-def wished(box: Box, boxes: Mapping[Hashable, Box]) -> float:
+def wished_x(box: Box, boxes: Mapping[Hashable, Box]) -> float:
+    """Return the middle of a box's operands."""
     if not box.operands:
         return box.x
     return sum(boxes[each].x for each in box.operands) / len(box.operands)
@@ -401,7 +423,7 @@ def spread(layer: list[Box], boxes: Mapping[Hashable, Box]) -> None:
     """Place the boxes of a layer side by side, near their operands."""
     right, wishes = float("-inf"), []
     for box in layer:
-        wish = wished(box, boxes)
+        wish = wished_x(box, boxes)
         # The first box has no neighbor, and inf - inf would be NaN.
         box.x = max(wish, right + GAP + box.width / 2) if right > float("-inf") else wish
         right = box.x + box.width / 2
@@ -426,7 +448,7 @@ def edges_to(box: Box, boxes: Mapping[Hashable, Box]) -> list[str]:
     return paths
 
 
-def leave(box: Box, place: int, graph: Graph) -> str:
+def output_arrow(box: Box, place: int, graph: Graph) -> str:
     """Return the arrow below a node that is an output."""
     top = box.y + HEIGHT / 2
     which = f"{place + 1}" if len(graph.outputs) > 1 else ""

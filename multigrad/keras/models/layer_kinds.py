@@ -1,7 +1,9 @@
-"""The layers of a Keras model: names, kinds with rules that read weights, and what each computes.
+"""The layers of a Keras model: names, the memory they keep, kinds, and what each computes.
 
-`multigrad.models.attribution.kinds` defines the kinds. They have channels first and Keras has them
-last, so tensors are transposed around a rule; numbers are those of the layer.
+`multigrad.models.attribution.kinds` defines the kinds, and `kind_of` finds that of a layer. A rule
+that reads weights gets a call of a layer as a `Read`, which the row of `READERS` makes for the
+kind: inputs, parameters and attributes, in the terms of `KINDS`. These have channels first and
+Keras has them last, so tensors are transposed around the rule (`Read.under`).
 """
 
 from __future__ import annotations
@@ -175,6 +177,7 @@ def _call_within(within: Within, name: str, call: Any, *args: Any, **kwargs: Any
     return within(name, call, args, kwargs)
 
 
+# --- the kinds of layers --------------------------------------------------------------------------
 Tensor = Any
 layers = keras.layers
 ACTIVATIONS = tuple(
@@ -205,6 +208,7 @@ BY_CALL: Mapping[Any, str] = {
 
 
 def kind_of(layer: Any) -> str | None:
+    """Return the kind of a layer; None if no rule reads what it holds, or is for its activation."""
     # by its `call`, so that a subclass with a `call` of its own has no kind
     call = type(layer).call
     if call is BasePooling.call:
@@ -224,6 +228,7 @@ def is_addition_in_code(layer: Any) -> bool:
     return type(layer) is AddOperation
 
 
+# --- a call of a layer, as a rule reads it --------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Read(LayerCall):
     """A call of a layer of Keras; `order`: its axes in the kind's order, None if equal."""
@@ -233,17 +238,17 @@ class Read(LayerCall):
     def under(self, rule: Any, out: Tensor) -> Tensor:
         """Return the layer's output, with a rule's gradient for its inputs."""
         function = rule.over(self.kind, **self.attributes)
-        shape, given = tuple(out.shape), out
+        shape, ordered = tuple(out.shape), out
         if self.shape is not None:
-            given = keras.ops.reshape(out, (-1, *self.shape))
+            ordered = keras.ops.reshape(out, (-1, *self.shape))
         elif self.order is not None:
-            given = keras.ops.transpose(out, self.order)
+            ordered = keras.ops.transpose(out, self.order)
         inputs = self.inputs
         if self.order is not None:
             inputs = tuple(keras.ops.transpose(x, self.order) for x in inputs)
         for more in inputs[2:]:  # an addition of several inputs goes pairwise
             inputs = (function(*inputs[:2]), more)
-        y = function(*inputs, *self.params, given)
+        y = function(*inputs, *self.params, ordered)
         if self.shape is not None:
             return keras.ops.reshape(y, (-1, *shape[1:]))
         if self.order is not None:
