@@ -267,7 +267,7 @@ def typed_options(
     if not is_exact(trace):
         return call.options, False
     own = getattr(function, "__wrapped__", function)
-    known = trace.types.dtype_created(own, ((1,), *call.fills), call.options)
+    known = trace.types.type_created(own, ((1,), *call.fills), call.options)
     dtype, is_weak = known or (call.options.get("dtype"), False)
     return {**call.options, "dtype": dtype}, is_weak
 

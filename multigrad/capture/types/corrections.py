@@ -83,7 +83,7 @@ def cast_tensor(x: Any, dtype: str) -> Any:
 def agree(leaves: Sequence[Any], answer: Answer) -> bool:
     """Return whether the leaves of a result have the dtypes that the library gives them."""
     pairs = zip(leaves, answer, strict=True)
-    return not [x for x, (dtype, _) in pairs if is_tensor_of_other_dtype(x, dtype)]
+    return not [x for x, leaf_type in pairs if is_tensor_of_other_dtype(x, leaf_type.dtype)]
 
 
 def corrected(trace: Trace, call: LibraryCall, result: Any, answer: Answer) -> Any:
@@ -93,11 +93,12 @@ def corrected(trace: Trace, call: LibraryCall, result: Any, answer: Answer) -> A
         NeedsConcrete: whether they differ depends on the input's dtype.
         TypeError: the ops do not compute in them.
     """
-    pairs = zip(leaves_of(result), answer, strict=True)
-    wrong = [(x, dtype) for x, (dtype, _) in pairs if is_tensor_of_other_dtype(x, dtype)]
+    dtypes = [leaf_type.dtype for leaf_type in answer]
+    pairs = zip(leaves_of(result), dtypes, strict=True)
+    wrong = [(x, dtype) for x, dtype in pairs if is_tensor_of_other_dtype(x, dtype)]
     if all(is_exact_cast(source_dtype(x), dtype) for x, dtype in wrong):
-        rest = iter(answer)
-        return with_leaves(result, lambda x: _recast(x, next(rest)[0]))
+        rest = iter(dtypes)
+        return with_leaves(result, lambda x: _recast(x, next(rest)))
     x, dtype = wrong[0]
     if dtype in (T, *FLOATS, *WHOLE) and all(each == dtype for _, each in wrong):
         again = call.with_operands(lambda x: x if is_bool(x) else cast_tensor(x, dtype)).recorded()

@@ -52,14 +52,15 @@ from . import corrections
 from .corrections import LibraryCall
 from .oracle import (
     ARRAYS,
-    DEPENDS,
     FOLLOWS,
     NO_PAIRS,
     NUMBERS,
     ORDERS,
     Answer,
+    LeafType,
     Mark,
     ModeOf,
+    NoAnswer,
     Reach,
     TypeOracle,
     Unaskable,
@@ -171,7 +172,7 @@ class LibraryTypes:
         if not is_plain and (dtype := self._named_dtype(call)):
             call = call.computed_in(dtype)
         return self._within(
-            CallInProgress(tuple([dtype for dtype, _ in answer or ()])),
+            CallInProgress(tuple([leaf.dtype for leaf in answer or ()])),
             lambda: self._as_answered(oracle, call, answer, shown or call.name),
         )
 
@@ -207,7 +208,7 @@ class LibraryTypes:
         """Record a call and return its result in the library's dtypes."""
         result = call.recorded()
         if answer is not None and len(answer) == 1 and oracle.casts_first(call.function):
-            result, call = corrections.promoted_first(call, result, answer[0][0])
+            result, call = corrections.promoted_first(call, result, answer[0].dtype)
         fixed = self.trace.facts.get("dtype")
         if fixed is None:
             self._note_composed(call.function, result, call.args, call.kwargs)
@@ -215,7 +216,7 @@ class LibraryTypes:
             result = corrections.computed_in_float32(call)
         if answer is not None and type(result) is Extremes:
             if len(answer) > 1:
-                result = corrections.with_places_in(result, answer[1][0])
+                result = corrections.with_places_in(result, answer[1].dtype)
             answer = answer[:1]
         leaves = leaves_of(result)
         if answer is None or len(answer) != len(leaves):
@@ -224,8 +225,8 @@ class LibraryTypes:
         if not corrections.agree(leaves, answer):
             result = corrections.corrected(self.trace, call, result, answer)
             leaves = leaves_of(result)
-        for x, (_, is_weak) in zip(leaves, answer, strict=True):
-            if is_weak and isinstance(x, Value):
+        for x, leaf_type in zip(leaves, answer, strict=True):
+            if leaf_type.is_weak and isinstance(x, Value):
                 self.weak.add(x.node)
         return result
 
@@ -336,14 +337,12 @@ class LibraryTypes:
         first = next((mark for mark in marks if mark.is_tensor), None)
         return "" if first is None else self._promoted(operator.truediv, [first])
 
-    def dtype_created(
+    def type_created(
         self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
-    ) -> tuple[str, bool] | None:
-        """Return the dtype of what a creation function makes, and whether it is weak; None: nobody
-        tells.
-        """
+    ) -> LeafType | None:
+        """Return the type of what a creation function makes; None: nobody tells."""
         answer = None if self._oracle() is None else self._answer(function, args, kwargs)
-        return answer[0] if answer and answer[0][0] else None
+        return answer[0] if answer and answer[0].dtype else None
 
     def normal(self, dtype: str) -> str:
         """Return a dtype as nodes have it: T, where it is the input's."""
@@ -389,9 +388,9 @@ class LibraryTypes:
         except Unaskable:
             return None
         if function in FOLLOWS and (dtype := self._kept_by_numbers(self._oracle(), args)):
-            return [(dtype, False)]
+            return [LeafType(dtype)]
         if function in ORDERS and not any(mark.kind == "array" for mark in marks):
-            return [(BOOL, False)]
+            return [LeafType(BOOL)]
         oracle = self._oracle()
         if oracle is not None and oracle.ranks_count and len(marks) > 1:
             self._need_ranks(args, kwargs, marks)
@@ -419,7 +418,7 @@ class LibraryTypes:
             answer = self._ask(function, pair)
             if not answer:
                 return ""
-            first = Mark("tensor", answer[0][0], 1, answer[0][1])
+            first = Mark("tensor", answer[0].dtype, 1, answer[0].is_weak)
         return first.dtype
 
     def _is_apart(self, dtypes: Iterable[str]) -> bool:
@@ -451,11 +450,11 @@ class LibraryTypes:
         name = self.library()
         asked = (name, self._mode(name), function, key)
         answer = answer_to(asked, fixed)
-        if answer == DEPENDS:
+        if isinstance(answer, NoAnswer):
             raise NeedsConcrete("dtype")
         if fixed is None:
             self.reach.asked.append((asked, answer))
-        return answer and in_terms_of(fixed, answer)
+        return None if answer is None else in_terms_of(fixed, answer)
 
     # --- marks ------------------------------------------------------------------------------------
     def _mark(self, x: Any) -> Mark:

@@ -1,7 +1,14 @@
 """The type oracle: a library is asked for dtypes by a call on stand-ins of one element.
 
 An argument becomes a mark, which holds all that a dtype may depend on, and is a key. The stand-ins
-are made from marks, for each dtype that `T` may be.
+are made from marks, for each dtype that `T` may be:
+
+    torch.add(x, 1), x of T        marks: tensor of T, value 1
+    T may be float32, float64      calls: torch.add(ones(1, float32), 1), the same in float64
+    answers: float32, float64      combined: [LeafType(T)], as they follow T
+
+`answer_to` caches this for the process. The file goes from the parts to the whole: what an oracle
+is, which calls are asked, trees, marks, stand-ins from marks, asking, combining, the cache.
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import field
+from enum import Enum
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -33,9 +41,30 @@ from ..symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 Tensor = Any
 Tiny = Callable[[str, tuple[int, ...], int, bool], Tensor]
 Mode = Any
-# For each leaf of a result: its dtype, and whether it is weak.
-Answer = list[tuple[str, bool]]
-DEPENDS = "depends on the dtype"
+
+
+class LeafType(NamedTuple):
+    """The type of a leaf of a result.
+
+    Attributes:
+        dtype: T if it follows the input's; "" for what is no tensor.
+        is_weak: whether it gives way to other dtypes.
+    """
+
+    dtype: str
+    is_weak: bool = False
+
+
+Answer = list[LeafType]  # for each leaf of a result
+
+
+class NoAnswer(Enum):
+    """What stands for an answer, besides None: the library refuses the call."""
+
+    DEPENDS = "it depends on the dtype of T"
+    NOT_ASKED = "the library was not asked yet"
+
+
 NUMBERS = {"float": 1.0, "int": 1, BOOL: True}
 KINDS: dict[type, str] = {bool: BOOL, int: "int", float: "float"}
 DTYPE_WORDS = (bool, int, float, *DTYPES)  # dtypes that calls name besides a library's objects
@@ -178,7 +207,7 @@ GIVES_DTYPE = (
 FOLLOWS = frozenset(
     getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 )
-FOLLOWING = ((T, False), (BOOL, False))  # leaves that are the same in every mode
+FOLLOWING = (LeafType(T), LeafType(BOOL))  # leaves that are the same in every mode
 ORDERS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))
 is_not_asked = partial(re.search, NOT_ASKED)
 
@@ -429,7 +458,7 @@ def ask(
         if any(each is not None for each in found):
             break
     return [
-        None if each is None else [oracle.read(x) or ("", False) for x in leaves_of(each[0])]
+        None if each is None else [LeafType(*oracle.read(x) or ("",)) for x in leaves_of(each[0])]
         for each in found
     ]
 
@@ -437,27 +466,28 @@ def ask(
 # --- answers --------------------------------------------------------------------------------------
 
 
-def combine(found: Sequence[Answer | None], choices: Sequence[str]) -> Any:
+def combine(answers: Sequence[Answer | None], choices: Sequence[str]) -> Answer | NoAnswer | None:
     """Return one answer for all dtypes that T may be.
 
     DEPENDS if the answers differ otherwise than by T; None if the library refuses each.
     """
-    known = [(each, dtype) for each, dtype in zip(found, choices, strict=True) if each is not None]
+    pairs = zip(answers, choices, strict=True)
+    known = [(answer, dtype) for answer, dtype in pairs if answer is not None]
     if not known:
         return None
-    if len({len(each) for each, _ in known}) > 1:
-        return DEPENDS
-    rows: Answer = []
-    for column in zip(*(each for each, _ in known), strict=True):
-        follows = all(name == dtype for (name, _), (_, dtype) in zip(column, known, strict=True))
+    if len({len(answer) for answer, _ in known}) > 1:
+        return NoAnswer.DEPENDS
+    combined: Answer = []
+    for leaves in zip(*(answer for answer, _ in known), strict=True):
+        follows = all(leaf.dtype == dtype for leaf, (_, dtype) in zip(leaves, known, strict=True))
         # With a single choice a result that follows T looks like one of a fixed dtype.
         if follows and len(choices) > 1:
-            rows.append((T, column[0][1]))
-        elif len(set(column)) == 1:
-            rows.append(column[0])
+            combined.append(LeafType(T, leaves[0].is_weak))
+        elif len(set(leaves)) == 1:
+            combined.append(leaves[0])
         else:
-            return DEPENDS
-    return rows
+            return NoAnswer.DEPENDS
+    return combined
 
 
 # --- what libraries have answered -----------------------------------------------------------------
@@ -503,7 +533,6 @@ class ModeOf(Telling):
 
 
 MOST_ANSWERS = 16_384
-UNKNOWN = "not asked yet"
 # By question; cleared as a whole when it holds MOST_ANSWERS.
 _answers: dict[Any, Any] = {}
 
@@ -512,17 +541,17 @@ Function = Callable[..., Any]
 Asked = tuple[str, Any, Function, tuple[Mark, ...]]
 
 
-def answer_to(asked: Asked, fixed: str | None) -> Any:
+def answer_to(asked: Asked, fixed: str | None) -> Answer | NoAnswer | None:
     """Return a library's answer, with T where it follows T, which may be fixed; see `combine`.
 
     None: it cannot say, or the question is not hashable.
     """
     whole = (*asked, fixed)
     try:
-        answer = _answers.get(whole, UNKNOWN)
+        answer = _answers.get(whole, NoAnswer.NOT_ASKED)
     except TypeError:
         return None
-    if answer != UNKNOWN:
+    if answer is not NoAnswer.NOT_ASKED:
         return answer
     library, mode, function, key = asked
     dialect = find_dialect(library)
@@ -539,7 +568,8 @@ def in_terms_of(fixed: str | None, answer: Answer) -> Answer:
     """Return an answer with T in place of the input's dtype."""
     if fixed is None:
         return answer
-    return [(T if dtype in FLOATS and dtype == fixed else dtype, weak) for dtype, weak in answer]
+    is_input = fixed in FLOATS
+    return [LeafType(T, x.is_weak) if is_input and x.dtype == fixed else x for x in answer]
 
 
 @dataclass(slots=True, eq=False)
@@ -562,6 +592,8 @@ class Reach:
             return False
         for asked, expected in self.asked:
             answer = answer_to(asked, dtype)
-            if (answer and in_terms_of(dtype, answer)) != expected:
+            if isinstance(answer, list):
+                answer = in_terms_of(dtype, answer)
+            if answer != expected:
                 return False
         return True
