@@ -37,7 +37,8 @@ from .calls.binding import assemble
 from .calls.capture_errors import NotCaptured
 from .calls.completion import Completion
 from .calls.decision import SHOWN, Door, decide
-from .calls.effects import check_apart, put_notes, put_updates
+from .calls.effects.attributes import put_notes
+from .calls.effects.updates import check_apart, put_updates
 from .calls.facts import facts_of_symbols, gather_facts
 from .calls.gradients.accumulate import modes_of
 from .calls.recipe import Recipe

@@ -56,7 +56,9 @@ from .calls.decision import (
     decide,
     form_under_autocast,
 )
-from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out
+from .calls.effects.attributes import left_out
+from .calls.effects.containers import callers_own, giving
+from .calls.effects.updates import check_apart, copied_all, warn_left_out
 from .calls.facts import watch
 from .calls.framework_dtypes import follow_casts, follow_weak
 from .calls.variant import Variant

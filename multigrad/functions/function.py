@@ -33,7 +33,7 @@ from ..trace.trace import Value
 from .calls.arguments import PLAIN, as_numbers, flatten
 from .calls.as_written import is_imported
 from .calls.completion import BoundFunction, Completion
-from .calls.effects import giving, has_containers
+from .calls.effects.containers import giving, has_containers
 from .calls.recipe import CodeRecipe, Recipe
 from .calls.variant import Variant
 from .captures import Captures, inline

@@ -25,7 +25,7 @@ from ..functions.calls.binding import Entry, assemble, check_assumptions, explai
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.completion import BoundFunction
 from ..functions.calls.decision import PULLED, PUSHED
-from ..functions.calls.effects import check_apart
+from ..functions.calls.effects.updates import check_apart
 from ..functions.calls.gradients.matching import match_gradients
 from ..functions.calls.variant import Variant
 from ..functions.code_recipes import recipe_of_pair

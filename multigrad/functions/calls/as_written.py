@@ -30,7 +30,7 @@ from ...graph.support.trees import optree
 from ...lowering.input_checks import shapes_agree
 from .arguments import Layout, owner_of, replace_at
 from .capture_errors import defined_at
-from .effects import copied_all
+from .effects.updates import copied_all
 from .gradients.matching import match_gradients
 from .gradients.variables import lost_variables
 from .recipe import Recipe, Recorded

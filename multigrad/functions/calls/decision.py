@@ -24,7 +24,7 @@ from ...trace.assertions import (
     UNDIFFERENTIATED,
     UPDATES,
 )
-from .effects import COPIES, describe
+from .effects.updates import COPIES, describe
 from .recipe import Recipe
 from .variant import Variant
 

@@ -12,7 +12,8 @@ from ...graph.support.class_bases import dataclass
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import Assumption
 from .arguments import Layout
-from .effects import Note, Update
+from .effects.attributes import Note
+from .effects.updates import Update
 
 
 @dataclass(frozen=True, slots=True, eq=False)

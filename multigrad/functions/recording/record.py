@@ -49,17 +49,10 @@ from ...trace.xp import all as xp
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
 from ..calls.binding import is_told
 from ..calls.capture_errors import NotCaptured, defined_at, explain, is_users_own
-from ..calls.effects import (
-    COPIES,
-    Update,
-    changes_containers,
-    describe,
-    find_aliases,
-    find_notes,
-    find_updates,
-    has_containers,
-    hide,
-)
+from ..calls.effects.attributes import find_notes
+from ..calls.effects.containers import changes_containers, has_containers
+from ..calls.effects.updates import COPIES, Update, describe, find_updates, hide
+from ..calls.effects.views import find_aliases
 from ..calls.facts import facts_of_inputs, gather_facts
 from ..calls.gradients.accumulate import modes_of
 from ..calls.gradients.matching import check_gradient, match_gradients

@@ -1,0 +1,1 @@
+"""Effects of a function besides returning: updates, attributes that are set, changed containers."""
