@@ -80,7 +80,7 @@ def _counts(operand: Operand, shape: Shape, axis: int) -> bool:
     # True of 0, 1, 2, ... along the axis.
     if operand.known is None or operand.known.dtype.kind not in "iu":
         return False
-    places = np.broadcast_to(along(shape[axis], axis, len(shape)), shape)
+    places = np.broadcast_to(counting_along(shape[axis], axis, len(shape)), shape)
     return bool(np.array_equal(operand.known, places))
 
 
@@ -110,7 +110,7 @@ def strides_of(shape: Shape) -> list[int]:
     return [math.prod(lengths[i + 1 :]) for i in range(len(lengths))]
 
 
-def along(n: int, axis: int, rank: int) -> np.ndarray[Any, Any]:
+def counting_along(n: int, axis: int, rank: int) -> np.ndarray[Any, Any]:
     """Return 0, 1, 2, ... along an axis."""
     ones = [1] * rank
     ones[axis] = n
@@ -147,9 +147,9 @@ def windows(
     window_axes = [d for d in range(len(lengths)) if d not in (*inserted, *(d for d, _ in batches))]
     flat: Any = np.zeros((1,) * rank, np.int64)
     for d, axis in zip(window_axes, offsets, strict=True):
-        flat = flat + strides[d] * along(sizes[d], axis, rank)
+        flat = flat + strides[d] * counting_along(sizes[d], axis, rank)
     for d, i in batches:
-        flat = flat + strides[d] * along(lengths[d], free[i], rank)
+        flat = flat + strides[d] * counting_along(lengths[d], free[i], rank)
     inside: Any = None
     as_result = [1] * rank
     for axis in free:
@@ -260,7 +260,7 @@ def dynamic_update_slice(step: EquationStep) -> Operand:
         start = clamped(places_of(step, 2 + axis), length - size)
         if isinstance(start, Value):
             start = xp.reshape(start, (1,) * rank)
-        flat = plus(flat, plus(start, along(size, axis, rank)) * strides[axis])
+        flat = plus(flat, plus(start, counting_along(size, axis, rank)) * strides[axis])
     places = _flat_list(_broadcast(flat, sizes))
     x, updates = step.whole_tensor(0), step.whole_tensor(1)
     put = put_at(xp.reshape(x, -1), places, xp.reshape(updates, -1), 0)

@@ -156,7 +156,7 @@ def floor_divide(x1: Any, x2: Any) -> Tensor:
 
 
 def bools_as_integers(x1: Any, x2: Any) -> tuple[Any, Any]:
-    """Return two tensors of bools as the integers that jax divides."""
+    """Return two tensors of bools as the integers that jax divides; others unchanged."""
     return (cast(x1, INT32), cast(x2, INT32)) if is_bool(x1) and is_bool(x2) else (x1, x2)
 
 
@@ -220,8 +220,8 @@ def clamp(min: Any, x: Tensor, max: Any) -> Tensor:
     if not is_differentiated(x):
         return xp.clip(x, min, max)
     # at a limit neither x nor the limit gets a gradient
-    is_inside = xp.logical_and(xp.greater(x, min), xp.less(x, max))
-    inner = xp.where(is_inside, x, xp.stop_gradient(x))
+    is_between = xp.logical_and(xp.greater(x, min), xp.less(x, max))
+    inner = xp.where(is_between, x, xp.stop_gradient(x))
     low = min
     if isinstance(min, Value) or isinstance(max, Value):  # of crossed limits neither gets one
         high = xp.stop_gradient(max) if isinstance(max, Value) else max

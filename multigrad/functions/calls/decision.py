@@ -100,7 +100,7 @@ def decide(
     1. the graph, if it leaves nothing out that counts at this door;
     2. the graph, on another framework than the code's own, which has nothing else;
     3. an error, if it leaves out what this door refuses;
-    4. the graph, if the author has chosen;
+    4. the graph, if the author has chosen: code that is to run as written is not asked about;
     5. the code as written, with the first omission as the reason.
 
     Args:
@@ -123,8 +123,8 @@ def decide(
     refused = [left_out[kind] for kind in left_out if kind in door.refuses]
     if refused:
         raise UnsupportedOp(f"{recipe.subject}: {refused[0]}, which {door.name} does not")
-    # The author has chosen. False: the graph, whatever it lacks. True: `Entries` runs such code as
-    # written and does not ask here, so that whoever asks has use for a graph alone.
+    # False: the graph, whatever it lacks. True: `Entries` runs such code as written and does not ask
+    # here, so that whoever asks has use for a graph alone.
     if native is not None:
         return Decision(variant)
     return Decision(variant, next(iter(left_out.values())), frozenset(left_out))
