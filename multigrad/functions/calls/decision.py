@@ -123,7 +123,7 @@ def decide(
     refused = [left_out[kind] for kind in left_out if kind in door.refuses]
     if refused:
         raise UnsupportedOp(f"{recipe.subject}: {refused[0]}, which {door.name} does not")
-    # False: the graph, whatever it lacks. True: `Entries` runs such code as written and does not ask
+    # False: the graph, whatever it lacks. True: `Entries` runs such code as written without asking
     # here, so that whoever asks has use for a graph alone.
     if native is not None:
         return Decision(variant)
