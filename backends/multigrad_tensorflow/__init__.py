@@ -18,7 +18,16 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import compile, differences, eject, importers, models, rank_checks, replica_rules
+from . import (
+    compile,
+    differences,
+    eject,
+    importers,
+    models,
+    rank_checks,
+    recomputed_regions,
+    replica_rules,
+)
 from .attach import as_written, host, isolation, render, vjp
 from .dialect import table
 from .kernels import ops, random
@@ -69,17 +78,17 @@ backend = Backend(
     ),
     compiler=Compiler(
         jit=compile.jit,
-        read_activation=(compile.READER,),
+        read_activation=(recomputed_regions.READER,),
         on_enter=compile.on_enter,
         on_read=compile.on_read,
         on_depend=compile.on_depend,
         is_tracing=compile.is_tracing,
         follow=compile.follow,
         forget_traces=compile.forget_traces,
-        on_call=compile.on_call,
-        on_draw=compile.on_draw,
+        on_call=recomputed_regions.on_call,
+        on_draw=recomputed_regions.on_draw,
         notes_regions=True,
-        recall=compile.recall,
+        recall=recomputed_regions.recall,
     ),
     interop=Interop(
         lend=host.lend,

@@ -1,27 +1,22 @@
-"""A check in every traced graph of `tf.function`, regions of `tf.recompute_grad`, and `xg.jit`.
+"""A check in every traced graph of `tf.function`, and `xg.jit`, which needs none.
 
 A tf.function's cache cannot be keyed from outside. So each graph that depends on the rule in force
-around it, or on the meaning of a name, captures a check: at every call it compares these with those
-of its trace, and raises.
+around it, or on the meaning of a name, captures a value, whose type is `CheckSpec`. While the graph
+is traced, `on_read` and `on_depend` write into it what the graph depends on. At every call
+TensorFlow casts the captured value to its type, which compares that with what is in force, and
+raises.
 """
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import gc
-import inspect
 import sys
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import field
-from types import CodeType
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.autograph.core.converter import ConversionOptions
@@ -30,26 +25,19 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 from tensorflow.python.saved_model import save_context
 
-from multigrad.backend import Reader, compilers
-from multigrad.backend.compiler_events import enter_rules, leave_rules
+from multigrad.backend import compilers
 from multigrad.backend.discovery import load_backend
-from multigrad.errors import GradientError, StaleTraceError, TraceError
-from multigrad.graph.support.class_bases import dataclass
+from multigrad.errors import StaleTraceError, TraceError
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.trace.lookups import Lookup
-from multigrad.trace.moving_numbers import Moving, Noted, NumberRead
+from multigrad.trace.moving_numbers import Moving, NumberRead
 
 from .kernels import random
+from .recomputed_regions import ENTRIES, Entry, of_first_run, regions_around
 
 Tensor = Any
-# The token of a `use`, the graph in which it was entered (None: eagerly), the rules before it, and
-# the tape of the run of a region that was running again; that `use` takes precedence over the
-# region's rules.
-Entry = tuple[str, Any, ActiveRules, Any]
-ENTRIES: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
-    "multigrad_tensorflow_entries", default=()
-)
+# The attribute of a graph that holds its check, and the key of the captured value.
 GUARD = "multigrad_rule_in_force"
 # Exporters trace functions of their own into files, in which a captured check would be an input.
 EXPORTERS = ("keras.src.export.litert", "keras.src.export.onnx", "tensorflow.lite.python")
@@ -62,8 +50,8 @@ autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, OURS), *autograph.CON
 def on_enter(token: str) -> Callable[[], None]:
     """Note the graph in which a `use` is entered: inside its own graph it is part of the trace."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    tape = regions_around()[2]  # notes regions in their first run
-    entry = (token, graph, CURRENT.get(), tape)
+    tape = regions_around().tape  # notes regions in their first run
+    entry = Entry(token, graph, CURRENT.get(), tape)
     return functools.partial(ENTRIES.reset, ENTRIES.set((*ENTRIES.get(), entry)))
 
 
@@ -76,16 +64,16 @@ def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activ
     if tf.executing_eagerly() or save_context.in_save_context():
         return
     entries = ENTRIES.get()
-    if (entries[-1][0] if entries else "") != CURRENT.get().token:
+    if (entries[-1].token if entries else "") != CURRENT.get().token:
         raise StaleTraceError(
             "a tf.function is traced under a rule that was put in force before TensorFlow was "
             "imported: import tensorflow before `with xg.use(...)`"
         )
-    inside: list[Any] = []
+    traced: list[Any] = []
     for graph, check in find_checks():
-        inside.append(graph)
+        traced.append(graph)
         # a rule that a `use` within the graph sets is part of the trace, and needs no check
-        active = outside_of(inside, entries)
+        active = active_around(traced, entries)
         if getattr(active, scope) is getattr(CURRENT.get(), scope) and check is not None:
             check.words.setdefault(scope, active.word(scope))
 
@@ -133,21 +121,24 @@ def number_of(moving: Moving) -> Tensor:
     tensor = follow(moving)
     if tensor is not None:
         return tensor
-    again = regions_around()[1]
+    again = regions_around().again
     numbers = {} if again is None else again.noted.numbers
     return tf.constant(numbers.get(moving.serial, moving.value), tf.float64)
 
 
-def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> ActiveRules:
+def active_around(graphs: list[Any], entries: tuple[Entry, ...]) -> ActiveRules:
     """Return the active rules around nested graphs that are being traced."""
-    for _, where, before, _ in entries:
-        if any(where is graph for graph in graphs):
-            return before
+    for entry in entries:
+        if any(entry.graph is graph for graph in graphs):
+            return entry.before
     return CURRENT.get()
 
 
-def find_checks() -> Iterator[tuple[Any, FrameSpec | None]]:
-    """Yield the graphs being traced, inner ones first, each with its check if it has one."""
+def find_checks() -> Iterator[tuple[Any, CheckSpec | None]]:
+    """Yield the graphs being traced, inner ones first, each with its check.
+
+    A check is captured at the first request; None: the graph can have none.
+    """
     graph = tf.compat.v1.get_default_graph()
     while isinstance(graph, FuncGraph):
         # Branches and loop bodies are called only by their function, and XLA knows none of their
@@ -155,19 +146,23 @@ def find_checks() -> Iterator[tuple[Any, FrameSpec | None]]:
         if isinstance(graph, ControlFlowFuncGraph):
             yield graph, None
         elif is_backward(graph):  # a call gives captures no value: gradients would be None
-            if regions_around()[1] is None:
+            if regions_around().again is None:
                 refuse_backward(graph, "a rule or a name")
             yield graph, None  # the graph of the first run has the check
         else:
             if not hasattr(graph, GUARD):
                 if not isinstance(graph.outer_graph, FuncGraph) and is_exporting():
                     return
-                setattr(graph, GUARD, FrameSpec(graph.name))
-                # One key for all graphs: a graph that calls another one then keeps its own check.
-                check, nothing = getattr(graph, GUARD), make_nothing()
-                graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=nothing)
+                capture_check(graph)
             yield graph, getattr(graph, GUARD)
         graph = graph.outer_graph
+
+
+def capture_check(graph: Any) -> None:
+    check, nothing = CheckSpec(graph.name), make_nothing()
+    setattr(graph, GUARD, check)
+    # One key for all graphs: a graph that calls another one then keeps its own check.
+    graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=nothing)
 
 
 def is_backward(graph: Any) -> bool:
@@ -200,20 +195,23 @@ def make_nothing() -> Tensor:
         return tf.zeros([0], tf.int32)
 
 
-class FrameSpec(tf.TensorSpec):
+class CheckSpec(tf.TensorSpec):
     """The type of a captured value, whose cast is the check: TensorFlow casts at each call.
 
     A call from another graph being traced casts too: a function may have been traced under another
     rule.
+
+    Attributes:
+        function: the graph's name.
+        words: the rule in force around the graph, by scope; only scopes that it depends on.
+        traced: what layers and names meant in the trace; each knows when it is superseded.
     """
 
     def __init__(self, name: str) -> None:
         # int32, which a function on DTensors accepts from any device
         super().__init__([0], tf.int32)
-        # The rule in force around the graph, by scope; only scopes that it depends on.
-        self.words: dict[str, str] = {}
         self.function = name
-        # What layers and names meant in the trace; each knows when it is superseded.
+        self.words: dict[str, str] = {}
         self.traced: set[Any] = set()
 
     def most_specific_common_supertype(self, others: Any) -> Any:
@@ -276,162 +274,6 @@ def explain(holder: Any) -> str:
             f"which retraces, or {advice}"
         )
     return f"was traced before a layer in it was given another rule, function or backend: {advice}"
-
-
-# --- regions under `tf.recompute_grad` ------------------------------------------------------------
-# They run forward again within backward, perhaps outside their `use`. A region is noted at its
-# first forward, and runs again under the rules of that run. TensorFlow has no hook, so the region
-# is found on the stack. Its dictionary of keyword arguments is the same object in both runs, and
-# identifies it.
-MOST_REGIONS = 4096
-
-
-@dataclass(slots=True)
-class RecomputedCall:
-    """One call of a recomputed function, with the active rules of its first run."""
-
-    # Its keyword arguments; held, so that no other dictionary gets the same id.
-    key: dict[str, Any]
-    active: ActiveRules
-    noted: Noted  # numbers and names of the first run
-    tape: Any = None  # a weak reference to the current run's tape
-    # What layers read in the first run, and its tensors of changing numbers.
-    recalled: dict[Any, Any] = field(default_factory=dict)
-    drawn: list[Any] = field(default_factory=list)  # the keys drawn in the first run
-    repeated: int = 0  # the number of them used in the current run
-
-    def run_again(self, tape: Any) -> ActiveRules:
-        """Return the active rules for a run; a new tape starts the keys again."""
-        if self.tape is None or self.tape() is not tape:
-            self.tape, self.repeated = weakref.ref(tape), 0
-        return self.active
-
-    def draw_again(self, tape: Any, draw: Callable[[], Any]) -> Any:
-        self.run_again(tape)
-        position, self.repeated = self.repeated, self.repeated + 1
-        return self.drawn[position] if position < len(self.drawn) else draw()
-
-
-REGIONS: OrderedDict[int, RecomputedCall] = OrderedDict()
-
-
-def find_code(code: CodeType, name: str) -> CodeType:
-    """Return the code of a function defined within another, at any depth."""
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            if constant.co_name == name:
-                return constant
-            try:
-                return find_code(constant, name)
-            except LookupError:
-                continue
-    raise LookupError(name)
-
-
-_code = inspect.unwrap(tf.recompute_grad).__code__
-# by its code a frame of either run is known on the stack
-FIRST, AGAIN = find_code(_code, "inner"), find_code(_code, "inner_recompute_grad")
-
-
-def may_be_recomputed() -> bool:
-    """Return whether a region may be around this call: its first forward stops recording."""
-    return bool(REGIONS) or pywrap_tfe.TFE_Py_TapeSetIsStopped()
-
-
-def regions_around() -> tuple[list[RecomputedCall], RecomputedCall | None, Any]:
-    """Return the regions around this call in their first run, which are noted, and the region that
-    runs again with its tape.
-
-    Raises:
-        GradientError: that one was not noted.
-    """
-    if not may_be_recomputed():
-        return [], None, None
-    keys, again, tape = [], None, None
-    caller = sys._getframe()
-    while caller is not None:
-        if caller.f_code is FIRST:
-            keys.append(caller.f_locals["kwargs"])
-        elif caller.f_code is AGAIN:
-            tape, again = caller.f_locals["t"], REGIONS.get(id(caller.f_locals["kwargs"]))
-            if again is None and not is_inside_use(tape):
-                raise GradientError(
-                    "tf.recompute_grad runs a function again whose first forward called no "
-                    f"activation, or was more than {MOST_REGIONS} regions ago: its rule is not "
-                    "known"
-                )
-            break
-        caller = caller.f_back
-    for key in keys:
-        if id(key) not in REGIONS:
-            noted = Noted(None if again is None else again.noted)
-            REGIONS[id(key)] = RecomputedCall(key, rules_of(again, tape), noted)
-            # a region whose backward never runs is not reported: the oldest leaves
-            if len(REGIONS) > MOST_REGIONS:
-                REGIONS.popitem(last=False)
-    return [REGIONS[id(key)] for key in keys], again, tape
-
-
-def is_inside_use(tape: Any) -> bool:
-    """Return whether the innermost `use` was entered in the run of this tape."""
-    entries = ENTRIES.get()
-    return bool(entries) and entries[-1][3] is tape
-
-
-def rules_of(again: RecomputedCall | None, tape: Any) -> ActiveRules:
-    """Return the rules for a region that runs again, unless a `use` within it is in force."""
-    return CURRENT.get() if again is None or is_inside_use(tape) else again.run_again(tape)
-
-
-def on_draw(draw: Callable[[], Any]) -> Any:
-    """Return the key of a call; in a region that runs again, the key of its first run."""
-    first, again, tape = regions_around()
-    key = draw() if again is None else again.draw_again(tape, draw)
-    for region in first:
-        region.drawn.append(key)
-    return key
-
-
-def of_first_run(key: Any, make: Callable[[], Any]) -> Any:
-    """Return what is made; in a region that runs again, what its first run made."""
-    first, again, _ = regions_around()
-    value = again.recalled[key] if again is not None and key in again.recalled else make()
-    for region in first:
-        region.recalled[key] = value
-    return value
-
-
-def recall(key: Any, value: Any) -> Any:
-    """Return a value; in a region that runs again, the value of its first run."""
-    return of_first_run(key, lambda: value)
-
-
-@contextmanager
-def in_force_again(active: ActiveRules, noted: Noted) -> Iterator[None]:
-    """Put rules in force, with the numbers and names of a region's first run."""
-    with ExitStack() as stack:
-        stack.enter_context(noted.again())
-        stack.callback(leave_rules, enter_rules(active.token))
-        stack.callback(CURRENT.reset, CURRENT.set(active))
-        yield
-
-
-def on_call() -> AbstractContextManager[Any]:
-    """Return a context with the first run's rules if a region runs again, else an empty one."""
-    _, again, tape = regions_around()
-    return nullcontext() if again is None else in_force_again(rules_of(again, tape), again.noted)
-
-
-def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
-    """Apply an activation where a region may be around it."""
-    with on_call():
-        activation = activation.of_then()
-        if values:
-            return activation.apply_as(x, activation.with_values(values))
-        return activation.apply(x)
-
-
-READER = Reader(may_be_recomputed, call_noted)
 
 
 # --- xg.jit ---------------------------------------------------------------------------------------

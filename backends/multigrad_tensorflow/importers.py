@@ -32,7 +32,7 @@ from multigrad.functions.importer_api import import_once
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.trace import Trace, Value
 
-from .compile import FIRST
+from .recomputed_regions import FIRST
 
 Tensor: TypeAlias = Any
 VARIABLES = "variables"

@@ -40,7 +40,7 @@ from multigrad.graph.support.locks import make_lock
 from multigrad.models.gradient_replacement import check_fit, replace_gradient
 from multigrad.models.override import Following, Meant, SelectedCalls, one_input, refuse_operation
 
-from ..compile import FIRST, may_be_recomputed, on_call
+from ..recomputed_regions import FIRST, may_be_recomputed, on_call
 
 Tensor = Any
 
