@@ -86,20 +86,22 @@ def find_cuts(
 def _find_wide(
     graphs: FunctionGraph, backend: Backend, fast: bool, compiled: bool
 ) -> WideCut | None:
-    floats = backend.autodiff.keeps_float_derivatives
-    if not backend.autodiff.joins_loops:
+    autodiff = backend.autodiff
+    floats = autodiff.keeps_float_derivatives
+    if not autodiff.joins_loops:
         return None
-    serves = fast or compiled
     if floats:
-        # The code may be differentiated, so the derivative must be that of the ops, or none.
-        serves = not graphs.keeps_output and (graphs.is_once or graphs.is_derivative)
-    if fast and graphs.keeps_costly(floats):
-        wider: FunctionGraph | None = graphs
+        # All code keeps what loops give. It may be differentiated, so its derivative must be that
+        # of the ops, or none.
+        keeps_loops = not graphs.keeps_output and (graphs.is_once or graphs.is_derivative)
     else:
-        wider = graphs.with_histories() if serves else None
+        keeps_loops = fast or compiled
+    wider = graphs if fast and graphs.keeps_costly(floats) else None
+    if wider is None and keeps_loops:
+        wider = graphs.with_histories()
     if wider is None:
         return None
-    return WideCut(wider, wider.cut_after_loops(floats, watched=backend.autodiff.watches_outputs))
+    return WideCut(wider, wider.cut_after_loops(floats, watched=autodiff.watches_outputs))
 
 
 def shares_scales(graphs: FunctionGraph, cut: ResidualCut) -> bool:

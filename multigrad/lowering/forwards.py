@@ -32,12 +32,15 @@ Adjust = Callable[[Value, Value, float], Value]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """An activation: an op with attributes; without an op it is the identity.
+    """An activation of the table.
 
-    `differentiable` is False if frameworks have no derivative for it, so that ours is used.
-    `setting` is the name and value of its number, if it has one; a value other than the default is
-    part of the name, which is the key of all that is made from a forward. `with_setting` computes
-    the output from the input, the op's result and that number.
+    Attributes:
+        name: also the key of all that is made from a forward; it says another value of the setting.
+        op: None for the identity.
+        attrs: those of the op.
+        differentiable: False if frameworks have no derivative for it, so that ours is used.
+        setting: the name and value of its number, None if it has none.
+        with_setting: computes the output from the input, the op's result and that number.
     """
 
     name: str

@@ -1,12 +1,19 @@
 """Lowering: a pair of graphs becomes the source of one backend, and the native object of it.
 
-    FunctionGraph ─► Lowering ─────► Cuts ───────► Code, twice ─► Emitted ─────► Attached
-          prepare           find_cuts       emit            describe      attach
-          safe names        what forward    straight-line   all that a    the object, its
-                            keeps           lines           render reads  source, its call
+    FunctionGraph
+        │ _prepare       names that emitted code may use
+    Lowering
+        │ _cut           what forward keeps for backward
+    Cuts
+        │ _emit_codes    code that may run anywhere, and fast code
+    Code, Code
+        │ bind_checks    what the code refuses, and what else `render` must know
+    Emitted
+        │ _attach        the source, compiled, and the native object of it
+    Attached
 
-Each step reads the same `Lowering`. Its `emission` alone changes: every step binds names in it, so
-the steps run in this order. `bare.py` has what needs no backward.
+Every step binds names in `Lowering.emission`, which is the only thing that changes, so the steps
+run in this order. `bare.py` has what needs no backward.
 """
 
 from __future__ import annotations
@@ -113,8 +120,9 @@ def lower_graphs(
             a compiler reads it as it is attached: then it also keeps what loops give, of which the
             compiler takes no derivative.
         forward_mode: whether the object pushes tangents itself.
-        checks: the code refuses the dtypes for which the backend lacks an op, and a tensor that
-            asks for a gradient where a Function takes a number; an entry has looked already.
+        checks: whether the code refuses dtypes for which the backend lacks an op, and a tensor that
+            asks for a gradient where a Function takes a number. Code of an entry need not: the
+            entry has looked already.
     """
     forward_mode = forward_mode or (graphs.is_pushed_first and backend.autodiff.transposes)
     dual = None

@@ -106,6 +106,21 @@ def call(native: PlainFunctions, emitted: Emitted) -> Callable[..., Any]:
 
 def render(emitted: Emitted) -> str:
     """Return the source of the four functions; each returns a tuple."""
+    # A rule under the identity, for example:
+    #
+    #     def forward(tin):
+    #         return (tin,)
+    #
+    #     def keep(tin, width):                     # outputs, and the residuals that it computes
+    #         (output,) = forward(tin)
+    #         return (output,), (abs(tin) < width,)
+    #
+    #     def backward(grad_out, kept, width):
+    #         return (grad_out * kept,)
+    #
+    #     def function(grad_out, tin, width):       # backward from the inputs alone
+    #         (kept,) = (abs(tin) < width,)
+    #         return backward(grad_out, kept, width)
     f, k, b = emitted.fast.forward, emitted.fast.keep, emitted.fast.backward
     inputs, cotangents = ", ".join(emitted.names.inputs), ", ".join(emitted.names.cotangents)
     outputs = _tuple(emitted.names.outputs)
