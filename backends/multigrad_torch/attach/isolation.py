@@ -103,11 +103,12 @@ class TensorState:
             if x.data_ptr() != memory.data_ptr() or x.shape != memory.shape:
                 change = "gives other memory to a tensor"
                 x.data = memory
-            # NaN is unequal to itself, so unchanged NaN would look like a write.
-            both_nan = None if values is None else memory.isnan() & values.isnan()
-            if values is not None and not ((memory == values) | both_nan).all():
-                change = "writes into a tensor"
-                memory.copy_(values)
+            if values is not None:
+                # NaN is unequal to itself, so unchanged NaN would look like a write.
+                both_nan = memory.isnan() & values.isnan()
+                if not ((memory == values) | both_nan).all():
+                    change = "writes into a tensor"
+                    memory.copy_(values)
         if values is None and self.version not in (None, x._version):
             change = "writes into a tensor of too many elements to be put back,"
         return change

@@ -7,7 +7,7 @@ runs unchanged on detached inputs, and gets the rule's gradient
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -111,7 +111,8 @@ class PlainRule:
     def _call_general(
         self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        floats = list(find_activations(name, args, kwargs))
+        """Call an operation that is none of our activations, under the rule."""
+        floats = find_activations(name, args, kwargs)
         active = [each for each in floats if may_have_gradient(each.tensor)]
 
         def where() -> str:
@@ -175,17 +176,17 @@ class Operand(NamedTuple):
     is_in_list: bool
 
 
-def find_activations(
-    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Iterator[Operand]:
-    """Yield the float tensors among the arguments of a call, also in lists, without weights."""
-    arguments = [*enumerate(args), *kwargs.items()]
+def find_activations(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Operand]:
+    """Return the float tensors among the arguments of a call, also in lists, without weights."""
+    arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    operands = []  # no generator, which not every Dynamo traces
     for place, value in arguments[:1] if name in WITH_WEIGHTS else arguments:
         is_list = isinstance(value, tuple | list)
         for x in value if is_list else (value,):
             is_float = isinstance(x, torch.Tensor) and x.is_floating_point()
             if is_float and not isinstance(x, torch.nn.Parameter):
-                yield Operand(place, x, is_list)
+                operands.append(Operand(place, x, is_list))
+    return operands
 
 
 class InPlace:
