@@ -203,8 +203,8 @@ def read_as_given(variable: Any, given: Any) -> float:
 def common_defaults(rule: Rule) -> dict[str, float]:
     """Return the default numbers of a composed rule's params on which its parts agree.
 
-    Of `xg.compose("triangular", "clip_norm")` {"width": 1.0, "max_norm": 1.0}; of a rule that is no
-    composition {}.
+    Of `xg.compose("triangular", "clip_norm")` {"width": 1.0, "max_norm": 1.0, "eps": 1e-12}; of a
+    rule that is no composition {}.
     """
     if rule.function is not None:
         return {}

@@ -137,9 +137,9 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         name: str | None = None,
     ) -> None:
         _check_fresh(inner_optimizer)
-        given = {name: _plain(value) for name, value in (params or {}).items()}
+        given = {name: _read_number(value) for name, value in (params or {}).items()}
         defaults = {} if rule is None else common_defaults(resolve(rule))
-        applied = GradientRule(rule, {**defaults, **given})
+        gradient_rule = GradientRule(rule, {**defaults, **given})
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner_optimizer
         # The rule sees unscaled gradients, so the scale is divided out here, not by the inner one.
@@ -149,18 +149,20 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             else inner_optimizer.loss_scale_factor
         )
         self.after_reduce = after_reduce
-        self._found = applied
+        self._gradient_rule = gradient_rule
         if key is not None:
             self._key = _read_key(key)
         else:
-            self._key = None if applied.draws is False else _draw_key()
+            self._key = None if gradient_rule.draws is False else _draw_key()
+        given_params = gradient_rule.params
+        numbers = gradient_rule.numbers
         self._params = RuleParams(
             "the optimizer's rule",
-            {name: self._add_number(name, settle(each)) for name, each in applied.numbers.items()},
-            {name: value for name, value in applied.params.items() if name not in applied.numbers},
+            {name: self._add_number(name, settle(each)) for name, each in numbers.items()},
+            {name: value for name, value in given_params.items() if name not in numbers},
             self._add_number,
-            {name: value for name, value in applied.params.items() if isinstance(value, Moving)},
-            find_rule=applied.look_up,
+            {name: value for name, value in given_params.items() if isinstance(value, Moving)},
+            find_rule=gradient_rule.look_up,
         )
         # Last, so that an error before leaves the inner optimizer unchanged.
         self._reduces = after_reduce and take_over_reduction(inner_optimizer)
@@ -175,7 +177,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
     @property
     def rule(self) -> str | Rule | Callable[..., Any]:
         """The rule as it was given."""
-        return self._found.rule
+        return self._gradient_rule.rule
 
     @property
     def params(self) -> RuleParams:
@@ -240,7 +242,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             return grads
         numbers = {name: read_value(_as_tensor(v)) for name, v in self._params.variables.items()}
         count = None if self._key is None else _as_tensor(self._iterations)
-        in_force = self._found.at_step(numbers, self._key, count)
+        in_force = self._gradient_rule.at_step(numbers, self._key, count)
         return [apply_rule(in_force, None, grad, None) for grad in grads]
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
@@ -271,7 +273,9 @@ class RuledOptimizer(keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         """Return the optimizer as data, with the rule's numbers as they are now."""
         self._params.catch_up()
-        numbers = {name: _plain(variable) for name, variable in self._params.variables.items()}
+        numbers = {
+            name: _read_number(variable) for name, variable in self._params.variables.items()
+        }
         numbers.update(self._params.schedules)
         return {
             "name": self.name,
@@ -308,7 +312,8 @@ def _check_fresh(optimizer: Any) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
+def _read_number(value: Any) -> Any:
+    """Return the number in a Variable or tensor now; any other value unchanged."""
     if isinstance(value, keras.Variable):
         return read_array(value).item()
     if keras.ops.is_tensor(value):

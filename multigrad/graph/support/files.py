@@ -1,8 +1,12 @@
-"""Files written whole or not at all, and the user's cache directory.
+"""Files written whole or not at all, and the directory of what is kept between processes.
 
-`$MULTIGRAD_CACHE`, else `multigrad` in `$XDG_CACHE_HOME` or `~/.cache`; `MULTIGRAD_CACHE=off` keeps
-nothing. What is read from it may be run, so it must belong to the user, and nobody else may write.
-Nothing in it is ever needed: it can be deleted at any time.
+A file of the user's (`write_whole`) replaces what was there, keeps its mode, and is on the disk
+when the function returns. One in the cache (`write_file`) may be lost, but is never seen half
+written.
+
+The cache is `$MULTIGRAD_CACHE`, else `multigrad` in `$XDG_CACHE_HOME` or `~/.cache`;
+`MULTIGRAD_CACHE=off` keeps nothing. What is read from it may be run, so it must belong to the user,
+and nobody else may write. Nothing in it is ever needed: it can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from pathlib import Path
 AnyPath = str | os.PathLike[str]
 
 
+# --- files of the user's --------------------------------------------------------------------------
 @contextmanager
 def replacing(path: AnyPath) -> Iterator[str]:
     """Yield a path of the same name to write to; what is there at the end replaces the file, unless
@@ -61,6 +66,7 @@ def write_whole(path: AnyPath, content: str | bytes) -> None:
             os.fsync(file.fileno())
 
 
+# --- the cache ------------------------------------------------------------------------------------
 VARIABLE = "MULTIGRAD_CACHE"
 LIBRARIES = "native"  # the folder of compiled libraries
 OFF = ("off", "0", "no", "false")
@@ -147,6 +153,7 @@ def clear_kept() -> str:
 
 
 def list_libraries(root: Path) -> list[Path]:
+    """Return the compiled libraries in the cache; raise if others may write there."""
     folder = root / LIBRARIES
     if not folder.is_dir():
         return []

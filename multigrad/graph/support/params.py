@@ -1,8 +1,12 @@
-"""Params and options of rules and Functions: names, ranges, `over=`, `fused=`, and their types.
+"""What rules and Functions are given besides tensors, read and checked. The sections:
 
-Params are given by name, as a dict that may be read, but is changed elsewhere. "noise.sigma" is the
-param sigma of the part noise, "noise[1].sigma" that of the second part of this name. A part's name
-may itself hold dots, so the last dot counts.
+params    by name, {"width": 2.0, "noise.sigma": 0.1}: "noise.sigma" is the param sigma of the
+          part noise, "noise[1].sigma" that of the second part of this name; a part's name may
+          itself hold dots, so the last dot counts
+ranges    the values that a param takes: Range.read("> 0 and <= b")
+shards    `over=` and `axis_name=`, over which parts of an array a rule sums: `Shards`
+fused     `fused=`, whether parts run as one kernel, and why not: `CannotFuseError`
+types     of these options, in public signatures
 """
 
 from __future__ import annotations
@@ -34,12 +38,17 @@ else:
     P, R = ParamSpec("P"), TypeVar("R")
 
 
+# --- params ---------------------------------------------------------------------------------------
 _WORDS = {str}
 _WITH_INDEX = re.compile(r"(?P<name>.*)\[(?P<index>\d+)\]")
 
 
 class FixedParams(dict[str, Any]):
-    """Params by name; changing one raises TypeError, because it would have no effect."""
+    """A copy of params by name; changing one raises TypeError, because it would have no effect.
+
+    Args:
+        advice: what to do instead, for the message.
+    """
 
     __slots__ = ("_advice",)
 
@@ -76,7 +85,6 @@ def read_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(params)
 
 
-# --- of parts -----------------------------------------------------------------------------------
 def is_address(name: str) -> bool:
     """Return whether a param's name begins with the name of a part."""
     return "." in name
@@ -84,6 +92,8 @@ def is_address(name: str) -> bool:
 
 def find_part(owner: str, address: str, labels: Sequence[str]) -> tuple[int, str]:
     """Return the position of the part that an address names, and the param's own name.
+
+    Of ["scale", "noise"], "noise.sigma" gives (1, "sigma").
 
     Args:
         owner: the owner of the parts, for messages.
@@ -109,8 +119,6 @@ def find_part(owner: str, address: str, labels: Sequence[str]) -> tuple[int, str
 
 
 # --- ranges ---------------------------------------------------------------------------------------
-
-
 Number = float | int
 Compare = Callable[[Any, Any], bool]
 FORM = '"> 0", ">= 1 and <= 16", "!= 0", "finite", or "<= b" for another param b'
@@ -150,6 +158,7 @@ class Range:
 
     @classmethod
     def read(cls, text: Any) -> Range:
+        """Return the range that a text such as "> 0 and <= b" describes."""
         words, low, high = [], -math.inf, math.inf
         conditions: list[tuple[Compare, Number | str]] = []
         parts = text.split(" and ") if isinstance(text, str) else []
@@ -255,17 +264,16 @@ def read_ranges(ranges: Any, subject: str) -> dict[str, Range]:
 
 
 def both(one: Range | None, other: Range) -> Range:
+    """Return the range of the values that are in both; None is any value."""
     if one is None or one.text == other.text:
         return other
     parts = (*one.text.split(" and "), *other.text.split(" and "))
     return Range.read(" and ".join(dict.fromkeys(parts)))
 
 
-# --- how a local tensor is a part of an array: `over=` and `axis_name=` ---------------------------
-
-
-Names = tuple[str, ...]
-EVERY: Names = ()
+# --- shards: how a local tensor is a part of an array ---------------------------------------------
+Names = tuple[str, ...]  # of mesh axes or groups
+EVERY: Names = ()  # all shards
 WORDS = ("shard", "global")
 
 
@@ -353,21 +361,21 @@ def read_names(given: Any) -> Names:
     return (name,)
 
 
-# --- whether parts of a Function run as one kernel each: `fused=` ---------------------------------
-
-
+# --- fused: whether parts of a Function run as one kernel each ------------------------------------
 Fused: TypeAlias = Literal["auto"] | bool
 VARIABLE = "MULTIGRAD_FUSED"
-FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"  # of what tensors have an element
-THREAD = "multigrad kernels"  # in which they are made while plain code runs
+# What a tensor has one element for: each element, each row, each column, or all.
+FULL, ROW, COLUMN, ONE = "full", "row", "column", "one"
+THREAD = "multigrad kernels"  # the thread in which kernels are made while plain code runs
 SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": False}
 
 
 class KernelLayout(NamedTuple):
     """The layout of a tensor in a kernel over elements.
 
-    `rank`: of one number or a column, its axes at most; of one number for each row, the axes of a
-    row.
+    Attributes:
+        kind: FULL, ROW, COLUMN or ONE.
+        rank: of ONE and COLUMN, the tensor's axes at most; of ROW, the axes of a row.
     """
 
     kind: str = FULL
@@ -415,9 +423,7 @@ def agreed(choices: Iterable[Any]) -> Any:
     return chosen.pop() if len(chosen) == 1 else "auto"
 
 
-# --- types in public signatures ------------------------------------------------------------------
-
-
+# --- types in public signatures -------------------------------------------------------------------
 # Values of frameworks that may not be installed.
 Key: TypeAlias = Any  # an int, a jax key, or two uint32
 Over: TypeAlias = Any  # "global", "shard" or a partition spec
