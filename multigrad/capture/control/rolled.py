@@ -2,7 +2,11 @@
 
 A repeated run of nodes is found by its ops. It is a loop if each operand has one role in all turns:
 a node of the same turn, of the turn before, a tensor from around the loop, or the next element of
-one along an axis.
+one along an axis:
+
+    for t in range(9):            turns: (MUL, GETITEM, ADD) nine times
+        h = h * w + x[t]          carried: h, by the place of ADD in a turn; around the loop: w
+                                  rows: x[t], a `RowRead` of x[0:9]
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ def roll(trace: Trace, values: Sequence[Value]) -> list[Value]:
         turns = _find_run(trace, nodes, left)
         if turns is None:
             break
-        loop = _read(trace, turns) or _read(trace, turns[1:])  # the first may differ
+        loop = _read_loop(trace, turns) or _read_loop(trace, turns[1:])  # the first may differ
         if loop is not None and loop.keeps_shapes():
             nodes = loop.replaced(nodes)
         else:
@@ -52,16 +56,20 @@ def roll(trace: Trace, values: Sequence[Value]) -> list[Value]:
 
 # --- what repeats itself --------------------------------------------------------------------------
 def _find_run(trace: Trace, outputs: Sequence[Node], left: set[Node]) -> Turns | None:
-    # The longest repeated run of ops, of the shortest period, by a comparison of the word sequence
-    # with itself shifted by each period: O(n * MOST_IN_A_TURN) in NumPy.
+    """Return the longest repeated run of ops, of the shortest period; None if there is none.
+
+    Args:
+        left: nodes that are no loop and stay unrolled.
+    """
+    # The sequence of kinds is compared with itself, shifted by each period: O(n * MOST_IN_A_TURN).
     order = [node for node in _in_order(trace, outputs) if node not in left]
     if len(order) < LEAST_NODES:
         return None
     numbers: dict[Any, int] = {}
-    words = np.array([numbers.setdefault(_word(node), len(numbers)) for node in order])
+    kinds = np.array([numbers.setdefault(_kind_of(node), len(numbers)) for node in order])
     best, run = 0, None
     for period in range(1, min(len(order) // LEAST_TURNS, MOST_IN_A_TURN) + 1):
-        start, length = _longest(words[:-period] == words[period:])
+        start, length = _longest_run(kinds[:-period] == kinds[period:])
         turns = (length + period) // period
         if turns >= LEAST_TURNS and turns * period > best and turns * period >= LEAST_NODES:
             best, run = turns * period, (start, period, turns)
@@ -73,8 +81,9 @@ def _find_run(trace: Trace, outputs: Sequence[Node], left: set[Node]) -> Turns |
 
 
 def _in_order(trace: Trace, outputs: Sequence[Node]) -> list[Node]:
-    # In the order of recording. A node without a line of its own, such as a call, follows its
-    # operands.
+    """Return the nodes in the order of recording; one without a line, as a call, follows its
+    operands.
+    """
     lines = {node: i for i, node in enumerate(trace.source.locations)}
     keys: dict[Node, tuple[int, int]] = {}
     for node in walk(outputs):
@@ -85,8 +94,8 @@ def _in_order(trace: Trace, outputs: Sequence[Node]) -> list[Node]:
     return sorted(keys, key=keys.__getitem__)
 
 
-def _longest(alike: Any) -> tuple[int, int]:
-    # Where the longest run of True begins, and its length.
+def _longest_run(alike: Any) -> tuple[int, int]:
+    """Return where the longest run of True begins, and its length."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], alike.astype(np.int8), [0]])))
     if not len(edges):
         return 0, 0
@@ -95,8 +104,10 @@ def _longest(alike: Any) -> tuple[int, int]:
     return int(edges[2 * i]), int(lengths[i])
 
 
-def _word(node: Node) -> Any:
-    # A key that is equal for corresponding nodes of two turns: indices and calls differ by turn.
+def _kind_of(node: Node) -> Any:
+    """Return a key that is equal for corresponding nodes of two turns: integer indices and called
+    functions differ by turn.
+    """
     type_ = node.type
     attrs: Iterable[Any] = node.attrs
     if node.op is ops.CALL:
@@ -129,7 +140,9 @@ class RowRead:
 
 
 def _row_of(nodes: Sequence[Node]) -> RowRead | None:
-    # None if the turns do not pick equally spaced elements of one tensor.
+    """Return what these nodes, one of each turn, read; None if they do not pick equally spaced
+    elements of one tensor.
+    """
     if any(n.op is not ops.GETITEM or n.operands != nodes[0].operands for n in nodes):
         return None
     indices = [node.attr("index") for node in nodes]
@@ -190,7 +203,7 @@ class Loop:
     def replaced(self, outputs: Sequence[Node]) -> tuple[Node, ...]:
         """Return outputs that a scan computes."""
         trace, last = self.trace, len(self.turns) - 1
-        place = _places(self.turns)
+        place = _places_in_turns(self.turns)
         around = [node for node in walk(outputs) if node not in place]
         read = {*outputs, *(operand for node in around for operand in node.operands)} & place.keys()
         carried = [*self.carried]
@@ -201,7 +214,7 @@ class Loop:
         def turn(state: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
             symbols = dict(zip([before[i] for i in carried], state, strict=True))
             picked = zip([column[1] for column in self.rows], rows, strict=False)
-            moved = _moved(
+            moved = _with_replaced(
                 trace, [second[i] for i in (*carried, *outer)], {**symbols, **dict(picked)}
             )
             results = [trace.value(node) for node in moved]
@@ -220,11 +233,14 @@ class Loop:
             new[node] = ends[i] if t == last and i in ends else stacks[i][t]
         whole: dict[Node, Value] = {}
         for node in around:
-            if node.op is ops.STACK and (stack := self._stack(node, stacks, place)) is not None:
+            if (
+                node.op is ops.STACK
+                and (stack := self._stack_of_all_turns(node, stacks, place)) is not None
+            ):
                 whole[node] = stack
-        return _moved(trace, _moved(trace, outputs, whole), new)
+        return _with_replaced(trace, _with_replaced(trace, outputs, whole), new)
 
-    def _stack(
+    def _stack_of_all_turns(
         self, node: Node, stacks: Mapping[int, Any], place: Mapping[Node, tuple[int, int]]
     ) -> Value | None:
         # A stack of what all turns give is the scan's own stacked result; None if it is not one.
@@ -244,15 +260,15 @@ class Loop:
         return None
 
 
-def _places(turns: Turns) -> dict[Node, tuple[int, int]]:
+def _places_in_turns(turns: Turns) -> dict[Node, tuple[int, int]]:
     return {node: (t, i) for t, turn in enumerate(turns) for i, node in enumerate(turn)}
 
 
-def _read(trace: Trace, turns: Turns) -> Loop | None:
-    # None if the turns do not read alike.
+def _read_loop(trace: Trace, turns: Turns) -> Loop | None:
+    """Return the loop of turns, or None if they do not read alike."""
     if len(turns) < LEAST_TURNS:
         return None
-    loop, place = Loop(trace, turns), _places(turns)
+    loop, place = Loop(trace, turns), _places_in_turns(turns)
     outside: set[Node] = set()
     for column in zip(*turns, strict=True):
         if len({node.attrs for node in column}) > 1 and column[0].op is ops.GETITEM:
@@ -263,7 +279,7 @@ def _read(trace: Trace, turns: Turns) -> Loop | None:
             outside.add(row.source)
             continue
         for operands in zip(*(node.operands for node in column), strict=True):
-            if not _takes(loop, operands, [place.get(o) for o in operands], outside):
+            if not _has_one_role(loop, operands, [place.get(o) for o in operands], outside):
                 return None
     # A loop without a carry is no loop; rows that depend on the turns cannot be read before it.
     if not loop.carried or not place.keys().isdisjoint(walk(outside)):
@@ -271,10 +287,16 @@ def _read(trace: Trace, turns: Turns) -> Loop | None:
     return loop
 
 
-def _takes(
+def _has_one_role(
     loop: Loop, operands: tuple[Node, ...], places: Sequence[Any], outside: set[Node]
 ) -> bool:
-    # The operand of one place in all turns; notes a row, a carry or a constant in the loop.
+    """Return whether an operand has one role in all turns, and note a row or a carry in the loop.
+
+    Args:
+        operands: the operand, turn by turn.
+        places: (turn, place in it) of each; None: it is from around the loop.
+        outside: what the loop reads from around it, which grows.
+    """
     if places[1] is None:
         if any(place is not None for place in places):
             return False
@@ -297,7 +319,7 @@ def _takes(
     return initial is operands[0] and places[0] is None and initial.type.kind == "tensor"
 
 
-def _moved(
+def _with_replaced(
     trace: Trace, outputs: Sequence[Node], replacements: Mapping[Node, Value]
 ) -> tuple[Node, ...]:
     # Replaced nodes keep the source line of those that they replace.

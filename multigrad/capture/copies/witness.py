@@ -91,7 +91,7 @@ class Witness:
     @property
     def is_suspect(self) -> bool:
         """Whether it drew a number or set a new attribute, so that another run may differ."""
-        return self.outside.moved or bool(self.outside.added)
+        return self.outside.moved or bool(self.outside.new_attributes)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         # The user's own error ends the call, and its effects remain, as without a capture. A class

@@ -2,7 +2,14 @@
 restoration.
 
 An effect of such a run would come on top of the effects of the user's calls. Restored changes are
-reported in words, since a graph would not make them at all.
+reported in words, since a graph would not make them at all:
+
+    snapshot.see_all(functions, values)     before the run; `see`, `see_function` in it
+    snapshot.used_up                        "a generator, which each use changes": do not run
+    snapshot.restore()                      after it; then
+    snapshot.change                         "assigns to the attribute 'count' of a Layer"
+    snapshot.moved, .new_attributes         what was restored or left in silence: run once more
+    snapshot.drop_added(), .clear()         at the end
 """
 
 from __future__ import annotations
@@ -54,8 +61,9 @@ class Snapshot:
     Attributes:
         names: by which code may reach the contents of objects.
         owners: the objects that were seen, with their depth.
-        moved: whether a random generator had drawn, once it was restored.
-        added: attributes that were new then, and may be a cache.
+        moved: whether a random generator had drawn when it was restored.
+        new_attributes: owners and names of attributes that the run added, which stay, as they may
+            be a cache.
         used_up: what cannot be restored after use, in words; "" for nothing.
         change: what had changed when all was restored, in words; "" for nothing.
     """
@@ -63,12 +71,12 @@ class Snapshot:
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.moved = False
-        self.added: list[tuple[Any, str]] = []
+        self.new_attributes: list[tuple[Any, str]] = []
         self.used_up = self.change = ""
         self.owners: list[tuple[Any, int]] = []
         self._seen: set[int] = set()  # ids of objects that the entries keep alive
-        self._restores: list[Callable[[], str]] = []
-        self._room = MOST_ELEMENTS
+        self._restores: list[Callable[[], str]] = []  # each returns the change in words, or ""
+        self._room = MOST_ELEMENTS  # elements of tensors and arrays that may still be copied
 
     def see_all(self, functions: Iterable[Any], values: Iterable[Any]) -> None:
         """Remember the references of functions and helpers, values, and the global generators."""
@@ -189,7 +197,7 @@ class Snapshot:
             hides = hasattr(getattr(type(owner), name, None), "__get__") is False
             hides = hides and hasattr(type(owner), name)
             if is_new and not hides and not isinstance(now[name], Value):
-                self.added.append((owner, name))
+                self.new_attributes.append((owner, name))
                 continue
             if is_new:
                 _remove(owner, name)
@@ -201,6 +209,7 @@ class Snapshot:
         return change
 
     def restore(self) -> None:
+        """Put everything back; `change`, `moved` and `new_attributes` tell what was changed."""
         changes = [restore() for restore in self._restores]
         self.change = next(filter(None, changes), "")
 
@@ -215,7 +224,7 @@ class Snapshot:
 
     def drop_added(self) -> None:
         """Remove attributes that were new and are no cache."""
-        for owner, name in self.added:
+        for owner, name in self.new_attributes:
             if name in _attributes(owner):
                 _remove(owner, name)
 

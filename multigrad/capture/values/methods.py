@@ -46,7 +46,7 @@ def axis_of(dim: Any, axis: Any) -> Any:
     return None if chosen is MISSING else chosen
 
 
-def kept(keepdim: Any, keepdims: Any) -> bool:
+def keeps_axes(keepdim: Any, keepdims: Any) -> bool:
     """Return whether reduced axes stay, given under either name.
 
     Raises:
@@ -71,12 +71,12 @@ def reduction(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
         keepdims: bool = False,
         **options: Any,
     ) -> Tensor:
-        return record(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims), **options)
+        return record(x, axis=axis_of(dim, axis), keepdims=keeps_axes(keepdim, keepdims), **options)
 
     return reduce
 
 
-def extreme(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def minimum_or_maximum(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a handler of `x.max()` and `x.max(axis=...)`; with a dim, torch returns places too."""
     name = record.__name__
 
@@ -117,7 +117,7 @@ def deviation(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if isinstance(dim, bool):  # torch's x.std(False)
             dim, unbiased = MISSING, dim
         n = _correction(x, unbiased, correction, axis, ddof)
-        axes, keep = axis_of(dim, axis), kept(keepdim, keepdims)
+        axes, keep = axis_of(dim, axis), keeps_axes(keepdim, keepdims)
         return record(x, axis=axes, keepdims=keep, correction=n, **options)
 
     return deviate
@@ -265,10 +265,11 @@ def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **igno
     array = np.full(
         lengths, fill_value if isinstance(fill_value, int) else builtins.float(fill_value)
     )
-    return _like_made(x, x.trace.value(lift(x.trace, array)), dtype)
+    return _as_created(x, x.trace.value(lift(x.trace, array)), dtype)
 
 
-def _like_made(x: Tensor, value: Value, dtype: Any) -> Tensor:
+def _as_created(x: Tensor, value: Value, dtype: Any) -> Tensor:
+    """Return a constant in the dtype in which a creation function of x's library gives it."""
     if is_exact(x.trace):
         return cast_in_graph(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
     return value if creation.dtype_to_create_in(dtype) is None else cast(value, "bool")
@@ -285,11 +286,12 @@ def new_ones(x: Tensor, *size: Any, **options: Any) -> Tensor:
 def new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **ignored: Any) -> Tensor:
     if isinstance(data, int | builtins.float) and is_exact(x.trace):
         return xp.squeeze(new_full(x, (1,), data, dtype=dtype), 0)
-    return _like_made(x, xp.stop_gradient(x.trace.value(lift(x.trace, data))), dtype)
+    return _as_created(x, xp.stop_gradient(x.trace.value(lift(x.trace, data))), dtype)
 
 
-def made(called: Callable[..., Any], names: str) -> dict[str, Callable[..., Any]]:
-    return {name: called(record) for name, record in handlers_by_name({reductions: names}).items()}
+def each_as(adapter: Callable[..., Any], names: str) -> dict[str, Callable[..., Any]]:
+    """Return the reductions of these names, each with the parameters that an adapter gives it."""
+    return {name: adapter(record) for name, record in handlers_by_name({reductions: names}).items()}
 
 
 # torch has these as functions with the same parameters.
@@ -328,9 +330,9 @@ METHODS: dict[str, Callable[..., Any]] = {
             """,
         }
     ),
-    **made(reduction, "sum; prod; mean; any; all; max: amax; min: amin"),
-    **made(extreme, "max; min"),
-    **made(deviation, "std; var"),
+    **each_as(reduction, "sum; prod; mean; any; all; max: amax; min: amin"),
+    **each_as(minimum_or_maximum, "max; min"),
+    **each_as(deviation, "std; var"),
     **handlers_by_name(
         {
             composites: "addcdiv; addcmul; bernoulli",
