@@ -115,8 +115,9 @@ _opaque: dict[str, OpaqueFunctions] = {}  # by backend
 
 def _make_opaque(backend: Backend) -> OpaqueFunctions:
     opaque = backend.compiler.opaque
-    made = (find_rule, _apply_to_list)
-    functions = OpaqueFunctions(*(made if opaque is None else map(opaque, made)))
+    functions = OpaqueFunctions(find_rule, _apply_to_list)
+    if opaque is not None:
+        functions = OpaqueFunctions(opaque(find_rule), opaque(_apply_to_list))
     return _opaque.setdefault(backend.name, functions)
 
 

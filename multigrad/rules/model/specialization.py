@@ -167,8 +167,14 @@ class Specialization:
         return CapturedRule(graph, {called_dtype()})
 
     def _capture(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
-        known = {"runtime": self.runtime, "static": self.static, "facts": facts}
-        return capturing.capture(self.rule.name, self._record, has_tin=has_tin, **known)
+        return capturing.capture(
+            self.rule.name,
+            self._record,
+            has_tin=has_tin,
+            runtime=self.runtime,
+            static=self.static,
+            facts=facts,
+        )
 
     def _record(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
         rule, others = self.fill_bound(params)
@@ -200,9 +206,17 @@ class Specialization:
         is_call: bool = False,
     ) -> str:
         # "", or why the proof stays open. `is_known_in_float64`: see `Attempt`.
-        known = {"runtime": self.runtime, "static": self.static, "facts": facts}
-        known |= {"emitted": self.code.emitted, "is_known_in_float64": is_known_in_float64}
-        under_proof = RuleUnderProof(self.rule, self.fill_bound, graph, has_tin, **known)
+        under_proof = RuleUnderProof(
+            self.rule,
+            self.fill_bound,
+            graph,
+            has_tin,
+            runtime=self.runtime,
+            static=self.static,
+            facts=facts,
+            emitted=self.code.emitted,
+            is_known_in_float64=is_known_in_float64,
+        )
         recapture = functools.partial(self._capture, has_tin, facts)
         return prove_rule(under_proof, recapture, is_call=is_call)
 

@@ -91,6 +91,7 @@ def accumulate_all(
             cotangents.combine(node)
         if node not in active or node.op is ops.INPUT:
             continue
+        shares: Sequence[Value | None]
         if node.op is ops.CALL:
             shares = calls.pull(node, known, active)
         elif node.op is ops.SCAN:
