@@ -1,7 +1,13 @@
 """A rule under an activation, as a Function: the activation's forward, the rule as its backward.
 
-The forward is a named activation, or any function of one tensor, which is captured as Functions
-are: its graph serves where a named activation has its op.
+The forward is a named activation (`lowering/forwards.py`), or any function of one tensor, which is
+captured as Functions are: its graph serves where a named activation has its op.
+
+    as_forward("Heaviside")  ─► Forward         ┐
+    as_forward(my_function)  ─► ForwardOfCode   ┴─ put_under(specialization, forward) ─► Function
+
+`put_under` returns one Function for each pair, whose recipe (`recipe_under`) has graphs instead of
+code: the forward's, and the one of the rule that serves all its activations.
 """
 
 from __future__ import annotations
@@ -85,8 +91,8 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         function: the Function of it, whose gradient acts where no rule does.
         serial: tells it from other functions of the same name.
         lowered: the plain function for each backend.
-        under: the Functions that rules are over it. They are kept here, as what is made of names is
-            kept with the rules: it goes with the forward.
+        functions_under: the Functions that rules are over it, by specialization. They are kept here
+            and not with the rules, as those under a name are: they go with the forward.
     """
 
     given: Any = None
@@ -94,7 +100,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
     serial: str = ""
     graphs: dict[Any, Graph] = field(default_factory=dict)
     lowered: dict[str, Any] = field(default_factory=dict)
-    under: dict[Any, Function] = field(default_factory=dict)
+    functions_under: dict[Any, Function] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -264,7 +270,7 @@ def as_forward(
 
 def _make(forward: Any) -> ForwardOfCode:
     function = _function_of(forward, name_of(forward))
-    refuse_more(function, is_function=isinstance(forward, Function))
+    refuse_more_arguments(function, is_function=isinstance(forward, Function))
     made = ForwardOfCode(
         function.name,
         None,
@@ -301,7 +307,7 @@ def has_defaults(function: Function) -> bool:
     return any(p.default is not p.empty for p in list(parameters)[1:])
 
 
-def refuse_more(function: Function, is_function: bool) -> None:
+def refuse_more_arguments(function: Function, is_function: bool) -> None:
     parameters = function.parameters.parameters.values() if function.parameters else ()
     named = (p for p in list(parameters)[1:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
     needed = [p.name for p in named if p.default is p.empty]
@@ -536,7 +542,7 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
         if specialization is None:
             return forward.function
         build = partial(Function, recipe_under(specialization, forward))
-        return build_once(forward.under, specialization, build, MOST_RULES)
+        return build_once(forward.functions_under, specialization, build, MOST_RULES)
     known = _derived if specialization is None else specialization.functions_under
     function = known.get(forward.name)
     if function is None:

@@ -1,8 +1,14 @@
 """A graph of a whole array rewritten for its shards: each runs the result on its own part.
 
 The placement of every value (the mesh axes or groups over which each of its axes is split) is
-followed from the inputs. A reduction over a split axis becomes the shard's own and a collective, a
-draw takes its part of the counter, and an op that needs no other shard is unchanged.
+followed from the inputs (`ShardRewrite`). A reduction over a split axis becomes the shard's own and
+a collective, a draw takes its part of the counter, and an op that needs no other shard is
+unchanged. For an array whose first axis is split over the group "data":
+
+    norm(x, axis=None)   x: {0: ("data",)}   ->   all_norm(norm(x), names=("data",))  not split
+    norm(x, axis=1)      x: {0: ("data",)}   ->   norm(x, axis=1)                     {0: ("data",)}
+
+`HANDLERS`, at the end, is the table of the ops that need more than `ShardRewrite` knows by itself.
 """
 
 from __future__ import annotations
@@ -24,8 +30,6 @@ from ..trace import NeedsConcrete, Trace, Value, apply
 from ..xp import all as xp
 
 Tensor = Any
-
-
 MOST_RANK = 8  # ranks for which one graph is tried before the rank is asked for
 
 
@@ -125,17 +129,17 @@ def mesh_names(names: Names) -> Names | None:
     return names or None
 
 
-def placement_when_unsplit(node: Node, own: list[ArrayPart]) -> ArrayPart:
+def placement_when_unsplit(node: Node, parts: list[ArrayPart]) -> ArrayPart:
     """Return the placement of a value that is not split, with its rank if it is known."""
     if node.type.kind != "tensor" or node.type.shape == SCALAR_SHAPE:
         return ArrayPart(0)
     if node.op is ops.ARRAY:
         shape = node.attr("value").shape
         return ArrayPart(len(shape), ones=frozenset(i for i, n in enumerate(shape) if n == 1))
-    if node.op.result in PER_ELEMENT and all(part.rank is not None for part in own):
-        return broadcast(own)
-    if "keepdims" in dict(node.attrs) and own[0].rank is not None:
-        return reduced(own[0], node)
+    if node.op.result in PER_ELEMENT and all(part.rank is not None for part in parts):
+        return broadcast(parts)
+    if "keepdims" in dict(node.attrs) and parts[0].rank is not None:
+        return reduced(parts[0], node)
     return ArrayPart(None)
 
 
@@ -189,8 +193,8 @@ class ShardRewrite:
         self.shards = shards
         self.given = given
         self.trace = Trace(graph.name, facts)
-        self.parts: dict[Node, ArrayPart] = {}
-        self.done: dict[Node, Node] = {}
+        self.parts: dict[Node, ArrayPart] = {}  # of which part of an array each node is the value
+        self.done: dict[Node, Node] = {}  # what replaces each node
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
@@ -205,18 +209,18 @@ class ShardRewrite:
     def _rewrite(self, node: Node) -> tuple[Node, ArrayPart]:
         if not node.operands:
             return node, self._of_leaf(node)
-        own = [self.parts[operand] for operand in node.operands]
+        parts = [self.parts[operand] for operand in node.operands]
         if node.op in HANDLERS:
-            return HANDLERS[node.op](self, node, own)
-        if not any(part.split for part in own):
-            return rebuilt(node, self.done), placement_when_unsplit(node, own)
+            return HANDLERS[node.op](self, node, parts)
+        if not any(part.split for part in parts):
+            return rebuilt(node, self.done), placement_when_unsplit(node, parts)
         if node.op.random:
-            return self._draw(node, own)
+            return self._draw(node, parts)
         if node.op.result in PER_ELEMENT:
-            return rebuilt(node, self.done), self.joined(node, own)
+            return rebuilt(node, self.done), self.joined(node, parts)
         axis = dict(node.attrs).get("axis", "")
-        if axis != "" and len(own) == 1 and own[0].over(axis) is None:
-            return rebuilt(node, self.done), self._along(node, own[0])
+        if axis != "" and len(parts) == 1 and parts[0].over(axis) is None:
+            return rebuilt(node, self.done), self._along(node, parts[0])
         raise self.error(node)
 
     def error(self, node: Node, why: str = "") -> UnsupportedOp:
@@ -234,15 +238,15 @@ class ShardRewrite:
             return self.given
         return ArrayPart(0 if node.type.shape == SCALAR_SHAPE else None)
 
-    def joined(self, node: Node, own: list[ArrayPart]) -> ArrayPart:
+    def joined(self, node: Node, parts: list[ArrayPart]) -> ArrayPart:
         """Return the placement of an elementwise op's result; its operands must be split alike."""
-        pairs = zip(node.operands, own, strict=True)
-        parts = [part for operand, part in pairs if operand.type.kind == "tensor"]
-        if any(part.rank is None for part in parts):
+        pairs = zip(node.operands, parts, strict=True)
+        tensor_parts = [part for operand, part in pairs if operand.type.kind == "tensor"]
+        if any(part.rank is None for part in tensor_parts):
             raise self.error(node, f"{node.op.name} meets a value whose shape is not known")
-        part = broadcast(parts)
+        part = broadcast(tensor_parts)
         assert part.rank is not None
-        for each in parts:
+        for each in tensor_parts:
             lead = part.rank - (each.rank or 0)
             for i in range(each.rank or 0):
                 names = part.split.get(i + lead)
@@ -255,10 +259,10 @@ class ShardRewrite:
             return part
         return reduced(part, node)
 
-    def _draw(self, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+    def _draw(self, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
         key, like, *others = node.operands
-        part = own[1]
-        if any(other.split for other in own[2:]) and part != self.joined(node, own[1:]):
+        part = parts[1]
+        if any(other.split for other in parts[2:]) and part != self.joined(node, parts[1:]):
             raise self.error(node, f"{node.op.name} meets values that are split otherwise")
         # The key is placed by the shard's position, so that all shards draw one whole array
         # together.
@@ -360,10 +364,10 @@ REDUCTIONS: dict[Op, Callable[..., Tensor]] = {
 }
 
 
-def _reduce(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    (part,) = own
+def _reduce(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+    (part,) = parts
     if not part.split:
-        return rebuilt(node, run.done), placement_when_unsplit(node, own)
+        return rebuilt(node, run.done), placement_when_unsplit(node, parts)
     names, attrs = part.over(node.attr("axis")), dict(node.attrs)
     if names is None:
         return rebuilt(node, run.done), reduced(part, node)
@@ -374,8 +378,8 @@ def _reduce(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, 
     return rewritten.node, reduced(part, node)
 
 
-def _softmax(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    (part,) = own
+def _softmax(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+    (part,) = parts
     names = part.over(node.attr("axis")) if part.split else None
     if names is None:
         return rebuilt(node, run.done), part
@@ -384,8 +388,8 @@ def _softmax(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node,
     return (xp.exp(shifted) if node.op is ops.SOFTMAX else shifted).node, part
 
 
-def _dim(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    (part,) = own
+def _dim(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+    (part,) = parts
     if not part.split:
         return rebuilt(node, run.done), ArrayPart(0)
     axis = None if node.op is ops.SIZE else node.attr("axis")
@@ -393,10 +397,10 @@ def _dim(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, Arr
 
 
 def _broadcast_or_sum_to(
-    run: ShardRewrite, node: Node, own: list[ArrayPart]
+    run: ShardRewrite, node: Node, parts: list[ArrayPart]
 ) -> tuple[Node, ArrayPart]:
     # `broadcast_to`, and `sum_to`, which undoes it, take the shape of another value.
-    x, like = own
+    x, like = parts
     if not x.split and not like.split:
         return rebuilt(node, run.done), like
     if x.rank is None or like.rank is None:
@@ -416,8 +420,8 @@ def _broadcast_or_sum_to(
     return rewritten.node, like
 
 
-def _permuted(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    (part,) = own
+def _permuted(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+    (part,) = parts
     rewritten, attrs = rebuilt(node, run.done), dict(node.attrs)
     if part.rank is None:
         return rewritten, part
@@ -435,9 +439,9 @@ def _permuted(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node
     return rewritten, kept_axes(part, order)
 
 
-def _reshape(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+def _reshape(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     # Only flattening an array split along its first axis keeps each shard's elements together.
-    (part,) = own
+    (part,) = parts
     rewritten = rebuilt(node, run.done)
     if not part.split:
         return rewritten, ArrayPart(len(node.attr("shape")))
@@ -446,8 +450,8 @@ def _reshape(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node,
     return rewritten, ArrayPart(1, part.split)
 
 
-def _expand(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    (part,) = own
+def _expand(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+    (part,) = parts
     rewritten = rebuilt(node, run.done)
     if part.rank is None:
         return rewritten, part
@@ -457,8 +461,8 @@ def _expand(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, 
     return rewritten, ArrayPart(part.rank + 1, split, ones)
 
 
-def _squeeze(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    (part,) = own
+def _squeeze(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+    (part,) = parts
     rewritten, axis = rebuilt(node, run.done), node.attr("axis")
     if part.rank is None or (axis is None and not part.split):
         return rewritten, ArrayPart(None)
@@ -468,12 +472,12 @@ def _squeeze(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node,
     return rewritten, kept_axes(part, [i for i in range(part.rank) if i not in removed_axes])
 
 
-def _constant(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    return rebuilt(node, run.done), placement_when_unsplit(node, own)
+def _constant(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+    return rebuilt(node, run.done), placement_when_unsplit(node, parts)
 
 
-def _collective(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    return rebuilt(node, run.done), own[0]
+def _collective(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+    return rebuilt(node, run.done), parts[0]
 
 
 HANDLERS: dict[Op, Handler] = {
