@@ -1,9 +1,15 @@
-"""The omissions of a graph from its code, by kind, and assertions: an `assert` about a tensor's
-value, or a branch on one that only raises, is assumed to pass.
+"""Assertions about values, which are assumed to hold; and what else a graph leaves out of its code.
 
-A capture notes each kind in `Limits.omissions`; if one matters, the code itself runs
-(`functions.calls.decision`). A branch whose exception is caught decides on more than raising, and
-is no assertion.
+A symbolic value has no truth. Where code tests one, `find_assertion` reads the bytecode that
+follows the test. If one of the two branches only raises, the test is an assertion:
+
+    assert (x > 0).all()                        goes on if it is true; else AssertionError
+    if x.sum() < 0: raise ValueError("...")     goes on if it is false; else ValueError
+    if x.sum() < 0: return 0.0                  no assertion: both branches go on
+
+A branch whose exception is caught decides on more than raising, and is no assertion (`is_caught`).
+A capture notes each kind of omission in `Limits.omissions`; if one matters, the code itself runs
+(`functions.calls.decision`).
 """
 
 from __future__ import annotations
@@ -36,48 +42,6 @@ UPDATES = "the arguments that it updates in place"
 MISSING = "another gradient where a cotangent is missing"
 
 
-OWN = __name__.partition(".")[0]
-SKIPPED = ("CACHE", "EXTENDED_ARG", "NOT_TAKEN")
-MOST_INSTRUCTIONS = 400  # of a branch that ends in `raise`
-RAISES = ("RAISE_VARARGS", "RERAISE")
-MATCHES = ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH")
-HAS_TABLE = hasattr(CodeType, "co_exceptiontable")  # Python 3.11 and later
-RETURNS = ("RETURN_VALUE", "RETURN_CONST", "RETURN_GENERATOR", "YIELD_VALUE", "SEND")
-JUMPS = frozenset(dis.opname[code] for code in (*dis.hasjrel, *dis.hasjabs))
-CALLS = ("CALL", "CALL_FUNCTION")  # the second before Python 3.11
-LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_COMMON_CONSTANT")
-# Exceptions that Python itself catches: at the end of a sequence, for a missing attribute.
-SIGNALS = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "AttributeError")
-PROTOCOLS = ("__new__", "__init__", "__post_init__", "__call__", "__enter__", "__torch_function__")
-KINDS = (
-    "ArithmeticError",
-    "Exception",
-    "IndexError",
-    "KeyError",
-    "LookupError",
-    "NotImplementedError",
-    "OverflowError",
-    "RuntimeError",
-    "TypeError",
-    "ValueError",
-    "ZeroDivisionError",
-)
-# Context managers that let exceptions pass; an unknown one may catch them.
-PASSING = (
-    "autocast",
-    "catch_warnings",
-    "device",
-    "enable_grad",
-    "errstate",
-    "inference_mode",
-    "no_grad",
-    "nullcontext",
-    "profile",
-    "record_function",
-    "set_grad_enabled",
-)
-
-
 class Assumption(NamedTuple):
     """An assertion about a value: its expected truth, its place, and the exception it raises."""
 
@@ -96,20 +60,53 @@ class Limits:
     branch_path: Any = None  # a `BranchPath`, if branches on values are recorded once per path
 
 
+# --- assertions, by the bytecode that follows a test ----------------------------------------------
+OWN = __name__.partition(".")[0]
+HAS_TABLE = hasattr(CodeType, "co_exceptiontable")  # Python 3.11 and later
+MOST_INSTRUCTIONS = 400  # of a branch that ends in `raise`
+# Names of instructions, of all versions of Python.
+SKIPPED = ("CACHE", "EXTENDED_ARG", "NOT_TAKEN")
+RAISES = ("RAISE_VARARGS", "RERAISE")
+MATCHES = ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH")
+RETURNS = ("RETURN_VALUE", "RETURN_CONST", "RETURN_GENERATOR", "YIELD_VALUE", "SEND")
+JUMPS = frozenset(dis.opname[code] for code in (*dis.hasjrel, *dis.hasjabs))
+CALLS = ("CALL", "CALL_FUNCTION")  # the second before Python 3.11
+LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_COMMON_CONSTANT")
+# Exceptions that Python itself catches: at the end of a sequence, for a missing attribute.
+SIGNALS = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "AttributeError")
+# Methods with names of Python's in which an exception is no signal to Python.
+PROTOCOLS = ("__new__", "__init__", "__post_init__", "__call__", "__enter__", "__torch_function__")
+# Exceptions that take a message, as a failed assertion raises them; else it is AssertionError.
+KINDS = (
+    "ArithmeticError", "Exception", "IndexError", "KeyError", "LookupError", "NotImplementedError",
+    "OverflowError", "RuntimeError", "TypeError", "ValueError", "ZeroDivisionError",
+)  # fmt: skip
+# Context managers that let exceptions pass; an unknown one may catch them.
+PASSING = (
+    "autocast", "catch_warnings", "device", "enable_grad", "errstate", "inference_mode", "no_grad",
+    "nullcontext", "profile", "record_function", "set_grad_enabled",
+)  # fmt: skip
 # The code in which captures begin: frames outside it are not searched for handlers.
 ENTRANCES: set[CodeType] = set()
 
 
-def find_assertion(frame: FrameType) -> tuple[bool, type[Exception]] | None:
-    """Return the outcome with which code at a frame goes on, and the exception of the other.
+class Assertion(NamedTuple):
+    """A test after which code goes on with one outcome, and raises with the other."""
 
-    None if the other branch does more than raise, or if the exception is caught.
+    expected: bool
+    kind: type[Exception]
+
+
+def find_assertion(frame: FrameType) -> Assertion | None:
+    """Return the assertion that the code at a frame makes by the test that it is about to make.
+
+    None if both branches do more than raise, or if the exception is caught.
     """
     # Without it: test_an_assertion_of_a_class_inside_is_one_of_the_function_around_it.
     if _is_own(frame):
         return None
     has_bool = frame.f_globals.get("bool", bool) is bool
-    found = _asserted(frame.f_code, frame.f_lasti, has_bool)
+    found = _assertion_at(frame.f_code, frame.f_lasti, has_bool)
     return None if found is None or is_caught(frame) else found
 
 
@@ -117,54 +114,61 @@ def _is_own(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith(OWN)
 
 
-def _asserted(
-    code: CodeType, at_offset: int, has_bool: bool
-) -> tuple[bool, type[Exception]] | None:
-    rows, at = _at(code, at_offset)
+def _assertion_at(code: CodeType, at_offset: int, has_bool: bool) -> Assertion | None:
+    rows, at = _find(code, at_offset)
+    found = _jump_after(rows, at, has_bool)
+    if found is None:
+        return None
+    at, is_inverted = found
+    positions = {row.offset: i for i, row in enumerate(rows)}
+    target = positions.get(rows[at].argval)
+    if target is None:
+        return None
+    # Of the two branches exactly one must end in `raise`.
+    target_fails = _only_raises(code, rows, positions, target)
+    if target_fails == _only_raises(code, rows, positions, at + 1):
+        return None
+    jumps_if = ("IF_TRUE" in rows[at].opname) is not is_inverted
+    kind = _exception_of(rows[target if target_fails else at + 1])
+    return Assertion(jumps_if is not target_fails, kind)
+
+
+def _jump_after(
+    rows: Sequence[dis.Instruction], at: int, has_bool: bool
+) -> tuple[int, bool] | None:
+    # The position of the jump that depends on the test, and whether the test is inverted before.
     if at >= len(rows):
         return None
-    if rows[at].opname.startswith("CALL"):
-        if not (has_bool and _calls(rows, at, "bool", 1)):
+    if rows[at].opname.startswith("CALL"):  # `bool(test)`
+        if not (has_bool and _is_call(rows, at, "bool", 1)):
             return None
         at += 1
     if at < len(rows) and rows[at].opname == "TO_BOOL":  # Python 3.13
         at += 1
-    # An inverted test exchanges the two branches.
     is_inverted = False
     while at < len(rows) and rows[at].opname == "UNARY_NOT":
         is_inverted = not is_inverted
         at += 1
     if at + 1 >= len(rows):
         return None
-    jump = rows[at]
-    if not jump.opname.startswith("POP_JUMP") or "NONE" in jump.opname:
-        return None
-    places = {row.offset: i for i, row in enumerate(rows)}
-    target = places.get(jump.argval)
-    if target is None:
-        return None
-    # Of the two branches exactly one must end in `raise`.
-    fails = _raises(code, rows, places, target), _raises(code, rows, places, at + 1)
-    if fails[0] == fails[1]:
-        return None
-    jumps_if = ("IF_TRUE" in jump.opname) is not is_inverted
-    return jumps_if is not fails[0], _kind(rows[target if fails[0] else at + 1])
+    name = rows[at].opname
+    return (at, is_inverted) if name.startswith("POP_JUMP") and "NONE" not in name else None
 
 
-def _kind(row: dis.Instruction) -> type[Exception]:
+def _exception_of(row: dis.Instruction) -> type[Exception]:
     # The exception that a branch constructs first, if it is one of Python's that take a message.
     name = row.argval if row.opname in LOADS else ""
     return getattr(builtins, name) if name in KINDS else AssertionError
 
 
 @lru_cache(maxsize=256)
-def _rows(code: CodeType) -> Sequence[dis.Instruction]:
+def _instructions(code: CodeType) -> Sequence[dis.Instruction]:
     return [row for row in dis.get_instructions(code) if row.opname not in SKIPPED]
 
 
-def _at(code: CodeType, offset: int) -> tuple[Sequence[dis.Instruction], int]:
+def _find(code: CodeType, offset: int) -> tuple[Sequence[dis.Instruction], int]:
     # The instructions, and the position of the one at an offset.
-    rows = _rows(code)
+    rows = _instructions(code)
     at = next((i for i, row in enumerate(rows) if row.offset == offset), len(rows))
     is_before = at < len(rows) and rows[at].opname == "PRECALL"  # Python 3.11
     return rows, at + is_before
@@ -177,8 +181,8 @@ def is_call_of(frame: FrameType, name: str, count: int) -> bool:
 
 
 def _is_call_at(code: CodeType, at_offset: int, name: str, count: int) -> bool:
-    rows, at = _at(code, at_offset)
-    return at < len(rows) and _calls(rows, at, name, count)
+    rows, at = _find(code, at_offset)
+    return at < len(rows) and _is_call(rows, at, name, count)
 
 
 def is_searched(frame: FrameType) -> bool:
@@ -189,20 +193,21 @@ def is_searched(frame: FrameType) -> bool:
 
 def _is_searched_at(code: CodeType, at_offset: int) -> bool:
     # In a frame that is calling Python, the offset is at the end of the instruction.
-    before = [row for row in _rows(code) if row.offset <= at_offset]
-    rows = [*before[-1:], *(row for row in _rows(code) if row.offset > at_offset)]
+    before = [row for row in _instructions(code) if row.offset <= at_offset]
+    rows = [*before[-1:], *(row for row in _instructions(code) if row.offset > at_offset)]
     calls = [row for row in rows[:6] if row.opname != "PRECALL"][:3]
     names = ["CALL" if row.opname in CALLS else row.opname for row in calls]
     return names == ["CALL", "CALL", "CONTAINS_OP"] and {row.arg for row in calls[:2]} == {1}
 
 
-def _calls(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> bool:
+def _is_call(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> bool:
     # Walks back along the stack effects to the load of the called function.
     call = rows[at]
     if call.opname not in CALLS or call.arg != count:
         return False
     height = 0
-    before = at - 1 if rows[at - 1].opname == "PRECALL" else at  # Python 3.11: takes the arguments
+    # Python 3.11: PRECALL takes the arguments.
+    before = at - 1 if rows[at - 1].opname == "PRECALL" else at
     for row in reversed(rows[max(at - 50, 0) : before]):
         if row.opname in JUMPS:
             return False
@@ -212,8 +217,8 @@ def _calls(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> b
     return False
 
 
-def _raises(
-    code: CodeType, rows: Sequence[dis.Instruction], places: dict[int, int], start: int
+def _only_raises(
+    code: CodeType, rows: Sequence[dis.Instruction], positions: dict[int, int], start: int
 ) -> bool:
     # Every path from the instruction must end in `raise`; a jump backwards or a `return` refutes
     # it.
@@ -230,7 +235,7 @@ def _raises(
             if row.opname in RAISES:
                 break
             if row.opname in JUMPS:
-                target = places.get(row.argval)
+                target = positions.get(row.argval)
                 # A jump backwards is a loop, which may do more than raise.
                 if target is None or target <= at:
                     return False
@@ -270,21 +275,23 @@ def is_caught(frame: FrameType) -> bool:
 
 def _catches(code: CodeType, at_offset: int) -> bool:
     # An `except` around the instruction, or a context manager that may swallow exceptions.
-    rows = _rows(code)
-    entries = _protected(code, rows)
+    rows = _instructions(code)
+    entries = _protected_ranges(code, rows)
     reached, seen = [at_offset], set[int]()
     while reached:  # a handler that re-raises does so within the handlers around it
         at = reached.pop()
         for start, end, target in entries:
             if start <= at < end and target not in seen:
                 seen.add(target)
-                if _is_handler(code, rows, target):
+                if _may_go_on(code, rows, target):
                     return True
                 reached.append(target)
     return False
 
 
-def _protected(code: CodeType, rows: Sequence[dis.Instruction]) -> list[tuple[int, int, int]]:
+def _protected_ranges(
+    code: CodeType, rows: Sequence[dis.Instruction]
+) -> list[tuple[int, int, int]]:
     # The protected ranges and their handlers. Before Python 3.11 block instructions give them: all
     # up to the handler counts as within the block.
     if not HAS_TABLE:
@@ -294,7 +301,7 @@ def _protected(code: CodeType, rows: Sequence[dis.Instruction]) -> list[tuple[in
     return [(entry.start, entry.end, entry.target) for entry in entries]
 
 
-def _is_handler(code: CodeType, rows: Sequence[dis.Instruction], offset: int) -> bool:
+def _may_go_on(code: CodeType, rows: Sequence[dis.Instruction], offset: int) -> bool:
     # Whether code that runs after an exception may go on without it.
     following = iter([row for row in rows if row.offset >= offset])
     if HAS_TABLE:
@@ -305,13 +312,13 @@ def _is_handler(code: CodeType, rows: Sequence[dis.Instruction], offset: int) ->
         if row.opname in (*MATCHES, "POP_EXCEPT", *RETURNS):
             return True
         if row.opname == "WITH_EXCEPT_START":
-            return not _passes(rows)
+            return not _lets_exceptions_pass(rows)
         if row.opname in RAISES:
             return False
     return False
 
 
-def _passes(rows: Sequence[dis.Instruction]) -> bool:
+def _lets_exceptions_pass(rows: Sequence[dis.Instruction]) -> bool:
     # Whether all context managers of the code are known to let exceptions pass.
     named = False
     for row in rows:
