@@ -79,7 +79,7 @@ backend = Backend(
         on_depend=compile.on_depend,
         on_register=compile.on_register,
         on_replace=compile.on_replace,
-        is_tracing=compile.is_kept,
+        is_tracing=compile.is_tracing_kept,
         on_move=compile.on_move,
     ),
     interop=Interop(

@@ -3,8 +3,15 @@
 A user context of jax is part of every cache key, those of eager ops included. If it held the rules'
 token, each new rule would retrace everything. So all rules share one value until a trace that jax
 keeps reads the rule in force. From then on that value belongs to these rules alone, and the others
-share a new one: a changed number costs a trace only where one read it. The context is per thread; a
-name that changes its meaning (`override=True`) changes a second context, on all threads.
+share a new one: a changed number costs a trace only where one read it.
+
+    with use("a"): jit(f)(x)        f reads no rule: FRAME is "frames 0", which no rule owns
+    with use("b"): jit(f)(x)        the same: f is not traced again
+    with use("a"): jit(g)(x)        g reads the rule: "frames 0" is a's from now on
+    with use("b"): jit(g)(x)        FRAME is "frames 1": g is traced again, and "frames 1" is b's
+
+FRAME is per thread. A name that changes its meaning (`override=True`) changes a second context, and
+a changed number that a trace has read a third, on all threads.
 """
 
 from __future__ import annotations
@@ -18,7 +25,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
@@ -36,21 +43,24 @@ from .kernels import random
 from .versions import set_everywhere, take_current_trace
 
 Tensor: TypeAlias = Any
+# --- what is in the keys of jax's caches, and what they depend on ---------------------------------
+# The rules in force; "" for none.
 FRAME = jax.make_user_context("")
+# Changes whenever all compiled code is to be traced again; set on all threads.
 EPOCH = jax.make_user_context("0")
 # The changing numbers that kept traces have read; set on all threads, as any thread may step.
 MOVED = jax.make_user_context("")
-MOST_OWNED = 4096
-FREE: list[str] = []  # values of threads that have ended, which no token owns
-MANY = 8  # values of one number that were traced before a warning names xg.jit
-_moving = make_lock()
+MOST_OWNED = 4096  # tokens with a value of their own; then the oldest is forgotten
+MOST_TRACED_NUMBERS = 8  # traces for values of one number, before a warning names xg.jit
+UNOWNED: list[str] = []  # values of threads that have ended, which no token owns
+_moving = make_lock()  # for KEPT.moving and MOVED, which must change together
 
 
 class TraceDependencies:
-    """What the traces that jax keeps depend on.
+    """What the traces that jax keeps depend on; `on_read` and `on_depend` add to it.
 
     Attributes:
-        owned: the value of a token that one of them has read.
+        owned: the value of FRAME for each token that one of them has read.
         names: the names that they looked up.
         moving: the changing numbers that they hold as constants, with the values that were traced.
     """
@@ -62,44 +72,70 @@ class TraceDependencies:
 
 
 class Shared:
-    """One thread's value for all rules that no kept trace has read; threads never share one."""
+    """One thread's value of FRAME for all rules that no kept trace has read.
+
+    Threads never share one. It is None once it belongs to one token; then the thread takes another
+    (`value_of`).
+    """
 
     def __init__(self) -> None:
         try:
-            self.value: str | None = FREE.pop()
+            self.value: str | None = UNOWNED.pop()
         except IndexError:
             self.value = f"frames {next(SERIALS)}"
 
-    def own(self) -> str | None:
+    def take(self) -> str | None:
         """Return the value and forget it: it now belongs to one token."""
         value, self.value = self.value, None
         return value
 
-    def __del__(self, free: list[str] = FREE) -> None:  # the module may be gone by then
+    def __del__(self, unowned: list[str] = UNOWNED) -> None:  # the module may be gone by then
         if self.value is not None:
-            free.append(self.value)
+            unowned.append(self.value)
 
 
 class ShownToken(threading.local):
-    """This thread's state: the active rules' token, and the context value shown for it."""
+    """This thread's state; `show` and `value_of` write it.
+
+    Attributes:
+        token: the active rules', for which FRAME has its value.
+        shared: the value for all tokens that own none.
+    """
 
     def __init__(self) -> None:
         self.token = ""
         self.shared: Shared | None = None
 
 
+class Entry(NamedTuple):
+    """A `use` block that was entered.
+
+    Attributes:
+        serial: by which `leave` finds it.
+        token: that of its rules.
+        value: that of FRAME within it.
+    """
+
+    serial: int
+    token: str
+    value: str
+
+
 KEPT = TraceDependencies()
 SHOWN = ShownToken()
-Entry = tuple[int, str, str]  # of one `use`: a serial number, its token, and the value shown for it
+# From the outside in.
 ENTERED: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_jax_entered", default=()
 )
 
 
+# --- a `use` is entered and left ------------------------------------------------------------------
+
+
 def on_enter(token: str) -> Callable[[], None]:
     """Set the cache key of jax for rules that come into force, and return how they are left."""
     serial, value = next(SERIALS), value_of(token)
-    ENTERED.set((*ENTERED.get(), (serial, token, value)))
+    ENTERED.set((*ENTERED.get(), Entry(serial, token, value)))
     show(token, value)
     return functools.partial(leave, serial)
 
@@ -107,15 +143,15 @@ def on_enter(token: str) -> Callable[[], None]:
 def leave(serial: int) -> None:
     """Restore the key of the rules that are in force once a `use` is left."""
     token = CURRENT.get().token  # not a saved one: asyncio tasks interleave
-    entries = [entry for entry in ENTERED.get() if entry[0] != serial]
-    position = max((i for i, entry in enumerate(entries) if entry[1] == token), default=None)
-    value = "" if position is None else entries[position][2]
+    entries = [entry for entry in ENTERED.get() if entry.serial != serial]
+    position = max((i for i, entry in enumerate(entries) if entry.token == token), default=None)
+    value = "" if position is None else entries[position].value
     # a kept trace may have taken the value for other rules meanwhile
     shared = SHOWN.shared
     if position is None or value not in (KEPT.owned.get(token), shared and shared.value):
         value = value_of(token)
         if position is not None:
-            entries[position] = (*entries[position][:2], value)
+            entries[position] = entries[position]._replace(value=value)
     ENTERED.set(tuple(entries))
     show(token, value)
 
@@ -137,7 +173,7 @@ def value_of(token: str) -> str:
     owned = KEPT.owned.get(token)
     if owned is not None:
         return owned
-    if is_kept():
+    if is_tracing_kept():
         return keep_for(token, f"frames {next(SERIALS)}")
     if SHOWN.shared is None or SHOWN.shared.value is None:
         SHOWN.shared = Shared()
@@ -152,6 +188,9 @@ def keep_for(token: str, value: str) -> str:
         # Traces under its value are never found again, which is safe.
         KEPT.owned.popitem(last=False)
     return value
+
+
+# --- a kept trace reads something, and it changes -------------------------------------------------
 
 
 def on_register(epoch: int) -> None:
@@ -173,16 +212,16 @@ def on_depend(holder: Any) -> None:
     if isinstance(holder, Lookup):
         if is_collecting():  # a capture that reads a jaxpr
             note({NAME + holder.name: holder.number})
-        if holder not in KEPT.names and is_kept():
+        if holder not in KEPT.names and is_tracing_kept():
             KEPT.names.add(holder)
-    elif isinstance(holder, NumberRead) and is_kept():
+    elif isinstance(holder, NumberRead) and is_tracing_kept():
         with _moving:
             traced = KEPT.moving.setdefault(holder.moving, set())
-            is_many = len(traced) == MANY - 1 and holder.number not in traced
+            is_many = len(traced) == MOST_TRACED_NUMBERS - 1 and holder.number not in traced
             traced.add(holder.number)
         if is_many:
             warnings.warn(
-                f"jax.jit has been traced for {MANY} values of one number, that of "
+                f"jax.jit has been traced for {MOST_TRACED_NUMBERS} values of one number, that of "
                 f"{holder.moving.where()}, and traces for each further one. xg.jit makes one trace "
                 "for all",
                 UserWarning,
@@ -209,7 +248,7 @@ def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activ
         look_up(RULE_IN_FORCE)  # a capture that reads a jaxpr
     token, shared = CURRENT.get().token, SHOWN.shared
     is_shared = shared is not None and shared.value == FRAME.value
-    if (SHOWN.token == token and not is_shared) or not is_kept():
+    if (SHOWN.token == token and not is_shared) or not is_tracing_kept():
         return
     if SHOWN.token != token:
         raise StaleTraceError(
@@ -218,11 +257,11 @@ def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activ
             "first, or compile with xg.jit"
         )
     assert shared is not None
-    keep_for(token, shared.own() or FRAME.value)
+    keep_for(token, shared.take() or FRAME.value)
 
 
-def is_kept() -> bool:
-    """Return whether code is traced into a jaxpr now; an eager `grad` does not count."""
+def is_tracing_kept() -> bool:
+    """Return whether code is traced into a jaxpr now, which jax keeps; an eager `grad` is none."""
     with take_current_trace() as trace:
         pass
     while trace is not None:
@@ -253,13 +292,16 @@ class _CompiledByJax(compilers.Run):
             first, second, numbers = multigrad_hidden
             hidden = (compilers.Hidden(*first), compilers.Hidden(*second))
             result, applied = self.trace(hidden, numbers, args, kwargs)
-            return _Counted(result, _Applied(applied))
+            return _ResultAndCount(result, _ApplicationCount(applied))
 
-        run.__signature__ = _add_hidden(fn)  # type: ignore[attr-defined]
+        run.__signature__ = _signature_with_hidden(fn)  # type: ignore[attr-defined]
         if "out_shardings" in options:
-            nothing = _Applied((0, 0))
+            nothing = _ApplicationCount((0, 0))
             # the user's shardings are for the result alone; the count has none
-            options = {**options, "out_shardings": _Counted(options["out_shardings"], nothing)}
+            options = {
+                **options,
+                "out_shardings": _ResultAndCount(options["out_shardings"], nothing),
+            }
         self.run = jax.jit(run, **options)
 
     def in_force(self, active: ActiveRules) -> AbstractContextManager[None]:
@@ -277,33 +319,34 @@ class _CompiledByJax(compilers.Run):
         return counted.result, counted.applied
 
 
-class _Applied(tuple[int, int]):
+class _ApplicationCount(tuple[int, int]):
     """The number of applications in a run; equal to any other, as it is no part of cache keys."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Applied)
+        return isinstance(other, _ApplicationCount)
 
     def __hash__(self) -> int:
         return 0
 
 
 @jax.tree_util.register_pytree_node_class
-class _Counted:
+class _ResultAndCount:
     """A result, and the count made by its trace, which is static in the tree."""
 
-    def __init__(self, result: Any, applied: _Applied) -> None:
+    def __init__(self, result: Any, applied: _ApplicationCount) -> None:
         self.result = result
         self.applied = applied
 
-    def tree_flatten(self) -> tuple[tuple[Any], _Applied]:
+    def tree_flatten(self) -> tuple[tuple[Any], _ApplicationCount]:
         return (self.result,), self.applied
 
     @classmethod
-    def tree_unflatten(cls, applied: _Applied, children: tuple[Any]) -> _Counted:
+    def tree_unflatten(cls, applied: _ApplicationCount, children: tuple[Any]) -> _ResultAndCount:
         return cls(children[0], applied)
 
 
-def _add_hidden(fn: Callable[..., Any]) -> inspect.Signature:
+def _signature_with_hidden(fn: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of `run`, the user's with `multigrad_hidden` before any `**kwargs`."""
     try:
         # jax finds static arguments by the signature, which must show the hidden one
         parameters = list(inspect.signature(fn).parameters.values())
@@ -318,7 +361,7 @@ def _add_hidden(fn: Callable[..., Any]) -> inspect.Signature:
 @contextmanager
 def _in_force(active: ActiveRules) -> Iterator[None]:
     value, before = value_of(active.token), SHOWN.token
-    entered = ENTERED.set((*ENTERED.get(), (next(SERIALS), active.token, value)))
+    entered = ENTERED.set((*ENTERED.get(), Entry(next(SERIALS), active.token, value)))
     reset = CURRENT.set(active)
     SHOWN.token = active.token
     try:
