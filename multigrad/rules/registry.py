@@ -169,7 +169,7 @@ def _with_ranges(rule: Rule, ranges: Any) -> Rule:
                 )
     rule = rule.copy(ranges={**rule.own_ranges, **new_ranges})
     # Bound values and defaults must be within the new ranges too.
-    rule._check_ranges(rule.bound, whole=True)
+    rule._check_ranges(rule.bound, with_defaults=True)
     return rule
 
 

@@ -112,9 +112,10 @@ class Rule(InNotebooks):
         self.parts = parts
         self.native = native
         self.bound = types.MappingProxyType(dict(bound or {}))
-        # By what the rule does now: its parts are names, whose meaning may change.
+        # By what the rule does now (its parts are names, whose meaning may change), then by params;
+        # `copy(bound=...)` shares it.
         self._specializations: dict[Any, dict[Any, Specialization]] = {}
-        self._over: dict[Shards, dict[Any, dict[Any, Specialization]]] = {}  # the same, by shards
+        self._by_shards: dict[Shards, dict[Any, dict[Any, Specialization]]] = {}
         self.signature_of_function: Any = None if parts else read_signature(name, function)
         # Not that of None, which has a text from Python 3.13 on.
         docstring = None if function is None else function.__doc__
@@ -186,15 +187,17 @@ class Rule(InNotebooks):
             ranges.pop(name, None)
         return types.MappingProxyType(ranges)
 
-    def _check_ranges(self, values: Mapping[str, Any], *, whole: bool = False) -> None:
-        # `whole`: params that are not given have their defaults.
-        if whole and self.own_ranges:
+    def _check_ranges(self, values: Mapping[str, Any], *, with_defaults: bool = False) -> None:
+        # `with_defaults`: params that are not given have theirs.
+        if with_defaults and self.own_ranges:
             values = {**self.params, **values}
         for name, allowed in self.own_ranges.items():
             if name in values and not allowed.holds(values[name], values):
                 allowed.check(f"rule {self.name!r}", name, values[name], values)
         for part in self._resolved_parts():
-            part._check_ranges({**part.signature.select(values), **part.bound}, whole=whole)
+            part._check_ranges(
+                {**part.signature.select(values), **part.bound}, with_defaults=with_defaults
+            )
 
     def _resolved_parts(self) -> tuple[Self, ...]:
         return tuple(rule_names.get(part) for part in self.parts)
@@ -238,7 +241,7 @@ class Rule(InNotebooks):
         attributes = {name: getattr(self, name) for name in ATTRIBUTES}
         other = type(self)(**{"ranges": self.own_ranges, **attributes, **changes})
         if changes.keys() <= {"bound"}:  # its values run as params do, by the same code
-            other._specializations, other._over = self._specializations, self._over
+            other._specializations, other._by_shards = self._specializations, self._by_shards
         return other
 
     def _frozen(self) -> Self:
@@ -301,7 +304,7 @@ class Rule(InNotebooks):
     def _over_shards(self, shards: Shards | None) -> Rule:
         other = self.copy(shards=shards)
         if shards is not None:
-            other._specializations = self._over.setdefault(shards, {})
+            other._specializations = self._by_shards.setdefault(shards, {})
         return other
 
     def keeping(self, residuals: str) -> Rule:
@@ -445,7 +448,7 @@ class Rule(InNotebooks):
         if isinstance(grad_out, Value):
             # In a capture nothing is bound, which would check them.
             self._check_names(params, self.signature)
-            self._check_ranges({**params, **self.bound}, whole=True)
+            self._check_ranges({**params, **self.bound}, with_defaults=True)
             if self.shards is not None:
                 return _record_part(self, grad_out, tin, params)
             return self._run(grad_out.trace, grad_out, tin, params)

@@ -183,7 +183,7 @@ def bind(
         is_runtime, value = check_value(rule.name, signature.param(name), value)
         (runtime if is_runtime else static)[name] = value
     if rule.own_ranges or rule.parts:  # each `use` with a new number asks
-        rule._check_ranges({**runtime, **static}, whole=bool(rule.parts))
+        rule._check_ranges({**runtime, **static}, with_defaults=bool(rule.parts))
     # Taken before `_frozen`, whose copies have none: the rule that people hold keeps them.
     specializations = rule._specializations
     rule, hidden = _hide_bound(rule._frozen(), {*signature.params, *values})

@@ -1,4 +1,8 @@
-"""The names of rules: what they mean now, and how often that has changed."""
+"""The names of rules: what they mean now, how often that has changed, and what is like a name.
+
+`registry.register` and `unregister` change what a name means, within `renaming`; nothing else does.
+`get` looks a name up: a user's rule, else the library's, which the first look-up imports.
+"""
 
 from __future__ import annotations
 
@@ -164,8 +168,8 @@ def unknown_rule_error(name: str) -> RuleError:
 # --- names that are like a word: misspelled ones, those of packages and those of the field --------
 # A word is compared with names, with their last parts ("snntorch.atan"), with the initials of their
 # parts and with the words of docstrings, where the names that others use stand.
-MOST = 3  # in a message
-COMMON = 4  # a word in the docstrings of more rules than that says nothing
+MOST_SUGGESTED = 3
+MOST_MENTIONS = 4  # a word in the docstrings of more rules than that says nothing
 
 
 def near_names(word: str, docstrings: Mapping[str, str]) -> list[str]:
@@ -174,7 +178,7 @@ def near_names(word: str, docstrings: Mapping[str, str]) -> list[str]:
     Args:
         docstrings: the known names with their docstrings.
     """
-    return (called_so(word, docstrings) or misspelled(word, docstrings))[:MOST]
+    return (named_elsewhere(word, docstrings) or misspelled(word, docstrings))[:MOST_SUGGESTED]
 
 
 def misspelled(word: str, names: Iterable[str]) -> list[str]:
@@ -186,7 +190,7 @@ def misspelled(word: str, names: Iterable[str]) -> list[str]:
     return [by_lower[each] for each in close]
 
 
-def called_so(word: str, docstrings: Mapping[str, str]) -> list[str]:
+def named_elsewhere(word: str, docstrings: Mapping[str, str]) -> list[str]:
     """Return the names that are called so elsewhere: plain names first, then those of packages."""
     last = plain(word.rpartition(".")[2])
     if len(last) < 2:
@@ -195,7 +199,7 @@ def called_so(word: str, docstrings: Mapping[str, str]) -> list[str]:
     named = [name for name in docstrings if plain(name.rpartition(".")[2]) == last]
     short = [name for name in docstrings if is_short_for(last, name)]
     part = [name for name in docstrings if "." not in name and last in name.lower().split("_")]
-    names = {*named, *short, *part, *(mentioned if len(mentioned) <= COMMON else ())}
+    names = {*named, *short, *part, *(mentioned if len(mentioned) <= MOST_MENTIONS else ())}
     first = [name for name in names if plain(name).startswith(last)]
     return sorted(names, key=lambda name: ("." in name, name not in named, name not in first, name))
 

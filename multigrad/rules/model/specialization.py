@@ -110,7 +110,7 @@ class Specialization:
         if not fits:
             rule, params = self.fill_bound(self.name_values(values))
             # The parts of a series have defaults of their own; else all values are given.
-            rule._check_ranges(params, whole=bool(rule.parts))
+            rule._check_ranges(params, with_defaults=bool(rule.parts))
         self.checked_values = values
 
     def name_values(self, values: tuple[Any, ...]) -> dict[str, Any]:
