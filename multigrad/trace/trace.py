@@ -484,9 +484,8 @@ def _coerce_operands(trace: Trace, op: Op, nodes: list[Node], operands: tuple[An
     op, is_bool = on_bools(op, nodes)
     library_known = trace.types is not None and float_dtype is not None
     library = Promotion(trace.types, operands, float_dtype or "") if library_known else None
-    if (
-        library is not None and op in ON_INTEGERS and library.computes_in_integers()
-    ):  # floor(an integer)
+    # `floor(an integer)`
+    if library is not None and op in ON_INTEGERS and library.computes_in_integers():
         return Coerced(op, nodes, integers=[in_integers(trace, library, each) for each in nodes])
     library_decides = library is not None and library.target_dtype(op)
     if library is not None and library_decides:
