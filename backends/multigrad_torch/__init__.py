@@ -37,7 +37,7 @@ from .attach import (
     render,
     vjp,
 )
-from .compile import checkpoint_regions, compile, dynamo_guards
+from .compile import checkpoint_regions, compile, dynamo_guards, jit
 from .dialect import introspection, table, types
 from .importers import autograd_functions, operators
 from .kernels import elementwise, fast, gradient_lists, masks, ops, random
@@ -107,7 +107,7 @@ backend = Backend(
         replays=True,
     ),
     compiler=Compiler(
-        jit=compile.jit,
+        jit=jit.jit,
         is_exporting=compile.is_exporting,
         opaque=dynamo.disable,
         begin_again=dynamo.begin_again,
