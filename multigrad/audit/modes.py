@@ -30,9 +30,8 @@ from .trial import (
     start_run,
 )
 
-LEAST_TOLERANCE = (
-    1e-5  # between two formulas of one derivative, of which one may be an approximation
-)
+# Between two formulas of one derivative, of which one may be an approximation.
+LEAST_TOLERANCE = 1e-5
 
 
 def _mode(trial: Trial, name: str) -> Any:
