@@ -108,8 +108,8 @@ class Shaker:
         place = self.find_place(value)
         if place is not None:
             return self.include(*place)
-        home = value.__globals__["__name__"] if isinstance(value, types.FunctionType) else ""
-        if self.imports.is_ours(home):
+        is_ours = self.imports.is_ours
+        if isinstance(value, types.FunctionType) and is_ours(value.__globals__["__name__"]):
             return self.lift(value, name)
         if isinstance(value, types.MethodType | types.BuiltinMethodType):
             owner = value.__self__
