@@ -173,7 +173,7 @@ def plan_selectors(layers: Sequence[Layer], rules: Mapping[Any, Any]) -> Plan:
         forwards,
         rules_of(operations),
         within,
-        rows=[each.row() for each in (*choices, *operations)],
+        rows=[*(each.row() for each in choices), *(each.row() for each in operations)],
         selectors=list({id(each.selector): each.selector for each in choices}.values()),
     )
 
