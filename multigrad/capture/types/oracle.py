@@ -458,7 +458,9 @@ def ask(
         if any(each is not None for each in found):
             break
     return [
-        None if each is None else [LeafType(*oracle.read(x) or ("",)) for x in leaves_of(each[0])]
+        None
+        if each is None
+        else [LeafType(*(oracle.read(x) or ("", False))) for x in leaves_of(each[0])]
         for each in found
     ]
 
