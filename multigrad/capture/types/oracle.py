@@ -457,12 +457,12 @@ def ask(
         # The first attempt that the library takes for any dtype decides for all.
         if any(each is not None for each in found):
             break
-    return [
-        None
-        if each is None
-        else [LeafType(*(oracle.read(x) or ("", False))) for x in leaves_of(each[0])]
-        for each in found
-    ]
+    return [None if each is None else _leaf_types(oracle, each[0]) for each in found]
+
+
+def _leaf_types(oracle: TypeOracle, result: Any) -> Answer:
+    types = map(oracle.read, leaves_of(result))
+    return [LeafType("") if each is None else LeafType(*each) for each in types]
 
 
 # --- answers --------------------------------------------------------------------------------------
