@@ -213,8 +213,6 @@ is_not_asked = partial(re.search, NOT_ASKED)
 
 
 # --- trees of arguments and results ---------------------------------------------------------------
-
-
 def leaves_of(tree: Any) -> list[Any]:
     # First: `isinstance` of a symbol with another class inspects frames.
     if isinstance(tree, Value):
@@ -242,8 +240,6 @@ def with_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 
 # --- marks ----------------------------------------------------------------------------------------
-
-
 def mark_tree(tree: Any, mark: Callable[[Any], Mark], found: list[Mark]) -> Mark:
     """Return the mark of nested arguments; the marks of the leaves are appended to `found`."""
     if isinstance(tree, Value):
@@ -466,8 +462,6 @@ def _leaf_types(oracle: TypeOracle, result: Any) -> Answer:
 
 
 # --- answers --------------------------------------------------------------------------------------
-
-
 def combine(answers: Sequence[Answer | None], choices: Sequence[str]) -> Answer | NoAnswer | None:
     """Return one answer for all dtypes that T may be.
 
