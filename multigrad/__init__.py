@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 # From now on a fork waits for what others import.
-from .graph.support import locks as _locks  # noqa: F401
+from .graph.support import threads as _threads  # noqa: F401
 from .graph.support.lazy_modules import install_aliases as _install_aliases
 
 # These are for type checkers; `_ROOMS` below says where each name is.
@@ -223,7 +223,7 @@ _NEEDS = {"Activation": "torch", "keras": "keras"}
 def _load(name: str) -> Any:
     from importlib import import_module
 
-    from .graph.support.collector import collector_paused
+    from .graph.support.threads import collector_paused
 
     if name in _ROOMS:
         with collector_paused():

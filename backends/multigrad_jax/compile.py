@@ -32,8 +32,7 @@ import jax
 from multigrad.backend import compilers
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import StaleTraceError
-from multigrad.graph.support.locks import make_lock
-from multigrad.graph.support.threads import SERIALS
+from multigrad.graph.support.threads import SERIALS, make_lock
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.trace.lookups import NAME, RULE_IN_FORCE, Lookup, is_collecting, look_up, note

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch._guards import CompileContext
 
-from multigrad.graph.support.locks import make_lock
+from multigrad.graph.support.threads import make_lock
 
 from . import versions
 

@@ -21,7 +21,7 @@ import numpy as np
 import scipy.special
 import torch
 
-from multigrad.graph.support.locks import make_lock
+from multigrad.graph.support.threads import make_lock
 
 SWITCH = "TRITON_INTERPRET"
 NAME = "Triton's interpreter"

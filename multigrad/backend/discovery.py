@@ -18,9 +18,8 @@ from typing import Any, get_type_hints
 
 from ..errors import BackendNotFound, GradientError, MultigradError, suggest
 from ..graph.support.class_bases import InNotebooks, dataclass
-from ..graph.support.collector import collector_paused
 from ..graph.support.lazy_modules import Getter, Lister, imported_module, module_hooks
-from ..graph.support.locks import make_lock
+from ..graph.support.threads import collector_paused, make_lock
 from .contract import Backend, Reader
 from .installed import (
     OWN,

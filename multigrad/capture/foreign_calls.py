@@ -28,7 +28,7 @@ from ..graph.ir import questions
 from ..graph.ir.types import INT_SCALAR
 from ..graph.passes.facts import BUFFERS
 from ..graph.support.class_bases import dataclass
-from ..graph.support.locks import in_child, make_lock
+from ..graph.support.threads import in_child, make_lock
 from ..graph.support.trees import optree
 from ..trace.python_protocols import Pair
 from ..trace.source import UNDECIDED, Reading, is_lent, meet_numpy

@@ -30,8 +30,7 @@ from ..functions.calls.decision import ELSEWHERE
 from ..functions.calls.variant import Variant
 from ..functions.function import Function
 from ..graph.ir.types import FLOATS
-from ..graph.support.locks import make_lock
-from ..graph.support.threads import build_once
+from ..graph.support.threads import build_once, make_lock
 from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking, refuse_lacking

@@ -26,7 +26,7 @@ from ..errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.lazy_modules import module_hooks
-from ..graph.support.locks import make_lock
+from ..graph.support.threads import make_lock
 from ..trace.lookups import check_move, refuse_step
 from ..trace.moving_numbers import Moving, note_moved
 from ..trace.xp import all as xp

@@ -16,8 +16,7 @@ from ..backend.values import key_for, key_pair
 from ..errors import RuleValueError
 from ..graph.random import REPLAYED, key_from_int
 from ..graph.support.class_bases import dataclass
-from ..graph.support.locks import make_lock
-from ..graph.support.threads import SERIALS
+from ..graph.support.threads import SERIALS, make_lock
 
 # --- where random draws come from: a key with a counter of calls, or a generator ----------------
 

@@ -31,7 +31,7 @@ from ..backend.contract import Group
 from ..backend.discovery import loaded
 from ..backend.values import concrete_number, key_pair
 from ..errors import GradientError, MultigradError, RuleValueError
-from ..graph.support.locks import make_lock
+from ..graph.support.threads import make_lock
 from .active_rules import ActiveRules, RuleInForce
 from .moving_numbers import Moving
 

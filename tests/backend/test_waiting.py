@@ -290,7 +290,7 @@ def test_every_lock_of_ours_is_one_that_a_fork_finds_free() -> None:
             calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
             names = (getattr(f, "attr", getattr(f, "id", "")) for f in calls)
             places += [file.name for name in names if name in kinds]
-    assert places == ["locks.py"]
+    assert places == ["threads.py"]
 
 
 def backend_folders() -> list[str]:

@@ -36,7 +36,7 @@ from multigrad.capture.foreign_calls import Interception
 from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import RuleValueError
 from multigrad.functions.function import Function
-from multigrad.graph.support.locks import make_lock
+from multigrad.graph.support.threads import make_lock
 from multigrad.models.gradient_replacement import check_fit, replace_gradient
 from multigrad.models.override import Following, Meant, SelectedCalls, one_input, refuse_operation
 

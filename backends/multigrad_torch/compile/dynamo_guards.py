@@ -21,7 +21,7 @@ import torch
 from torch.compiler import is_compiling
 
 from multigrad.errors import StaleTraceError
-from multigrad.graph.support.locks import make_lock
+from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.trace.moving_numbers import Moving
 

@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.nn.parameter import is_lazy
 
 from multigrad.errors import GradientError
-from multigrad.graph.support.locks import make_lock
+from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 
 from .. import dynamo, versions

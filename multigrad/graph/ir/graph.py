@@ -17,8 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ..support.class_bases import HeldWeakly, dataclass
-from ..support.locks import make_lock
-from ..support.threads import SERIALS
+from ..support.threads import SERIALS, make_lock
 from .op import Op
 from .types import Type
 

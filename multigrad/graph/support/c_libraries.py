@@ -32,7 +32,7 @@ from typing import Any, Generic, TypeVar
 
 from ...errors import RuleValueError
 from .files import LIBRARIES, check_private, open_folder, write_file
-from .locks import in_child, make_lock
+from .threads import in_child, make_lock
 
 VARIABLE = "MULTIGRAD_NATIVE"
 MOST_KEPT = 128  # libraries of one name

@@ -13,7 +13,7 @@ from typing import Any
 
 import optree as _optree
 
-from .locks import make_lock
+from .threads import make_lock
 
 NAMESPACE = "multigrad"
 OURS = ("tree_flatten", "tree_leaves", "tree_map", "tree_structure")

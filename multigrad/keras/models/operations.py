@@ -23,7 +23,7 @@ from keras.src import backend as keras_backend
 from keras.src.activations import activations as keras_activations
 
 from ...errors import RuleValueError
-from ...graph.support.locks import make_lock
+from ...graph.support.threads import make_lock
 from ...models.attachment import named
 from ...models.gradient_replacement import (
     CurrentReplacement,

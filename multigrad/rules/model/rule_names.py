@@ -14,10 +14,8 @@ from typing import Any
 
 from ...backend.compiler_events import tell_registered
 from ...errors import RuleError, RuleTypeError
-from ...graph.support.collector import collector_paused
 from ...graph.support.lazy_modules import imported_module
-from ...graph.support.locks import make_lock
-from ...graph.support.threads import SERIALS
+from ...graph.support.threads import SERIALS, collector_paused, make_lock
 from ...trace.lookups import NUMBERS, Lookup, note_lookup
 from ...trace.moving_numbers import meant, note_renamed
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from multigrad.graph.support.locks import make_lock
 from multigrad.graph.support.params import (
     COLUMN,
     ONE,
@@ -30,6 +29,7 @@ from multigrad.graph.support.params import (
     NothingToFuseError,
     in_process,
 )
+from multigrad.graph.support.threads import make_lock
 
 from ...state import eager_of, is_memory
 from ...versions import top_hooks
