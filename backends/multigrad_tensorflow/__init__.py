@@ -18,17 +18,8 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import (
-    compile,
-    differences,
-    eject,
-    importers,
-    models,
-    rank_checks,
-    recomputed_regions,
-    replica_rules,
-)
-from .attach import as_written, host, isolation, render, vjp
+from . import compile, differences, distributed, eject, importers, models, recomputed_regions
+from .attach import host, render, vjp
 from .dialect import table
 from .kernels import ops, random
 
@@ -60,7 +51,7 @@ backend = Backend(
         render=render.render,
         finish=render.finish,
         call=render.call,
-        attach=as_written.attach,
+        attach=host.attach,
         many=vjp.many,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
@@ -69,7 +60,7 @@ backend = Backend(
         namespace=render.NAMESPACE,
         keeps_float_derivatives=True,
         joins_loops=True,
-        isolate=isolation.isolate,
+        isolate=host.isolate,
     ),
     draws=Draws(
         draw_key=random.draw_key,
@@ -110,8 +101,8 @@ backend = Backend(
         whole=tf.function,
         lacks=vjp.LACKS,
     ),
-    ranks=Ranks(group=rank_checks.rank_group),
+    ranks=Ranks(group=distributed.rank_group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )
-_ = replica_rules, table  # imported to replace functions of tf.distribute, to register the table
+_ = table  # imported to register the table

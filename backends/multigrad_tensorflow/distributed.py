@@ -1,25 +1,35 @@
-"""The ops that exchange over the replicas of `tf.distribute`, and the place of a key's draws there.
+"""The replicas and workers of `tf.distribute`: exchanges, the rules in force, the check of ranks.
 
 Replicas have numbers and no axes. They exchange by `ReplicaContext.all_reduce`, which every
 strategy has, in eager code and in graphs, for sums and means only: to gather, each replica adds a
 stack of all rows that is zero but for its own. A DTensor is one whole array.
 
-`replica_rules.py` has the rules in force in replicas, `rank_checks.py` a debug check over them.
+A replica runs on a thread, which starts with an empty context, and TensorFlow copies only the state
+that it knows. So each replica runs in a copy of the context around it, whichever strategy starts
+the threads. Replicas take turns, from one `merge_call` to the next, and never race.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextvars import ContextVar
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar, copy_context
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+from tensorflow.python.distribute import mirrored_run  # pyright: ignore[reportAttributeAccessIssue]
+from tensorflow.python.eager.context import context as eager_context
 
-from multigrad.backend import rows_of
+from multigrad.backend import Group, rows_of
 from multigrad.errors import GradientError, RuleValueError, UnsupportedOp
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
+from multigrad.graph.support.class_bases import dataclass
+from multigrad.rules.context import CURRENT, ActiveRules
+from multigrad.trace import active_rules
+from multigrad.trace.active_rules import BRANCH, Branch, Counter, join
 
 from .kernels.random import is_dtensor
 from .kernels.shapes import dim
@@ -31,6 +41,7 @@ FEW_BITS = (tf.float16, tf.bfloat16)
 ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 
+# --- exchanges, and the place of a key's draws ----------------------------------------------------
 def replica_context(names: Names, of: Tensor) -> Any:
     """Return the replica context; None in a proof and for a DTensor, which are one shard.
 
@@ -217,3 +228,162 @@ def from_shard(x: Tensor, like: Tensor) -> Tensor:
 
 # By name: a function that is imported here may not be called like an op.
 OPS = rows_of(globals())
+
+
+# --- the rules in force in replicas, and the count of their draws ---------------------------------
+# Draws are counted in each replica from where they parted (`Branch`), so all draw the same keys:
+#
+#     strategy.run(f)     a branch per replica; after it, the caller counts on from the furthest one
+#       merge_call(g)     g runs once, in a branch of its own, in the first replica's context; after
+#                         it, each replica counts on by as many draws
+#
+# TensorFlow has no public hook: its functions that start the threads and that enter a `merge_call`
+# are replaced when this module is imported.
+start_replicas = mirrored_run._call_for_each_replica
+pause_to_merge = mirrored_run._MirroredReplicaContext._merge_call
+
+
+@functools.wraps(start_replicas)
+def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function once per replica, each in a copy of this call's context."""
+    around = copy_context()
+    branches = active_rules.part(len(strategy.extended.worker_devices))
+
+    def call_replica(*args: Any, **kwargs: Any) -> Any:
+        thread: Any = threading.current_thread()
+        copied_context = around.copy()
+        copied_context.run(BRANCH.set, branches[thread.replica_id])
+        return copied_context.run(fn, *args, **kwargs)
+
+    try:
+        return start_replicas(strategy, call_replica, args, kwargs)
+    finally:
+        join(branches)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MergeDraws:
+    """The draws of a `merge_call`: the first replica's active rules, and the branch it ran in."""
+
+    active: ActiveRules
+    branch: Branch
+
+
+@functools.wraps(pause_to_merge)
+def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function across replicas in a copy of the first one's context.
+
+    Each replica calls this with a function of its own. TensorFlow runs that of the first one, and
+    returns what it returned to all.
+    """
+    around, active = copy_context(), CURRENT.get()
+    (branch,) = active_rules.part(1)
+
+    def merge(*args: Any, **kwargs: Any) -> Any:
+        around.run(BRANCH.set, branch)
+        return around.run(fn, *args, **kwargs), MergeDraws(active, branch)
+
+    result, draws = pause_to_merge(context, merge, args, kwargs)
+    count_on(active, draws)
+    return result
+
+
+def count_on(active: ActiveRules, draws: MergeDraws) -> None:
+    """Count a merged call's draws in a replica, whose counters may be others than the first's."""
+    own_counters = dict(zip(counters_of(draws.active), counters_of(active), strict=True))
+    for counter, number in draws.branch.numbers.items():
+        (own_counters.get(counter) or counter).advance(number)
+
+
+def counters_of(active: ActiveRules) -> Iterator[Counter | None]:
+    """Yield the counters of the active rules; replicas that enter a `use` have one each."""
+    for in_force in (active.activations, active.params):
+        yield None if in_force is None else in_force.counter
+
+
+mirrored_run._call_for_each_replica = call_for_each_replica
+mirrored_run._MirroredReplicaContext._merge_call = merge_call
+
+
+# --- the workers or replicas that MULTIGRAD_CHECK_RANKS compares ----------------------------------
+# In a cluster these are the workers, each with as many lanes as it runs replicas: replica 1 of a
+# worker is compared with replica 1 of the others. Without one they are the replicas of one process.
+# `trace/ranks.py` says what is compared.
+PREFIX = "multigrad/"  # of our keys in the store
+# TensorFlow (2.21) waits for ever by default; after this time a worker counts as dead.
+TIMEOUT = 100.0  # seconds
+LOOK_MILLISECONDS = 100  # a look at a worker's key takes one or two
+# By strategy: the messages of its replicas in this process, by key.
+_messages: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
+
+
+def rank_group() -> Group | None:
+    """Return the workers of the cluster, or the replicas of one process, if several."""
+    replica = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+    # Other threads have no order that all workers share.
+    if replica is None and threading.current_thread() is not threading.main_thread():
+        return None
+    workers = find_workers()
+    if workers is not None:
+        return group_of_workers(*workers, lane=lane_of(replica))
+    if replica is None or replica.num_replicas_in_sync < 2:
+        return None
+    messages = _messages.setdefault(replica.strategy, {})
+    return group_of_replicas(messages, number_of(replica), replica.num_replicas_in_sync)
+
+
+def lane_of(replica: Any) -> str:
+    """Return the name of a replica's thread among those of its worker; "" for the first."""
+    if replica is None:
+        return ""
+    number = number_of(replica) % len(replica.strategy.extended.worker_devices)
+    return f"replica {number}" if number else ""
+
+
+def number_of(replica: Any) -> int:
+    number = replica.replica_id_in_sync_group
+    return number if isinstance(number, int) else int(tf.get_static_value(number))
+
+
+def find_workers() -> tuple[Any, int, int] | None:
+    """Return a cluster's context, this worker's rank and the number of workers, if several."""
+    active = eager_context()
+    server = active._collective_ops_server_def
+    if active.coordination_service is None or active._context_handle is None or server is None:
+        return None
+    size = sum(len(job.tasks) for job in server.cluster.job if job.name == server.job_name)
+    return (active, server.task_index, size) if size > 1 else None
+
+
+@functools.lru_cache(16)
+def group_of_workers(active: Any, rank: int, size: int, lane: str) -> Group:
+    """Return the workers of a cluster, which exchange text by its coordination service."""
+
+    def put(key: str, text: str) -> None:
+        active.set_config_key_value(PREFIX + key, text)
+
+    def look(key: str) -> str | None:
+        try:
+            return active.get_config_key_value(PREFIX + key, LOOK_MILLISECONDS)
+        except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError):
+            return None
+
+    def drop(key: str) -> None:
+        active.delete_config_key_value(PREFIX + key)
+
+    return Group(
+        rank=rank, size=size, put=put, look=look, drop=drop, timeout=lambda: TIMEOUT, lane=lane
+    )
+
+
+def group_of_replicas(messages: dict[str, str], rank: int, size: int) -> Group:
+    """Return the replicas in this process, of which one runs at a time: none waits for another."""
+    return Group(
+        rank=rank,
+        size=size,
+        put=messages.__setitem__,
+        look=messages.get,
+        drop=messages.__delitem__,
+        timeout=lambda: TIMEOUT,
+        waits=False,
+    )

@@ -1,4 +1,4 @@
-"""A custom gradient around code that runs in another framework, and the exchange of memory with it.
+"""A custom gradient around code that is not emitted: another framework's, or the user's, unchanged.
 
 Eager code lends its memory directly and keeps the guest's pullback. A graph calls back by
 `tf.py_function` on threads of TensorFlow that see no ContextVar, so the callback closes over all
@@ -7,9 +7,11 @@ that it needs; XLA has no such callback.
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import math
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
@@ -17,19 +19,25 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import record
 from tensorflow.python.eager.forwardprop_util import pack_tangents
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from multigrad.backend import Guest, Kind, SharedBuffer, make_zeros
+from multigrad.functions.calls.gradients.variables import pull_delivering
 
-from .guards import custom_gradient, localize, run_forward
+from ..distributed import ALONE
+from .render import custom_gradient, localize, run_forward, stop
 from .vjp import forbid_derivative
 
+Tensor: TypeAlias = Any
+Call: TypeAlias = Callable[[Sequence[SharedBuffer]], list[SharedBuffer]]
 ALIGNMENT = 64  # of borrowed memory; TensorFlow aborts the process at any other
 
 
+# --- tensors and numbers --------------------------------------------------------------------------
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
     return np.asarray(x.numpy())
 
@@ -96,6 +104,7 @@ def weak(value: Any, dtype: Any) -> Any:
     return tf.constant(np.array(value, tf.as_dtype(dtype).as_numpy_dtype))
 
 
+# --- memory that is lent --------------------------------------------------------------------------
 def lend(x: Any) -> SharedBuffer:
     """Return an eager tensor for other frameworks to read, without a copy if it is on the CPU."""
     if "CPU" not in x.device:
@@ -147,10 +156,7 @@ def address(capsule: Any) -> int:
     return (tensor.data or 0) + tensor.byte_offset
 
 
-Tensor: TypeAlias = Any
-Call: TypeAlias = Callable[[Sequence[SharedBuffer]], list[SharedBuffer]]
-
-
+# --- another framework's code ---------------------------------------------------------------------
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Apply code of another framework whose gradient flows back in TensorFlow's autodiff.
 
@@ -290,3 +296,72 @@ def refuse_xla(guest: Guest) -> None:
                 "jit_compile=False)), or run it in TensorFlow (backend=None)",
             )
         frame = frame.f_back
+
+
+# --- the user's own code for forward and backward -------------------------------------------------
+def attach(run: Callable[..., Any], tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
+    """Apply the user's own forward and backward to tensors.
+
+    A variable that the function reads, besides its arguments, gets the gradient that its own
+    gradient function delivers, or none.
+    """
+    marked: tuple[int, ...] = ()
+
+    @custom_gradient
+    def function(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Callable[..., Any]]:
+        pull: Any = None
+
+        def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
+            # `run_forward` takes a function of the outputs only, so the pullback leaves by a
+            # variable.
+            nonlocal pull, marked
+            outputs, pull, marked = run(*inputs)
+            return outputs
+
+        outputs = run_forward(forward, *inputs)
+
+        def backward(*cotangents: Any, variables: Sequence[Any] | None = None) -> Any:
+            upstream = [
+                tf.zeros_like(output) if cotangent is None else cotangent
+                for cotangent, output in zip(cotangents, outputs, strict=True)
+            ]
+            pulled, of_variables = pull_delivering(pull, upstream, variables or ())
+            return pulled if variables is None else (pulled, of_variables)
+
+        return outputs, backward
+
+    outputs = function(*map(localize, tensors))
+    return stop(outputs, marked) if marked else outputs
+
+
+# --- code that runs apart from the call around it -------------------------------------------------
+def isolate(run: Callable[[], Any], is_random: bool) -> Any:
+    """Run a function eagerly and return its result, on its own thread where this one is not free.
+
+    That is so where a graph is built: `tf.init_scope` would also stop tapes that begin inside it.
+    Also within a strategy, which the other thread does not see: the other replicas have nothing to
+    prove and would be waited for. And where tapes are stopped on this thread, as in the forward of
+    `tf.recompute_grad`.
+    """
+    ALONE.set(True)  # never reset: the context is a copy for this proof
+    if (
+        tf.executing_eagerly()
+        and not tf.distribute.has_strategy()
+        and not pywrap_tfe.TFE_Py_TapeSetIsStopped()
+    ):
+        return run()
+    results: list[Any] = []
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(run())
+        except BaseException as failure:  # noqa: BLE001 (raised again in the caller's thread)
+            failures.append(failure)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return results[0]
