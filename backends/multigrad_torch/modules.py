@@ -14,7 +14,7 @@ from torch import nn
 
 from multigrad.errors import RuleError
 from multigrad.graph.support.params import FixedParams
-from multigrad.lowering.names import ActivationName
+from multigrad.lowering.forwards import ActivationName
 from multigrad.rules.activation import Activation as AnyActivation
 from multigrad.rules.model.lookup import unknown_keyword_error
 from multigrad.rules.model.rule import Rule

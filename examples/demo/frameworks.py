@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from multigrad.backend.installed import extra_line
 from multigrad.command.options import prepare_environment
 from multigrad.errors import BackendNotFound, suggest
-from multigrad.lowering.names import ActivationName
+from multigrad.lowering.forwards import ActivationName
 
 from .task import EpochReport, Task, Weights
 

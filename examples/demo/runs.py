@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 import multigrad as xg
-from multigrad.lowering.names import ActivationName
+from multigrad.lowering.forwards import ActivationName
 
 from .frameworks import Framework, TrainingLoop, load
 from .task import FORWARDS, Task, Weights

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad.lowering.names import ActivationName
+from multigrad.lowering.forwards import ActivationName
 
 Tensor = Any
 

@@ -28,7 +28,7 @@ from ..errors import GradientError, TraceError
 from ..graph.support.params import Fused
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
-from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.lower import lower_graphs
 from ..trace.active_rules import KeySource
 from ..trace.assertions import AUTOCAST

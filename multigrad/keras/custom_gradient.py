@@ -43,7 +43,7 @@ from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
-from ..lowering.input_checks import find_lacking
+from ..lowering.checks import find_lacking
 from ..rules.bridging import call_function, infer_kinds
 from .base import HoldingLayer, list_leaves
 from .compiled_steps import BACKEND, opaque, refuse_xla

@@ -22,9 +22,8 @@ import keras
 from ..backend.contract import Backend
 from ..errors import MultigradError, RuleError
 from ..graph.support.params import read_params as read_given
-from ..lowering.forwards import Forward
-from ..lowering.input_checks import check_float, find_lacking
-from ..lowering.names import ActivationName
+from ..lowering.checks import check_float, find_lacking
+from ..lowering.forwards import ActivationName, Forward
 from ..rules.activation import Activation as AnyActivation
 from ..rules.bridging import call_activation
 from ..rules.model.activation_function import ForwardOfCode, as_forward

@@ -31,7 +31,7 @@ from ..graph.ops.arrays.loops import turning_at_most
 from ..graph.random import key_from_int
 from ..graph.support.class_bases import cached_property
 from ..graph.support.trees import optree
-from ..lowering.reference_run import run_reference
+from ..lowering.source import run_reference
 from .parity import ROUNDINGS, find_names
 from .subject import (
     Original,

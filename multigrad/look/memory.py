@@ -29,8 +29,7 @@ from ..graph.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
 from ..graph.passes.residuals import BYTES, ResidualCut
-from ..lowering.function_graph import FunctionGraph
-from ..lowering.packed_masks import PACK
+from ..lowering.function_graph import PACK, FunctionGraph
 from ..models.override import is_model_of
 from ..rules.activation import Activation
 from ..rules.model.activation_function import ForwardOfCode, put_under

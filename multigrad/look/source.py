@@ -31,11 +31,9 @@ from ..graph.ir.graph import Graph, Node, format_graph
 from ..graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
 from ..graph.passes.residuals import BYTES, ResidualCut
 from ..graph.support.class_bases import Shown
-from ..lowering.forwards import Forward, find_forward
-from ..lowering.function_graph import FunctionGraph
+from ..lowering.forwards import ActivationName, Forward, find_forward
+from ..lowering.function_graph import PACK, FunctionGraph
 from ..lowering.lower import lower_graphs
-from ..lowering.names import ActivationName
-from ..lowering.packed_masks import PACK
 from ..rules.activation import Activation
 from ..rules.model.activation_function import ForwardOfCode, as_forward, graphs_under
 from ..rules.model.rule import Rule

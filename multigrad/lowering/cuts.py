@@ -1,4 +1,4 @@
-"""Where backward is split for a backend: what forward keeps for it.
+"""Where backward is split for a backend: what forward keeps for it, and what shares memory.
 
 `find_cuts` has one split for code that may run anywhere: under transforms, and where a derivative
 is taken of it. Where none is taken, fast code may keep more and compute less: `Cuts.wide`.
@@ -7,10 +7,13 @@ is taken of it. Where none is taken, fast code may keep more and compute less: `
 from __future__ import annotations
 
 from ..backend.contract import Backend
-from ..graph.ir.graph import Graph, walk
+from ..backend.emitted import Aliasing
+from ..graph import ops
+from ..graph.ir.graph import Graph, Node, walk
+from ..graph.ir.types import BOOL
+from ..graph.ops.results import OWNING
 from ..graph.passes.residuals import ResidualCut
 from ..graph.support.class_bases import dataclass
-from .aliasing import find_aliasing
 from .function_graph import FunctionGraph
 
 
@@ -124,3 +127,38 @@ def join_forward_and_keep(graphs: FunctionGraph, cut: ResidualCut) -> Graph:
     inputs = dict.fromkeys((*graphs.forward.inputs, *cut.keep.inputs))
     read = [node for node in inputs if node.attr("name") not in graphs.outputs]
     return Graph("forward", tuple(read), results, graphs.forward.locations)
+
+
+# --- outputs that share memory --------------------------------------------------------------------
+
+# Ops that return their operand itself where there is nothing to do.
+PASSING = (ops.CAST, ops.SUM_TO, ops.BROADCAST_TO, ops.ALL_SUM, ops.ALL_MAX)
+
+
+def find_aliasing(graphs: FunctionGraph) -> Aliasing:
+    """Return which outputs may be an input, a view of one, or another output."""
+    sources = [_passed(node) for node in graphs.forward.outputs]
+    passed = [i for i, node in enumerate(sources) if node.op is ops.INPUT]
+    shared = [
+        i
+        for i, node in enumerate(sources)
+        # One that is to be a copy of an input must not be the input.
+        if node in sources[:i] or (i in graphs.copied and _owner(node).op is ops.INPUT)
+    ]
+    views = [i for i, node in enumerate(graphs.forward.outputs) if node.op.result not in OWNING]
+    return Aliasing(tuple(passed), graphs.viewed, tuple(shared), tuple(views))
+
+
+def _passed(node: Node) -> Node:
+    """Return the node whose tensor this one may be, itself if it is always another tensor."""
+    # A cast to or from bool always makes another tensor.
+    while node.op in PASSING and (node.operands[0].type.dtype == BOOL) == (node.type.dtype == BOOL):
+        node = node.operands[0]
+    return node
+
+
+def _owner(node: Node) -> Node:
+    """Return the node whose memory this one may share: a view shares that of its operand."""
+    while (passed := _passed(node)) is not node or node.op.view:
+        node = passed if passed is not node else node.operands[0]
+    return node

@@ -31,7 +31,7 @@ from ..graph.ops.results import OWNING
 from ..graph.passes.facts import assume_alike
 from ..graph.passes.simplify import is_elementwise, scalar_function, symbol_function
 from ..graph.support.class_bases import cached_property, dataclass
-from .packed_masks import PACK, UNPACK
+from .function_graph import PACK, UNPACK
 from .patterns import apply_patterns
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get

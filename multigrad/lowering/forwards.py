@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from ..errors import RuleTypeError, RuleValueError, suggest
 from ..graph import ops
@@ -24,7 +24,17 @@ from ..graph.support.class_bases import dataclass
 from ..trace.derived.derivatives import pullback
 from ..trace.trace import Trace, Value, apply
 from ..trace.xp import all as xp
-from .names import ActivationName
+
+# For type checkers: also usual other names and lower case. Written from the tables below by
+# `python tools/write_sources.py`.
+ActivationName: TypeAlias = Literal[
+    "Linear", "linear", "ReLU", "relu", "ReLU6", "relu6", "LeakyReLU", "leakyrelu", "leaky_relu",
+    "ELU", "elu", "Tanh", "tanh", "Logistic", "logistic", "SiLU", "silu", "GELU", "gelu",
+    "Softplus", "softplus", "Heaviside", "heaviside", "Sign", "sign", "Round", "round", "Floor",
+    "floor", "Ternary", "ternary", "Identity", "identity", "None", "none", "Sigmoid", "sigmoid",
+    "Swish", "swish", "Step", "step", "BinaryStep", "binarystep", "binary_step", "Signum", "signum",
+    "Heaviside(at_zero=1.0)", "Sign(at_zero=1.0)",
+]  # fmt: skip
 
 # (input, result of the op, number) -> output.
 Adjust = Callable[[Value, Value, float], Value]

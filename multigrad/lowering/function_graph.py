@@ -1,20 +1,21 @@
 """`FunctionGraph`: the forward and backward graphs of a replaced gradient, and what they are.
 
 A FunctionGraph is never changed: each step returns another one. In order: what is asked of it, the
-pairs that lowering makes of it, its cuts, and its forward mode.
+pairs that lowering makes of it, its cuts, and its forward mode; then masks that are kept as bits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
+from ..backend.fast import kernel
 from ..errors import RuleValueError, TraceError, UnsupportedOp, suggest
 from ..graph import ops
-from ..graph.ir.graph import Graph, make_node, walk
-from ..graph.ir.types import UNKNOWN, Type, is_float
+from ..graph.ir.graph import Graph, Node, make_node, walk
+from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
 from ..graph.ops.arrays.loops import joined
 from ..graph.passes.residuals import (
     Keepable,
@@ -34,7 +35,6 @@ from ..trace.derived.custom_calls import drop_calls
 from ..trace.derived.derivatives import pullbacks
 from ..trace.derived.forward_mode import tangent_map
 from ..trace.trace import NeedsConcrete
-from .packed_masks import pack_masks
 
 # What `residuals=` may be: what forward keeps.
 TIME = "time"
@@ -332,3 +332,59 @@ class FunctionGraph:
 
     def _keeps_shape(self, given: Type) -> bool:
         return self.forward.outputs[0].type == given and given.shape != UNKNOWN
+
+
+# --- masks as bits --------------------------------------------------------------------------------
+
+# Eight to a byte, for residuals="packed" and "recompute". The two ops for it are in emitted graphs
+# only, and call `Kernels.bits`.
+BITS = Type("tensor", "uint8", UNKNOWN)
+
+
+def _same(x: Type, *others: Type) -> Type:
+    return x
+
+
+PACK = kernel("pack_bits", "mask", _same)
+UNPACK = replace(kernel("unpack_bits", "bits like", _same), shape_only=(1,))
+
+
+def pack_masks(cut: ResidualCut, cotangents: Sequence[str]) -> ResidualCut:
+    """Return a cut whose masks are bits, those that a cotangent has the shape of.
+
+    By that cotangent a mask is unpacked.
+    """
+    cotangent_of: dict[Any, Node] = {}  # by shape
+    for node in cut.backward.inputs:
+        if node.attr("name") in cotangents and node.type.kind == "tensor":
+            cotangent_of.setdefault(node.type.shape, node)
+    given = {node.attr("name"): node for node in cut.backward.inputs}
+    outputs, changes = [], {}
+    for name, node in zip(cut.computed, cut.keep.outputs, strict=True):
+        like = cotangent_of.get(node.type.shape)
+        # Without a cotangent of its shape, nothing would tell how many bits to unpack.
+        if node.type.dtype != BOOL or node.type.shape in (UNKNOWN, SCALAR_SHAPE) or like is None:
+            outputs.append(node)
+            continue
+        outputs.append(make_node(PACK, (node,), {}, BITS))
+        mask = given[name]
+        bits = make_node(mask.op, (), {"name": name}, BITS)
+        changes[mask] = make_node(UNPACK, (bits, like), {}, mask.type)
+    if not changes:
+        return cut
+    inputs = [
+        changes[node].operands[0] if node in changes else node for node in cut.backward.inputs
+    ]
+    backward = replace(substitute(cut.backward, changes), inputs=tuple(inputs))
+    return replace(cut, keep=replace(cut.keep, outputs=tuple(outputs)), backward=backward)
+
+
+def without_packing(keep: Graph, backward: Graph) -> tuple[Graph, Graph]:
+    """Return the graphs with the masks of `pack_masks` as bools, for code that packs by itself."""
+    outputs = [node.operands[0] if node.op is PACK else node for node in keep.outputs]
+    masks = {
+        node: make_node(node.operands[0].op, (), {"name": node.operands[0].attr("name")}, node.type)
+        for node in backward.nodes
+        if node.op is UNPACK
+    }
+    return replace(keep, outputs=tuple(outputs)), substitute(backward, masks)

@@ -13,7 +13,7 @@
     Attached
 
 Every step binds names in `Lowering.emission`, which is the only thing that changes, so the steps
-run in this order. `bare.py` has what needs no backward.
+run in this order. `source.py` has what needs no backward.
 """
 
 from __future__ import annotations
@@ -42,12 +42,10 @@ from ..graph.ir.types import is_float
 from ..graph.passes.residuals import ResidualCut
 from ..graph.support.class_bases import dataclass
 from ..trace.derived.forward_mode import is_linear
-from .aliasing import find_aliasing
-from .cuts import Cuts, WideCut, find_cuts, join_forward_and_keep, shares_scales
+from .checks import bind_checks, dtype_check, find_lacking
+from .cuts import Cuts, WideCut, find_aliasing, find_cuts, join_forward_and_keep, shares_scales
 from .emit import Emission, emit_body
 from .function_graph import OWN_NAMES, FunctionGraph
-from .input_checks import dtype_check, find_lacking
-from .refusals import bind_checks
 from .source import compile_source, identifier
 
 Style = Literal["fast", "plain", "compiled"]

@@ -1,4 +1,8 @@
-"""Emitted source: compiled once, and registered in `linecache`, so that a traceback shows it."""
+"""Emitted source as functions: compiled once, and registered in `linecache` for tracebacks.
+
+One graph becomes a plain function here: a rule, an activation's forward, or any graph for NumPy.
+No native object with a gradient of its own is around it, as `lower.py` makes one.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,27 @@ import keyword
 import linecache
 import re
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..graph.support.threads import SERIALS
+import numpy as np
+
+from ..backend.contract import Backend
+from ..backend.discovery import load_backend
+from ..graph.ir.graph import Graph
+from ..graph.ir.types import UNKNOWN
+from ..graph.support.threads import SERIALS, build_once
+from ..trace.derived.custom_calls import drop_calls
+from .checks import shape_check
+from .emit import Emission, emit_body
+from .forwards import Forward
+
+Tensor = Any
+MOST_EMITTED = 16  # functions of one rule: by backend, and by what it asks of its input
+EmittedRules = dict[tuple[Any, ...], Callable[..., Any]]
+
+
+# --- compiled source ------------------------------------------------------------------------------
 
 
 def compile_source(source: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
@@ -42,3 +64,72 @@ def identifier(name: str) -> str:
     """Return a Python identifier close to a rule's name."""
     word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "rule"
     return f"rule_{word}" if word[0].isdigit() or keyword.iskeyword(word) else word
+
+
+# --- one graph ------------------------------------------------------------------------------------
+
+
+def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tensor]:
+    """Return an activation as a plain function of a backend, with the framework's derivative."""
+    emission = Emission(backend, forward.name)
+    body = emit_body(forward.graph(), emission)
+    source = f"def forward(tin):\n{body.indented(4)}    return {body.result}\n"
+    source = emission.with_definitions(source)
+    return _wrap(compile_source(source, forward.name, emission.namespace)["forward"], backend)
+
+
+def emit_rule_once(graph: Graph, backend: Backend, known: EmittedRules) -> Callable[..., Any]:
+    """Return the function of `emit_rule`, from `known` if it has been emitted before."""
+    key = (backend.name, graph.inputs, graph.outputs)
+    return build_once(known, key, lambda: emit_rule(graph, backend)[0], MOST_EMITTED)
+
+
+def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
+    """Return a rule's graph as a plain function of one backend, and its source."""
+    function, is_elementwise, source = _emit(graph, backend)
+    around = backend.autodiff.around_bare
+    function = function if around is None else around(function, is_elementwise)
+    return _wrap(function, backend), source
+
+
+def emit_bare_rule(graph: Graph, backend: Backend) -> Callable[..., Any]:
+    """Return a rule's function with nothing of the backend around it, for `Autodiff.many`."""
+    return _emit(graph, backend)[0]
+
+
+def _emit(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], bool, str]:
+    """Return the function, whether it works element by element, and its source."""
+    emission = Emission(backend, graph.name)
+    graph = drop_calls(graph)
+    name = identifier(graph.name)
+    emission.taken.add(name)  # a rule may be called as an op that it uses
+    body = emit_body(graph, emission)
+    result = body.result
+    if graph.outputs[0].type.shape == UNKNOWN:
+        check = emission.bind("check_shape", shape_check(graph.name))
+        result = f"{check}({result}, grad_out)"
+    source = f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}    return {result}\n"
+    source = emission.with_definitions(source)
+    function = compile_source(source, graph.name, emission.namespace)[name]
+    return function, body.elementwise, source
+
+
+def _wrap(function: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
+    return function if backend.autodiff.wrap is None else backend.autodiff.wrap(function)
+
+
+def run_reference(graph: Graph, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the outputs of a graph on NumPy, in the dtypes of its arrays.
+
+    `inputs` are arrays, numbers and the key by the names of the graph's inputs.
+    """
+    emission = Emission(load_backend("numpy"), graph.name)
+    # The name of the function that is compiled below.
+    emission.taken.add("reference")
+    body = emit_body(drop_calls(graph), emission)
+    lines, results = body.indented(4), "".join(f"{each}, " for each in body.results)
+    source = f"def reference({', '.join(body.parameters)}):\n{lines}    return ({results})\n"
+    source = emission.with_definitions(source)
+    function = compile_source(source, graph.name, emission.namespace)["reference"]
+    with np.errstate(all="ignore"):
+        return function(*[inputs[name] for name in body.parameters]) if body.results else ()

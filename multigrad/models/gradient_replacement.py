@@ -19,7 +19,7 @@ from ..errors import GradientError
 from ..functions.calls.completion import BoundFunction
 from ..functions.custom_gradient import custom_gradient
 from ..functions.function import Function as AnyFunction
-from ..lowering.input_checks import shapes_agree
+from ..lowering.checks import shapes_agree
 from ..rules.model.lookup import resolve
 from ..rules.model.rule import Rule
 from ..rules.model.rule_names import epoch

@@ -18,9 +18,8 @@ from ..errors import RuleError, RuleTypeError, suggest
 from ..graph.support.class_bases import InNotebooks, dataclass
 from ..graph.support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
 from ..graph.support.threads import SERIALS
-from ..lowering.forwards import Forward, find_forward
-from ..lowering.input_checks import find_lacking, refuse_lacking
-from ..lowering.names import ActivationName
+from ..lowering.checks import find_lacking, refuse_lacking
+from ..lowering.forwards import ActivationName, Forward, find_forward
 from ..trace.active_rules import CURRENT, FREE
 from ..trace.lookups import (
     RULE_IN_FORCE,

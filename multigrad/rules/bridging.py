@@ -32,8 +32,8 @@ from ..functions.function import Function
 from ..graph.ir.types import FLOATS
 from ..graph.support.threads import build_once, make_lock
 from ..graph.support.trees import optree
+from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.forwards import Forward
-from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..lowering.lower import lower_graphs
 from ..lowering.plain_functions import PlainFunctions, without_autodiff
 from ..trace.active_rules import FREE, KeySource

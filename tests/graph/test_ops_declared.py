@@ -29,7 +29,7 @@ from multigrad.graph.ops.properties import Domain
 from multigrad.graph.ops.table import DECLARED, composite, parts_of
 from multigrad.graph.passes.simplify import simplify
 from multigrad.graph.passes.verify import verify
-from multigrad.lowering.bare import emit_rule
+from multigrad.lowering.source import emit_rule
 from multigrad.trace.derived.derivatives import pullback, pullbacks
 from multigrad.trace.trace import Trace, apply
 from multigrad.trace.xp import all as neutral

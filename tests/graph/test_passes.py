@@ -18,7 +18,7 @@ from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.types import FLOAT_SCALAR, INPUT, INPUT_SHAPE, Type
 from multigrad.graph.passes.simplify import REWRITES, rebuild, simplify
 from multigrad.graph.passes.verify import verify
-from multigrad.lowering.bare import emit_rule
+from multigrad.lowering.source import emit_rule
 from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.trace import Trace, cast_node, constant
 from multigrad_conformance.oracles import (

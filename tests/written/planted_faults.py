@@ -18,7 +18,7 @@ from multigrad.graph.ir.types import FLOAT_SCALAR, FLOATS, T, Type
 from multigrad.graph.ops import CONST
 from multigrad.graph.ops.numerics import as_numpy_dtype
 from multigrad.graph.passes.simplify import substitute
-from multigrad.lowering.reference_run import run_reference
+from multigrad.lowering.source import run_reference
 
 # Faults of dtype handling, planted on purpose: a promotion, a cast, a constant or the dtype of a
 # sum that is not the library's.

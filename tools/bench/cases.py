@@ -11,7 +11,7 @@ from pathlib import Path
 
 from demo.frameworks import FRAMEWORKS, KERAS_BACKENDS, explain_absence
 from multigrad.errors import BackendNotFound, MultigradError, RuleError, suggest
-from multigrad.lowering.names import ActivationName
+from multigrad.lowering.forwards import ActivationName
 
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
 WITH_RIVALS = (*BACKENDS, "keras")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad.lowering.names import ActivationName
+from multigrad.lowering.forwards import ActivationName
 
 from .cases import NATIVE, OURS, PACKAGES_PART, Case, Effort
 from .harness import Array, Harness, Rival, make_values

@@ -28,19 +28,12 @@ from multigrad.trace.xp import transposes
 from .xp_examples import render_examples
 
 ROOM = Path(multigrad.__file__).parent
-NAMES = '''"""The names of activations, for type checkers: also usual others and lower case.
-
-Written from the table in `forwards.py` by `python tools/write_sources.py`.
-"""
-
-from __future__ import annotations
-
-from typing import Literal, TypeAlias
-
+FORWARDS = "lowering/forwards.py"
+NAMES = """\
 ActivationName: TypeAlias = Literal[
 {names}
 ]  # fmt: skip
-'''
+"""
 HEAD = """# fmt: off
 # ruff: noqa: E501, F401, RUF022, RUF100
 # {title}
@@ -85,6 +78,7 @@ NO_OPERANDS = {"condition", "indices"}
 
 
 def render_names() -> str:
+    """Return the file of activations with the names that its tables have."""
     rows = [(name, row.op.name if row.op is not None else "") for name, row in ACTIVATIONS.items()]
     rows += [(alias, snake(alias)) for alias in ALIASES]
     names: dict[str, None] = {}
@@ -93,7 +87,10 @@ def render_names() -> str:
         names.update(dict.fromkeys([name, name.lower(), usual]))
     steps = [row for row in ACTIVATIONS.values() if row.setting and row.setting[0] == "at_zero"]
     names.update(dict.fromkeys(f"{row.name}(at_zero=1.0)" for row in steps))
-    return NAMES.format(names=fill(names))
+    source = (ROOM / FORWARDS).read_text(encoding="utf-8")
+    before, rest = source.split(NAMES.partition("{")[0])
+    after = rest.partition(NAMES.rpartition("}")[2])[2]
+    return f"{before}{NAMES.format(names=fill(names))}{after}"
 
 
 def snake(name: str) -> str:
@@ -177,7 +174,7 @@ def written(annotation: Any) -> str:
 
 
 MODULES: dict[str, Callable[[], str]] = {
-    "lowering/names.py": render_names,
+    FORWARDS: render_names,
     "trace/xp/examples.py": render_examples,
     "trace/xp/ops.pyi": partial(render_recorded, recorded),
     "trace/xp/transposes.pyi": partial(render_recorded, transposes),

@@ -27,7 +27,7 @@ from ...errors import (
 from ...graph import ops
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.trees import optree
-from ...lowering.input_checks import shapes_agree
+from ...lowering.checks import shapes_agree
 from .arguments import Layout, owner_of, replace_at
 from .capture_errors import defined_at
 from .effects.updates import copied_all

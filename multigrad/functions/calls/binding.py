@@ -21,7 +21,7 @@ from ...graph.ir.graph import Node, walk
 from ...graph.ir.types import FLOATS, T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.trees import optree
-from ...lowering.input_checks import find_device
+from ...lowering.checks import find_device
 from ...trace.active_rules import KeySource
 from .arguments import Layout
 from .recipe import Recipe

@@ -19,7 +19,7 @@ from ...graph.ir.graph import Graph
 from ...graph.ir.types import BOOL, FLOATS, T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import cached_property
-from ...lowering.reference_run import run_reference
+from ...lowering.source import run_reference
 from ...trace.derived.custom_calls import drop_calls
 from .bounded import Bounded, Change, magnitude, run_bounded
 from .compare import (

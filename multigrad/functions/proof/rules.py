@@ -19,7 +19,7 @@ from ...graph.ir.graph import Graph
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.random import REPLAYED
 from ...graph.support.class_bases import dataclass
-from ...lowering.bare import emit_rule_once
+from ...lowering.source import emit_rule_once
 from ..documents.rules import SavedRule
 from . import samples
 from .attempt import Attempt

@@ -25,9 +25,7 @@ from ...graph.ir.types import BOOL, T
 from ...graph.passes.simplify import on_numbers, rebuild
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, KernelLayout
-from .layouts import SIZES, Layouts
-from .passes import Arrangement, Loop
-from .reductions import REDUCTIONS, in_sums
+from .passes import REDUCTIONS, SIZES, Arrangement, Layouts, Loop, in_sums
 
 # By dtype: the dtype in which a kernel computes.
 COMPUTED = {
@@ -76,7 +74,7 @@ class Language:
         line, mask_line: the statement that names an expression.
         to_number: a mask as a number.
         rounded: a number rounded to the dtype, where that is of 16 bits.
-        reductions: those of `reductions.REDUCTIONS` that it has.
+        reductions: those of `passes.REDUCTIONS` that it has.
     """
 
     rows: Mapping[Op, str]

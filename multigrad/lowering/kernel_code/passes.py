@@ -1,7 +1,10 @@
 """The passes of a kernel over the elements: which lines are in which loop.
 
-A pass reads the elements and sums up; what needs the sums is computed between two passes, or in the
-next one, again from the inputs. A softmax over rows is one pass, with three steps for each row:
+A tensor has the shape of the elements (FULL), one number for each row (ROW), one for each place in
+a row (COLUMN), or one in all (ONE): `Layouts`. A pass reads the elements and sums up; what needs
+the sums is computed between two passes, or in the next one, again from the inputs. A reduction over
+a row is known after the turn over that row, which is read again while it is in a cache. A softmax
+over rows is one pass, with three steps for each row:
 
     FULL  v1 = v0                                total v1: the largest of the row
     FULL  v2 = v0 - v1, v3 = exp(v2), v4 = v3    total v4: the sum of the row
@@ -12,13 +15,17 @@ next one, again from the inputs. A softmax over rows is one pass, with three ste
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ...graph.ir.graph import Graph, Node
+from ...graph import ops
+from ...graph.ir.graph import Graph, Node, derive_node
 from ...graph.ir.op import Op
-from ...graph.support.params import COLUMN, FULL, ONE, ROW, CannotFuseError
-from .layouts import Layouts
+from ...graph.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, KernelLayout
+
+SIZES = (ops.SIZE, ops.DIM)
+REDUCTIONS = (ops.SUM, ops.MEAN, ops.VAR, ops.STD, ops.MAX, ops.MIN, ops.SUM_TO)
+SQUARED = (ops.VAR, ops.STD)  # sums of squares of centered values
 
 
 class Total(NamedTuple):
@@ -159,3 +166,154 @@ class Arrangement:
             self.positions(written),
             tuple(map(self.total, reduced)),
         )
+
+
+# --- layouts --------------------------------------------------------------------------------------
+
+
+class Layouts:
+    """The layouts of the tensors of a graph, relative to the elements.
+
+    Attributes:
+        of: the layout of each.
+        passes: after how many passes over the elements each is known.
+        turns: after how many turns over a row each is known, if it is computed for elements or
+            for rows.
+        ranks: how many axes the elements have, where a reduction tells.
+        row_axes: how many of them, at the end, are a row.
+    """
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, KernelLayout]) -> None:
+        self.inputs = inputs
+        self.of: dict[Node, KernelLayout] = {}
+        self.passes: dict[Node, int] = {}
+        self.turns: dict[Node, int] = {}
+        self.ranks: set[int] = set()
+        for node in graph.nodes:
+            if node.type.kind != "tensor":
+                continue
+            layout = self.of[node] = self.find(node)
+            reduces = self.reduces(node)
+            read = self.read(node)
+            passes = max([self.passes[each] for each in read], default=0)
+            turns = [self.turns[each] for each in read if self.of[each].kind in (FULL, ROW)]
+            of_row = reduces and layout.kind == ROW
+            self.passes[node] = passes + (reduces and not of_row)
+            self.turns[node] = 0 if layout.kind in (ONE, COLUMN) else max(turns, default=0) + of_row
+        # All rows of a kernel are made of the same axes.
+        of_rows = {layout.rank for layout in self.of.values() if layout.kind == ROW}
+        of_rows |= {1 for layout in self.of.values() if layout.kind == COLUMN}
+        if len(of_rows) > 1:
+            raise CannotFuseError("rows of the last axis, and of more")
+        self.row_axes = min(of_rows, default=1)
+
+    def read(self, node: Node) -> list[Node]:
+        return [
+            each
+            for i, each in enumerate(node.operands)
+            if each.type.kind == "tensor" and i not in node.op.shape_only
+        ]
+
+    def reduces(self, node: Node) -> bool:
+        """Return whether a node reduces; the reduction of one number is that number."""
+        return node.op in REDUCTIONS and self.of[node].kind != self.of[node.operands[0]].kind
+
+    def is_given(self, node: Node) -> bool:
+        """Return whether loops read a value without computing it: an input, or a reduction."""
+        return node.op is ops.INPUT or self.reduces(node)
+
+    def find(self, node: Node) -> KernelLayout:
+        if node.op is ops.INPUT:
+            return self.inputs[node.attr("name")]
+        found = [self.of[each] for each in node.operands if each.type.kind == "tensor"]
+        if node.op in REDUCTIONS and node.op is not ops.SUM_TO:
+            return self.reduced(node, found[0])
+        if node.op is ops.SUM_TO and found[0].kind not in (found[1].kind, FULL):
+            raise CannotFuseError("a sum of sums")
+        if node.op.shape_only:
+            return found[node.op.shape_only[0]]
+        kinds = {layout.kind for layout in found}
+        # A row and a column broadcast to all elements.
+        if FULL in kinds or kinds >= {ROW, COLUMN}:
+            return WHOLE
+        kind = next((each for each in (ROW, COLUMN) if each in kinds), ONE)
+        axes = [each.rank for each in found if each.kind == kind or kind == COLUMN]
+        return KernelLayout(kind, max(axes, default=0))
+
+    def reduced(self, node: Node, x: KernelLayout) -> KernelLayout:
+        axis, keepdims = node.attr("axis"), node.attr("keepdims")
+        if node.op in SQUARED and x.kind != FULL:
+            raise CannotFuseError(f"op {node.op.name} of one number")
+        if axis is None and x.kind in (FULL, ONE):
+            return KernelLayout(ONE, x.rank if keepdims else 0)
+        axes = [axis] if isinstance(axis, int) else sorted(axis or ())
+        if axes and axes == [*range(axes[0], axes[-1] + 1)]:
+            # The last axes; if they are counted from the front, their numbers tell the rank.
+            if keepdims and x.kind in (FULL, ROW) and (axes[0] > 0 or axes[-1] == -1):
+                self.ranks.update([axes[-1] + 1] if axes[0] > 0 else [])
+                return KernelLayout(ROW, len(axes))
+            is_sum = node.op in (ops.SUM, ops.MEAN)
+            # All axes but the last.
+            if is_sum and x.kind == FULL and not keepdims and (axes[0] == 0 or axes[-1] == -2):
+                self.ranks.add(len(axes) + 1)
+                return KernelLayout(COLUMN, 1)
+        raise CannotFuseError(f"op {node.op.name} over {'axis' if axis is None else axis}")
+
+    def sized(self, node: Node) -> KernelLayout:
+        """Return the layout of the tensor of which a number is the size, or a length."""
+        layout = self.of[node.operands[0]]
+        if node.op is ops.DIM:
+            rank = 0 if layout.kind == COLUMN else min(self.ranks, default=0)
+            most = 1 if layout.kind == COLUMN else self.row_axes
+            if layout.kind == ONE or not -most <= node.attr("axis") < rank:
+                raise CannotFuseError(f"op {node.op.name}")
+        return layout
+
+
+# --- reductions in terms of others ----------------------------------------------------------------
+
+
+def in_sums(node: Node) -> Node:
+    """Return norms, the softmax family and deviations in terms of sums and maxima."""
+    if node.op not in MADE_OF and node.op not in SQUARED:
+        return node
+    x, attrs = node.operands[0], dict(node.attrs)
+    over = {"axis": attrs["axis"], "keepdims": attrs.get("keepdims", True)}
+    # Centered first, because the squares of large numbers would cancel.
+    if node.op in SQUARED:
+        centered = _make(ops.SUB, x, _make(ops.MEAN, x, **{**over, "keepdims": True}))
+        return _make(node.op, centered, **over, correction=attrs["correction"])
+    return MADE_OF[node.op](x, over, attrs)
+
+
+def norm(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
+    if attrs["ord"] == 2:
+        return _make(ops.SQRT, _make(ops.SUM, _make(ops.SQUARE, x), **over))
+    if attrs["ord"] not in (1, float("inf")):
+        raise CannotFuseError(f"a norm of order {attrs['ord']}")
+    return _make(ops.SUM if attrs["ord"] == 1 else ops.MAX, _make(ops.ABS, x), **over)
+
+
+def shifted(x: Node, over: Mapping[str, object]) -> Node:
+    return _make(ops.SUB, x, _make(ops.MAX, x, **{**over, "keepdims": True}))
+
+
+def softmax(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
+    powers = _make(ops.EXP, shifted(x, over))
+    return _make(ops.DIV, powers, _make(ops.SUM, powers, **over))
+
+
+def log_softmax(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
+    own = shifted(x, over)
+    return _make(ops.SUB, own, _make(ops.LOG, _make(ops.SUM, _make(ops.EXP, own), **over)))
+
+
+MADE_OF: Mapping[Op, Callable[..., Node]] = {
+    ops.NORM: norm,
+    ops.SOFTMAX: softmax,
+    ops.LOG_SOFTMAX: log_softmax,
+}
+
+
+def _make(op: Op, *operands: Node, **attrs: object) -> Node:
+    return derive_node(op, operands, attrs)

@@ -15,8 +15,7 @@ from ...graph import ops
 from ...graph.ir.op import Op
 from ...graph.support.params import COLUMN, FULL, ONE, ROW
 from .kernels import COMPUTED, INFIX, SAME, KernelTensor, Language, Parts, check_dtype, indented
-from .passes import Loop, LoopStep, Total
-from .reductions import REDUCTIONS, SQUARED
+from .passes import REDUCTIONS, SQUARED, Loop, LoopStep, Total
 
 BEGIN = "import triton.language as tl\nfrom triton.language.extra import libdevice\n"
 # As in torch on GPUs: NaN of either operand propagates, and 0 is larger than -0.

@@ -61,10 +61,10 @@ from ...graph.support.class_bases import HeldWeakly, dataclass
 from ...graph.support.params import as_number
 from ...graph.support.threads import SERIALS, build_once
 from ...graph.support.trees import optree
-from ...lowering.bare import lower_forward
+from ...lowering.checks import check_float, check_values
 from ...lowering.forwards import Forward, find_forward
 from ...lowering.function_graph import FunctionGraph
-from ...lowering.input_checks import check_float, check_values
+from ...lowering.source import lower_forward
 from ...trace.axes import known_shape
 from ...trace.derived.custom_calls import drop_calls
 from ...trace.derived.derivatives import pullback

@@ -32,8 +32,8 @@ from ...graph.support.params import (
     read_fused,
     read_shards,
 )
+from ...lowering.forwards import ActivationName
 from ...lowering.function_graph import read_way
-from ...lowering.names import ActivationName
 from ...trace.active_rules import FREE, keyed
 from ...trace.derived.custom_calls import replay
 from ...trace.lookups import now

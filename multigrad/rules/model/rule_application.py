@@ -23,8 +23,7 @@ from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
-from ...lowering.bare import emit_bare_rule, emit_rule_once
-from ...lowering.input_checks import (
+from ...lowering.checks import (
     check_float,
     check_values,
     find_device,
@@ -33,6 +32,7 @@ from ...lowering.input_checks import (
     shapes_agree,
     two_devices,
 )
+from ...lowering.source import emit_bare_rule, emit_rule_once
 from ...trace.identity import items_key
 from ...trace.lookups import at_present
 from ...trace.ranks import CHECKED, note

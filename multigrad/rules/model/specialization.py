@@ -26,7 +26,7 @@ from ...functions.proof.verdicts import is_asked
 from ...graph.ir.graph import Graph
 from ...graph.support.params import Range
 from ...graph.support.threads import build_once
-from ...lowering.input_checks import shape_check
+from ...lowering.checks import shape_check
 from ...trace.derived.shards import over_shards
 from ...trace.identity import items_key
 from ...trace.lookups import reading

@@ -68,7 +68,7 @@ def test_every_row_of_the_table_is_documented_and_has_a_derivative(op: ops.Op) -
 
 
 def test_an_op_that_a_backend_lacks_is_named_with_the_reason() -> None:
-    from multigrad.lowering.bare import emit_rule
+    from multigrad.lowering.source import emit_rule
 
     def smooth(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * xg.xp.erf(tin)

@@ -22,8 +22,8 @@ from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.passes.simplify import substitute
 from multigrad.graph.support.params import WHOLE, CannotFuseError, KernelLayout, NothingToFuseError
+from multigrad.lowering.function_graph import PACK, without_packing
 from multigrad.lowering.kernel_code.kernels import Kernel, write_kernel
-from multigrad.lowering.packed_masks import PACK, without_packing
 from multigrad.lowering.patterns import apply_patterns
 
 from ...kernels.fast import FAST

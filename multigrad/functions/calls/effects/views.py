@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....graph import ops
-from ....lowering.aliasing import PASSING
+from ....lowering.cuts import PASSING
 from ....trace.trace import Value
 
 

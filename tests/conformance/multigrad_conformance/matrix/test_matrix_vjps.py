@@ -22,7 +22,7 @@ from multigrad.backend.discovery import load_backend
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.types import INPUT
 from multigrad.graph.passes.simplify import simplify
-from multigrad.lowering.bare import emit_rule
+from multigrad.lowering.source import emit_rule
 from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.trace import Trace
 

@@ -20,7 +20,7 @@ from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.passes.simplify import simplify
-from multigrad.lowering.bare import emit_rule
+from multigrad.lowering.source import emit_rule
 from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.xp import all as neutral
 

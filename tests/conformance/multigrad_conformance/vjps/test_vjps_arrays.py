@@ -12,7 +12,7 @@ from scipy import special
 from multigrad.backend.discovery import load_backend
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.passes.simplify import simplify
-from multigrad.lowering.bare import emit_rule
+from multigrad.lowering.source import emit_rule
 from multigrad.rules.registry import resolve
 from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.derived.forward_mode import is_linear, tangent_map
