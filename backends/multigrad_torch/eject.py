@@ -78,7 +78,7 @@ def map_words(info: Any, in_dims: Any, key: Tensor, counter: Tensor) -> tuple[Te
 
 # One opaque operator: torch 2.13's compiler does not finish on the unrolled rounds. A copy of
 # `random_words` takes along the module's statements that call methods of it, here the two
-# registrations (`attached` in multigrad/functions/eject/sources.py): see
+# registrations (`attached` in multigrad/functions/eject/statements.py): see
 # tests/functions/documents/test_eject.py.
 random_words = torch.library.custom_op(
     "ejected::threefry",

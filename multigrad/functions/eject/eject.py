@@ -24,8 +24,8 @@ from ...graph import ops
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import lower_graphs
 from ...lowering.patterns import apply_patterns
+from .expressions import literal
 from .formatting import WIDEST, break_lines, join_parts
-from .literals import literal
 from .tree_shaking import Shaker
 
 LICENSE = "Apache-2.0"

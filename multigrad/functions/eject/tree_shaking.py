@@ -24,9 +24,9 @@ from ...errors import MultigradError, UnsupportedOp
 from ...graph.ir.graph import ArrayValue
 from ...graph.ir.op import Op
 from ...graph.ops.table import Composed
-from . import literals, sources
-from .imports import Imports
-from .rewriting import FreeName, rewrite
+from . import statements
+from .expressions import Imports, array_literal, dtype_literal, literal
+from .statements import CODE, FreeName, rewrite
 
 # What a file raises for an error of ours that derives from none of Python's own.
 PLAIN_ERROR = "RuntimeError"
@@ -68,7 +68,7 @@ class Shaker:
 
     def add(self, text: str, namespace: Mapping[str, Any]) -> str:
         """Return code with its free names resolved by a namespace; add what they need."""
-        defined = {node.name for node in ast.parse(text).body if isinstance(node, sources.CODE)}
+        defined = {node.name for node in ast.parse(text).body if isinstance(node, CODE)}
 
         def resolve(name: FreeName) -> str | None:
             word = name.word
@@ -85,7 +85,7 @@ class Shaker:
         if isinstance(value, Composed):
             value = value.function
         if isinstance(value, bool | int | float | str | type(None) | types.EllipsisType):
-            return self.imports.add_for(literals.literal(value))
+            return self.imports.add_for(literal(value))
         if isinstance(value, types.ModuleType):
             return self.imports.module_name(value)
         public = self.imports.public_name(value)
@@ -96,9 +96,9 @@ class Shaker:
         if isinstance(value, tuple | list | dict):
             return self.collection(value, name)
         if isinstance(value, ArrayValue):
-            return self.define(value, name, lambda: self.imports.add_for(literals.array(value)))
+            return self.define(value, name, lambda: self.imports.add_for(array_literal(value)))
         if isinstance(value, np.dtype):
-            return self.imports.add_for(literals.dtype(value))
+            return self.imports.add_for(dtype_literal(value))
         if isinstance(value, functools.partial):
             return self.partial(value, name)
         if isinstance(value, types.SimpleNamespace):  # the parts of a composite
@@ -185,8 +185,8 @@ class Shaker:
         for module in dict.fromkeys(filter(self.imports.is_ours, homes)):
             for name, each in vars(sys.modules[module]).items():
                 if each is value:
-                    statement = sources.read(module).statements.get(name)
-                    if isinstance(statement, sources.CODE):
+                    statement = statements.read(module).statements.get(name)
+                    if isinstance(statement, CODE):
                         return module, name
         return None
 
@@ -198,16 +198,16 @@ class Shaker:
         value = scope[name]
         if self.form_of(value) is not value or isinstance(value, types.ModuleType):
             return self.express(value, name)
-        statement = sources.read(module).statements.get(name)
+        statement = statements.read(module).statements.get(name)
         if isinstance(statement, ast.ImportFrom):
-            origin = sources.origin(statement, module)
+            origin = statements.origin(statement, module)
             if self.imports.is_ours(origin):
                 names = {each.asname or each.name: each.name for each in statement.names}
                 return self.refer(origin, names[name])
         is_error = isinstance(value, type) and issubclass(value, MultigradError)
         if statement is None or is_error or isinstance(statement, ast.Import | ast.ImportFrom):
             return self.express(value, name)
-        if not isinstance(statement, sources.CODE) and isinstance(value, types.FunctionType):
+        if not isinstance(statement, CODE) and isinstance(value, types.FunctionType):
             return self.express(value, name)  # another name of a function
         return self.imports.public_name(value) or self.include(module, name)
 
@@ -216,24 +216,24 @@ class Shaker:
         known = self.known.get((module, name))
         if known is not None:
             return known
-        statement = sources.read(module).statements[name]
+        statement = statements.read(module).statements[name]
         scope = vars(sys.modules[module])
-        if not isinstance(statement, sources.CODE) and not sources.defines_one(statement):
+        if not isinstance(statement, CODE) and not statements.defines_one(statement):
             return self.express(scope[name], name)  # one of several: by its value
         # The name comes before the text, which may refer to itself.
         known = self.known[module, name] = self.fresh(name)
-        text = sources.segment(module, statement)
-        if not isinstance(statement, sources.CODE) and known != name:
+        text = statements.segment(module, statement)
+        if not isinstance(statement, CODE) and known != name:
             text = known + text[len(name) :]
         text = self.inline(module, text, known, {})
         self.parts.append(text)
         # Statements that add to its meaning, as `f.defvjp(...)`.
-        for other in sources.attached(module, name):
+        for other in statements.attached(module, name):
             other_name = getattr(other, "name", None)
             if other_name is not None:
                 self.include(module, other_name)
             else:
-                self.parts.append(self.inline(module, sources.segment(module, other), "", {}))
+                self.parts.append(self.inline(module, statements.segment(module, other), "", {}))
         return known
 
     def lift(self, function: types.FunctionType, name: str) -> str:
@@ -243,7 +243,7 @@ class Shaker:
             return known
         module = function.__globals__["__name__"]
         line = function.__code__.co_firstlineno
-        statement = sources.read(module).nested.get(line)
+        statement = statements.read(module).nested.get(line)
         if statement is None:
             raise UnsupportedOp(f"{name!r} is {function!r}, whose source is no statement")
         # Kept alive, as its `id` is a key.
@@ -251,7 +251,7 @@ class Shaker:
         known = self.known[id(function)] = self.fresh(name)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         closed = {each: cell.cell_contents for each, cell in cells}
-        text = sources.segment(module, statement)
+        text = statements.segment(module, statement)
         self.parts.append(self.inline(module, text, known, closed, decorated=False))
         return known
 
@@ -289,7 +289,7 @@ class Shaker:
                 value = closed[word]
                 if isinstance(value, str):
                     # An f-string holds no quotes (Python 3.11).
-                    return self.define((word, value), word, lambda: literals.literal(value))
+                    return self.define((word, value), word, lambda: literal(value))
                 if callable(value) and hasattr(value, "__name__"):
                     return self.express(value, _word(value.__name__) or word)
                 return self.express(value, word)

@@ -1,17 +1,23 @@
-"""The import statements of an ejected file, and the expressions that they make possible."""
+"""Expressions of an ejected file: what it imports, and numbers, dtypes and arrays to the bit."""
 
 from __future__ import annotations
 
 import importlib
+import math
 import re
 import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ...errors import UnsupportedOp
+from ...graph.ir.graph import ArrayValue
 
 STANDARD = sys.stdlib_module_names
+LISTED = 64  # elements up to which an array is written as a list
+LINE = 40  # bytes in a line of hexadecimal digits
 
 
 class Imports:
@@ -130,3 +136,43 @@ def _public_names(modules: Mapping[str, types.ModuleType]) -> dict[int, tuple[An
             if known is None or (is_named_so and known[1].startswith(f"{alias}.")):
                 names[id(value)] = value, f"{alias}.{name}"
     return names
+
+
+# --- literals -------------------------------------------------------------------------------------
+
+
+def literal(value: Any) -> str:
+    """Return a number, a string or None; Python has no literal for infinity and NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        name = "math.nan" if math.isnan(value) else "math.inf"
+        return f"-{name}" if value < 0 else name
+    if isinstance(value, str):
+        quoted = repr(value)
+        plain = quoted.startswith("'") and '"' not in quoted and "\\" not in quoted
+        return f'"{quoted[1:-1]}"' if plain else quoted
+    return repr(value)
+
+
+def dtype_literal(value: np.dtype[Any]) -> str:
+    """Return the expression of a NumPy dtype, which ml_dtypes may define."""
+    package = value.type.__module__.partition(".")[0]
+    return (
+        f"np.dtype(ml_dtypes.{value.name})"
+        if package == "ml_dtypes"
+        else f'np.dtype("{value.name}")'
+    )
+
+
+def array_literal(value: ArrayValue) -> str:
+    """Return the expression of a NumPy array: a list of its numbers, or its bytes."""
+    stored = np.frombuffer(value.data, np.dtype(value.dtype))
+    few = stored.size <= LISTED
+    if few and stored.size and np.all(np.isfinite(stored.astype(np.float64))):
+        return f'np.array({stored.reshape(value.shape).tolist()!r}, "{value.dtype}")'
+    digits = value.data.hex()
+    lines = [f'"{digits[i : i + 2 * LINE]}"' for i in range(0, len(digits), 2 * LINE)]
+    text = "\n    ".join(lines) or '""'
+    return (
+        f'np.frombuffer(\n    bytes.fromhex(\n    {text}\n    ),\n    "{value.dtype}",\n'
+        f").reshape({value.shape!r})"
+    )
