@@ -117,7 +117,6 @@ class Emission:
         )
 
     def with_definitions(self, source: str) -> str:
-        """Return emitted source after the definitions that it needs."""
         return "".join(self.definitions) + source
 
     def bind(self, name: str, value: Any) -> str:
@@ -298,7 +297,6 @@ class _Writer:
         return f"{self.emission.bind(_kernel_name(node.op), native)}({', '.join(arguments)})", ATOM
 
     def scalar_call(self, node: Node) -> str:
-        """Return the call of a function of numbers."""
         # A param is a number or a tensor at run time; `scalar_function` decides at the call.
         native = (
             self.backend.kernels.rows.get(node.op)

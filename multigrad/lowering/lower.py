@@ -251,7 +251,6 @@ def _check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Cod
 
 
 def _begin(code: Code, lines: tuple[str, ...]) -> Code:
-    """Return the code with lines before those of forward."""
 
     def begin(body: Body) -> Body:
         return replace(body, lines=(*lines, *body.lines))
@@ -334,7 +333,6 @@ def _derivative(
 
 
 def _attach(lowering: Lowering, emitted: Emitted) -> Attached:
-    """Render and compile the source, and make the native object of what it defines."""
     backend, emission = lowering.backend, lowering.emission
     if emitted.draws:
         emission.namespace["draw_key"] = backend.draws.draw_key

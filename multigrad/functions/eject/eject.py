@@ -156,7 +156,6 @@ def _rows_that_round(fast: FastKernels, graphs: FunctionGraph) -> FastKernels:
 
 
 def _words(code: str) -> set[str]:
-    """Return the names that code reads or binds."""
     words: set[str] = set()
     for node in ast.walk(ast.parse(code)):
         for field in ("id", "arg", "name"):

@@ -281,8 +281,6 @@ def _bound(node: ast.AST) -> frozenset[str]:
 
 
 class ModuleSource:
-    """The source of a module, parsed."""
-
     def __init__(self, module: str) -> None:
         self.text = inspect.getsource(sys.modules[module])
         self.tree = ast.parse(self.text)

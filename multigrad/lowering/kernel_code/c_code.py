@@ -40,8 +40,6 @@ def write(parts: Parts) -> str:
 
 
 class _Kernel:
-    """Writes the passes of a kernel."""
-
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.inputs = {place.value: (i, place) for i, place in enumerate(parts.inputs)}

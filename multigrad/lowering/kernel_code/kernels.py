@@ -261,8 +261,6 @@ def is_mask(node: Node) -> bool:
 
 
 class _KernelWriter:
-    """Writes the nodes of a graph, each as a line that names it."""
-
     def __init__(self, graph: Graph, dtype: str, language: Language, layouts: Layouts) -> None:
         self.dtype, self.language, self.layouts = dtype, language, layouts
         self.numbers: dict[Node, int] = {}

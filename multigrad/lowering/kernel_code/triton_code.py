@@ -214,8 +214,6 @@ def write(parts: Parts) -> str:
 
 
 class _Launch:
-    """Writes one launch."""
-
     def __init__(self, parts: Parts, index: int) -> None:
         self.parts, self.index = parts, index
         *self.earlier, self.stage = stages_of(parts)[: index + 1]

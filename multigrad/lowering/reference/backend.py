@@ -190,7 +190,6 @@ def prepare(wrap{emitted.arguments}):
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> ReferenceFunction:
-    """Build the callable NumPy function from the emitted code."""
     forward, backward = namespace["forward"], namespace["backward"]
     large, code = [forward, backward], emitted.fast.forward
     outputs = gradients = as_array

@@ -104,7 +104,6 @@ class ReferenceFunction:
         return inputs, values
 
     def __call__(self, *args: Any) -> Any:
-        """Return the output, or the outputs, for the inputs."""
         inputs, values = self._split(args)
         return copy_context().run(self._run, inputs, values)
 
@@ -213,7 +212,6 @@ def as_arrays(types: Sequence[Type | None], given: Sequence[Type | None], single
 
 
 def silent(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Silence floating-point warnings."""
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
