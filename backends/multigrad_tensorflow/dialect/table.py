@@ -31,26 +31,19 @@ from multigrad.capture.dialect import (
     register_dialect,
 )
 from multigrad.capture.meanings import complexes
+from multigrad.capture.meanings.creation import TraceBound
 from multigrad.capture.meanings.parts import rank
 from multigrad.capture.name_tables import AliasesAndMore, named
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.types.oracle import StandInCall, TypeOracle, run_each
 from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
-from multigrad.trace.trace import Value
+from multigrad.graph.support.trees import optree
+from multigrad.trace.trace import Trace, Value
 from multigrad.trace.xp import all as xp
 
 from .. import importers
 from ..kernels import ops
-from . import (
-    arrays,
-    convolutions,
-    elementwise,
-    gradients,
-    linalg,
-    operations,
-    replica_context,
-    traced,
-)
+from . import arrays, elementwise, gradients, linalg, operations, traced
 from .arrays import TENSORFLOW
 from .traced import is_symbolic
 
@@ -183,6 +176,57 @@ def check_without_axes(value: Value) -> None:
         raise TypeError("a branch by a tensor with axes; use tf.where(condition, x, y)")
 
 
+# --- the replica context of `tf.distribute` -------------------------------------------------------
+SUM = tf.distribute.ReduceOp.SUM
+ADVICE = (
+    "Replicas tell each other all_reduce('SUM', x), all_reduce('MEAN', x), all_gather(x, axis), "
+    "xg.xp.all_max(x)"
+)
+
+
+class ReplicaContext:
+    """A stand-in for the replica context: its exchanges, as ops over shards."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Return the sums or the means over all replicas, in the structure of `value`."""
+        self._refuse_options("all_reduce", options)
+        kind = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op.value
+        is_sum = tf.distribute.ReduceOp(kind) is SUM
+
+        def reduce(x: Tensor) -> Tensor:
+            self._refuse_constant("all_reduce", x)
+            total = xp.all_sum(x)
+            return total if is_sum else total / xp.all_sum(xp.ones_like(xp.sum(x)), of=x)
+
+        return optree.tree_map(reduce, value)  # pyright: ignore[reportArgumentType]
+
+    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
+        """Return the values of all replicas joined along an axis, in the structure of `value`."""
+        self._refuse_options("all_gather", options)
+
+        def gather(x: Tensor) -> Tensor:
+            self._refuse_constant("all_gather", x)
+            return xp.all_gather(x, axis=axis)
+
+        return optree.tree_map(gather, value)  # pyright: ignore[reportArgumentType]
+
+    def _refuse_options(self, name: str, options: Any) -> None:
+        if options is not None:
+            raise self._trace.error(f"gives {name} options: leave them to the strategy")
+
+    def _refuse_constant(self, name: str, x: Any) -> None:
+        if not isinstance(x, Value):
+            raise self._trace.error(f"calls {name} of {x!r:.60}, on which no input has a bearing")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._trace.error(f"asks the replica context for {name}, which has no op. {ADVICE}")
+
+
 # --- what is in the table -------------------------------------------------------------------------
 def accept(function: Handler, handler: Handler, takes_shapes: bool) -> Handler:
     """Return a handler that gets shapes as numbers, unless it accepts open shapes."""
@@ -221,7 +265,7 @@ HANDLERS: dict[Any, Handler] = {
     **named(ops.NAMES, tf, raw=tf.raw_ops),
     **elementwise.ALIASES,
     **arrays.ALIASES,
-    **convolutions.ALIASES,
+    **operations.ALIASES,
     **linalg.ALIASES,
     **{getattr(tf.signal, kind): row for kind, row in complexes.TRANSFORMS_2D.items()},
     **TENSORFLOW.taking_the_same(
@@ -267,6 +311,11 @@ SEEDED = (
 )
 CHECKS = "which looks at the values of a tensor. Check them outside the rule"
 ASSERTIONS = [getattr(tf.debugging, n) for n in dir(tf.debugging) if n.startswith("assert_")]
+STRATEGIES = (
+    tf.distribute.get_strategy,
+    tf.distribute.has_strategy,
+    tf.distribute.in_cross_replica_context,
+)
 REFUSED: dict[Any, str] = {
     tf.case: BRANCHES,
     tf.vectorized_map: LOOPS,
@@ -281,7 +330,7 @@ REFUSED: dict[Any, str] = {
         SEEDED,
     ),
     **dict.fromkeys((tf.Assert, tf.debugging.check_numerics, *ASSERTIONS), CHECKS),
-    **replica_context.REFUSED,
+    **dict.fromkeys(STRATEGIES, f"whose answer is another one outside the strategy. {ADVICE}"),
     tf.boolean_mask: "whose result has a length that nobody knows. Use tf.where(mask, tensor, 0.0)",
 }
 
@@ -358,7 +407,8 @@ DIALECT = Dialect(
             tf.function: undecorated,
             tf.recompute_grad: undecorated,
             tf.GradientTape: gradients.Tape,
-            **replica_context.STAND_INS,
+            # it has no tensor arguments
+            tf.distribute.get_replica_context: TraceBound(ReplicaContext),
         },
         refused=REFUSED,
         shown="tf",
