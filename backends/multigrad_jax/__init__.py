@@ -19,10 +19,9 @@ from multigrad.backend import (
     WeakTypes,
 )
 
-from . import compile, differences, distributed, eject, models, rehearsal, versions
+from . import compile, differences, distributed, eject, importers, models, rehearsal, versions
 from .attach import host, render, vjp
 from .dialect import table
-from .importers import custom_gradients
 from .kernels import ops, random
 
 __all__ = ["backend"]
@@ -89,7 +88,7 @@ backend = Backend(
         bridge=host.bridge,
     ),
     imports=Imports(
-        import_function=custom_gradients.import_function,
+        import_function=importers.import_function,
         container=models.container,
     ),
     models=Models(

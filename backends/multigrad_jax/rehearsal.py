@@ -29,8 +29,8 @@ from multigrad.graph import ops
 from multigrad.graph.ops.arrays.loops import limited
 
 from .attach.render import rehearsing
+from .distributed import mapped_axes, with_axes
 from .jaxprs import INLINED, TracedResults, einsum_subscripts, open_jaxpr
-from .manual_axes import mapped_axes, with_axes
 from .versions import core, folding_constants
 
 Array = Any

@@ -23,8 +23,8 @@ from multigrad.backend import Backend, Guest, Kind, Pull, SharedBuffer, kind_of,
 from multigrad.capture.user_code.inspection import contents
 from multigrad.functions.function import Function
 
+from ..distributed import Varying, vary_alike, vary_as, varying
 from ..kernels.random import place_like
-from ..manual_axes import Varying, vary_alike, vary_as, varying
 from ..versions import custom_vjp_of_values, take_current_trace
 from .render import make_strong
 from .vjp import forbid_derivative

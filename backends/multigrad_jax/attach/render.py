@@ -24,7 +24,7 @@ from jax.interpreters import ad, batching, mlir
 from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.graph.support.class_bases import dataclass
 
-from .. import manual_axes
+from .. import distributed
 from ..kernels import random
 from ..kernels.elementwise import is_staged_out, is_tensor
 from ..versions import core, primal_of
@@ -299,12 +299,12 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         anywhere = in_both_modes(custom, emitted)
 
     def run(*values: Any) -> Any:
-        if not manual_axes.is_manual():
+        if not distributed.is_manual():
             return anywhere(*values)
         if pushes and PUSHING.get():
             return pushed()(*values)
         if not within:
-            within.append(manual_axes.in_shards(custom, emitted))
+            within.append(distributed.in_shards(custom, emitted))
         return within[0](*values)
 
     def call_with_arrays(tin: Tensor, *values: Any) -> Tensor:
@@ -416,7 +416,7 @@ mlir.register_lowering(
 def in_both_modes(native: Any, emitted: Emitted) -> Any:
     """Return a function with the gradient of an emitted `custom_vjp`, and forward mode as well."""
     namespace = dict(inspect.unwrap(primal_of(native)).__globals__)
-    forward = manual_axes.within(namespace, inspect.unwrap(native.fwd))
+    forward = distributed.within(namespace, inspect.unwrap(native.fwd))
     count, dual = len(emitted.names.inputs), emitted.derivative.dual
     places = [i for i, name in enumerate(emitted.names.inputs) if name in emitted.names.wrt]
     carried = [i for i, carries in enumerate(emitted.carries) if carries]

@@ -1,8 +1,8 @@
-"""The meaning in ops of primitives that find, take or put elements at indices; see `primitives.py`.
+"""The meaning in ops of primitives that take or put elements at indices or in windows.
 
 A gather or scatter of any form takes or puts elements of the flattened tensor, at places computed
 here from the start of each window. A window outside is moved inside, filled or dropped, by its
-mode.
+mode. See `primitives.py` for the other primitives.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax.lax import GatherScatterMode
 
+from multigrad.capture.meanings import layers
 from multigrad.graph import ops
 from multigrad.graph.ir.types import BOOL, INT32
+from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
@@ -24,6 +28,7 @@ from multigrad.trace.xp.places import put_at
 
 from .equations import EquationStep, Handler, Operand, Shape, Unknown, integers
 
+Tensor = Any
 Places = Any  # integers: an array that is known, or a value
 
 
@@ -363,19 +368,85 @@ def pad(step: EquationStep) -> Operand:
     return step.result(taken if (places >= 0).all() else xp.where(places >= 0, taken, fill.value))
 
 
+# --- convolutions, poolings, their gradients ------------------------------------------------------
+def border_of(step: EquationStep) -> layers.Pairs:
+    pairs = map(integers, step.params["padding"])
+    return tuple((before, after) for before, after in pairs)
+
+
+def conv_general_dilated(step: EquationStep) -> Operand:
+    params, numbers = step.params, step.params["dimension_numbers"]
+    x, kernels = step.whole(0), step.whole(1)
+    wanted = params["preferred_element_type"]
+    if wanted is not None and wanted != step.dtypes[0]:  # the sums have this dtype too
+        x, kernels = (cast(each, step.scope.dtype_name(wanted)) for each in (x, kernels))
+    x, groups = xp.permute_dims(x, numbers.lhs_spec), params["feature_group_count"]
+    if params["batch_group_count"] > 1:  # parts of the batch, each with kernels of its own
+        groups = params["batch_group_count"]
+        channels, *lengths = (step.shapes[0][axis] for axis in numbers.lhs_spec[1:])
+        parts = xp.reshape(x, integers((groups, -1, channels, *lengths)))
+        x = xp.reshape(xp.moveaxis(parts, 0, 1), integers((-1, groups * channels, *lengths)))
+    result = layers.convolution(
+        layers.spread(x, integers(params["lhs_dilation"])),
+        xp.permute_dims(kernels, numbers.rhs_spec),
+        strides=integers(params["window_strides"]),
+        border=border_of(step),
+        dilations=integers(params["rhs_dilation"]),
+        groups=groups,
+    )
+    order = [numbers.out_spec.index(i) for i in range(len(numbers.out_spec))]
+    return step.result(xp.permute_dims(result, order))
+
+
+def windows_of(step: EquationStep) -> tuple[Any, ...]:
+    params = step.params
+    if set(params.get("base_dilation", ())) - {1}:
+        raise Unknown("windows with base_dilation", lacks="windows with base_dilation")
+    sizes, strides = integers(params["window_dimensions"]), integers(params["window_strides"])
+    spacing = integers(params.get("window_dilation", (1,) * len(sizes)))
+    return sizes, strides, border_of(step), spacing
+
+
+def reduce_window(step: EquationStep, reduce: Callable[..., Tensor]) -> Operand:
+    return step.result(reduce(step.whole(), *windows_of(step)))
+
+
+def select_and_scatter_add(step: EquationStep) -> Operand:
+    """Record the gradient of a pooling, from its cotangent and the pooled tensor."""
+    pool = layers.max_pool if step.params["select_prim"] is jax.lax.ge_p else smallest
+    x = step.whole_tensor(1)
+    pooled = pool(x, *windows_of(step))
+    seeds = [(pooled.node, step.whole_tensor())]
+    return step.result(accumulate_all(step.scope.trace, seeds, [x.node])[0])
+
+
+def smallest(x: Tensor, *windows: Any) -> Tensor:
+    return xp.negative(layers.max_pool(xp.negative(x), *windows))
+
+
+def summed(x: Tensor, sizes: Any, strides: Any, border: Any, spacing: Any) -> Tensor:
+    seen = xp.windows(layers.bordered(x, border), sizes, strides, spacing)
+    return xp.sum(seen, tuple(range(-len(sizes), 0)))
+
+
 ARRAYS: dict[str, Handler] = {
     "argmax": extreme(xp.argmax),
     "argmin": extreme(xp.argmin),
+    "conv_general_dilated": conv_general_dilated,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
     "gather": gather,
     "pad": pad,
+    "reduce_window_max": partial(reduce_window, reduce=layers.max_pool),
+    "reduce_window_min": partial(reduce_window, reduce=smallest),
+    "reduce_window_sum": partial(reduce_window, reduce=summed),
     "scatter": scatter(put),
     "scatter-add": scatter(add),
-    "scatter_add": scatter(add),
     "scatter-max": scatter(computed(xp.maximum)),
     "scatter-min": scatter(computed(xp.minimum)),
     "scatter-mul": scatter(computed(xp.multiply)),
+    "scatter_add": scatter(add),
+    "select_and_scatter_add": select_and_scatter_add,
     "sort": sort,
     "top_k": top_k,
 }

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from multigrad.capture.dialect import (
     Calls,
@@ -32,19 +33,22 @@ from multigrad.capture.meanings import creation
 from multigrad.capture.name_tables import handlers_by_name
 from multigrad.capture.symbols import SymbolicDType
 from multigrad.capture.values.attributes import INDICES, MEMORY, PARTS, PRIVATE, VALUES, refusals
+from multigrad.capture.values.tracer import V
 from multigrad.graph.ir.types import FLOATS, T
 from multigrad.trace.trace import NeedsConcrete
 from multigrad.trace.xp import all as xp
 
-from ..importers import custom_gradients
+from .. import importers
 from ..versions import PRIMALS
-from . import collectives, families
-from .families import ALIASES
+from . import families
+from .families import ALIASES, JAX
 from .indexed_updates import At
 from .traced import import_function, own_trace
 from .types import TYPES
 
+Tensor = Any
 Handler = Callable[..., Any]
+Axes = tuple[str, ...]  # names of mapped axes
 
 
 # --- arrays and limits from symbols ---------------------------------------------------------------
@@ -109,14 +113,113 @@ def creators() -> dict[Any, Handler]:
     return stand_ins
 
 
+# --- the exchange between devices: over mapped axes -----------------------------------------------
+# One graph serves all shards, so functions that tell shards apart, or count them, are refused.
+def names_of(axis_name: Any, axis_index_groups: Any) -> Axes:
+    """Return the names of mapped axes.
+
+    Raises:
+        TypeError: groups of shards, or an axis of the array itself, are meant.
+    """
+    if axis_index_groups is not None:
+        raise TypeError("axis_index_groups; a mesh with an axis for the groups has an axis to name")
+    names = axis_name if isinstance(axis_name, tuple | list) else (axis_name,)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"an axis {axis_name!r}; name the axis by a string")
+    return tuple(names)
+
+
+def over_each(exchange: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return an exchange of each array of a tree, given the exchange of one array."""
+
+    @functools.wraps(exchange)
+    def call(
+        x: Any, axis_name: Any, *args: Any, axis_index_groups: Any = None, **options: Any
+    ) -> Any:
+        names = names_of(axis_name, axis_index_groups)
+        leaves, tree = jax.tree.flatten(x)
+        if not all(isinstance(leaf, V) for leaf in leaves):
+            raise TypeError("a number, which counts shards; take the mean over them: jax.lax.pmean")
+        return jax.tree.unflatten(
+            tree, [exchange(leaf, names, *args, **options) for leaf in leaves]
+        )
+
+    return call
+
+
+@over_each
+def psum(x: Tensor, names: Axes) -> Tensor:
+    return xp.all_sum(x, names)
+
+
+@over_each
+def pmax(x: Tensor, names: Axes) -> Tensor:
+    return xp.all_max(x, names)
+
+
+@over_each
+def pmin(x: Tensor, names: Axes) -> Tensor:
+    return -xp.all_max(-x, names)
+
+
+@over_each
+def pmean(x: Tensor, names: Axes) -> Tensor:
+    # one number is exchanged to count the shards
+    return xp.all_sum(x, names) / xp.all_sum(xp.ones_like(xp.sum(x)), names, of=x)
+
+
+@over_each
+def all_gather(x: Tensor, names: Axes, *, axis: int = 0, tiled: bool = False) -> Tensor:
+    # Without tiling a new axis counts the shards.
+    return xp.all_gather(x if tiled else xp.expand_dims(x, axis), names, axis)
+
+
+@over_each
+def psum_scatter(
+    x: Tensor, names: Axes, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Tensor:
+    part = xp.reduce_scatter(x, names, scatter_dimension)
+    return part if tiled else xp.squeeze(part, scatter_dimension)
+
+
+@over_each
+def all_to_all(
+    x: Tensor, names: Axes, split_axis: int, concat_axis: int, *, tiled: bool = False
+) -> Tensor:
+    if tiled:
+        return xp.all_to_all(x, names, split_axis, concat_axis)
+    return xp.all_to_all(xp.moveaxis(x, split_axis, concat_axis), names, concat_axis, concat_axis)
+
+
+def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
+    # jax's has no axis_index_groups
+    return over_each(lambda leaf, names: xp.ppermute(leaf, list(perm), names))(x, axis_name)
+
+
+def itself(x: Any, *args: Any, **options: Any) -> Any:
+    """Return x: a mark of placement or of varying axes, which a graph does not have."""
+    return x
+
+
+COLLECTIVES: dict[Any, Any] = JAX.taking_the_same(
+    {
+        __name__: """
+            lax.psum; lax.pmax; lax.pmin; lax.pmean; lax.all_gather; lax.psum_scatter;
+            lax.all_to_all; lax.ppermute; itself: lax.pcast lax.with_sharding_constraint
+        """
+    }
+)
+
+
+# --- what is in the table -------------------------------------------------------------------------
 # Functions that captured code finds others in place of, whatever it passes to them.
 HIDDEN: dict[Any, Handler] = {
     **creators(),
     **dict.fromkeys((jax.jit, jax.checkpoint, jax.remat, jax.named_call), transparent),
     jnp.finfo: finfo,
     jnp.issubdtype: issubdtype,
-    jax.lax.cond: cond,
-    **collectives.COLLECTIVES,
+    lax.cond: cond,
+    **COLLECTIVES,
 }
 
 DRAWS = (
@@ -125,6 +228,11 @@ DRAWS = (
 )
 DERIVATIVES = "grad value_and_grad vjp jvp jacfwd jacrev hessian linearize"
 DERIVES = "but a rule is the backward pass. Write the derivative out"
+TELLS_SHARDS_APART = (
+    "which a graph that is one for all shards does not have. Take sums and extremes over shards "
+    "(psum, pmean, pmax, pmin), hand arrays around (all_gather, psum_scatter, all_to_all, "
+    "ppermute), or register the rule with native=True"
+)
 MAPS = "which is not captured. Write the function for whole arrays"
 # Functions that raise, and why; each reason ends a sentence: "calls jax.grad, ...".
 REFUSED: dict[Any, str] = {
@@ -135,7 +243,9 @@ REFUSED: dict[Any, str] = {
     },
     **{getattr(jax, name): DERIVES for name in DERIVATIVES.split()},
     **dict.fromkeys((jax.vmap, jax.pmap, jnp.vectorize, jnp.apply_along_axis), MAPS),
-    **collectives.REFUSED,
+    **dict.fromkeys(
+        (lax.axis_index, lax.axis_size, lax.pshuffle, lax.pswapaxes), TELLS_SHARDS_APART
+    ),
 }
 
 # Methods that mean the same as the functions of `jax.numpy` of their names.
@@ -193,7 +303,7 @@ register_dialect(
             methods=METHODS,
             attributes={"at": At, "imag": xp.zeros_like},
             hidden=HIDDEN,
-            companions={"equinox": custom_gradients.predicates},
+            companions={"equinox": importers.predicates},
             refused=REFUSED,
             shown="jax.numpy",
             trees=frozenset(TREES),
@@ -219,8 +329,8 @@ register_dialect(
                 type(jax.jit(at_once)): "__wrapped__",
                 **PRIMALS,
             },
-            own_gradients=dict.fromkeys(PRIMALS, custom_gradients.with_own_gradient),
-            interceptions=custom_gradients.INTERCEPTIONS,
+            own_gradients=dict.fromkeys(PRIMALS, importers.with_own_gradient),
+            interceptions=importers.INTERCEPTIONS,
         ),
         state=State(
             describe=describe_nnx,

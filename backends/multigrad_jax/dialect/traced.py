@@ -33,21 +33,20 @@ from multigrad.trace.lookups import note
 from multigrad.trace.trace import NeedsConcrete, Trace, Value
 from multigrad.trace.xp import all as xp
 
-from ..importers.custom_functions import is_recorded
-from ..importers.custom_gradients import CALLED, JaxCall, own_gradient, reading
+from ..custom_functions import is_recorded
+from ..distributed import mapped_axes, with_axes
+from ..importers import CALLED, JaxCall, own_gradient, reading
 from ..jaxprs import INLINED, open_jaxpr, walk
-from ..manual_axes import mapped_axes, with_axes
 from ..versions import traced_of
 from .arrays import ARRAYS
 from .control import CONTROL
-from .convolutions import WINDOWS
 from .equations import EquationStep, Handler, ImportScope, Operand, TrialDtype, Unknown
 from .linalg import LINALG, ONLY_OWN, OWN
 from .primitives import ELEMENTS, SHAPES, elementwise
 
 Tensor = Any
 
-PRIMITIVES = {**ELEMENTS, **SHAPES, **ARRAYS, **LINALG, **WINDOWS}
+PRIMITIVES = {**ELEMENTS, **SHAPES, **ARRAYS, **LINALG}
 # jax's own elementwise functions that read bits or have a custom derivative.
 AS_OPS = (xp.logaddexp, xp.relu, xp.relu6, xp.signbit, xp.sinc, xp.xlog1py, xp.xlogy)
 NAMED = {function.__name__: elementwise(function) for function in AS_OPS}

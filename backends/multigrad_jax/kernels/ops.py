@@ -18,7 +18,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 
 from .. import distributed
-from ..manual_axes import vary_alike
+from ..distributed import vary_alike
 from . import arrays, elementwise, shapes
 
 Tensor: TypeAlias = Any

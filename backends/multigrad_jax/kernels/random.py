@@ -18,8 +18,7 @@ from jax.sharding import AxisType, NamedSharding
 from multigrad.errors import RuleError, RuleValueError
 from multigrad.graph import random as core
 
-from ..distributed import Wide, add_wide, multiply_wide, wide
-from ..manual_axes import vary, varying
+from ..distributed import Wide, add_wide, multiply_wide, vary, varying, wide
 from ..versions import take_current_trace
 
 Tensor: TypeAlias = Any

@@ -25,8 +25,6 @@ from multigrad.graph.ir.types import is_float
 from multigrad.graph.support.threads import set_within
 from multigrad.trace.trace import Value
 
-from ..jaxprs import all_equations
-from ..versions import VJP_KINDS, core, primal_of
 from .custom_functions import (
     call_itself,
     closed_over,
@@ -36,6 +34,8 @@ from .custom_functions import (
     recipe_of_vjp,
     recording,
 )
+from .jaxprs import all_equations
+from .versions import VJP_KINDS, core, primal_of
 
 Tensor: TypeAlias = Any
 Rule = Callable[..., Any]

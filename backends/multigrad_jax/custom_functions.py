@@ -42,7 +42,7 @@ from multigrad.trace.axes import known_shape
 from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import Trace, Value
 
-from ..versions import primal_of, static_of, takes_symbolic_zeros
+from .versions import primal_of, static_of, takes_symbolic_zeros
 
 Tensor: TypeAlias = Any
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)

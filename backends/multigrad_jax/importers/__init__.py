@@ -1,1 +1,0 @@
-"""Custom gradients of JAX's, unchanged, as Functions."""
