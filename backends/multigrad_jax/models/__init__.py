@@ -1,17 +1,22 @@
-"""Rules on existing functions of JAX: the public functions of this folder.
+"""Rules on existing functions of JAX, and the memory that the layers of a Keras model keep.
 
-They import their code when called: attribution rules make Functions, which need this backend, and
+Rules import their code when called: attribution rules make Functions, which need this backend, and
 most programs never override.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import tree_util as tree
 
 from multigrad.backend.contract import Parts
+from multigrad.models.layer_memory import Row, Scopes
+
+from ..versions import core
 
 leaves = tree.tree_leaves
 
@@ -32,13 +37,90 @@ def is_operation(selector: Any) -> bool:
     return is_operation(selector)
 
 
-def kept_by_call(*args: Any) -> Any:
-    from .layer_memory import kept_by_call
-
-    return kept_by_call(*args)
-
-
 def override_function(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
     from .override import override_calls
 
     return override_calls(function, rules)
+
+
+# --- the memory that layers of a Keras model keep for backward ------------------------------------
+# It is read from a trace of `jax.vjp`; nothing runs. Layers are named scopes, which JAX writes to
+# equations of the forward and its transpose.
+def kept_by_call(
+    call: Callable[..., Any],
+    weights: Sequence[Any],
+    others: Sequence[Any],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+) -> list[Row]:
+    """Return the residuals that `jax.vjp` keeps for a call."""
+    scopes = Scopes()
+    inputs = [
+        jax.ShapeDtypeStruct(shape, jnp.dtype(name))
+        for shape, name in zip(shapes, dtypes, strict=True)
+    ]
+
+    def within(name: str, run: Any, args: Any, kwargs: Any) -> Any:
+        with jax.named_scope(scopes.enter(name)):
+            return run(*args, **kwargs)
+
+    def forward(weights: Any, others: Any, inputs: Any) -> Any:
+        def of_weights(weights: Any) -> Any:
+            return call(weights, others, inputs, within)
+
+        def of_inputs(floats: Any) -> Any:
+            left = iter(floats)
+            own = [next(left) if is_float(each) else each for each in inputs]
+            return call(weights, others, own, within)
+
+        # without weights, the derivative is with respect to the inputs
+        if weights:
+            return jax.vjp(of_weights, weights)
+        return jax.vjp(of_inputs, list(filter(is_float, inputs)))
+
+    traced, (outputs, pull) = jax.make_jaxpr(forward, return_shape=True)(weights, others, inputs)
+    back = jax.make_jaxpr(lambda pull, cotangents: pull(cotangents))(pull, outputs).jaxpr
+    count = len(tree.tree_leaves(outputs))
+    graph = traced.jaxpr
+    # weights are kept by the model anyway
+    own = {*graph.invars[: len(weights) + len(others)], *graph.constvars}
+    makers: dict[Any, str | None] = dict.fromkeys(graph.invars)
+    readers: dict[Any, set[str | None]] = {}
+    for each in graph.eqns:
+        layer = scopes.layer_of(str(each.source_info.name_stack))
+        makers |= dict.fromkeys(each.outvars, layer)
+        note_readers(readers, each.invars, layer)
+    note_readers(readers, graph.outvars[:count], None)
+    keepers: dict[Any, set[str | None]] = {}
+    for each in back.eqns:
+        layer = scopes.layer_of(str(each.source_info.name_stack))
+        note_readers(keepers, each.invars, layer)
+    done = set(own)
+    for kept, read in zip(graph.outvars[count:], back.invars, strict=False):
+        if isinstance(kept, core.Literal) or kept in done or read not in keepers:
+            continue
+        done.add(kept)
+        aval, maker = kept.aval, makers[kept]
+        # the layer that made it, if its backward reads it; else the first reader
+        layer = maker if maker in keepers[read] else min(map(str, keepers[read]))
+        scopes.add(
+            str(layer),
+            maker,
+            is_read_elsewhere=bool(readers.get(kept, set()) - {layer}),
+            shape=aval.shape,
+            dtype=str(aval.dtype),
+            size=aval.size * aval.dtype.itemsize,
+        )
+    return scopes.rows
+
+
+def note_readers(
+    readers: dict[Any, set[str | None]], operands: Sequence[Any], layer: str | None
+) -> None:
+    for each in operands:
+        if not isinstance(each, core.Literal):
+            readers.setdefault(each, set()).add(layer)
+
+
+def is_float(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)

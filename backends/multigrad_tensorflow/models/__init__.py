@@ -1,13 +1,18 @@
-"""Rules on existing functions of TensorFlow: the public functions of this folder.
+"""Rules on existing functions of TensorFlow, and the memory that the layers of a Keras model keep.
 
-They import their code when called: attribution rules make Functions, which need this backend, and
+Rules import their code when called: attribution rules make Functions, which need this backend, and
 most programs never override.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import tensorflow as tf
+
+from multigrad.errors import RuleTypeError
+from multigrad.models.layer_memory import WHOLE, Row, Scopes
 
 
 def is_operation(selector: Any) -> bool:
@@ -16,13 +21,93 @@ def is_operation(selector: Any) -> bool:
     return callable(selector) and module.partition(".")[0] == "tensorflow"
 
 
-def kept_by_call(*args: Any) -> Any:
-    from .layer_memory import kept_by_call
-
-    return kept_by_call(*args)
-
-
 def override_function(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
     from .override import override_calls
 
     return override_calls(function, rules)
+
+
+# --- the memory that layers of a Keras model keep for backward ------------------------------------
+# It is read from a graph of forward and gradient; nothing runs. Kept are the tensors of the forward
+# that operations of the gradient read. Layers are name scopes, which TensorFlow writes to
+# operations of both.
+
+# Operations that give shapes or weights, and nothing that the forward computed.
+HELD = frozenset({"Const", "Placeholder", "ReadVariableOp", "Shape", "ShapeN", "Size", "Rank"})
+
+# Operations that share their input's memory; custom gradients end in IdentityN.
+PASSING = frozenset({"Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze"})
+
+
+def kept_by_call(
+    call: Callable[..., Any],
+    weights: Sequence[Any],
+    others: Sequence[Any],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+) -> list[Row]:
+    """Return the tensors of a call that its gradient reads."""
+    scopes = Scopes()
+
+    def within(name: str, run: Any, args: Any, kwargs: Any) -> Any:
+        with tf.name_scope(scopes.enter(name)):
+            return run(*args, **kwargs)
+
+    with tf.Graph().as_default() as graph:
+        pairs = zip(shapes, dtypes, strict=True)
+        inputs = [tf.compat.v1.placeholder(name, shape) for shape, name in pairs]
+        own = [
+            [tf.compat.v1.placeholder(each.dtype, each.shape) for each in group]
+            for group in (weights, others)
+        ]
+        sources = own[0] or [each for each in inputs if each.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            outputs = call(*own, inputs, within)
+        forward = graph.get_operations()
+        # operations made from here on belong to the gradient
+        tape.gradient(outputs, sources)
+        backward = graph.get_operations()[len(forward) :]
+    returned = {source_of(each).ref() for each in tf.nest.flatten(outputs)}
+    given = {each.ref() for each in inputs}
+    order = {operation: i for i, operation in enumerate(forward)}
+    read: dict[Any, set[str]] = {}
+    for operation in backward:
+        for each in map(source_of, operation.inputs):
+            is_held = each.op.type in HELD and each.ref() not in given
+            if each.op in order and not is_held and not is_known(each):
+                read.setdefault(each.ref(), set()).add(scopes.layer_of(operation.name))
+    for reference in sorted(read, key=lambda ref: order[ref.deref().op]):
+        kept, layers = reference.deref(), read[reference]
+        maker = None if reference in given else scopes.layer_of(kept.op.name)
+        consumers = [each for each in kept.consumers() if each in order]
+        if layers == {WHOLE}:  # a custom gradient, whose operations have no scope
+            layers = {scopes.layer_of(each.name) for each in consumers if each.type == "IdentityN"}
+        layer = maker if maker in layers or not layers else min(layers)
+        if not kept.shape.is_fully_defined() or kept.dtype == tf.variant:
+            raise RuleTypeError(
+                f"layer {layer!r} keeps {kept.op.type}, whose size TensorFlow tells only when it "
+                "runs, as of the steps of a loop: unroll=True of a recurrent layer tells it"
+            )
+        readers = {scopes.layer_of(each.name) for each in consumers}
+        scopes.add(
+            layer or WHOLE,
+            maker,
+            is_read_elsewhere=reference in returned or bool(readers - {layer}),
+            shape=kept.shape.as_list(),
+            dtype=kept.dtype.name,
+            size=kept.shape.num_elements() * kept.dtype.size,
+        )
+    return scopes.rows
+
+
+def source_of(x: Any) -> Any:
+    """Return the tensor whose memory a tensor shares."""
+    while x.op.type in PASSING:
+        x = x.op.inputs[x.value_index]
+    return x
+
+
+def is_known(x: Any) -> bool:
+    """Return whether a tensor is an integer constant of the graph, as shapes are."""
+    return x.dtype.is_integer and tf.get_static_value(x) is not None
