@@ -32,9 +32,9 @@ if _OLD is not None:
 load_backend(keras.config.backend())
 
 from .anneal import Anneal
+from .attachment import attach
 from .custom_gradient import CustomGradient, FunctionOperation
 from .layer import Activation, ActivationFunction, activation
-from .models.attach import attach
 from .optimizer import apply_to_gradients
 from .quantize import QuantConv1D, QuantConv2D, QuantDense, Quantized, Quantizer
 

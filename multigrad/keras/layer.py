@@ -45,8 +45,7 @@ from .compiled_steps import (
 )
 from .config import describe_forward, describe_params, describe_rule, read_both, read_function
 from .custom_gradient import infer_outputs
-from .layer_params import LayerParams, common_defaults, unchanged_on_failure
-from .params import COUNT_IN_FILE_SUFFIX
+from .params import COUNT_IN_FILE_SUFFIX, LayerParams, common_defaults, unchanged_on_failure
 
 Tensor = Any
 # Keras's own property, as a function: Dynamo (torch 2.13) cannot read one through `super()`.

@@ -23,8 +23,7 @@ from ..rules.model.rule_application import apply_rule
 from ..trace.moving_numbers import Moving, settle
 from .compiled_steps import BACKEND, opaque, read_array, read_value
 from .config import describe_params, describe_rule, read_both
-from .layer_params import common_defaults
-from .params import RuleParams
+from .params import RuleParams, common_defaults
 
 if TYPE_CHECKING:
     from typing_extensions import Never

@@ -144,7 +144,7 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
     if getattr(obj, "_activation", None) is None:
         if keras is not None and isinstance(obj, keras.Layer):
             # Imported by name, as `look` may not depend on the package of Keras.
-            layer_kinds = import_module("multigrad.keras.models.layer_kinds")
+            layer_kinds = import_module("multigrad.keras.layer_kinds")
             name, rows = layer_kinds.kept_by_layers(obj, shapes, names)
             return _memory_of_model(obj, name, rows)
         for backend in in_use():

@@ -84,7 +84,7 @@ def attach(model: Any, rules: Rules) -> Attachment | Overridden[..., Any]:
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(model, keras.Operation):
         # By name: the rooms of Keras are above this one, and only its models need them.
-        return import_module("multigrad.keras.models.attach").attach(model, rules)
+        return import_module("multigrad.keras.attachment").attach(model, rules)
     # Only imported frameworks: there are no models of others.
     for backend in in_use():
         models = backend.models

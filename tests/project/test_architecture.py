@@ -35,7 +35,7 @@ INSIDE = {
     "rules": ("model", "", "estimators", "library"),
     "models": ("attribution", ""),
     "audit": ("", "lock"),
-    "keras": ("", "dialect", "models"),
+    "keras": ("", "dialect"),
 }  # fmt: skip
 # They import anything, and nothing imports them.
 OUTSIDE = ("command", "testing")

@@ -124,7 +124,7 @@ def kept_by_call(
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
 ) -> list[Row]:
-    """Return the same for a call of a Keras model; see `multigrad.keras.models.layer_kinds`."""
+    """Return the same for a call of a Keras model; see `multigrad.keras.layer_kinds`."""
     inputs = _make_inputs(weights, shapes, dtypes)
     record = Record(inputs)
 

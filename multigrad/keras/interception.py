@@ -7,7 +7,7 @@ methods; Keras looks them up in every way of calling, and they are in no config,
                                         sets the rules on operations for this thread (operations.py)
                                         runs the layer's own `call`, or its forward under a rule
 
-Each handle (`attach.py`) is a `LayerRules`; each layer with handles on it has a `RuledLayer`.
+Each handle (`attachment.py`) is a `LayerRules`; each layer with handles on it has a `RuledLayer`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import keras
 # Keras (3.15) has no public names for these.
 from keras.src.backend import get_keras_mask, set_keras_mask
 
-from ...errors import GradientError, RuleTypeError, RuleValueError
-from ...graph.support.class_bases import dataclass
-from ...models.attachment import named
-from ...models.gradient_replacement import CurrentReplacement, replace_gradient
-from ...models.selectors import not_called_message
-from ..base import list_leaves
-from ..compiled_steps import HOST, in_symbolic_scope, keeping_weights
+from ..errors import GradientError, RuleTypeError, RuleValueError
+from ..graph.support.class_bases import dataclass
+from ..models.attachment import named
+from ..models.gradient_replacement import CurrentReplacement, replace_gradient
+from ..models.selectors import not_called_message
+from .base import list_leaves
+from .compiled_steps import HOST, in_symbolic_scope, keeping_weights
 from .operations import (
     CURRENT,
     OPERATION_OF_NAME,

@@ -16,16 +16,16 @@ import keras
 # Keras (3.15) has no public names for these.
 from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tensor_attr
 
-from ...errors import RuleTypeError, RuleValueError
-from ...graph.support.class_bases import dataclass
-from ...models.attachment import Attachment, Row, named
-from ...models.attribution.composites import Composite
-from ...models.attribution.kinds import (
+from ..errors import RuleTypeError, RuleValueError
+from ..graph.support.class_bases import dataclass
+from ..models.attachment import Attachment, Row, named
+from ..models.attribution.composites import Composite
+from ..models.attribution.kinds import (
     is_layer_rule,
     kind_of_function,
 )
-from ...models.gradient_replacement import replacement_for
-from ...models.selectors import (
+from ..models.gradient_replacement import replacement_for
+from ..models.selectors import (
     Choice,
     HeldFunction,
     Layer,
@@ -36,8 +36,8 @@ from ...models.selectors import (
     refuse_empty,
     refuse_second,
 )
-from ..base import list_leaves
-from ..compiled_steps import HOST, find_compiled, renew_steps
+from .base import list_leaves
+from .compiled_steps import HOST, find_compiled, renew_steps
 from .interception import LayerRules, RuledLayer, make_run, ruled_layer
 from .layer_kinds import (
     ACTIVATIONS,

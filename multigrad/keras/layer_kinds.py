@@ -24,12 +24,12 @@ from keras.src.layers.merging.base_merge import Merge
 from keras.src.layers.pooling.base_pooling import BasePooling
 from keras.src.ops.numpy import Add as AddOperation
 
-from ...backend.discovery import load_backend
-from ...errors import RuleTypeError, RuleValueError
-from ...models.attribution.kinds import LayerCall, kind_of_function
-from ...models.layer_memory import WHOLE, Row, Within
-from ...models.selectors import HeldFunction, Layer, hold
-from ..compiled_steps import BACKEND
+from ..backend.discovery import load_backend
+from ..errors import RuleTypeError, RuleValueError
+from ..models.attribution.kinds import LayerCall, kind_of_function
+from ..models.layer_memory import WHOLE, Row, Within
+from ..models.selectors import HeldFunction, Layer, hold
+from .compiled_steps import BACKEND
 from .interception import children_of
 from .operations import OPERATION_OF_FUNCTION, OPERATION_OF_NAME
 

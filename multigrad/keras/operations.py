@@ -22,16 +22,16 @@ import keras
 from keras.src import backend as keras_backend
 from keras.src.activations import activations as keras_activations
 
-from ...errors import RuleValueError
-from ...graph.support.threads import make_lock
-from ...models.attachment import named
-from ...models.gradient_replacement import (
+from ..errors import RuleValueError
+from ..graph.support.threads import make_lock
+from ..models.attachment import named
+from ..models.gradient_replacement import (
     CurrentReplacement,
     Replacement,
     replace_gradient,
     replacement_for,
 )
-from ..compiled_steps import HOST, in_symbolic_scope
+from .compiled_steps import HOST, in_symbolic_scope
 
 Call = Callable[..., Any]
 

@@ -1,1 +1,0 @@
-"""Rules on existing Keras models."""
