@@ -295,7 +295,6 @@ PER_ARGUMENT = ("jvps", "self")  # the closure of the rule that jax (0.10) makes
 
 
 def recipe_of_jvp(function: Any, original: Any) -> Recipe:
-    """Return the recipe of a `jax.custom_jvp` function."""
     name = name_of(function)
     return recipe_of_custom(
         function,
@@ -435,7 +434,6 @@ REFUSAL = (
 
 
 def recipe_of_vjp(function: Any, original: Any) -> Recipe:
-    """Return the recipe of a `jax.custom_vjp` function."""
     name = name_of(function)
 
     def refused(layout: Layout) -> Mapping[str, str]:

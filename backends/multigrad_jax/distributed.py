@@ -183,7 +183,6 @@ def wide(number: int) -> Wide:
 
 
 def add_wide(x: Wide, y: Wide) -> Wide:
-    """Add modulo 2**64."""
     low = x[1] + y[1]
     return x[0] + y[0] + (low < x[1]).astype(jnp.uint32), low
 

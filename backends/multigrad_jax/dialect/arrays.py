@@ -39,7 +39,6 @@ def places_of(step: EquationStep, i: int) -> Places:
 
 
 def clamped(places: Places, most: int) -> Places:
-    """Return places limited to 0 ... most."""
     if isinstance(places, Value):
         return xp.minimum(xp.maximum(places, 0), most)
     return np.clip(places, 0, most)
@@ -52,7 +51,6 @@ def plus(a: Places, b: Places) -> Places:
 
 # --- where something is ---------------------------------------------------------------------------
 def extreme(function: Callable[..., Any]) -> Handler:
-    """Return the handler of `argmax` or `argmin`."""
 
     def handle(step: EquationStep) -> Operand:
         (axis,) = integers(step.params["axes"])

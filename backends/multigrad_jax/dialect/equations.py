@@ -181,7 +181,6 @@ Handler = Callable[[EquationStep], Operand | list[Operand]]
 
 
 def integers(numbers: Any) -> tuple[int, ...]:
-    """Return lengths or axes as ints."""
     try:
         return tuple(map(operator.index, numbers))
     except Exception as error:  # an open length

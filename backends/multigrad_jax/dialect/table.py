@@ -103,7 +103,6 @@ def cond(
 
 
 def creators() -> dict[Any, Handler]:
-    """Return the stand-ins for functions that make arrays without a tensor."""
     stand_ins: dict[Any, Handler] = {
         getattr(jnp, name): creation.stand_in_for(name, at_once(getattr(jnp, name)))
         for name in ("arange", "array", "asarray", "empty", "full", "ones", "zeros")

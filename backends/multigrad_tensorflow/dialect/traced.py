@@ -256,7 +256,6 @@ def is_symbolic(argument: Any) -> bool:
 
 
 def unwrap(function: Any) -> Iterator[Any]:
-    """Yield a function and those inside its decorators."""
     while function is not None:
         yield function
         function = getattr(function, "__wrapped__", None)
