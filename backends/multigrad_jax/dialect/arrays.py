@@ -51,7 +51,6 @@ def plus(a: Places, b: Places) -> Places:
 
 # --- where something is ---------------------------------------------------------------------------
 def extreme(function: Callable[..., Any]) -> Handler:
-
     def handle(step: EquationStep) -> Operand:
         (axis,) = integers(step.params["axes"])
         x = step.whole()
