@@ -16,10 +16,15 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from multigrad.capture.copies.run_or_import import run_written_in
 from multigrad.capture.user_code.inspection import contents, plain_function
 from multigrad.errors import GradientError, TraceError
-from multigrad.functions.calls.arguments import Layout
+from multigrad.functions.calls.arguments import Layout, positional_names
 from multigrad.functions.calls.capture_errors import kind_name
-from multigrad.functions.calls.gradients.self_calls import as_outputs, outputs_of
-from multigrad.functions.calls.gradients.tangents import Pushed, make_tangent
+from multigrad.functions.calls.imported_gradients import (
+    Pushed,
+    as_outputs,
+    make_tangent,
+    outputs_of,
+)
+from multigrad.functions.calls.parameters import signature_of
 from multigrad.functions.calls.recipe import (
     ArgumentRules,
     ImportedGradient,
@@ -27,7 +32,6 @@ from multigrad.functions.calls.recipe import (
     Recorded,
     no_refusals,
 )
-from multigrad.functions.calls.signatures import positional_names, signature_of
 from multigrad.functions.recording.recapture import are_close
 from multigrad.graph import ops
 from multigrad.graph.ir import questions

@@ -23,10 +23,9 @@ from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import GradientError
 from multigrad.functions.calls.capture_errors import kind_name
-from multigrad.functions.calls.gradients.self_calls import outputs_of
-from multigrad.functions.calls.gradients.variables import asked_variables, deliver
+from multigrad.functions.calls.imported_gradients import asked_variables, deliver, outputs_of
+from multigrad.functions.calls.parameters import read_parameters, signature_of
 from multigrad.functions.calls.recipe import ImportedGradient, Recipe, Recorded
-from multigrad.functions.calls.signatures import read_parameters, signature_of
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import import_once
 from multigrad.graph.support.class_bases import dataclass

@@ -14,7 +14,7 @@ from ..capture.user_code.signature import name_of
 from ..functions.calls.arguments import owner_of, unwrap
 from ..functions.custom_gradient import function
 from ..functions.function import Function
-from ..functions.hidden_tensors import owner_of_method
+from ..functions.object_function import owner_of_method
 from ..graph import ops
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.trees import optree

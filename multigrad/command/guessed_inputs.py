@@ -22,7 +22,7 @@ import numpy as np
 from multigrad.capture.user_code.object_state import held_by, read_state
 from multigrad.command.named_objects import SEED, draw, make_default_inputs
 from multigrad.errors import MultigradError
-from multigrad.functions.hidden_tensors import owner_of_method
+from multigrad.functions.object_function import owner_of_method
 from multigrad.look.subject import arguments_of, find_original
 from multigrad.rules.activation import Activation
 from multigrad.rules.model.rule import Rule

@@ -25,7 +25,7 @@ import numpy as np
 
 from multigrad.command.named_objects import SEED, draw
 from multigrad.functions.calls.arguments import flatten
-from multigrad.functions.calls.signatures import signature_of
+from multigrad.functions.calls.parameters import signature_of
 from multigrad.functions.importers import find_custom
 from multigrad.graph.ir.types import dtype_name
 from multigrad.graph.support.trees import optree

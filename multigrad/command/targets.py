@@ -27,7 +27,7 @@ from multigrad.capture.user_code.inspection import mentioned
 from multigrad.capture.user_code.libraries import dialect_of
 from multigrad.command.named_objects import find, find_custom_gradients, find_in, import_named
 from multigrad.errors import MultigradError, RuleError
-from multigrad.functions.calls.signatures import read_parameters
+from multigrad.functions.calls.parameters import read_parameters
 from multigrad.functions.function import Function
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import get

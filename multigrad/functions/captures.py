@@ -35,14 +35,12 @@ from .calls.arguments import Layout, Leaf, flatten, unwrap
 from .calls.as_written import warn_disproved
 from .calls.binding import assemble
 from .calls.capture_errors import NotCaptured
-from .calls.completion import Completion
 from .calls.decision import SHOWN, Door, decide
-from .calls.effects.attributes import put_notes
-from .calls.effects.updates import check_apart, put_updates
+from .calls.effects import check_apart, put_notes, put_updates
 from .calls.facts import facts_of_symbols, gather_facts
-from .calls.gradients.accumulate import modes_of
-from .calls.recipe import Recipe
-from .calls.variant import Variant
+from .calls.gradients import modes_of
+from .calls.parameters import Completion
+from .calls.recipe import Recipe, Variant
 from .proof.executions import FunctionUnderProof
 from .proof.functions import prove_function
 from .proof.verdicts import is_asked

@@ -13,7 +13,7 @@ from ..graph.support.trees import optree
 from ..trace.active_rules import keyed
 from ..trace.trace import Trace
 from .calls.arguments import owner_of, unwrap
-from .calls.completion import BoundFunction
+from .calls.parameters import BoundFunction
 from .calls.recipe import Recipe, Recorded
 from .documents.functions import SavedFunction
 from .function import Function

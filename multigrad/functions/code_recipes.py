@@ -25,9 +25,9 @@ from ..errors import GradientError
 from ..graph.support.class_bases import dataclass
 from ..trace.trace import Trace
 from .calls.capture_errors import kind_name
-from .calls.gradients.variables import asked_variables, deliver
+from .calls.imported_gradients import asked_variables, deliver
+from .calls.parameters import read_parameters, signature_of
 from .calls.recipe import DEFAULTS, ImportedGradient, Options, Pull, Recipe, Recorded, library_of
-from .calls.signatures import read_parameters, signature_of
 
 UPSTREAM, VARIABLES = "upstream", "variables"  # arguments of gradient functions, by name
 

@@ -17,19 +17,17 @@ from ..capture.user_code.signature import name_of
 from ..errors import RuleTypeError
 from ..graph.support.params import Fused, P, R, Residuals, read_fused
 from ..lowering.function_graph import read_way
-from .calls.completion import BoundFunction
-from .calls.gradients.accumulate import (
+from .calls.gradients import (
     note_uses,
     read_modes,
     refuse_second_call,
     tensors_with_modes,
 )
+from .calls.parameters import BoundFunction, signature_of
 from .calls.recipe import Options
-from .calls.signatures import signature_of
 from .code_recipes import recipe_of_gradient, recipe_of_pair
 from .function import Function
-from .hidden_tensors import holds_state
-from .object_function import ObjectFunction
+from .object_function import ObjectFunction, holds_state
 
 Tensor = Any
 # The argument of an activation.

@@ -43,9 +43,8 @@ from .calls.as_written import (
     refuse_elsewhere,
     run_as_it_is,
 )
-from .calls.binding import Entry, bind_leaves, check_assumptions
+from .calls.binding import Entry, bind_leaves, check_assumptions, follow_casts, follow_weak
 from .calls.capture_errors import NotCaptured
-from .calls.completion import Completion
 from .calls.decision import (
     EAGER,
     ORIGINAL,
@@ -56,12 +55,10 @@ from .calls.decision import (
     decide,
     form_under_autocast,
 )
-from .calls.effects.attributes import left_out
-from .calls.effects.containers import callers_own, giving
-from .calls.effects.updates import check_apart, copied_all, warn_left_out
+from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out
 from .calls.facts import watch
-from .calls.framework_dtypes import follow_casts, follow_weak
-from .calls.variant import Variant
+from .calls.parameters import Completion
+from .calls.recipe import Variant
 from .captures import Captures, prove
 from .proof.verdicts import ALL, how_much
 

@@ -32,10 +32,9 @@ from ..trace.active_rules import FREE, Counter, keyed
 from ..trace.trace import Value
 from .calls.arguments import PLAIN, as_numbers, flatten
 from .calls.as_written import is_imported
-from .calls.completion import BoundFunction, Completion
-from .calls.effects.containers import giving, has_containers
-from .calls.recipe import CodeRecipe, Recipe
-from .calls.variant import Variant
+from .calls.effects import giving, has_containers
+from .calls.parameters import BoundFunction, Completion
+from .calls.recipe import CodeRecipe, Recipe, Variant
 from .captures import Captures, inline
 from .documents.format import unseal
 from .documents.functions import SavedFunction, decode_function, recipe_of_document

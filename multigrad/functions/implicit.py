@@ -22,8 +22,8 @@ from ..graph.support.trees import optree
 from ..trace.trace import Trace
 from ..trace.xp import all as xp
 from .calls.arguments import owner_of
+from .calls.parameters import signature_of
 from .calls.recipe import Options, Recipe, Recorded, library_of
-from .calls.signatures import signature_of
 from .custom_gradient import function, refuse_class, refuse_rule
 from .function import Function
 from .implicit_backward import (

@@ -22,8 +22,8 @@ from ..capture.copies.run_or_import import run_written_in
 from ..capture.foreign_calls import Interception, comes_to_us
 from ..trace.trace import Trace, Value
 from .calls.arguments import owner_of
+from .calls.parameters import signature_of
 from .calls.recipe import CodeRecipe, Recorded
-from .calls.signatures import signature_of
 from .function import Function
 
 __all__ = [

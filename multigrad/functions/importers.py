@@ -14,7 +14,7 @@ from ..errors import (
     UnsupportedOp,
 )
 from ..graph.support.params import P, R
-from .calls.completion import BoundFunction
+from .calls.parameters import BoundFunction
 from .calls.recipe import CodeRecipe, Recipe
 from .custom_gradient import function, refuse_rule
 from .function import Function

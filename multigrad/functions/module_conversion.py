@@ -23,12 +23,10 @@ from ..errors import DisprovedError, RuleTypeError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name
 from ..trace.coercion import lift_array
 from ..trace.trace import Trace
-from .calls.recipe import GraphSource, Recipe, Recorded
-from .calls.variant import Variant
+from .calls.recipe import GraphSource, Recipe, Recorded, Variant
 from .captures import prove_code
 from .function import Function
-from .hidden_tensors import STATE, holds_state, owner_of_method
-from .object_function import recipe_of_object
+from .object_function import STATE, holds_state, owner_of_method, recipe_of_object
 from .proof.verdicts import ProofSubject, leave_open
 
 Tensor = Any

@@ -1,6 +1,6 @@
 """Custom gradients of a framework that are given objects with tensors, such as modules.
 
-The tensors of these objects are hidden arguments (`hidden_tensors.py`). What a backward adds to
+The tensors of these objects are hidden arguments (`object_function.py`). What a backward adds to
 their `.grad` is their gradient, too. The code gets copies of the objects, which hold the tensors of
 the call.
 """
@@ -22,7 +22,7 @@ from ..trace.trace import Trace
 from .calls.arguments import flatten, owner_of, replace_at
 from .calls.recipe import ImportedGradient, Recipe, Recorded
 from .function import Function
-from .hidden_tensors import STATE, HiddenTensors, refuse_updates, split_hidden
+from .object_function import STATE, HiddenTensors, refuse_updates, split_hidden
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # by position, and by name
 Tensor = Any

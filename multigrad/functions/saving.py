@@ -27,11 +27,10 @@ from ..lowering.source import identifier
 from ..trace.lookups import is_read
 from ..trace.moving_numbers import Moving
 from ..trace.trace import NeedsConcrete
-from .calls.arguments import Forgotten, Layout, Leaf, type_of
+from .calls.arguments import Forgotten, Layout, Leaf, positional_names, type_of
 from .calls.capture_errors import NotCaptured
 from .calls.decision import SAVED, decide
-from .calls.signatures import positional_names
-from .calls.variant import Variant
+from .calls.recipe import Variant
 from .captures import capture, find_variant, renewed_variants
 from .documents.format import (
     Data,

@@ -18,13 +18,12 @@ from ..backend.discovery import load_backend
 from ..errors import MultigradError
 from ..functions.calls.arguments import flatten
 from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.variant import Variant
+from ..functions.calls.recipe import Variant
 from ..functions.captures import capture_example
 from ..functions.function import Function
-from ..functions.proof.bounded import MOST_TURNS, Bounded
-from ..functions.proof.choices import has_signs
 from ..functions.proof.compare import are_off, eps_of, margins
 from ..functions.proof.line_tracing import StepLimit
+from ..functions.proof.meanings import MOST_TURNS, Bounded, has_signs
 from ..graph import ops, random
 from ..graph.ir.graph import every_node
 from ..graph.ops.arrays.loops import turning_at_most

@@ -20,7 +20,7 @@ from ..errors import FormatError, RuleTypeError, UnsupportedOp
 from ..functions.calls.arguments import flatten, owner_of, unwrap
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import EXPORTED
-from ..functions.calls.variant import Variant
+from ..functions.calls.recipe import Variant
 from ..functions.documents.format import MOST_BYTES, parse
 from ..functions.eject.eject import eject_operators
 from ..functions.function import Function

@@ -21,7 +21,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import in_use, load_backend
 from ..errors import RuleTypeError, RuleValueError, TraceError
 from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.variant import Variant
+from ..functions.calls.recipe import Variant
 from ..functions.captures import capture_example
 from ..functions.function import Function
 from ..graph.ir.graph import Node

@@ -15,8 +15,8 @@ from typing import Any
 
 from ..backend.discovery import Statuses
 from ..errors import MultigradError
-from ..functions.calls.completion import BoundFunction
 from ..functions.calls.decision import SHOWN
+from ..functions.calls.parameters import BoundFunction
 from ..functions.captures import find_variant
 from ..functions.chain import Chain
 from ..functions.function import Function

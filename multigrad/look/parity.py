@@ -17,8 +17,8 @@ from ..functions.calls.arguments import Layout
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.captures import capture_example
 from ..functions.function import Function
-from ..functions.proof.bounded import Bounded
 from ..functions.proof.compare import are_off, eps_of, margins, smallest_of
+from ..functions.proof.meanings import Bounded
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation

@@ -21,18 +21,16 @@ from ..backend.discovery import (
 )
 from ..capture.user_code.signature import name_of
 from ..errors import MultigradError, RuleTypeError
-from ..functions.calls.arguments import flatten, owner_of, replace_at, unwrap
+from ..functions.calls.arguments import flatten, owner_of, positional_names, replace_at, unwrap
 from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.completion import BoundFunction
 from ..functions.calls.decision import SHOWN
+from ..functions.calls.parameters import BoundFunction, signature_of
 from ..functions.calls.recipe import Options
-from ..functions.calls.signatures import positional_names, signature_of
 from ..functions.captures import find_variant
 from ..functions.code_recipes import recipe_of_pair
 from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
-from ..functions.proof.bounded import Bounded, run_bounded
-from ..functions.proof.choices import VectorSigns
+from ..functions.proof.meanings import Bounded, VectorSigns, run_bounded
 from ..functions.proof.run import homes
 from ..graph import random
 from ..graph.ir.types import FLOATS, dtype_name

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..errors import GradientError
-from ..functions.calls.completion import BoundFunction
+from ..functions.calls.parameters import BoundFunction
 from ..functions.custom_gradient import custom_gradient
 from ..functions.function import Function as AnyFunction
 from ..lowering.checks import shapes_agree

@@ -27,7 +27,7 @@ from ..functions.calls.as_written import tensors_among
 from ..functions.calls.binding import assemble
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import ELSEWHERE
-from ..functions.calls.variant import Variant
+from ..functions.calls.recipe import Variant
 from ..functions.function import Function
 from ..graph.ir.types import FLOATS
 from ..graph.support.threads import build_once, make_lock

@@ -21,10 +21,9 @@ from ..errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import Layout, replace_at
 from ..functions.calls.as_written import tensors_among
 from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.gradients.matching import match_gradients
-from ..functions.calls.recipe import GraphSource, OpaqueCalls, Options, Recipe, Recorded
-from ..functions.calls.signatures import signature_of
-from ..functions.calls.variant import Variant
+from ..functions.calls.gradients import match_gradients
+from ..functions.calls.parameters import signature_of
+from ..functions.calls.recipe import GraphSource, OpaqueCalls, Options, Recipe, Recorded, Variant
 from ..functions.custom_gradient import refuse_class, refuse_rule
 from ..functions.function import Function
 from ..graph.ir.types import FLOATS, dtype_name

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 from ..capture.user_code.options import Capture, capture_options
 from ..capture.user_code.signature import called_method
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
-from ..functions.calls.completion import BoundFunction
+from ..functions.calls.parameters import BoundFunction
 from ..functions.chain import Chain
 from ..functions.function import Function
 from ..graph.support.class_bases import InNotebooks

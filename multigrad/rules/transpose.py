@@ -15,8 +15,7 @@ import numpy as np
 from ..errors import RuleTypeError, RuleValueError, UnsupportedOp
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import TRANSPOSED
-from ..functions.calls.recipe import Options, Recipe, Recorded
-from ..functions.calls.variant import Variant
+from ..functions.calls.recipe import Options, Recipe, Recorded, Variant
 from ..functions.function import Function
 from ..graph.ir.graph import Graph, freeze
 from ..graph.ir.types import T

@@ -23,11 +23,11 @@ from ..functions.calls.arguments import (
 from ..functions.calls.as_written import check_native, run_recipe
 from ..functions.calls.binding import Entry, assemble, check_assumptions, explain_places
 from ..functions.calls.capture_errors import NotCaptured
-from ..functions.calls.completion import BoundFunction
 from ..functions.calls.decision import PULLED, PUSHED
-from ..functions.calls.effects.updates import check_apart
-from ..functions.calls.gradients.matching import match_gradients
-from ..functions.calls.variant import Variant
+from ..functions.calls.effects import check_apart
+from ..functions.calls.gradients import match_gradients
+from ..functions.calls.parameters import BoundFunction
+from ..functions.calls.recipe import Variant
 from ..functions.code_recipes import recipe_of_pair
 from ..functions.custom_gradient import refuse_class
 from ..functions.entries import MOST_ENTRIES

@@ -20,7 +20,7 @@ from multigrad import backend as door
 from multigrad import xp
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.name_tables import parse
-from multigrad.functions.proof.bounded import run_bounded
+from multigrad.functions.proof.meanings import run_bounded
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.op import REQUIRED, Op

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.functions.proof.bounded import run_bounded
+from multigrad.functions.proof.meanings import run_bounded
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.types import FLOAT_SCALAR, FLOATS, T, Type

@@ -26,7 +26,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from multigrad.backend import Guest, Kind, SharedBuffer, make_zeros
-from multigrad.functions.calls.gradients.variables import pull_delivering
+from multigrad.functions.calls.imported_gradients import pull_delivering
 
 from ..distributed import ALONE
 from .render import custom_gradient, localize, run_forward, stop

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import Function, forward_ad
 
-from multigrad.functions.calls.gradients.variables import pull_delivering
+from multigrad.functions.calls.imported_gradients import pull_delivering
 
 from ..dtensors import ShardLayout, is_distributed, lay_out, layout_of, refuse_odd
 from ..state import tracing_state, transforms_active

@@ -23,7 +23,7 @@ import torch
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import MultigradError, UnsupportedOp
 from multigrad.functions.calls.capture_errors import NotCaptured
-from multigrad.functions.calls.variant import Variant
+from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.activation import Activation, without_rule

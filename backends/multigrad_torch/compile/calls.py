@@ -23,7 +23,7 @@ import torch
 from multigrad.backend.discovery import load_backend
 from multigrad.functions.calls.arguments import Layout, flatten
 from multigrad.functions.calls.facts import gather_facts
-from multigrad.functions.calls.variant import Variant
+from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
 from multigrad.functions.saving import as_operator
 from multigrad.graph.support.class_bases import dataclass

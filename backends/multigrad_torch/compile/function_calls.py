@@ -19,7 +19,7 @@ from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import flatten
 from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.calls.decision import COMPILED, EXPORTED, SAME, decide, form_under_autocast
-from multigrad.functions.calls.variant import Variant
+from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.source import compile_source

@@ -13,7 +13,7 @@ from typing import Any
 from multigrad.capture.meanings.places import Extremes
 from multigrad.errors import GradientError
 from multigrad.functions.calls.capture_errors import is_users_own
-from multigrad.functions.calls.gradients.tangents import Pushed, make_tangent
+from multigrad.functions.calls.imported_gradients import Pushed, make_tangent
 from multigrad.functions.calls.recipe import Recorded
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import UNKNOWN, is_float

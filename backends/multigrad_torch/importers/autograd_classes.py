@@ -10,7 +10,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from multigrad.capture.user_code.inspection import nested_codes
-from multigrad.functions.calls.signatures import signature_of
+from multigrad.functions.calls.parameters import signature_of
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.trace import Trace

@@ -36,7 +36,6 @@ from ...graph.support.trees import learn, optree, with_own_classes
 from ...lowering.function_graph import OWN_NAMES
 from ...trace.identity import is_plain, value_key
 from ...trace.trace import Value
-from .signatures import positional_names
 
 Tensor = Any
 PLAIN = (bool, int, str, bytes, type(None))
@@ -350,3 +349,10 @@ def type_of(layout: Layout, leaf: Leaf) -> Type:
         return INPUT
     alike = bool(floats) and leaf.dtype == floats[0].dtype
     return Type("tensor", T if alike else leaf.dtype, UNKNOWN)
+
+
+def positional_names(parameters: inspect.Signature | None) -> list[str]:
+    if parameters is None:
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters.parameters.values() if p.kind in kinds]

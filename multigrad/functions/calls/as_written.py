@@ -30,9 +30,9 @@ from ...graph.support.trees import optree
 from ...lowering.checks import shapes_agree
 from .arguments import Layout, owner_of, replace_at
 from .capture_errors import defined_at
-from .effects.updates import copied_all
-from .gradients.matching import match_gradients
-from .gradients.variables import lost_variables
+from .effects import copied_all
+from .gradients import match_gradients
+from .imported_gradients import lost_variables
 from .recipe import Recipe, Recorded
 
 Tensor = Any

@@ -24,9 +24,8 @@ from ...trace.assertions import (
     UNDIFFERENTIATED,
     UPDATES,
 )
-from .effects.updates import COPIES, describe
-from .recipe import Recipe
-from .variant import Variant
+from .effects import COPIES, describe_updates
+from .recipe import Recipe, Variant
 
 # The answers of `form_under_autocast`.
 SAME, ORIGINAL, GRAPH = "same", "original", "graph"
@@ -157,7 +156,7 @@ def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
     omissions = {kind: f"its graph lacks {words}" for kind, words in variant.omissions.items()}
     if variant.updates and not recipe.options.copies:
         where = next((f"{each.where}; " for each in variant.updates if each.where), "")
-        omissions[UPDATES] = f"it {describe(variant.updates)} ({where}{INSTEAD})"
+        omissions[UPDATES] = f"it {describe_updates(variant.updates)} ({where}{INSTEAD})"
     if variant.notes:
         names = ", ".join(sorted({note.name for note in variant.notes}))
         omissions[NOTES] = f"it sets attributes of tensors ({names}; return them as results)"

@@ -26,7 +26,7 @@ from ...trace.source import OF_CODE, OF_TENSORS, rely_on_library
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, Leaf, owner_of
 from .capture_errors import NotCaptured
-from .effects.attributes import attribute_of
+from .effects import attribute_of
 
 Tensor = Any
 ATTRIBUTE = "attribute."

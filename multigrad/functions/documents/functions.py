@@ -51,8 +51,7 @@ from ...trace.trace import Trace, Value
 from ..calls.arguments import Layout, Leaf, flatten, lay_out, read_layout, type_of
 from ..calls.binding import assemble
 from ..calls.capture_errors import NotCaptured
-from ..calls.recipe import ArgumentRules, Options, Recipe, Recorded
-from ..calls.variant import Variant
+from ..calls.recipe import ArgumentRules, Options, Recipe, Recorded, Variant
 from .format import MOST_DOC, Data, Form, choose, decode_arrays
 
 

@@ -6,6 +6,6 @@ backward, and the graph runs by its ops' meanings in float64. What the original 
 it can be (`Backend.isolate`).
 
     functions.py, rules.py ─► attempt.py ─► proof.py ─► outcomes.py ─► verdicts.py
-                                               │             └─ compare.py, rounding.py, choices.py
+                                               │             └─ compare.py, rounding.py, meanings.py
                                                └─ samples.py, run.py, executions.py
 """

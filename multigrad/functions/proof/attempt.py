@@ -13,7 +13,7 @@ from ...graph.ir.graph import Graph
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import dataclass
 from . import samples
-from .bounded import Change
+from .meanings import Change
 from .rounding import Rounding
 from .run import Outcome
 from .samples import InputSlot, Sample

@@ -18,7 +18,7 @@ from ...graph.ir.types import is_float as is_float_type
 from ...graph.ops.results import PER_ELEMENT
 from ...graph.random.native import name_of
 from ...graph.support.class_bases import dataclass
-from .bounded import Bounded, magnitude
+from .meanings import Bounded, magnitude
 from .samples import Sample, is_float
 
 Array = Any

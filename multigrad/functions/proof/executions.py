@@ -34,10 +34,9 @@ from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import lower_graphs
 from ..calls.arguments import Layout, owner_of
-from ..calls.effects.updates import copied
-from ..calls.gradients.matching import match_gradients
-from ..calls.recipe import Recipe
-from ..calls.variant import Variant
+from ..calls.effects import copied
+from ..calls.gradients import match_gradients
+from ..calls.recipe import Recipe, Variant
 from . import samples
 from .line_tracing import uncounted
 from .run import KEY, to_tensor

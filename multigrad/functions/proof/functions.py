@@ -21,9 +21,9 @@ from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ...lowering.function_graph import FunctionGraph
 from . import samples
 from .attempt import Attempt
-from .bounded import run_bounded
 from .executions import FunctionUnderProof, run_lowered, run_original
 from .line_tracing import StepLimit
+from .meanings import run_bounded
 from .proof import prove
 from .run import (
     KEY,

@@ -22,8 +22,6 @@ from ...graph.support.class_bases import dataclass
 from ...trace.derived.custom_calls import drop_calls
 from . import samples
 from .attempt import Attempt
-from .bounded import Change, run_bounded
-from .choices import VectorSigns, choose_smallest_integer, has_signs, note_ties
 from .compare import (
     Disagreement,
     Judge,
@@ -35,6 +33,14 @@ from .compare import (
     find_dtype,
 )
 from .line_tracing import find_parting
+from .meanings import (
+    Change,
+    VectorSigns,
+    choose_smallest_integer,
+    has_signs,
+    note_ties,
+    run_bounded,
+)
 from .rounding import as_floats, differ_from_lowered, differ_from_meaning, is_meant
 from .run import KEY, Outcome
 from .samples import Sample

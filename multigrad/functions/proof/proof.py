@@ -21,8 +21,8 @@ from ...graph import ops
 from ...graph.ops.arrays.loops import Endless, turning_at_most
 from . import samples
 from .attempt import Attempt
-from .bounded import MOST_TURNS
 from .compare import casts_to_integers, is_vacuous, takes_infinity
+from .meanings import MOST_TURNS
 from .outcomes import compare_outcome
 from .rounding import run_in_own_dtype
 from .samples import Sample

@@ -21,7 +21,6 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import cached_property
 from ...lowering.source import run_reference
 from ...trace.derived.custom_calls import drop_calls
-from .bounded import Bounded, Change, magnitude, run_bounded
 from .compare import (
     Disagreement,
     Judge,
@@ -31,7 +30,7 @@ from .compare import (
     largest_of,
     smallest_of,
 )
-from .rounded import run_rounded
+from .meanings import Bounded, Change, magnitude, run_bounded, run_rounded
 from .run import KEY
 from .samples import FAR, Sample, is_float
 

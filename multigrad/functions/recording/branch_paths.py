@@ -27,7 +27,7 @@ from ...trace.derived.custom_calls import drop_calls
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
 from ..calls.capture_errors import NotCaptured
-from ..calls.variant import Variant
+from ..calls.recipe import Variant
 
 MAX_PATHS = 16  # of one function; each is recorded, and the merged graph computes all of them
 MAX_CONDITIONS = 8  # on one path: a loop that ends by a tensor's value may never end

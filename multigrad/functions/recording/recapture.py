@@ -31,7 +31,7 @@ from ...trace.lookups import note
 from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
 from ..calls.binding import evaluate
 from ..calls.capture_errors import NotCaptured
-from ..calls.variant import Variant
+from ..calls.recipe import Variant
 
 
 def check_tensors(first: Trace, second: Trace) -> None:

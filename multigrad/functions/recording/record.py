@@ -49,16 +49,21 @@ from ...trace.xp import all as xp
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
 from ..calls.binding import is_told
 from ..calls.capture_errors import NotCaptured, defined_at, explain, is_users_own
-from ..calls.effects.attributes import find_notes
-from ..calls.effects.containers import changes_containers, has_containers
-from ..calls.effects.updates import COPIES, Update, describe, find_updates, hide
-from ..calls.effects.views import find_aliases
+from ..calls.effects import (
+    COPIES,
+    Update,
+    changes_containers,
+    describe_updates,
+    find_aliases,
+    find_notes,
+    find_updates,
+    has_containers,
+    hide_updates,
+)
 from ..calls.facts import facts_of_inputs, gather_facts
-from ..calls.gradients.accumulate import modes_of
-from ..calls.gradients.matching import check_gradient, match_gradients
-from ..calls.gradients.tangents import tangent_graph
-from ..calls.recipe import Recipe, Recorded
-from ..calls.variant import Variant
+from ..calls.gradients import check_gradient, match_gradients, modes_of
+from ..calls.imported_gradients import tangent_graph
+from ..calls.recipe import Recipe, Recorded, Variant
 from ..proof.verdicts import ProofSubject, leave_open
 from .branch_paths import BranchPath, record_paths
 from .recapture import (
@@ -277,7 +282,7 @@ class _Recording:
         if self.recipe.options.copies:  # each copy is what the code has made of it
             dirty = tuple(named[update.leaf.name] for update in updates)
         elif self.is_imported:  # by somebody else, who may not be told to copy
-            hide(updates, named, self.inputs)
+            hide_updates(updates, named, self.inputs)
         else:
             self.check_updates(updates)
         self.check_dtypes(flat)
@@ -365,7 +370,7 @@ class _Recording:
                 )
                 raise NotCaptured(
                     trace.error(
-                        f"{describe(updates)}, which the caller would see in one framework "
+                        f"{describe_updates(updates)}, which the caller would see in one framework "
                         f"only{advice}",
                         trace.memory.updates[where],
                     )

@@ -22,7 +22,7 @@ from ...capture.dialect import XP, check_dialect
 from ...errors import GradientError
 from ...functions.calls.arguments import Layout, flatten, read_layout
 from ...functions.calls.binding import Entry
-from ...functions.calls.completion import Completion
+from ...functions.calls.parameters import Completion
 from ...functions.calls.recipe import ArgumentRules, Options, Recipe, Recorded
 from ...functions.code_recipes import recipe_of_gradient
 from ...functions.entries import Entries, kind_of

@@ -42,16 +42,20 @@ from ...functions.calls.recipe import (
     Options,
     Recipe,
     Recorded,
+    Variant,
     never_run,
 )
-from ...functions.calls.variant import Variant
 from ...functions.captures import inline
 from ...functions.chain import list_tensors
 from ...functions.custom_gradient import as_plain_function
 from ...functions.custom_gradient import function as make_function
 from ...functions.function import Function
-from ...functions.hidden_tensors import holds_state, owner_of_method
-from ...functions.object_function import ObjectFunction, recipe_of_object
+from ...functions.object_function import (
+    ObjectFunction,
+    holds_state,
+    owner_of_method,
+    recipe_of_object,
+)
 from ...functions.proof.samples import calling
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T

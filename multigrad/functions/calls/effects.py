@@ -1,0 +1,334 @@
+"""What a function does besides returning: updates in place, attributes, changed containers, views.
+
+A graph has none of the first three. On its own framework the function runs itself; elsewhere they
+are left out (a warning says so of updates, and captured code that reads such an attribute is
+refused there); inside another capture they are done to the symbols there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from ...capture.dialect import registered_dialects
+from ...capture.values.tracer import V
+from ...errors import TraceError
+from ...graph import ops
+from ...graph.ir.graph import Graph, Location, Node, walk
+from ...graph.ir.types import BOOL, dtype_name
+from ...graph.support.threads import set_within
+from ...graph.support.trees import optree
+from ...lowering.cuts import PASSING
+from ...trace.derived.custom_calls import replay, route_gradient
+from ...trace.trace import Trace, Value, setting
+from ...trace.xp import all as xp
+from .arguments import Leaf, flatten, owner_of
+
+Tensor = Any
+
+
+# --- updates of arguments in place ----------------------------------------------------------------
+COPIES = "xg.Capture(copies=True)"  # in messages
+
+
+class Update(NamedTuple):
+    """An argument that was updated.
+
+    Attributes:
+        leaf: which.
+        node: what it holds afterwards.
+        output: which output it has become, as autodiff sees it; None: autodiff was not told.
+        where: the line that did it.
+    """
+
+    leaf: Leaf
+    node: Node
+    output: int | None
+    where: Location | None
+
+
+def find_updates(
+    leaves: Sequence[Leaf],
+    symbols: Sequence[Any],
+    before: Sequence[Node | None],
+    outputs: Sequence[Any],
+    dirty: Sequence[Any],
+) -> tuple[Update, ...]:
+    """Return the arguments that were updated, or are said to be, after a function was recorded.
+
+    Args:
+        symbols, before: of each argument, and the nodes that they had.
+        dirty: which of them it has said to be updated.
+    """
+    updates = []
+    for leaf, symbol, node in zip(leaves, symbols, before, strict=True):
+        is_dirty = any(symbol is each for each in dirty)
+        # An update shows as a new node, or its author has said so (torch's `mark_dirty`).
+        if isinstance(symbol, Value) and (symbol.node is not node or is_dirty):
+            places = [i for i, each in enumerate(outputs) if each is symbol]
+            output = places[0] if places and is_dirty else None
+            trace = symbol.trace
+            where = (
+                trace.memory.updates.get(node, trace.source.defined) if node is not None else None
+            )
+            updates.append(Update(leaf, symbol.node, output, where))
+    return tuple(updates)
+
+
+def hide_updates(
+    updates: Sequence[Update], symbols: Mapping[str, Any], before: Mapping[str, Node]
+) -> None:
+    """Hide from what is recorded next, a backward, the updates that autodiff was not told of."""
+    for update in updates:
+        symbol = symbols[update.leaf.name]
+        if update.output is None and isinstance(symbol, V):
+            assign(symbol, route_gradient(symbol.trace, update.node, to=before[update.leaf.name]))
+
+
+def assign(symbol: V, value: Value) -> None:
+    """Give a symbol a value without noting a line of the user's code."""
+    trace = symbol.trace
+    with setting(trace.memory, updates=dict(trace.memory.updates)):
+        symbol.update(value)
+
+
+def describe_updates(updates: Sequence[Update]) -> str:
+    paths = " and ".join(repr(update.leaf.path) for update in updates)
+    return f"updates its argument {paths} in place"
+
+
+def warn_left_out(subject: str, updates: Sequence[Update], backend: str, module: str) -> None:
+    where = next((update.where for update in updates if update.where is not None), None)
+    file, line = ("<unknown>", 1) if where is None else (where.file, where.line)
+    message = (
+        f"{subject} {describe_updates(updates)}; captured for {backend}, it leaves the caller's as "
+        f"it is. By xg.convert(..., capture={COPIES}) it does so on its own framework, too"
+    )
+    warnings.warn_explicit(message, UserWarning, file, line, module=module)
+
+
+def copied(leaf: Any) -> Any:
+    """Return a tensor of the same values in memory of its own; anything else as it is."""
+    if owner_of(leaf) is None:
+        return leaf
+    # Ops that every framework has, and differentiates.
+    return leaf | leaf if dtype_name(leaf.dtype) == BOOL else leaf * 1
+
+
+def copied_all(tree: Any) -> Any:
+    # By identity: a tensor given twice stays one tensor.
+    copies: dict[int, Any] = {}
+    return optree.tree_map(lambda x: copies.setdefault(id(x), copied(x)), tree, none_is_leaf=True)
+
+
+def check_apart(subject: str, updates: Sequence[Update], tensors: Sequence[Any]) -> None:
+    """Raise if a tensor is given twice: the function would see its own update."""
+    if any(a is b for a, b in combinations(tensors, 2)):
+        raise TraceError(
+            f"{subject} {describe_updates(updates)} and gets one tensor twice. Copy it first"
+        )
+
+
+def put_updates(
+    trace: Trace,
+    updates: Sequence[Update],
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    holders: Mapping[str, Any],
+    outputs: Sequence[Any],
+) -> None:
+    """Update the arguments in the capture that a function is called in.
+
+    Autodiff that was not told of an update takes the derivative of the argument as it was.
+
+    Args:
+        graph: its forward.
+        inputs: what the graph's inputs are there.
+        holders: the arguments by name.
+        outputs: what the call gave.
+
+    Raises:
+        TraceError: an argument is a constant, or cannot be updated there.
+    """
+    check_apart(f"{graph.name!r}", updates, [v for v in holders.values() if isinstance(v, Value)])
+    for leaf, node, output, _ in updates:
+        holder = holders[leaf.name]
+        if not isinstance(holder, V):
+            # Else the update would be lost silently.
+            raise trace.error(f"lets {graph.name!r} update a constant in place")
+        if output is not None:
+            value = outputs[output]
+        else:
+            (value,) = replay(trace, Graph(graph.name, graph.inputs, (node,)), inputs)
+            value = route_gradient(trace, value.node, to=holder.node)
+        assign(holder, value)
+
+
+# --- attributes that code sets on tensors (`out._scale = s`) --------------------------------------
+PLAIN = (bool, int, float, str, type(None))
+
+# By backend, the names of attributes that results there lack.
+left_out: set[tuple[str, str]] = set()
+
+
+class Note(NamedTuple):
+    """An attribute that was set.
+
+    Attributes:
+        holder: whose it is: an argument by name, an output by position.
+        name: its name.
+        value: a plain one, a node of the forward, or a holder.
+        kind: which of them: "plain", "node", "holder".
+    """
+
+    holder: str | int
+    name: str
+    value: Any
+    kind: str
+
+
+def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) -> tuple[Note, ...]:
+    """Return the attributes that the code has set on its arguments and on its outputs.
+
+    Raises:
+        TraceError: one is neither a tensor that it computed nor a plain value.
+    """
+    holders: dict[str | int, Any] = {**inputs, **dict(enumerate(outputs))}
+    holders = {key: value for key, value in holders.items() if isinstance(value, Value)}
+    notes: list[Note] = []
+    hints = tuple(
+        hint for dialect in registered_dialects().values() for hint in dialect.classes.hints
+    )
+    for holder, owner in holders.items():
+        for name, value in (owner.notes or {}).items():
+            if name in ("grad", "requires_grad"):  # which every framework decides by itself
+                continue
+            if name.startswith(hints):
+                continue
+            key_of_value = next((key for key, other in holders.items() if other is value), None)
+            if key_of_value is not None:
+                notes.append(Note(holder, name, key_of_value, "holder"))
+            elif isinstance(value, Value):
+                notes.append(Note(holder, name, value.node, "node"))
+            elif isinstance(value, PLAIN):
+                notes.append(Note(holder, name, value, "plain"))
+            else:
+                whose = "its argument" if isinstance(holder, str) else "what it returns"
+                raise trace.error(
+                    f"sets an attribute {name!r} of {whose} to a {type(value).__name__}, which no "
+                    "graph has"
+                )
+    return tuple(notes)
+
+
+def put_notes(
+    trace: Trace,
+    notes: Sequence[Note],
+    graph: Graph,
+    values: Mapping[str, Any],
+    holders: Mapping[str | int, Any],
+    is_class: bool,
+) -> None:
+    """Set attributes in the capture that a function is called in.
+
+    Args:
+        graph: its forward.
+        values: what the graph's inputs are there.
+        holders: the arguments by name and the outputs by position, as the caller has them.
+        is_class: whether it ran its forward without gradients, as what it computed then has none.
+
+    Raises:
+        TraceError: an attribute is a tensor whose gradient is not known, or of a constant.
+    """
+    for note in notes:
+        value, holder = note.value, holders[note.holder]
+        if note.kind == "node":
+            inputs = [node.attr("name") for node in walk((value,)) if node.op is ops.INPUT]
+            if not is_class or not values.keys() >= set(inputs):
+                raise trace.error(
+                    f"calls {graph.name!r}, which sets an attribute {note.name!r} to a tensor that "
+                    "it computed"
+                )
+            (value,) = replay(trace, Graph(graph.name, graph.inputs, (value,)), values)
+            value = xp.stop_gradient(value) if isinstance(value, Value) else value
+        elif note.kind == "holder":
+            value = holders[value]
+        if not isinstance(holder, Value):
+            raise trace.error(f"lets {graph.name!r} set an attribute {note.name!r} of a constant")
+        holder.notes = {**(holder.notes or {}), note.name: value}
+
+
+def attribute_of(name: str, value: Tensor) -> bool | None:
+    """Return whether an argument has an attribute; None: it may have lost it."""
+    if hasattr(value, name):
+        return True
+    owner = owner_of(value)
+    return None if owner is not None and (owner.name, name) in left_out else False
+
+
+# --- lists and dicts among the arguments, into which code as written may write --------------------
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # by position, and by name
+
+CONTAINERS = frozenset((list, dict, tuple, deque, OrderedDict, defaultdict))
+# The arguments of the call that runs, where containers or another library's arrays are among them,
+# and the leaves that stand for them.
+GIVEN: ContextVar[tuple[Arguments, Sequence[Any]] | None] = ContextVar(
+    "multigrad_given", default=None
+)
+
+
+def has_containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call is given a list or a dict, or a tuple, which may hold one."""
+    return not CONTAINERS.isdisjoint(map(type, (*args, *kwargs.values())))
+
+
+def giving(arguments: Arguments, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
+    """Let an original that runs with these leaves get the caller's own arguments."""
+    # It may write into their lists and dicts.
+    return set_within(GIVEN, (arguments, leaves))
+
+
+def callers_own(rebuilt: Arguments, leaves: Sequence[Any]) -> Arguments:
+    """Return the caller's own arguments where they have these leaves, else those rebuilt."""
+    known = GIVEN.get()
+    if known is None:
+        return rebuilt
+    arguments, known_leaves = known
+    is_same = len(known_leaves) == len(leaves) and all(
+        a is b for a, b in zip(known_leaves, leaves, strict=True)
+    )
+    return arguments if is_same else rebuilt
+
+
+def changes_containers(before: Arguments, after: Arguments) -> bool:
+    """Return whether code has changed a list or a dict among the arguments that it ran with."""
+    # Before, these had the same leaves in containers of their own.
+    (old, tree), (now, new) = (flatten(*arguments) for arguments in (before, after))
+    return tree != new or any(a is not b for a, b in zip(old, now, strict=True))
+
+
+# --- outputs in the memory of arguments: which are views of one, and which are copies -------------
+def find_aliases(
+    values: Sequence[Value], arguments: Sequence[Any]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the positions of outputs that surely are views of an argument, and of copies."""
+    # A copy, as `x.clone()`, is in no argument's memory, which its value alone does not tell.
+
+    def is_view(value: Value) -> bool:  # with a gradient: torch knows of no other
+        return value.is_certain and value.node.op is not ops.STOP_GRADIENT
+
+    viewed, copied = [], []
+    for i, value in enumerate(values):
+        shown = [value]
+        while (base := shown[-1].base) is not None:
+            shown.append(base)
+        if not any(shown[-1] is each for each in arguments):
+            copied += [i] if shown[-1].node.op not in PASSING else []
+        elif len(shown) > 1 and all(map(is_view, shown[:-1])):
+            viewed.append(i)
+    return tuple(viewed), tuple(copied)

@@ -1,1 +1,0 @@
-"""Effects of a function besides returning: updates, attributes that are set, changed containers."""

@@ -1,1 +1,0 @@
-"""Gradients as authors' code gives them: of arguments and variables, by tangents, combined."""

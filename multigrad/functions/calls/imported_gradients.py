@@ -1,0 +1,210 @@
+"""What imported gradient functions do besides: tangent rules, variables, calls of themselves."""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...errors import GradientError
+from ...graph import ops
+from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.types import SCALAR_SHAPE, Type, is_float
+from ...graph.passes.residuals import mark_output
+from ...graph.passes.simplify import substitute, without_stops
+from ...graph.support.class_bases import dataclass
+from ...graph.support.threads import set_within
+from ...graph.support.trees import optree
+from ...lowering.function_graph import tangent_name
+from ...trace.assertions import ORDERS
+from ...trace.coercion import cast_node
+from ...trace.trace import Trace, Value
+from ...trace.xp import all as xp
+
+Tensor = Any
+
+
+# --- tangent rules of authors' own (`jax.custom_jvp`, a torch class's `jvp`), as graphs -----------
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A tangent rule of the author's own, as it ran on symbolic values.
+
+    Attributes:
+        tangents: the node of an argument with that of its tangent, for each that has one.
+        changes: the tangents of the outputs, nested like them; None is zero.
+        is_first: whether `Recorded.pull` is the transpose of it.
+    """
+
+    tangents: Sequence[tuple[Node, Node]]
+    changes: Any
+    is_first: bool = False
+
+
+def make_tangent(trace: Trace, position: int, argument: Any) -> Value | None:
+    """Return a symbol for an argument's tangent, of its shape; None where it has no tangent."""
+    if not (isinstance(argument, Value) and has_tangent(argument.node)):
+        return None
+    type_ = argument.node.type
+    name = f"seed {position}"  # no argument has a space in its name
+    seed = trace.input(name, Type("tensor", type_.dtype, SCALAR_SHAPE)).node
+    return trace.value(make_node(ops.BROADCAST_TO, (seed, argument.node), {}, type_))
+
+
+def has_tangent(node: Node) -> bool:
+    return node.type.kind == "tensor" and is_float(node.type)
+
+
+def tangent_graph(
+    trace: Trace,
+    rule: Pushed,
+    inputs: Sequence[Node],
+    tensors: Sequence[str],
+    outputs: Sequence[Any],
+    carried: Sequence[tuple[int, Value]],
+) -> Graph | None:
+    """Return the graph of a tangent rule, see `FunctionGraph.pushed`; None: it moves no inputs.
+
+    Args:
+        inputs: those of forward.
+        tensors: the names of the tensors among them, in order.
+        outputs: what forward returned, as a flat list.
+        carried: the outputs that carry a gradient as tensors, each with its place in that list.
+    """
+    tangents: dict[Node, Node] = {}
+    for argument, tangent in rule.tangents:
+        name = argument.attr("name") if argument.op is ops.INPUT else None
+        if name not in tensors:
+            return None
+        attrs = {"name": tangent_name(tensors.index(name))}
+        tangents[tangent] = make_node(ops.INPUT, (), attrs, argument.type)
+    changes = optree.tree_leaves(rule.changes, none_is_leaf=True)
+    if len(changes) != len(outputs):
+        return None
+    results = tuple([_fit(changes[place], output).node for place, output in carried])
+    name = f"tangent of {trace.name}"
+    inner = substitute(Graph(name, tuple(inputs), results, trace.source.locations), tangents)
+    whole = Graph(name, (*tangents.values(), *inner.inputs), inner.outputs, inner.locations)
+    # No framework transposes a stop, and a tangent has no slope that it could take away.
+    return without_stops(whole, [node.attr("name") for node in tangents.values()])
+
+
+def _fit(change: Any, output: Value) -> Value:
+    if not isinstance(change, Value) or change.node.type.kind == "scalar":
+        return xp.full_like(output, 0.0 if change is None else change)
+    dtype = output.node.type.dtype
+    if change.node.type.dtype == dtype:
+        return change
+    return output.trace.value(cast_node(change.node, dtype))
+
+
+# --- gradients of variables that a function reads, as TensorFlow's functions do -------------------
+# A backend calls `pull_delivering` around the function's own pull; the pull asks for the variables
+# (`asked_variables`) and gives their gradients (`deliver`).
+@dataclass(slots=True)
+class Delivery:
+    """The variables that a function has read, and the gradients that it delivers to them.
+
+    Attributes:
+        is_added: whether its backward has added to one's gradient by itself.
+        is_done: whether it has delivered.
+    """
+
+    variables: Sequence[Any]
+    gradients: Sequence[Tensor | None]
+    is_added: Callable[[Any], bool]
+    is_done: bool = False
+
+
+# Set by a backend while a function's own pull runs; None: no variables are asked for.
+DELIVERY: contextvars.ContextVar[Delivery | None] = contextvars.ContextVar(
+    "multigrad_delivery", default=None
+)
+
+
+def never_added(variable: Any) -> bool:
+    return False
+
+
+def pull_delivering(
+    pull: Callable[..., Any],
+    cotangents: Sequence[Tensor],
+    variables: Sequence[Any],
+    is_added: Callable[[Any], bool] = never_added,
+) -> tuple[Any, list[Tensor | None]]:
+    """Return a pull's gradients, and those that it delivers to variables, None for none."""
+    delivery = Delivery(variables, [None] * len(variables), is_added)
+    with set_within(DELIVERY, delivery):
+        gradients = pull(*cotangents)
+    return gradients, list(delivery.gradients)
+
+
+def asked_variables() -> list[Any]:
+    delivery = DELIVERY.get()
+    return [] if delivery is None else list(delivery.variables)
+
+
+def lost_variables() -> list[Any]:
+    """Return the variables whose gradients are asked for and were not delivered."""
+    delivery = DELIVERY.get()
+    if delivery is None or delivery.is_done:
+        return []
+    return [each for each in delivery.variables if not delivery.is_added(each)]
+
+
+def deliver(gradients: Sequence[Tensor | None]) -> None:
+    delivery = DELIVERY.get()
+    if delivery is None:
+        return
+    if len(gradients) != len(delivery.variables):
+        raise GradientError(
+            f"a gradient function returned {len(gradients)} gradients for "
+            f"{len(delivery.variables)} variables; expected one for each, None where there is none"
+        )
+    delivery.gradients, delivery.is_done = gradients, True
+
+
+# --- a function that its own rules call -----------------------------------------------------------
+def outputs_of(name: str, outputs: Any, asked: Any, recorded: Any) -> Any:
+    """Return outputs to a rule that calls its own function.
+
+    No derivative may be taken of them if the arguments are not those of the rule.
+
+    Args:
+        asked: the arguments of this call, nested.
+        recorded: those that the rule is recorded for, nested alike; None if they are not known.
+    """
+    symbols = [each for each in _flatten(asked) if isinstance(each, Value)]
+    if recorded is not None and are_same(_flatten(asked), _flatten(recorded)):
+        return as_outputs(outputs)
+    if symbols:
+        trace = symbols[0].trace
+        trace.backward.lost_gradient = name
+        trace.omit(ORDERS, f"the derivatives of {name!r} of any order")
+    return outputs
+
+
+def as_outputs(outputs: Any) -> Any:
+    """Return the outputs of a function as its backward has them."""
+    leaves, tree = optree.tree_flatten(outputs, none_is_leaf=True)
+    places = itertools.count()
+    marked = [
+        each.trace.value(mark_output(each.node, next(places))) if isinstance(each, Value) else each
+        for each in leaves
+    ]
+    return optree.tree_unflatten(tree, marked)
+
+
+def are_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return len(a) == len(b) and all(itertools.starmap(is_same, zip(a, b, strict=True)))
+
+
+def is_same(a: Any, b: Any) -> bool:
+    if isinstance(a, Value) and isinstance(b, Value):
+        return a.trace is b.trace and a.node is b.node
+    # Plain values may be made anew for each call, so their texts decide.
+    return a is b or (type(a) is type(b) and repr(a) == repr(b))
+
+
+def _flatten(arguments: Any) -> list[Any]:
+    return optree.tree_leaves(arguments, none_is_leaf=True)
