@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from . import testing as testing
     from .audit.audit import audit
     from .backend.discovery import backends
+    from .capture import Capture
     from .capture.dialects import xp
-    from .capture.user_code.options import Capture
     from .compat import functional as functional
     from .compat import hook as hook
     from .compat import optax as optax
@@ -150,7 +150,7 @@ _ROOMS = {
     for room, names in {
         "audit.audit": "audit",
         "backend.discovery": "backends",
-        "capture.user_code.options": "Capture",
+        "capture": "Capture",
         "compat.wrappers": "Activation",
         "errors": "BackendNotFound FormatError GradientError MultigradError NativeRuleWarning "
         "RuleError StaleTraceError TraceError UnsupportedOp",

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..backend.discovery import backend_of
-from ..capture.user_code.object_copies import FilledCopy
-from ..capture.user_code.object_state import ObjectState, held_by, read_state
+from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, read_state
 from ..capture.user_code.signature import name_of
 from ..functions.calls.arguments import owner_of, unwrap
 from ..functions.custom_gradient import function

@@ -6,7 +6,6 @@ float8_e4m3fn: it becomes NaN, unless the library clamps. Tests: `tests/graph/te
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from ..graph.ir.types import (
     FLOATS,
     FLOATS_OF_16_BITS,
     INT32,
-    INT64,
     SMALL,
     WHOLE,
     T,
@@ -30,7 +28,6 @@ from ..trace import trace
 from ..trace.trace import Value, cast_node
 from ..trace.xp import all as xp
 from .dialect import habits_of
-from .memory_layout import in_format
 
 
 def steps_between(node: Node, operands: set[Node]) -> list[Node]:
@@ -124,26 +121,3 @@ def as_held(x: Value, value: Any) -> Any:
     if type_ is None or type_.kind != "tensor" or held.dtype not in WHOLE:
         return value
     return value if type_.dtype == held.dtype else cast(value, held.dtype)
-
-
-def to_dtype(dtype: str) -> Callable[[Any], Any]:
-    def to(x: Any, *, memory_format: Any = None) -> Any:
-        return in_format(cast(x, dtype), memory_format)
-
-    return to
-
-
-# torch's methods that cast, by name: `x.half()`.
-DTYPE_OF_METHOD = {
-    "bfloat16": "bfloat16",
-    "bool": BOOL,
-    "byte": "uint8",
-    "char": "int8",
-    "double": "float64",
-    "float": "float32",
-    "half": "float16",
-    "int": INT32,
-    "long": INT64,
-    "short": "int16",
-}
-METHODS = {name: to_dtype(dtype) for name, dtype in DTYPE_OF_METHOD.items()}

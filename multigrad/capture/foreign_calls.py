@@ -7,7 +7,8 @@ the capture in which dtypes. Where a row does not take the call, the library's o
 may (`other_way`).
 
 Custom gradients run their forward at once, on any arguments: an `Interception` replaces the
-library's method while something is captured, so that these calls come to us, too.
+library's method while something is captured, so that these calls come to us, too. Of a
+`TracedCall` the library's own trace is taken.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from ..backend.discovery import backend_of
 from ..errors import BackendNotFound, TraceError
 from ..graph.ir import questions
-from ..graph.ir.types import INT_SCALAR
+from ..graph.ir.types import INT_SCALAR, T
 from ..graph.passes.facts import BUFFERS
 from ..graph.support.class_bases import dataclass
 from ..graph.support.threads import in_child, make_lock
 from ..graph.support.trees import optree
+from ..trace.axes import ask_for
 from ..trace.python_protocols import Pair
 from ..trace.source import UNDECIDED, Reading, is_lent, meet_numpy
 from ..trace.trace import NeedsConcrete, Trace, Value
 from ..trace.xp.shapes import stack
 from .dialect import Handler, OwnTrace, find_dialect, registered_dialects
+from .symbols import SymbolicDType, SymbolicShape
 
 # Augmented assignments, and what each computes.
 AUGMENTED = {
@@ -416,3 +421,88 @@ def intercepting() -> Iterator[None]:
             for interception in dialect.gradients.interceptions:
                 entered.enter_context(interception)
         yield
+
+
+# --- calls that a library traces itself, for given shapes and dtypes ------------------------------
+OWN_TRACE = "'s own trace of "
+
+
+class TracedCall:
+    """A call of a library's function, as a function of the tensors among its arguments.
+
+    Attributes:
+        trace: the capture.
+        given: the tensors, symbolic or not.
+        has_none: whether None is among the arguments.
+    """
+
+    def __init__(self, function: Callable[..., Any], tensor: type, args: Any, kwargs: Any) -> None:
+        """Take a call; symbolic numbers and shapes among its arguments become facts.
+
+        Raises:
+            NeedsConcrete: they, or the shapes of the tensors, are not known in this capture.
+            TypeError: no tensor is among them.
+        """
+        self._function = function
+        self._tensors = (Value, tensor)
+        leaves, self._tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
+        first = next((leaf for leaf in leaves if isinstance(leaf, Value)), None)
+        if first is None:
+            raise TypeError("no tensor is among its arguments")
+        self.trace: Trace = first.trace
+        self._leaves = list(map(self._known, leaves))
+        self.has_none = any(x is None for x in leaves)
+        self.given = [x for x in self._leaves if isinstance(x, self._tensors)]
+        ask_for("shape", [x for x in self.given if isinstance(x, Value)])
+
+    def _known(self, x: Any) -> Any:
+        if isinstance(x, Value) and x.node.type.kind == "scalar":
+            return operator.index(x) if x.node.type == INT_SCALAR else float(x)
+        if isinstance(x, SymbolicDType):
+            return dtype_in(self.trace, x.symbol)
+        return np.asarray(x) if isinstance(x, SymbolicShape) else x
+
+    def __call__(self, *tensors: Any) -> Any:
+        rest = iter(tensors)
+        whole = [next(rest) if isinstance(x, self._tensors) else x for x in self._leaves]
+        args, kwargs = optree.tree_unflatten(self._tree, whole)
+        return self._function(*args, **kwargs)
+
+    @contextmanager
+    def read_by(self, library: str) -> Iterator[None]:
+        """Record a library's own trace; the calling code may not mention that library."""
+        trace = self.trace
+        routes = dict(trace.source.routes)
+        with trace.reading_as((library,)):
+            yield
+        trace.source.routes = routes
+        self._note_route(trace.reading.dialect)
+
+    def _note_route(self, library: str) -> None:
+        # The route lists, for `xg.show`, the functions whose own trace was taken.
+        words = f" and by {library}{OWN_TRACE}"
+        before, _, names = self.trace.source.routes.get(library, "").partition(words)
+        own = getattr(self._function, "__name__", str(self._function))
+        listed = dict.fromkeys((*filter(None, names.split(", ")), own))
+        self.trace.source.routes[library] = f"{before or 'protocol'}{words}{', '.join(listed)}"
+
+
+def dtype_in(trace: Trace, name: str) -> str:
+    """Return the name of a dtype, with `T` replaced by the input's."""
+    if name != T:
+        return name
+    if "dtype" not in trace.facts:
+        raise NeedsConcrete("dtype")
+    return str(trace.facts["dtype"])
+
+
+@contextmanager
+def giving_reasons(library: str) -> Iterator[None]:
+    """Turn any error of a library's tracer into a TypeError, which refuses the call."""
+    try:
+        yield
+    except (NeedsConcrete, TraceError, TypeError):
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise TypeError(f"{library} cannot trace it for these shapes: {reason}") from error

@@ -14,12 +14,11 @@ its value.
 from __future__ import annotations
 
 import builtins
-import dis
 import functools
 import math
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType, FunctionType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..graph import ops
@@ -36,7 +35,7 @@ from ..graph.ir.types import (
 )
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.passes.facts import needed_shapes
-from ..trace.assertions import is_call_of, is_searched
+from ..trace.assertions import is_searched
 from ..trace.axes import known_shape
 from ..trace.python_protocols import is_asked_by, place_of
 from ..trace.trace import NeedsConcrete, Trace, Value, cast, cast_node, dtype_name
@@ -369,11 +368,7 @@ SCALAR_CLASSES = {"float": float, "int": int, "bool": bool}
 ATTRIBUTES = (SymbolicShape, SymbolicDType, SymbolicDevice)
 OWN = __name__.partition(".")[0]
 # The code object that all singledispatch functions share.
-_DISPATCHING = functools.singledispatch(repr).__code__  # type: ignore[attr-defined]
-# Instructions that read an attribute; LOAD_METHOD is gone from Python 3.12 on.
-_ATTRIBUTE_READS = tuple(
-    dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap
-)
+DISPATCHING = functools.singledispatch(repr).__code__  # type: ignore[attr-defined]
 
 
 def class_of(value: Any) -> type:
@@ -509,47 +504,6 @@ def _real(classes: Any) -> Any:
     return builtins.type if classes is type_of else classes
 
 
-def asks_for_class(trace: Trace, reader: FrameType) -> bool:
-    """Return whether user code, a `match`, a dispatch or the library's `isinstance` reads
-    `__class__`. A library's C code that user code calls gets the symbol's own class: told that it
-    is a tensor, it would read its memory.
-
-    Args:
-        reader: the innermost frame of Python code that reads it.
-    """
-    # Without it (never): test_a_number_answers_as_python_s; (always): torch's C takes a symbol for
-    # a tensor in test_conversion_of_a_tensor_is_no_constant.
-    code = reader.f_code
-    if code is not _DISPATCHING and not any(code is each for each in trace.source.codes):
-        dialect = find_dialect(trace.reading.dialect)
-        module = str(reader.f_globals.get("__name__", ""))
-        is_asking = dialect is not None and module.startswith(dialect.classes.asking)
-        return is_asking and is_call_of(reader, "isinstance", 2)
-    opcode = code.co_code[reader.f_lasti]
-    return opcode in _ATTRIBUTE_READS or dis.opname[opcode] == "MATCH_CLASS"
-
-
-def compares_identity(code: CodeType) -> bool:
-    """Return whether code may compare a dtype by `is`, which no symbol can answer."""
-    # Without it test_a_dtype_compared_by_identity_is_the_library_s is disproved.
-    if "dtype" not in code.co_names:
-        return False
-    before = ""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "IS_OP" and before != "LOAD_CONST":
-            return True
-        before = instruction.opname
-    return False
-
-
-def reads_attribute(reader: FrameType, name: str) -> bool:
-    """Return whether the code of a frame reads `x.name` itself, not through `hasattr`."""
-    # Without it a right rule is disproved:
-    # test_what_an_attribute_check_asks_of_its_own_library_is_python_s_answer.
-    code = reader.f_code
-    return code.co_code[reader.f_lasti] in _ATTRIBUTE_READS and name in code.co_names
-
-
 class Dispatch:
     """A stand-in for a `functools.singledispatch` function that chooses by a symbol's class."""
 
@@ -581,4 +535,4 @@ class Dispatch:
 
 
 def is_dispatching(value: Any) -> bool:
-    return isinstance(value, FunctionType) and value.__code__ is _DISPATCHING
+    return isinstance(value, FunctionType) and value.__code__ is DISPATCHING

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, overload
 
+from ..capture import Capture, capture_options
 from ..capture.user_code.libraries import OWN
-from ..capture.user_code.options import Capture, capture_options
 from ..capture.user_code.signature import name_of
 from ..errors import RuleTypeError
 from ..graph.support.params import Fused, P, R, Residuals, read_fused

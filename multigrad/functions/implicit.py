@@ -11,8 +11,8 @@ import numpy as np
 
 from ..backend.contract import Backend, never
 from ..backend.discovery import backend_among
+from ..capture import capture_options
 from ..capture.copies.run_or_import import run_written_in
-from ..capture.user_code.options import capture_options
 from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from ..backend.contract import Backend
 from ..backend.discovery import entry_points, in_use, load_backend
-from ..capture.user_code.options import Capture, capture_options
+from ..capture import Capture, capture_options
 from ..errors import (
     MultigradError,
     RuleTypeError,

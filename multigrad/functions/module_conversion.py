@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..backend.discovery import backend_of, load_backend
-from ..capture.user_code.object_copies import copied
-from ..capture.user_code.object_state import ObjectState, describe, held_by, read_state
-from ..capture.user_code.options import Capture
+from ..capture import Capture
+from ..capture.user_code.object_state import ObjectState, copied, describe, held_by, read_state
 from ..capture.user_code.signature import name_of
 from ..errors import DisprovedError, RuleTypeError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name

@@ -14,8 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..capture.user_code.object_copies import FilledCopy
-from ..capture.user_code.object_state import held_by, read_state
+from ..capture.user_code.object_state import FilledCopy, held_by, read_state
 from ..graph.ir.types import is_float
 from ..graph.support.trees import optree
 from ..trace.trace import Trace

@@ -18,8 +18,7 @@ from ..capture.copies.run_or_import import run_or_import
 from ..capture.dialect import registered_dialects
 from ..capture.user_code.inspection import plain_function, wrapped_function
 from ..capture.user_code.libraries import OWN, written_in
-from ..capture.user_code.object_copies import FilledCopy
-from ..capture.user_code.object_state import ObjectState, held_by, is_open, read_state
+from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, is_open, read_state
 from ..capture.user_code.signature import called_method, name_of
 from ..errors import FormatError, TraceError
 from ..graph.support.trees import optree

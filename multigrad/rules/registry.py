@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from ..capture.user_code.options import Capture, capture_options
+from ..capture import Capture, capture_options
 from ..capture.user_code.signature import called_method
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.calls.parameters import BoundFunction

@@ -23,7 +23,7 @@ from multigrad.capture.meanings import arrays
 from multigrad.capture.name_tables import handlers_by_name
 from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape
 from multigrad.capture.values import attributes, methods
-from multigrad.capture.values.in_place import replace_node
+from multigrad.capture.values.memory import replace_node
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.facts import needed_shapes

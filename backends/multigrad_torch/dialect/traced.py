@@ -16,9 +16,8 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from multigrad.capture.dialect import OwnTrace
-from multigrad.capture.foreign_calls import record_call
+from multigrad.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
 from multigrad.capture.meanings import parts, places, reductions
-from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
 from multigrad.capture.values import indexing, methods
 from multigrad.errors import TraceError
 from multigrad.graph.ir import questions

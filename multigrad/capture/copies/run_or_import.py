@@ -7,18 +7,15 @@ their own code in the same way.
 
 from __future__ import annotations
 
-import dis
-import itertools
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from ...errors import MultigradError, TraceError
 from ...graph.ir import questions
-from ...trace.assertions import HAS_TABLE, MATCHES
 from ...trace.source import CODE, lend
 from ...trace.trace import NeedsConcrete, Trace, setting
 from ..dialect import (
@@ -30,26 +27,11 @@ from ..dialect import (
 )
 from ..dialects import numpy as _numpy_dialect
 from ..foreign_calls import symbols_in
-from ..user_code.inspection import plain_function
+from ..user_code.inspection import catches_errors, plain_function
 from ..user_code.libraries import first_dtype_owner, is_library_file, readings_of
 from .substitute import substitute
 
 _DIALECTS = _numpy_dialect  # imported to register its table
-
-
-def catches_errors(code: CodeType) -> bool:
-    """Return whether a function catches errors that are raised in it."""
-    # Guarded by test_what_jax_s_own_tracing_raises_is_not_caught_by_the_user in
-    # tests/capture/user_code/test_capture_caught.py.
-    if "suppress" in code.co_names:
-        return True
-    names = [instruction.opname for instruction in dis.get_instructions(code)]
-    # A bare `except:` drops the exception without a comparison.
-    is_bare = ("PUSH_EXC_INFO", "POP_TOP") in itertools.pairwise(names)
-    if not HAS_TABLE:  # before Python 3.11 three values are dropped; after `with` it raises again
-        rows = zip(["", *names], names, names[1:], names[2:], strict=False)
-        is_bare = any(first != "RERAISE" and {*rest} == {"POP_TOP"} for first, *rest in rows)
-    return is_bare or not {*MATCHES}.isdisjoint(names)
 
 
 def library_of_failure(error: BaseException, known: str) -> str:

@@ -30,8 +30,9 @@ from ...graph.support.trees import STANDS_FOR
 from ...trace.trace import Trace, Value
 from ..foreign_calls import call_by_own_gradient
 from ..meanings.creation import in_trace
-from ..symbols import Dispatch, compares_identity, is_dispatching
+from ..symbols import Dispatch, is_dispatching
 from ..user_code.inspection import (
+    compares_identity,
     defaults,
     held_around,
     mentioned,

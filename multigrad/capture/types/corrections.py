@@ -11,7 +11,7 @@ Each function takes the call and what was recorded, and returns what replaces it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...graph import ops
@@ -31,7 +31,7 @@ from ..dtypes import (
     steps_between,
 )
 from ..meanings.places import Extremes
-from .oracle import COMPUTES_IN, Answer, leaves_of, with_leaves
+from .oracle import COMPUTES_IN, KINDS, Answer, leaves_of, with_leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +173,34 @@ def _as_stacked(x: Any) -> Any:
     if not isinstance(x, list) or all(own_dtype(each) != T for each in x):
         return x
     return [cast_tensor(each, T) for each in x]
+
+
+# --- whether 16 bits may be rounded at other steps than the library's -----------------------------
+JUMPS = (ops.FLOOR_DIVIDE,)
+
+
+def is_one_step(result: Any, operands: Iterable[Any]) -> bool:
+    """Return whether a result is known to be one op of T, integers, bools and numbers, without the
+    search of `is_composed`.
+    """
+    if not isinstance(result, Value) or result.node.op in JUMPS:
+        return False
+    nodes = []
+    for x in operands:
+        if isinstance(x, Value) and x.node.type.dtype not in FLOATS:  # T is none of these
+            nodes.append(x.node)
+        elif type(x) not in KINDS:
+            return False
+    return all(each in nodes or not each.operands for each in result.node.operands)
+
+
+def is_composed(result: Any, given: Any) -> bool:
+    """Return whether rounding a result at each step may differ from rounding it once."""
+    operands = {x.node for x in leaves_of(given) if isinstance(x, Value)}
+    made = [x.node for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) == T]
+    steps = [step for node in made for step in steps_between(node, operands)]
+    # A number that 16 bits round gives another quotient.
+    jumps = any(s.op in JUMPS and any(o.op is ops.CONST for o in s.operands) for s in steps)
+    # A choice among elements rounds nothing but, before it, the numbers among its operands.
+    rounds = any(s.type.dtype != BOOL and s.op is not ops.WHERE for s in steps)
+    return jumps or (rounds and len(steps) > len(made))

@@ -38,18 +38,25 @@ from ...graph.ir.types import (
     T,
     dtype_name,
 )
-from ...graph.passes.facts import LIBRARY, needed_rank
+from ...graph.passes.facts import LIBRARY, ON_NUMBERS, needed_rank
 from ...trace.assertions import AUTOCAST
 from ...trace.axes import known_shape
 from ...trace.lookups import note
-from ...trace.source import OF_CODE, OF_TENSORS
+from ...trace.source import (
+    OF_CODE,
+    OF_TENSORS,
+    TENSORS,
+    UNDECIDED,
+    meet_numpy,
+    rely_on_library,
+)
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ..dialect import find_dialect
 from ..dtypes import is_tensor, own_dtype
 from ..meanings.places import Extremes
-from ..symbols import Number, SymbolicDevice, SymbolicDType
+from ..symbols import Number, SymbolicDevice, SymbolicDType, is_number
 from . import corrections
-from .corrections import LibraryCall
+from .corrections import LibraryCall, is_composed, is_one_step
 from .oracle import (
     ARRAYS,
     FOLLOWS,
@@ -79,7 +86,6 @@ from .oracle import (
     ranks_decide,
     without_value,
 )
-from .traced_calls import is_composed, is_one_step, meet_call
 
 MOST_ELEMENTS = 65_536  # of tensors in their own shapes
 
@@ -498,3 +504,35 @@ class LibraryTypes:
             dtype = oracle.canonical(dtype, mode)
         is_weak = bool(getattr(x, "weak_type", False))
         return Mark("array", dtype, len(x.shape), is_weak, owner)
+
+
+# --- whose dtypes a call shows the code to have, where it mentions no framework -------------------
+def meet_call(trace: Trace, arguments: Any) -> None:
+    """Note what the arguments of a call tell about the library of the code.
+
+    Raises:
+        NeedsConcrete: the library of the tensors has to be known.
+    """
+    if trace.reading.owner not in UNDECIDED:  # as in most code
+        return
+    # Code that has its tensors' dtypes was perhaps NumPy's on numbers: an array tells that it is.
+    may_be_numpys = trace.reading.owner != TENSORS or ON_NUMBERS in trace.facts
+    if may_be_numpys and any(isinstance(x, np.ndarray) for x in leaves_of(arguments)):
+        meet_numpy(trace)
+    elif _depends_on_library(trace, arguments):
+        rely_on_library(trace)
+        if trace.reading.owner not in OF_CODE and LIBRARY not in trace.facts:
+            raise NeedsConcrete(LIBRARY)
+
+
+def _depends_on_library(trace: Trace, arguments: Any) -> bool:
+    """Return whether libraries may give other dtypes for this call."""
+    if trace.reading.owner == TENSORS and LIBRARY in trace.facts:
+        return False  # the library is known by now
+    if trace.facts.has_dtype("bfloat16"):
+        return True
+    leaves = leaves_of(arguments)
+    symbols = [x for x in leaves if isinstance(x, Value)]
+    others = [x for x in leaves if not isinstance(x, Value)]
+    is_open = any(own_dtype(x) != T for x in symbols if is_tensor(x) and not is_number(x))
+    return is_open or any(hasattr(x, "dtype") for x in others)

@@ -1,12 +1,14 @@
 """A function of the user's, looked at from outside: the Python function that a callable runs, what
-it refers to, and the tensors among that.
+it refers to, the tensors among that, and what its bytecode tells.
 
 In which library it is written: `libraries.py`. Tests: those of captures, `tests/capture/user_code`.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
+import itertools
 import math
 import types
 from collections.abc import Callable, Iterator
@@ -17,9 +19,11 @@ import numpy as np
 
 from ...backend.discovery import backend_of
 from ...errors import BackendNotFound
+from ...trace.assertions import HAS_TABLE, MATCHES, is_call_of
 from ...trace.lookups import Telling
 from ...trace.trace import Trace
-from ..dialect import registered_dialects
+from ..dialect import find_dialect, registered_dialects
+from ..symbols import DISPATCHING
 
 
 def plain_function(function: Any) -> types.FunctionType | None:
@@ -194,3 +198,109 @@ def _is_foreign(value: Any) -> bool:
         return backend_of(value).name != "numpy"
     except BackendNotFound:
         return False
+
+
+# --- what bytecode tells --------------------------------------------------------------------------
+# A symbol is not told who asks for its class, nor what becomes of it afterwards: the code tells. To
+# decode instructions is slow, so names and the bytes at even places, the operations, come first.
+_ACTING = """
+    append debug delattr exec extend info input next open print setattr warn warning write
+    writelines
+"""
+_STORING = "add append appendleft extend insert put put_nowait send set setattr setdefault update"
+ACTING_NAMES, STORING_METHODS = frozenset(_ACTING.split()), frozenset(_STORING.split())
+ACTING_MODULES = frozenset(
+    {"logging", "os", "shutil", "socket", "subprocess", "sys", "time", "warnings"}
+)
+# Objects of one call alone: no other code sees what is written to them.
+OBJECTS_OF_A_CALL = frozenset({"ctx"})
+
+
+def _operations(*names: str) -> frozenset[int]:
+    return frozenset(dis.opmap[name] for name in names if name in dis.opmap)
+
+
+OUTLIVING_WRITES = _operations(
+    "DELETE_ATTR", "DELETE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL"
+)
+STORES = _operations("STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR")
+ATTRIBUTE_READS = _operations("LOAD_ATTR", "LOAD_METHOD")  # the second until Python 3.11
+
+
+@functools.lru_cache(maxsize=1024)  # each dtype that is met asks once more
+def acts(code: types.CodeType) -> bool:
+    """Return whether code may have side effects: it names what acts, or writes into what outlives
+    the call.
+    """
+    names = set(code.co_names)
+    if names & ACTING_NAMES or names & ACTING_MODULES:
+        return True
+    if OUTLIVING_WRITES.isdisjoint(code.co_code[::2]):
+        return False
+    before = ""
+    for step in dis.get_instructions(code):
+        if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            return True
+        if step.opname == "STORE_DEREF" and step.argval in code.co_freevars:
+            return True
+        if step.opname in ("STORE_ATTR", "DELETE_ATTR") and before not in OBJECTS_OF_A_CALL:
+            return True
+        before = str(step.argval) if step.opname.startswith("LOAD_FAST") else ""
+    return False
+
+
+def may_store(code: types.CodeType) -> bool:
+    """Return whether code may hand a value to an object, which may keep a symbol."""
+    has_method = not STORING_METHODS.isdisjoint(code.co_names)
+    return has_method or not STORES.isdisjoint(code.co_code[::2])
+
+
+def catches_errors(code: types.CodeType) -> bool:
+    """Return whether a function catches errors that are raised in it."""
+    if "suppress" in code.co_names:
+        return True
+    names = [instruction.opname for instruction in dis.get_instructions(code)]
+    # A bare `except:` drops the exception without a comparison.
+    is_bare = ("PUSH_EXC_INFO", "POP_TOP") in itertools.pairwise(names)
+    if not HAS_TABLE:  # before Python 3.11 three values are dropped; after `with` it raises again
+        rows = zip(["", *names], names, names[1:], names[2:], strict=False)
+        is_bare = any(first != "RERAISE" and {*rest} == {"POP_TOP"} for first, *rest in rows)
+    return is_bare or not {*MATCHES}.isdisjoint(names)
+
+
+def compares_identity(code: types.CodeType) -> bool:
+    """Return whether code may compare a dtype by `is`, which no symbol can answer."""
+    if "dtype" not in code.co_names:
+        return False
+    before = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IS_OP" and before != "LOAD_CONST":  # `is None` is no such
+            return True
+        before = instruction.opname
+    return False
+
+
+def reads_attribute(reader: types.FrameType, name: str) -> bool:
+    """Return whether a frame is at `x.name` in its own code, not in a call such as `hasattr`."""
+    code = reader.f_code
+    return code.co_code[reader.f_lasti] in ATTRIBUTE_READS and name in code.co_names
+
+
+def asks_for_class(trace: Trace, reader: types.FrameType) -> bool:
+    """Return whether user code, a `match`, a dispatch or the library's `isinstance` reads
+    `__class__`. A library's C code that user code calls gets the symbol's own class: told that it
+    is a tensor, it would read its memory.
+
+    Args:
+        reader: the innermost frame of Python code that reads it.
+    """
+    code = reader.f_code
+    is_users = any(code is each for each in trace.source.codes)
+    if code is not DISPATCHING and not is_users:
+        dialect = find_dialect(trace.reading.dialect)
+        module = str(reader.f_globals.get("__name__", ""))
+        is_asking = dialect is not None and module.startswith(dialect.classes.asking)
+        return is_asking and is_call_of(reader, "isinstance", 2)
+    # C code runs in the frame of its caller, which then is at a call.
+    operation = code.co_code[reader.f_lasti]
+    return operation in ATTRIBUTE_READS or dis.opname[operation] == "MATCH_CLASS"

@@ -39,7 +39,7 @@ from ...graph.support.lazy_modules import imported_module
 from ...trace.identity import attributes_of, is_plain
 from ...trace.trace import Value
 from ..dialect import registered_dialects
-from .inspection import contents, defaults, mentioned, method_of, nested_codes, plain_function
+from .inspection import acts, contents, defaults, mentioned, method_of, nested_codes, plain_function
 from .libraries import is_library_file
 
 OWN = __name__.partition(".")[0]
@@ -250,6 +250,17 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
         helpers = types.FunctionType | types.MethodType
         waiting += [value for value in held if isinstance(value, helpers)]
     return [*seen]
+
+
+def may_act(*functions: Any) -> bool:
+    """Return whether functions may have side effects, which a proof may not repeat."""
+    return any(map(acts, codes_of(*functions)))
+
+
+def codes_of(*functions: Any) -> Iterator[types.CodeType]:
+    """Yield the code of functions, and of the user's helpers that they mention."""
+    for plain in functions_of(*functions):
+        yield from nested_codes(plain.__code__)
 
 
 def referred(function: types.FunctionType, names: Iterable[str]) -> list[Any]:

@@ -25,7 +25,8 @@ from ...graph.support.class_bases import dataclass
 from ...trace.python_protocols import is_asked_by
 from ...trace.trace import NeedsConcrete, Value
 from ..dialect import Dialect, find_dialect
-from ..symbols import class_of, reads_attribute
+from ..symbols import class_of
+from ..user_code.inspection import reads_attribute
 from .methods import REFUSED, BoundMethod, find_method
 
 # Attributes that TensorFlow's functions look for in all arguments.

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...graph import ops
-from ...graph.ir.types import BOOL, is_float
+from ...graph.ir.types import BOOL, INT32, INT64, is_float
 from ...graph.support.class_bases import dataclass
 from ...trace import trace
 from ...trace.coercion import is_exact
 from ...trace.trace import Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
-from .. import dtypes, memory_layout, symbols
+from .. import symbols
 from ..dialect import Dialect, find_dialect, passes_at
 from ..dtypes import cast, cast_in_graph, own_dtype
 from ..meanings import arrays, composites, creation, places, reductions
@@ -34,6 +34,7 @@ from ..meanings.places import MISSING
 from ..name_tables import handlers_by_name, handlers_by_signature, ops_by_name
 from ..symbols import SymbolicShape
 from ..user_code.libraries import library_for
+from . import memory
 
 Tensor = Any
 
@@ -173,7 +174,14 @@ def to(
     result = x if dtype is None else cast(x, dtype)
     if copy or flags[1:] == [True]:
         return copy_of(result)
-    return memory_layout.in_format(result, memory_format)
+    return memory.in_format(result, memory_format)
+
+
+def to_dtype(dtype: str) -> Callable[[Any], Any]:
+    def to(x: Any, *, memory_format: Any = None) -> Any:
+        return memory.in_format(cast(x, dtype), memory_format)
+
+    return to
 
 
 def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
@@ -208,8 +216,8 @@ def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
     # Itself or a copy, which depends on the strides; a rule's tensors count as contiguous.
     is_same = x.base is None and (x.trace.kind == "rule" or x.node.op is ops.INPUT or x.notes)
     if str(memory_format) not in ("None", "torch.contiguous_format"):
-        return memory_layout.in_format(x, memory_format)
-    return x if is_same else memory_layout.contiguous(x)
+        return memory.in_format(x, memory_format)
+    return x if is_same else memory.contiguous(x)
 
 
 def add(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
@@ -307,6 +315,19 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {
     **handlers_by_name({composites: "logit; nan_to_num"}),
     **handlers_by_signature({composites: "polygamma(x, n): polygamma"}),
 }
+# torch's methods that cast, by name: `x.half()`.
+DTYPE_OF_METHOD = {
+    "bfloat16": "bfloat16",
+    "bool": BOOL,
+    "byte": "uint8",
+    "char": "int8",
+    "double": "float64",
+    "float": "float32",
+    "half": "float16",
+    "int": INT32,
+    "long": INT64,
+    "short": "int16",
+}
 METHODS: dict[str, Callable[..., Any]] = {
     **ops_by_name("""
         mul: mul multiply; neg: neg negative; pow; square; sqrt; rsqrt; reciprocal; maximum;
@@ -317,7 +338,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     """),
     **ELEMENTWISE,
     **arrays.METHODS,
-    **dtypes.METHODS,
+    **{name: to_dtype(dtype) for name, dtype in DTYPE_OF_METHOD.items()},
     **handlers_by_signature(
         {
             __name__: "clamp_max(x, max): clamp; clamp_min(x, min): clamp",

@@ -8,7 +8,7 @@ Here is all that Python and the libraries look up on a tensor's class: attribute
 has, the protocols by which libraries hand us their functions (`__torch_function__`,
 `__array_ufunc__`, `__array_function__`, `__array_namespace__`), indices and augmented assignments.
 Operators are in `Value`. What is larger is next door: any other attribute in `attributes.py`,
-methods in `methods.py`, indices in `indexing.py`, updates in `in_place.py`. No framework is
+methods in `methods.py`, indices in `indexing.py`, updates in `memory.py`. No framework is
 imported: a protocol passes the function, and a dialect's table gives its meaning.
 """
 
@@ -36,11 +36,11 @@ from ..symbols import (
     SymbolicDevice,
     SymbolicDType,
     SymbolicShape,
-    asks_for_class,
     class_of,
 )
+from ..user_code.inspection import asks_for_class
 from ..user_code.libraries import library_for
-from . import attributes, in_place, indexing
+from . import attributes, indexing, memory
 
 # The reflected operator by ufunc: a NumPy number on the left calls the ufunc instead.
 REFLECTED = {
@@ -248,8 +248,8 @@ class V(Value):
         self.update(indexing.assigned(self, index, dtypes.as_held(self, value)))
 
     def update(self, value: Any) -> Any:
-        """Take a new value of the same type, for all names of this one; see `in_place.py`."""
-        in_place.update(self, value)
+        """Take a new value of the same type, for all names of this one; see `memory.py`."""
+        memory.update(self, value)
         return self
 
     def _assign_augmented(self, method: str, other: Any) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...capture.memory_layout import is_known_contiguous
+from ...capture.values.memory import is_known_contiguous
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name

@@ -14,7 +14,7 @@ import numpy as np
 from ...backend.discovery import backend_of
 from ...capture.user_code.inspection import plain_function
 from ...capture.user_code.libraries import names_library
-from ...capture.user_code.side_effects import may_act
+from ...capture.user_code.snapshot import may_act
 from ...graph import ops
 from ...graph.ir.types import T
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS

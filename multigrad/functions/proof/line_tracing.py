@@ -20,7 +20,7 @@ import numpy as np
 from ...backend.discovery import backend_of
 from ...capture.user_code.inspection import nested_codes, plain_function
 from ...capture.user_code.libraries import is_library_file
-from ...capture.user_code.side_effects import codes_of
+from ...capture.user_code.snapshot import codes_of
 from ...graph.ir.graph import Location
 from ...trace.trace import Value
 

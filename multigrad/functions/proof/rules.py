@@ -14,7 +14,7 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...capture.user_code.inspection import plain_function
-from ...capture.user_code.side_effects import may_act
+from ...capture.user_code.snapshot import may_act
 from ...graph.ir.graph import Graph
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.random import REPLAYED

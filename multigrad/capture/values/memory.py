@@ -1,4 +1,5 @@
-"""Updates in place of symbolic tensors: `x += 1`, `x[0] = 1`, `x.add_(1)`.
+"""The memory of symbolic tensors: updates in place (`x += 1`, `x[0] = 1`, `x.add_(1)`), and which
+tensors share memory.
 
 Nodes of a graph never change, so that an update gives the symbol another node. Each symbol that is
 a view of it gets one too:
@@ -9,20 +10,22 @@ a view of it gets one too:
 
 An update of a view is written into its base, up to the symbol that owns the memory. That one gets
 the new node, and its views are made anew from it. Each view is one op of its base's node, or that
-node itself. `memory_layout.py` sets `base`, `twin` and `views`, and tells what is a view.
+node itself. `mark_view` and the functions of the layout set `base`, `twin` and `views`.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 from ...graph import ops
 from ...graph.ir.graph import Node, make_node
 from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Shape, is_float, keeps_rank
+from ...graph.ops import results
 from ...graph.ops.arrays.indexing import as_index
-from ...trace.trace import NeedsConcrete, Value, cast_node
+from ...trace.trace import NeedsConcrete, Trace, Value, cast_node, copy_of, mark_view
 from ...trace.xp import all as xp
-from .. import memory_layout
 from ..taken_gradients import carries_gradient
 from . import indexing
 
@@ -93,8 +96,8 @@ def _check_casts(target: Value) -> None:
 
 def _check_views(target: Value) -> None:
     # First the tensor itself: where it turns out to be a view, that sets its base.
-    is_decided = memory_layout.resolve_twin(target)
-    if not (is_decided and all(map(memory_layout.is_view, _all_views(target)))):
+    is_decided = resolve_twin(target)
+    if not (is_decided and all(map(is_view, _all_views(target)))):
         raise target.trace.error(
             "updates a tensor of which it holds what may be a view or a copy. Call .clone() "
             "before the update"
@@ -132,7 +135,7 @@ def _check_gradient(target: Value) -> None:
 def _written_into_base(view: Value, value: Value) -> Value | None:
     """Return the base after a value is written into a view of it; None if that is not known."""
     base, node = view.base, view.node
-    if base is None or not memory_layout.is_view(view):
+    if base is None or not is_view(view):
         return None
     if node is base.node:
         return value
@@ -158,3 +161,119 @@ def _seen_through(view: Value, before: Node, after: Node) -> Node:
         return after
     operands = [after if each is before else each for each in seen.operands]
     return make_node(seen.op, operands, dict(seen.attrs), seen.type)
+
+
+# --- layout: which tensors share memory -----------------------------------------------------------
+ELEMENTWISE_RESULTS = (
+    results.cast_to,
+    results.chosen,
+    results.compared,
+    results.elementwise,
+    results.filled,
+    results.float_elementwise,
+)
+# Ops that keep the order of the elements in memory.
+ORDER_KEEPING = (ops.EXPAND_DIMS, ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE)
+
+
+def contiguous(x: Value) -> Value:
+    """Return the result of `contiguous()`: the same memory if x is contiguous, else a copy.
+
+    Which one matters only while both tensors, or the base of a view, are alive: hence weak
+    references.
+    """
+    result = copy_of(x)
+    if x.base is not None:
+        mark_view(result, x, False)
+    else:
+        result.twin = weakref.ref(x)
+        x.views.append(weakref.ref(result))
+    return result
+
+
+def in_format(x: Value, memory_format: Any) -> Value:
+    """Return x in one of torch's memory formats: the same memory or a copy."""
+    if str(memory_format) in ("None", "torch.preserve_format"):
+        return x
+    if str(memory_format) == "torch.contiguous_format":
+        return contiguous(x)
+    result = copy_of(x)
+    mark_view(result, x, False)  # its strides, which may be these already, are never known
+    return result
+
+
+def resolve_twin(value: Value) -> bool:
+    """Decide whether a value is a view of its twin, if that is known; return whether it is decided.
+
+    A twin that is known to be contiguous becomes the base. One that is no longer alive does not
+    matter.
+    """
+    twin = None if value.twin is None else value.twin()
+    if twin is None:
+        return True
+    if not is_known_contiguous(twin):
+        return False
+    value.base, value.is_certain, value.twin = twin, True, None
+    return True
+
+
+def is_view(view: Value) -> bool:
+    """Return whether a value is known to share the memory of its base."""
+    if not resolve_twin(view):
+        return False
+    base = view.base
+    if base is not None and not view.is_certain and view.node.op in ORDER_KEEPING:
+        view.is_certain = is_known_contiguous(base)
+    return view.is_certain
+
+
+def is_known_contiguous(value: Value) -> bool:
+    """Return whether a tensor is known to be C-contiguous.
+
+    Raises:
+        NeedsConcrete: it is if an argument is.
+    """
+    base = value.base
+    if value.twin is not None:
+        return True
+    if base is None:
+        return value.made.type.kind == "tensor" and _is_made_contiguous(value.trace, value.made)
+    if not is_view(value):
+        return False
+    # A view of a whole tensor, in its order, or of one stretch of it.
+    if (
+        value.node is base.node
+        or value.node.op in ORDER_KEEPING
+        or _is_contiguous_slice(value.node)
+    ):
+        return is_known_contiguous(base)
+    return False
+
+
+def _is_contiguous_slice(node: Node) -> bool:
+    # Integers, then at most one slice of step 1, pick neighboring memory.
+    if node.op is not ops.GETITEM:
+        return False
+    items = list(node.attr("index"))
+    while items and isinstance(items[0], int):
+        items.pop(0)
+    is_slice = len(items) == 1 and isinstance(items[0], tuple)
+    return not items or (is_slice and items[0][2] in (None, 1))
+
+
+def _is_made_contiguous(trace: Trace, node: Node) -> bool:
+    if node.type.kind == "scalar":
+        return True
+    if node.op is ops.INPUT:
+        name = node.attr("name")
+        if trace.kind == "rule" or (trace.backward.is_running and name.startswith("grad_out")):
+            return False  # one capture serves all; a cotangent's layout is known only at run time
+        fact = f"contiguous:{name}"
+        if fact not in trace.facts:
+            raise NeedsConcrete(fact)
+        return trace.facts[fact] is True
+    if node.op is ops.ARRAY:
+        return node not in trace.memory.scattered
+    return node.op.result in ELEMENTWISE_RESULTS and all(
+        _is_made_contiguous(trace, n) for n in node.operands
+    )
