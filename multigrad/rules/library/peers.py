@@ -11,7 +11,7 @@ from typing import Any
 
 from ...trace.xp import all as xp
 from ..registry import register
-from . import curves, norms, transforms
+from . import curves, transforms
 from .quantization import (
     absolute_binary_sign,
     approx_sign,
@@ -545,7 +545,7 @@ def optax_adaptive_grad_clip(
 
     Source: `adaptive_grad_clip` of optax; the same as our `adaptive_clip`.
     """
-    return norms.clip_units(
+    return transforms.clip_units(
         grad_out, transforms.parameter("optax.adaptive_grad_clip", tin), clipping, eps
     )
 
@@ -558,7 +558,7 @@ def optax_centralize(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     """
     if grad_out.ndim < 2:
         return grad_out
-    return grad_out - norms.mean(grad_out, tuple(range(1, grad_out.ndim)))
+    return grad_out - transforms.mean(grad_out, tuple(range(1, grad_out.ndim)))
 
 
 @register(

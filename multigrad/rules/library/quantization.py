@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import RuleValueError
 from ...trace.xp import all as xp
 from ..registry import register
-from . import curves, norms
+from . import curves, transforms
 
 Tensor = Any
 
@@ -84,7 +84,7 @@ def magnitude_aware_sign(
     """
     if tin is None:
         return grad_out
-    return grad_out * (xp.stop_gradient(norms.mean_magnitude(tin)) * (abs(tin) <= clip))
+    return grad_out * (xp.stop_gradient(transforms.mean_magnitude(tin)) * (abs(tin) <= clip))
 
 
 @register("absolute_binary_sign")

@@ -1,20 +1,21 @@
 """Gradient transforms: rules that scale, limit or stop a gradient, or add noise to it.
 
 All but `adaptive_clip` take None for `tin`. Norms are those of one gradient tensor, under `vmap` of
-each example's. The rules of `norms.py` compute them without overflow where the gradient is finite;
-`clip_norm` does not, as it has FreeGrad's numbers.
+each example's. They are computed without overflow where the gradient is finite (the last section),
+but for those of `clip_norm`, as it has FreeGrad's numbers.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ...errors import RuleValueError
 from ...trace.xp import all as xp
 from ..registry import register
-from . import norms
 
 Tensor = Any
+Axes = tuple[int, ...] | None
 
 
 # --- scaled, shifted, replaced or stopped ---------------------------------------------------------
@@ -106,7 +107,10 @@ def clip_rms(ctx: Any, grad_out: Tensor, tin: Tensor | None, threshold: float = 
 
     Source: update clipping of Adafactor, Shazeer and Stern, 2018 (arXiv 1804.04235), section 6.
     """
-    return norms.clip_rms(grad_out, threshold)
+    top, factor = norm(grad_out)
+    rms = factor / xp.sqrt(1.0 * grad_out.size)
+    limited = over(grad_out, top) * (threshold / one_for_zero(rms))
+    return xp.where(top * rms > threshold, limited, grad_out)
 
 
 @register("normalize", ranges={"scale": "finite", "eps": ">= 0 and finite"})
@@ -118,7 +122,12 @@ def normalize(
 
     Source: normalized gradient descent, Nesterov, 1984; Hazan et al., 2015 (arXiv 1507.02030).
     """
-    return norms.normalize(grad_out, scale, eps)
+    top, factor = norm(grad_out)
+    unit = xp.maximum(top, eps)  # beside which neither the norm nor eps overflows
+    total = factor * over(top, unit) + eps / unit
+    scaled = over(grad_out, unit) * scale / one_for_zero(total)
+    # Beside a norm of 0 the total is eps, which XLA divides by as 0 where it is subnormal.
+    return xp.where(factor == 0.0, 0.0, scaled)
 
 
 @register("adaptive_clip", ranges={"clipping": "> 0 and finite", "eps": "> 0 and finite"})
@@ -136,7 +145,7 @@ def adaptive_clip(
     axis 0 of a tensor with two or three axes, along all axes but the last of one with four or five.
     Without tin: an error. Source: Brock et al., 2021 (arXiv 2102.06171), eq. 3.
     """
-    return norms.clip_units(grad_out, parameter("adaptive_clip", tin), clipping, eps)
+    return clip_units(grad_out, parameter("adaptive_clip", tin), clipping, eps)
 
 
 def parameter(name: str, tin: Tensor | None) -> Tensor:
@@ -204,3 +213,64 @@ def noisy_threshold(
     """
     kept = grad_out if tin is None else grad_out * (tin >= t)
     return kept + sigma * xp.randn_like(grad_out)
+
+
+# --- norms and means, which divide by the largest magnitude first ---------------------------------
+# So no square and no sum of finite numbers overflows, and none underflows beside its peers.
+def peak(x: Tensor, axes: Axes = None) -> Tensor:
+    """The largest |x| along axes, which stay as ones; 1 where all are zero, NaN where one is."""
+    return one_for_zero(xp.norm(x, axis=axes, keepdims=True, ord=math.inf))
+
+
+def one_for_zero(x: Tensor) -> Tensor:
+    """1 where x is 0, to divide by."""
+    return xp.where(x == 0.0, 1.0, x)
+
+
+def over(x: Tensor, top: Tensor) -> Tensor:
+    """x / top, also where the compiler multiplies by a 1 / top that is flushed to zero."""
+    # A power of two, so that scaling both by it is exact.
+    step = xp.where(top > 1.0, 0.125, 1.0)
+    return (x * step) / (top * step)
+
+
+def norm(x: Tensor, axes: Axes = None) -> tuple[Tensor, Tensor]:
+    """The Euclidean norm as a product: the peak, and a factor from 1 on, or 0."""
+    top = peak(x, axes)
+    return top, xp.norm(over(x, top), axis=axes, keepdims=True)
+
+
+def mean(x: Tensor, axes: Axes) -> Tensor:
+    """The mean along axes, which stay as ones."""
+    top = peak(x, axes)
+    return top * xp.mean(over(x, top), axis=axes, keepdims=True)
+
+
+def mean_magnitude(x: Tensor) -> Tensor:
+    """The mean of |x| over all axes but the last; |x| itself where there is none other."""
+    axes = tuple(range(x.ndim - 1))
+    return mean(abs(x), axes) if axes else abs(x)
+
+
+def clip_units(x: Tensor, tensor: Tensor, clipping: float, eps: float) -> Tensor:
+    """x with the norm of each unit at most clipping * max(norm of the tensor's unit, eps).
+
+    A unit is all of a vector, and what one output of a layer is made of: along axis 0 of two or
+    three, along all but the last of four or five. A tensor with one axis longer than 1 is a vector.
+    """
+    whole = _clip_along(x, tensor, None, clipping, eps)
+    if tensor.ndim < 2:
+        return whole
+    axes = (0,) if tensor.ndim < 4 else tuple(range(tensor.ndim - 1))
+    # In arithmetic alone, so that one graph serves all lengths.
+    longer = sum(xp.minimum(1.0 * tensor.shape[i] - 1.0, 1.0) for i in range(tensor.ndim))
+    return xp.where(longer > 1.5, _clip_along(x, tensor, axes, clipping, eps), whole)
+
+
+def _clip_along(x: Tensor, tensor: Tensor, axes: Axes, clipping: float, eps: float) -> Tensor:
+    top, factor = norm(x, axes)
+    largest, length = norm(tensor, axes)
+    # Brock et al., 2021 (arXiv 2102.06171), eq. 3.
+    limit = xp.maximum((clipping * largest) * length, clipping * eps)
+    limited = over(x, top) * (limit / xp.maximum(one_for_zero(factor), 1e-6 / top))
+    return xp.where(top * factor > limit, limited, x)
