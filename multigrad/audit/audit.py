@@ -24,7 +24,7 @@ from ..look.subject import Report, gives_surrogate
 from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation
 from ..rules.model.rule import Rule
-from ..trace.derived.forward_mode import is_linear
+from ..trace.derived.derivatives import is_linear
 from .laws import LAWS, Law
 from .parameters import keeping_dtypes, open_up
 from .trial import NotApplicable, Trial, trial_of

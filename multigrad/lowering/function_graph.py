@@ -32,8 +32,7 @@ from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused
 from ..trace.derived.custom_calls import drop_calls
-from ..trace.derived.derivatives import pullbacks
-from ..trace.derived.forward_mode import tangent_map
+from ..trace.derived.derivatives import pullbacks, tangent_map
 from ..trace.trace import NeedsConcrete
 
 # What `residuals=` may be: what forward keeps.

@@ -41,7 +41,7 @@ from ..graph.ir.graph import Graph
 from ..graph.ir.types import is_float
 from ..graph.passes.residuals import ResidualCut
 from ..graph.support.class_bases import dataclass
-from ..trace.derived.forward_mode import is_linear
+from ..trace.derived.derivatives import is_linear
 from .checks import bind_checks, dtype_check, find_lacking
 from .cuts import Cuts, WideCut, find_aliasing, find_cuts, join_forward_and_keep, shares_scales
 from .emit import Emission, emit_body

@@ -24,8 +24,7 @@ from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..trace.coercion import array_node
 from ..trace.derived.custom_calls import replay
-from ..trace.derived.derivatives import pullbacks
-from ..trace.derived.forward_mode import find_nonlinear
+from ..trace.derived.derivatives import find_nonlinear, pullbacks
 from ..trace.trace import Trace, Value
 from ..trace.xp import all as xp
 from .vjp import as_function, open_inputs

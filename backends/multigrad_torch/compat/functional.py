@@ -11,7 +11,7 @@ import torch
 from multigrad.errors import TraceError, UnsupportedOp
 from multigrad.rules.context import use
 from multigrad.rules.registry import resolve
-from multigrad.trace.derived.forward_mode import is_linear
+from multigrad.trace.derived.derivatives import is_linear
 from multigrad.trace.trace import NeedsConcrete
 
 Tensor: TypeAlias = torch.Tensor

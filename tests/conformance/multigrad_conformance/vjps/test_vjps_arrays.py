@@ -14,8 +14,7 @@ from multigrad.graph.ir.graph import Graph
 from multigrad.graph.passes.simplify import simplify
 from multigrad.lowering.source import emit_rule
 from multigrad.rules.registry import resolve
-from multigrad.trace.derived.derivatives import pullback
-from multigrad.trace.derived.forward_mode import is_linear, tangent_map
+from multigrad.trace.derived.derivatives import is_linear, pullback, tangent_map
 from multigrad.trace.xp import all as neutral
 
 from .test_vjps import OTHER, X, evaluate, gradient_of_the_sum, record_function
