@@ -32,10 +32,9 @@ from ..trace.active_rules import (
     normalize_key,
 )
 from ..trace.ranks import CHECKED, compare, name_rank, note
-from .model.lookup import unknown_keyword_error, with_choices
+from .model.lookup import activate, apply_now, unknown_keyword_error, with_choices
 from .model.rule import Rule
 from .model.rule_in_force import RuleInForce, tokens_of
-from .model.rule_templates import activate, apply_now
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self

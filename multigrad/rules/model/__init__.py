@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from .activation_function import forward_on as forward_on
     from .activation_function import put_under as put_under
     from .activation_function import record_under as record_under
+    from .lookup import apply_now as apply_now
     from .lookup import unknown_keyword_error as unknown_keyword_error
     from .lookup import with_choices as with_choices
     from .rule_in_force import read_number as read_number
-    from .rule_templates import apply_now as apply_now
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -28,8 +28,7 @@ else:
             "activation_function": (
                 "ForwardOfCode", "as_forward", "forward_on", "put_under", "record_under",
             ),
-            "lookup": ("unknown_keyword_error", "with_choices"),
+            "lookup": ("apply_now", "unknown_keyword_error", "with_choices"),
             "rule_in_force": ("read_number",),
-            "rule_templates": ("apply_now",),
         },
     )  # fmt: skip

@@ -1,8 +1,9 @@
 """Rules by what users name them with: a registered name, a Rule or a plain function.
 
-`resolve` returns the Rule that is meant now. `with_choices` attaches `over=`, `residuals=` and
-`fused=` to a rule that need not be resolved yet. `unknown_keyword_error` is for calls that take a
-rule, and were given one of its params as a keyword of their own.
+`resolve` returns the Rule that is meant now, and `activate` what `use(rule, params)` puts in force.
+`with_choices` attaches `over=`, `residuals=` and `fused=` to a rule that need not be resolved yet.
+`unknown_keyword_error` is for calls that take a rule, and were given one of its params as a keyword
+of their own.
 """
 
 from __future__ import annotations
@@ -11,16 +12,24 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from numbers import Real
 from typing import Any
 
+from ...backend.compiler_events import ON_DEPEND
 from ...capture.user_code.signature import Signature, called_method, name_of
-from ...errors import RuleError, RuleTypeError, closest
+from ...errors import RuleError, RuleTypeError, RuleValueError, closest
+from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused, read_fused, read_shards
 from ...lowering.function_graph import read_way
+from ...trace.active_rules import FREE, ActiveRules, keyed
 from ...trace.identity import function_key
+from ...trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
+from ...trace.moving_numbers import THEN, Moving, is_of_then
 from . import rule_names
 from .rule import Rule
+from .rule_in_force import RuleInForce, bind, token_of
+from .rule_names import TEMPLATES, Epoch
 
 # The Rules of plain functions, by the identity of the function. Weak: a rule goes with the last who
 # holds it; its graphs and code (`rule_code.code_of`) stay as long as the function.
@@ -43,6 +52,197 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
     return _of_functions.get(key) or _of_functions.setdefault(
         key, Rule(name=name, function=function)
     )
+
+
+# --- what `use(rule, params)` puts in force -------------------------------------------------------
+# A training loop enters `use("triangular", {"width": w})` at each step, mostly with another `w`, so
+# that a name is looked up once for all floats. What remains is a `Template`, in `TEMPLATES` by a
+# key that has no numbers, and numbers, by which a template remembers what it has put in force:
+#
+#   params                      key                                                  numbers
+#   {"width": 2.0}              ("triangular", "width", float)                       (2.0,)
+#   {"width": schedule}         ("triangular", "width", float)                       (schedule,)
+#   {"bits": 4, "max": 2.0}     ("uniform", "bits", "max", int, float, 4)            (2.0,)
+#
+# `TEMPLATES` is emptied as soon as any name means another rule (`rule_names.renaming`) or it is
+# full. A look-up that began before such a change may store its template after it, so each template
+# holds the epoch in which its look-up began, and counts in that epoch alone.
+MOST_TEMPLATES = 256
+MOST_NUMBERS = 256  # of one template
+PLAIN = (int, bool, str)  # types of params that are part of a key by their values
+FLOATS = {float}
+
+
+def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> RuleInForce:
+    """Return a rule as today's registry resolves it, ready to be applied.
+
+    The same name gives the same object while it means the same rule.
+
+    Examples:
+        >>> from multigrad.context import apply_now
+        >>> apply_now("triangular", {"width": 2.0}).values
+        (2.0,)
+    """
+    in_force = activate(rule, params, key).activations
+    assert in_force is not None
+    return in_force
+
+
+def activate(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> ActiveRules:
+    """Return the active rules where one rule is in force for all.
+
+    Args:
+        key: of the random draws; None: they are the framework's own.
+    """
+    if rule is None:
+        raise RuleError("use needs a rule: a name, a Rule or a function, got None")
+    is_name = type(rule) is str and (params is None or isinstance(params, dict))
+    # A region that runs again after names have changed has their meanings of then.
+    if not is_name or key is not None or (THEN.get() is not None and is_of_then()):
+        return _look_up(rule, params, key)[0]
+    epoch = Epoch.number  # read first: a name that changes meanwhile is looked up again
+    # Most params are floats, and then this is the key; else there is no template of it.
+    numbers = tuple(params.values()) if params else ()
+    template_key: Any = (rule, *(params or ()), *map(type, numbers))
+    template = TEMPLATES.get(template_key)
+    number_names: tuple[str, ...] = ()
+    if params and (template is None or template.epoch != epoch):
+        split = _split(rule, params)
+        if split is None:
+            return _look_up(rule, params)[0]
+        template_key, by_name = split
+        number_names, numbers = tuple(by_name), tuple(by_name.values())
+        template = TEMPLATES.get(template_key)
+    if template is not None and template.epoch == epoch:
+        active = template.known.get(numbers) or template.put_in_force(numbers)
+        if active is not None:
+            if ON_DEPEND or READING.get() is not None:  # else nothing depends on the look-up
+                for lookup in template.lookups:
+                    note_lookup(lookup)
+            return active
+    active, lookups = _look_up(rule, params)
+    template = _make_template(epoch, lookups, active, number_names)
+    if len(TEMPLATES) >= MOST_TEMPLATES:
+        TEMPLATES.clear()
+    TEMPLATES[template_key] = template
+    if not template.in_force.has_tensors:
+        template.remember(numbers, active)
+    return active
+
+
+def _look_up(
+    rule: Any, params: Mapping[str, Any] | None, key: Any = None
+) -> tuple[ActiveRules, tuple[Lookup, ...]]:
+    # The active rules, and the names by which they were found: a composed rule's parts have some.
+    with reading() as meanings:
+        in_force = bind(resolve(rule), params, FREE if key is None else keyed(key))
+    lookups = names_in(meanings)
+    for lookup in lookups:
+        note_lookup(lookup)
+    return ActiveRules(in_force, in_force, in_force.token), lookups
+
+
+def _split(rule: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    # The key and the numbers by name; None: such params are looked up each time.
+    kinds: list[Any] = []
+    plain: list[Any] = []
+    numbers: dict[str, Any] = {}
+    for name, value in params.items():
+        kind = type(value)
+        # The param of a part ("noise.sigma") is no value of the rule that could be replaced.
+        if (kind is float or isinstance(value, Moving)) and "." not in name:
+            kinds.append(float)
+            numbers[name] = value
+            continue
+        # Others may change, or have no hash; and 0.0 equals -0.0.
+        if kind not in PLAIN and not (kind is float and value):
+            return None
+        kinds.append(kind)
+        plain.append(value)
+    return (rule, *params, *kinds, *plain), numbers
+
+
+@dataclass(slots=True, eq=False)
+class Template:
+    """What a rule's name with params of these names means, whatever their numbers are.
+
+    Attributes:
+        epoch: in which its look-up began.
+        lookups: the names that were looked up, which compilers and captures are told.
+        in_force: the rule with the first numbers.
+        positions: of the numbers among its values; None: only the first numbers can be had of it.
+        is_in_order: whether the numbers are all its values, as they come.
+        known: what was put in force, by its floats. Zeros are missing, as 0.0 equals -0.0.
+        met_once: floats that are remembered if they come again: those of a schedule do not.
+    """
+
+    epoch: int
+    lookups: tuple[Lookup, ...]
+    in_force: RuleInForce
+    positions: tuple[int, ...] | None
+    is_in_order: bool
+    known: dict[tuple[float, ...], ActiveRules] = field(default_factory=dict)
+    met_once: set[tuple[float, ...]] = field(default_factory=set)
+
+    def put_in_force(self, numbers: tuple[Any, ...]) -> ActiveRules | None:
+        """Return the active rules with new numbers; None: look up, which says what is wrong."""
+        if self.positions is None:
+            return None
+        first, values = self.in_force, numbers
+        if not self.is_in_order:
+            ordered = list(first.values)
+            for position, number in zip(self.positions, numbers, strict=True):
+                ordered[position] = number
+            values = tuple(ordered)
+        are_floats = FLOATS.issuperset(map(type, numbers))
+        try:
+            if are_floats:
+                first.specialization.check_numbers(values)
+            else:
+                self._take_schedules(values)
+                check_ranges(first, values)
+        except RuleValueError:
+            return None
+        token = token_of(first.specialization, values)
+        is_plain = are_floats and not first.has_tensors
+        renew = first.with_numbers if is_plain else first.with_values
+        in_force = renew(values, token)
+        active = ActiveRules(in_force, in_force, token)
+        if are_floats:
+            if numbers in self.met_once:
+                self.remember(numbers, active)
+            else:
+                if len(self.met_once) >= MOST_NUMBERS:
+                    self.met_once.clear()
+                self.met_once.add(numbers)
+        return active
+
+    def _take_schedules(self, values: tuple[Any, ...]) -> None:
+        specialization = self.in_force.specialization
+        for position in self.positions or ():
+            number = values[position]
+            if type(number) is not float:
+                name = specialization.runtime[position]
+                number.take(f"param {name!r} of {specialization.subject}")
+
+    def remember(self, floats: tuple[float, ...], active: ActiveRules) -> None:
+        if 0.0 not in floats:
+            if len(self.known) >= MOST_NUMBERS:
+                self.known.clear()
+            self.known[floats] = active
+
+
+def _make_template(
+    epoch: int, lookups: tuple[Lookup, ...], active: ActiveRules, number_names: tuple[str, ...]
+) -> Template:
+    in_force = active.activations
+    assert in_force is not None
+    runtime = in_force.specialization.runtime
+    # A composed rule's parts may have such a param under names of their own.
+    found_all = all(name in runtime for name in number_names)
+    positions = tuple(map(runtime.index, number_names)) if found_all else None
+    is_in_order = positions == tuple(range(len(in_force.values)))
+    return Template(epoch, lookups, in_force, positions, is_in_order)
 
 
 # --- a rule with `over=`, `residuals=` or `fused=` -----------------------------------------------

@@ -28,7 +28,7 @@ PROTECTED = frozenset({
     "fast_sigmoid", "full_jam", "gradient_reversal", "noise", "positive_jam", "rectangular",
     "rectangular_jam", "scale", "sigmoid_surrogate", "straight_through", "triangular",
 })  # fmt: skip
-# What names with params mean (`rule_templates.Template`, which says by what they are found);
+# What names with params mean (`lookup.Template`, which says by what they are found);
 # emptied when a name changes its meaning.
 TEMPLATES: dict[Any, Any] = {}
 lock = make_lock()
