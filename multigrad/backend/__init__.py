@@ -167,7 +167,7 @@ __all__ = [
 # Modules of rooms above this one, imported by name when an author asks for them, because this room
 # may not import them.
 ABOVE = {
-    "compilers": "multigrad.rules.compiler_api",
+    "compilers": "multigrad.rules.jit",
     "dialects": "multigrad.capture.dialects.dialect_api",
     "importers": "multigrad.functions.importer_api",
 }
