@@ -32,7 +32,7 @@ from .rule_in_force import RuleInForce, bind, token_of
 from .rule_names import TEMPLATES, Epoch
 
 # The Rules of plain functions, by the identity of the function. Weak: a rule goes with the last who
-# holds it; its graphs and code (`rule_code.code_of`) stay as long as the function.
+# holds it; its graphs and code (`specialization.code_of`) stay as long as the function.
 _of_functions: weakref.WeakValueDictionary[Any, Rule] = weakref.WeakValueDictionary()
 
 

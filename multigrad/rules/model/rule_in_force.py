@@ -22,9 +22,8 @@ from ...trace.active_rules import FREE, KeySource, key_token
 from ...trace.identity import function_key, items_key, owners_of
 from ...trace.moving_numbers import Moving, settle
 from ...trace.trace import NeedsConcrete
-from .rule_code import code_of
 from .rule_names import as_registered
-from .specialization import Slot, Specialization
+from .specialization import Slot, Specialization, code_of
 
 Rule = Any  # of rule.py, which imports this module
 MOST_SPECIALIZATIONS = 256  # of one rule: by params that are part of its code
