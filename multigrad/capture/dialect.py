@@ -100,7 +100,7 @@ class Habits:
         casts_gradients: a custom gradient's integers and bools become floats where these are due.
         unordered: meanings of functions that leave the order of equal elements open.
         outside: what an index that lies outside means where it is taken, and where it is put; see
-            `trace/xp/places.py`.
+            `trace/xp/shapes.py`.
         overwritten_too: a value that another one overwrites gets a gradient, as if it stood there.
         objects_change: users set attributes of its objects; else it fills them in itself.
     """

@@ -53,14 +53,14 @@ RECORDED = """from typing import Any, TypeAlias, TypeVar, overload
 
 from ..axes import Axis
 """
+DEFINE = "\ndef define(namespace: dict[str, Any], rows: Any) -> None: ...\n"
 NAMESPACE = """from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from ...trace.axes import Axis
-from ...trace.xp.fourier import Axes, Parts
 from ...trace.xp.ops import *
 from ...trace.xp.shapes import Pairs
-from ...trace.xp.windows import Steps
+from ...trace.xp.signals import Axes, Parts, Steps
 from ..symbols import SymbolicDType
 """
 LIMITS = """__array_api_version__: str
@@ -119,10 +119,11 @@ def render_stub() -> str:
 
 def render_recorded(module: Any) -> str:
     """Return what checkers read in the place of a module of functions that are made from rows."""
-    title = "What is made in the module of this name; see `op_functions.py`."
+    title = "What is made in the module of this name; see `ops.py`."
     names = sorted(module.__all__)
     head = HEAD.format(title=title, imports=RECORDED, names=fill(names))
-    return "".join([head, *declarations(module, module.__all__)])  # in the order of the rows
+    rows = declarations(module, module.__all__)  # in the order of the rows
+    return "".join([head, *rows, DEFINE if module is recorded else ""])
 
 
 def declarations(module: Any, names: list[str]) -> list[str]:

@@ -24,7 +24,7 @@ from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
-from multigrad.trace.xp.places import put_at
+from multigrad.trace.xp.shapes import put_at
 
 from .equations import EquationStep, Handler, Operand, Shape, Unknown, integers
 

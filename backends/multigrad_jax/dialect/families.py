@@ -42,7 +42,7 @@ from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
-from multigrad.trace.xp.places import from_front, is_inside
+from multigrad.trace.xp.shapes import from_front, is_inside
 
 from ..kernels import ops
 

@@ -23,7 +23,7 @@ from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import NeedsConcrete, Value, cast
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
-from multigrad.trace.xp.places import is_inside
+from multigrad.trace.xp.shapes import is_inside
 
 Tensor = Any
 Handler = Callable[..., Any]

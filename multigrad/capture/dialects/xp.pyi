@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from ...trace.axes import Axis
-from ...trace.xp.fourier import Axes, Parts
 from ...trace.xp.ops import *
 from ...trace.xp.shapes import Pairs
-from ...trace.xp.windows import Steps
+from ...trace.xp.signals import Axes, Parts, Steps
 from ..symbols import SymbolicDType
 
 T = TypeVar("T")  # noqa: PYI001

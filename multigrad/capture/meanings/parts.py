@@ -24,7 +24,7 @@ from ...trace.axes import known_shape
 from ...trace.derived.custom_calls import route_gradient
 from ...trace.trace import Value, cast_node, lift
 from ...trace.xp import all as xp
-from ...trace.xp.places import ADDING, TAKING, from_front, is_inside, put_at
+from ...trace.xp.shapes import ADDING, TAKING, from_front, is_inside, put_at
 from ..dialect import habits_of
 
 # --- indices that hold symbolic integers ----------------------------------------------------------
@@ -87,7 +87,7 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
 
     Args:
         items: whole slices, an ellipsis, and neighboring integers or integer arrays.
-        outside: the meaning of an index out of range, see `trace/xp/places.py`.
+        outside: the meaning of an index out of range, see `trace/xp/shapes.py`.
         from_end: whether a negative index counts from the end; else it is out of range.
 
     Raises:

@@ -22,7 +22,7 @@ from ...trace.derived.custom_calls import route_gradient
 from ...trace.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, lift
 from ...trace.xp import all as xp
 from ...trace.xp import transposes
-from ...trace.xp.places import from_front
+from ...trace.xp.shapes import from_front
 from ..dialect import habits_of, leave_order_open
 from ..dtypes import cast_in_graph
 from ..name_tables import Handler, handlers_by_name

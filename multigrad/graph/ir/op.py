@@ -23,7 +23,7 @@ class Attr:
         default: the value in `xg.xp` if it is left out.
         annotation: its type in `xg.xp`.
         taken: the function by which `xg.xp` reads a value, of those that
-            `multigrad/trace/xp/op_functions.py` knows; "": none.
+            `multigrad/trace/xp/ops.py` knows; "": none.
     """
 
     legal: Callable[[object], bool]

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from . import arrays as xp_arrays
 from . import draws as xp_draws
-from . import fourier as xp_fourier
 from . import linalg as xp_linalg
 from . import ops as xp_ops
-from . import places as xp_places
 from . import shapes as xp_shapes
 from . import shards as xp_shards
-from . import windows as xp_windows
+from . import signals as xp_signals
 from .arrays import *
 from .draws import *
-from .fourier import *
 from .linalg import *
 from .ops import *
-from .places import *
 from .shapes import *
 from .shards import *
+from .signals import *
 from .transposes import *
-from .windows import *
 
 pi = 3.141592653589793
 e = 2.718281828459045
@@ -34,10 +30,8 @@ nan = float("nan")
 __all__ = ["e", "inf", "nan", "pi"]
 __all__ += xp_arrays.__all__
 __all__ += xp_draws.__all__
-__all__ += xp_fourier.__all__
 __all__ += xp_linalg.__all__
 __all__ += xp_ops.__all__
-__all__ += xp_places.__all__
 __all__ += xp_shapes.__all__
 __all__ += xp_shards.__all__
-__all__ += xp_windows.__all__
+__all__ += xp_signals.__all__

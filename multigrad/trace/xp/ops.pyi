@@ -1,6 +1,6 @@
 # fmt: off
 # ruff: noqa: E501, F401, RUF022, RUF100
-# What is made in the module of this name; see `op_functions.py`.
+# What is made in the module of this name; see `ops.py`.
 # Written from the functions themselves by `python tools/write_sources.py`.
 
 import builtins
@@ -185,3 +185,5 @@ def argmax(x: Tensor, axis: int | None = None, keepdims: builtins.bool = False) 
 def argmin(x: Tensor, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor: ...
 def argsort(x: Tensor, axis: int = -1, descending: builtins.bool = False) -> Tensor: ...
 def median(x: T, axis: Axis = None, keepdims: builtins.bool = False) -> T: ...
+
+def define(namespace: dict[str, Any], rows: Any) -> None: ...

@@ -7,6 +7,6 @@ for type checkers.
 from __future__ import annotations
 
 from ...graph.ops import CALLABLE_OPS
-from .op_functions import define
+from .ops import define
 
 define(globals(), (row for row in CALLABLE_OPS if row.in_vjps))

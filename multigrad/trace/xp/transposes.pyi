@@ -1,6 +1,6 @@
 # fmt: off
 # ruff: noqa: E501, F401, RUF022, RUF100
-# What is made in the module of this name; see `op_functions.py`.
+# What is made in the module of this name; see `ops.py`.
 # Written from the functions themselves by `python tools/write_sources.py`.
 
 import builtins
