@@ -52,8 +52,8 @@ __all__ = [
 RECORDED = """from typing import Any, TypeAlias, TypeVar, overload
 
 from ..axes import Axis
+def define(namespace: dict[str, Any], rows: Any) -> None: ...
 """
-DEFINE = "\ndef define(namespace: dict[str, Any], rows: Any) -> None: ...\n"
 NAMESPACE = """from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -122,8 +122,7 @@ def render_recorded(module: Any) -> str:
     title = "What is made in the module of this name; see `ops.py`."
     names = sorted(module.__all__)
     head = HEAD.format(title=title, imports=RECORDED, names=fill(names))
-    rows = declarations(module, module.__all__)  # in the order of the rows
-    return "".join([head, *rows, DEFINE if module is recorded else ""])
+    return "".join([head, *declarations(module, module.__all__)])  # in the order of the rows
 
 
 def declarations(module: Any, names: list[str]) -> list[str]:

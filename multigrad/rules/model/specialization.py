@@ -27,8 +27,8 @@ from ...functions.proof.verdicts import is_asked
 from ...graph.ir.graph import Graph
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
-from ...lowering.checks import shape_check
 from ...graph.support.threads import SERIALS, build_once
+from ...lowering.checks import shape_check
 from ...trace.derived.shards import over_shards
 from ...trace.identity import Same, items_key
 from ...trace.lookups import Meanings, look_up, note, reading
