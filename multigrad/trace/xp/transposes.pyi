@@ -7,6 +7,7 @@ import builtins
 from typing import Any, TypeAlias, TypeVar, overload
 
 from ..axes import Axis
+
 def define(namespace: dict[str, Any], rows: Any) -> None: ...
 
 T = TypeVar("T")  # noqa: PYI001
