@@ -35,8 +35,8 @@ from multigrad.errors import StaleTraceError
 from multigrad.graph.support.threads import SERIALS, make_lock
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
+from multigrad.trace.active_rules import Moving, NumberRead
 from multigrad.trace.lookups import NAME, RULE_IN_FORCE, Lookup, is_collecting, look_up, note
-from multigrad.trace.moving_numbers import Moving, NumberRead
 
 from .kernels import random
 from .versions import set_everywhere, take_current_trace

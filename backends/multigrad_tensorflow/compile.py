@@ -30,8 +30,8 @@ from multigrad.backend.discovery import load_backend
 from multigrad.errors import StaleTraceError, TraceError
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
+from multigrad.trace.active_rules import Moving, NumberRead
 from multigrad.trace.lookups import Lookup
-from multigrad.trace.moving_numbers import Moving, NumberRead
 
 from .kernels import random
 from .recomputed_regions import ENTRIES, Entry, of_first_run, regions_around

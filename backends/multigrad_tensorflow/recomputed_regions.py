@@ -31,7 +31,7 @@ from multigrad.errors import GradientError
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.trace.moving_numbers import Noted
+from multigrad.trace.active_rules import Noted
 
 Tensor = Any
 

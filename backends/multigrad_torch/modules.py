@@ -19,7 +19,7 @@ from multigrad.rules.activation import Activation as AnyActivation
 from multigrad.rules.model.lookup import unknown_keyword_error
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.schedule import Schedule
-from multigrad.trace.moving_numbers import settle
+from multigrad.trace.active_rules import settle
 
 from .attach.attach import tracing_state, warn_of_trace
 from .compile.checkpoint_regions import call_noted, is_forward_mode_enabled, top_hooks

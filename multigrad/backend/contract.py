@@ -399,7 +399,7 @@ class Compiler:
     """(key, value) -> the value: where a region runs again, that of its first run by the key."""
 
     notes_regions: bool = False
-    """Whether a region that runs again does so within its `moving_numbers.Noted`; without it
+    """Whether a region that runs again does so within its `active_rules.Noted`; without it
     `on_draw` is given numbers that move too."""
 
 

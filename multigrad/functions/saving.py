@@ -24,8 +24,8 @@ from ..graph.passes.simplify import rename_inputs
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.source import identifier
+from ..trace.active_rules import Moving
 from ..trace.lookups import is_read
-from ..trace.moving_numbers import Moving
 from ..trace.trace import NeedsConcrete
 from .calls.arguments import Forgotten, Layout, Leaf, positional_names, type_of
 from .calls.capture_errors import NotCaptured

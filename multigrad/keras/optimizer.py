@@ -20,7 +20,7 @@ from ..rules.gradients import GradientRule
 from ..rules.model.lookup import resolve, unknown_keyword_error
 from ..rules.model.rule import Rule
 from ..rules.model.rule_application import apply_rule
-from ..trace.moving_numbers import Moving, settle
+from ..trace.active_rules import Moving, settle
 from .compiled_steps import BACKEND, opaque, read_array, read_value
 from .config import describe_params, describe_rule, read_both
 from .params import RuleParams, common_defaults

@@ -28,7 +28,7 @@ from ..graph.support.params import as_number
 from ..rules.model.rule import Rule
 from ..rules.model.rule_in_force import RuleInForce
 from ..rules.schedule import Schedule
-from ..trace.moving_numbers import Moving, settle
+from ..trace.active_rules import Moving, settle
 from .compiled_steps import BACKEND, HOST, assign_number, is_taken, read_array, read_value
 
 AddVariable = Callable[[str, float, str], Any]  # by name, number and dtype

@@ -31,7 +31,7 @@ from ..rules.activation import Activation
 from ..rules.model.activation_function import put_under
 from ..rules.model.rule_in_force import read_number
 from ..rules.saving import from_dict
-from ..trace.moving_numbers import settle
+from ..trace.active_rules import settle
 
 Tensor = Any
 StrPath = str | os.PathLike[str]

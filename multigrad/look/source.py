@@ -39,7 +39,7 @@ from ..rules.model.activation_function import ForwardOfCode, as_forward, graphs_
 from ..rules.model.rule import Rule
 from ..rules.model.rule_in_force import RuleInForce, chain_of, read_number
 from ..rules.registry import resolve
-from ..trace.moving_numbers import Moving
+from ..trace.active_rules import Moving
 from ..trace.trace import NeedsConcrete
 
 # --- show -----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from ..lowering.checks import shapes_agree
 from ..rules.model.lookup import resolve
 from ..rules.model.rule import Rule
 from ..rules.model.rule_names import epoch
-from ..trace.moving_numbers import is_of_then
+from ..trace.active_rules import is_of_then
 
 Tensor = Any
 Replacement: TypeAlias = AnyFunction | BoundFunction

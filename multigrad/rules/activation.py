@@ -20,7 +20,7 @@ from ..graph.support.params import Axes, FixedParams, Fused, Over, Residuals, re
 from ..graph.support.threads import SERIALS
 from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.forwards import ActivationName, Forward, find_forward
-from ..trace.active_rules import CURRENT, FREE
+from ..trace.active_rules import CURRENT, FREE, is_of_then
 from ..trace.lookups import (
     RULE_IN_FORCE,
     Lookup,
@@ -32,7 +32,6 @@ from ..trace.lookups import (
     note_lookup,
     reading,
 )
-from ..trace.moving_numbers import is_of_then
 from ..trace.ranks import CHECKED, note
 from ..trace.trace import Value, dtype_name
 from . import model

@@ -26,9 +26,8 @@ from ..functions.function import Function
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import P, R
 from ..graph.support.threads import SERIALS
-from ..trace.active_rules import FREE, Counter, KeySource
+from ..trace.active_rules import FREE, Counter, KeySource, Moving, alive
 from ..trace.lookups import all_at_present, jit_tracing, read
-from ..trace.moving_numbers import Moving, alive
 from . import registry
 from .activation import Activation
 from .context import CURRENT, ActiveRules, RuleInForce

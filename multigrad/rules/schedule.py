@@ -27,8 +27,8 @@ from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.lazy_modules import module_hooks
 from ..graph.support.threads import make_lock
+from ..trace.active_rules import Moving, note_moved
 from ..trace.lookups import check_move, refuse_step
-from ..trace.moving_numbers import Moving, note_moved
 from ..trace.xp import all as xp
 
 __all__ = ["Schedule", "cosine", "exponential", "from_dict", "linear", "of", "piecewise"]

@@ -1,12 +1,15 @@
-"""The active rules: one immutable object in a ContextVar, which `use` sets and forward reads; and
-the source of the random keys of calls.
+"""What is in force where code runs: the active rules, one immutable object in a ContextVar, which
+`use` sets and forward reads; the source of the random keys of calls; and numbers that move.
 
 It is below the registry and the rules, because a capture depends on it and is cached by it.
+`lookups.py` notes what code has read of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import field
 from typing import Any
@@ -16,7 +19,7 @@ from ..backend.values import key_for, key_pair
 from ..errors import RuleValueError
 from ..graph.random import REPLAYED, key_from_int
 from ..graph.support.class_bases import dataclass
-from ..graph.support.threads import SERIALS, make_lock
+from ..graph.support.threads import SERIALS, make_lock, set_within
 
 # --- where random draws come from: a key with a counter of calls, or a generator ----------------
 
@@ -229,3 +232,150 @@ def key_token(draws: KeySource) -> str:
         return f"@{key[0]:x}.{key[1]:x}"
     # Not the address of the rule in force: it may be reused, and jax keeps traces by this text.
     return f"@traced {getattr(draws.counter, 'serial', id(draws))}"
+
+
+# --- moving numbers: values of params that are read anew at each application, as of a schedule ----
+class Moving:
+    """A number that moves from step to step; a schedule is one.
+
+    Attributes:
+        serial: tells it from all others, also from those that are gone.
+        state: the count and its value: one tuple, so that other threads see both or neither.
+    """
+
+    state: tuple[int, float]
+
+    def __init__(self) -> None:
+        self.serial = next(SERIALS)
+        # Lists of weak references that remove themselves: a step reads them faster than a WeakSet.
+        self._holders: list[weakref.ref[Any]] = []
+        self._followers: list[weakref.ref[Any]] = []
+
+    def hold(self, in_force: Any) -> None:
+        """Note a rule in force, or that of a layer, that has this number for a param."""
+        self._holders.append(weakref.ref(in_force, self._holders.remove))
+
+    def all_holding(self) -> list[Any]:
+        return alive(self._holders)
+
+    def follow(self, follower: Any) -> None:
+        """Call `follower.on_move(moving)` after each move and `before_step(moving)` before a step.
+
+        The latter is needed because a checkpoint may have restored the follower's value.
+        """
+        self._followers.append(weakref.ref(follower, self._followers.remove))
+
+    def unfollow(self, follower: Any) -> None:
+        self._followers[:] = [each for each in self._followers if each() is not follower]
+
+    def all_following(self) -> list[Any]:
+        return alive(self._followers)
+
+    @property
+    def value(self) -> float:
+        raise NotImplementedError
+
+    def take(self, taker: str) -> None:
+        """Note whose param it is, for messages."""
+
+    def where(self) -> str:
+        """Return its position for messages, such as "at step 3 of linear(...)"."""
+        raise NotImplementedError
+
+
+def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
+    return [each for each in [one() for one in references] if each is not None]
+
+
+class NumberRead:
+    """The value of a moving number for which code was traced; keeps the moving number alive.
+
+    Two are equal if they are of the same number and value.
+    """
+
+    __slots__ = ("moving", "number")
+
+    def __init__(self, moving: Moving, number: float) -> None:
+        self.moving = moving
+        self.number = number
+
+    @property
+    def superseded(self) -> bool:
+        return self.moving.value != self.number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumberRead) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[int, float]:
+        return self.moving.serial, self.number
+
+    def __repr__(self) -> str:
+        return f"{self.number!r}, {self.moving.where()}"
+
+
+def settle(value: Any) -> Any:
+    """Return the current value of a moving number; any other value unchanged."""
+    return value.value if isinstance(value, Moving) else value
+
+
+# --- earlier values in code that runs again in backward, as a checkpoint's region does ------------
+# A second run must compute what the first one did, whatever has changed since. So each change notes
+# the old value in the regions that still wait for their second run.
+class Noted:
+    """The values, since changed, that a region read in its first run.
+
+    Attributes:
+        numbers: of moving numbers, by serial.
+        names: the rule of each name, None for none, with the number of its registration.
+    """
+
+    __slots__ = ("__weakref__", "names", "numbers")
+
+    def __init__(self, around: Noted | None = None) -> None:
+        around = THEN.get() if around is None else around  # a first run inside a second one
+        self.numbers: dict[int, float] = {} if around is None else dict(around.numbers)
+        self.names: dict[str, tuple[Any, int | None]] = {} if around is None else dict(around.names)
+        WAITING.add(self)
+
+    def again(self) -> AbstractContextManager[Noted]:
+        """Run within as in the first run: with the values of then."""
+        return set_within(THEN, self)
+
+
+# The regions whose second run may still come; they leave by being collected.
+WAITING: weakref.WeakSet[Noted] = weakref.WeakSet()
+THEN: ContextVar[Noted | None] = ContextVar("multigrad_then", default=None)
+
+
+def note_moved(moving: Moving, before: float) -> None:
+    """Note the old value of a number that is about to move, in all waiting regions."""
+    for region in tuple(WAITING):
+        region.numbers.setdefault(moving.serial, before)
+
+
+def note_renamed(name: str, rule: Any, number: int | None) -> None:
+    """Note the rule of a name that is about to mean another one, in all waiting regions."""
+    for region in tuple(WAITING):
+        region.names.setdefault(name, (rule, number))
+
+
+def standing(moving: Moving) -> float:
+    """Return the current value of a moving number; in a second run, that of the first run."""
+    then = THEN.get()
+    number = None if then is None else then.numbers.get(moving.serial)
+    return moving.value if number is None else number
+
+
+def meant(name: str, known: tuple[Any, int | None]) -> tuple[Any, int | None]:
+    """Return a name's rule and registration number: `known`, or those of the first run."""
+    then = THEN.get()
+    return known if then is None else then.names.get(name, known)
+
+
+def is_of_then() -> bool:
+    """Return whether names have their earlier meanings here, as in a second run."""
+    then = THEN.get()
+    return then is not None and bool(then.names)

@@ -28,8 +28,16 @@ from ..errors import RuleValueError, TraceError
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import as_number
 from ..graph.support.threads import SERIALS, set_within
-from .active_rules import CURRENT, ActiveRules, RuleInForce
-from .moving_numbers import THEN, Moving, NumberRead, meant, standing
+from .active_rules import (
+    CURRENT,
+    THEN,
+    ActiveRules,
+    Moving,
+    NumberRead,
+    RuleInForce,
+    meant,
+    standing,
+)
 
 RULE_IN_FORCE = "rule in force"
 NAME = "name "  # the prefix of facts about the rule that a name means

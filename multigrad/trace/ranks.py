@@ -32,8 +32,7 @@ from ..backend.discovery import loaded
 from ..backend.values import concrete_number, key_pair
 from ..errors import GradientError, MultigradError, RuleValueError
 from ..graph.support.threads import make_lock
-from .active_rules import ActiveRules, RuleInForce
-from .moving_numbers import Moving
+from .active_rules import ActiveRules, Moving, RuleInForce
 
 VARIABLE = "MULTIGRAD_CHECK_RANKS"
 TIMEOUT = "MULTIGRAD_CHECK_RANKS_TIMEOUT"

@@ -29,7 +29,7 @@ from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.activation import Activation, without_rule
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.model.activation_function import forward_on, put_under
-from multigrad.trace.moving_numbers import Moving, settle
+from multigrad.trace.active_rules import Moving, settle
 
 from ..export import asks_for_operators
 from .argument_descriptions import restore

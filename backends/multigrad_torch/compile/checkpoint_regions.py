@@ -21,7 +21,7 @@ from multigrad.backend import Reader
 from multigrad.backend.compiler_events import enter_rules, leave_rules, show_tensors
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.trace.moving_numbers import Noted
+from multigrad.trace.active_rules import Noted
 
 from ..kernels import random
 from ..versions import top_hooks

@@ -23,7 +23,7 @@ from torch.compiler import is_compiling
 from multigrad.errors import StaleTraceError
 from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
-from multigrad.trace.moving_numbers import Moving
+from multigrad.trace.active_rules import Moving
 
 from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
 

@@ -23,9 +23,9 @@ from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.source import compile_source
+from multigrad.trace.active_rules import Moving
 from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.lookups import Telling, is_read
-from multigrad.trace.moving_numbers import Moving
 
 from ..attach.guests import TransformedGuest, number_guest
 from ..export import asks_for_operators

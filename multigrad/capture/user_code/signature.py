@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import RuleTypeError, suggest
 from ...graph.support.class_bases import dataclass
-from ...trace.moving_numbers import Moving
+from ...trace.active_rules import Moving
 
 REQUIRED = inspect.Parameter.empty
 STATIC_TYPES = (bool, int, str, type(None), tuple)

@@ -21,8 +21,8 @@ from ...errors import RuleTypeError, suggest
 from ...graph.support.class_bases import InNotebooks
 from ...graph.support.params import FixedParams
 from ...graph.support.trees import optree
+from ...trace.active_rules import Moving
 from ...trace.lookups import now
-from ...trace.moving_numbers import Moving
 from .arguments import flatten, positional_names, unwrap
 
 

@@ -36,9 +36,9 @@ from ...graph.passes.serialize import (
     read_text,
 )
 from ...graph.support.params import Range, Shards
+from ...trace.active_rules import Moving
 from ...trace.derived.custom_calls import drop_calls, replay
 from ...trace.identity import value_key
-from ...trace.moving_numbers import Moving
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .format import MOST_DOC, Form, check_plain, choose, clean, decode_arrays, seal
 

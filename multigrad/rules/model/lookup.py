@@ -22,10 +22,9 @@ from ...errors import RuleError, RuleTypeError, RuleValueError, closest
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused, read_fused, read_shards
 from ...lowering.function_graph import read_way
-from ...trace.active_rules import FREE, ActiveRules, keyed
+from ...trace.active_rules import FREE, THEN, ActiveRules, Moving, is_of_then, keyed
 from ...trace.identity import function_key
 from ...trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
-from ...trace.moving_numbers import THEN, Moving, is_of_then
 from . import rule_names
 from .rule import Rule
 from .rule_in_force import RuleInForce, bind, token_of

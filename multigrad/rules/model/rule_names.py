@@ -16,8 +16,8 @@ from ...backend.compiler_events import tell_registered
 from ...errors import RuleError, RuleTypeError
 from ...graph.support.lazy_modules import imported_module
 from ...graph.support.threads import SERIALS, collector_paused, make_lock
+from ...trace.active_rules import meant, note_renamed
 from ...trace.lookups import NUMBERS, Lookup, note_lookup
-from ...trace.moving_numbers import meant, note_renamed
 
 RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, also where a user's rule has the name now

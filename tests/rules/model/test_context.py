@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.trace.moving_numbers import Noted
+from multigrad.trace.active_rules import Noted
 
 from ...support.threads import on_threads
 
