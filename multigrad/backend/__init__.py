@@ -73,9 +73,18 @@ from .emitted import (
     Prepared,
     Residuals,
 )
-from .fast import FastKernels, Pattern, enabled, kernel
 from .guest import Guest, Kind, Pull, SharedBuffer, borrow_array, kind_of, lend_array, make_zeros
-from .rows import compositions, lifted, orderings, rows_of, unwritten
+from .rows import (
+    FastKernels,
+    Pattern,
+    compositions,
+    enabled,
+    kernel,
+    lifted,
+    orderings,
+    rows_of,
+    unwritten,
+)
 
 __all__ = [
     "ALL",

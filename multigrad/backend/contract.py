@@ -17,8 +17,8 @@ from ..graph.ir.op import Op
 from ..graph.support.class_bases import dataclass
 from .differences import Differences
 from .emitted import Emitted
-from .fast import FastKernels
 from .guest import Guest, SharedBuffer
+from .rows import FastKernels
 
 
 class Casts(NamedTuple):

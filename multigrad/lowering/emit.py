@@ -21,7 +21,7 @@ from typing import Any
 
 from ..backend.contract import Backend
 from ..backend.emitted import Body, Prepared
-from ..backend.fast import disabled
+from ..backend.rows import disabled
 from ..errors import UnsupportedOp
 from ..graph import ops
 from ..graph.ir.graph import ArrayValue, Graph, Node, Region, count_uses

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from ..backend.fast import kernel
+from ..backend.rows import kernel
 from ..errors import RuleValueError, TraceError, UnsupportedOp, suggest
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, make_node, walk

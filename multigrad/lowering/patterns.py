@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..backend.discovery import entry_points, load_backend, loaded
-from ..backend.fast import DISABLED, FastKernels, Pattern
+from ..backend.rows import DISABLED, FastKernels, Pattern
 from ..errors import MultigradError, suggest
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import WHOLE

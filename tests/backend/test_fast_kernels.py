@@ -14,7 +14,7 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.backend.fast import enabled
+from multigrad.backend.rows import enabled
 from multigrad.lowering.patterns import all_patterns, without
 
 from ..harness.ejecting import BY_RANK

@@ -52,6 +52,7 @@ __all__ = [
 RECORDED = """from typing import Any, TypeAlias, TypeVar, overload
 
 from ..axes import Axis
+
 def define(namespace: dict[str, Any], rows: Any) -> None: ...
 """
 NAMESPACE = """from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend import FastKernels, Pattern, kernel
-from multigrad.backend.fast import (
+from multigrad.backend.rows import (
     find_one_plus_square,
     find_scaled_quotient,
     is_number,

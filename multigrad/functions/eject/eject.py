@@ -18,7 +18,7 @@ from typing import Any
 
 from ...backend.contract import Backend, Ejection
 from ...backend.emitted import Emitted, Made
-from ...backend.fast import FastKernels, disabled
+from ...backend.rows import FastKernels, disabled
 from ...errors import UnsupportedOp
 from ...graph import ops
 from ...lowering.function_graph import FunctionGraph

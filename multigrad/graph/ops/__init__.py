@@ -18,7 +18,6 @@ from .arrays import (
     loops,
     ordering,
     products,
-    quantiles,
     reductions,
     shapes,
 )
@@ -31,7 +30,6 @@ from .arrays.linalg import *
 from .arrays.loops import *
 from .arrays.ordering import *
 from .arrays.products import *
-from .arrays.quantiles import *
 from .arrays.reductions import *
 from .arrays.shapes import *
 from .elementwise import activations, arithmetic, logic, selection, special, transcendental
@@ -44,7 +42,7 @@ from .elementwise.transcendental import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    linalg, factors, shapes, indexing, ordering, indices, quantiles, draws, collectives, loops,
+    linalg, factors, shapes, indexing, ordering, indices, draws, collectives, loops,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)

@@ -23,8 +23,16 @@ import numpy as np
 
 from ..support.c_libraries import CLibrary, NoLibraryError
 from . import draws
-from .draws import UNIFORM_FIELDS, find_runs
-from .keys import ERFINV_FLOAT32, ERFINV_FLOAT64, PARITY, ROTATIONS, WORD_MASK, PlacedKey
+from .draws import (
+    ERFINV_FLOAT32,
+    ERFINV_FLOAT64,
+    PARITY,
+    ROTATIONS,
+    UNIFORM_FIELDS,
+    WORD_MASK,
+    PlacedKey,
+    find_runs,
+)
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Table: TypeAlias = tuple[tuple[float, float, tuple[float, ...]], ...]

@@ -16,10 +16,10 @@ import numpy as np
 from ...backend.contract import Autodiff, Backend, Draws, Interop, Kernels, Models, Modes, Tensors
 from ...backend.differences import SIGN_OF_ZERO, Difference, Differences, Mended, zeros
 from ...backend.emitted import Emitted
-from ...backend.fast import enabled
 from ...backend.guest import Guest
 from ...backend.guest import borrow_array as borrow
 from ...backend.guest import lend_array as lend
+from ...backend.rows import enabled
 from ...graph import ops
 from ...graph.ops.arrays import loops
 from ...graph.ops.numerics import RELEASE, as_numpy_dtype

@@ -12,7 +12,7 @@ from ...backend.contract import Ejection
 from ...backend.emitted import Emitted, find_like
 from ...graph import ops, random
 from ...graph.ir.types import T, Type
-from ...graph.random import draws, keys
+from ...graph.random import draws
 
 Array = Any
 
@@ -124,7 +124,7 @@ def read_key(key: Any) -> Any:
 def fold_in(key: Any, n: int) -> Any:
     """Return the n-th key that is derived from a key."""
     first, second = key
-    add, rotate_xor, as_word = keys.add_ints, keys.rotate_xor_ints, keys.mask_int
+    add, rotate_xor, as_word = draws.add_ints, draws.rotate_xor_ints, draws.mask_int
     return random.threefry_rounds((first, second), (0, n), add, rotate_xor, as_word)
 
 

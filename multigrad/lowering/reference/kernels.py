@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.fast import (
+from ...backend.rows import (
     WHOLE,
     FastKernels,
     Pattern,

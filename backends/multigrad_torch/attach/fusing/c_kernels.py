@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from multigrad.backend.fast import FastKernels
+from multigrad.backend.rows import FastKernels
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.support.c_libraries import CLibrary

@@ -16,7 +16,7 @@ import torch
 from torch import empty_like, empty_strided
 from torch.autograd import Function
 
-from multigrad.backend.fast import disabled
+from multigrad.backend.rows import disabled
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T

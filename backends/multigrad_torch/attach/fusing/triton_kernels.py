@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend import Pattern, kernel
-from multigrad.backend.fast import FastKernels
+from multigrad.backend.rows import FastKernels
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, make_node
 from multigrad.graph.ir.op import Op
