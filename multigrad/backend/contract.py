@@ -451,7 +451,7 @@ class Models:
 
     attach: Callable[[Any, Any], Any] | None = None
     """(model, {selector: rule} or a composite) -> the handle of a model that is changed in place, a
-    `multigrad.models.attachment.Attachment`."""
+    `multigrad.models.attach.Attachment`."""
 
     override: Callable[[Function, Any], Function] | None = None
     """(function, {operation: rule} or a composite) -> the function with those rules."""

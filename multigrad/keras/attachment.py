@@ -18,18 +18,19 @@ from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tens
 
 from ..errors import RuleTypeError, RuleValueError
 from ..graph.support.class_bases import dataclass
-from ..models.attachment import Attachment, Row, named
+from ..models.attach import Attachment
 from ..models.attribution.composites import Composite
 from ..models.attribution.kinds import (
     is_layer_rule,
     kind_of_function,
 )
-from ..models.gradient_replacement import replacement_for
+from ..models.gradient_replacement import named, replacement_for
 from ..models.selectors import (
     Choice,
     HeldFunction,
     Layer,
     OperationChoice,
+    Row,
     choose,
     choose_by_kind,
     match,

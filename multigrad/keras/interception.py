@@ -24,8 +24,7 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ..errors import GradientError, RuleTypeError, RuleValueError
 from ..graph.support.class_bases import dataclass
-from ..models.attachment import named
-from ..models.gradient_replacement import CurrentReplacement, replace_gradient
+from ..models.gradient_replacement import CurrentReplacement, named, replace_gradient
 from ..models.selectors import not_called_message
 from .base import list_leaves
 from .compiled_steps import HOST, in_symbolic_scope, keeping_weights

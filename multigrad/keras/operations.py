@@ -24,10 +24,10 @@ from keras.src.activations import activations as keras_activations
 
 from ..errors import RuleValueError
 from ..graph.support.threads import make_lock
-from ..models.attachment import named
 from ..models.gradient_replacement import (
     CurrentReplacement,
     Replacement,
+    named,
     replace_gradient,
     replacement_for,
 )

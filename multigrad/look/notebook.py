@@ -23,7 +23,7 @@ from ..functions.function import Function
 from ..graph.ir.graph import Graph, Node, Region
 from ..graph.support import html
 from ..lowering.function_graph import FunctionGraph
-from ..models.attachment import HEADER, Attachment
+from ..models.attach import HEADER, Attachment
 from ..models.attribution.composites import Composite
 from ..rules.activation import Activation
 from ..rules.estimators.declared import Estimator

@@ -139,3 +139,14 @@ def replace_gradient(
     """Return the output of a forward on a constant, with a rule's gradient for its input."""
     check_fit(name, where, tin.shape, out.shape)
     return replacement(tin, out)
+
+
+def named(rule: Any) -> str:
+    """Return a rule's name for a table, with its bound numbers."""
+    if isinstance(rule, str):
+        return rule
+    if isinstance(rule, Rule):
+        return rule._words
+    name = getattr(rule, "name", None)
+    said = repr(rule)  # the repr of a layer's rule has its numbers
+    return said if name is None or said.startswith(f"{name}(") else name

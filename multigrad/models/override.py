@@ -40,10 +40,9 @@ from ..graph.support.params import P, R
 from ..rules.model.rule import Rule
 from ..trace.trace import Trace, Value, setting
 from ..trace.xp import all as xp
-from .attachment import named
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
-from .gradient_replacement import Replacement, misfit_message, replacement_for
+from .gradient_replacement import Replacement, misfit_message, named, replacement_for
 from .selectors import check_row, not_called_message, shown
 
 __all__ = ["Overridden", "override"]

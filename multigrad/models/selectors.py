@@ -19,12 +19,35 @@ from fnmatch import fnmatchcase
 from typing import Any, NoReturn, TypeVar
 
 from ..errors import RuleTypeError, RuleValueError, suggest
-from .attachment import Row, named
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
+from .gradient_replacement import named
 
 WILDCARDS = frozenset("*?[")
 MOST_NAMES, MOST_CALLED = 12, 24
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that was changed.
+
+    Examples:
+        >>> import torch
+        >>> handle = xg.attach(torch.nn.Sequential(torch.nn.ReLU()), {"relu": "guided"})
+        >>> handle.rows[0]
+        Row(name='relu', kind='operation', rule='guided', selector='relu')
+
+    Attributes:
+        name: a layer's name, or an operation's.
+        kind: the layer's class, or "operation".
+        rule: the rule that acts there now.
+        selector: what chose it.
+    """
+
+    name: str
+    kind: str
+    rule: str
+    selector: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,8 @@ NAMES = {
 CLASSES = {
     "multigrad.rules.model.rule.Rule": "objects.md",
     "multigrad.functions.function.Function": "objects.md",
-    "multigrad.models.attachment.Attachment": "objects.md",
-    "multigrad.models.attachment.Row": "objects.md",
+    "multigrad.models.attach.Attachment": "objects.md",
+    "multigrad.models.selectors.Row": "objects.md",
     "multigrad.models.override.Overridden": "objects.md",
     "multigrad.look.check.CheckReport": "objects.md",
     "multigrad.look.parity.ParityReport": "objects.md",

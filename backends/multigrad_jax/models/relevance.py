@@ -16,10 +16,9 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from multigrad.errors import RuleTypeError, RuleValueError
-from multigrad.models.attachment import named
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import KINDS, is_layer_rule
-from multigrad.models.gradient_replacement import replace_gradient, replacement_for
+from multigrad.models.gradient_replacement import named, replace_gradient, replacement_for
 from multigrad.models.override import parts_of
 
 from ..jaxprs import bind_unchanged, walk

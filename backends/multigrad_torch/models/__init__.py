@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 if TYPE_CHECKING:
-    from multigrad.models.attachment import Attachment
+    from multigrad.models.attach import Attachment
 
 
 def is_model(value: Any) -> bool:

@@ -10,14 +10,16 @@ import torch
 from torch import nn
 
 from multigrad.errors import RuleTypeError
-from multigrad.models.attachment import Attachment, Row, named
+from multigrad.models.attach import Attachment
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import has_weight, is_layer_rule
+from multigrad.models.gradient_replacement import named
 from multigrad.models.selectors import (
     Choice,
     HeldFunction,
     Layer,
     OperationChoice,
+    Row,
     choose,
     choose_by_kind,
     hold,

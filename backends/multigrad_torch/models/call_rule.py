@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from multigrad.errors import RuleTypeError
-from multigrad.models.attachment import named
 from multigrad.models.attribution.kinds import has_meaning, is_layer_rule
+from multigrad.models.gradient_replacement import named
 
 from .layer_kinds import OPERATIONS
 from .plain_rule import PlainRule

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from multigrad.errors import ActsNowhereWarning, RuleValueError
-from multigrad.models.attachment import named
+from multigrad.models.gradient_replacement import named
 
 from .. import dynamo
 from ..compile.checkpoint_regions import has_acted, is_around_region, note_acting

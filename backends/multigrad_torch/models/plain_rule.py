@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from multigrad.errors import RuleValueError
-from multigrad.models.attachment import named
-from multigrad.models.gradient_replacement import CurrentReplacement
+from multigrad.models.gradient_replacement import CurrentReplacement, named
 from multigrad.rules.activation import Activation
 from multigrad.rules.model.lookup import resolve
 

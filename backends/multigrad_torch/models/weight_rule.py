@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.errors import RuleValueError
-from multigrad.models.attachment import named
 from multigrad.models.attribution.kinds import LayerRule
+from multigrad.models.gradient_replacement import named
 
 from .. import dynamo
 from .layer_kinds import OPERATIONS, CallOfLayer

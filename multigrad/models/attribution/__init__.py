@@ -1,12 +1,22 @@
-"""Attribution: relevance rules, which read a layer's weights, composites, averaged gradients."""
+"""Attribution: relevance rules, which read a layer's weights, composites; and means of a gradient,
+over noise around the input, or over the path to it from a baseline.
+"""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
+from collections.abc import Callable
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import RuleValueError
+from ...functions.custom_gradient import function
 from ...graph.support.lazy_modules import module_hooks
+from ...trace.xp import all as xp
 from . import composites
-from .averaging import integrated, smooth
 from .kinds import merge_batch_norm
-from .relevance import alpha_beta, epsilon, flat, gamma, norm, wsquare, zbox, zplus
+from .relevance import alpha_beta, as_array, epsilon, flat, gamma, norm, wsquare, zbox, zplus
 
 __all__ = [
     "alpha_beta", "composites", "epsilon", "flat", "gamma", "integrated", "merge_batch_norm",
@@ -15,3 +25,123 @@ __all__ = [
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = module_hooks(__name__, __all__)
+
+Tensor = Any
+Gradient = Callable[[Tensor], Tensor]
+
+
+@function
+def add_noise(x: Tensor, sigma: Tensor) -> Tensor:
+    return x + sigma * xp.randn_like(x)
+
+
+def smooth(
+    gradient: Gradient, x: Tensor, *, sigma: float = 0.1, n: int = 25, key: Any = None
+) -> Tensor:
+    """The mean of a gradient over n copies of x with noise: SmoothGrad, under any rules.
+
+    mean over i of gradient(x + sigma * N(0, 1)), with new draws for each copy.
+
+    Examples:
+        >>> def slope(x):
+        ...     return 2.0 * x  # the gradient of x * x
+        >>> x = np.array([1.0, -3.0])
+        >>> xg.attribution.smooth(slope, x, sigma=0.1, n=1000, key=0).round(1)
+        array([ 2., -6.])
+
+    Args:
+        gradient: takes a tensor like x and returns its gradient, or its relevance.
+        x: the input, of any framework.
+        sigma: the standard deviation of the noise, in the units of x; or a tensor that broadcasts
+            to x.
+        n: the number of copies.
+        key: an int as for `jax.random.key`, a jax key, or two uint32: makes the draws
+            reproducible, the same on every framework. None: the framework's own generator.
+
+    Returns:
+        A tensor like x.
+
+    Raises:
+        RuleValueError: n is not a whole number or below 1, or sigma is negative or not finite.
+
+    Source: Smilkov et al., 2017 (arXiv 1706.03825).
+    """
+    check_deviation(sigma)
+    draw = add_noise if key is None else add_noise.keyed(key)
+    return _mean(gradient, (draw(x, sigma) for _ in range(_count(n))), n)
+
+
+def integrated(
+    gradient: Gradient, x: Tensor, baseline: Tensor | float = 0.0, *, n: int = 20
+) -> Tensor:
+    """Integrated gradients: the mean of a gradient on the path from a baseline to x, times x -
+    baseline.
+
+    (x - baseline) * mean over i = 1 .. n of gradient(baseline + (i - 1/2) / n * (x - baseline)).
+    The results of all elements add up to the change of the output, up to the error of the sum.
+
+    Examples:
+        >>> def slope(x):
+        ...     return 2.0 * x  # the gradient of x * x
+        >>> xg.attribution.integrated(slope, np.array([1.0, -3.0]))  # what each element added
+        array([1., 9.])
+
+    Args:
+        gradient: takes a tensor like x and returns its gradient.
+        x: the input, of any framework.
+        baseline: the start of the path: a number, or a tensor that broadcasts to x.
+        n: the number of points on the path.
+
+    Returns:
+        A tensor like x.
+
+    Raises:
+        RuleValueError: n is not a whole number or below 1, or the baseline does not broadcast to x.
+
+    Source: Sundararajan et al., 2017 (arXiv 1703.01365), eq. 3, at the middles of the steps.
+    """
+    check_baseline(x, baseline)
+    way = x - baseline
+    # The middles of the steps, from the baseline to x.
+    points = (x - way * ((n - i - 0.5) / n) for i in range(_count(n)))
+    return _mean(gradient, points, n) * way
+
+
+def _mean(gradient: Gradient, points: Any, n: int) -> Tensor:
+    terms = map(gradient, points)
+    # One after the other, so that few tensors are alive at a time.
+    total = next(terms)
+    for term in terms:
+        total = total + term
+    return total * (1.0 / n)
+
+
+def _count(n: int) -> int:
+    # True is an int, but no number of points.
+    if isinstance(n, bool) or not hasattr(n, "__index__") or index(n) < 1:
+        raise RuleValueError(f"a mean is over n points, a whole number of 1 or more, not {n!r:.40}")
+    return index(n)
+
+
+def check_deviation(sigma: Any) -> None:
+    known = as_array(sigma)
+    if known is not None and not (np.isfinite(known) & (known >= 0)).all():
+        raise RuleValueError(f"sigma is a deviation, finite and 0 or more, not {sigma!r:.40}")
+
+
+def check_baseline(x: Tensor, baseline: Any) -> None:
+    own, given = tuple(x.shape), getattr(baseline, "shape", None)
+    if given is None:
+        if isinstance(baseline, bool | str) or not isinstance(baseline, int | float):
+            raise RuleValueError(
+                f"a baseline is a number or a tensor, not {type(baseline).__name__} "
+                f"{baseline!r:.40}"
+            )
+        return
+    # Trailing axes, as in NumPy.
+    last = own[len(own) - len(given) :]
+    fits = len(given) <= len(own) and all(a in (1, b) for a, b in zip(given, last, strict=True))
+    if not fits:
+        raise RuleValueError(
+            f"a baseline of shape {tuple(given)} does not broadcast to the input's shape {own}"
+        )
