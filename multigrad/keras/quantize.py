@@ -21,7 +21,7 @@ from keras.src.backend.common.variables import AutocastScope
 from ..errors import RuleTypeError, RuleValueError
 from ..functions.function import Function
 from ..rules.estimators.declared import Estimator
-from ..rules.estimators.starts import (
+from ..rules.estimators.quantizers import (
     STANDARD,
     Description,
     axes_of,

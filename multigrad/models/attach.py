@@ -15,7 +15,7 @@ from ..errors import RuleTypeError, RuleValueError
 from ..functions.importers import framework_of
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import P, R
-from ..rules.estimators.starts import Description
+from ..rules.estimators.quantizers import Description
 from ..rules.model.rule import Rule
 from .attribution.composites import Composite
 from .override import Overridden, override

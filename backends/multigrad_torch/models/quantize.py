@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from multigrad.errors import RuleTypeError, RuleValueError
-from multigrad.rules.estimators.starts import (
+from multigrad.rules.estimators.quantizers import (
     STANDARD,
     Quantization,
     Seen,
