@@ -121,8 +121,7 @@ def render_stub() -> str:
 def render_recorded(module: Any) -> str:
     """Return what checkers read in the place of a module of functions that are made from rows."""
     title = "What is made in the module of this name; see `ops.py`."
-    names = sorted(module.__all__)
-    head = HEAD.format(title=title, imports=RECORDED, names=fill(names))
+    head = HEAD.format(title=title, imports=RECORDED, names=fill(sorted(module.__all__)))
     return "".join([head, *declarations(module, module.__all__)])  # in the order of the rows
 
 

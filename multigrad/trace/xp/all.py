@@ -7,14 +7,12 @@ It follows the Array API: `axis`, `keepdims`; NaN propagates through min, max an
 from __future__ import annotations
 
 from . import arrays as xp_arrays
-from . import draws as xp_draws
 from . import linalg as xp_linalg
 from . import ops as xp_ops
 from . import shapes as xp_shapes
 from . import shards as xp_shards
 from . import signals as xp_signals
 from .arrays import *
-from .draws import *
 from .linalg import *
 from .ops import *
 from .shapes import *
@@ -29,7 +27,6 @@ nan = float("nan")
 
 __all__ = ["e", "inf", "nan", "pi"]
 __all__ += xp_arrays.__all__
-__all__ += xp_draws.__all__
 __all__ += xp_linalg.__all__
 __all__ += xp_ops.__all__
 __all__ += xp_shapes.__all__

@@ -1,5 +1,5 @@
-"""Functions of `xg.xp` that are more than one op: whole arrays, products, along an axis, elements,
-bits of integers; see `all.py`.
+"""Functions of `xg.xp` that are more than one op: whole arrays, along an axis, elements, bits of
+integers, random draws; see `all.py`.
 """
 
 from __future__ import annotations
@@ -10,37 +10,27 @@ from typing import Any
 
 import numpy as np
 
+from ...backend.discovery import backend_of
+from ...backend.values import key_for, key_pair
+from ...errors import RuleError
 from ...graph import ops
 from ...graph.ir.types import BOOL, WHOLE, T
 from ...graph.passes.simplify import constant
+from ...graph.random import REPLAYED, key_from_int
 from ..axes import Axis, axes_of, known_shape, one_axis
 from ..coercion import is_exact
 from ..trace import Value, apply, are_bools, cast, copy_of, dtype_name, lift, native_dtype, pow
-from .ops import cumprod, cumsum, digamma, equal, isnan, maximum, mean, minimum, sum, var, where
+from .ops import cumprod, cumsum, digamma, equal, isnan, maximum, mean, minimum, var, where
 
 Tensor = Any
 
 __all__ = [
-    "astype", "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor", "broadcast_to", "cast",
-    "cast_like", "clip", "cumulative_prod", "cumulative_sum", "dim", "einsum", "full_like",
-    "nan_to_num", "norm", "ones_like", "outer", "polygamma", "positive", "pow", "quantile", "size",
-    "standardize", "tensordot", "top_k_mask", "vecdot", "zeros_like",
+    "astype", "bernoulli_like", "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor",
+    "broadcast_to", "cast", "cast_like", "clip", "cumulative_prod", "cumulative_sum", "dim",
+    "exponential_like", "full_like", "gumbel_like", "nan_to_num", "ones_like", "polygamma",
+    "positive", "pow", "quantile", "rademacher_like", "rand_like", "randn_like", "size",
+    "standardize", "top_k_mask", "zeros_like",
 ]  # fmt: skip
-
-
-def norm(x: Tensor, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
-    """The norm of order `ord`: 1, 2, inf or any above 0, by default over all axes; of vectors.
-
-    Examples:
-        >>> float(xp.norm(np.array([3.0, 4.0])))
-        5.0
-        >>> xp.norm(np.array([[3.0, -4.0], [1.0, 0.0]]), axis=1, ord=1)
-        array([7., 1.])
-    """
-    if not (isinstance(ord, int | float) and ord > 0):
-        raise TypeError(f"norm has an order above 0, as 1, 2 or inf, not {ord!r}")
-    order = int(ord) if ord in (1, 2) else float(ord)
-    return apply(ops.NORM, x, axis=axes_of(x, axis), keepdims=bool(keepdims), ord=order)
 
 
 def standardize(x: Tensor, axis: Axis = -1, epsilon: float = 1e-5) -> Tensor:
@@ -94,66 +84,6 @@ def size(x: Tensor) -> Any:
     """
     known = known_shape(x)
     return apply(ops.SIZE, x) if known is None else x.trace.value(constant(math.prod(known)))
-
-
-# --- products ----------------------------------------------------------------------------------
-
-
-def einsum(subscripts: str, *arrays: Tensor) -> Tensor:
-    """A sum of products over named axes: `einsum("ij,jk->ik", a, b)`; letters once in a term.
-
-    Examples:
-        >>> xp.einsum("ij,j->i", np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, -1.0]))
-        array([-1., -1.])
-    """
-    return apply(ops.EINSUM, *arrays, subscripts=_with_result(subscripts.replace(" ", "")))
-
-
-def _with_result(subscripts: str) -> str:
-    # If the result is not named, it has the letters that occur once, in order, as in NumPy.
-    if "->" in subscripts:
-        return subscripts
-    letters = subscripts.replace(",", "").replace("...", "")
-    once = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
-    return f"{subscripts}->{'...' if '...' in subscripts else ''}{once}"
-
-
-def vecdot(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
-    """The sum of products along an axis.
-
-    Examples:
-        >>> float(xp.vecdot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
-        11.0
-    """
-    products = apply(ops.MUL, a, b)
-    total = sum(products, axis=axis)
-    of_bools = isinstance(products, Value) and products.node.type.dtype == BOOL
-    return apply(ops.NE, total, 0) if of_bools else total
-
-
-def outer(a: Tensor, b: Tensor) -> Tensor:
-    """Every product of an element of one vector and one of another.
-
-    Examples:
-        >>> xp.outer(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
-        array([[3., 4.],
-               [6., 8.]])
-    """
-    return einsum("i,j->ij", a, b)
-
-
-def tensordot(a: Tensor, b: Tensor, axes: int = 2) -> Tensor:
-    """The product summed over the last `axes` axes of a and first of b; asks for ranks.
-
-    Examples:
-        >>> xp.tensordot(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]), axes=1)
-        array([[11.]])
-    """
-    if not isinstance(axes, int):
-        raise TypeError("tensordot takes a number of axes; write xp.einsum for others")
-    names = "abcdefghijklmnopqrstuvwxyz"
-    left, right = names[: a.ndim], names[a.ndim - axes : a.ndim - axes + b.ndim]
-    return einsum(f"{left},{right}->{left[: a.ndim - axes]}{right[axes:]}", a, b)
 
 
 # --- along an axis -----------------------------------------------------------------------------
@@ -364,3 +294,97 @@ def bitwise_invert(x: Tensor) -> Tensor:
         array([-1, -6])
     """
     return apply(ops.NOT if are_bools(x) else ops.BITWISE_INVERT, x)
+
+
+# --- random draws, and the key that each takes ----------------------------------------------------
+def rand_like(x: Tensor, key: Any = None) -> Tensor:
+    """Uniform on [0, 1), of x's shape and dtype; in a rule each draw takes the next key.
+
+    Examples:
+        >>> @xg.register("dropped")
+        ... def dropped(ctx, grad_out, tin, p=0.5):
+        ...     return xp.where(xp.rand_like(grad_out) < p, 0.0, grad_out)
+        >>> drawn = dropped(None, np.ones(100), None, key=7)
+        >>> bool((dropped(None, np.ones(100), None, key=7) == drawn).all())
+        True
+    """
+    return apply(ops.UNIFORM_LIKE, _draw_key("rand_like", x, key), x)
+
+
+def randn_like(x: Tensor, key: Any = None) -> Tensor:
+    """Standard normal, of x's shape and dtype; in a rule each draw takes the next key.
+
+    Examples:
+        >>> xp.randn_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
+        (3,)
+    """
+    return apply(ops.NORMAL_LIKE, _draw_key("randn_like", x, key), x)
+
+
+def bernoulli_like(x: Tensor, p: Any = 0.5, key: Any = None) -> Tensor:
+    """1 with probability p (a number or a tensor), else 0, of x's shape and dtype.
+
+    Examples:
+        >>> xp.bernoulli_like(np.zeros(2), np.array([0.0, 1.0]), key=np.array([0, 7], np.uint32))
+        array([0., 1.])
+    """
+    return apply(ops.BERNOULLI_LIKE, _draw_key("bernoulli_like", x, key), x, p)
+
+
+def rademacher_like(x: Tensor, key: Any = None) -> Tensor:
+    """1 or -1, equally likely, of x's shape and dtype.
+
+    Examples:
+        >>> xp.abs(xp.rademacher_like(np.zeros(3), key=np.array([0, 7], np.uint32)))
+        array([1., 1., 1.])
+    """
+    return apply(ops.RADEMACHER_LIKE, _draw_key("rademacher_like", x, key), x)
+
+
+def exponential_like(x: Tensor, key: Any = None) -> Tensor:
+    """Exponential with mean 1, of x's shape and dtype.
+
+    Examples:
+        >>> bool((xp.exponential_like(np.zeros(3), key=np.array([0, 7], np.uint32)) >= 0).all())
+        True
+    """
+    return apply(ops.EXPONENTIAL_LIKE, _draw_key("exponential_like", x, key), x)
+
+
+def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
+    """Standard Gumbel, of x's shape and dtype.
+
+    Examples:
+        >>> xp.gumbel_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
+        (3,)
+    """
+    return apply(ops.GUMBEL_LIKE, _draw_key("gumbel_like", x, key), x)
+
+
+def _draw_key(name: str, x: Tensor, key: Any) -> Any:
+    """Return the key of a draw: in a rule or a Function the next, for a tensor the given key.
+
+    Raises:
+        RuleError: a bare tensor has no key.
+        TraceError: the key is a constant of the captured code.
+    """
+    if isinstance(key, Value):
+        return key
+    if isinstance(x, Value):
+        if key is None:
+            return x.trace.next_key()
+        raise x.trace.error(
+            f"draws by xp.{name} with a fixed key, so that each call would draw the same. Leave "
+            "key= out and give the key to the call: xg.use(rule, key=...), function.keyed(...)"
+        )
+    if key is None:
+        replayed = REPLAYED.get()
+        if replayed is None:
+            raise RuleError(
+                f"xp.{name} of a tensor needs a key: give key=..., an int, a jax key or two "
+                "uint32. In a rule and in a Function each draw takes the next key by itself"
+            )
+        return next(replayed)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return key_from_int(key)
+    return key_for(backend_of(x), key_pair(key))

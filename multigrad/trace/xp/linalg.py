@@ -1,11 +1,15 @@
-"""Linear algebra of `xg.xp` that is more than one op; see `all.py`."""
+"""Linear algebra of `xg.xp` that is more than one op: norms, products, factors; see `all.py`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ...graph import ops
+from ...graph.ir.types import BOOL
+from ..axes import Axis, axes_of
+from ..trace import Value, apply
 from .arrays import dim
-from .ops import eigvalsh, expand_dims, logabsdet, matmul, signdet, squeeze, svdvals
+from .ops import eigvalsh, expand_dims, logabsdet, matmul, signdet, squeeze, sum, svdvals
 from .shapes import getitem, matrix_transpose, triu
 from .transposes import (
     lu_pivots,
@@ -21,10 +25,84 @@ from .transposes import (
 Tensor = Any
 
 __all__ = [
-    "eigh", "lu", "qr", "slogdet", "solve", "solve_triangular", "svd",
+    "eigh", "einsum", "lu", "norm", "outer", "qr", "slogdet", "solve", "solve_triangular", "svd",
+    "tensordot", "vecdot",
 ]  # fmt: skip
 
 
+def norm(x: Tensor, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
+    """The norm of order `ord`: 1, 2, inf or any above 0, by default over all axes; of vectors.
+
+    Examples:
+        >>> float(xp.norm(np.array([3.0, 4.0])))
+        5.0
+        >>> xp.norm(np.array([[3.0, -4.0], [1.0, 0.0]]), axis=1, ord=1)
+        array([7., 1.])
+    """
+    if not (isinstance(ord, int | float) and ord > 0):
+        raise TypeError(f"norm has an order above 0, as 1, 2 or inf, not {ord!r}")
+    order = int(ord) if ord in (1, 2) else float(ord)
+    return apply(ops.NORM, x, axis=axes_of(x, axis), keepdims=bool(keepdims), ord=order)
+
+
+def einsum(subscripts: str, *arrays: Tensor) -> Tensor:
+    """A sum of products over named axes: `einsum("ij,jk->ik", a, b)`; letters once in a term.
+
+    Examples:
+        >>> xp.einsum("ij,j->i", np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, -1.0]))
+        array([-1., -1.])
+    """
+    return apply(ops.EINSUM, *arrays, subscripts=_with_result(subscripts.replace(" ", "")))
+
+
+def _with_result(subscripts: str) -> str:
+    # If the result is not named, it has the letters that occur once, in order, as in NumPy.
+    if "->" in subscripts:
+        return subscripts
+    letters = subscripts.replace(",", "").replace("...", "")
+    once = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    return f"{subscripts}->{'...' if '...' in subscripts else ''}{once}"
+
+
+def vecdot(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
+    """The sum of products along an axis.
+
+    Examples:
+        >>> float(xp.vecdot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
+        11.0
+    """
+    products = apply(ops.MUL, a, b)
+    total = sum(products, axis=axis)
+    of_bools = isinstance(products, Value) and products.node.type.dtype == BOOL
+    return apply(ops.NE, total, 0) if of_bools else total
+
+
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    """Every product of an element of one vector and one of another.
+
+    Examples:
+        >>> xp.outer(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+        array([[3., 4.],
+               [6., 8.]])
+    """
+    return einsum("i,j->ij", a, b)
+
+
+def tensordot(a: Tensor, b: Tensor, axes: int = 2) -> Tensor:
+    """The product summed over the last `axes` axes of a and first of b; asks for ranks.
+
+    Examples:
+        >>> xp.tensordot(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]), axes=1)
+        array([[11.]])
+    """
+    if not isinstance(axes, int):
+        raise TypeError("tensordot takes a number of axes; write xp.einsum for others")
+    names = "abcdefghijklmnopqrstuvwxyz"
+    left, right = names[: a.ndim], names[a.ndim - axes : a.ndim - axes + b.ndim]
+    return einsum(f"{left},{right}->{left[: a.ndim - axes]}{right[axes:]}", a, b)
+
+
+# --- factors of matrices --------------------------------------------------------------------------
 def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
     """The signs of determinants, and the logarithms of their absolute values.
 
