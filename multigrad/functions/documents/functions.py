@@ -1,5 +1,13 @@
 """Functions from documents: their data, checked and decoded, and recipes of graphs instead of code.
 
+    SavedFunction             the document
+      forms: Form             forward and backward of one capture; each draw's key is an input
+        layout: Variant       what they were captured for
+          layout: Layout      the arguments of the call: names, kinds, dtypes
+          facts               what else has to hold of them
+          graphs              the same pair, which draws from one key; with the names of inputs, of
+                              cotangents, and of the arguments that get a gradient (`wrt`)
+
 A call is matched with what was saved by the names of its arguments, so that an argument may come by
 keyword or by position.
 """
@@ -57,9 +65,11 @@ from .format import MOST_DOC, Data, Form, choose, decode_arrays
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedFunction:
-    """What a document says of a Function; `text` is the document.
+    """What a document says of a Function.
 
     Attributes:
+        text: the document, to be saved again, without the defaults and the key: the Function may
+            have been given others since, and its own are added.
         defaults: what a call may leave out, the last of the parameters, by name.
         key: of its draws.
     """
@@ -84,8 +94,8 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
 
     def refused(layout: Layout) -> Mapping[str, str]:
         names = {leaf.name for leaf in layout.tensors}
-        said = [row for form in saved.forms for row in form.layout.graphs.refused.items()]
-        return {name: message for name, message in said if name in names}
+        messages = [row for form in saved.forms for row in form.layout.graphs.refused.items()]
+        return {name: message for name, message in messages if name in names}
 
     return Recipe(
         saved.name,
@@ -122,7 +132,7 @@ def _record(
     form = _choose(saved, trace, layout, arguments)
     variant, graphs = form.layout, form.layout.graphs
     values = {name: value for name, value in arguments.items() if isinstance(value, Value)}
-    # The keys of its draws are those of this capture.
+    # The form's graphs, not the variant's: their keys of draws are those of this capture.
     values.update(form.enter(trace))
     forward, backward = form.graphs
     outputs = replay(trace, forward, values)
@@ -152,11 +162,11 @@ def _record(
 def _choose(
     saved: SavedFunction, trace: Trace, layout: Layout, arguments: Mapping[str, Any]
 ) -> Form:
-    of_layout = [form for form in saved.forms if _takes(form.layout, layout, arguments)]
+    candidates = [form for form in saved.forms if _takes(form.layout, layout, arguments)]
     # It asks for more facts if they decide which form fits.
-    form = choose(of_layout, {**trace.facts, **_numbers_of(arguments)})
+    form = choose(candidates, {**trace.facts, **_numbers_of(arguments)})
     if form is None:
-        known = dict.fromkeys(_describe(form.layout) for form in of_layout or saved.forms)
+        known = dict.fromkeys(_describe(form.layout) for form in candidates or saved.forms)
         raise NotCaptured(
             trace.error(
                 f"was not saved for ({layout.describe()}), but for {'; '.join(known)}. Where "
@@ -187,11 +197,11 @@ def _takes_leaf(variant: Variant, saved: Leaf, leaf: Leaf, value: Any) -> bool:
         return True
     node = variant.graphs.forward.input(saved.name)
     assert node is not None
-    mine, other = node.type, value.node.type
-    both_integers = mine.dtype in INTEGERS and other.dtype in INTEGERS
+    expected, given = node.type, value.node.type
+    both_integers = expected.dtype in INTEGERS and given.dtype in INTEGERS
     # Which tensor comes first, to whose shape the others relate, is of interest to facts alone.
-    alike = mine.shape == other.shape or variant.facts.keys().isdisjoint(("ndim", "shape"))
-    return alike and (mine.dtype == other.dtype or both_integers)
+    fits = expected.shape == given.shape or variant.facts.keys().isdisjoint(("ndim", "shape"))
+    return fits and (expected.dtype == given.dtype or both_integers)
 
 
 def _numbers_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,12 +224,12 @@ def _describe(variant: Variant) -> str:
 # --- decoding: a document may be hostile ----------------------------------------------------------
 MOST_FORMS = 256
 FIELDS = ("name", "doc", "parameters", "arrays", "forms")
-HELD_FIELDS = ("defaults", "key")  # of those that have some
+HELD_FIELDS = ("defaults", "key")  # of Functions that have some; not in `SavedFunction.text`
 FORM_FIELDS = (
     "arguments", "nesting", "facts", "outputs", "fixed", "first_order", "keeps_output", "twice",
     "undifferentiable", "wrt", "forward", "backward",
 )  # fmt: skip
-REFUSED = "refused"  # of those that have inputs without a derivative
+REFUSED = "refused"  # a field of forms that have inputs without a derivative
 LEAF_FIELDS = {
     "tensor": ("name", "path", "kind", "dtype"),
     "number": ("name", "path", "kind"),
@@ -285,23 +295,24 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         )
     if any(output.type.kind != "tensor" for output in forward.outputs):
         fail(f"{where}.outputs", "an output is a tensor")
-    without = _decode_positions(data, where, forward)
+    undifferentiable = _decode_positions(data, where, forward)
     cotangents = numbered("grad_out", len(forward.outputs))
-    heads = {
+    cotangent_types = {
         cotangent: output.type
         for i, (cotangent, output) in enumerate(zip(cotangents, forward.outputs, strict=True))
-        if is_float(output.type) and i not in without
+        if is_float(output.type) and i not in undifferentiable
     }
     facts = _decode_facts(data["facts"], f"{where}.facts", types)
     results = [output.type for output in forward.outputs]
-    inputs = {**heads, **types}
+    inputs = {**cotangent_types, **types}
     backward = _decode_graph(
         data["backward"], f"{where}.backward", name, arrays, inputs, outputs=results
     )
     wrt = _decode_wrt(data["wrt"], f"{where}.wrt", backward, types, facts)
-    forward, backward = _declare(forward, backward, heads, types)
+    forward, backward = _declare(forward, backward, cotangent_types, types)
     keeps_output = read_bool(data["keeps_output"], f"{where}.keeps_output")
-    # One word for all marks: backward reads each output as forward gave it.
+    # A mark is a node by which backward reads an output as forward gave it, instead of its formula.
+    # A document may have one word, `keeps_output`, for a mark at every output.
     if keeps_output and not marks(backward):
         backward = mark_everywhere(backward, forward.outputs)
     graphs = FunctionGraph(
@@ -313,7 +324,7 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         cotangents=cotangents,
         wrt=wrt,
         keeps_output=keeps_output,
-        undifferentiable=without,
+        undifferentiable=undifferentiable,
         second_order=read_bool(data["twice"], f"{where}.twice"),
         refused=_decode_refused(data.get(REFUSED, {}), f"{where}.{REFUSED}", layout),
     ).without_needless_marks()
@@ -338,7 +349,7 @@ def _decode_graph(
 
 
 def _declare(
-    forward: Graph, backward: Graph, heads: Mapping[str, Type], types: Mapping[str, Type]
+    forward: Graph, backward: Graph, cotangents: Mapping[str, Type], types: Mapping[str, Type]
 ) -> tuple[Graph, Graph]:
     # A graph declares all inputs that it may read, in their order.
 
@@ -349,7 +360,9 @@ def _declare(
     declared = inputs({**types, "key": KEY} if is_random else types)
     return (
         Graph(forward.name, declared, forward.outputs, forward.locations),
-        Graph(backward.name, (*inputs(heads), *declared), backward.outputs, backward.locations),
+        Graph(
+            backward.name, (*inputs(cotangents), *declared), backward.outputs, backward.locations
+        ),
     )
 
 
