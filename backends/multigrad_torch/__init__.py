@@ -25,11 +25,10 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences, dynamo, eject, export, hooks, models, rank_checks, state
+from . import differences, distributed, dynamo, eject, export, hooks, models, state
 from .attach import (
     as_written,
     attach,
-    guests,
     host,
     isolation,
     kept_tensors,
@@ -37,9 +36,9 @@ from .attach import (
     render,
     vjp,
 )
-from .compile import checkpoint_regions, compile, dynamo_guards, jit
+from .compile import checkpoint_regions, compile, dynamo_guards
 from .dialect import introspection, table, types
-from .importers import autograd_functions, operators
+from .importers import custom_gradients
 from .kernels import elementwise, fast, gradient_lists, masks, ops, random
 
 __all__ = ["backend"]
@@ -107,7 +106,7 @@ backend = Backend(
         replays=True,
     ),
     compiler=Compiler(
-        jit=jit.jit,
+        jit=dynamo_guards.jit,
         is_exporting=compile.is_exporting,
         opaque=dynamo.disable,
         begin_again=dynamo.begin_again,
@@ -126,12 +125,12 @@ backend = Backend(
         lend=host.lend,
         borrow=host.borrow,
         outside=torch.no_grad(),  # so that autograd records nothing
-        bridge=guests.bridge,
+        bridge=host.bridge,
     ),
     imports=Imports(
-        import_function=autograd_functions.import_function,
-        operators=operators.operators,
-        find_operator=operators.find_operator,
+        import_function=custom_gradients.import_function,
+        operators=custom_gradients.operators,
+        find_operator=custom_gradients.find_operator,
         hook_params=hooks.hook_params,
     ),
     models=Models(
@@ -156,7 +155,7 @@ backend = Backend(
         autocast=modes.autocast,
         kept=kept_tensors.kept,
     ),
-    ranks=Ranks(group=rank_checks.rank_group),
+    ranks=Ranks(group=distributed.rank_group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
     exports=Exports(

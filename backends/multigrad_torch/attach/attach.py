@@ -1,15 +1,21 @@
 """Calls of an emitted `torch.autograd.Function`, outside and under transforms.
 
-`finish` completes the class, once; `call` returns the function that each call runs, `bind` that of
-a rule with fixed params. Outside transforms a call takes the fast class (`<name>_eager` in the
-emitted source) or fused kernels; under a transform, in forward mode and for tensor subclasses it
-takes the class that they can read (`entries` has both).
+A Function is emitted as two classes (`render.py`), in this file `native` and `native.eager`:
+
+    fast      `eager.apply`: fast code, for plain tensors outside transforms
+    anywhere  `native.apply`: plain code with `setup_context`, which torch.func, vmap, forward mode,
+              dispatch modes, torch.jit.trace and tensor subclasses can read
+
+The life of a class: lowering compiles its source. `finish` sets its attributes, once. `call` or
+`bind` reads them into the closure that users' calls run, so they are fixed from then on. Calls fill
+what `finish` left empty: `constants` and `fusing` remember the previous call, the first call on a
+DTensor sets `elementwise` and `whole`.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,6 +23,7 @@ import torch
 from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import Function, forward_ad
 
+from multigrad.backend.emitted import find_like
 from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.trace.assertions import FORWARD_MODE
 
@@ -37,19 +44,28 @@ from ..state import (
     transforms_active,
 )
 from .fusing.dispatch import Fusing
-from .prepared_numbers import PreparedNumbers, as_number, wrapping
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
 Tensor: TypeAlias = torch.Tensor
+# In 16 bits torch computes with a number in float32; a tensor of that dtype is rounded first.
+CONSTANT_DTYPES = (torch.float32, torch.float64)
+CPU = torch.device("cpu")
+BIG = 1e38  # well below the largest float32
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     """Return the public class of an emitted Function, with the attributes that its calls read.
 
-    `eager` is the fast class, `prepare` and `constants` give its prepared numbers (None: it takes
-    none), `tensors` counts the inputs. Calls on DTensors fill `elementwise` and `whole`.
+    Attributes of the class:
+        eager: the fast class; itself if only one class was emitted.
+        emitted: what it was emitted from; `subject` is its name for messages.
+        tensors: how many of the arguments are tensors.
+        prepare, constants: the emitted function that prepares numbers, and its `PreparedNumbers`;
+            None if its code takes the numbers themselves.
+        fusing: the state of its fused kernels (`fusing/dispatch.py`).
+        elementwise, whole: for DTensors; None until `run_distributed` (dtensors.py) sets them.
     """
     name = emitted.names.identifier
     native = namespace[name]
@@ -60,13 +76,11 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     native.prepare = namespace.get(f"{name}_prepare")
     native.constants = None if native.prepare is None else PreparedNumbers(native.prepare, emitted)
     if emitted.derivative.dual is not None and not emitted.derivative.pushes:
-        native.jvp = staticmethod(refusing(emitted.derivative.dual))
-    native.emitted = emitted
-    native.elementwise = None
-    native.subject = emitted.origin.name
+        native.jvp = staticmethod(make_refusing_jvp(emitted.derivative.dual))
+    native.emitted, native.subject = emitted, emitted.origin.name
     native.tensors = len(emitted.names.inputs)
-    native.whole = None
-    native.fusing = Fusing(native)
+    native.elementwise = native.whole = None
+    native.fusing = Fusing(native)  # reads `emitted`
     # `backward()` may be called inside compiled code.
     for cls in {native, native.eager}:
         cls.backward = staticmethod(dynamo.apart(cls.backward))
@@ -75,72 +89,83 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     return native
 
 
-def refusing(dual: Callable[[], Any]) -> Callable[..., Any]:
+def make_refusing_jvp(dual: Callable[[], Any]) -> Callable[..., Any]:
     """Return the `jvp` of a Function without forward mode: it raises an error with the reason."""
 
-    def refuse(ctx: Any, *tangents: Any) -> Any:
+    def jvp(ctx: Any, *tangents: Any) -> Any:
         try:
             dual()
         except UnsupportedOp as error:
             raise GradientError(str(error)) from error
 
-    return refuse
+    return jvp
 
 
 # --- calls ----------------------------------------------------------------------------------------
+# What users' calls run. Each of these functions asks the same, by flags that torch keeps in C:
+#
+#     type(x) not in KINDS                 a tensor subclass
+#     transforms_active()                  grad, jvp or vmap of torch.func
+#     count_modes()                        a dispatch mode, which may record a graph
+#     tracing_state() is not None          torch.jit.trace or an ONNX export
+#     forward_ad._current_level >= 0       forward mode
+#
+# If one holds, the call is made `anywhere`. Then fused kernels are tried, for large tensors, and
+# `fast` is left. The tests are repeated, as calling one function that has them all takes longer.
 def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
-    """Return how a class is called: by its C entry, unless a transform or torch.jit traces it."""
-    eager, transformed = entries(native)
+    """Return the function that calls a class on tensors, followed by the numbers of the call."""
+    fast, anywhere = ways_to_apply(native)
     if emitted.origin.is_rule:
-        transformed = warning_of_trace(native, transformed)
-    count, run = len(emitted.names.inputs), eager
+        anywhere = with_trace_warning(native, anywhere)
+    count, fast_prepared = len(emitted.names.inputs), fast
     prepare, constants, fusing = native.prepare, native.constants, native.fusing
     if prepare is not None:
         like, of = constants.like, constants.of
 
-        def run(*args: Any) -> Any:
-            return eager(*args[:count], of(args[like], args[count:]))
+        def fast_prepared(*args: Any) -> Any:
+            return fast(*args[:count], of(args[like], args[count:]))
 
+    # One tensor, and the numbers as they are.
     def apply_one(x: Tensor, *values: Any) -> Any:
-        # Runs at each call: every test reads a flag that torch keeps in C.
-        anywhere = type(x) not in KINDS or transforms_active() or count_modes()
-        anywhere = anywhere or tracing_state() is not None or forward_ad._current_level >= 0
-        if not anywhere and x.numel() >= fusing.least:
+        is_special = type(x) not in KINDS or transforms_active() or count_modes()
+        is_special = is_special or tracing_state() is not None or forward_ad._current_level >= 0
+        if not is_special and x.numel() >= fusing.least:
             return fusing.apply((x,), values)
-        return (transformed if anywhere else eager)(x, *values)
+        return (anywhere if is_special else fast)(x, *values)
 
+    # One tensor, and prepared numbers: every application of an activation comes here.
     def apply_prepared(x: Tensor, *values: Any) -> Any:
         assert prepare is not None
         if type(x) not in KINDS or transforms_active() or count_modes():
-            return transformed(x, *values)
+            return anywhere(x, *values)
         if tracing_state() is not None or forward_ad._current_level >= 0:
-            return transformed(x, *values)
+            return anywhere(x, *values)
         if x.numel() >= fusing.least:
             return fusing.apply((x,), values)
-        # `PreparedNumbers.of`, inlined, as every application of an activation comes here.
+        # From here on `PreparedNumbers.of`, inlined.
         for value in values:
             if type(value) is not float:
-                return eager(x, prepare(as_number, *values))
+                return fast(x, prepare(as_number, *values))
         numbers, has_zero, dtype, on_cpu, prepared = constants.known
         # Numbers with a zero are prepared anew each time: -0.0 equals 0.0, but gives other bits.
         if has_zero or values != numbers or x.dtype is not dtype or x.is_cpu is not on_cpu:
             wrap = constants.wraps.get(x.dtype) if x.is_cpu else as_number
             if wrap is None:
-                return eager(x, of(x, values))
+                return fast(x, of(x, values))
             prepared = prepare(wrap, *values)
             constants.known = values, 0.0 in values, x.dtype, x.is_cpu, prepared
-        return eager(x, prepared)
+        return fast(x, prepared)
 
     def apply_several(*args: Any) -> Any:
         tensors = args[:count]
-        anywhere = transforms_active() or count_modes() or tracing_state() is not None
-        anywhere = anywhere or forward_ad._current_level >= 0
+        is_special = transforms_active() or count_modes() or tracing_state() is not None
+        is_special = is_special or forward_ad._current_level >= 0
         # A loop takes half the time that a set of their types takes.
         for x in tensors:
-            anywhere = anywhere or type(x) not in KINDS
-        if not anywhere and tensors[0].numel() >= fusing.least:
+            is_special = is_special or type(x) not in KINDS
+        if not is_special and tensors[0].numel() >= fusing.least:
             return fusing.apply(tensors, args[count:])
-        return (transformed if anywhere else run)(*args)
+        return (anywhere if is_special else fast_prepared)(*args)
 
     if count > 1:
         return apply_several
@@ -148,73 +173,79 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
 
 
 def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
-    """Return how a rule with fixed params is called on tensors of the kind and dtype of x."""
-    eager, transformed = entries(native)
-    transformed = warning_of_trace(native, transformed)
+    """Return the function that calls a rule with these params on tensors of x's kind and dtype."""
+    fast, anywhere = ways_to_apply(native)
+    anywhere = with_trace_warning(native, anywhere)
     prepare, fusing = native.prepare, native.fusing
-    # (whether for the CPU, prepared numbers): one tuple, so that threads never see half of it.
-    state: tuple[bool | None, Any] = (None, None)
+    # The previous call's: whether it was on the CPU, and the prepared numbers. One tuple, so that
+    # threads never see half of it.
+    previous: tuple[bool | None, Any] = (None, None)
     if type(x) not in KINDS:
-        # Tensor subclasses always take the transformable class.
-        return lambda tin: transformed(tin, *values)
+        return lambda tin: anywhere(tin, *values)
 
     def apply(tin: Tensor) -> Tensor:
         if transforms_active() or count_modes() or tracing_state() is not None:
-            return transformed(tin, *values)
+            return anywhere(tin, *values)
         if forward_ad._current_level >= 0:
-            return transformed(tin, *values)
+            return anywhere(tin, *values)
         if tin.numel() >= fusing.least:
             return fusing.apply((tin,), values)
-        return eager(tin, *values)
+        return fast(tin, *values)
 
     def apply_prepared(tin: Tensor) -> Tensor:
-        nonlocal state
+        nonlocal previous
         if transforms_active() or count_modes() or tracing_state() is not None:
-            return transformed(tin, *values)
+            return anywhere(tin, *values)
         if forward_ad._current_level >= 0:
-            return transformed(tin, *values)
+            return anywhere(tin, *values)
         if tin.numel() >= fusing.least:
             return fusing.apply((tin,), values)
-        on_cpu, prepared = state
+        on_cpu, prepared = previous
         if tin.is_cpu is not on_cpu:
-            state = tin.is_cpu, prepare(wrapping(tin), *values)
-            prepared = state[1]
-        return eager(tin, prepared)
+            previous = tin.is_cpu, prepare(wrapping(tin), *values)
+            prepared = previous[1]
+        return fast(tin, prepared)
 
     return apply if prepare is None else apply_prepared
 
 
-def entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return two ways to apply a Function: outside transforms, and anywhere."""
-    eager = eager_of(native)
+# --- the two ways to apply a class ----------------------------------------------------------------
+# `native.apply` is the emitted dispatcher, for code that applies the class itself, such as compiled
+# code. It asks what the functions above ask, and takes `apply_transformed` (there: `entry`) or
+# `eager.apply`. Calls from here have asked already, and take torch's `apply`, which it overrides.
+def ways_to_apply(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return `fast` and `anywhere`; the numbers of `fast` are prepared if the class does so."""
+    fast = eager_of(native)
     if native.eager is native:
-        return eager, eager
+        return fast, fast
     count, prepare = native.tensors, native.prepare
 
     # Runs on this process's part of a DTensor, which may be a tensor of any kind again.
     def local(x: Tensor, *rest: Any) -> Any:
         if type(x) not in KINDS or transforms_active() or count_modes():
-            return entry(native)(x, *rest)
+            return apply_transformed(native)(x, *rest)
         if prepare is None:
-            return eager(x, *rest)
+            return fast(x, *rest)
         tensors, values = rest[: count - 1], rest[count - 1 :]
         like = (x, *tensors)[native.constants.like]
-        return eager(x, *tensors, native.constants.of(like, values))
+        return fast(x, *tensors, native.constants.of(like, values))
 
     def anywhere(*args: Any) -> Any:
         if any(map(is_distributed, args[:count])):
             return run_distributed(native, args[:count], args[count:], local)
-        return entry(native)(*args)
+        return apply_transformed(native)(*args)
 
-    return eager, anywhere
+    return fast, anywhere
 
 
-def entry(native: Any) -> Callable[..., Any]:
-    """Return the `apply` for calls under transforms, in forward mode that of a class with a jvp."""
+def apply_transformed(native: Any) -> Callable[..., Any]:
+    """Return torch's `apply` of a class for calls under transforms.
+
+    In forward mode it is that of another class, which has a jvp and is emitted when first needed.
+    """
     derivative = native.emitted.derivative
     if derivative.pushes and derivative.dual is not None and is_pushing():
         native = derivative.dual().native
-    # The base class's `apply`: the class's own is the emitted dispatcher, which came here.
     return super(native, native).apply
 
 
@@ -228,6 +259,88 @@ def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[
         return run_bare(function, elementwise, name, grad_out, args)
 
     return run
+
+
+# --- prepared numbers -----------------------------------------------------------------------------
+# Fast code takes a rule's params prepared: what depends on them alone is computed once for equal
+# calls. Numbers become 0-d tensors on the CPU, at the first call already: torch rounds some ops
+# with a Python number differently, and equal calls must give equal bits.
+class PreparedNumbers:
+    """The prepared numbers of a Function's previous call.
+
+    Attributes:
+        known: (numbers, whether 0.0 is among them, dtype, whether on the CPU, prepared numbers):
+            one tuple, so that threads see all of it or none.
+        like: the position of the tensor whose dtype and device the numbers get.
+        literals: the numbers in the source of `prepare`.
+        prepare: the emitted function `prepare(wrap, *numbers)`.
+        wraps: the functions that make tensors of numbers on the CPU, by dtype.
+    """
+
+    __slots__ = ("known", "like", "literals", "prepare", "wraps")
+
+    def __init__(self, prepare: Callable[..., Any], emitted: Emitted) -> None:
+        self.like = find_like(emitted.origin.input_types) or 0
+        self.prepare = prepare
+        self.literals = frozenset(prepare.__code__.co_consts)
+        self.known: tuple[Any, ...] = (None, False, None, None, None)
+        self.wraps: dict[torch.dtype, Callable[[Any], Any]] = {}
+
+    def of(self, like: Tensor, values: tuple[Any, ...]) -> Any:
+        """Return the prepared numbers for a call on a tensor like this one."""
+        for value in values:
+            if type(value) is not float:  # tensors may change in place
+                return self.prepare(as_number, *values)
+        numbers, has_zero, dtype, on_cpu, prepared = self.known
+        if (
+            values == numbers
+            and like.dtype is dtype
+            and like.is_cpu is on_cpu
+            and not (has_zero and repr(values) != repr(numbers))  # -0.0 equals 0.0
+        ):
+            return prepared
+        dtype, on_cpu = like.dtype, like.is_cpu
+        wrap = self.wraps.get(dtype) if on_cpu else as_number
+        if wrap is None:
+            wrap = self.wraps[dtype] = wrapping(like, self.literals)
+        prepared = self.prepare(wrap, *values)
+        self.known = values, 0.0 in values, dtype, on_cpu, prepared
+        return prepared
+
+
+def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
+    """Return a function that makes a prepared number an operand for ops on tensors like x.
+
+    Tensors of `literals`, the numbers in the source, are cached.
+    """
+    if not x.is_cpu or x.dtype not in CONSTANT_DTYPES:
+        return as_number
+    dtype, constants = x.dtype, {}
+
+    def as_tensor(value: Any) -> Any:
+        if type(value) is float and -BIG < value < BIG and value not in literals:
+            # Three times as fast as torch.tensor, but it refuses numbers beyond the dtype.
+            constant = torch.scalar_tensor(value, dtype=dtype, device=CPU)
+            # A mode may have returned another type.
+            return constant if type(constant) is Tensor else value
+        if isinstance(value, Tensor):
+            return value
+        key = value or repr(value)  # -0.0 equals 0.0
+        constant = constants.get(key)
+        if constant is not None:
+            return constant
+        constant = torch.tensor(value, dtype=dtype, device=CPU)
+        if type(constant) is not Tensor:
+            return value
+        if value in literals:
+            constants[key] = constant
+        return constant
+
+    return as_tensor
+
+
+def as_number(value: Any) -> Any:
+    return value
 
 
 # --- what is in force around a call ---------------------------------------------------------------
@@ -247,14 +360,14 @@ def transform() -> frozenset[str] | None:
     return frozenset() if transforms_active() else None
 
 
-def warning_of_trace(native: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
+def with_trace_warning(native: Any, anywhere: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a call under transforms so that it warns where torch.jit.trace fixes the rule."""
     name = native.__doc__.partition(",")[0]
 
     def run(tin: Tensor, *values: Any) -> Tensor:
         if tracing_state() is not None:
             warn_of_trace(f"{name} for the gradient")
-        return transformed(tin, *values)
+        return anywhere(tin, *values)
 
     return run
 
@@ -279,7 +392,7 @@ NAMESPACE = {
     "Like": Like,
     "Tensor": torch.Tensor,
     "count_modes": count_modes,
-    "entry": entry,
+    "entry": apply_transformed,
     "forward_ad": forward_ad,
     "is_included": is_included,
     "enable_forward_mode": forward_ad._set_fwd_grad_enabled,

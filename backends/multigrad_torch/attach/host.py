@@ -1,19 +1,28 @@
-"""Values of tensors outside torch: NumPy arrays, DLPack buffers and numbers of Python.
+"""torch and what is outside it: values of tensors, and calls of guests from torch.
 
 Other frameworks read a tensor by the buffer that `lend` makes, and torch reads theirs by `borrow`,
-so that no backend knows another.
+so that no backend knows another. A guest is a function of another framework.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.autograd import Function
 
-from multigrad.backend import SharedBuffer
+from multigrad.backend import Guest, SharedBuffer, kind_of
+from multigrad.graph.support.threads import SERIALS
+
+from .. import dynamo
+from ..dynamo import at_import
+from ..state import transforms_active
+from ..versions import custom_op
+
+Tensor: TypeAlias = torch.Tensor
 
 
 def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -108,3 +117,292 @@ def say_unwritable(tensor: torch.Tensor) -> str:
     if is_dense and 0 in tensor.stride() and torch._debug_has_internal_overlap(tensor) == 1:
         return "several of its elements are one number in memory (expand): give its clone()"
     return ""
+
+
+# --- calls of guests ------------------------------------------------------------------------------
+# Eagerly, an `autograd.Function` calls the guest (`Bridged`). Dynamo must read neither its forward
+# nor its backward (torch 2.13 traces into DLPack and fails), so both are hidden from it. Inputs,
+# and outputs that the guest keeps, are saved with the node, although the guest has what it needs:
+# this lets torch notice when one of them, which shares memory with the guest, is written to before
+# backward.
+#
+# Compiled code calls an operator, which does not break its graph, and torch.func's transforms call
+# a Function that they know. In both, backward starts from the inputs again.
+Tensors: TypeAlias = tuple[Tensor, ...]
+# Tensors, with the position of each one's batch axis; None: it has none.
+Group: TypeAlias = tuple[Sequence[Tensor], Sequence[int | None]]
+# By number, as graphs cannot hold objects. Entries stay for good: a graph may run at any time.
+GUESTS: dict[int, Guest] = {}
+
+
+@dynamo.disable
+def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Call a guest; its gradient flows back through torch's autograd."""
+    if transforms_active():
+        return TransformedGuest.apply(guest, *tensors)
+    if any(x.is_meta for x in tensors):
+        outputs = []
+        for shape, name in guest.infer([kind_of(x) for x in tensors]):
+            # A meta tensor has no values, so only shapes and dtypes are inferred.
+            sizes = [*map(int, shape)]  # type: ignore[arg-type]
+            outputs.append(torch.empty(sizes, dtype=dtype(name), device="meta"))
+        return tuple(outputs)
+    return Bridged.apply(guest, *tensors)
+
+
+class Bridged(Function):
+    """Applies a guest to tensors, eagerly."""
+
+    @staticmethod
+    @dynamo.disable
+    def forward(ctx: Any, guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
+        lent = [lend(x) for x in tensors]
+        ctx.guest, ctx.count = guest, len(tensors)
+        if any(ctx.needs_input_grad):
+            outputs, ctx.pull = guest.record(lent)
+        else:
+            outputs = guest.run(lent)
+        results: list[Tensor] = []
+        # Memory that no result may share, as a write in place would change the guest's tensors.
+        memories = [x.exporter for x in lent]
+        for output in outputs:
+            results.append(apart(borrow(output, guest.owns), [*memories, *results]))
+        results = [place_like(y, tensors) for y in results]
+        ctx.carries = [guest.carries(i, y.dtype) for i, y in enumerate(outputs)]
+        ctx.mark_non_differentiable(
+            *(y for y, carries in zip(results, ctx.carries, strict=True) if not carries)
+        )
+        ctx.save_for_backward(*tensors, *(results if guest.keeps_outputs else ()))
+        return tuple(results)
+
+    @staticmethod
+    @dynamo.disable
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+        inputs = ctx.saved_tensors[: ctx.count]
+        lent_cotangents = [
+            lend(c) if carries else None for c, carries in zip(cotangents, ctx.carries, strict=True)
+        ]
+        memories = [c.exporter for c in lent_cotangents if c is not None]
+        gradients: list[Any] = [None]
+        for x, lent in zip(inputs, ctx.pull(lent_cotangents), strict=True):
+            if lent is None:
+                gradients.append(None)
+                continue
+            # Autograd may accumulate into a gradient in place, so it needs memory of its own.
+            gradient = apart(borrow(lent, ctx.guest.owns), memories)
+            memories.append(gradient)
+            gradients.append(place_like(gradient, [x]))
+        # Under create_graph=True the gradient's own derivative is refused.
+        if torch.is_grad_enabled():
+            carried = [c for c, carries in zip(cotangents, ctx.carries, strict=True) if carries]
+            return tuple(
+                None if g is None else OnceDifferentiable.apply(ctx.guest, g, *inputs, *carried)
+                for g in gradients
+            )
+        return tuple(gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Any:
+        raise ctx.guest.refusal("has no forward mode")
+
+
+class OnceDifferentiable(Function):
+    """The identity on a gradient that depends on tensors in an unknown way; has no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, guest: Guest, gradient: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.guest = guest
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        raise ctx.guest.refusal()
+
+
+def apart(result: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """Return a result in memory of its own: a guest may return its input, or one tensor twice."""
+    start, end = span(result)
+    for other in others:
+        low, high = span(other)
+        if start < high and low < end:
+            return result.clone()
+    return result
+
+
+def span(x: Tensor) -> tuple[int, int]:
+    """Return the addresses between which a contiguous tensor lies."""
+    start = x.data_ptr()
+    return start, start + x.numel() * x.element_size()
+
+
+def place_like(y: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    device = next((x.device for x in tensors), y.device)
+    return y if y.device == device else y.to(device)
+
+
+# --- a guest and its gradients, each from the inputs alone ----------------------------------------
+def run_guest(guest: Guest | int, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return a guest's outputs in memory of their own; compiled code names it by its number."""
+    guest = _guest_of(guest)
+    lent = guest.run([lend(x) for x in tensors])
+    return [_own(borrow(y, guest.owns), tensors[0]) for y in lent]
+
+
+def pull_guest(
+    guest: Guest | int, tensors: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return a gradient for each input, zeros where the guest gives none."""
+    guest = _guest_of(guest)
+    kinds = guest.infer([kind_of(x) for x in tensors])
+    lent = [
+        lend(c) if guest.carries(i, name) else None
+        for i, (c, (_, name)) in enumerate(zip(cotangents, kinds, strict=True))
+    ]
+    gradients = guest.gradients([lend(x) for x in tensors], lent)
+    return [
+        torch.zeros_like(x) if g is None else _own(borrow(g, guest.owns), x)
+        for g, x in zip(gradients, tensors, strict=True)
+    ]
+
+
+def _own(y: Tensor, like: Tensor) -> Tensor:
+    return y.to(like.device, copy=True)
+
+
+def only_wrt(guest: Guest, gradients: Sequence[Tensor]) -> list[Tensor | None]:
+    """Replace the gradients of inputs that get none by None."""
+    return [g if i in guest.wrt else None for i, g in enumerate(gradients)]
+
+
+def call_batch(
+    guest: Guest, size: int, groups: Sequence[Group], call: Callable[..., Sequence[Tensor]]
+) -> list[Tensor]:
+    """Call once with the batch axis in front if the guest takes one, else once for each example."""
+    in_front = [
+        [x.expand(size, *x.shape) if d is None else x.movedim(d, 0) for x, d in pairs]
+        for pairs in (zip(*group, strict=True) for group in groups)
+    ]
+    if getattr(guest, "is_batched", False):
+        return list(call(*in_front))
+    each = [call(*([x[i] for x in group] for group in in_front)) for i in range(size)]
+    return [torch.stack(parts) for parts in zip(*each, strict=True)]
+
+
+# --- under transforms -----------------------------------------------------------------------------
+class TransformedGuest(Function):
+    """Runs a guest under transforms; compiled code names it by its number."""
+
+    @staticmethod
+    def forward(guest: Guest | int, *tensors: Tensor) -> Tensors:  # type: ignore[override]
+        if isinstance(guest, int):
+            return tuple(torch.ops.multigrad.run_guest.default(guest, list(tensors)))
+        return tuple(run_guest(guest, tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.guest, *tensors = inputs
+        ctx.mark_non_differentiable(*(y for y in output if not y.is_floating_point()))
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        tensors = ctx.saved_tensors
+        gradients = Pulled.apply(ctx.guest, len(tensors), *tensors, *cotangents)
+        return None, *only_wrt(_guest_of(ctx.guest), gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Any:
+        raise _guest_of(ctx.guest).refusal("has no forward mode")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, guest: Guest | int, *tensors: Tensor) -> Any:
+        def call(examples: Sequence[Tensor]) -> Sequence[Tensor]:
+            return TransformedGuest.apply(guest, *examples)
+
+        groups = [(tensors, in_dims[1:])]
+        outputs = call_batch(_guest_of(guest), info.batch_size, groups, call)
+        return tuple(outputs), (0,) * len(outputs)
+
+
+class Pulled(Function):
+    """The gradients of a guest. Their own derivative is refused."""
+
+    @staticmethod
+    def forward(guest: Guest | int, count: int, *values: Tensor) -> Tensors:  # type: ignore[override]
+        tensors, cotangents = list(values[:count]), list(values[count:])
+        if isinstance(guest, int):
+            return tuple(torch.ops.multigrad.pull_guest.default(guest, tensors, cotangents))
+        return tuple(pull_guest(guest, tensors, cotangents))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.guest = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        raise _guest_of(ctx.guest).refusal()
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, guest: Guest | int, count: int, *values: Tensor) -> Any:
+        def call(tensors: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Sequence[Tensor]:
+            return Pulled.apply(guest, count, *tensors, *cotangents)
+
+        dims = in_dims[2:]
+        groups = (values[:count], dims[:count]), (values[count:], dims[count:])
+        outputs = call_batch(_guest_of(guest), info.batch_size, groups, call)
+        return tuple(outputs), (0,) * len(outputs)
+
+
+def _guest_of(guest: Guest | int) -> Guest:
+    return GUESTS[guest] if isinstance(guest, int) else guest
+
+
+# --- in compiled code -----------------------------------------------------------------------------
+def number_guest(guest: Guest) -> int:
+    """Return a new number by which a graph names a guest."""
+    number = next(SERIALS)  # two threads may number guests at once
+    GUESTS[number] = guest
+    return number
+
+
+def describe_outputs(number: int, tensors: Sequence[Tensor]) -> list[Tensor]:
+    kinds = GUESTS[number].infer([kind_of(x) for x in tensors])
+    return [tensors[0].new_empty(shape, dtype=dtype(name)) for shape, name in kinds]
+
+
+def describe_gradients(
+    number: int, tensors: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor]:
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors]
+
+
+def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
+    ctx.number, tensors = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def pull_back(ctx: Any, cotangents: Sequence[Tensor]) -> tuple[None, list[Tensor | None]]:
+    number, tensors = ctx.number, list(ctx.saved_tensors)
+    gradients = torch.ops.multigrad.pull_guest.default(number, tensors, list(cotangents))
+    return None, only_wrt(GUESTS[number], gradients)
+
+
+def note(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.number = inputs[0]
+
+
+def refuse(ctx: Any, *cotangents: Any) -> Any:
+    raise GUESTS[ctx.number].refusal()
+
+
+@at_import
+def register_operators() -> None:
+    """Register a guest's forward and backward as operators, which graphs can hold."""
+    schema = "(SymInt number, Tensor[] tensors) -> Tensor[]"
+    run = custom_op("multigrad::run_guest", schema)(run_guest)
+    run.register_fake(describe_outputs)
+    run.register_autograd(pull_back, setup_context=save_inputs)
+    schema = "(SymInt number, Tensor[] tensors, Tensor[] cotangents) -> Tensor[]"
+    pull = custom_op("multigrad::pull_guest", schema)(pull_guest)
+    pull.register_fake(describe_gradients)
+    pull.register_autograd(refuse, setup_context=note)

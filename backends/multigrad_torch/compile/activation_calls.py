@@ -32,7 +32,7 @@ from multigrad.rules.model.activation_function import forward_on, put_under
 from multigrad.trace.active_rules import Moving, settle
 
 from ..export import asks_for_operators
-from .argument_descriptions import restore
+from .arguments import draw_key_argument, fold_key_argument, restore
 from .calls import (
     NUMBERS,
     CompiledCall,
@@ -44,8 +44,13 @@ from .calls import (
     is_tensor,
     write_number,
 )
-from .dynamo_guards import is_under_jit, may_change, numbers_are_inputs, tensors_in
-from .keys import draw_key_argument, fold_key_argument
+from .dynamo_guards import (
+    is_under_jit,
+    may_change,
+    numbers_are_inputs,
+    reads_numbers,
+    tensors_in,
+)
 
 Tensor: TypeAlias = Any
 PARAMETERS = ("tin", "application", "*inputs")
@@ -166,14 +171,6 @@ def find_variant_or_none(
     except NotCaptured as error:
         function.recipe.give_up(error.error)
         return None
-
-
-def reads_numbers(in_force: RuleInForce) -> bool:
-    """Return whether the rule's Python code reads its numbers, so that a graph contains them."""
-    specialization = in_force.specialization
-    if specialization.rule.native is True or specialization.code.uncapturable is not None:
-        return True
-    return any(fact.startswith("param:") for fact in specialization.code.facts)
 
 
 def call_as_captured(variant: Variant, in_force: RuleInForce, params: RuleParams) -> CompiledCall:

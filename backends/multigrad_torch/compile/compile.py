@@ -32,8 +32,17 @@ from .. import dynamo, versions
 from ..export import asks_for_operators, note_refused
 from ..state import without_modes
 from .activation_calls import call_of_activation
-from .argument_descriptions import describe, has_keywords, is_object
-from .calls import LENGTHS, NUMBERS, READS, CompiledCall, MoreNeeded, ParamTensors
+from .arguments import describe, has_keywords, is_object, new_numbers, number_application
+from .calls import (
+    LENGTHS,
+    NUMBERS,
+    READS,
+    CompiledCall,
+    MoreNeeded,
+    ParamTensors,
+    call_of_function,
+    reads_more,
+)
 from .dynamo_guards import (
     EPOCH,
     MIRROR,
@@ -42,8 +51,6 @@ from .dynamo_guards import (
     is_under_jit,
     numbers_are_inputs,
 )
-from .function_calls import call_of_function, reads_more
-from .keys import new_numbers, number_application
 
 Tensor: TypeAlias = Any
 # Prefixes of the answers of `prepare`: compiled code calls the Function's own class, which Dynamo

@@ -28,7 +28,7 @@ from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
 
 from . import introspection
-from .signatures import TENSOR, TORCH
+from .types import TENSOR, TORCH
 
 Tensor = Any
 

@@ -22,7 +22,7 @@ from multigrad.trace.trace import Value, setting
 from multigrad.trace.xp import all as xp
 
 from .. import dynamo
-from ..importers.autograd_functions import make_function
+from ..importers.custom_gradients import make_function
 
 if TYPE_CHECKING:
     from typing_extensions import Self

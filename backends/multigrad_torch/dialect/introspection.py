@@ -41,7 +41,7 @@ from multigrad.trace.trace import NeedsConcrete, Trace, Value, copy_of, dtype_na
 from multigrad.trace.xp import all as xp
 
 from ..state import transforms_active
-from .signatures import TORCH
+from .types import TORCH
 
 Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}

@@ -23,7 +23,7 @@ from multigrad.capture.meanings.parts import length, rank, shape_of
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 
-from .signatures import TORCH
+from .types import TORCH
 
 Tensor = Any
 

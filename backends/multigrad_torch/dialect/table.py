@@ -44,7 +44,7 @@ from multigrad.trace.xp import all as xp
 
 from .. import dynamo
 from ..attach import host
-from ..importers.custom_ops import find_custom_op
+from ..importers.custom_gradients import find_custom_op
 from ..kernels import ops
 from ..state import untraced, without_autocast, without_dispatch_modes
 from ..versions import SCANS
@@ -57,8 +57,7 @@ from . import (
     layers,
     traced,
 )
-from .signatures import TENSOR, TORCH
-from .types import TYPES
+from .types import TENSOR, TORCH, TYPES
 
 Tensor = Any
 Handler = Callable[..., Any]

@@ -27,7 +27,7 @@ from multigrad.models.selectors import (
     refuse_second,
 )
 
-from .call_rule import CallRule, rule_of_calls, rule_of_operation
+from .call_rule import CallRule, PlainRule, rule_of_calls, rule_of_operation
 from .layer_kinds import OPERATIONS, kind_of
 from .layer_rule import (
     LayerInterceptor,
@@ -38,7 +38,6 @@ from .layer_rule import (
 )
 from .mode_entry import CheckedRoot, ModeEntry, ModePause, ModeRoot, make_mode, may_call
 from .operation_names import find_operation, operation_names
-from .plain_rule import PlainRule
 from .swapped_classes import Acting, acting_on, put_on, take_off
 
 

@@ -1,19 +1,42 @@
-"""The rule over one call, of a layer's forward or of an operation: which of three kinds it is."""
+"""The rule over one call, of a layer's forward or of an operation: of one of three kinds.
+
+`OwnGradient` is no rule. A `PlainRule` reads no weights and acts on the one tensor that a gradient
+passes: our activations do both passes by their own Function, any other forward runs unchanged on
+detached inputs. A `WeightRule` gets the call's tensors as a layer of a known kind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
 
-from multigrad.errors import RuleTypeError
-from multigrad.models.attribution.kinds import has_meaning, is_layer_rule
-from multigrad.models.gradient_replacement import named
+import torch
 
-from .layer_kinds import OPERATIONS
-from .plain_rule import PlainRule
-from .weight_rule import WeightRule
+from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.models.attribution.kinds import LayerRule, has_meaning, is_layer_rule
+from multigrad.models.gradient_replacement import CurrentReplacement, check_fit, named
+from multigrad.rules.activation import Activation
+from multigrad.rules.model.lookup import resolve
 
+from .. import dynamo
+from ..compile.checkpoint_regions import is_first_without_gradients, top_hooks
+from ..dynamo import (
+    KEYED,
+    is_compiling,
+    key_of,
+    may_have_gradient,
+    refuse_symbols,
+    version_of,
+)
+from ..state import transforms_active
+from .layer_kinds import ACTIVATIONS, OPERATIONS, WITH_WEIGHTS, CallOfLayer
+
+Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
+refuse_shape = dynamo.disable(check_fit)
+# Attribute of a tensor with what a batch normalization needs from the layer that made it.
+MERGES = "_multigrad_merges"
 
 
 class OwnGradient:
@@ -27,7 +50,7 @@ class OwnGradient:
         return func(*args, **kwargs)
 
 
-CallRule: TypeAlias = PlainRule | WeightRule | OwnGradient
+CallRule: TypeAlias = "PlainRule | WeightRule | OwnGradient"
 OWN = OwnGradient()
 
 
@@ -57,3 +80,316 @@ def rules_inside(rule: Any, merges: bool = False) -> Mapping[str, CallRule]:
         name: weights if reads and row.read is not None and has_meaning(rule, row.kind) else OWN
         for name, row in OPERATIONS.items()
     }
+
+
+# --- rules without weights ------------------------------------------------------------------------
+class PlainRule:
+    """A rule that acts on the one tensor from which a call computes its output.
+
+    Args:
+        operations: those that it may meet.
+    """
+
+    def __init__(self, rule: Any, operations: Collection[str] = OPERATIONS) -> None:
+        self.rule = resolve(rule)
+        self.name = named(rule)
+        self.over = CurrentReplacement(rule)  # raises the errors of a wrong rule or param
+        self.activations = {n: Activation(n, rule) for n in ACTIVATIONS if n in operations}
+        self.in_place = {name: InPlace(act) for name, act in self.activations.items()}
+
+    def activation(
+        self, operation: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Activation | None:
+        """Return our activation for a call of an operation, None if it is another function."""
+        settings = ACTIVATIONS.get(operation)
+        if settings is None:
+            return None
+        for position, (name, value) in enumerate(settings.items(), start=1):
+            number = args[position] if len(args) > position else kwargs.get(name, value)
+            if number != value:
+                return None
+        return self.activations.get(operation)
+
+    def apply(self, x: Tensor, forward: Call, where: Callable[[], str]) -> Tensor:
+        """Return the output of a forward on x, with the rule's gradient.
+
+        Args:
+            x: a tensor that may require a gradient.
+            forward: a function of the tensor alone.
+            where: returns the call's name, for messages.
+
+        Raises:
+            RuleValueError: forward returns something other than a tensor, or writes into x.
+            GradientError: the output has another shape than x, so the rule's gradient does not fit.
+        """
+        if not may_have_gradient(x):
+            self.draw_along(x)
+            out = forward(x)
+            self.check_shape(x, out, where)
+            return out
+        looks = not is_compiling() and not transforms_active()
+        version = x._version if looks else 0
+        out = forward(x.detach())
+        if not isinstance(out, torch.Tensor):
+            raise RuleValueError(
+                f"{where()} returns a {type(out).__name__}, and rule {self.name!r} acts on the "
+                "gradient of one tensor: select the layers inside it, or an operation that it "
+                "calls"
+            )
+        if looks and x._version != version:
+            raise RuleValueError(
+                f"{where()} writes into its input, so rule {self.name!r} would act on another "
+                "one: select the layer or operation inside it that does"
+            )
+        self.check_shape(x, out, where)
+        # A Function that returns its input returns a view, which must not be written to: hence a
+        # clone.
+        rule = self.over.now() if is_compiling() else self.over.here()
+        return rule(x, out).clone()
+
+    def call(
+        self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call an operation under the rule, which acts on its only activation."""
+        if kwargs.get("out") is not None:
+            return func(*args, **kwargs)  # torch differentiates no call with out=
+        x = args[0] if args else kwargs.get("input")
+        refuse_symbols(name, x)
+        act = self.activation(name, args, kwargs) if isinstance(x, torch.Tensor) else None
+        if act is not None:
+            if not may_have_gradient(x):
+                self.draw_along(x)
+                return func(*args, **kwargs)
+            return self.in_place[name](x) if in_place else act(x)
+        return self._call_general(name, func, in_place, args, kwargs)
+
+    def _call_general(
+        self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call an operation that is none of our activations, under the rule."""
+        floats = find_activations(name, args, kwargs)
+        active = [each for each in floats if may_have_gradient(each.tensor)]
+
+        def where() -> str:
+            return f"operation {name!r}"
+
+        if not active:
+            if name == "embedding":
+                raise RuleValueError(
+                    f"operation {name!r} takes integers: rule {self.name!r} has no gradient there"
+                )
+            self.draw_along(args[0] if args else kwargs.get("input"))
+            out = func(*args, **kwargs)
+            if len(floats) == 1:
+                self.check_shape(floats[0].tensor, out, where)
+            return out
+        place, x = active[0].place, active[0].tensor
+        if len(active) > 1 or active[0].is_in_list:
+            raise RuleValueError(
+                f"operation {name!r} is called with {len(active)} tensors that a gradient passes, "
+                f"and rule {self.name!r} is for one: select layers, or write the operation with "
+                "xg.custom_gradient"
+            )
+
+        def forward(given: Tensor) -> Any:
+            if isinstance(place, int):
+                return func(*args[:place], given, *args[place + 1 :], **kwargs)
+            return func(*args, **{**kwargs, place: given})
+
+        if not in_place:
+            return self.apply(x, forward, where)
+
+        return x.copy_(self.apply(x.clone(), lambda given: forward(given.clone()), where))
+
+    def draw_along(self, x: Any) -> None:
+        """Draw as the rule would, in the first run of a reentrant region."""
+        if is_compiling() or not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return
+        # No tensor has a gradient there yet. The second run then draws the same, the next step
+        # anew.
+        if is_first_without_gradients():
+            with torch.no_grad():
+                self.over.here()(x, x)
+
+    def check_shape(self, x: Tensor, out: Any, where: Callable[[], str]) -> None:
+        """Check that a forward keeps the shape, as the rule does, whether or not there is a
+        gradient.
+
+        Raises:
+            GradientError: it does not.
+        """
+        if not isinstance(out, torch.Tensor) or out.shape == x.shape:
+            return
+        refuse_shape(self.name, where(), x.shape, out.shape)
+
+
+class Operand(NamedTuple):
+    """A tensor among the arguments of a call; `place`: its argument's position or name."""
+
+    place: int | str
+    tensor: Tensor
+    is_in_list: bool
+
+
+def find_activations(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Operand]:
+    """Return the float tensors among the arguments of a call, also in lists, without weights."""
+    arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    operands = []  # no generator, which not every Dynamo traces
+    for place, value in arguments[:1] if name in WITH_WEIGHTS else arguments:
+        is_list = isinstance(value, tuple | list)
+        for x in value if is_list else (value,):
+            is_float = isinstance(x, torch.Tensor) and x.is_floating_point()
+            if is_float and not isinstance(x, torch.nn.Parameter):
+                operands.append(Operand(place, x, is_list))
+    return operands
+
+
+class InPlace:
+    """An activation that stores its result in the tensor that it is given."""
+
+    def __init__(self, activation: Activation) -> None:
+        self.activation = activation
+        # By node class of autograd: whether backward reads the input, which must then be cloned.
+        self._reads: dict[type, bool] = {}
+        self._clones = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Replace the values of x by their activation, with the rule's gradient, and return x."""
+        if getattr(x, MERGES, None) is not None:
+            setattr(x, MERGES, None)
+        if is_compiling() or transforms_active() or top_hooks(True) is not None:
+            return x.copy_(self.activation(x.clone()))
+        is_leaf = x.is_leaf and x.requires_grad
+        if is_leaf or x._is_view() or x._backward_hooks or x.retains_grad:
+            return x.copy_(self.activation(x.clone()))  # raises torch's own errors
+        y = self.activation(x.clone() if self._clones else x)
+        # Which tensors backward keeps is known only after a call; if x is one, call again on a
+        # clone.
+        kind = type(y.grad_fn)
+        if kind not in self._reads:
+            self._reads[kind] = self._clones = reads(y.grad_fn, x) or self._clones
+            if self._clones:
+                y = self.activation(x.clone())
+        # Detached first, or backward would fill a gradient for x's old values with zeros, and add
+        # it.
+        return x.detach_().copy_(y)
+
+
+def reads(node: Any, x: Tensor) -> bool:
+    """Return whether backward of an autograd node reads the memory of x; True if unknown."""
+    saved = getattr(node, "saved_tensors", None)
+    if saved is None:  # not a Function's node: unknown
+        return True
+    place = x.untyped_storage().data_ptr()
+    return any(each is not None and each.untyped_storage().data_ptr() == place for each in saved)
+
+
+# --- rules that read weights ----------------------------------------------------------------------
+class WeightRule:
+    """A rule that reads weights, for calls of operations of the kinds that it knows.
+
+    Args:
+        merges: whether a batch normalization after the layer may be merged with it.
+    """
+
+    def __init__(self, rule: LayerRule, merges: bool = False) -> None:
+        self.rule = rule
+        self.name = named(rule)
+        self.merges = merges
+        self.key = key_of(self)
+
+    def call(
+        self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call an operation under the rule; with its own gradient where the rule has no meaning."""
+        read = OPERATIONS[name].read
+        refuse_symbols(name, args[0] if args else kwargs.get("input"))
+        given = {key: value for key, value in kwargs.items() if key != "out"}
+        taken = read(*args, **given) if read is not None and len(given) == len(kwargs) else None
+        if taken is None or not any(map(may_have_gradient, taken.inputs)):
+            return func(*args, **kwargs)
+        first, *others = taken.inputs
+
+        def forward(*inputs: Tensor) -> Tensor:
+            if "input" in kwargs:
+                return func(*inputs[1:], **{**kwargs, "input": inputs[0]})
+            if len(others) and len(args) < 2:
+                return func(inputs[0], **{**kwargs, "other": inputs[1]})
+            return func(*inputs, *args[len(inputs) :], **kwargs)
+
+        if not in_place:
+            return self.over(taken, forward(*(each.detach() for each in taken.inputs)))
+        # The operation overwrites x, but the rule needs its value.
+        kept = first.clone()
+        own = replace(taken, inputs=(kept, *others))
+        out = forward(kept.detach().clone(), *(each.detach() for each in others))
+        setattr(first, MERGES, None)
+        return first.copy_(self.over(own, out))
+
+    def over(self, taken: CallOfLayer, out: Tensor) -> Tensor:
+        """Return a layer's output with the rule's gradient for its inputs."""
+        inputs, output, shape = taken.inputs, out, out.shape
+        if taken.is_single:
+            inputs, output = tuple(each[None] for each in inputs), out[None]
+        elif taken.shape is not None:
+            output = out.reshape(taken.shape)
+        if is_compiling():
+            name = make_function(self.key, taken.kind, tuple(taken.attributes.items()))
+            function = getattr(FUNCTIONS, name)
+        else:
+            function = self.rule.over(taken.kind, **taken.attributes)
+        # A Function that returns its input returns a view, which must not be written to: hence a
+        # clone.
+        result = function(*inputs, *taken.params, output).clone().reshape(shape)
+        if self.merges:
+            setattr(result, MERGES, MergedCall(taken, out, version_of(result)))
+        return result
+
+
+class Functions:
+    """A namespace of Functions. Dynamo guards each attribute, but of a dict only the first keys."""
+
+
+FUNCTIONS = Functions()
+
+
+@dynamo.assume_constant_result
+def make_function(key: str, kind: str, attributes: tuple[tuple[str, Any], ...]) -> str:
+    """Make a rule's Function, which Dynamo cannot trace; return its name in FUNCTIONS."""
+    function = KEYED[key].rule.over(kind, **dict(attributes))
+    name = f"function_{function.identifier}"
+    setattr(FUNCTIONS, name, function)
+    return name
+
+
+# --- merged batch normalizations -----------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class MergedCall:
+    """A layer's call and output, for a batch normalization that is merged with it.
+
+    `version` is that of the output: a write into it since then means that nothing is merged.
+    """
+
+    call: CallOfLayer
+    out: Tensor
+    version: int
+
+
+def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor | None:
+    """Return the output of a batch normalization merged with the layer before it, or None."""
+    merging = getattr(x, MERGES, None)
+    # The input is not the last output of that layer.
+    if merging is None or merging.version != version_of(x):
+        return None
+    if module.training or module.running_mean is None:
+        raise RuleValueError(
+            "a batch normalization can be merged where it uses its running statistics: call "
+            "model.eval() first, or make the composite with canonize=False"
+        )
+    taken = merging.call
+    if taken.kind == "convolution_transpose" and taken.attributes["groups"] != 1:
+        return None
+    statistics = module.running_mean, module.running_var, module.weight, module.bias
+    own = taken.merged(*statistics, epsilon=module.eps)
+    with torch._C.DisableTorchFunction():
+        return rule.over(own, method(module, merging.out))

@@ -24,13 +24,11 @@ from multigrad.models.gradient_replacement import named
 
 from .. import dynamo
 from ..compile.checkpoint_regions import has_acted, is_around_region, note_acting
-from .call_rule import rules_inside
+from ..dynamo import is_compiling, may_have_gradient, refuse, stack_length
+from .call_rule import PlainRule, WeightRule, call_merged, rules_inside
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS
 from .override import OperationMode
-from .plain_rule import PlainRule
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
-from .traced_code import is_compiling, may_have_gradient, refuse, stack_length
-from .weight_rule import WeightRule, call_merged
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -16,6 +16,7 @@ import torch
 from multigrad.models.selectors import MOST_NAMES, Layer, refuse_second
 
 from ..compile.checkpoint_regions import is_second_run
+from ..dynamo import is_compiling, stack_length
 from .call_rule import CallRule
 from .layer_rule import LayerInterceptor
 from .operation_names import functions_calling
@@ -28,7 +29,6 @@ from .override import (
     stack_at,
 )
 from .swapped_classes import Acting, Method, acting_on, is_parametrized, original_class
-from .traced_code import is_compiling, stack_length
 
 pop_mode = torch._C._pop_torch_function_stack
 push_mode = torch._C._push_on_torch_function_stack

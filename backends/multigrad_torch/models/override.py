@@ -27,6 +27,7 @@ from ..compile.checkpoint_regions import (
     may_run_again,
     noted_regions,
 )
+from ..dynamo import KEYED, is_compiling, key_of, refuse, stack_length
 from ..versions import COMPILES
 from .call_rule import OWN, CallRule, rule_of_operation
 from .operation_names import (
@@ -37,7 +38,6 @@ from .operation_names import (
     operation_names,
     see_through,
 )
-from .traced_code import KEYED, is_compiling, key_of, refuse, stack_length
 
 Call = Callable[..., Any]
 
