@@ -25,8 +25,8 @@ from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.look import rule_description
 from multigrad.look.rule_description import Param, describe_all, keyed, split_docstring
+from multigrad.rules.gradients import TASK_RULES, find_task_rule
 from multigrad.rules.registry import get
-from multigrad.rules.tasks import TASK_RULES, find_task_rule
 
 from . import (
     audits,
