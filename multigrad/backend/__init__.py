@@ -23,11 +23,11 @@ from ..graph import ops, random
 from ..graph.ir.graph import Graph, Node, make_node
 from ..graph.ir.op import Op
 from ..graph.ir.types import FLOATS, T, Type, dtype_name, is_float
+from ..graph.ops.activations import SELU_ALPHA, SELU_SCALE
 from ..graph.ops.arrays.indexing import along, as_index, as_pairs, from_front, tile_shape
 from ..graph.ops.arrays.loops import scanning
-from ..graph.ops.elementwise.activations import SELU_ALPHA, SELU_SCALE
-from ..graph.ops.elementwise.special import MILLS_FROM, inverse_mills
 from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.ops.special import MILLS_FROM, inverse_mills
 from ..graph.random import REPLAYED
 from .contract import (
     Autodiff,

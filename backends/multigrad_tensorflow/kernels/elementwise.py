@@ -13,8 +13,8 @@ import tensorflow as tf
 from multigrad.backend import rows_of
 from multigrad.graph import ops, random
 from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.elementwise.selection import LARGEST
-from multigrad.graph.ops.elementwise.special import digamma_by_reflection, polygamma_by_zeta
+from multigrad.graph.ops.selection import LARGEST
+from multigrad.graph.ops.special import digamma_by_reflection, polygamma_by_zeta
 
 from .random import NAMESPACE
 

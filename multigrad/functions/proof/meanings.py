@@ -23,8 +23,8 @@ from ...backend.discovery import load_backend
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, Region, every_node
 from ...graph.ir.types import FLOATS, WHOLE, T
+from ...graph.ops import special
 from ...graph.ops.arrays.loops import scan_by, turn_by
-from ...graph.ops.elementwise import special
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.results import PER_ELEMENT
 from ...graph.support.class_bases import dataclass

@@ -8,6 +8,9 @@ passes read them; `xg.xp`, the docs and the tests are made from them.
 from __future__ import annotations
 
 from ..ir.op import Op
+from . import activations, arithmetic, logic, selection, special, transcendental
+from .activations import *
+from .arithmetic import *
 from .arrays import (
     collectives,
     draws,
@@ -32,13 +35,10 @@ from .arrays.ordering import *
 from .arrays.products import *
 from .arrays.reductions import *
 from .arrays.shapes import *
-from .elementwise import activations, arithmetic, logic, selection, special, transcendental
-from .elementwise.activations import *
-from .elementwise.arithmetic import *
-from .elementwise.logic import *
-from .elementwise.selection import *
-from .elementwise.special import *
-from .elementwise.transcendental import *
+from .logic import *
+from .selection import *
+from .special import *
+from .transcendental import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,

@@ -13,7 +13,7 @@ import pytest
 from scipy import special
 
 import multigrad as xg
-from multigrad.graph.ops.elementwise.activations import SELU_ALPHA, SELU_SCALE
+from multigrad.graph.ops.activations import SELU_ALPHA, SELU_SCALE
 
 from ..oracles import (
     BFLOAT16,

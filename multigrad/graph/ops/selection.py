@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.types import FLOAT8
-from ..attributes import DTYPE, number, number_or_none
-from ..numerics import Array, as_numpy_dtype
-from ..properties import ABOVE_ONE, BELOW_MINUS_ONE, REALS, choice, linear
-from ..results import cast_to, chosen, elementwise, filled, same
-from ..table import Cotangents, Number, function, op, zero
+from ..ir.types import FLOAT8
 from .arithmetic import maximum, minimum
+from .attributes import DTYPE, number, number_or_none
+from .numerics import Array, as_numpy_dtype
+from .properties import ABOVE_ONE, BELOW_MINUS_ONE, REALS, choice, linear
+from .results import cast_to, chosen, elementwise, filled, same
+from .table import Cotangents, Number, function, op, zero
 
 # --- choices and limits ------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..attributes import flag, number, required
-from ..numerics import Array, widened, zero_like
-from ..properties import BETWEEN_ZERO_AND_ONE
-from ..table import Cotangents, composite, function, zero
+from .attributes import flag, number, required
+from .numerics import Array, widened, zero_like
+from .properties import BETWEEN_ZERO_AND_ONE
+from .table import Cotangents, composite, function, zero
 
 # --- the logistic family -----------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..attributes import count
-from ..numerics import IS_OLD_SCIPY, Array, from_scipy, widened
-from ..numerics import log_ndtr as log_ndtr_by_erfcx
-from ..properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
-from ..table import Cotangents, composite, function
+from .attributes import count
+from .numerics import IS_OLD_SCIPY, Array, from_scipy, widened
+from .numerics import log_ndtr as log_ndtr_by_erfcx
+from .properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
+from .table import Cotangents, composite, function
 
 # --- error functions and the normal distribution -----------------------------------------------
 ROOT_TAU = math.sqrt(2 * math.pi)

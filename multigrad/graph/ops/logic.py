@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.op import Op
-from ..properties import shifted
-from ..results import compared, elementwise
-from ..table import Number, op, zero
+from ..ir.op import Op
+from .properties import shifted
+from .results import compared, elementwise
+from .table import Number, op, zero
 
 # --- comparisons -------------------------------------------------------------------------------
 

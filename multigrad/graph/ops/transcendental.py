@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..numerics import wide
-from ..properties import ABOVE_MINUS_ONE, ABOVE_ONE, ABOVE_ZERO, REALS, WITHIN_ONE, linear
-from ..table import Cotangents, composite, function
+from .numerics import wide
+from .properties import ABOVE_MINUS_ONE, ABOVE_ONE, ABOVE_ZERO, REALS, WITHIN_ONE, linear
+from .table import Cotangents, composite, function
 
 # --- exponentials and logarithms ---------------------------------------------------------------
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.op import Op, Refused
-from ..numerics import Array, wide, widened
-from ..properties import ABOVE_ZERO, REALS, added, carried, doubled, linear, product, quotient
-from ..results import elementwise
-from ..table import Cotangents, Number, composite, function, op, zero
+from ..ir.op import Op, Refused
 from . import logic
+from .numerics import Array, wide, widened
+from .properties import ABOVE_ZERO, REALS, added, carried, doubled, linear, product, quotient
+from .results import elementwise
+from .table import Cotangents, Number, composite, function, op, zero
 
 # The hint for bools, where an op is for numbers only.
 OF_NUMBERS = Refused("Cast to a float dtype first")

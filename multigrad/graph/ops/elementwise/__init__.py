@@ -1,1 +1,0 @@
-"""Ops that compute element by element: arithmetic, functions, activations, logic, selection."""
