@@ -1,9 +1,8 @@
 """What code gets of a symbolic tensor besides tensors: its dtype, shape and device, its number, and
-its class.
+its class; and casts.
 
     x.dtype, x.device, x.shape    `SymbolicDType`, `SymbolicDevice`, `SymbolicShape`; `KnownShape`
     x.item(), x.tolist()          a `Number`: a symbol for a Python number
-    type(x), isinstance(x, C)     `type_of`, `is_instance`, which stand in for the builtins
     x.__class__, match x          `class_of`, if `asks_for_class`
 
 A symbolic number stays a tensor without axes in the graph. Arithmetic goes on with it, in 64 bits
@@ -14,36 +13,36 @@ its value.
 from __future__ import annotations
 
 import builtins
-import functools
 import math
-import sys
-from collections.abc import Callable
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..graph import ops
 from ..graph.ir.graph import Node
 from ..graph.ir.types import (
     BOOL,
+    FLOAT8,
     FLOATS,
     FLOATS_OF_16_BITS,
     INPUT_SHAPE,
+    INT32,
     INT64,
     SCALAR_SHAPE,
+    SMALL,
     WHOLE,
     T,
+    dtype_name,
+    is_float,
 )
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.passes.facts import needed_shapes
-from ..trace.assertions import is_searched
+from ..trace import trace
 from ..trace.axes import known_shape
 from ..trace.python_protocols import is_asked_by, place_of
-from ..trace.trace import NeedsConcrete, Trace, Value, cast, cast_node, dtype_name
+from ..trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ..trace.xp import all as xp
-from .dialect import Dialect, find_dialect, registered_dialects
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from .dialect import Dialect, find_dialect, habits_of
 
 
 # --- dtype, device, shape -------------------------------------------------------------------------
@@ -354,7 +353,11 @@ class Number:
     )
 
     def __round__(self: Any, digits: int | None = None) -> Any:
-        return Value.__round__(self, digits) if digits else rounded(Value.__round__, self)
+        if digits is None or (digits == 0 and self.kind is int):
+            return rounded(Value.__round__, self)
+        if digits == 0:  # of a float, which Python keeps one
+            return among_numbers(Value.__round__, self)
+        return Value.__round__(self, digits)
 
     def __getattr__(self, name: str) -> Any:
         if not hasattr(self.kind, name):
@@ -363,12 +366,10 @@ class Number:
         return getattr(number, name)
 
 
-# --- the class of a symbol, for `type(x)`, `isinstance`, `match` and dispatch by class ------------
+# --- the class of a symbol ------------------------------------------------------------------------
 SCALAR_CLASSES = {"float": float, "int": int, "bool": bool}
 ATTRIBUTES = (SymbolicShape, SymbolicDType, SymbolicDevice)
 OWN = __name__.partition(".")[0]
-# The code object that all singledispatch functions share.
-DISPATCHING = functools.singledispatch(repr).__code__  # type: ignore[attr-defined]
 
 
 def class_of(value: Any) -> type:
@@ -387,7 +388,7 @@ def class_of(value: Any) -> type:
     if value.node.type.kind == "scalar":
         return SCALAR_CLASSES[value.node.type.dtype]
     dialect = find_dialect(value.trace.reading.dialect)
-    if dialect is None or not dialect.classes.one_class or _may_be_scalar(value, dialect):
+    if dialect is None or not dialect.classes.one_class or may_be_scalar(value, dialect):
         raise value.trace.error("asks for the class of a tensor. Write isinstance(x, ...)")
     return dialect.tensors.tensor
 
@@ -407,73 +408,9 @@ def _class_of_attribute(value: Any) -> type:
     raise value.trace.error("asks for the class of a dtype, which is each library's own")
 
 
-def _may_be_scalar(value: Any, dialect: Dialect) -> bool:
+def may_be_scalar(value: Any, dialect: Dialect) -> bool:
     # A library may return a scalar of its own where an op gives a tensor without axes.
     return bool(dialect.tensors.scalars) and value.node.op is not ops.INPUT and value.ndim == 0
-
-
-def type_of(*args: Any, **kwargs: Any) -> Any:
-    """Replace the builtin `type`: the class of a symbol is that of its real value."""
-    if len(args) != 1 or kwargs:
-        return builtins.type(*args, **kwargs)
-    (value,) = args
-    if isinstance(value, Value) and value.node.type.kind == "tensor":
-        dialect = find_dialect(value.trace.reading.dialect)
-        if dialect is not None and dialect.classes.classes and is_searched(sys._getframe(1)):
-            return PossibleClasses(dialect.classes.classes, value.trace)
-    return class_of(value)
-
-
-class PossibleClasses:
-    """One of several classes; its text only answers whether a word is in it."""
-
-    def __init__(self, classes: tuple[type, ...], trace: Trace) -> None:
-        self.classes = classes
-        self.trace = trace
-
-    def __repr__(self) -> str:
-        return TextOfClasses(self)
-
-
-class TextOfClasses(str):
-    """A text of which only `word in text` is known, if it is the same for all the classes."""
-
-    __slots__ = ("_of",)
-
-    def __new__(cls, of: PossibleClasses) -> Self:
-        text = super().__new__(cls, "one of several classes")
-        text._of = of
-        return text
-
-    def __contains__(self, word: object) -> bool:
-        answers = {word in builtins.str(kind) for kind in self._of.classes}  # type: ignore[operator]
-        if len(answers) > 1:
-            raise self._of.trace.error(f"looks for {word!r} in the class of a tensor")
-        return answers.pop()
-
-
-def is_instance(value: Any, classes: Any) -> bool:
-    """Replace the builtin `isinstance`: a symbol is a number or a tensor of the code's library."""
-    classes = _real(classes)
-    if isinstance(value, ATTRIBUTES):
-        return issubclass(class_of(value), classes)
-    if not isinstance(value, Value):
-        return isinstance(value, classes)
-    if value.is_number:
-        return issubclass(value.kind, classes)
-    if value.node.type.kind == "scalar":
-        return issubclass(SCALAR_CLASSES[value.node.type.dtype], classes)
-    library, dialects = value.trace.reading.dialect, registered_dialects()
-    if library in ("", OWN):
-        return any(issubclass(dialect.tensors.tensor, classes) for dialect in dialects.values())
-    answers: set[bool] = set()
-    if (dialect := dialects.get(library)) is not None:
-        scalars = dialect.tensors.scalars if _may_be_scalar(value, dialect) else ()
-        answers = {issubclass(kind, classes) for kind in (dialect.tensors.tensor, *scalars)}
-    if len(answers) != 1:
-        advice = ". Write it with xg.xp, for all libraries" if value.trace.words.write else ""
-        raise value.trace.error(f"asks for the class of a tensor{advice}")
-    return answers.pop()
 
 
 def identity_of(value: Any) -> int:
@@ -497,42 +434,82 @@ def get_attribute(value: Any, name: str, *default: Any) -> Any:
     return getattr(value, name, *default)
 
 
-def _real(classes: Any) -> Any:
-    # `type` itself may be among the classes, as its stand-in.
-    if isinstance(classes, tuple):
-        return tuple(map(_real, classes))
-    return builtins.type if classes is type_of else classes
+# --- dtypes of symbols, and casts as the code's library defines them ------------------------------
+def is_tensor(x: Value) -> bool:
+    return x.node.type.kind == "tensor"
 
 
-class Dispatch:
-    """A stand-in for a `functools.singledispatch` function that chooses by a symbol's class."""
-
-    def __init__(self, function: Any, stand_in: Callable[[Any], Any]) -> None:
-        self.__wrapped__ = function
-        self._stand_in = stand_in
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not args:
-            return self.__wrapped__(*args, **kwargs)
-        return self._stand_in(self._chosen(args[0]))(*args, **kwargs)
-
-    def _chosen(self, value: Any) -> Any:
-        # For a tensor, the implementation of the code's own library; another library's is refused.
-        dispatch, default = self.__wrapped__.dispatch, self.__wrapped__.dispatch(object)
-        if not isinstance(value, Value) or value.node.type.kind == "scalar":
-            return dispatch(class_of(value))
-        dialect = registered_dialects().get(value.trace.reading.dialect)
-        others = (d for d in registered_dialects().values() if d is not dialect)
-        chosen = default if dialect is None else dispatch(class_of(value))
-        if chosen is default and any(dispatch(d.tensors.tensor) is not default for d in others):
-            raise value.trace.error(
-                "dispatches by the class of a tensor, and knows that of another library"
-            )
-        return chosen
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__wrapped__, name)
+def own_dtype(x: Any) -> str:
+    return x.node.type.dtype if isinstance(x, Value) else ""
 
 
-def is_dispatching(value: Any) -> bool:
-    return isinstance(value, FunctionType) and value.__code__ is DISPATCHING
+def is_of_16_bits(x: Any) -> bool:
+    """Return whether a symbolic tensor is known to hold floats of 16 bits."""
+    dtype = own_dtype(x)
+    return x.trace.facts.has_dtype(*FLOATS_OF_16_BITS) if dtype == T else dtype in FLOATS_OF_16_BITS
+
+
+def is_bool(x: Any) -> bool:
+    return own_dtype(x) == BOOL
+
+
+def is_tensor_of_other_dtype(x: Any, dtype: str) -> bool:
+    return (
+        bool(dtype)
+        and isinstance(x, Value)
+        and x.node.type.kind == "tensor"
+        and own_dtype(x) != dtype
+    )
+
+
+def source_dtype(x: Value) -> str:
+    return (x.node.operands[0] if x.node.op is ops.CAST else x.node).type.dtype
+
+
+def is_exact_cast(narrow: str, wide: str) -> bool:
+    # Casting the result equals computing in the wider dtype: true of masks, and of integers, which
+    # wrap around.
+    return narrow == BOOL or (narrow in WHOLE and wide in WHOLE)
+
+
+def is_wider(narrow: str, wide: str) -> bool:
+    return {narrow, wide} <= {*WHOLE} and np.can_cast(narrow, wide)
+
+
+LARGEST_FLOAT8_E4M3FN = 448.0  # it has no infinity
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """Return x in another dtype, cast as the code's library does."""
+    name = dtype_name(dtype)
+    if not isinstance(x, Value) or not is_float(x.node.type) or name not in (*SMALL, *FLOAT8):
+        return trace.cast(x, dtype)
+    habits = habits_of(x.trace)
+    # Through int32, whose low bits are kept: the wrapped number.
+    if name in SMALL and habits.small_integers_wrap:
+        x = trace.cast(x, INT32)
+    if name == FLOAT8[0] and habits.float8_is_limited and x.node.type.dtype not in FLOAT8:
+        x = xp.clip(x, -LARGEST_FLOAT8_E4M3FN, LARGEST_FLOAT8_E4M3FN)
+    return trace.cast(x, dtype)
+
+
+def cast_in_graph(value: Value, dtype: str) -> Value:
+    """Return a tensor in a dtype as nodes have it, where T is the input's; a number as it is."""
+    known = value.node.type.dtype
+    if known == dtype or value.node.type.kind == "scalar":
+        return value
+    if known not in (T, *FLOATS) and dtype != BOOL:
+        return value.trace.value(cast_node(value.node, dtype))
+    return cast(value, dtype)
+
+
+def in_dtype(x: Any, dtype: Any) -> Any:
+    return x if dtype is None else cast(x, dtype)
+
+
+def as_held(x: Value, value: Any) -> Any:
+    """Return a value in the dtype in which x holds it: a tensor is cast if x has integers."""
+    held, type_ = x.node.type, value.node.type if isinstance(value, Value) else None
+    if type_ is None or type_.kind != "tensor" or held.dtype not in WHOLE:
+        return value
+    return value if type_.dtype == held.dtype else cast(value, held.dtype)

@@ -464,7 +464,7 @@ def lift_array(trace: Trace, operand: Any) -> Node:
         return constant(array.item())
     dtype = BOOL if array.dtype.kind == "b" else T
     node = array_node(trace.like(), freeze(array), dtype)
-    # Whether a reshape of it is a view is decided by `capture/dtypes.py`.
+    # Whether a reshape of it is a view is decided by `capture/values/memory.py`.
     if not array.flags.c_contiguous:
         trace.memory.scattered.add(node)
     return node

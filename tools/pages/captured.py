@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from multigrad.backend.discovery import load_backend
-from multigrad.capture import dtypes
+from multigrad.capture import symbols
 from multigrad.capture.dialect import Dialect, OwnTrace, find_dialect, load_dialects
 from multigrad.capture.meanings.creation import TraceBound, create, stand_ins_of
 from multigrad.graph import ops
@@ -166,7 +166,7 @@ def leaf_ops() -> dict[Any, str]:
     from .docs import xp_name
 
     leaves = {getattr(xp, xp_name(op).strip("`"), None): op.name for op in ops.CALLABLE_OPS}
-    return {**leaves, xp.cast: "cast", dtypes.cast: "cast"}
+    return {**leaves, xp.cast: "cast", symbols.cast: "cast"}
 
 
 def _referred(function: types.FunctionType) -> Iterator[Any]:

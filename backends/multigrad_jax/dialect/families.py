@@ -23,7 +23,6 @@ from jax.scipy import linalg as jsp
 from jax.scipy import special
 
 from multigrad.capture.dialects import numpy as np_dialect
-from multigrad.capture.dtypes import is_bool
 from multigrad.capture.meanings import (
     arrays,
     complexes,
@@ -36,6 +35,7 @@ from multigrad.capture.meanings import (
 from multigrad.capture.meanings.composites import is_whole, quotient
 from multigrad.capture.meanings.places import is_differentiated
 from multigrad.capture.name_tables import Library, named
+from multigrad.capture.symbols import is_bool
 from multigrad.graph.ir.types import BOOL, INT32, T, is_float
 from multigrad.trace import trace
 from multigrad.trace.axes import known_shape

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multigrad.capture.dtypes import cast_in_graph
 from multigrad.capture.meanings.parts import holds_places
+from multigrad.capture.symbols import cast_in_graph
 from multigrad.capture.values import indexing
 from multigrad.capture.values.indexing import (
     add_at,

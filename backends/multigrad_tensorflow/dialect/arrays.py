@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.capture.dtypes import is_of_16_bits, own_dtype
 from multigrad.capture.meanings import arrays, creation, layers, parts, places
 from multigrad.capture.name_tables import Library
-from multigrad.capture.symbols import SymbolicDType, SymbolicShape
+from multigrad.capture.symbols import SymbolicDType, SymbolicShape, is_of_16_bits, own_dtype
 from multigrad.graph.ir.types import T
 from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import NeedsConcrete, Value, cast

@@ -11,8 +11,8 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.framework.ops import EagerTensor
 
 from multigrad.capture.dialect import OwnTrace
-from multigrad.capture.dtypes import is_exact_cast, own_dtype
 from multigrad.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
+from multigrad.capture.symbols import is_exact_cast, own_dtype
 from multigrad.graph.support.trees import optree
 from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import Trace, Value, cast

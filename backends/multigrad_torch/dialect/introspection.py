@@ -18,10 +18,9 @@ import torch
 
 from multigrad.capture.copies.stand_ins import refusing
 from multigrad.capture.dialect import CHANGES, SWITCHES
-from multigrad.capture.dtypes import cast
 from multigrad.capture.meanings import arrays
 from multigrad.capture.name_tables import handlers_by_name
-from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape
+from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape, cast
 from multigrad.capture.values import attributes, methods
 from multigrad.capture.values.memory import replace_node
 from multigrad.graph import ops

@@ -14,6 +14,7 @@ from torch._higher_order_ops.associative_scan import associative_scan as torch_a
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
 from multigrad.capture.control import loops, scans
+from multigrad.capture.copies.stand_ins import is_instance
 from multigrad.capture.dialect import (
     CHANGES,
     SWITCHES,
@@ -33,7 +34,7 @@ from multigrad.capture.dialect import (
 from multigrad.capture.meanings import composites, creation, matrices, places, reductions
 from multigrad.capture.meanings.places import first_of
 from multigrad.capture.name_tables import named, reflected
-from multigrad.capture.symbols import SymbolicShape, is_instance
+from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.values import methods
 from multigrad.graph.passes.facts import needed_shapes
 from multigrad.graph.support.trees import optree

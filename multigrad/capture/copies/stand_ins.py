@@ -19,37 +19,116 @@ import time
 import types
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...graph.support.class_bases import dataclass
 from ...graph.support.lazy_modules import imported_module
+from ...trace.assertions import is_searched
 from ...trace.python_protocols import Pair
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
-from ..dialect import CHANGES, SWITCHES, Dialect, registered_dialects
+from ..dialect import CHANGES, SWITCHES, Dialect, find_dialect, registered_dialects
 from ..dialects import scipy
 from ..foreign_calls import record_call
 from ..meanings.creation import stand_ins_of
 from ..name_tables import named
 from ..symbols import (
+    ATTRIBUTES,
+    SCALAR_CLASSES,
     SymbolicDType,
     SymbolicShape,
     among_numbers,
+    class_of,
     get_attribute,
     has_attribute,
     identity_of,
-    is_instance,
+    may_be_scalar,
     rounded,
-    type_of,
 )
 from ..values.indexing import Picked
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+OWN = __name__.partition(".")[0]
 TENSORS = (Value, Pair, Picked)
 SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)
 # Kinds that may be or hold a symbol: a function may have one in its closure.
 HELD = (*SYMBOLS, types.FunctionType, types.MethodType, functools.partial)
+
+
+# --- builtins -------------------------------------------------------------------------------------
+def type_of(*args: Any, **kwargs: Any) -> Any:
+    """Replace the builtin `type`: the class of a symbol is that of its real value."""
+    if len(args) != 1 or kwargs:
+        return builtins.type(*args, **kwargs)
+    (value,) = args
+    if isinstance(value, Value) and value.node.type.kind == "tensor":
+        dialect = find_dialect(value.trace.reading.dialect)
+        if dialect is not None and dialect.classes.classes and is_searched(sys._getframe(1)):
+            return PossibleClasses(dialect.classes.classes, value.trace)
+    return class_of(value)
+
+
+class PossibleClasses:
+    """One of several classes; its text only answers whether a word is in it."""
+
+    def __init__(self, classes: tuple[type, ...], trace: Trace) -> None:
+        self.classes = classes
+        self.trace = trace
+
+    def __repr__(self) -> str:
+        return TextOfClasses(self)
+
+
+class TextOfClasses(str):
+    """A text of which only `word in text` is known, if it is the same for all the classes."""
+
+    __slots__ = ("_of",)
+
+    def __new__(cls, of: PossibleClasses) -> Self:
+        text = super().__new__(cls, "one of several classes")
+        text._of = of
+        return text
+
+    def __contains__(self, word: object) -> bool:
+        answers = {word in builtins.str(kind) for kind in self._of.classes}  # type: ignore[operator]
+        if len(answers) > 1:
+            raise self._of.trace.error(f"looks for {word!r} in the class of a tensor")
+        return answers.pop()
+
+
+def is_instance(value: Any, classes: Any) -> bool:
+    """Replace the builtin `isinstance`: a symbol is a number or a tensor of the code's library."""
+    classes = _real(classes)
+    if isinstance(value, ATTRIBUTES):
+        return issubclass(class_of(value), classes)
+    if not isinstance(value, Value):
+        return isinstance(value, classes)
+    if value.is_number:
+        return issubclass(value.kind, classes)
+    if value.node.type.kind == "scalar":
+        return issubclass(SCALAR_CLASSES[value.node.type.dtype], classes)
+    library, dialects = value.trace.reading.dialect, registered_dialects()
+    if library in ("", OWN):
+        return any(issubclass(dialect.tensors.tensor, classes) for dialect in dialects.values())
+    answers: set[bool] = set()
+    if (dialect := dialects.get(library)) is not None:
+        scalars = dialect.tensors.scalars if may_be_scalar(value, dialect) else ()
+        answers = {issubclass(kind, classes) for kind in (dialect.tensors.tensor, *scalars)}
+    if len(answers) != 1:
+        advice = ". Write it with xg.xp, for all libraries" if value.trace.words.write else ""
+        raise value.trace.error(f"asks for the class of a tensor{advice}")
+    return answers.pop()
+
+
+def _real(classes: Any) -> Any:
+    # `type` itself may be among the classes, as its stand-in.
+    if isinstance(classes, tuple):
+        return tuple(map(_real, classes))
+    return builtins.type if classes is type_of else classes
 
 
 def extreme_of(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,6 +272,37 @@ class Log:
         if name not in LEVELS:
             return value
         return refusing(value, LOGS, self._trace, f"{name}() of a logger")
+
+
+# --- functions that choose by the class of a symbol -----------------------------------------------
+class Dispatch:
+    """A stand-in for a `functools.singledispatch` function that chooses by a symbol's class."""
+
+    def __init__(self, function: Any, stand_in: Callable[[Any], Any]) -> None:
+        self.__wrapped__ = function
+        self._stand_in = stand_in
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not args:
+            return self.__wrapped__(*args, **kwargs)
+        return self._stand_in(self._chosen(args[0]))(*args, **kwargs)
+
+    def _chosen(self, value: Any) -> Any:
+        # For a tensor, the implementation of the code's own library; another library's is refused.
+        dispatch, default = self.__wrapped__.dispatch, self.__wrapped__.dispatch(object)
+        if not isinstance(value, Value) or value.node.type.kind == "scalar":
+            return dispatch(class_of(value))
+        dialect = registered_dialects().get(value.trace.reading.dialect)
+        others = (d for d in registered_dialects().values() if d is not dialect)
+        chosen = default if dialect is None else dispatch(class_of(value))
+        if chosen is default and any(dispatch(d.tensors.tensor) is not default for d in others):
+            raise value.trace.error(
+                "dispatches by the class of a tensor, and knows that of another library"
+            )
+        return chosen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
 
 
 # --- the index of all stand-ins -------------------------------------------------------------------

@@ -30,11 +30,11 @@ from ...graph.support.trees import STANDS_FOR
 from ...trace.trace import Trace, Value
 from ..foreign_calls import call_by_own_gradient
 from ..meanings.creation import in_trace
-from ..symbols import Dispatch, is_dispatching
 from ..user_code.inspection import (
     compares_identity,
     defaults,
     held_around,
+    is_dispatching,
     mentioned,
     method_of,
     nested_codes,
@@ -43,7 +43,15 @@ from ..user_code.inspection import (
     wrapped_function,
 )
 from ..user_code.libraries import in_package, is_library_file, own_root, package_of
-from .stand_ins import BUILTINS, FunctionStandIn, Log, find_index, refused_builtins, refusing
+from .stand_ins import (
+    BUILTINS,
+    Dispatch,
+    FunctionStandIn,
+    Log,
+    find_index,
+    refused_builtins,
+    refusing,
+)
 
 Maker = Callable[[], Any]  # makes the stand-in for one value
 OWN = __name__.partition(".")[0]

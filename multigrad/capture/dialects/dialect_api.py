@@ -29,10 +29,9 @@ from ..dialect import (
     find_dialect,
     register_dialect,
 )
-from ..dtypes import cast
 from ..meanings import creation
 from ..name_tables import Library, named, parse
-from ..symbols import SymbolicDType, SymbolicShape
+from ..symbols import SymbolicDType, SymbolicShape, cast
 from ..types.oracle import StandInCall, TypeOracle, run_each
 from ..values import indexing, methods
 from ..values.indexing import add_at

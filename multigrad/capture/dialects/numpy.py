@@ -16,9 +16,9 @@ from ...trace import trace
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..dialect import Classes, Dialect, Habits, Names, Tensors, register_dialect
-from ..dtypes import own_dtype
 from ..meanings import arrays, complexes, composites, matrices, parts, places, reductions
 from ..name_tables import AliasesAndMore, Handler, Library, named
+from ..symbols import own_dtype
 from ..types.oracle import StandInCall, TypeOracle, run_each
 from ..values import attributes
 from . import scipy

@@ -12,9 +12,8 @@ import numpy as np
 from ...trace.trace import Value, copy_of, mark_view
 from ...trace.xp import all as xp
 from ..dialect import Habits, habits_of
-from ..dtypes import in_dtype
 from ..name_tables import Handler, handlers_by_name, handlers_by_signature, ops_by_name
-from ..symbols import SymbolicShape
+from ..symbols import SymbolicShape, in_dtype
 from ..user_code.libraries import library_for
 from . import parts, places
 from .parts import cut

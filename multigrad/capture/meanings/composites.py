@@ -14,7 +14,7 @@ from ...graph import ops
 from ...graph.ir.types import BOOL, INT32, WHOLE, is_float
 from ...trace.trace import Value, apply, cast, copy_of
 from ...trace.xp import all as xp
-from ..dtypes import own_dtype
+from ..symbols import own_dtype
 
 Tensor = Any
 

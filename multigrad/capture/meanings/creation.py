@@ -24,8 +24,7 @@ from ...graph.support.class_bases import dataclass
 from ...trace.coercion import array_node, is_exact
 from ...trace.trace import Trace, Value, constant, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
-from ..dtypes import cast, own_dtype
-from ..symbols import SymbolicDType, SymbolicShape
+from ..symbols import SymbolicDType, SymbolicShape, cast, own_dtype
 from .complexes import Complex
 from .parts import rank
 

@@ -24,8 +24,8 @@ from ...trace.xp import all as xp
 from ...trace.xp import transposes
 from ...trace.xp.shapes import from_front
 from ..dialect import habits_of, leave_order_open
-from ..dtypes import cast_in_graph
 from ..name_tables import Handler, handlers_by_name
+from ..symbols import cast_in_graph
 from .parts import cut, is_places, limited, put_slices
 
 Tensor = Any

@@ -15,7 +15,7 @@ from ...graph.ir.types import BOOL, FLOATS, T, dtype_name
 from ...trace import trace
 from ...trace.trace import NeedsConcrete
 from ...trace.xp import all as xp
-from ..dtypes import cast, in_dtype, own_dtype
+from ..symbols import cast, in_dtype, own_dtype
 from .places import counted
 
 Tensor = Any

@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...graph import ops
+from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, T
 from ...graph.ops.results import PER_ELEMENT
 from ...graph.support.class_bases import dataclass
 from ...trace.trace import NeedsConcrete, Trace, Value
-from ..dtypes import (
+from ..meanings.places import Extremes
+from ..symbols import (
     cast_in_graph,
     is_bool,
     is_exact_cast,
@@ -28,9 +30,7 @@ from ..dtypes import (
     is_wider,
     own_dtype,
     source_dtype,
-    steps_between,
 )
-from ..meanings.places import Extremes
 from .oracle import COMPUTES_IN, KINDS, Answer, leaves_of, with_leaves
 
 
@@ -204,3 +204,16 @@ def is_composed(result: Any, given: Any) -> bool:
     # A choice among elements rounds nothing but, before it, the numbers among its operands.
     rounds = any(s.type.dtype != BOOL and s.op is not ops.WHERE for s in steps)
     return jumps or (rounds and len(steps) > len(made))
+
+
+def steps_between(node: Node, operands: set[Node]) -> list[Node]:
+    """Return the ops between operands and a result, without casts of the operands themselves."""
+    steps: dict[Node, None] = {}
+    stack = [node]
+    while stack:
+        each = stack.pop()
+        is_cast = each.op is ops.CAST and each.operands[0] in operands and each is not node
+        if each.operands and each not in operands and each not in steps and not is_cast:
+            steps[each] = None
+            stack.extend(each.operands)
+    return list(steps)

@@ -52,9 +52,8 @@ from ...trace.source import (
 )
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ..dialect import find_dialect
-from ..dtypes import is_tensor, own_dtype
 from ..meanings.places import Extremes
-from ..symbols import Number, SymbolicDevice, SymbolicDType, is_number
+from ..symbols import Number, SymbolicDevice, SymbolicDType, is_number, is_tensor, own_dtype
 from . import corrections
 from .corrections import LibraryCall, is_composed, is_one_step
 from .oracle import (

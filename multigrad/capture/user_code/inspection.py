@@ -23,7 +23,6 @@ from ...trace.assertions import HAS_TABLE, MATCHES, is_call_of
 from ...trace.lookups import Telling
 from ...trace.trace import Trace
 from ..dialect import find_dialect, registered_dialects
-from ..symbols import DISPATCHING
 
 
 def plain_function(function: Any) -> types.FunctionType | None:
@@ -284,6 +283,14 @@ def reads_attribute(reader: types.FrameType, name: str) -> bool:
     """Return whether a frame is at `x.name` in its own code, not in a call such as `hasattr`."""
     code = reader.f_code
     return code.co_code[reader.f_lasti] in ATTRIBUTE_READS and name in code.co_names
+
+
+# The code object that all singledispatch functions share.
+DISPATCHING = functools.singledispatch(repr).__code__  # type: ignore[attr-defined]
+
+
+def is_dispatching(value: Any) -> bool:
+    return isinstance(value, types.FunctionType) and value.__code__ is DISPATCHING
 
 
 def asks_for_class(trace: Trace, reader: types.FrameType) -> bool:

@@ -28,11 +28,10 @@ from ...trace.trace import Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
 from .. import symbols
 from ..dialect import Dialect, find_dialect, passes_at
-from ..dtypes import cast, cast_in_graph, own_dtype
 from ..meanings import arrays, composites, creation, places, reductions
 from ..meanings.places import MISSING
 from ..name_tables import handlers_by_name, handlers_by_signature, ops_by_name
-from ..symbols import SymbolicShape
+from ..symbols import SymbolicShape, cast, cast_in_graph, own_dtype
 from ..user_code.libraries import library_for
 from . import memory
 

@@ -26,7 +26,6 @@ from ...graph.passes.facts import needed_shapes, shape_fact
 from ...trace.axes import known_shape
 from ...trace.trace import NeedsConcrete, Value, copy_of
 from ...trace.xp import all as xp
-from .. import dtypes
 from ..dialect import find_dialect, habits_of, updates
 from ..foreign_calls import AUGMENTED, record_call
 from ..symbols import (
@@ -36,6 +35,7 @@ from ..symbols import (
     SymbolicDevice,
     SymbolicDType,
     SymbolicShape,
+    as_held,
     class_of,
 )
 from ..user_code.inspection import asks_for_class
@@ -245,7 +245,7 @@ class V(Value):
         return indexing.picked(self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.update(indexing.assigned(self, index, dtypes.as_held(self, value)))
+        self.update(indexing.assigned(self, index, as_held(self, value)))
 
     def update(self, value: Any) -> Any:
         """Take a new value of the same type, for all names of this one; see `memory.py`."""

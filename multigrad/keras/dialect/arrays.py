@@ -16,7 +16,6 @@ from typing import Any
 import keras
 
 from multigrad.capture.dialects import numpy as numpy_dialect
-from multigrad.capture.dtypes import own_dtype
 from multigrad.capture.meanings import (
     arrays,
     composites,
@@ -29,6 +28,7 @@ from multigrad.capture.meanings import (
 from multigrad.capture.meanings.composites import is_whole
 from multigrad.capture.meanings.layers import channels_first, channels_last, per_axis
 from multigrad.capture.name_tables import Handler, Library, handlers_by_name, ops_by_name
+from multigrad.capture.symbols import own_dtype
 from multigrad.graph import ops
 from multigrad.graph.ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, INT64, WHOLE, T
 from multigrad.trace.trace import Value, cast, copy_of

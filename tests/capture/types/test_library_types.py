@@ -333,6 +333,7 @@ NUMBERS_OF_TENSORS = {
     "inverse": lambda x: x * (1 / x.max().item()),
     "a root": lambda x: x * math.sqrt(x.max().item()),
     "rounded": lambda x: x + round(x.max().item()) - math.floor(x.min().item() / 2),
+    "rounded to a float": lambda x: x * round(x.max().item() / 7, 0) + round(x.max().item(), 0),
     "the larger": lambda x: x + max(x.max().item(), 5) - min(x.max().item(), x.min().item()),
     "compared": lambda x: (x == x.max().item()) * (x.max().item() > 2**24),
 }
