@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..capture.control.loops import as_tensor, guess_dtype, record_loop
 from ..capture.copies.run_or_import import run_written_in
+from ..capture.meanings.loops import as_tensor, guess_dtype, record_loop
 from ..errors import GradientError
 from ..graph.ir.types import FLOATS_OF_16_BITS, T, is_float
 from ..graph.support.class_bases import dataclass

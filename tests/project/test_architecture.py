@@ -29,7 +29,7 @@ INSIDE = {
     "trace": ("", "xp", "derived"),
     "lowering": ("", "kernel_code", "reference"),
     "capture": (
-        "", "user_code", "meanings", "control", "types", "values", "dialects", "copies",
+        "", "user_code", "meanings", "types", "values", "dialects", "copies",
     ),
     "functions": ("calls", "documents", "eject", "proof", "recording", ""),
     "rules": ("model", "", "estimators", "library"),

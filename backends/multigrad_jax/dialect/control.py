@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multigrad.capture.control.branches import guarded as guarded_tensor
-from multigrad.capture.control.branches import guards_of
-from multigrad.capture.control.loops import MOST_OPERATIONS, filled, record_loop
-from multigrad.capture.control.scans import record_scan
+from multigrad.capture.meanings.control_flow import guarded as guarded_tensor
+from multigrad.capture.meanings.control_flow import guards_of, record_scan
+from multigrad.capture.meanings.loops import MOST_OPERATIONS, filled, record_loop
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, make_node, walk
 from multigrad.graph.ir.types import DTYPES, INT64, T, is_float

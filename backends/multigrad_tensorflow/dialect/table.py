@@ -17,7 +17,6 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.util import nest
 
-from multigrad.capture.control import branches, loops, scans
 from multigrad.capture.dialect import (
     Calls,
     Classes,
@@ -30,7 +29,7 @@ from multigrad.capture.dialect import (
     find_dialect,
     register_dialect,
 )
-from multigrad.capture.meanings import complexes
+from multigrad.capture.meanings import complexes, control_flow, loops
 from multigrad.capture.meanings.creation import TraceBound
 from multigrad.capture.meanings.parts import rank
 from multigrad.capture.name_tables import AliasesAndMore, named
@@ -98,7 +97,7 @@ def cond(pred: Any, true_fn: Handler, false_fn: Handler) -> Any:
     check_without_axes(pred)
     # both ways are recorded, and a choice
     taken = xp.not_equal(pred, 0)
-    return branches.branch([taken, xp.logical_not(taken)], [true_fn, false_fn])
+    return control_flow.branch([taken, xp.logical_not(taken)], [true_fn, false_fn])
 
 
 def old_cond(
@@ -126,7 +125,7 @@ def switch_case(branch_index: Any, branch_fns: Any, default: Any) -> Any:
     check_without_axes(branch_index)
     if len(ways) == 1:
         return ways[0]()
-    return branches.branch(branches.guards_of(branch_index, len(ways)), ways)
+    return control_flow.branch(control_flow.guards_of(branch_index, len(ways)), ways)
 
 
 # --- over the first axis --------------------------------------------------------------------------
@@ -158,7 +157,7 @@ def _carried(fn: Handler, initializer: Any, elems: Any, reverse: bool) -> tuple[
         after = fn(carry, row)
         return after, after
 
-    return scans.scan(step, initializer, elems, reverse=reverse)
+    return control_flow.scan(step, initializer, elems, reverse=reverse)
 
 
 def _first(elems: Any, reverse: bool) -> tuple[Any, Any]:
@@ -287,7 +286,7 @@ NAMED: dict[Any, Handler] = {
                 while_loop: compat.v1.while_loop(return_same_structure=same_structure); scan;
                 fold: foldl; foldr
             """,
-            scans: "map_rows: map_fn(dtype=, fn_output_signature=)",
+            control_flow: "map_rows: map_fn(dtype=, fn_output_signature=)",
         }
     ),
 }

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch._higher_order_ops.associative_scan import associative_scan as torch_associative_scan
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
-from multigrad.capture.control import loops, scans
 from multigrad.capture.copies.stand_ins import is_instance
 from multigrad.capture.dialect import (
     CHANGES,
@@ -31,7 +30,15 @@ from multigrad.capture.dialect import (
     Tensors,
     register_dialect,
 )
-from multigrad.capture.meanings import composites, creation, matrices, places, reductions
+from multigrad.capture.meanings import (
+    composites,
+    control_flow,
+    creation,
+    loops,
+    matrices,
+    places,
+    reductions,
+)
 from multigrad.capture.meanings.places import first_of
 from multigrad.capture.name_tables import named, reflected
 from multigrad.capture.symbols import SymbolicShape
@@ -258,7 +265,7 @@ ALIASES: dict[Any, Any] = {
 # --- loops and branches that are functions --------------------------------------------------------
 def cond(pred: Any, true_fn: Handler, false_fn: Handler, operands: Any = ()) -> Any:
     """Record both branches and a choice, unless a fact decides."""
-    return scans.cond(pred, true_fn, false_fn, *operands)
+    return control_flow.cond(pred, true_fn, false_fn, *operands)
 
 
 def while_loop(cond_fn: Handler, body_fn: Handler, carried_inputs: Any) -> Any:
@@ -270,7 +277,7 @@ def while_loop(cond_fn: Handler, body_fn: Handler, carried_inputs: Any) -> Any:
 def scan(combine_fn: Handler, init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> Any:
     """Record a loop over the rows along an axis; results are stacked along the first."""
     rows = optree.tree_map(lambda x: xp.moveaxis(x, dim, 0), xs) if dim else xs
-    return scans.scan(combine_fn, init, rows, reverse=reverse)
+    return control_flow.scan(combine_fn, init, rows, reverse=reverse)
 
 
 def associative_scan(
@@ -281,7 +288,7 @@ def associative_scan(
     combine_mode: str = "pointwise",
 ) -> Any:
     """Record all partial results of an operation; `combine_mode` only tells how it is compiled."""
-    return scans.associative_scan(combine_fn, xs, reverse, dim)
+    return control_flow.associative_scan(combine_fn, xs, reverse, dim)
 
 
 CONTROL: dict[Any, Handler] = {

@@ -18,8 +18,8 @@ from ...graph.support.lazy_modules import module_hooks
 from ...trace.trace import NeedsConcrete, dtype_name
 from ...trace.xp import all as xp
 from ...trace.xp.all import *
-from ..control.scans import associative_scan, cond, fori_loop, scan
 from ..meanings import creation
+from ..meanings.control_flow import associative_scan, cond, fori_loop, scan
 from ..symbols import SymbolicDType, SymbolicShape
 
 Tensor = Any

@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any
 
 from ...backend.discovery import in_use
-from ...capture.control.rolled import roll
 from ...capture.copies.capture import Witness, has_number_from_elsewhere
 from ...capture.dialect import find_dialect, load_dialects
 from ...capture.dialects import xp as xp_dialect
 from ...capture.foreign_calls import describe_routes, intercepting
 from ...capture.meanings.places import Extremes
+from ...capture.meanings.rolled import roll
 from ...capture.taken_gradients import passing, prepare
 from ...capture.types.library_types import LibraryTypes
 from ...capture.types.oracle import ModeOf, keeping_modes

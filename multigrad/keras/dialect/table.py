@@ -19,7 +19,6 @@ from typing import Any
 import keras
 from keras.src.backend.common.masking import get_keras_mask
 
-from multigrad.capture.control import scans
 from multigrad.capture.copies.substitute import substitute
 from multigrad.capture.dialect import (
     Calls,
@@ -35,7 +34,7 @@ from multigrad.capture.dialect import (
 )
 from multigrad.capture.dialects import numpy
 from multigrad.capture.foreign_calls import Interception, symbols_in
-from multigrad.capture.meanings import creation
+from multigrad.capture.meanings import control_flow, creation
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.user_code.libraries import is_library_file
 from multigrad.graph.ir.types import FLOATS, INT32, WHOLE, T
@@ -160,8 +159,11 @@ TENSORS: dict[str, Handler] = {
 
 
 LOOPS: dict[str, Handler] = {
-    **{f.__name__: f for f in (scans.associative_scan, scans.cond, scans.fori_loop)},
-    "map": scans.map_rows,
+    **{
+        f.__name__: f
+        for f in (control_flow.associative_scan, control_flow.cond, control_flow.fori_loop)
+    },
+    "map": control_flow.map_rows,
 }
 
 TREES = """
@@ -369,7 +371,7 @@ DIALECT = Dialect(
             **by_function(NAMES),
             **arrays.NAMED,
             # `keras.ops.scan` by ours, without its `unroll`.
-            **arrays.KERAS.called({scans: "scan(unroll=)"}),
+            **arrays.KERAS.called({control_flow: "scan(unroll=)"}),
         },
         hidden={**by_function(ALWAYS_REPLACED), get_keras_mask: mask_of},
         refused=by_function(REFUSED),

@@ -26,7 +26,7 @@ from ...graph.support.class_bases import dataclass
 from ...trace.derived.custom_calls import renew_calls
 from ...trace.trace import NeedsConcrete, Trace, Value, lift
 from ...trace.xp import all as xp
-from .scans import Tensors, record_scan
+from .control_flow import Tensors, record_scan
 
 # Runs that are shorter, or have fewer turns, stay unrolled.
 LEAST_NODES, LEAST_TURNS, MOST_IN_A_TURN, MOST_LOOPS = 64, 4, 512, 16

@@ -6,8 +6,8 @@
 
 A recorded loop has a graph for its turn and one for its condition, which are regions of its nodes.
 Their inputs are what is carried, then the constants: values from around the loop, and all that does
-not depend on the carry, which are computed once before it. `scans.py` makes its regions of the same
-parts.
+not depend on the carry, which are computed once before it. `control_flow.py` makes its regions
+of the same parts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ...trace.derived.custom_calls import drop_calls, renew_calls
 from ...trace.derived.scans import asked_of
 from ...trace.trace import Trace, Value, apply, lift
 from ...trace.xp import all as xp
-from ..meanings.parts import rank
+from .parts import rank
 
 Tensor = Any
 Tensors = Sequence[Value]

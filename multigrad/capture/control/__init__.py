@@ -1,1 +1,0 @@
-"""Control flow in captured code, and gradients that it takes itself."""
