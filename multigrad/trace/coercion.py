@@ -360,7 +360,7 @@ def is_exact(trace: Trace) -> bool:
 
 
 class Promotion:
-    """The promotion of one op's operands in a library, as `capture/types` knows it.
+    """The promotion of one op's operands in a library, as `library_types.py` knows it.
 
     Attributes:
         floats: the dtype of all operands, if they are floats of one; else "", and then `marks` are

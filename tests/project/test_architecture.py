@@ -28,9 +28,7 @@ INSIDE = {
     "graph": ("support", "random", "ir", "ops", "passes"),
     "trace": ("", "xp", "derived"),
     "lowering": ("", "kernel_code", "reference"),
-    "capture": (
-        "", "user_code", "meanings", "types", "values", "dialects", "copies",
-    ),
+    "capture": ("", "user_code", "meanings", "values", "dialects", "copies"),
     "functions": ("calls", "documents", "eject", "proof", "recording", ""),
     "rules": ("model", "", "estimators", "library"),
     "models": ("attribution", ""),

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from multigrad.capture.types.oracle import ModeOf
+from multigrad.capture.values.oracle import ModeOf
 from multigrad.graph import ops
 from multigrad.graph.ir.questions import pardoned
 from multigrad.graph.ir.types import BOOL, FLOATS, INT32, INT64, SMALL, WHOLE, T

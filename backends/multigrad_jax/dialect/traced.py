@@ -20,7 +20,7 @@ from jax import export
 
 from multigrad.capture.dialect import OwnTrace
 from multigrad.capture.foreign_calls import TracedCall, giving_reasons
-from multigrad.capture.types.oracle import ModeOf, modes
+from multigrad.capture.values.oracle import ModeOf, modes
 from multigrad.capture.values.tracer import V
 from multigrad.errors import MultigradError, TraceError
 from multigrad.graph import ops

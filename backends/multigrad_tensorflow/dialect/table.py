@@ -34,8 +34,8 @@ from multigrad.capture.meanings.creation import TraceBound
 from multigrad.capture.meanings.parts import rank
 from multigrad.capture.name_tables import AliasesAndMore, named
 from multigrad.capture.symbols import SymbolicShape
-from multigrad.capture.types.oracle import StandInCall, TypeOracle, run_each
 from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
+from multigrad.capture.values.oracle import StandInCall, TypeOracle, run_each
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value
 from multigrad.trace.xp import all as xp

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.types.oracle import ModeOf
+from multigrad.capture.values.oracle import ModeOf
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import Layout, flatten
 from multigrad.functions.calls.capture_errors import NotCaptured

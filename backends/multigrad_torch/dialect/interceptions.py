@@ -14,7 +14,7 @@ from torch.nn import Module
 from torch.utils.hooks import BackwardHook
 
 from multigrad.capture.foreign_calls import Interception, comes_to_us
-from multigrad.capture.types.oracle import is_capturing
+from multigrad.capture.values.oracle import is_capturing
 from multigrad.functions.importer_api import import_once
 from multigrad.graph.support.trees import optree
 from multigrad.trace.lookups import Telling, look_up, note_made, was_made

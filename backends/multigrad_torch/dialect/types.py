@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.capture.name_tables import NOT_GIVEN, Library
-from multigrad.capture.types.oracle import (
+from multigrad.capture.values.oracle import (
     Answer,
     Mark,
     StandInCall,

@@ -32,9 +32,9 @@ from ..dialect import (
 from ..meanings import creation
 from ..name_tables import Library, named, parse
 from ..symbols import SymbolicDType, SymbolicShape, cast
-from ..types.oracle import StandInCall, TypeOracle, run_each
 from ..values import indexing, methods
 from ..values.indexing import add_at
+from ..values.oracle import StandInCall, TypeOracle, run_each
 
 __all__ = [
     "Calls",

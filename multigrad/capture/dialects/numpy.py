@@ -19,8 +19,8 @@ from ..dialect import Classes, Dialect, Habits, Names, Tensors, register_dialect
 from ..meanings import arrays, complexes, composites, matrices, parts, places, reductions
 from ..name_tables import AliasesAndMore, Handler, Library, named
 from ..symbols import own_dtype
-from ..types.oracle import StandInCall, TypeOracle, run_each
 from ..values import attributes
+from ..values.oracle import StandInCall, TypeOracle, run_each
 from . import scipy
 
 Tensor = Any

@@ -22,9 +22,9 @@ from functools import partial
 from typing import Any
 
 from ...backend.contract import Backend
-from ...capture.types.oracle import Reach
 from ...capture.user_code.inspection import plain_function
 from ...capture.user_code.libraries import OWN, dialect_of
+from ...capture.values.oracle import Reach
 from ...errors import DisprovedError, TraceError
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused

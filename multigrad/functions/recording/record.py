@@ -22,10 +22,10 @@ from ...capture.foreign_calls import describe_routes, intercepting
 from ...capture.meanings.places import Extremes
 from ...capture.meanings.rolled import roll
 from ...capture.taken_gradients import passing, prepare
-from ...capture.types.library_types import LibraryTypes
-from ...capture.types.oracle import ModeOf, keeping_modes
 from ...capture.user_code.libraries import written_in
 from ...capture.values.indexing import Picked
+from ...capture.values.library_types import LibraryTypes
+from ...capture.values.oracle import ModeOf, keeping_modes
 from ...capture.values.tracer import Attributed, V
 from ...errors import GradientError, MultigradError, TraceError
 from ...graph import ops

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 from ...capture.dialect import Dialect, Handler, OwnTrace, find_dialect
-from ...capture.types.oracle import ModeOf, StandInCall, TypeOracle
+from ...capture.values.oracle import ModeOf, StandInCall, TypeOracle
 from ...graph.support.trees import optree
 from ...trace.lookups import note
 
