@@ -74,8 +74,8 @@ def run_or_import(
     """Call a function as `run_written_in` does; its arguments are a tuple and a mapping.
 
     Args:
-        whole: the function to import if substitution fails, with its arguments: also those that the
-            function reads from around it.
+        whole: the function to import if substitution fails, with its arguments. A copy finds the
+            tensors that it reads from an object there; an importer gets them as arguments.
     """
     plain = plain_function(function)
     if library:
@@ -100,50 +100,63 @@ def _substitute_or_import(
     reading = trace.reading
     if reading.dialect:
         trace.source.routes.setdefault(reading.dialect, "")
+    # A failed attempt is undone with these.
     draws, routes, asked = trace.draws, dict(trace.source.routes), questions.count()
     dialect = find_dialect(reading.dialect)
-    # Constants meet through operators too, while a compiler may be tracing the same code.
-    compute = (
-        dialect.calls.at_once if dialect is not None and dialect.calls.at_once else nullcontext
-    )
+    at_once = None if dialect is None else dialect.calls.at_once
     try:
-        with compute():
+        # Constants meet through operators too, while a compiler may be tracing the same code.
+        with nullcontext() if at_once is None else at_once():
             return substitute(function, trace)(*args, **kwargs)
     except NeedsConcrete:
         raise
     except Exception as error:
-        lend(trace)  # code that leans may succeed when read as the tensors' library's
-        is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
-        if dialect is None or dialect.calls.import_function is None:
-            reading.dialect = library_of_failure(error, reading.dialect)
-            dialect = find_dialect(reading.dialect)
-        if (
-            is_meant
-            or dialect is None
-            or dialect.calls.import_function is None
-            or trace.draws != draws
-        ):
-            raise
-        # User code that catches errors may have hidden some, so an import would see other code
-        # paths; a library's code was made to be traced.
-        users = (code for code in trace.source.codes if not is_library_file(code.co_filename))
-        if any(map(catches_errors, users)):
+        lend(trace)  # or NeedsConcrete: code that leans is read anew, as the tensors' library's
+        calls = _importer_of(trace, error)
+        if calls is None or trace.draws != draws:  # an import would draw once more
             raise
         # The failed attempt's questions and routes do not count for the import.
         questions.forget(asked)
+        imported, arguments = whole or (function, args)
         try:
-            imported, arguments = whole or (function, args)
-            result = dialect.calls.import_function(imported, trace, arguments, kwargs)
+            result = calls.import_function(imported, trace, arguments, kwargs)
         except TraceError as other:
             questions.forget(asked)
             if isinstance(error, TraceError):
-                lacks = getattr(other.__cause__, "lacks", "")
-                if lacks and " calls " in str(error):
-                    error.args = (f"{error}; it was traced to {lacks}", *error.args[1:])
+                _add_what_import_lacks(error, other)
                 questions.note(error)
             raise error from None  # of the two errors, the one that names the user's line
-        trace.source.routes = {**routes, reading.dialect: dialect.calls.import_route}
+        trace.source.routes = {**routes, reading.dialect: calls.import_route}
         return result
+
+
+def _importer_of(trace: Trace, error: Exception) -> Any:
+    """Return the calls of the dialect that may import code whose substitution failed; None: the
+    error stands.
+
+    Where the code's own library has no importer, the code is from now on read as written in that in
+    which it failed.
+    """
+    reading = trace.reading
+    dialect = find_dialect(reading.dialect)
+    if dialect is None or dialect.calls.import_function is None:
+        reading.dialect = library_of_failure(error, reading.dialect)
+        dialect = find_dialect(reading.dialect)
+    if dialect is None or dialect.calls.import_function is None:
+        return None
+    if isinstance(error, MultigradError) and not isinstance(error, TraceError):
+        return None  # it is about the code itself, however that is captured
+    # User code that catches errors may have hidden some, so an import would see other code paths; a
+    # library's code was made to be traced.
+    users = (code for code in trace.source.codes if not is_library_file(code.co_filename))
+    return None if any(map(catches_errors, users)) else dialect.calls
+
+
+def _add_what_import_lacks(error: TraceError, of_import: TraceError) -> None:
+    # "rule 'f' calls jnp.foo, ...; it was traced to the primitive foo"
+    lacks = getattr(of_import.__cause__, "lacks", "")
+    if lacks and " calls " in str(error):
+        error.args = (f"{error}; it was traced to {lacks}", *error.args[1:])
 
 
 # --- functions of NumPy without a row -------------------------------------------------------------

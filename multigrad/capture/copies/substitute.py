@@ -135,14 +135,18 @@ class _Substitution:
     """Copies functions, each once; lives while one rule is prepared for a capture.
 
     Attributes:
+        trace: the capture. Its witness (`trace.source.witness`) is shown each function before its
+            copy runs, so that what the function changes can be put back.
         root: the package whose functions are helpers.
-        index: the stand-ins of all libraries; found anew where the code imports a library.
+        index: the stand-ins of all libraries. It is found anew wherever code imports, or mentions
+            NumPy's random module: what is known then is replaced in functions copied later.
         copies: of functions, by the original.
         objects: by `id`, each original (kept alive) and the object that stands for it.
         classes: of the user's classes, the subclass that stands for each.
         class_proxies: of classes that stay: one proxy each, so that `is` holds.
         calls_library: whether a method of a class may call a library without a protocol.
-        names: mentioned by the functions so far, attributes included.
+        names: mentioned by the functions so far, attributes included; they grow with each copy. A
+            module of a library with a protocol is replaced only where they name a known function.
     """
 
     def __init__(self, trace: Trace, root: str) -> None:
@@ -194,12 +198,14 @@ class _Substitution:
     def maker(self, value: Any, name: str = "") -> Maker | None:
         """Return a function that makes a value's stand-in, or None if the value needs none."""
         kind = type(value)
-        # The order matters: known functions first, then kept classes, then the user's own code.
+        # The first that applies decides. A function with a stand-in has it, whatever else it is.
         known = self.index.functions.get(id(value))
         if known is not None:
             return partial(in_trace, known[1], self.trace)
         if kind in PLAIN or isinstance(value, Value):
             return None
+        # A dialect keeps what its library must find unreplaced; of a class of the user's among
+        # these, the functions that code takes from it are replaced nevertheless.
         may_be_kept = kind is not types.FunctionType and callable(value)
         if may_be_kept and any(keeps(value) for keeps in self.index.keepers):
             if isinstance(value, type) and self._is_users_class(value):  # always the same
@@ -207,11 +213,13 @@ class _Substitution:
                     self.class_proxies.setdefault, value, _ClassProxy(value, self.stand_in)
                 )
             return None
+        # What no graph can hold comes before the kinds, as it may be any: a class, a method.
         refused = self.index.refused.get(id(value))
         if refused is not None:
             return partial(refusing, *refused, self.trace, name)
         if isinstance(value, logging.Logger | logging.LoggerAdapter):
             return partial(Log, value, self.trace)
+        # By kind: classes, modules, and the user's functions before other callables and objects.
         if isinstance(value, type):
             return self._class_maker(value) if self.index.libraries else None
         if isinstance(value, types.ModuleType):
