@@ -132,6 +132,7 @@ __all__ = [
     "quantize",
     "register",
     "rules",
+    "same",
     "save",
     "schedule",
     "show",
@@ -149,6 +150,7 @@ _ROOMS = {
     name: room
     for room, names in {
         "audit.audit": "audit",
+        "audit.same": "same",
         "backend.discovery": "backends",
         "capture": "Capture",
         "compat.wrappers": "Activation",

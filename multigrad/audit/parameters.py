@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,14 +44,31 @@ def _open_object(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tu
     if not getattr(fn, "built", True):
         fn(*inputs)  # its parameters are made by the first call
     state = read_state(fn)
+    held, names = _trained(state)
+    if not held:
+        return fn, inputs, ()
+    shown = tuple(names[name] for name in sorted(held))
+    return Opened(fn, state, len(inputs), len(held)), (*inputs, held), shown
+
+
+def opened_model(parameters: Any) -> tuple[Callable[[Any], Any], Any, dict[str, str]]:
+    """Return how to put tensors into a model, its trained tensors by name, and the names that its
+    framework gives them, in its order. Tensors that are no model's are returned as they are.
+    """
+    if not _is_model(parameters):
+        return lambda held: held, parameters, {}
+    state = read_state(parameters)
+    held, names = _trained(state)
+    return Opened(parameters, state, 0, len(held)).filled, held, names
+
+
+def _trained(state: ObjectState) -> tuple[dict[str, Tensor], dict[str, str]]:
     trained = {name: own for name, own in state.tensors.items() if _is_trained(own)}
     # A variable and the tensor inside it may both be listed: each number is audited once.
     inner = {id(held_by(own)) for own in trained.values() if held_by(own) is not own}
     held = {name: held_by(own) for name, own in trained.items() if id(own) not in inner}
-    if not held:
-        return fn, inputs, ()
-    names = (getattr(trained[name], "path", name) for name in sorted(held))  # Keras' variables'
-    return Opened(fn, state, len(inputs), len(held)), (*inputs, held), tuple(names)
+    named = {name: getattr(trained[name], "path", name) for name in held}  # as Keras names its own
+    return held, named
 
 
 @contextmanager
@@ -96,9 +113,13 @@ class Opened:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inputs, held = args[: self.input_count], args[self.input_count]
+        return self.filled(held)(*inputs, **kwargs)
+
+    def filled(self, held: dict[str, Tensor]) -> Any:
+        """Return a copy of the module or layer that has these tensors."""
         dtype = next(x.dtype for x in optree.tree_leaves(held) if owner_of(x) is not None)
         rest = {name: _with_dtype(held_by(own), dtype) for name, own in self.rest.items()}
-        return FilledCopy(self.owner, self.state, {**rest, **held}).object(*inputs, **kwargs)
+        return FilledCopy(self.owner, self.state, {**rest, **held}).object
 
 
 def _with_dtype(tensor: Tensor, dtype: Any) -> Tensor:

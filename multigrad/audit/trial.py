@@ -98,6 +98,7 @@ class Trial:
         meant: the function whose derivative a surrogate is meant to be, if the caller names it.
         converted: multigrad's version; None if it is not another framework's custom gradient.
         forward: runs the forward alone, as plain code; None if there is none.
+        seeds: put the random generators back before each run; None: it draws as it is called.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Trial:
     meant: Callable[..., Any] | None = None
     converted: Function[..., Any] | None = None
     forward: Callable[..., Any] | None = None
+    seeds: Any = None
 
     @cached_property
     def given(self) -> Arrays:
@@ -225,6 +227,8 @@ class Trial:
 
     def run_on(self, tensors: Sequence[Tensor], vjp: Any = None) -> ForwardRun:
         """Run forward on tensors of the framework, by its own vjp or another one."""
+        if self.seeds is not None:
+            self.seeds.rewind()
         outputs, pull_whole = self.arguments.pull(self.call, self.backend, tensors, vjp)
         kept = [n for n, y in enumerate(outputs) if _is_float(y)]
 

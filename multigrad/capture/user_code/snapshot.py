@@ -155,7 +155,7 @@ class Snapshot:
 
     def _see_generator(self, generator: Any) -> None:
         if id(generator) not in self._seen:
-            read, write = _access(generator)
+            read, write = generator_state(generator)
             self._remember(generator, partial(self._rewind, read, write, read()))
 
     def _rewind(self, read: Callable[[], Any], write: Callable[[Any], Any], before: Any) -> str:
@@ -427,7 +427,7 @@ def is_generator(value: Any) -> bool:
     )
 
 
-def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+def generator_state(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     if hasattr(generator, "getstate"):
         return generator.getstate, generator.setstate
     if hasattr(generator, "get_state"):

@@ -1,0 +1,397 @@
+"""Hypotheses of why two paths have different gradients.
+
+Each is a function of a `Comparison` that returns a `Reason`, or None where it does not explain the
+difference. A hypothesis that names a cause has run it: the first path with that change gives the
+second path's numbers, or one path alone reads what it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..look.subject import brackets, is_float_array
+from .paired_runs import Pair, PathRun, Rows, is_mask, scaled_run, size_of
+from .trial import Trial
+
+Array = Any
+MOST_EXAMPLES = 64  # of a batch, for each of which one path runs once
+MOST_PLACES = 512  # of a tensor of the batch: each is changed alone, and both paths run
+MOST_WEIGHTS = 8  # of examples that a reason lists
+CLOSE = 1e-6  # by how much a factor may differ from the number that explains it
+# Numbers by which parameters are scaled by mistake are among these, or between two of them.
+FACTORS = (-2.0, -1.0, 0.0, 1 / 16, 0.25, 0.6, 0.95, 1.05, 1.7, 4.0, 16.0)
+MOST_STEPS = 40  # from two of these to the number between them
+
+
+class Comparison(NamedTuple):
+    """Two paths that differ.
+
+    Attributes:
+        a, b: a run of each.
+        rows: of the parameters, by position.
+    """
+
+    pair: Pair
+    a: PathRun
+    b: PathRun
+    rows: Rows
+
+    @property
+    def wrong(self) -> list[int]:
+        """The positions of the parameters whose gradients differ."""
+        return [n for n, row in self.rows.items() if not row.is_same]
+
+    @property
+    def words(self) -> tuple[str, str]:
+        return self.pair.first.name, self.pair.second.name
+
+    @property
+    def has_same_outputs(self) -> bool:
+        return not self.pair.outputs_differ(self.a, self.b)
+
+
+class Reason(NamedTuple):
+    """Why two paths differ.
+
+    Attributes:
+        words: the reason as a sentence.
+        culprit: the parameter, or the part of the batch, that it names; "" for none.
+        factor: the number that it names; None for none.
+    """
+
+    words: str
+    culprit: str = ""
+    factor: float | None = None
+
+
+def find_reason(comparison: Comparison) -> Reason | None:
+    """Return the first hypothesis that explains the difference."""
+    return next(filter(None, (explain(comparison) for explain in HYPOTHESES)), None)
+
+
+# --- factors --------------------------------------------------------------------------------------
+
+
+def explain_by_one_factor(comparison: Comparison) -> Reason | None:
+    """All gradients that differ have one factor: all there are, or some."""
+    pair, a, b, rows = comparison
+    factors = [rows[n].factor for n in comparison.wrong]
+    factor = factors[0]
+    if not factor or any(f is None or abs(f - factor) > CLOSE * abs(factor) for f in factors):
+        return None
+    if any(row.is_same and size_of(a.gradients[n]) > pair.allowed(a, n) for n, row in rows.items()):
+        names = [rows[n].name for n in comparison.wrong]
+        counts = f"the gradient of {_listed(names)} alone is {factor:.6g} times as large"
+        return Reason(counts, names[0], factor)
+    times = f"{factor:.6g} times as large{_counted(factor, pair)}"
+    if comparison.has_same_outputs:
+        return Reason(f"the loss is the same, every gradient is {times}", factor=factor)
+    if abs(b.loss - factor * a.loss) <= CLOSE * abs(a.loss):
+        return Reason(f"the loss and every gradient are {times}", factor=factor)
+    return Reason(f"every gradient is {times}, the loss is not", factor=factor)
+
+
+def _counted(factor: float, pair: Pair) -> str:
+    """Return what a factor may count: examples, elements, or ones of a mask."""
+    counts = {"1": 1}
+    for n, name in pair.leaves.items():
+        array = pair.given[n]
+        if is_mask(array):
+            counts.setdefault(f"ones in {name}", int(array.sum()))
+        for axis, length in enumerate(array.shape):
+            counts.setdefault(f"axis {axis} of {name}", length)
+        counts.setdefault(f"elements of {name}", array.size)
+    counts = {name: count for name, count in counts.items() if count > 1 or name == "1"}
+    for top, m in counts.items():
+        for bottom, n in counts.items():
+            if m != n and abs(factor - m / n) <= CLOSE * abs(factor):
+                return f": {m} / {n} ({top} over {bottom})"
+    return ""
+
+
+def explain_by_scaled_layer(comparison: Comparison) -> Reason | None:
+    """The second path is the first with a parameter, or a layer's parameters, scaled."""
+    pair, a, b, _ = comparison
+    if comparison.has_same_outputs or [y.shape for y in a.outputs] != [y.shape for y in b.outputs]:
+        return None
+    first, second = comparison.words
+    for name, numbers in _layers(pair).items():
+        for factor in _factors_to(pair, numbers, b.loss):
+            if not pair.agree(scaled_run(pair, numbers, factor), b):
+                continue
+            if not factor:
+                return Reason(f"{second} ignores {name}", name, 0.0)
+            return Reason(f"{second} is {first} with {name} times {factor:.6g}", name, factor)
+    return None
+
+
+def _layers(pair: Pair) -> dict[str, list[int]]:
+    """Return the positions of each layer's parameters, then of those that have axes or no layer."""
+    layers: dict[str, list[int]] = {}
+    for n, name in pair.names.items():
+        layers.setdefault(name.rpartition("/" if "/" in name else ".")[0] or name, []).append(n)
+    alone = {
+        pair.names[n]: [n]
+        for numbers in layers.values()
+        for n in numbers
+        if len(numbers) == 1 or pair.given[n].ndim > 1
+    }
+    return {name: numbers for name, numbers in layers.items() if len(numbers) > 1} | alone
+
+
+def _factors_to(pair: Pair, numbers: list[int], loss: float) -> Iterator[float]:
+    """Yield the factors of these parameters with which the first path has this loss."""
+
+    def off(factor: float) -> float:
+        return pair.loss(pair.first, pair.scaled(numbers, factor)) - loss
+
+    close = 1e-12 * (1.0 + abs(loss))
+    ends = [(factor, off(factor)) for factor in FACTORS]
+    yield from (factor for factor, difference in ends if abs(difference) <= close)
+    for (low, below), (high, above) in pairwise(ends):
+        if min(abs(below), abs(above)) <= close or not below * above < 0:
+            continue
+        for _ in range(MOST_STEPS):
+            middle = (low * above - high * below) / (above - below)
+            difference = off(middle)
+            if abs(difference) <= close or middle in (low, high):
+                yield middle
+                break
+            # The Illinois rule: an end that stays counts half, so that it moves soon.
+            if difference * above < 0:
+                low, below = high, above
+            else:
+                below /= 2
+            high, above = middle, difference
+
+
+# --- the batch ------------------------------------------------------------------------------------
+
+
+def explain_by_unread_tensor(comparison: Comparison) -> Reason | None:
+    """One path does not read a tensor of the batch, such as a mask, or reads another form of it."""
+    pair, a, b, _ = comparison
+    first, second = comparison.words
+    for n, name in pair.leaves.items():
+        array = pair.given[n]
+        if array.size < 2:
+            continue
+        moved = pair.with_tensor(n, _other_values(array))
+        read = [
+            pair.loss(trial, moved) != run.loss
+            for trial, run in ((pair.first, a), (pair.second, b))
+        ]
+        if read[0] != read[1]:
+            return Reason(f"{second if read[0] else first} does not read {name}", name)
+        for words, other in _forms(array):
+            if pair.agree(pair.run(pair.first, pair.with_tensor(n, other)), b):
+                return Reason(f"{second} is {first} with {name} {words}", name)
+    return None
+
+
+def _other_values(array: Array) -> Array:
+    if array.dtype.kind == "b":
+        return ~array
+    if is_float_array(array):
+        return array * array.dtype.type(1.25) + array.dtype.type(0.125)
+    return np.roll(array.reshape(-1), 1).reshape(array.shape)
+
+
+def _forms(array: Array) -> Iterator[tuple[str, Array]]:
+    if is_float_array(array) and not is_mask(array):
+        return
+    for axis in range(array.ndim):
+        for step in (1, -1):
+            yield f"moved by {step} along axis {axis}", np.roll(array, step, axis)
+    if is_mask(array):
+        yield "inverted", (1 - array.astype(np.int64)).astype(array.dtype)
+        yield "replaced by ones", np.ones_like(array)
+
+
+def explain_by_example_weights(comparison: Comparison) -> Reason | None:
+    """Both gradients are sums of those of single examples, with other weights."""
+    pair, a, b, _ = comparison
+    count = pair.example_count
+    if not 1 < count <= MOST_EXAMPLES:
+        return None
+    alone = [pair.run(pair.first, pair.with_examples([i])) for i in range(count)]
+    columns = np.stack([_flat(pair, run) for run in alone], axis=1)
+    if columns.shape[0] < 2 * count:  # whose weights always fit
+        return None
+    one, other = (_weights(columns, _flat(pair, run)) for run in (a, b))
+    if one is None or other is None:
+        return None
+    large = float(np.max(np.abs(one)))
+    if np.allclose(one, other, rtol=1e-5, atol=1e-7 * large):
+        return None
+    second = comparison.words[1]
+    out = [
+        i for i in range(count) if abs(other[i]) <= CLOSE * large and abs(one[i]) > CLOSE * large
+    ]
+    if out:
+        return Reason(f"{second} leaves out example {_listed(out)} of the batch", "batch", 0.0)
+    shown = " and ".join(
+        f"[{', '.join(f'{w:.4g}' for w in each[:MOST_WEIGHTS])}"
+        f"{', ...' if count > MOST_WEIGHTS else ''}]"
+        for each in (one, other)
+    )
+    words = f"examples weigh {shown}, as in means of other parts, or over another normalizer"
+    return Reason(words, "batch", float(other[0] / one[0]) if one[0] else None)
+
+
+def _weights(columns: Array, whole: Array) -> Array | None:
+    solved, *_ = np.linalg.lstsq(columns, whole, rcond=None)
+    rest = size_of(columns @ solved - whole)
+    return solved if rest <= CLOSE * size_of(whole) else None
+
+
+def _flat(pair: Pair, run: PathRun) -> Array:
+    whole = [np.ravel(pair.gradient(run, n)) for n in pair.names]
+    return np.concatenate(whole).astype(np.float64)
+
+
+def explain_by_places(comparison: Comparison) -> Reason | None:
+    """One path reads places of a tensor of the batch that the other does not, as behind a mask."""
+    pair = comparison.pair
+    for n, name in pair.leaves.items():
+        array = pair.given[n]
+        if not 1 < array.size <= MOST_PLACES or is_mask(array):
+            continue
+        read = [_places_read(pair, trial, n) for trial in (pair.first, pair.second)]
+        for trial, extra in ((pair.second, read[1] & ~read[0]), (pair.first, read[0] & ~read[1])):
+            if not extra.any():
+                continue
+            where, culprit = _where(pair, extra)
+            count = f"{int(extra.sum())} of {extra.size} places"
+            return Reason(f"{trial.name} alone reads {name} at {count}, {where}", culprit or name)
+    return None
+
+
+def _places_read(pair: Pair, trial: Trial, n: int) -> Array:
+    """Return for each place of a tensor of the batch whether another number there matters."""
+    array = pair.given[n]
+    values = np.unique(array)
+    before, read = pair.loss(trial, pair.given), np.zeros(array.shape, bool)
+    for place in np.ndindex(array.shape):
+        other = array.copy()
+        if is_float_array(array):
+            other[place] += array.dtype.type(0.5)
+        else:  # an id that the batch has is a valid one
+            other[place] = next((v for v in values if v != array[place]), array[place])
+        read[place] = pair.loss(trial, pair.with_tensor(n, other)) != before
+    return read
+
+
+def _where(pair: Pair, places: Array) -> tuple[str, str]:
+    """Return what places have in common: a value of a mask, with the mask's name, or the first."""
+    first = tuple(int(i) for i in np.argwhere(places)[0])
+    for n, name in pair.leaves.items():
+        mask = pair.given[n]
+        if is_mask(mask) and mask.shape == places.shape and np.ptp(mask[places].astype(int)) == 0:
+            return f"where {name} is {int(mask[first])}", name
+    return f"the first is {brackets(first)}", ""
+
+
+def explain_by_mixing(comparison: Comparison) -> Reason | None:
+    """Examples affect each other on one path: packed without a mask, or by a shared statistic."""
+    pair = comparison.pair
+    count = pair.example_count
+    if not 1 < count <= MOST_EXAMPLES or comparison.has_same_outputs:
+        return None
+    mixed = [_mixes(pair, trial, count) for trial in (pair.first, pair.second)]
+    if mixed[0] == mixed[1]:
+        return None
+    words = (
+        f"examples of the batch affect each other in {comparison.words[mixed[1]]} alone, as where "
+        "they are packed into one row without a mask"
+    )
+    return Reason(words, "batch")
+
+
+def _mixes(pair: Pair, trial: Trial, count: int) -> bool:
+    # In a sum over examples the effects of changing two of them add up. Masks stay, as many
+    # normalizers count their ones.
+    def loss(*changed: int) -> float:
+        order = [(i + 1) % count if i in changed else i for i in range(count)]
+        return pair.loss(trial, pair.with_examples(order, without_masks=True))
+
+    whole, first = loss(), loss(0)
+    size = abs(whole) + abs(first)
+    return any(abs(loss(0, i) - first - loss(i) + whole) > 1e-9 * size for i in range(1, count))
+
+
+# --- parameters -----------------------------------------------------------------------------------
+
+
+def explain_by_missing_gradient(comparison: Comparison) -> Reason | None:
+    """Parameters have no gradient on one path: it detaches them, or does not read them."""
+    pair, a, b, rows = comparison
+    lost = [n for n in comparison.wrong if rows[n].factor == 0]
+    gained = [n for n in comparison.wrong if not size_of(a.gradients[n])]
+    for numbers, run, trial in ((lost, b, pair.second), (gained, a, pair.first)):
+        if not numbers:
+            continue
+        names = [pair.names[n] for n in numbers]
+        moved = pair.with_tensor(numbers[0], _other_values(pair.given[numbers[0]]))
+        verb = "detaches" if pair.loss(trial, moved) != run.loss else "ignores"
+        return Reason(f"{trial.name} {verb} {_listed(names)}", names[0], 0.0)
+    return None
+
+
+def explain_by_rows(comparison: Comparison) -> Reason | None:
+    """One path alone reads rows of a table, as of tokens or positions."""
+    pair = comparison.pair
+    for n, name in pair.names.items():
+        if pair.given[n].ndim != 2:
+            continue
+        used = [
+            set(np.flatnonzero(np.abs(pair.gradient(run, n)).max(axis=1)).tolist())
+            for run in (comparison.a, comparison.b)
+        ]
+        for word, extra in zip(
+            comparison.words, (used[0] - used[1], used[1] - used[0]), strict=True
+        ):
+            if extra and min(map(len, used)):
+                return Reason(f"{word} alone reads rows {_listed(sorted(extra))} of {name}", name)
+    return None
+
+
+def explain_by_boundary(comparison: Comparison) -> Reason | None:
+    """The loss is the same, and the gradients part at some parameter."""
+    if not comparison.has_same_outputs:
+        return None
+    wrong = [comparison.rows[n] for n in comparison.wrong]
+    if all(row.factor for row in wrong):
+        factors = _listed(f"{row.name} times {row.factor:.6g}" for row in wrong)
+        words = f"the loss is the same, these gradients are not: {factors}"
+        return Reason(words, wrong[0].name, wrong[0].factor)
+    last = wrong[-1]
+    words = (
+        f"the loss is the same; {last.name} is the last parameter whose gradient differs: a path "
+        "to it is detached, or counted twice"
+    )
+    return Reason(words, last.name, last.factor)
+
+
+# In order: the cheap ones first, and what is specific before what is general.
+HYPOTHESES = (
+    explain_by_one_factor,
+    explain_by_missing_gradient,
+    explain_by_unread_tensor,
+    explain_by_example_weights,
+    explain_by_places,
+    explain_by_scaled_layer,
+    explain_by_rows,
+    explain_by_mixing,
+    explain_by_boundary,
+)
+
+
+def _listed(words: Iterable[Any]) -> str:
+    names = [str(word) for word in words]
+    rest = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + rest

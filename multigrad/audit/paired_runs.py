@@ -1,0 +1,247 @@
+"""Two paths to one result on the same tensors, run and compared gradient by gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..backend.discovery import load_backend
+from ..capture.user_code.signature import name_of
+from ..errors import RuleTypeError
+from ..functions.calls.arguments import owner_of
+from ..functions.proof.compare import eps_of
+from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.support.trees import optree
+from ..look.subject import brackets, is_float_array, read_arguments
+from .parameters import opened_model
+from .seeds import seeded_trial
+from .trial import LOOSE, Arrays, Trial
+
+Array = Any
+Path = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRow:
+    """The gradients of one parameter by both paths.
+
+    Attributes:
+        name: of the parameter, as the model or the tree of parameters names it.
+        is_same: whether they agree to rounding.
+        factor: the second path's gradient over the first's, if one number explains it; 0 where
+            the second has none; None if none does.
+        error: the largest difference, over the largest element of the first.
+    """
+
+    name: str
+    is_same: bool
+    factor: float | None
+    error: float
+
+    def __str__(self) -> str:
+        if self.is_same:
+            return f"{self.name}: the same"
+        if self.factor is None:
+            return f"{self.name}: differs by {self.error:.3g} of its largest element"
+        return f"{self.name}: {'none' if self.factor == 0 else f'times {self.factor:.6g}'}"
+
+
+Rows = dict[int, ParameterRow]
+
+
+@dataclass(frozen=True, slots=True)
+class PathRun:
+    """One run of a path: its outputs, each weighted by its cotangent, and the gradients of all
+    tensors of the call.
+    """
+
+    outputs: Arrays
+    gradients: Arrays
+
+    @property
+    def loss(self) -> float:
+        return _total(self.outputs)
+
+
+class Pair:
+    """Two paths on the same tensors: those of the parameters, then those of the batch.
+
+    Attributes:
+        first, second: the paths as trials.
+        names: of the float parameters, by position among the tensors, in the model's order.
+        leaves: of the batch's tensors, by position.
+        dtype: in which both run.
+        given: the tensors in that dtype.
+    """
+
+    def __init__(
+        self, first: Trial, second: Trial, names: Mapping[int, str], leaves: Mapping[int, str]
+    ) -> None:
+        self.first, self.second, self.names, self.leaves = first, second, names, leaves
+        is_wide = first.wide == second.wide == "float64"
+        self.dtype = "float64" if is_wide else first.dtype
+        self.given = first.cast(self.dtype)
+        self._cotangents: Arrays = []
+
+    # --- runs -------------------------------------------------------------------------------------
+
+    def run(self, trial: Trial, arrays: Arrays | None = None) -> PathRun:
+        run = trial.run(self.given if arrays is None else arrays)
+        outputs = run.arrays()
+        if [c.shape for c in self._cotangents] != [y.shape for y in outputs]:
+            # A loss has the cotangent 1, so that its gradient is the one that a user knows.
+            is_loss = len(outputs) == 1 and outputs[0].size == 1
+            self._cotangents = [np.ones_like(outputs[0])] if is_loss else trial.cotangents(run)
+        weighted = [y * c for y, c in zip(outputs, self._cotangents, strict=True)]
+        return PathRun(weighted, run.gradients(self._cotangents))
+
+    def loss(self, trial: Trial, arrays: Arrays) -> float:
+        """Return the sum of the weighted outputs, without a backward."""
+        outputs = zip(trial.run(arrays).arrays(), self._cotangents, strict=True)
+        return _total([y * c for y, c in outputs])
+
+    def with_tensor(self, n: int, array: Array) -> Arrays:
+        """Return the tensors with another one at a position."""
+        return [array if k == n else a for k, a in enumerate(self.given)]
+
+    def scaled(self, numbers: list[int], factor: float) -> Arrays:
+        """Return the tensors with those at some positions scaled."""
+        return [a * a.dtype.type(factor) if n in numbers else a for n, a in enumerate(self.given)]
+
+    def gradient(self, run: PathRun, n: int) -> Array:
+        given = run.gradients[n]
+        return np.zeros_like(self.given[n]) if given is None else given
+
+    # --- comparison -------------------------------------------------------------------------------
+
+    def allowed(self, run: PathRun, n: int) -> float:
+        """Return by how much rounding may change a gradient.
+
+        That is a share of its own size, and of the largest one's: some gradients are zero but for
+        rounding, such as that of a bias before a softmax.
+        """
+        largest = max((size_of(run.gradients[k]) for k in self.names), default=0.0)
+        noise = 1e3 * eps_of(as_numpy_dtype(self.dtype)) * largest
+        return LOOSE[self.dtype] * size_of(run.gradients[n]) + noise
+
+    def rows(self, a: PathRun, b: PathRun) -> Rows:
+        return {n: self._row(n, a, b) for n in self.names}
+
+    def _row(self, n: int, a: PathRun, b: PathRun) -> ParameterRow:
+        one, other = self.gradient(a, n), self.gradient(b, n)
+        allowed, size = self.allowed(a, n), size_of(one)
+        error = np.abs(other - one)
+        if np.all((error <= allowed) | (np.isnan(one) & np.isnan(other))):
+            return ParameterRow(self.names[n], True, None, 0.0)
+        factor = None
+        if size and not other.any():
+            factor = 0.0
+        elif size:
+            fit = float(np.sum(one * other) / np.sum(one * one))
+            is_scaled = np.all(np.abs(other - fit * one) <= allowed * max(1.0, abs(fit)))
+            factor = fit if is_scaled else None
+        largest = float(np.max(error, initial=0.0))
+        return ParameterRow(self.names[n], False, factor, largest / size if size else math.inf)
+
+    def outputs_differ(self, a: PathRun, b: PathRun) -> str:
+        """Return where the outputs differ, "" if they do not."""
+        shapes = [[list(y.shape) for y in each.outputs] for each in (a, b)]
+        if shapes[0] != shapes[1]:
+            return f"outputs have shapes {shapes[0]} and {shapes[1]}"
+        for n, (y, z) in enumerate(zip(a.outputs, b.outputs, strict=True)):
+            error = np.where(np.isnan(y) & np.isnan(z), 0.0, np.abs(y - z))
+            if np.all(error <= LOOSE[self.dtype] * size_of(y)):
+                continue
+            if y.size == 1:
+                return f"the loss is {float(y.flat[0]):.9g} and {float(z.flat[0]):.9g}"
+            place = np.unravel_index(int(np.nan_to_num(error, nan=np.inf).argmax()), y.shape)
+            return f"output {n}{brackets(place)} differs by {error[place]:.6g}"
+        return ""
+
+    def agree(self, a: PathRun, b: PathRun) -> bool:
+        rows = self.rows(a, b).values()
+        return not self.outputs_differ(a, b) and all(row.is_same for row in rows)
+
+    # --- the batch --------------------------------------------------------------------------------
+
+    @property
+    def example_count(self) -> int:
+        """The length of the first axis of the batch's tensors; 0 if they have several."""
+        counts = {self.given[n].shape[0] if self.given[n].ndim else 0 for n in self.leaves}
+        return counts.pop() if len(counts) == 1 else 0
+
+    def with_examples(self, order: list[int], *, without_masks: bool = False) -> Arrays:
+        """Return the tensors with these examples of the batch, in this order."""
+        return [
+            a[order] if n in self.leaves and not (without_masks and is_mask(a)) else a
+            for n, a in enumerate(self.given)
+        ]
+
+
+def make_pair(paths: tuple[Path, Path], parameters: Any, batch: Any) -> Pair:
+    """Return two paths with the tensors of parameters and batch.
+
+    Raises:
+        RuleTypeError: a path cannot be called, or no parameter is a float tensor.
+    """
+    for path in paths:
+        if not callable(path):
+            raise RuleTypeError(f"a path is a function, not a {type(path).__name__}")
+    fill, held, order = opened_model(parameters)
+    owners = [owner_of(x) for x in optree.tree_leaves(held)]
+    home = next((o for o in owners if o is not None and o.name != "numpy"), None)
+    arguments = read_arguments((held, batch))
+    names, leaves = {}, {}
+    entries = optree.treespec_paths(arguments.tree)
+    for n, place in enumerate(arguments.places):
+        _, argument, *inner = entries[place]
+        if argument:
+            leaves[n] = "batch" + "".join(f"[{entry!r}]" for entry in inner)
+        elif is_float_array(arguments.arrays[n]):
+            name = ".".join(map(str, inner)) or "parameters"
+            names[n] = order.get(name, name)
+    if not names:
+        raise RuleTypeError(f"no float tensor among the parameters, a {type(parameters).__name__}")
+    places = {name: place for place, name in enumerate(order.values())}
+    names = dict(sorted(names.items(), key=lambda row: places.get(row[1], 0)))
+
+    def trial_of_path(path: Path, word: str) -> Trial:
+        def call(held: Any, batch: Any) -> Any:
+            return path(fill(held), batch)
+
+        trial = Trial(word, call, home or load_backend("numpy"), arguments)
+        return seeded_trial(trial, path)
+
+    words = [name_of(path) for path in paths]
+    words = ["path_a", "path_b"] if words[0] == words[1] else words
+    first, second = map(trial_of_path, paths, words)
+    return Pair(first, second, names, leaves)
+
+
+def is_mask(array: Array) -> bool:
+    """Return whether an array holds zeros and ones alone."""
+    return array.size > 1 and bool(np.isin(array, (0, 1)).all())
+
+
+def size_of(array: Array | None) -> float:
+    """Return the largest absolute value, 0 for no array."""
+    return 0.0 if array is None else float(np.max(np.abs(array), initial=0.0))
+
+
+def scaled_run(pair: Pair, numbers: list[int], factor: float) -> PathRun:
+    """Return a run of the first path with some parameters scaled, as if it scaled them itself."""
+    run = pair.run(pair.first, pair.scaled(numbers, factor))
+    # By the chain rule a scaled parameter's own gradient has the factor too.
+    gradients = [
+        g * g.dtype.type(factor) if n in numbers and g is not None else g
+        for n, g in enumerate(run.gradients)
+    ]
+    return replace(run, gradients=gradients)
+
+
+def _total(arrays: Arrays) -> float:
+    return float(sum(np.sum(y.astype(np.float64)) for y in arrays))

@@ -1,0 +1,158 @@
+"""`xg.same`: whether two ways to compute a loss have the same gradient, parameter by parameter.
+
+Both paths run on the same parameters and the same batch, in float64 where they can. Where they
+differ, hypotheses (`hypotheses.py`) look for the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..capture.dialects import xp as _xp
+from ..capture.user_code.signature import name_of
+from ..errors import RuleTypeError
+from ..functions.calls.arguments import owner_of
+from ..graph.support.trees import optree
+from ..look.subject import Report
+from .hypotheses import Comparison, Reason, find_reason
+from .paired_runs import ParameterRow, Path, make_pair
+
+xp: Any = _xp
+MOST_ROWS = 12  # of parameters in a printed report
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SameReport(Report):
+    """What `xg.same` found: true if the gradients are the same, and printed with the reason if not.
+
+    Attributes:
+        names: of the two paths.
+        home: the framework that they ran on.
+        dtype: in which they were compared.
+        outputs: where the outputs differ, in words; "" if they do not.
+        rows: the parameters, in the model's order.
+        reason: what explains the difference, in words; "" if nothing does.
+        culprit: the parameter, or the part of the batch, that the reason names; "" for none.
+        factor: the number that the reason names; None for none.
+    """
+
+    names: tuple[str, str]
+    home: str
+    dtype: str
+    outputs: str
+    rows: tuple[ParameterRow, ...]
+    reason: str = ""
+    culprit: str = ""
+    factor: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not self.outputs and all(row.is_same for row in self.rows)
+
+    def __str__(self) -> str:
+        (first, second), count = self.names, len(self.rows)
+        if self.ok:
+            agree = f"{count} gradients agree in {self.dtype}"
+            return f"{first} and {second} are the same on {self.home}: {agree}"
+        wrong = [row for row in self.rows if not row.is_same]
+        differ = f"{len(wrong)} of {count} gradients differ in {self.dtype}"
+        lines = [f"{second} is not the same as {first} on {self.home}: {differ}"]
+        lines += [f"  {each}" for each in (self.outputs, self.reason) if each]
+        lines += [f"    {row}" for row in wrong[:MOST_ROWS]]
+        if len(wrong) > MOST_ROWS:
+            lines.append(f"    and {len(wrong) - MOST_ROWS} more")
+        return "\n".join(lines)
+
+
+def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameReport:
+    """Compare two ways to compute a loss, or a layer, by the gradients of the parameters.
+
+    A path is called as `path(parameters, batch)` and returns a loss, or tensors of any shapes,
+    which then get the same random cotangents on both paths. What draws at random gets the same
+    numbers on both.
+
+    Examples:
+        >>> batch = {"x": np.arange(6.0).reshape(3, 2), "y": np.array([1.0, 2.0, 3.0])}
+        >>> def mean(w, batch):
+        ...     return xg.xp.mean((batch["x"] @ w - batch["y"]) ** 2)
+        >>> def total(w, batch):
+        ...     return xg.xp.sum((batch["x"] @ w - batch["y"]) ** 2)
+        >>> report = xg.same(mean, total, torch.tensor([0.5, -1.0]), batch)
+        >>> report.ok, report.factor
+        (False, 3.0)
+        >>> report.reason[:48]
+        'the loss and every gradient are 3 times as large'
+        >>> xg.same(mean, "order", torch.tensor([0.5, -1.0]), batch).ok
+        True
+
+    Args:
+        path_a: the path that is taken to be right.
+        path_b: the other path; or a law that the first is to keep: "order" (the examples of the
+            batch may be permuted), or "accumulation" (the mean over parts of the batch, weighted by
+            their sizes, is that over the whole).
+        parameters: a model (a torch module, a Keras layer or model, any object with trained
+            tensors), or tensors nested in lists, tuples and dicts.
+        batch: tensors, nested likewise, with the examples along their first axis; NumPy arrays
+            become the framework's tensors.
+
+    Raises:
+        RuleTypeError: a path cannot be called, there is no law of that name, or no parameter is a
+            float tensor.
+    """
+    other = _with_law(path_a, path_b) if isinstance(path_b, str) else path_b
+    pair = make_pair((path_a, other), parameters, batch)
+    with pair.first.quiet(pair.dtype):
+        a, b = pair.run(pair.first), pair.run(pair.second)
+        rows, outputs = pair.rows(a, b), pair.outputs_differ(a, b)
+        is_same = not outputs and all(row.is_same for row in rows.values())
+        reason = None if is_same else find_reason(Comparison(pair, a, b, rows))
+    names = pair.first.name, pair.second.name
+    home, gradients = pair.first.backend.name, tuple(rows.values())
+    return SameReport(names, home, pair.dtype, outputs, gradients, *(reason or Reason("")))
+
+
+# --- laws of a batch ------------------------------------------------------------------------------
+
+
+def _with_law(path: Path, law: str) -> Path:
+    if law not in LAWS_OF_BATCHES:
+        raise RuleTypeError(f"no law {law!r} of a batch; there are {', '.join(LAWS_OF_BATCHES)}")
+    changed = LAWS_OF_BATCHES[law]
+
+    def kept(parameters: Any, batch: Any) -> Any:
+        return changed(path, parameters, batch)
+
+    kept.__name__ = f"{name_of(path)} under {law}"
+    return kept
+
+
+def _in_another_order(path: Path, parameters: Any, batch: Any) -> Any:
+    return path(parameters, _examples(batch, lambda n: [*range(1, n, 2), *range(0, n, 2)]))
+
+
+def _accumulated(path: Path, parameters: Any, batch: Any) -> Any:
+    lengths = {len(x) for x in optree.tree_leaves(batch) if owner_of(x) is not None and x.shape}
+    count = max(lengths, default=0)
+    cut = (3 * count) // 8 or 1
+    parts = (range(cut), cut), (range(cut, count), count - cut)
+    losses = [
+        path(parameters, _examples(batch, lambda _, places=places: [*places])) * (size / count)
+        for places, size in parts
+    ]
+    return losses[0] + losses[1]
+
+
+def _examples(batch: Any, choose: Callable[[int], list[int]]) -> Any:
+    def taken(x: Any) -> Any:
+        if owner_of(x) is None or not len(x.shape):
+            return x
+        return xp.take(x, np.asarray(choose(int(x.shape[0]))), axis=0)
+
+    return optree.tree_map(taken, batch)
+
+
+LAWS_OF_BATCHES = {"order": _in_another_order, "accumulation": _accumulated}
