@@ -106,10 +106,22 @@ def _counted(factor: float, pair: Pair) -> str:
             counts.setdefault(f"axis {axis} of {name}", length)
         counts.setdefault(f"elements of {name}", array.size)
     counts = {name: count for name, count in counts.items() if count > 1 or name == "1"}
+    # A mean over the outputs divides by the batch's length times a layer's.
+    widths = {
+        f"{name} times axis {axis} of {layer}": count * length
+        for name, count in counts.items()
+        for n, layer in pair.names.items()
+        for axis, length in enumerate(pair.given[n].shape)
+        if name.startswith("axis") and length > 1
+    }
     for top, m in counts.items():
         for bottom, n in counts.items():
             if m != n and abs(factor - m / n) <= CLOSE * abs(factor):
                 return f": {m} / {n} ({top} over {bottom})"
+    for name, count in widths.items():
+        for number, shown in ((count, f"{count}"), (1 / count, f"1 / {count}")):
+            if abs(factor - number) <= CLOSE * abs(factor):
+                return f": {shown} ({name})"
     return ""
 
 

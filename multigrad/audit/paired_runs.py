@@ -18,7 +18,7 @@ from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
 from ..look.subject import brackets, is_float_array, read_arguments
 from .parameters import opened_model
-from .seeds import seeded_trial
+from .seeds import Seeds, with_seeds
 from .trial import LOOSE, Arrays, Trial
 
 Array = Any
@@ -209,12 +209,13 @@ def make_pair(paths: tuple[Path, Path], parameters: Any, batch: Any) -> Pair:
     places = {name: place for place, name in enumerate(order.values())}
     names = dict(sorted(names.items(), key=lambda row: places.get(row[1], 0)))
 
+    seeds = Seeds(*paths)
+
     def trial_of_path(path: Path, word: str) -> Trial:
         def call(held: Any, batch: Any) -> Any:
             return path(fill(held), batch)
 
-        trial = Trial(word, call, home or load_backend("numpy"), arguments)
-        return seeded_trial(trial, path)
+        return with_seeds(Trial(word, call, home or load_backend("numpy"), arguments), seeds)
 
     words = [name_of(path) for path in paths]
     words = ["path_a", "path_b"] if words[0] == words[1] else words

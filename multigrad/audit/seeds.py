@@ -20,10 +20,10 @@ from .trial import Trial
 class Seeds:
     """The states of all generators that code may draw from: global ones, and those it refers to."""
 
-    def __init__(self, code: Any) -> None:
+    def __init__(self, *code: Any) -> None:
         own = [
             value
-            for function in functions_of(code)
+            for function in functions_of(*code)
             for value in referred(function, {name for name, _ in mentioned(function)})
             if is_generator(value)
         ]
@@ -39,9 +39,9 @@ class Seeds:
             rewind()
 
 
-def seeded_trial(trial: Trial, code: Any) -> Trial:
-    """Return a trial of what draws at random with the same seed for each run; others unchanged."""
+def with_seeds(trial: Trial, seeds: Seeds) -> Trial:
+    """Return a trial of what draws at random with these seeds for each run; others unchanged."""
     if trial.is_repeatable:
         return trial
-    seeded = replace(trial, seeds=Seeds(code))
+    seeded = replace(trial, seeds=seeds)
     return seeded if seeded.is_repeatable else trial

@@ -411,6 +411,37 @@ def audit(
     return audit_targets(targets, asked, as_json=as_json, junit=junit, html=html, echo=typer.echo)
 
 
+@command("same losses.py:plain fused --parameters model --batch batch")
+def same(
+    path_a: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE:PATH_A",
+            help="A function of parameters and a batch: losses.py:plain, my.losses:plain.",
+        ),
+    ],
+    path_b: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH_B",
+            help="The other, in the same file unless it names one; or a law of batches: order, "
+            "accumulation.",
+        ),
+    ],
+    parameters: Annotated[
+        str, typer.Option(help="A model, or tensors; or a function that makes them.")
+    ] = "parameters",
+    batch: Annotated[str, typer.Option(help="The batch, or a function that makes it.")] = "batch",
+) -> int:
+    """Compare two ways to compute a loss, parameter by parameter, and explain the difference."""
+    prepare_environment()
+    from .same import compare_named
+
+    report = compare_named(path_a, path_b, parameters, batch)
+    typer.echo(report)
+    return 0 if report.ok else FAILED
+
+
 @command("lock triangular.json torch:clamp")
 def lock(
     what: Annotated[
