@@ -102,6 +102,8 @@ backend = Backend(
         checkpoints={"jax.checkpoint": vjp.checkpointed},
         mapped=vjp.mapped,
         whole=vjp.whole,
+        transforms=vjp.TRANSFORMS,
+        compiles_each_shape=True,
         lacks=vjp.LACKS,
     ),
     ranks=Ranks(group=distributed.group),

@@ -153,6 +153,7 @@ backend = Backend(
         # Compiled code may free what a second backward would read.
         once=partial(vjp.vjp, again=False),
         autocast=modes.autocast,
+        transforms=modes.TRANSFORMS,
         kept=kept_tensors.kept,
     ),
     ranks=Ranks(group=distributed.rank_group),

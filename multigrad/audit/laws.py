@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import consistency, derivatives, modes, unusual_inputs
+from . import consistency, derivatives, modes, sizes, unusual_inputs
 from .trial import Trial
 
 
@@ -38,9 +38,16 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         "repeatable",
-        "Two calls with the same inputs give the same result.",
+        "Calls with the same inputs give the same result.",
         consistency.judge_repeatable,
         matters="no other law can be tested",
+        is_loud=False,
+    ),
+    Law(
+        "seeded",
+        "What draws at random draws the same from the same seed.",
+        consistency.judge_seeded,
+        matters="no run can be repeated, and a checkpoint's second forward is another one",
         is_loud=False,
     ),
     Law(
@@ -185,6 +192,12 @@ LAWS: tuple[Law, ...] = (
         matters="a loss, a temperature or a learned scale fails, or gets an axis",
     ),
     Law(
+        "sizes",
+        "The gradient is right for every length of an axis.",
+        sizes.judge_sizes,
+        matters="the last block, a larger batch or a longer sequence gets a wrong gradient",
+    ),
+    Law(
         "second derivative",
         "The gradient's own gradient is right, or is refused with an error.",
         derivatives.judge_second,
@@ -201,6 +214,12 @@ LAWS: tuple[Law, ...] = (
         "The framework's compiler gives the same result.",
         modes.judge_compiled,
         matters="a gradient that is right in a notebook differs in production",
+    ),
+    Law(
+        "compiled transforms",
+        "A transform of gradients inside the compiler gives the same result.",
+        modes.judge_compiled_transforms,
+        matters="the compiler differentiates the forward, and drops the backward without a word",
     ),
     Law(
         "forward mode",

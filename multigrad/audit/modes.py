@@ -253,6 +253,8 @@ def judge_compiled(trial: Trial) -> str:
     backend = trial.backend
     if backend.compiler.jit is None or backend.autodiff.vjp is None:
         raise NotApplicable(f"{backend.name} has no compiler")
+    if trial.seeds is not None:
+        raise NotApplicable("it draws, and compiled code draws other numbers")
     run, u = start_run(trial)
     wanted = run.gradients(u)
     made = trial.tensors(u)
@@ -266,3 +268,31 @@ def judge_compiled(trial: Trial) -> str:
     return find_difference(
         gradients, [g for g in wanted if g is not None], trial.tolerance, trial.noise
     )
+
+
+def judge_compiled_transforms(trial: Trial) -> str:
+    """Compare gradients by a transform that the compiler sees with eager ones."""
+    transforms = _mode(trial, "transforms")
+    if trial.seeds is not None:
+        raise NotApplicable("it draws, and compiled code draws other numbers")
+    run, u = start_run(trial)
+    if len(trial.plain_outputs(run.inputs)) != len(u):
+        raise NotApplicable("it has outputs that are no floats")
+    wanted, refusals = run.gradients(u), []
+    for name, transform in transforms.items():
+        try:
+            found = transform(
+                trial.plain_outputs, trial.tensors(trial.cast(trial.wide)), trial.tensors(u)
+            )
+        except Exception as error:  # of the user's code: a transform may be refused
+            refusals.append(error)
+            continue
+        given = [run.read(each) for each in found]
+        said = find_difference(
+            given, [wanted[n] for n in trial.floats], trial.tolerance, trial.noise
+        )
+        if said:
+            return f"under {name}: {said}"
+    if len(refusals) == len(transforms):
+        raise refusals[0]
+    return ""

@@ -18,8 +18,8 @@ from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
 from ..look.subject import brackets, is_float_array, read_arguments
 from .parameters import opened_model
-from .seeds import Seeds, with_seeds
-from .trial import LOOSE, Arrays, Trial
+from .seeds import Seeds
+from .trial import TOLERANCES, Arrays, Trial, with_seeds
 
 Array = Any
 Path = Callable[[Any, Any], Any]
@@ -126,7 +126,7 @@ class Pair:
         """
         largest = max((size_of(run.gradients[k]) for k in self.names), default=0.0)
         noise = 1e3 * eps_of(as_numpy_dtype(self.dtype)) * largest
-        return LOOSE[self.dtype] * size_of(run.gradients[n]) + noise
+        return TOLERANCES[self.dtype] * size_of(run.gradients[n]) + noise
 
     def rows(self, a: PathRun, b: PathRun) -> Rows:
         return {n: self._row(n, a, b) for n in self.names}
@@ -154,7 +154,7 @@ class Pair:
             return f"outputs have shapes {shapes[0]} and {shapes[1]}"
         for n, (y, z) in enumerate(zip(a.outputs, b.outputs, strict=True)):
             error = np.where(np.isnan(y) & np.isnan(z), 0.0, np.abs(y - z))
-            if np.all(error <= LOOSE[self.dtype] * size_of(y)):
+            if np.all(error <= TOLERANCES[self.dtype] * size_of(y)):
                 continue
             if y.size == 1:
                 return f"the loss is {float(y.flat[0]):.9g} and {float(z.flat[0]):.9g}"
@@ -193,7 +193,8 @@ def make_pair(paths: tuple[Path, Path], parameters: Any, batch: Any) -> Pair:
             raise RuleTypeError(f"a path is a function, not a {type(path).__name__}")
     fill, held, order = opened_model(parameters)
     owners = [owner_of(x) for x in optree.tree_leaves(held)]
-    home = next((o for o in owners if o is not None and o.name != "numpy"), None)
+    owner = next((o for o in owners if o is not None and o.name != "numpy"), None)
+    home = owner or load_backend("numpy")
     arguments = read_arguments((held, batch))
     names, leaves = {}, {}
     entries = optree.treespec_paths(arguments.tree)
@@ -209,13 +210,13 @@ def make_pair(paths: tuple[Path, Path], parameters: Any, batch: Any) -> Pair:
     places = {name: place for place, name in enumerate(order.values())}
     names = dict(sorted(names.items(), key=lambda row: places.get(row[1], 0)))
 
-    seeds = Seeds(*paths)
+    seeds = Seeds(home, *paths)
 
     def trial_of_path(path: Path, word: str) -> Trial:
         def call(held: Any, batch: Any) -> Any:
             return path(fill(held), batch)
 
-        return with_seeds(Trial(word, call, home or load_backend("numpy"), arguments), seeds)
+        return with_seeds(Trial(word, call, home, arguments), seeds)
 
     words = [name_of(path) for path in paths]
     words = ["path_a", "path_b"] if words[0] == words[1] else words

@@ -1,11 +1,13 @@
-"""Runs that draw the same random numbers each time: generators are put back before each."""
+"""Random numbers that are the same in each run: generators are put back before it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+from ..backend.contract import Backend
 from ..capture.user_code.inspection import mentioned
 from ..capture.user_code.snapshot import (
     functions_of,
@@ -14,13 +16,15 @@ from ..capture.user_code.snapshot import (
     is_generator,
     referred,
 )
-from .trial import Trial
+
+SEED = 20  # where a framework's generator has no state to go back to
 
 
 class Seeds:
     """The states of all generators that code may draw from: global ones, and those it refers to."""
 
-    def __init__(self, *code: Any) -> None:
+    def __init__(self, backend: Backend, *code: Any) -> None:
+        self._seed = backend.modes.seed
         own = [
             value
             for function in functions_of(*code)
@@ -30,18 +34,22 @@ class Seeds:
         self._rewinds: list[Callable[[], Any]] = []
         for generator in (*global_generators(), *own):
             read, write = generator_state(generator)
-            state = read()
-            self._rewinds.append(lambda write=write, state=state: write(state))
+            self._rewinds.append(partial(write, read()))
 
     def rewind(self) -> None:
         """Put all generators back to where they were when this was made."""
         for rewind in self._rewinds:
             rewind()
+        if self._seed is not None:
+            self._seed(SEED)
 
-
-def with_seeds(trial: Trial, seeds: Seeds) -> Trial:
-    """Return a trial of what draws at random with these seeds for each run; others unchanged."""
-    if trial.is_repeatable:
-        return trial
-    seeded = replace(trial, seeds=seeds)
-    return seeded if seeded.is_repeatable else trial
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Leave the generators afterwards as they were before."""
+        before = None if self._seed is None else self._seed(SEED)
+        try:
+            yield
+        finally:
+            self.rewind()
+            if self._seed is not None:
+                self._seed(before)

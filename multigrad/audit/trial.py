@@ -40,6 +40,7 @@ from ..look.subject import (
 )
 from ..rules.activation import Activation
 from ..rules.model.rule import Rule
+from .seeds import Seeds
 
 Array = Any
 Tensor = Any
@@ -99,6 +100,7 @@ class Trial:
         converted: multigrad's version; None if it is not another framework's custom gradient.
         forward: runs the forward alone, as plain code; None if there is none.
         seeds: put the random generators back before each run; None: it draws as it is called.
+        code: the functions of the user's that it consists of.
     """
 
     name: str
@@ -109,7 +111,8 @@ class Trial:
     meant: Callable[..., Any] | None = None
     converted: Function[..., Any] | None = None
     forward: Callable[..., Any] | None = None
-    seeds: Any = None
+    seeds: Seeds | None = None
+    code: tuple[Any, ...] = ()
 
     @cached_property
     def given(self) -> Arrays:
@@ -239,9 +242,26 @@ class Trial:
 
     def outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the float outputs, under the transforms that are in force."""
+        if self.seeds is not None:
+            self.seeds.rewind()
         args, kwargs = self.arguments.nest(tensors)
         flat = optree.tree_leaves(self.call(*args, **kwargs), none_is_leaf=True)
         return [y for y in flat if _is_float(y)]
+
+    def plain_outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the outputs by code that a compiler can follow: the call alone.
+
+        Raises:
+            NotApplicable: arguments or outputs are nested.
+        """
+        args, kwargs = self.arguments.nest(self.arguments.places)
+        if kwargs or len(args) != len(self.arguments.leaves):
+            raise NotApplicable("its arguments are nested")
+        given = iter(tensors)
+        at = {*self.arguments.places}
+        leaves = [next(given) if i in at else x for i, x in enumerate(self.arguments.leaves)]
+        outputs = self.call(*leaves)
+        return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
 
     def cotangents(self, run: ForwardRun, seed: int = 0) -> Arrays:
         """Return normal numbers in the dtypes of the outputs, the same for equal seeds."""
@@ -257,6 +277,14 @@ class Trial:
 def largest_of(arrays: Arrays) -> float:
     finite = (np.abs(a[np.isfinite(a)]) for a in arrays)
     return max((float(np.max(a, initial=0.0)) for a in finite), default=0.0)
+
+
+def with_seeds(trial: Trial, seeds: Seeds) -> Trial:
+    """Return a trial of what draws at random with these seeds for each run; others unchanged."""
+    if trial.is_repeatable:
+        return trial
+    seeded = replace(trial, seeds=seeds)
+    return seeded if seeded.is_repeatable else trial
 
 
 def _is_float(y: Any) -> bool:
@@ -296,6 +324,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
             meant=surrogate if callable(surrogate) else None,
             converted=converted,
             forward=forward,
+            code=_code_of(obj),
         )
         try:
             # Before the verdict of any law: code that does not run is not audited.
@@ -305,9 +334,15 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
         except Exception as error:
             failure = failure or error
         else:
-            return trial
+            return with_seeds(trial, Seeds(home, *trial.code))
     assert failure is not None
     raise failure
+
+
+def _code_of(obj: Any) -> tuple[Any, ...]:
+    if not isinstance(obj, type):
+        return (obj,)
+    return tuple(f for each in vars(obj).values() if callable(f := getattr(each, "__func__", each)))
 
 
 def _forward_of(function: Function[..., Any]) -> Callable[..., Any]:

@@ -561,6 +561,17 @@ class Modes:
     kept: Callable[[Function, Any, Function], list[Kept]] | None = None
     """(run, inputs, make cotangents of outputs) -> what custom gradients in `run(inputs)` keep."""
 
+    transforms: Mapping[str, Callable[[Function, Any, Any], list[Any]]] = field(
+        default_factory=dict
+    )
+    """By name, (run, inputs, cotangents) -> gradients, by a transform inside the compiler."""
+
+    seed: Callable[[int | None], int | None] | None = None
+    """Set the global seed and return the one before, where generators have no state to read."""
+
+    compiles_each_shape: bool = False
+    """Whether an op on a shape that was not met before is compiled, which takes time."""
+
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Why the framework has none of these, by the name of the field."""
 

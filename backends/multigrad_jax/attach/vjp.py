@@ -171,3 +171,25 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callabl
     """Return the same as `vjp`, with the function under `jax.checkpoint`."""
 
     return vjp(lambda own: run_on_tensors_alone(jax.checkpoint, run, own, is_tensor), inputs)
+
+
+def _transformed(transform: Callable[..., Any]) -> Callable[..., list[Tensor]]:
+    """Return a function of (run, inputs, cotangents) that compiles a transform of their product."""
+
+    def gradients(run: Run, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:
+        wrt = tuple(i for i, x in enumerate(inputs) if jnp.issubdtype(x.dtype, jnp.floating))
+
+        def product(*xs: Tensor) -> Tensor:
+            return sum(jnp.sum(y * c) for y, c in zip(run(xs), cotangents, strict=True))
+
+        return list(jax.jit(transform(product, wrt))(*inputs))
+
+    return gradients
+
+
+def _by_vmap(product: Callable[..., Tensor], wrt: tuple[int, ...]) -> Callable[..., Any]:
+    mapped = jax.vmap(jax.grad(product, wrt))
+    return lambda *xs: [g[0] for g in mapped(*[x[None] for x in xs])]
+
+
+TRANSFORMS = {"jit(vmap(grad))": _transformed(_by_vmap)}

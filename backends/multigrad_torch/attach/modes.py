@@ -120,3 +120,58 @@ def _device_asked(forward: Any) -> str:
             return str(inspect.getclosurevars(forward).nonlocals["device_type"])
         forward = getattr(forward, "__wrapped__", None)
     return ""
+
+
+# --- transforms inside the compiler ---------------------------------------------------------------
+def _transformed(transform: Callable[..., Any]) -> Callable[..., list[Tensor]]:
+    """Return a function of (run, inputs, cotangents) that compiles a transform of their product."""
+
+    def gradients(run: Run, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:
+        wrt = tuple(i for i, x in enumerate(inputs) if x.is_floating_point())
+
+        def product(*xs: Tensor) -> Tensor:
+            pairs = zip(run(xs), cotangents, strict=True)
+            return sum((y * c).sum() for y, c in pairs)  # type: ignore[return-value]
+
+        return list(whole(transform(product, wrt))(*inputs))
+
+    return gradients
+
+
+def _by_vjp(product: Callable[..., Tensor], wrt: tuple[int, ...]) -> Callable[..., Any]:
+    def pulled(*xs: Tensor) -> list[Tensor]:
+        y, pull = torch.func.vjp(product, *xs)
+        gradients = pull(torch.ones_like(y))
+        return [gradients[i] for i in wrt]
+
+    return pulled
+
+
+def _by_vmap(product: Callable[..., Tensor], wrt: tuple[int, ...]) -> Callable[..., Any]:
+    mapped = torch.func.vmap(torch.func.grad(product, wrt))
+
+    def pulled(*xs: Tensor) -> list[Tensor]:
+        return [g[0] for g in mapped(*[x[None] for x in xs])]
+
+    return pulled
+
+
+def _under_budget(
+    run: Run, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Return gradients of compiled code that keeps little, and computes the rest again."""
+    torch._dynamo.reset()
+    with torch._functorch.config.patch(activation_memory_budget=0.1):
+        compiled = torch.compile(lambda *xs: tuple(run(xs)), backend="aot_eager_decomp_partition")
+        _, pull = vjp(lambda xs: list(compiled(*xs)), inputs, again=False)
+        gradients = pull(cotangents)
+    return [g for g, x in zip(gradients, inputs, strict=True) if x.is_floating_point()]
+
+
+TRANSFORMS = {
+    "torch.compile(grad)": _transformed(torch.func.grad),
+    "torch.compile(vjp)": _transformed(_by_vjp),
+    "torch.compile(jacrev)": _transformed(torch.func.jacrev),
+    "torch.compile(vmap(grad))": _transformed(_by_vmap),
+    "torch.compile with activation_memory_budget=0.1": _under_budget,
+}

@@ -1,0 +1,204 @@
+"""The law of sizes: a gradient is right for every length of its axes.
+
+Kernels work in blocks: a length that is no multiple of the block, one row more than a grid holds,
+or a shape of its own branch is where they go wrong. The lengths that are tried are those around
+powers of two, and around the numbers that the code itself states.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..capture.user_code.inspection import mentioned
+from ..capture.user_code.snapshot import functions_of
+from ..look.check import differentiate
+from .trial import (
+    Arrays,
+    NotApplicable,
+    Trial,
+    find_difference,
+    moved_along,
+    start_run,
+    weighed_output,
+)
+
+Array = Any
+SIZES = (1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025)
+FEW_SIZES = (1, 2, 7, 33, 65, 129, 1025)  # where each shape is compiled
+MANY_ROWS = 4097
+SMALL_ROW = 256  # elements of a row of which so many are tried
+MOST_ELEMENTS = 2**19  # of one input
+LENGTHS_IN_CODE = range(8, 4097)
+MOST_IN_CODE = 6
+NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+
+
+class Axis(NamedTuple):
+    """Axes of one length, which vary together.
+
+    Attributes:
+        length: at the inputs of the audit.
+        places: the inputs and their axes that have it.
+    """
+
+    length: int
+    places: tuple[tuple[int, int], ...]
+
+
+def judge_sizes(trial: Trial) -> str:
+    run, u = start_run(trial)
+    if _beside_differences(trial, trial.cast(trial.wide), u, run.gradients(u)):
+        raise NotApplicable("it is no derivative at the given lengths either")
+    numbers, tried = _numbers_in_code(trial), 0
+    for axis in _axes(trial):
+        for size in _sizes(trial, axis, numbers):
+            arrays = _resized(trial, axis, size)
+            try:
+                trial.run(arrays)
+            except Exception:  # of the user's code, which takes no such length
+                continue
+            tried += 1
+            said = _compare(trial, axis, size, arrays)
+            if said:
+                return f"with {size} in place of {axis.length}: {said}"
+    if not tried:
+        raise NotApplicable("its inputs have no axis that may have another length")
+    return ""
+
+
+def _axes(trial: Trial) -> list[Axis]:
+    count = len(trial.given) - getattr(trial.call, "parameter_count", 0)  # parameters stay
+    places: dict[int, list[tuple[int, int]]] = {}
+    for n, array in enumerate(trial.given[:count]):
+        for axis, length in enumerate(array.shape):
+            places.setdefault(length, []).append((n, axis))
+    return [Axis(length, tuple(each)) for length, each in places.items() if length > 1]
+
+
+def _sizes(trial: Trial, axis: Axis, numbers: Sequence[int]) -> Iterator[int]:
+    sizes = {*(FEW_SIZES if trial.backend.modes.compiles_each_shape else SIZES), *numbers}
+    elements = max(trial.given[n].size // axis.length for n, _ in axis.places)
+    if elements <= SMALL_ROW and all(at == 0 for _, at in axis.places):
+        sizes.add(MANY_ROWS)
+    return (n for n in sorted(sizes - {axis.length}) if n * elements <= MOST_ELEMENTS)
+
+
+def _numbers_in_code(trial: Trial) -> list[int]:
+    """Return the numbers around those that the code states, such as its block size."""
+    found: set[int] = set()
+    for source in _sources(trial):
+        found |= {int(word) for word in NUMBER.findall(source) if int(word) in LENGTHS_IN_CODE}
+    return sorted({n + step for n in sorted(found)[:MOST_IN_CODE] for step in (-1, 0, 1)})
+
+
+def _sources(trial: Trial) -> Iterator[str]:
+    for function in functions_of(*trial.code):
+        kernels = [source_of(value) for _, value in mentioned(function)]
+        yield from filter(None, [source_of(function), *kernels])
+
+
+def source_of(value: Any) -> str:
+    """Return the source of a function, or of a Triton kernel; "" if it has none."""
+    stated = getattr(value, "src", None)
+    if isinstance(stated, str):
+        return stated
+    try:
+        return inspect.getsource(value) if inspect.isfunction(value) else ""
+    except OSError:
+        return ""
+
+
+def _resized(trial: Trial, axis: Axis, size: int) -> Arrays:
+    """Return the inputs with another length: their numbers over again, no two alike."""
+    arrays = list(trial.cast(trial.wide))
+    for n, at in axis.places:
+        array = np.take(arrays[n], np.arange(size) % axis.length, axis=at)
+        if n in trial.floats:
+            wave = 1 + 0.01 * np.sin(np.arange(array.size)).reshape(array.shape)
+            array = (array * wave).astype(array.dtype)
+        arrays[n] = array
+    return arrays
+
+
+def _compare(trial: Trial, axis: Axis, size: int, arrays: Arrays) -> str:
+    run = trial.run(arrays)
+    u = trial.cotangents(run)
+    gradients = run.gradients(u)
+    for n in trial.floats:
+        if gradients[n] is not None and gradients[n].shape != arrays[n].shape:
+            return f"argument {n} has a gradient of shape {gradients[n].shape}"
+    short = min(size, axis.length)
+    # Of a shorter length the given one is the whole.
+    whole = arrays if short < size else trial.cast(trial.wide)
+    return _beside_parts(trial, axis, whole, short) or _beside_differences(
+        trial, arrays, u, gradients
+    )
+
+
+def _beside_differences(trial: Trial, arrays: Arrays, u: Arrays, gradients: Arrays) -> str:
+    if trial.digits != "float64" or (trial.is_surrogate and trial.meant is None):
+        return ""
+    ways = {n: np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
+    weigh = weighed_output(trial.stated, u)
+    slope, is_settled = differentiate(moved_along(weigh, arrays, ways), 0.0)
+    parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]
+    got = sum(float(np.sum(part)) for part in parts)
+    size = sum(float(np.sum(np.abs(part))) for part in parts)
+    # A flat forward is that of a surrogate.
+    if not is_settled or not slope or abs(got - slope) <= 1e-5 * max(abs(slope), size, 1e-3) + 1e-7:
+        return ""
+    return f"along one direction {got:.9g}, expected {slope:.9g} by differences"
+
+
+# --- a part of the batch by itself ----------------------------------------------------------------
+
+
+def _beside_parts(trial: Trial, axis: Axis, arrays: Arrays, short: int) -> str:
+    """Compare gradients of rows with those of the same rows alone, if outputs are the same."""
+    run = trial.run(arrays)
+    outputs, u = run.arrays(), trial.cotangents(run)
+    found = run.gradients(u)
+    n, at = axis.places[0]
+    size = arrays[n].shape[at]
+    own = {n for n, _ in axis.places}
+    for first in sorted({0, (size - short) // 2, size - short}):
+        rows = slice(first, first + short)
+        part = trial.run([_rows(a, axis, n, rows) for n, a in enumerate(arrays)])
+        alone = part.arrays()
+        axes = [_axis_of(y, z, size, short) for y, z in zip(outputs, alone, strict=True)]
+        if None in axes:
+            return ""
+        taken = [_taken(y, at, rows) for y, at in zip(outputs, axes, strict=True)]
+        if find_difference(alone, taken, trial.tolerance, trial.noise):
+            return ""  # the rows affect each other, as in a softmax
+        wanted = part.gradients([_taken(c, at, rows) for c, at in zip(u, axes, strict=True)])
+        got = [_rows(g, axis, n, rows) if n in own else wanted[n] for n, g in enumerate(found)]
+        said = find_difference(got, wanted, trial.tolerance, trial.noise)
+        if said:
+            return f"{said} of these rows alone, from {first} on"
+    return ""
+
+
+def _rows(array: Array, axis: Axis, n: int, rows: slice) -> Array:
+    for place, at in axis.places:
+        if place == n and array is not None:
+            array = _taken(array, at, rows)
+    return array
+
+
+def _taken(array: Array, at: int, rows: slice) -> Array:
+    return array[(slice(None),) * at + (rows,)]
+
+
+def _axis_of(whole: Array, part: Array, size: int, short: int) -> Any:
+    """Return the axis of an output along which it has the rows; None if there is none."""
+    if whole.ndim != part.ndim:
+        return None
+    axes = [i for i, (m, n) in enumerate(zip(whole.shape, part.shape, strict=True)) if m != n]
+    is_one = len(axes) == 1 and (whole.shape[axes[0]], part.shape[axes[0]]) == (size, short)
+    return axes[0] if is_one else None
