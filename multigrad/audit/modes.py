@@ -276,21 +276,19 @@ def judge_compiled_transforms(trial: Trial) -> str:
     if trial.seeds is not None:
         raise NotApplicable("it draws, and compiled code draws other numbers")
     run, u = start_run(trial)
-    if len(trial.plain_outputs(run.inputs)) != len(u):
+    call = trial.as_plain_code()
+    if len(call(run.inputs)) != len(u):
         raise NotApplicable("it has outputs that are no floats")
+    given, made = trial.tensors(trial.cast(trial.wide)), trial.tensors(u)
     wanted, refusals = run.gradients(u), []
     for name, transform in transforms.items():
         try:
-            found = transform(
-                trial.plain_outputs, trial.tensors(trial.cast(trial.wide)), trial.tensors(u)
-            )
+            found = transform(call, given, made)
         except Exception as error:  # of the user's code: a transform may be refused
             refusals.append(error)
             continue
-        given = [run.read(each) for each in found]
-        said = find_difference(
-            given, [wanted[n] for n in trial.floats], trial.tolerance, trial.noise
-        )
+        pairs = [run.read(each) for each in found], [wanted[n] for n in trial.floats]
+        said = find_difference(*pairs, trial.tolerance, trial.noise)
         if said:
             return f"under {name}: {said}"
     if len(refusals) == len(transforms):

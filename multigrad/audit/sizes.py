@@ -58,9 +58,7 @@ def judge_sizes(trial: Trial) -> str:
     for axis in _axes(trial):
         for size in _sizes(trial, axis, numbers):
             arrays = _resized(trial, axis, size)
-            try:
-                trial.run(arrays)
-            except Exception:  # of the user's code, which takes no such length
+            if not _runs(trial, arrays):
                 continue
             tried += 1
             said = _compare(trial, axis, size, arrays)
@@ -69,6 +67,14 @@ def judge_sizes(trial: Trial) -> str:
     if not tried:
         raise NotApplicable("its inputs have no axis that may have another length")
     return ""
+
+
+def _runs(trial: Trial, arrays: Arrays) -> bool:
+    try:
+        trial.run(arrays)
+    except Exception:  # of the user's code, which takes no such length
+        return False
+    return True
 
 
 def _axes(trial: Trial) -> list[Axis]:

@@ -101,6 +101,7 @@ class Trial:
         forward: runs the forward alone, as plain code; None if there is none.
         seeds: put the random generators back before each run; None: it draws as it is called.
         code: the functions of the user's that it consists of.
+        original: what the caller gave.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Trial:
     forward: Callable[..., Any] | None = None
     seeds: Seeds | None = None
     code: tuple[Any, ...] = ()
+    original: Any = None
 
     @cached_property
     def given(self) -> Arrays:
@@ -248,20 +250,27 @@ class Trial:
         flat = optree.tree_leaves(self.call(*args, **kwargs), none_is_leaf=True)
         return [y for y in flat if _is_float(y)]
 
-    def plain_outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the outputs by code that a compiler can follow: the call alone.
+    def as_plain_code(self) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+        """Return the call as a function from tensors to outputs that a compiler can follow.
 
         Raises:
-            NotApplicable: arguments or outputs are nested.
+            NotApplicable: arguments are nested, or given by name.
         """
-        args, kwargs = self.arguments.nest(self.arguments.places)
-        if kwargs or len(args) != len(self.arguments.leaves):
+        call, leaves, places = self.call, self.arguments.leaves, self.arguments.places
+        args, kwargs = self.arguments.nest(self.given)
+        if kwargs or len(args) != len(leaves):
             raise NotApplicable("its arguments are nested")
-        given = iter(tensors)
-        at = {*self.arguments.places}
-        leaves = [next(given) if i in at else x for i, x in enumerate(self.arguments.leaves)]
-        outputs = self.call(*leaves)
-        return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
+        # A compiler follows a class that is applied, and not what prepares its arguments.
+        owner = self.original if isinstance(self.original, type) else None
+
+        def run(tensors: Sequence[Tensor]) -> list[Tensor]:
+            arguments = [*leaves]
+            for place, tensor in zip(places, tensors, strict=True):
+                arguments[place] = tensor
+            outputs = call(*arguments) if owner is None else owner.apply(*arguments)
+            return [*outputs] if isinstance(outputs, (tuple, list)) else [outputs]
+
+        return run
 
     def cotangents(self, run: ForwardRun, seed: int = 0) -> Arrays:
         """Return normal numbers in the dtypes of the outputs, the same for equal seeds."""
@@ -325,6 +334,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
             converted=converted,
             forward=forward,
             code=_code_of(obj),
+            original=obj,
         )
         try:
             # Before the verdict of any law: code that does not run is not audited.
