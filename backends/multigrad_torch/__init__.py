@@ -154,6 +154,7 @@ backend = Backend(
         once=partial(vjp.vjp, again=False),
         autocast=modes.autocast,
         transforms=modes.TRANSFORMS,
+        drops=modes.drops,
         kept=kept_tensors.kept,
     ),
     ranks=Ranks(group=distributed.rank_group),

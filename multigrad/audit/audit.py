@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from ..rules.model.rule import Rule
 from ..trace.derived.derivatives import is_linear
 from .laws import LAWS, Law
 from .parameters import keeping_dtypes, open_up
+from .seeds import Seeds
 from .trial import NotApplicable, Trial, trial_of
 
 REPEATABLE = "repeatable"
@@ -164,6 +166,16 @@ def audit(
             has another name.
     """
     chosen = _choose(laws)
+    with Seeds().kept():
+        return _audit(fn, inputs, chosen, surrogate)
+
+
+def _audit(
+    fn: Any,
+    inputs: Sequence[Any],
+    laws: Sequence[Law],
+    surrogate: bool | Callable[..., Any] | None,
+) -> AuditReport:
     try:
         with ignoring_warnings():
             called, given, parameters = open_up(fn, inputs)
@@ -176,8 +188,9 @@ def audit(
         return AuditReport(name_of(fn), "", (), problem=brief(error))
     if not trial.floats:
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
-    with ignoring_warnings(), keeping_dtypes(called):
-        findings = tuple(_named(_test_law(called, trial, law), trial, parameters) for law in chosen)
+    seeded = nullcontext() if trial.seeds is None else trial.seeds.kept()
+    with ignoring_warnings(), keeping_dtypes(called), seeded:
+        findings = tuple(_named(_test_law(called, trial, law), trial, parameters) for law in laws)
     unnamed = [""] * (len(trial.arguments.leaves) - len(parameters))
     names = [*unnamed, *(f"{name} " for name in parameters)]
     shown = ", ".join(

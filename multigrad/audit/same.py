@@ -7,6 +7,7 @@ differ, hypotheses (`hypotheses.py`) look for the reason.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..graph.support.trees import optree
 from ..look.subject import Report
 from .hypotheses import Comparison, Reason, find_reason
 from .paired_runs import ParameterRow, Path, make_pair
+from .seeds import Seeds
 
 xp: Any = _xp
 MOST_ROWS = 12  # of parameters in a printed report
@@ -104,8 +106,14 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
             float tensor.
     """
     other = _with_law(path_a, path_b) if isinstance(path_b, str) else path_b
-    pair = make_pair((path_a, other), parameters, batch)
-    with pair.first.quiet(pair.dtype):
+    with Seeds().kept():
+        return _compare((path_a, other), parameters, batch)
+
+
+def _compare(paths: tuple[Path, Path], parameters: Any, batch: Any) -> SameReport:
+    pair = make_pair(paths, parameters, batch)
+    seeded = nullcontext() if pair.first.seeds is None else pair.first.seeds.kept()
+    with pair.first.quiet(pair.dtype), seeded:
         a, b = pair.run(pair.first), pair.run(pair.second)
         rows, outputs = pair.rows(a, b), pair.outputs_differ(a, b)
         is_same = not outputs and all(row.is_same for row in rows.values())

@@ -23,25 +23,33 @@ SEED = 20  # where a framework's generator has no state to go back to
 class Seeds:
     """The states of all generators that code may draw from: global ones, and those it refers to."""
 
-    def __init__(self, backend: Backend, *code: Any) -> None:
-        self._seed = backend.modes.seed
+    def __init__(self, backend: Backend | None = None, *code: Any) -> None:
+        self._seed = None if backend is None else backend.modes.seed
         own = [
             value
             for function in functions_of(*code)
             for value in referred(function, {name for name, _ in mentioned(function)})
             if is_generator(value)
         ]
-        self._rewinds: list[Callable[[], Any]] = []
-        for generator in (*global_generators(), *own):
-            read, write = generator_state(generator)
-            self._rewinds.append(partial(write, read()))
+        self._accesses = [*map(generator_state, (*global_generators(), *own))]
+        self._first = self._states()
+
+    def _states(self) -> list[Any]:
+        return [read() for read, _ in self._accesses]
+
+    def _set(self, states: list[Any]) -> None:
+        for (_, write), state in zip(self._accesses, states, strict=True):
+            write(state)
 
     def rewind(self) -> None:
         """Put all generators back to where they were when this was made."""
-        for rewind in self._rewinds:
-            rewind()
+        self._set(self._first)
         if self._seed is not None:
             self._seed(SEED)
+
+    def mark(self) -> Callable[[], None]:
+        """Return a function that puts the generators back to where they are now."""
+        return partial(self._set, self._states())
 
     @contextmanager
     def kept(self) -> Iterator[None]:

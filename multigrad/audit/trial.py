@@ -236,8 +236,12 @@ class Trial:
             self.seeds.rewind()
         outputs, pull_whole = self.arguments.pull(self.call, self.backend, tensors, vjp)
         kept = [n for n, y in enumerate(outputs) if _is_float(y)]
+        # A backward draws what it would right after its forward.
+        resume = None if self.seeds is None else self.seeds.mark()
 
         def pull(cotangents: Sequence[Tensor]) -> list[Any]:
+            if resume is not None:
+                resume()
             return pull_whole(replace_at([None] * len(outputs), kept, cotangents))
 
         return ForwardRun(self.backend, list(tensors), [outputs[n] for n in kept], pull)

@@ -566,6 +566,9 @@ class Modes:
     )
     """By name, (run, inputs, cotangents) -> gradients, by a transform inside the compiler."""
 
+    drops: Callable[[str], str] | None = None
+    """Why the transform of that name loses any custom gradient in this version, else ""."""
+
     seed: Callable[[int | None], int | None] | None = None
     """Set the global seed and return the one before, where generators have no state to read."""
 

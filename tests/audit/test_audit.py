@@ -4,7 +4,9 @@ is not accused.
 
 from __future__ import annotations
 
+import itertools
 import json
+import secrets
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -125,7 +127,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
     "zero over zero": (keeps, overflows, {"zeros", "far numbers"}),
     "random": (
         keeps, lambda ctx, g: 2 * saved(ctx) * g * (1 + 1e-3 * g.new_empty(1).normal_()),
-        {"repeatable"},
+        {"derivative"},
     ),
 }  # fmt: skip
 
@@ -300,17 +302,83 @@ def test_what_shares_an_infinite_output_or_takes_other_axes_is_not_accused() -> 
     assert states(lambda x: x[0], X) == [kept, kept, not_asked]
 
 
+def draws(ctx: Any, x: Any) -> Any:
+    kept = x.new_empty(x.shape).uniform_()
+    ctx.save_for_backward(kept)
+    return x * kept
+
+
 @pytest.mark.needs("torch")
-def test_what_draws_at_random_is_told_once() -> None:
+def test_what_draws_gets_the_same_numbers_for_each_law_and_leaves_the_generator() -> None:
     torch: Any = import_module("torch")
+    before = torch.get_rng_state()
+    right = xg.audit(torch_class(draws, lambda ctx, g: saved(ctx) * g), X, laws=["seeded", *QUICK])
+    assert right.ok and right.laws[0].state == "kept" and "the same seed" in right.laws[0].reason
+    assert torch.equal(torch.get_rng_state(), before)
+    wrong = xg.audit(torch_class(draws, lambda ctx, g: g), X, laws=QUICK)
+    assert "derivative" in broken(wrong)
 
+
+@pytest.mark.needs("torch")
+def test_what_no_seed_makes_repeatable_is_told_once() -> None:
     def forward(ctx: Any, x: Any) -> Any:
-        return x * torch.rand_like(x)
+        return x * (1 + secrets.randbelow(1000))
 
-    report = xg.audit(torch_class(forward, lambda ctx, grad_out: grad_out), X, laws=QUICK)
-    assert broken(report) == {"repeatable"}
+    function = torch_class(forward, lambda ctx, grad_out: grad_out)
+    report = xg.audit(function, X, laws=["seeded", *QUICK])
+    assert broken(report) == {"repeatable", "seeded"}
     reasons = {each.reason for each in report.laws if each.law == "linear"}
     assert reasons == {"it is not repeatable: what is drawn differs each time"}
+
+
+@pytest.mark.needs("torch")
+def test_a_race_of_one_in_forty_is_found() -> None:
+    calls = itertools.count()
+
+    def races(ctx: Any, grad_out: Any) -> Any:
+        return 2 * saved(ctx) * grad_out * (1.0 if next(calls) % 40 != 39 else 1.001)
+
+    report = xg.audit(torch_class(keeps, races), X, laws=["repeatable"])
+    assert broken(report) == {"repeatable"} and "call" in report.laws[0].reason
+
+
+# What is wrong, the law's number of rows, and what the report says.
+OF_SIZES: dict[str, Callable[[Any, Any], Any]] = {
+    "rows beyond a block": lambda x, g: g * (torch_of(x).arange(x.shape[0]) < 32)[:, None],
+    "a lost tail": lambda x, g: g * (torch_of(x).arange(x.shape[1]) < x.shape[1] // 32 * 32 + 31),
+    "a branch for one length": lambda x, g: g * (0.5 if x.shape[1] == 128 else 1.0),
+    "a block of its own": lambda x, g: g * (0.5 if x.shape[0] == 97 else 1.0),
+    "many rows": lambda x, g: g * (0.5 if x.shape[0] > 4096 else 1.0),
+}
+
+
+def torch_of(x: Any) -> Any:
+    return import_module("torch")
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("fault", OF_SIZES)
+@pytest.mark.parametrize("is_surrogate", [False, True])
+def test_a_fault_of_one_size_is_found_from_a_small_input(fault: str, is_surrogate: bool) -> None:
+    spoil = OF_SIZES[fault]
+
+    def backward(ctx: Any, grad_out: Any) -> Any:
+        x = saved(ctx)
+        return spoil(x, grad_out if is_surrogate else 2 * x * grad_out)
+
+    given = np.linspace(0.5, 2.0, 4 * 64).reshape(4, 64)
+    function = torch_class(keeps, backward)
+    report = xg.audit(function, given, laws=["sizes"], surrogate=is_surrogate)
+    assert broken(report) == {"sizes"}, str(report)
+    assert "in place of" in report.laws[0].reason
+
+
+@pytest.mark.needs("torch")
+def test_rows_that_affect_each_other_and_fixed_lengths_are_not_accused() -> None:
+    nn: Any = import_module("torch.nn.functional")
+    given = np.linspace(-2.0, 2.0, 4 * 64).reshape(4, 64)
+    for fn in (lambda x: nn.softmax(x, 0), lambda x: x.sum(0), lambda x: x.reshape(4, 8, 8)):
+        assert broken(xg.audit(fn, given, laws=["sizes"])) == set()
 
 
 @pytest.mark.needs("torch")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
@@ -175,3 +176,32 @@ TRANSFORMS = {
     "torch.compile(vmap(grad))": _transformed(_by_vmap),
     "torch.compile with activation_memory_budget=0.1": _under_budget,
 }
+
+
+class Control(torch.autograd.Function):
+    """A Function whose backward cannot be taken for the derivative of its forward."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> Tensor:
+        return grad_out * 7
+
+
+@cache
+def drops(name: str) -> str:
+    """Return why the transform of that name loses the backward of any Function, else ""."""
+    x = torch.ones(2)
+    try:
+        (gradient,) = TRANSFORMS[name](lambda xs: [Control.apply(*xs)], [x], [x])
+    except Exception:  # of this version of torch: it refuses
+        return ""
+    if float(gradient[0]) == 7.0:
+        return ""
+    return f"torch {torch.__version__} drops the backward of any Function under {name}"
