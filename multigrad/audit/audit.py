@@ -232,7 +232,9 @@ def _test_law(called: Any, trial: Trial, law: Law) -> Finding:
         with trial.quiet():
             # The other laws compare two runs, which proves nothing if every run differs.
             if law.name != REPEATABLE and not trial.is_repeatable:
-                raise NotApplicable(f"it is not {REPEATABLE}: what is drawn differs each time")
+                raise NotApplicable(
+                    f"it is not {REPEATABLE}: its numbers differ each time, whatever the seed"
+                )
             said = law.judge(trial)
             if said and (reason := excuse(called, law.name)):
                 raise NotApplicable(reason)

@@ -135,9 +135,7 @@ def judge_seeded(trial: Trial) -> str:
     """What draws gives the same numbers from the same seed."""
     if trial.seeds is not None:
         return Remark("it draws, and is given the same seed before each run")
-    if trial.is_repeatable:
-        raise NotApplicable("it draws nothing")
-    return "two runs from the same seed differ"
+    raise NotApplicable("it draws nothing")
 
 
 def judge_interleaved(trial: Trial) -> str:

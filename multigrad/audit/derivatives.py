@@ -377,6 +377,7 @@ def in_16_bits(dtype: str) -> Callable[[Trial], str]:
     """
 
     def judge(trial: Trial) -> str:
+        trial.refuse_draws("another dtype gets")
         narrow = trial.cast(dtype)
         with trial.quiet("float32"):
             run = trial.run(narrow)

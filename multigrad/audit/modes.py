@@ -116,6 +116,7 @@ def judge_checkpoint(trial: Trial) -> str:
 def judge_autocast(trial: Trial) -> str:
     """The forward runs under autocast, the backward after it, as in a training step."""
     vjp = _mode(trial, "autocast")
+    trial.refuse_draws("another dtype gets")
     if trial.dtype not in ("float32", "float64"):
         raise NotApplicable("autocast begins with float32")
     start_run(trial)
@@ -253,8 +254,7 @@ def judge_compiled(trial: Trial) -> str:
     backend = trial.backend
     if backend.compiler.jit is None or backend.autodiff.vjp is None:
         raise NotApplicable(f"{backend.name} has no compiler")
-    if trial.seeds is not None:
-        raise NotApplicable("it draws, and compiled code draws other numbers")
+    trial.refuse_draws("compiled code draws")
     run, u = start_run(trial)
     wanted = run.gradients(u)
     made = trial.tensors(u)
@@ -273,8 +273,7 @@ def judge_compiled(trial: Trial) -> str:
 def judge_compiled_transforms(trial: Trial) -> str:
     """Compare gradients by a transform that the compiler sees with eager ones."""
     transforms = _mode(trial, "transforms")
-    if trial.seeds is not None:
-        raise NotApplicable("it draws, and compiled code draws other numbers")
+    trial.refuse_draws("compiled code draws")
     run, u = start_run(trial)
     call = trial.as_plain_code()
     if len(call(run.inputs)) != len(u):

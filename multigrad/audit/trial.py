@@ -217,6 +217,11 @@ class Trial:
         """Return arrays for the tensors, with the floats among them changed."""
         return [change(a) if n in self.floats else a for n, a in enumerate(arrays)]
 
+    def refuse_draws(self, what: str) -> None:
+        """Raise NotApplicable for what draws: it gets other numbers there."""
+        if self.seeds is not None:
+            raise NotApplicable(f"it draws, and {what} other numbers")
+
     @contextmanager
     def quiet(self, dtype: str = "") -> Iterator[None]:
         """Run in the framework's mode for a dtype, without warnings of NumPy's."""

@@ -144,6 +144,7 @@ def _slope_to(f: Callable[[float], float], side: float) -> float:
 
 def judge_far(trial: Trial) -> str:
     """Compare far numbers in the dtype of the call with float64."""
+    trial.refuse_draws("another dtype gets")
     if trial.dtype != "float32" or trial.wide != "float64":
         raise NotApplicable("it takes float32 and float64 both, or there is nothing to compare")
     for number in FAR_NUMBERS:

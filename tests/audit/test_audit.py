@@ -326,9 +326,9 @@ def test_what_no_seed_makes_repeatable_is_told_once() -> None:
 
     function = torch_class(forward, lambda ctx, grad_out: grad_out)
     report = xg.audit(function, X, laws=["seeded", *QUICK])
-    assert broken(report) == {"repeatable", "seeded"}
+    assert broken(report) == {"repeatable"}
     reasons = {each.reason for each in report.laws if each.law == "linear"}
-    assert reasons == {"it is not repeatable: what is drawn differs each time"}
+    assert reasons == {"it is not repeatable: its numbers differ each time, whatever the seed"}
 
 
 @pytest.mark.needs("torch")
@@ -342,10 +342,12 @@ def test_a_race_of_one_in_forty_is_found() -> None:
     assert broken(report) == {"repeatable"} and "call" in report.laws[0].reason
 
 
-# What is wrong, the law's number of rows, and what the report says.
+# What is wrong, with the input and the gradient.
 OF_SIZES: dict[str, Callable[[Any, Any], Any]] = {
     "rows beyond a block": lambda x, g: g * (torch_of(x).arange(x.shape[0]) < 32)[:, None],
-    "a lost tail": lambda x, g: g * (torch_of(x).arange(x.shape[1]) < x.shape[1] // 32 * 32 + 31),
+    "a lost tail": lambda x, g: (
+        g * (torch_of(x).arange(x.shape[1]) < max(64, x.shape[1] // 64 * 64))
+    ),
     "a branch for one length": lambda x, g: g * (0.5 if x.shape[1] == 128 else 1.0),
     "a block of its own": lambda x, g: g * (0.5 if x.shape[0] == 97 else 1.0),
     "many rows": lambda x, g: g * (0.5 if x.shape[0] > 4096 else 1.0),
