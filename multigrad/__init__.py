@@ -107,6 +107,7 @@ __all__ = [
     "composites",
     "convert",
     "custom_gradient",
+    "doctor",
     "estimators",
     "export",
     "from_autograd_function",
@@ -150,6 +151,7 @@ _ROOMS = {
     name: room
     for room, names in {
         "audit.audit": "audit",
+        "audit.doctor": "doctor",
         "audit.same": "same",
         "backend.discovery": "backends",
         "capture": "Capture",

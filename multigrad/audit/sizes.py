@@ -56,12 +56,14 @@ def judge_sizes(trial: Trial) -> str:
         raise NotApplicable("it is no derivative at the given lengths either")
     numbers, tried = _numbers_in_code(trial), 0
     for axis in _axes(trial):
+        given, half = trial.cast(trial.wide), axis.length // 2
+        by_parts = _beside_parts(trial, axis, given, half) == ""
         for size in _sizes(trial, axis, numbers):
             arrays = _resized(trial, axis, size)
             if not _runs(trial, arrays):
                 continue
             tried += 1
-            said = _compare(trial, axis, size, arrays)
+            said = _compare(trial, axis, size, arrays, by_parts=by_parts)
             if said:
                 return f"with {size} in place of {axis.length}: {said}"
     if not tried:
@@ -131,7 +133,7 @@ def _resized(trial: Trial, axis: Axis, size: int) -> Arrays:
     return arrays
 
 
-def _compare(trial: Trial, axis: Axis, size: int, arrays: Arrays) -> str:
+def _compare(trial: Trial, axis: Axis, size: int, arrays: Arrays, *, by_parts: bool) -> str:
     run = trial.run(arrays)
     u = trial.cotangents(run)
     gradients = run.gradients(u)
@@ -141,9 +143,8 @@ def _compare(trial: Trial, axis: Axis, size: int, arrays: Arrays) -> str:
     short = min(size, axis.length)
     # Of a shorter length the given one is the whole.
     whole = arrays if short < size else trial.cast(trial.wide)
-    return _beside_parts(trial, axis, whole, short) or _beside_differences(
-        trial, arrays, u, gradients
-    )
+    said = _beside_parts(trial, axis, whole, short) if by_parts else ""
+    return said or _beside_differences(trial, arrays, u, gradients)
 
 
 def _beside_differences(trial: Trial, arrays: Arrays, u: Arrays, gradients: Arrays) -> str:
@@ -164,8 +165,10 @@ def _beside_differences(trial: Trial, arrays: Arrays, u: Arrays, gradients: Arra
 # --- a part of the batch by itself ----------------------------------------------------------------
 
 
-def _beside_parts(trial: Trial, axis: Axis, arrays: Arrays, short: int) -> str:
-    """Compare gradients of rows with those of the same rows alone, if outputs are the same."""
+def _beside_parts(trial: Trial, axis: Axis, arrays: Arrays, short: int) -> str | None:
+    """Return where gradients of rows differ from those of the same rows alone, "" if nowhere; None
+    if rows affect each other.
+    """
     run = trial.run(arrays)
     outputs, u = run.arrays(), trial.cotangents(run)
     found = run.gradients(u)
@@ -175,19 +178,45 @@ def _beside_parts(trial: Trial, axis: Axis, arrays: Arrays, short: int) -> str:
     for first in sorted({0, (size - short) // 2, size - short}):
         rows = slice(first, first + short)
         part = trial.run([_rows(a, axis, n, rows) for n, a in enumerate(arrays)])
-        alone = part.arrays()
-        axes = [_axis_of(y, z, size, short) for y, z in zip(outputs, alone, strict=True)]
-        if None in axes:
-            return ""
-        taken = [_taken(y, at, rows) for y, at in zip(outputs, axes, strict=True)]
-        if find_difference(alone, taken, trial.tolerance, trial.noise):
-            return ""  # the rows affect each other, as in a softmax
+        axes = [_axis_of(y, z, size, short) for y, z in zip(outputs, part.arrays(), strict=True)]
+        if None in axes or not _are_apart(trial, axis, arrays, outputs, part.arrays(), rows, axes):
+            return None
         wanted = part.gradients([_taken(c, at, rows) for c, at in zip(u, axes, strict=True)])
         got = [_rows(g, axis, n, rows) if n in own else wanted[n] for n, g in enumerate(found)]
         said = find_difference(got, wanted, trial.tolerance, trial.noise)
         if said:
             return f"{said} of these rows alone, from {first} on"
     return ""
+
+
+def _are_apart(
+    trial: Trial,
+    axis: Axis,
+    arrays: Arrays,
+    outputs: Arrays,
+    alone: Arrays,
+    rows: slice,
+    axes: list[int],
+) -> bool:
+    """Return whether rows and the others do not affect each other: no softmax, no running sum."""
+    taken = [_taken(y, at, rows) for y, at in zip(outputs, axes, strict=True)]
+    if find_difference(alone, taken, trial.tolerance, trial.noise):
+        return False
+    n, at = axis.places[0]
+    inside = np.isin(np.arange(arrays[n].shape[at]), np.arange(rows.start, rows.stop))
+    for changed in (inside, ~inside):
+        moved = list(arrays)
+        for n, at in axis.places:
+            if n in trial.floats:
+                where = np.expand_dims(changed, [i for i in range(arrays[n].ndim) if i != at])
+                moved[n] = np.where(where, 3.0 - 2.5 * arrays[n], arrays[n]).astype(arrays[n].dtype)
+        after = trial.run(moved).arrays()
+        kept = np.flatnonzero(~changed)
+        for y, z, at in zip(after, outputs, axes, strict=True):
+            pair = (np.take(each, kept, axis=at) for each in (y, z))
+            if not np.array_equal(*pair, equal_nan=True):
+                return False
+    return True
 
 
 def _rows(array: Array, axis: Axis, n: int, rows: slice) -> Array:

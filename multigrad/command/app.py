@@ -442,6 +442,21 @@ def same(
     return 0 if report.ok else FAILED
 
 
+@command("doctor torch")
+def doctor(
+    frameworks: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FRAMEWORK]...", help="torch, jax, tensorflow; all if none."),
+    ] = None,
+    python: Python = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+) -> int:
+    """Ask the installed frameworks for known silent faults of gradients, by running them."""
+    report = xg.doctor(*frameworks or (), python=python)
+    typer.echo(report.to_json() if as_json else report)
+    return 0 if report.ok else FAILED
+
+
 @command("lock triangular.json torch:clamp")
 def lock(
     what: Annotated[

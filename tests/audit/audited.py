@@ -40,7 +40,7 @@ TRUE = {
     "forward mode": r"\.triangular_solve\(",
     "edges": r"^tensorflow.*\.(cumprod|xlogy|xlog1py|xdivy)\(",  # 0 where a factor is 0, in 2.21
 }
-WITHOUT = ("compiled", "threads")  # which take longer than all others
+WITHOUT = ("compiled", "compiled transforms", "threads")  # which take longer than all others
 
 
 def calls_of(

@@ -48,9 +48,12 @@ def test_a_rule_that_limits_gradients_is_not_linear_and_says_so() -> None:
     assert "not linear in the cotangent, as its graph says" in reason
 
 
-def test_a_rule_that_draws_is_not_repeatable_and_says_so() -> None:
-    state, reason = state_of("noise", "repeatable")
-    assert (state, reason) == ("does not apply", "it draws at random, as its graph says")
+def test_a_rule_that_draws_is_given_one_seed() -> None:
+    assert state_of("noise", "repeatable")[0] == "kept"
+    assert state_of("noise", "seeded") == (
+        "kept",
+        "it draws, and is given the same seed before each run",
+    )
 
 
 def test_a_function_that_means_to_be_a_derivative_has_to_be_linear() -> None:

@@ -1,0 +1,58 @@
+"""`xg.doctor`: known faults of frameworks, each asked by running its code."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import multigrad as xg
+from multigrad.audit import doctor as room
+from multigrad.audit.known_faults import KNOWN_FAULTS, Fault
+from multigrad.errors import RuleTypeError
+
+TAMED = [Fault("gone", "torch", "", "", "def found(wrap): return False")]
+MOST_LINES = 20
+
+
+def test_each_fault_has_a_name_of_its_own_and_a_short_code() -> None:
+    names = [fault.name for fault in KNOWN_FAULTS]
+    assert len({*names}) == len(names)
+    assert max(len(fault.code.splitlines()) for fault in KNOWN_FAULTS) <= MOST_LINES
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax", "tensorflow"])
+def test_the_code_of_each_fault_runs_on_the_installed_framework(framework: str) -> None:
+    pytest.importorskip(framework)
+    report = xg.doctor(framework)
+    assert len(report.rows) == sum(fault.framework == framework for fault in KNOWN_FAULTS)
+    assert {row.state for row in report.rows} <= {"present", "absent"}, str(report)
+    for row in report.present:
+        assert row.converted in ("right", "refused", "wrong too")
+        assert row.title in str(report)
+    told = json.loads(report.to_json())
+    assert [row["state"] for row in told["faults"]] == [row.state for row in report.rows]
+
+
+@pytest.mark.needs("torch")
+def test_a_code_that_ends_its_process_is_told_and_the_rest_goes_on(monkeypatch: Any) -> None:
+    ends = Fault("ends", "torch", "", "", "import os\nos._exit(3)")
+    fails = Fault("fails", "torch", "", "", "def found(wrap): raise ValueError('no')")
+    monkeypatch.setattr(room, "KNOWN_FAULTS", (*TAMED, ends, fails, *TAMED))
+    states = [row.state for row in xg.doctor("torch").rows]
+    assert states == ["absent", "its process ended with 3", "ValueError: no", "absent"]
+
+
+def test_a_framework_that_is_not_installed_is_named_and_a_typo_is_an_error(
+    monkeypatch: Any,
+) -> None:
+    monkeypatch.setattr(room, "version", _no_version)
+    report = xg.doctor("torch")
+    assert report.ok and str(report) == "not installed: torch"
+    with pytest.raises(RuleTypeError, match="did you mean 'torch'"):
+        xg.doctor("torhc")
+
+
+def _no_version(distribution: str) -> str:
+    raise room.PackageNotFoundError(distribution)
