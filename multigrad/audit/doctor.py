@@ -172,9 +172,14 @@ def _answers(faults: Iterable[Fault], python: str | None) -> Iterator[dict[str, 
 
 def _version_of(framework: str, python: str | None) -> str:
     if python is not None:
-        code = f"import importlib.metadata as m; print(m.version({framework!r}))"
-        ran = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-        return ran.stdout.strip()
+        # The same question, asked of the other interpreter.
+        code = (
+            "import importlib.metadata as m; "
+            f"found = {{d.metadata['Name']: d.version for d in m.distributions()}}; "
+            f"print(next((found[n] for n in {DISTRIBUTIONS[framework]!r} if n in found), ''))"
+        )
+        asked = [python, "-c", code]
+        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     for distribution in DISTRIBUTIONS[framework]:
         try:
             return version(distribution)
