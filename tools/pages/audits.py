@@ -190,3 +190,29 @@ def broken_rows(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
                 mended = "yes" if law in row.mended else ""
                 text = as_text(reason)
                 yield f"`{row.name}`", f"`{row.inputs}`", f"`{law}`", state, text, mended
+
+
+# --- known faults ---------------------------------------------------------------------------------
+
+
+def render_known_faults() -> str:
+    from multigrad.audit.known_faults import KNOWN_FAULTS
+
+    sections = []
+    for framework in dict.fromkeys(fault.framework for fault in KNOWN_FAULTS):
+        sections.append(f"## {framework}")
+        sections += [
+            f"### {fault.name.capitalize()}\n\nWhat: {fault.title}.\n\nInstead: "
+            f"{fault.avoid}.\n\n```text\n{fault.code.strip()}\n```"
+            for fault in KNOWN_FAULTS
+            if fault.framework == framework
+        ]
+    return page(
+        "Known faults of frameworks",
+        f"{len(KNOWN_FAULTS)} gradients that PyTorch, JAX or TensorFlow gets wrong without a word. "
+        "`multigrad doctor` and `xg.doctor()` run the code of each in the versions that are "
+        "installed, each with the function as it is and as `xg.convert` returns it: a patched "
+        "build is told right, and a framework that is not installed is left out. All of them are "
+        "present in torch 2.13.0, jax 0.10.2 and TensorFlow 2.21.0.",
+        *sections,
+    )

@@ -368,32 +368,6 @@ def render_laws() -> str:
     )
 
 
-# --- known faults ---------------------------------------------------------------------------------
-
-
-def render_known_faults() -> str:
-    from multigrad.audit.known_faults import KNOWN_FAULTS
-
-    sections = []
-    for framework in dict.fromkeys(fault.framework for fault in KNOWN_FAULTS):
-        sections.append(f"## {framework}")
-        sections += [
-            f"### {fault.name.capitalize()}\n\nWhat: {fault.title}.\n\nInstead: "
-            f"{fault.avoid}.\n\n```text\n{fault.code.strip()}\n```"
-            for fault in KNOWN_FAULTS
-            if fault.framework == framework
-        ]
-    return page(
-        "Known faults of frameworks",
-        f"{len(KNOWN_FAULTS)} gradients that PyTorch, JAX or TensorFlow gets wrong without a word. "
-        "`multigrad doctor` and `xg.doctor()` run the code of each in the versions that are "
-        "installed, each with the function as it is and as `xg.convert` returns it: a patched "
-        "build is told right, and a framework that is not installed is left out. All of them are "
-        "present in torch 2.13.0, jax 0.10.2 and TensorFlow 2.21.0.",
-        *sections,
-    )
-
-
 # --- conversions --------------------------------------------------------------------------------
 
 
@@ -588,7 +562,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "conversions.md": render_conversions,
     "audit.md": render_audit,
     "laws.md": render_laws,
-    "known_faults.md": render_known_faults,
+    "known_faults.md": audits.render_known_faults,
     "reference/command.md": render_command,
     "first_call.md": render_first_call,
 }

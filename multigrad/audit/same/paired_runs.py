@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.discovery import load_backend
-from ..capture.user_code.signature import name_of
-from ..errors import RuleTypeError
-from ..functions.calls.arguments import owner_of
-from ..functions.proof.compare import eps_of
-from ..graph.ops.numerics import as_numpy_dtype
-from ..graph.support.trees import optree
-from ..look.subject import brackets, is_float_array, read_arguments
-from .parameters import opened_model
-from .seeds import Seeds
-from .trial import TOLERANCES, Arrays, Trial, with_seeds
+from ...backend.discovery import load_backend
+from ...capture.user_code.signature import name_of
+from ...errors import RuleTypeError
+from ...functions.calls.arguments import owner_of
+from ...functions.proof.compare import eps_of
+from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.support.trees import optree
+from ...look.subject import brackets, is_float_array, read_arguments
+from ..parameters import opened_model
+from ..seeds import Seeds
+from ..trial import TOLERANCES, Arrays, Trial, with_seeds
 
 Array = Any
 Path = Callable[[Any, Any], Any]

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..look.subject import brackets, is_float_array
+from ...look.subject import brackets, is_float_array
+from ..trial import Trial
 from .paired_runs import Pair, PathRun, Rows, is_mask, scaled_run, size_of
-from .trial import Trial
 
 Array = Any
 MOST_EXAMPLES = 64  # of a batch, for each of which one path runs once

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ..capture.dialects import xp as _xp
-from ..capture.user_code.signature import name_of
-from ..errors import RuleTypeError
-from ..functions.calls.arguments import owner_of
-from ..graph.support.trees import optree
-from ..look.subject import Report
+from ...capture.dialects import xp as _xp
+from ...capture.user_code.signature import name_of
+from ...errors import RuleTypeError
+from ...functions.calls.arguments import owner_of
+from ...graph.support.trees import optree
+from ...look.subject import Report
+from ..seeds import Seeds
 from .hypotheses import Comparison, Reason, find_reason
 from .paired_runs import ParameterRow, Path, make_pair
-from .seeds import Seeds
 
 xp: Any = _xp
 MOST_ROWS = 12  # of parameters in a printed report
