@@ -99,6 +99,7 @@ backend = Backend(
         checkpoints={"tf.recompute_grad": vjp.checkpointed},
         mapped=vjp.mapped,
         whole=tf.function,
+        seed=vjp.set_seed,
         lacks=vjp.LACKS,
     ),
     ranks=Ranks(group=distributed.rank_group),

@@ -152,7 +152,10 @@ def _diagnose(framework: str, release: str, python: str | None) -> Iterator[Diag
     for fault, told in zip(faults, _answers(faults, python), strict=True):
         state = told.get("error") or (PRESENT if told["found"] else ABSENT)
         converted = told["ours"] if state == PRESENT else ""
-        yield Diagnosis(fault.name, framework, release, state, converted, fault.title, fault.avoid)
+        yield Diagnosis(
+            fault=fault.name, framework=framework, version=release, state=state,
+            converted=converted, title=fault.title, avoid=fault.avoid,
+        )  # fmt: skip
 
 
 def _answers(faults: Iterable[Fault], python: str | None) -> Iterator[dict[str, Any]]:

@@ -555,26 +555,17 @@ class Modes:
     """An `Autodiff.vjp` with a pullback for one call; None: `Autodiff.vjp` serves for that."""
 
     autocast: Vjp | None = None
-    """An `Autodiff.vjp` where the framework itself chooses bfloat16 in `run`, and not in the
-    pullback; that raises GradientError where it fails in code that is written for it."""
+    """An `Autodiff.vjp` with bfloat16 by the framework's choice in `run` alone; the pullback raises
+    GradientError where it fails in code that is written for it."""
 
     kept: Callable[[Function, Any, Function], list[Kept]] | None = None
     """(run, inputs, make cotangents of outputs) -> what custom gradients in `run(inputs)` keep."""
 
-    transforms: Mapping[str, Callable[[Function, Any, Any], list[Any]]] = field(
-        default_factory=dict
-    )
-    """By name, (run, inputs, cotangents) -> gradients, by a transform inside the compiler."""
-
-    drops: Callable[[str], str] | None = None
-    """Why the transform of that name loses any custom gradient in this version, else ""."""
-
-    seed: Callable[[int | None], int | None] | None = None
-    """Set the global seed and return the one before, where generators have no state to read."""
-
-    compiles_each_shape: bool = False
-    """Whether an op on a shape that was not met before is compiled, which takes time."""
-
+    transforms: Mapping[str, Function] = field(default_factory=dict)
+    """By name, (run, inputs, cotangents) -> gradients by a transform that is compiled."""
+    drops: Callable[[str], str] | None = None  # why one loses any custom gradient, else ""
+    seed: Callable[[int | None], int | None] | None = None  # (new) -> old, if none can be read
+    compiles_each_shape: bool = False  # where a shape that was not met before takes time
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Why the framework has none of these, by the name of the field."""
 

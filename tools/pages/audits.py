@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
+from multigrad.audit.known_faults import KNOWN_FAULTS
 from multigrad.audit.laws import LAWS
 
 from .conversions import FOLDER, OF_USERS
@@ -195,9 +196,7 @@ def broken_rows(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
 # --- known faults ---------------------------------------------------------------------------------
 
 
-def render_known_faults() -> str:
-    from multigrad.audit.known_faults import KNOWN_FAULTS
-
+def known_fault_parts() -> tuple[str, ...]:
     sections = []
     for framework in dict.fromkeys(fault.framework for fault in KNOWN_FAULTS):
         sections.append(f"## {framework}")
@@ -207,12 +206,11 @@ def render_known_faults() -> str:
             for fault in KNOWN_FAULTS
             if fault.framework == framework
         ]
-    return page(
-        "Known faults of frameworks",
+    said = (
         f"{len(KNOWN_FAULTS)} gradients that PyTorch, JAX or TensorFlow gets wrong without a word. "
         "`multigrad doctor` and `xg.doctor()` run the code of each in the versions that are "
         "installed, each with the function as it is and as `xg.convert` returns it: a patched "
         "build is told right, and a framework that is not installed is left out. All of them are "
-        "present in torch 2.13.0, jax 0.10.2 and TensorFlow 2.21.0.",
-        *sections,
+        "present in torch 2.13.0, jax 0.10.2 and TensorFlow 2.21.0."
     )
+    return said, *sections

@@ -562,7 +562,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "conversions.md": render_conversions,
     "audit.md": render_audit,
     "laws.md": render_laws,
-    "known_faults.md": audits.render_known_faults,
+    "known_faults.md": lambda: page("Known faults of frameworks", *audits.known_fault_parts()),
     "reference/command.md": render_command,
     "first_call.md": render_first_call,
 }

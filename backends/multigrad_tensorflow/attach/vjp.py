@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
-from tensorflow.python.eager import record
+from tensorflow.python.eager import context, record
 from tensorflow.python.eager.forwardprop_util import pack_tangents
 
 from multigrad.backend.values import run_on_tensors_alone
@@ -183,3 +183,10 @@ def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[...,
         return over_examples(pull)(*inputs, *seeds)
 
     return run_on_tensors_alone(over_examples, run, inputs, tf.is_tensor), pullback
+
+
+def set_seed(seed: int | None) -> int | None:
+    """Set TensorFlow's global seed and return the one before; ops draw from the start again."""
+    before = context.global_seed()
+    tf.random.set_seed(seed)
+    return before
