@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from . import keras as keras
     from . import testing as testing
     from .audit.audit import audit
+    from .audit.doctor import doctor
+    from .audit.same import same
     from .backend.discovery import backends
     from .capture import Capture
     from .capture.dialects import xp

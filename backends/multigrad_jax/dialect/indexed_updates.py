@@ -150,7 +150,7 @@ class IndexedUpdate:
         self, rows: Sequence[int], compute: Handler, values: Sequence[Any]
     ) -> Tensor:
         # One after the other, as a row may occur twice.
-        x = self._copy()
+        x: Any = self._copy()
         for row in rows:
             x = indexing.assigned(x, row, compute(x[row], *values))
         return x

@@ -188,5 +188,5 @@ def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[...,
 def set_seed(seed: int | None) -> int | None:
     """Set TensorFlow's global seed and return the one before; ops draw from the start again."""
     before = context.global_seed()
-    tf.random.set_seed(seed)
+    tf.random.set_seed(seed)  # pyright: ignore[reportArgumentType]  # None: at random
     return before

@@ -219,7 +219,6 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # --- calls of Functions ---------------------------------------------------------------------------
-Tensor: TypeAlias = Any
 
 
 def call_of_function(function: Function, described: Any) -> CompiledCall:

@@ -158,7 +158,8 @@ class Pair:
                 continue
             if y.size == 1:
                 return f"the loss is {float(y.flat[0]):.9g} and {float(z.flat[0]):.9g}"
-            place = np.unravel_index(int(np.nan_to_num(error, nan=np.inf).argmax()), y.shape)
+            largest = int(np.nan_to_num(error, nan=np.inf).argmax())
+            place = tuple(map(int, np.unravel_index(largest, y.shape)))
             return f"output {n}{brackets(place)} differs by {error[place]:.6g}"
         return ""
 
