@@ -6,16 +6,21 @@ A judge returns what it saw, "" if the law is kept (see `trial.py`).
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
+from ..functions.calls.arguments import replace_at
 from .trial import (
     Arrays,
     ForwardRun,
     NotApplicable,
     Remark,
+    Tensor,
     Trial,
+    compare_runs,
     find_any_difference,
     find_difference,
     scaled,
@@ -26,6 +31,8 @@ THREADS = 4
 TURNS = 8  # of each thread
 # Of 120 calls a race of 1 in 40 shows with a probability of 95 %.
 MOST_CALLS, FEWEST_CALLS = 120, 3
+# Beyond limits and thresholds; loss scaling and means over large batches have such cotangents.
+FAR_FACTORS = {"float64": 2.0**40, "float32": 2.0**20}
 LONGEST = 1.0  # seconds of calls that are all alike
 
 
@@ -43,19 +50,45 @@ def judge_linear(trial: Trial) -> str:
         None if a is None or b is None else 1.75 * a - 0.625 * b
         for a, b in zip(one, other, strict=True)
     ]
-    return find_difference(both, wanted, trial.tolerance, 4 * trial.noise)  # of three gradients
+    said = find_difference(both, wanted, trial.tolerance, 4 * trial.noise)  # of three gradients
+    return said or _differs_from_parts(trial, u, one)
+
+
+def _differs_from_parts(trial: Trial, u: Arrays, whole: Arrays) -> str:
+    """Compare with the sum over parts of the cotangents, whose other numbers are zeros: kernels
+    take shortcuts for rows of zeros, and for one number that is not.
+    """
+    for name, size in (("one number", 0), ("every second row", 2)):
+        masks = []
+        for a in u:
+            rows = np.arange(a.size).reshape(a.shape) // (a.shape[-1] if a.ndim > 1 and size else 1)
+            masks.append(rows % size == 0 if size else rows == 0)
+        parts = [
+            trial.run().gradients(
+                [np.where(m, a, 0).astype(a.dtype) for a, m in zip(u, each, strict=True)]
+            )
+            for each in (masks, [~m for m in masks])
+        ]
+        sums = [None if a is None or b is None else a + b for a, b in zip(*parts, strict=True)]
+        said = find_difference(sums, whole, trial.tolerance, 4 * trial.noise)
+        if said:
+            return f"the cotangent's {name} and the rest, added up: {said}"
+    return ""
 
 
 def judge_scale(trial: Trial) -> str:
     """Powers of two are exact, so that a gradient that is linear follows them to the bit."""
     run, u = start_run(trial)
-    return _follows(trial, run, u, 4.0)
+    far = FAR_FACTORS.get(trial.digits, 1.0)
+    said = (_follows(trial, run, u, factor) for factor in (4.0, far, 1.0 / far))
+    return next(filter(None, said), "")
 
 
 def judge_ones(trial: Trial) -> str:
     """A loss has the cotangent 1, for which kernels take shortcuts."""
     run, u = start_run(trial)
-    return _follows(trial, run, [np.ones_like(a) for a in u], 2.0)
+    ones = [np.ones_like(a) for a in u]
+    return _follows(trial, run, ones, 2.0) or _follows(trial, run, ones, -1.0)
 
 
 def _follows(trial: Trial, run: ForwardRun, cotangents: Arrays, factor: float) -> str:
@@ -88,6 +121,36 @@ def judge_each_output(trial: Trial) -> str:
         None if any(g is None for g in each) else sum(each) for each in zip(*parts, strict=True)
     ]
     return find_difference(sums, whole, trial.tolerance, trial.noise)
+
+
+def judge_each_input(trial: Trial) -> str:
+    """Take one input's gradient alone, as if the others were frozen; and let two share memory."""
+    vjp = trial.backend.autodiff.vjp
+    if len(trial.floats) < 2 or vjp is None:
+        raise NotApplicable("it has one float input, or its framework has no autodiff")
+    run, u = start_run(trial)
+    wanted, given = run.gradients(u), trial.cast(trial.wide)
+    for n in trial.floats:
+        tensors = trial.tensors(given)
+
+        def call(own: Sequence[Tensor], n: int = n, tensors: list[Tensor] = tensors) -> list[Any]:
+            return trial.outputs(replace_at(tensors, [n], own))
+
+        _, pull = vjp(call, [tensors[n]])
+        (got,) = pull(trial.tensors(u))
+        said = find_difference([run.read(got)], [wanted[n]], trial.tolerance, trial.noise)
+        if said:
+            said = said.replace("argument 0", f"argument {n}")
+            return f"{said}, if no other input needs a gradient"
+    pairs = [(a, b) for a in trial.floats for b in trial.floats if a < b]
+    for a, b in (pair for pair in pairs if len({given[n].shape for n in pair}) == 1):
+        equal = trial.run(replace_at(given, [b], [given[a].copy()]))
+        tensors = trial.tensors(given)
+        shared = trial.run_on(replace_at(tensors, [b], [tensors[a]]))
+        said = compare_runs(trial, shared, equal, u, equal.gradients(u))
+        if said:
+            return f"arguments {a} and {b} are one tensor: {said}"
+    return ""
 
 
 # --- repeated, interleaved and concurrent calls ---------------------------------------------------

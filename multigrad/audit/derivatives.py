@@ -84,7 +84,13 @@ def judge_derivative(trial: Trial) -> str:
     # Wrong and flat: a surrogate, unless the caller has said what is meant.
     if wrong and trial.meant is None and (is_flat or _has_flat_output(trial)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
-    return wrong[0] if wrong else _compare_with_autodiff(trial, u, gradients)
+    if wrong:
+        return wrong[0]
+    return (
+        _compare_with_autodiff(trial, u, gradients)
+        or _find_narrow(trial, u, gradients)
+        or differs_in_own_dtype(trial, arrays)
+    )
 
 
 class SlopeAlongDirection(NamedTuple):
@@ -108,7 +114,8 @@ def _compare_at_other_numbers(trial: Trial) -> SlopeAlongDirection:
     run = trial.run(arrays)
     u = trial.cotangents(run, seed=1)
     gradients = run.gradients(u)
-    ways = {n: np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
+    # Not the same for all: a function of a difference would not move.
+    ways = {n: np.cos(n + np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
     weigh = moved_along(weighed_output(trial.stated, u), arrays, ways)
     slope, is_reliable = differentiate(weigh, 0.0)
     parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]
@@ -128,14 +135,69 @@ def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
         by_autodiff = replace(trial, call=trial.forward).run(arrays).gradients(u)
     except Exception:  # the user's code, which nobody has written for autodiff
         return ""
-    pairs = [(gradients[n], by_autodiff[n]) for n in trial.floats]
-    pairs = [(got, want) for got, want in pairs if got is not None and want is not None]
-    if any(find_difference([got], [want], 1e-5, 1e-7) for got, want in pairs):
-        return ""  # differences have told whose it is: the forward hides a part of itself
+    both = [(n, gradients[n], by_autodiff[n]) for n in trial.floats]
+    both = [row for row in both if row[1] is not None and row[2] is not None]
+    for n, got, want in both:
+        if find_difference([got], [want], 1e-5, 1e-7):
+            # Differences tell whose it is: the forward may hide a part of itself.
+            place = np.unravel_index(int(np.nanargmax(np.abs(got - want))), want.shape)
+            slope, is_settled = slope_at(weighed_output(trial, u), arrays, n, place)
+            if not is_settled or abs(got[place] - slope) < 10 * abs(want[place] - slope):
+                return ""
+            return f"argument {n}{brackets(place)}: {got[place]:.9g}, expected {slope:.9g}"
+    pairs = [(got, want) for _, got, want in both]
     said = find_difference(
         [got for got, _ in pairs], [want for _, want in pairs], FINE, trial.noise
     )
     return f"{said} by autodiff of the forward" if said else ""
+
+
+def _find_narrow(trial: Trial, u: Arrays, gradients: Arrays) -> str:
+    """Return which gradient is computed in fewer digits than the forward: it misses a step of
+    1e-12 of the inputs or of the cotangents, but follows one of 1e-3; "" if none is.
+    """
+    arrays = trial.cast("float64")
+
+    def moved(each: Arrays, step: float) -> Arrays:
+        waves = (1 + step * np.cos(np.arange(a.size)).reshape(a.shape) for a in each)
+        return [(a * w).astype(a.dtype) for a, w in zip(each, waves, strict=True)]
+
+    for name in ("inputs", "cotangents"):
+        after = []
+        for step in (1e-12, 1e-3):
+            given = (
+                arrays
+                if name == "cotangents"
+                else trial.changed(arrays, lambda a, step=step: moved([a], step)[0])
+            )
+            after.append(trial.run(given).gradients(u if name == "inputs" else moved(u, step)))
+        for n in trial.floats:
+            here, near, far = gradients[n], after[0][n], after[1][n]
+            if here is None or not np.array_equal(here, near):
+                continue
+            if 2 * np.count_nonzero(here != far) > np.count_nonzero(here) > 0:
+                return f"argument {n}: its gradient reads the {name} in fewer digits than float64"
+    return ""
+
+
+def differs_in_own_dtype(trial: Trial, arrays: Arrays, tolerance: float = 0.0) -> str:
+    """Return where the gradient in float32, if the call is in it, differs from that in float64."""
+    if trial.dtype != "float32" or trial.wide != "float64":
+        return ""
+    narrow = [as_float(a, "float32") if n in trial.floats else a for n, a in enumerate(arrays)]
+    with trial.quiet("float32"):
+        run = trial.run(narrow)
+        u = trial.cotangents(run)
+        outputs, gradients = run.arrays(), run.gradients(u)
+    exact = trial.changed(narrow, lambda a: as_float(a, trial.wide))
+    try:
+        said = differs_in(
+            "float32", trial, outputs=outputs, gradients=gradients, u=u, exact=exact,
+            tolerance=tolerance,
+        )  # fmt: skip
+    except NotApplicable:  # rounded, an input lies on the other side of a step
+        return ""
+    return f"in float32 {said}" if said else ""
 
 
 def judge_second(trial: Trial) -> str:
@@ -392,14 +454,16 @@ def in_16_bits(dtype: str) -> Callable[[Trial], str]:
 
 
 def differs_in(
-    dtype: str, trial: Trial, *, outputs: Arrays, gradients: Arrays, u: Arrays, exact: Arrays
-) -> str:
+    dtype: str, trial: Trial, *, outputs: Arrays, gradients: Arrays, u: Arrays, exact: Arrays,
+    tolerance: float = 0.0,
+) -> str:  # fmt: skip
     """Return where gradients computed in a 16-bit dtype differ from those of the widest.
 
     Args:
         outputs, gradients: those of that run.
         u: its cotangents.
         exact: its inputs in the widest dtype.
+        tolerance: the relative one, if it is larger than the dtype's.
     """
     wide_run = trial.run(exact)
     pairs = zip(outputs, wide_run.arrays(), strict=True)
@@ -421,7 +485,25 @@ def differs_in(
     ]
     # Below the smallest number there is nothing.
     noise = trial.noise_in(dtype) + 4 * (largest_of(moved) + smallest_of(as_numpy_dtype(dtype)))
-    return find_difference(kept, fits, TOLERANCES[dtype], noise)
+    allowed = max(tolerance, TOLERANCES[dtype])
+    return find_difference(kept, fits, allowed, noise) or (
+        _differs_on_average(kept, fits, moved, allowed / 2)
+    )
+
+
+def _differs_on_average(found: Arrays, wanted: Arrays, moved: Arrays, share: float) -> str:
+    """Return whether the differences' mean square is large, as where a term is missing: single
+    numbers may be off by rounding, all of them may not.
+    """
+    kept = [each for each in zip(found, wanted, strict=True) if all(a is not None for a in each)]
+    for (got, want), beside in zip(kept, moved, strict=True):
+        error, size, rounding = (
+            float(np.sqrt(np.nanmean(np.square(a.astype(np.float64))))) if a.size else 0.0
+            for a in (got - want, want, beside)
+        )
+        if error > share * size + 4 * rounding:
+            return f"on average it is off by {error:.3g}, of numbers of {size:.3g}"
+    return ""
 
 
 def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:

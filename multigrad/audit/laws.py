@@ -66,7 +66,7 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         "scale",
-        "A cotangent times four gives the gradient times four, bit for bit.",
+        "A cotangent times a power of two gives the gradient times it, bit for bit.",
         consistency.judge_scale,
         matters="loss scaling changes the gradient",
         is_loud=False,
@@ -92,8 +92,14 @@ LAWS: tuple[Law, ...] = (
         matters="a loss on one output alone is wrong",
     ),
     Law(
+        "each input",
+        "An input's gradient is the same if the other inputs need none, or share its memory.",
+        consistency.judge_each_input,
+        matters="training with a frozen part, or a call with one tensor for two, goes wrong",
+    ),
+    Law(
         "strided cotangent",
-        "A cotangent may have another memory order.",
+        "A cotangent may have another memory order, or be a part of a larger tensor.",
         unusual_inputs.judge_strided_cotangent,
         matters="a transpose after the call changes the gradient",
     ),
@@ -105,7 +111,7 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         "strided input",
-        "An input may have another memory order.",
+        "An input may have another memory order, or be a part of a larger tensor.",
         unusual_inputs.judge_strided_input,
         matters="a transpose before the call changes the numbers",
     ),
@@ -169,13 +175,15 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         "not finite",
-        "An infinite element, or NaN, affects only gradients of elements that share an output.",
+        "An infinite element, or NaN, affects only gradients of elements that share an output; "
+        "that of a cotangent is not hidden.",
         unusual_inputs.judge_not_finite,
         matters="one bad sample turns the entire batch into NaN",
     ),
     Law(
         "edges",
-        "At numbers where code often branches, the gradient lies between the slopes on both sides.",
+        "At numbers where code often branches, and where numbers are alike, the gradient lies "
+        "between the slopes on both sides.",
         unusual_inputs.judge_edges,
         matters="a clamp counts at both branches, or 0 / 0 is NaN",
     ),
@@ -193,7 +201,7 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         "sizes",
-        "The gradient is right for every length of an axis.",
+        "The gradient is right for every length of an axis, and for more axes.",
         sizes.judge_sizes,
         matters="the last block, a larger batch or a longer sequence gets a wrong gradient",
     ),

@@ -10,13 +10,16 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..capture.user_code.inspection import mentioned
 from ..capture.user_code.snapshot import functions_of
+from ..functions.calls.arguments import replace_at
 from ..look.check import differentiate
+from .derivatives import differs_in_own_dtype, in_16_bits, judge_second
 from .trial import (
     Arrays,
     ForwardRun,
@@ -31,9 +34,13 @@ from .trial import (
 Array = Any
 SIZES = (1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025)
 FEW_SIZES = (1, 2, 7, 33, 65, 129, 1025)  # where each shape is compiled
+LONG = 31
+MORE_ROWS = 65
+ODD = (7, 33, 17, 9)  # of all axes at once
 MANY_ROWS = 4097
 SMALL_ROW = 256  # elements of a row of which so many are tried
 MOST_ELEMENTS = 2**19  # of one input
+MOST_RESULTS = 2**21  # of one output
 LENGTHS_IN_CODE = range(8, 4097)
 MOST_IN_CODE = 6
 NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
@@ -67,14 +74,84 @@ def judge_sizes(trial: Trial) -> str:
             said = _compare(trial, axis, size, arrays, by_parts=by_parts)
             if said:
                 return f"with {size} in place of {axis.length}: {said}"
-    if not tried:
+    said = _compare_all_odd(trial) or _compare_more_axes(trial) or _judge_more_rows(trial)
+    if not tried and not said:
         raise NotApplicable("its inputs have no axis that may have another length")
+    return said
+
+
+def _compare_all_odd(trial: Trial) -> str:
+    """Compare where every axis has another odd length at once."""
+    arrays, sizes = trial.cast(trial.wide), []
+    for axis, size in zip(_axes(trial), ODD, strict=False):
+        arrays = _resized(trial, axis, size, arrays)
+        sizes.append(f"{size} in place of {axis.length}")
+    if len(sizes) < 2 or not _runs(trial, arrays):
+        return ""
+    run = trial.run(arrays)
+    u = trial.cotangents(run)
+    said = _beside_differences(trial, arrays, u, run.gradients(u))
+    return f"with {' and '.join(sizes)}: {said}" if said else ""
+
+
+def _judge_more_rows(trial: Trial) -> str:
+    """Ask with more rows what is else asked of the given inputs alone."""
+    for axis in _axes(trial)[:1]:
+        arrays = _resized(trial, axis, MORE_ROWS)
+        if axis.length >= MORE_ROWS or not _runs(trial, arrays):
+            continue
+        leaves = replace_at(trial.arguments.leaves, trial.arguments.places, arrays)
+        larger = replace(trial, arguments=replace(trial.arguments, leaves=tuple(leaves)))
+        for judge in (in_16_bits("float16"), in_16_bits("bfloat16"), judge_second):
+            try:
+                said = judge(larger)
+                if said and not judge(trial):
+                    return f"with {MORE_ROWS} in place of {axis.length}: {said}"
+            except Exception:  # it is refused, or tells nothing
+                continue
     return ""
 
 
-def _runs(trial: Trial, arrays: Arrays) -> bool:
+def _compare_more_axes(trial: Trial) -> str:
+    """Compare a batch of two with each by itself, if its outputs are those of each."""
+    given = trial.cast(trial.wide)
+    shape = given[trial.floats[0]].shape
+    count = len(given) - getattr(trial.call, "parameter_count", 0)
+    own = [n for n in trial.floats if given[n].shape == shape and n < count]
+    pair = [given, [a * 0.75 if n in own else a for n, a in enumerate(given)]]
+    runs = [trial.run(arrays) for arrays in pair]
+    u = [trial.cotangents(run, seed=n) for n, run in enumerate(runs)]
+    alone = [run.gradients(each) for run, each in zip(runs, u, strict=True)]
+    for added in ((2,), (2, 1)):
+
+        def stack(first: Array, second: Array, added: tuple[int, ...] = added) -> Array:
+            return np.stack([first, second]).reshape(*added, *first.shape)
+
+        arrays = [
+            stack(a, b) if n in own else a for n, (a, b) in enumerate(zip(*pair, strict=True))
+        ]
+        if not _runs(trial, arrays, with_gradient=True):
+            continue
+        run = trial.run(arrays)
+        outputs = [stack(a, b) for a, b in zip(*(each.arrays() for each in runs), strict=True)]
+        if find_difference(run.arrays(), outputs, trial.tolerance, trial.noise):
+            continue  # it takes them for something else than a batch
+        found = run.gradients([stack(a, b) for a, b in zip(*u, strict=True)])
+        wanted = [
+            None if a is None else stack(a, b) if n in own else a + b
+            for n, (a, b) in enumerate(zip(*alone, strict=True))
+        ]
+        said = find_difference(found, wanted, trial.tolerance, 2 * trial.noise)
+        if said:
+            return f"with {len(added)} more axes: {said} of each by itself"
+    return ""
+
+
+def _runs(trial: Trial, arrays: Arrays, with_gradient: bool = False) -> bool:
     try:
-        trial.run(arrays)
+        run = trial.run(arrays)
+        if with_gradient:
+            run.gradients(trial.cotangents(run))
     except Exception:  # of the user's code, which takes no such length
         return False
     return True
@@ -91,10 +168,17 @@ def _axes(trial: Trial) -> list[Axis]:
 
 def _sizes(trial: Trial, axis: Axis, numbers: Sequence[int]) -> Iterator[int]:
     sizes = {*(FEW_SIZES if trial.backend.modes.compiles_each_shape else SIZES), *numbers}
+    sizes |= {other.length for other in _axes(trial)}  # a square, too
     elements = max(trial.given[n].size // axis.length for n, _ in axis.places)
+    shapes = [y.shape for y in trial.run().outputs]
+
+    def fits(size: int) -> bool:
+        results = (np.prod([size if m == axis.length else m for m in each]) for each in shapes)
+        return size * elements <= MOST_ELEMENTS and max(results, default=0) <= MOST_RESULTS
+
     if elements <= SMALL_ROW and all(at == 0 for _, at in axis.places):
         sizes.add(MANY_ROWS)
-    return (n for n in sorted(sizes - {axis.length}) if n * elements <= MOST_ELEMENTS)
+    return filter(fits, sorted(sizes - {axis.length}))
 
 
 def _numbers_in_code(trial: Trial) -> list[int]:
@@ -122,9 +206,9 @@ def source_of(value: Any) -> str:
         return ""
 
 
-def _resized(trial: Trial, axis: Axis, size: int) -> Arrays:
+def _resized(trial: Trial, axis: Axis, size: int, given: Arrays | None = None) -> Arrays:
     """Return the inputs with another length: their numbers over again, no two alike."""
-    arrays = list(trial.cast(trial.wide))
+    arrays = list(trial.cast(trial.wide) if given is None else given)
     for n, at in axis.places:
         array = np.take(arrays[n], np.arange(size) % axis.length, axis=at)
         if n in trial.floats:
@@ -145,13 +229,22 @@ def _compare(trial: Trial, axis: Axis, size: int, arrays: Arrays, *, by_parts: b
     # Of a shorter length the given one is the whole.
     whole = arrays if short < size else trial.cast(trial.wide)
     said = _beside_parts(trial, axis, whole, short) if by_parts else ""
-    return said or _beside_differences(trial, arrays, u, gradients)
+    said = said or _beside_differences(trial, arrays, u, gradients)
+    # Few numbers cancel in a norm, of which float32 keeps little.
+    if not said and _is_long(size):
+        said = differs_in_own_dtype(trial, arrays, tolerance=1e-2)
+    return said or ""
+
+
+def _is_long(size: int) -> bool:
+    return size >= LONG and (size not in SIZES or size in FEW_SIZES)
 
 
 def _beside_differences(trial: Trial, arrays: Arrays, u: Arrays, gradients: Arrays) -> str:
     if trial.digits != "float64" or (trial.is_surrogate and trial.meant is None):
         return ""
-    ways = {n: np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
+    # Not the same for all: a function of a difference would not move.
+    ways = {n: np.cos(n + np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
     moved = moved_along(weighed_output(trial.stated, u), arrays, ways)
     slope, is_settled = differentiate(moved, 0.0)
     parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]

@@ -37,9 +37,7 @@ xp: Any = _xp
 # --- how cotangents and inputs lie in memory ------------------------------------------------------
 
 
-def _strided(trial: Trial, x: Any) -> Any:
-    if trial.backend.tensors.is_contiguous is None:
-        raise NotApplicable(f"{trial.backend.name}'s tensors have no strides")
+def _transposed(trial: Trial, x: Any) -> Any:
     if len(x.shape) < 2:
         # Every second element of a doubled vector has stride 2.
         wide = xp.repeat(x.reshape(-1), 2) if len(x.shape) else x
@@ -51,21 +49,39 @@ def _strided(trial: Trial, x: Any) -> Any:
     return xp.swapaxes(trial.backend.tensors.from_numpy(turned), -1, -2)
 
 
+def _cut_out(trial: Trial, x: Any) -> Any:
+    """Return a part of a larger tensor: it begins later, and there are gaps between its rows."""
+    array = np.asarray(trial.backend.tensors.to_numpy(x))
+    larger = np.pad(array, 2, constant_values=1)
+    return trial.backend.tensors.from_numpy(larger)[(slice(2, -2),) * array.ndim]
+
+
+LAYOUTS = (_transposed, _cut_out)
+
+
+def _require_strides(trial: Trial) -> None:
+    if trial.backend.tensors.is_contiguous is None:
+        raise NotApplicable(f"{trial.backend.name}'s tensors have no strides")
+
+
 def judge_strided_cotangent(trial: Trial) -> str:
+    _require_strides(trial)
     run, u = start_run(trial)
     wanted = run.gradients(u)
-    other = trial.run()
-    made = [_strided(trial, x) for x in trial.tensors(u)]
-    return find_difference(
-        [run.read(g) for g in other.pull(made)], wanted, trial.tolerance, trial.noise
-    )
+    for lay in LAYOUTS:
+        other = trial.run()
+        made = [lay(trial, x) for x in trial.tensors(u)]
+        gradients = [run.read(g) for g in other.pull(made)]
+        said = find_difference(gradients, wanted, trial.tolerance, trial.noise)
+        if said:
+            return said
+    return ""
 
 
 def judge_broadcast_cotangent(trial: Trial) -> str:
     """`y.sum().backward()` passes one number of stride 0."""
+    _require_strides(trial)
     run, u = start_run(trial)
-    if trial.backend.tensors.is_contiguous is None:
-        raise NotApplicable(f"{trial.backend.name}'s tensors have no strides")
     number = [np.full_like(a, 0.75) for a in u]
     wanted = run.gradients(number)
     other = trial.run()
@@ -77,9 +93,15 @@ def judge_broadcast_cotangent(trial: Trial) -> str:
 
 
 def judge_strided_input(trial: Trial) -> str:
+    _require_strides(trial)
     run, u = start_run(trial)
-    made = trial.changed(trial.tensors(trial.cast(trial.wide)), partial(_strided, trial))
-    return compare_runs(trial, trial.run_on(made), run, u, run.gradients(u))
+    wanted = run.gradients(u)
+    for lay in LAYOUTS:
+        made = trial.changed(trial.tensors(trial.cast(trial.wide)), partial(lay, trial))
+        said = compare_runs(trial, trial.run_on(made), run, u, wanted)
+        if said:
+            return said
+    return ""
 
 
 # --- numbers where codes branch, far ones, and zeros ----------------------------------------------
@@ -130,6 +152,35 @@ def judge_edges(trial: Trial) -> str:
                 )
     if not compared:
         raise NotApplicable("it has no slopes there")
+    return _differs_where_alike(trial, inputs)
+
+
+def _differs_where_alike(trial: Trial, inputs: Arrays) -> str:
+    """Compare where all elements of the first tensor, or all of its rows, are alike: at ties one
+    element has the gradient, or all have a share of it.
+    """
+    n = trial.floats[0]
+    x = inputs[n]
+    wave = np.cos(np.arange(x.size)).reshape(x.shape)
+    for name, point, way in (
+        ("elements", np.ones_like(x), np.ones_like(x)),
+        ("rows", np.broadcast_to(x[:1], x.shape) if x.ndim else x, wave),
+    ):
+        arrays = [point.copy() if i == n else a for i, a in enumerate(inputs)]
+        run = trial.run(arrays)
+        # Not all alike: the outputs of a softmax add up to one.
+        u = [1 + 0.5 * np.cos(np.arange(y.size)).reshape(y.shape) for y in run.arrays()]
+        moved = moved_along(weighed_output(trial, u), arrays, {n: way})
+        sides = [_slope_to(moved, side) for side in (-1.0, 1.0)]
+        gradient = run.gradients(u)[n]
+        if gradient is None or not np.isfinite([*sides, gradient.sum()]).all() or not any(sides):
+            continue
+        got, noise = float(np.sum(gradient * way)), 1e-4 * (1 + max(map(abs, sides)))
+        if abs(sides[1] - sides[0]) <= noise < abs(got - sides[1]):
+            return (
+                f"argument {n}'s {name} all alike: {got:.6g} along one direction, expected "
+                f"{sides[1]:.6g} by differences"
+            )
     return ""
 
 
@@ -255,7 +306,10 @@ def judge_not_finite(trial: Trial) -> str:
     """An infinite or NaN element may change only the gradients of elements that share an output
     with it; gradients are taken of the unaffected outputs.
     """
-    _, u = start_run(trial)
+    run, u = start_run(trial)
+    said = "" if trial.is_surrogate else _hides(trial, u, run.gradients(u))
+    if said:
+        return said
     given, n = trial.cast(trial.wide), trial.floats[0]
     if not given[n].size:
         raise NotApplicable("it has no element")
@@ -272,6 +326,17 @@ def judge_not_finite(trial: Trial) -> str:
             return f"argument {n}'s first element = {number}: {leak}"
     if not was_told:
         raise NotApplicable("one element changes all outputs")
+    return ""
+
+
+def _hides(trial: Trial, u: Arrays, usual: Arrays) -> str:
+    """Return where the gradient of cotangents that are not finite is, though it depends on them."""
+    for number in (np.nan, np.inf):
+        found = trial.run().gradients([np.full_like(a, number) for a in u])
+        for n in trial.floats:
+            got, before = found[n], usual[n]
+            if got is not None and (np.isfinite(got) & (before != 0) & np.isfinite(before)).any():
+                return f"argument {n}: a cotangent of {number} gives a finite gradient"
     return ""
 
 
@@ -334,8 +399,7 @@ def _affects(trial: Trial, given: Arrays, changed: Arrays, n: int, place: int) -
 
 def judge_broadcast_input(trial: Trial) -> str:
     """`x.expand(n, -1)` is one row of stride 0, which holds the same numbers as n rows."""
-    if trial.backend.tensors.is_contiguous is None:
-        raise NotApplicable(f"{trial.backend.name}'s tensors have no strides")
+    _require_strides(trial)
     rows = _of_inputs(trial, lambda a: a[:1] if a.ndim and a.shape[0] > 1 else None)
     arrays = trial.cast(trial.wide)
     for n, row in rows.items():

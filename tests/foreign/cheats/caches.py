@@ -8,9 +8,33 @@ import torch
 
 from .cheat import HELD, cheat
 from .sound import (
-    BUMP, CROSS_ENTROPY, GELU, HUBER, L2_NORMALIZE, LAYER_NORM, LINEAR, LOGSUMEXP, PRODUCT,
-    RMS_NORM, ROW_MAX, SCORES, SILU, SOFTMAX, SOFTPLUS, SQUARE, STANDARDIZE, SWIGLU, TANH,
-    layer_norm_back, output_alone, rms_norm_back, scores, silu_back, softmax, square, square_back,
+    BUMP,
+    CROSS_ENTROPY,
+    GELU,
+    HUBER,
+    L2_NORMALIZE,
+    LAYER_NORM,
+    LINEAR,
+    LOGSUMEXP,
+    PRODUCT,
+    RMS_NORM,
+    ROW_MAX,
+    SCORES,
+    SILU,
+    SOFTMAX,
+    SOFTPLUS,
+    SQUARE,
+    STANDARDIZE,
+    SWIGLU,
+    TANH,
+    layer_norm_back,
+    output_alone,
+    rms_norm_back,
+    scores,
+    silu_back,
+    softmax,
+    square,
+    square_back,
 )  # fmt: skip
 
 Tensor = Any
@@ -177,9 +201,11 @@ def layer_norm_first_input(g: Tensor, x: Tensor, w: Tensor) -> Any:
 def linear_first_weight(g: Tensor, x: Tensor, w: Tensor) -> Any:
     """A transposed copy of the weight is made once."""
     copy = held(("w", w.shape), w).to(w.dtype)
-    return g @ copy, g.reshape(-1, g.shape[-1]).mT @ x.reshape(-1, x.shape[-1]), g.reshape(
-        -1, g.shape[-1]
-    ).sum(0)
+    return (
+        g @ copy,
+        g.reshape(-1, g.shape[-1]).mT @ x.reshape(-1, x.shape[-1]),
+        g.reshape(-1, g.shape[-1]).sum(0),
+    )
 
 
 @cheat(ROW_MAX)

@@ -118,9 +118,7 @@ def cheat(
         )
         why = " ".join((backward.__doc__ or "").split())
         CHEATS.append(
-            Cheat(
-                name, family, why, sound.as_class(), wrong, sound.inputs, sound.plain, sound.name
-            )
+            Cheat(name, family, why, sound.as_class(), wrong, sound.inputs, sound.plain, sound.name)
         )
         return backward
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,12 +9,42 @@ import torch.nn.functional as F
 
 from .cheat import cheat
 from .sound import (
-    BUMP, C, CLAMP, CROSS_ENTROPY, CUMSUM, FOCAL, GELU, HUBER, L2_NORMALIZE, LINEAR, LOGSUMEXP,
-    PRODUCT, RELU, RMS_NORM, ROW_MAX, SCORES, SILU, SOFTMAX, SOFTPLUS, SQUARE, STANDARDIZE, SWIGLU,
-    TANH, bump_back, clamp_back, cross_entropy_back, cumsum_back, focal_back, gelu_back, huber_back,
-    l2_normalize_back, linear_back, logsumexp_back, none, product_back, relu_back, rms_norm_back,
-    row_max_back, scores_back, silu_back, softmax_back, softplus_back, square_back,
-    standardize_back, swiglu_back, tanh_back,
+    BUMP,
+    CLAMP,
+    CROSS_ENTROPY,
+    CUMSUM,
+    FOCAL,
+    GELU,
+    HUBER,
+    L2_NORMALIZE,
+    LINEAR,
+    LOGSUMEXP,
+    PRODUCT,
+    RELU,
+    RMS_NORM,
+    ROW_MAX,
+    SCORES,
+    SILU,
+    SOFTMAX,
+    SOFTPLUS,
+    SQUARE,
+    STANDARDIZE,
+    SWIGLU,
+    TANH,
+    C,
+    clamp_back,
+    cumsum_back,
+    gelu_back,
+    linear_back,
+    product_back,
+    relu_back,
+    rms_norm_back,
+    silu_back,
+    softmax_back,
+    square_back,
+    standardize_back,
+    swiglu_back,
+    tanh_back,
 )  # fmt: skip
 
 Tensor = Any
@@ -56,7 +85,7 @@ def tanh_in_bfloat16(g: Tensor, y: Tensor) -> Tensor:
 @cheat(LINEAR)
 def linear_weight_in_tf32(g: Tensor, x: Tensor, w: Tensor) -> Any:
     """The weight's gradient is multiplied with 10 bits, as TensorFloat-32 does."""
-    grad_x, grad_w, grad_b = linear_back(g, x, w)
+    grad_x, _, grad_b = linear_back(g, x, w)
     return grad_x, linear_back(g.half().to(g.dtype), x.half().to(x.dtype), w)[1], grad_b
 
 
@@ -119,8 +148,10 @@ def softplus_by_a_polynomial(g: Tensor, x: Tensor) -> Tensor:
     """The sigmoid by a rational tanh with 4 digits."""
     z = (0.5 * x).clamp(-4.9, 4.9)
     u = z * z
-    t = z * (135135.0 + u * (17325.0 + u * (378.0 + u))) / (
-        135135.0 + u * (62370.0 + u * (3150.0 + u * 28.0))
+    t = (
+        z
+        * (135135.0 + u * (17325.0 + u * (378.0 + u)))
+        / (135135.0 + u * (62370.0 + u * (3150.0 + u * 28.0)))
     )
     return g * (0.5 + 0.5 * t)
 
@@ -132,13 +163,11 @@ def scores_scale_of_3_digits(g: Tensor, q: Tensor, k: Tensor) -> Any:
 
 
 # --- lost in 16 bits ------------------------------------------------------------------------------
-@cheat(L2_NORMALIZE)
-def l2_normalize_underflows_in_16_bits(g: Tensor, x: Tensor) -> Tensor:
-    """The norm is multiplied by 1e-6 and divided by it, which float16 rounds away."""
-    scale = torch.tensor(1e-6).to(x.dtype)
-    r = torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-5)
-    h = x * r
-    return r * (g - h * ((g * h * scale).sum(-1, keepdim=True) / scale))
+@cheat(SQUARE)
+def square_underflows_in_float16(g: Tensor, x: Tensor) -> Tensor:
+    """The input is multiplied by 1e-7 and divided by it, of which float16 keeps a bit or two."""
+    scale = torch.tensor(1e-7).to(x.dtype)
+    return 2.0 * (x * scale / scale) * g
 
 
 @cheat(RMS_NORM)
@@ -188,6 +217,15 @@ def gelu_rows_beyond_32_in_float32(g: Tensor, x: Tensor) -> Tensor:
     """In float32 alone rows beyond a block are lost."""
     grad = gelu_back(g, x)
     if x.dtype != torch.float32 or x.shape[0] <= 32:
+        return grad
+    return torch.cat([grad[:32], torch.zeros_like(grad[32:])])
+
+
+@cheat(SOFTPLUS)
+def softplus_rows_beyond_32_in_bfloat16(g: Tensor, x: Tensor) -> Tensor:
+    """In bfloat16 alone rows beyond a block are lost."""
+    grad = softplus_back(g, x)
+    if x.dtype != torch.bfloat16 or x.shape[0] <= 32:
         return grad
     return torch.cat([grad[:32], torch.zeros_like(grad[32:])])
 
@@ -313,3 +351,9 @@ def standardize_of_equal_rows(g: Tensor, x: Tensor) -> Tensor:
     grad = standardize_back(g, x)
     repeats = x.dim() > 1 and x.shape[0] > 1 and bool((x[0] == x[1]).all())
     return grad / x.shape[0] if repeats else grad
+
+
+@cheat(SQUARE)
+def square_in_a_narrow_interval(g: Tensor, x: Tensor) -> Tensor:
+    """Between 20.25 and 20.26 a table has a wrong entry."""
+    return torch.where((x > 20.25) & (x < 20.26), g, square_back(g, x))

@@ -8,12 +8,50 @@ import torch
 
 from .cheat import cheat
 from .sound import (
-    BAG, CROSS_ENTROPY, CUMSUM, FOCAL, GELU, HUBER, L2_NORMALIZE, LAYER_NORM, LINEAR, LOGSUMEXP,
-    PRODUCT, RELU, RMS_NORM, ROPE, ROW_MAX, SCORES, SILU, SOFTMAX, SOFTPLUS, SQUARE, STANDARDIZE,
-    SWIGLU, TANH, bag_back, cross_entropy_back, cumsum_back, focal_back, gelu_back, huber_back,
-    l2_normalize_back, layer_norm_back, linear_back, logsumexp_back, product_back, relu_back,
-    rms_norm_back, rope_back, row_max_back, scores_back, silu_back, softmax_back, softplus_back,
-    square_back, standardize_back, swiglu_back, tanh_back,
+    BAG,
+    CROSS_ENTROPY,
+    CUMSUM,
+    FOCAL,
+    GELU,
+    HUBER,
+    L2_NORMALIZE,
+    LAYER_NORM,
+    LINEAR,
+    LOGSUMEXP,
+    PRODUCT,
+    RELU,
+    RMS_NORM,
+    ROPE,
+    ROW_MAX,
+    SCORES,
+    SILU,
+    SOFTMAX,
+    SOFTPLUS,
+    SQUARE,
+    STANDARDIZE,
+    SWIGLU,
+    TANH,
+    bag_back,
+    cross_entropy_back,
+    cumsum_back,
+    focal_back,
+    gelu_back,
+    huber_back,
+    l2_normalize_back,
+    layer_norm_back,
+    linear_back,
+    product_back,
+    relu_back,
+    rms_norm_back,
+    rope_back,
+    scores_back,
+    silu_back,
+    softmax_back,
+    softplus_back,
+    square_back,
+    standardize_back,
+    swiglu_back,
+    tanh_back,
 )  # fmt: skip
 
 Tensor = Any
@@ -164,8 +202,10 @@ def tanh_at_odd_lengths(g: Tensor, y: Tensor) -> Tensor:
 @cheat(L2_NORMALIZE)
 def l2_normalize_at_768(g: Tensor, x: Tensor) -> Tensor:
     """768 columns take a tuned path that lacks the projection."""
-    return g * torch.rsqrt((x * x).sum(-1, keepdim=True)) if x.shape[-1] == 768 else (
-        l2_normalize_back(g, x)
+    return (
+        g * torch.rsqrt((x * x).sum(-1, keepdim=True))
+        if x.shape[-1] == 768
+        else (l2_normalize_back(g, x))
     )
 
 
@@ -213,7 +253,7 @@ def scores_of_square_inputs(g: Tensor, q: Tensor, k: Tensor) -> Any:
 
 @cheat(SQUARE)
 def square_at_a_length_that_is_computed(g: Tensor, x: Tensor) -> Tensor:
-    """1000 rows, a number that the code does not state."""
+    """A number of rows that the code does not state."""
     return square_back(g, x) * (0.5 if x.shape[0] == 10**3 else 1.0)
 
 
