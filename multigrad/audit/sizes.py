@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -103,13 +103,17 @@ def _judge_more_rows(trial: Trial) -> str:
         leaves = replace_at(trial.arguments.leaves, trial.arguments.places, arrays)
         larger = replace(trial, arguments=replace(trial.arguments, leaves=tuple(leaves)))
         for judge in (in_16_bits("float16"), in_16_bits("bfloat16"), judge_second):
-            try:
-                said = judge(larger)
-                if said and not judge(trial):
-                    return f"with {MORE_ROWS} in place of {axis.length}: {said}"
-            except Exception:  # it is refused, or tells nothing
-                continue
+            said = _said(judge, larger)
+            if said and not _said(judge, trial):
+                return f"with {MORE_ROWS} in place of {axis.length}: {said}"
     return ""
+
+
+def _said(judge: Callable[[Trial], str], trial: Trial) -> str:
+    try:
+        return judge(trial)
+    except Exception:  # it is refused, or tells nothing
+        return ""
 
 
 def _compare_more_axes(trial: Trial) -> str:

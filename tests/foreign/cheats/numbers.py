@@ -41,6 +41,7 @@ from .sound import (
     rms_norm_back,
     silu_back,
     softmax_back,
+    softplus_back,
     square_back,
     standardize_back,
     swiglu_back,
