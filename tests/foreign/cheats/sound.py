@@ -210,7 +210,7 @@ def rope(x: Tensor) -> Tensor:
 def turn(x: Tensor, way: float) -> Tensor:
     """Turn pairs of columns by an angle that grows with the row."""
     half = x.shape[-1] // 2
-    rate = torch.exp(torch.arange(half, device=x.device) * -0.25).to(x.dtype)
+    rate = torch.exp(-0.25 * torch.arange(half, device=x.device).to(x.dtype))
     angle = way * torch.arange(x.shape[-2], device=x.device).to(x.dtype)[:, None] * rate
     a, b, c, s = x[..., :half], x[..., half:], torch.cos(angle), torch.sin(angle)
     return torch.cat([a * c - b * s, a * s + b * c], -1)
