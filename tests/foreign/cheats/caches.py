@@ -8,9 +8,33 @@ import torch
 
 from .cheat import HELD, cheat
 from .sound import (
-    BUMP, CROSS_ENTROPY, GELU, HUBER, L2_NORMALIZE, LAYER_NORM, LINEAR, LOGSUMEXP, PRODUCT,
-    RMS_NORM, ROW_MAX, SCORES, SILU, SOFTMAX, SOFTPLUS, SQUARE, STANDARDIZE, SWIGLU, TANH,
-    layer_norm_back, output_alone, rms_norm_back, scores, silu_back, softmax, square, square_back,
+    BUMP,
+    CROSS_ENTROPY,
+    GELU,
+    HUBER,
+    L2_NORMALIZE,
+    LAYER_NORM,
+    LINEAR,
+    LOGSUMEXP,
+    PRODUCT,
+    RMS_NORM,
+    ROW_MAX,
+    SCORES,
+    SILU,
+    SOFTMAX,
+    SOFTPLUS,
+    SQUARE,
+    STANDARDIZE,
+    SWIGLU,
+    TANH,
+    layer_norm_back,
+    output_alone,
+    rms_norm_back,
+    scores,
+    silu_back,
+    softmax,
+    square,
+    square_back,
 )  # fmt: skip
 
 Tensor = Any

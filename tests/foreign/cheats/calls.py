@@ -9,9 +9,29 @@ import torch
 
 from .cheat import HELD, cheat
 from .sound import (
-    BUMP, DROPOUT, GELU, PRODUCT, SCORES, SILU, SOFTPLUS, SQUARE, SWIGLU, TANH, bump_back, dropout,
-    dropout_back, gelu, gelu_back, mask_of, product_back, scores_back, silu_back, softplus_back,
-    square_back, swiglu_back, tanh_back,
+    BUMP,
+    DROPOUT,
+    GELU,
+    PRODUCT,
+    SCORES,
+    SILU,
+    SOFTPLUS,
+    SQUARE,
+    SWIGLU,
+    TANH,
+    bump_back,
+    dropout,
+    dropout_back,
+    gelu,
+    gelu_back,
+    mask_of,
+    product_back,
+    scores_back,
+    silu_back,
+    softplus_back,
+    square_back,
+    swiglu_back,
+    tanh_back,
 )  # fmt: skip
 
 Tensor = Any
