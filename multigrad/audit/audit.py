@@ -21,17 +21,26 @@ from ..graph.ops.numerics import ignoring_warnings
 from ..graph.passes.simplify import is_elementwise
 from ..look.convert import brief
 from ..look.source import captured_graph
-from ..look.subject import Report, gives_surrogate
+from ..look.subject import Report, as_array, gives_surrogate
 from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation
 from ..rules.model.rule import Rule
 from ..trace.derived.derivatives import is_linear
+from .intention import recognize, stated_intention
 from .laws import LAWS, Law
 from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds
+from .smallest import lines_to_copy, smallest
 from .trial import NotApplicable, Trial, trial_of
 
 REPEATABLE = "repeatable"
+DERIVATIVE = "derivative"
+HINT = (
+    "; if it is meant to differ, say so: surrogate=True in code, --surrogate on the command line, "
+    "or SURROGATE = True in the module"
+)
+LONGEST = 0.3  # seconds of a search for smaller inputs
+SLOW = ("threads", "compiled", "compiled transforms")  # one try takes longer than that
 KEPT, BROKEN, REFUSED, NOT_APPLICABLE = "kept", "broken", "refused", "does not apply"
 
 
@@ -62,11 +71,11 @@ class AuditReport(Report):
     """What `xg.audit` found; prints as a table.
 
     Examples:
-        >>> reversal = xg.function(lambda x: x * 1.0, lambda grad_out, x: -grad_out)
-        >>> report = xg.audit(reversal, np.array([1.0, 2.0]), laws=["derivative", "zero"])
+        >>> halved = xg.function(lambda x: x * x, lambda grad_out, x: grad_out * x)
+        >>> report = xg.audit(halved, np.array([1.0, 2.0]), laws=["derivative", "zero"])
         >>> [finding.law for finding in report.findings]
         ['derivative']
-        >>> xg.audit(reversal, np.array([1.0, 2.0]), surrogate=True).ok  # as it is meant to differ
+        >>> xg.audit(halved, np.array([1.0, 2.0]), surrogate=True).ok  # as it is meant to differ
         True
 
     Attributes:
@@ -76,6 +85,8 @@ class AuditReport(Report):
         problem: why it does not run at all; then no law was asked.
         inputs: what it was called with, tensors by dtype and shape.
         source: where the command has the inputs from; "" where they were given.
+        smallest: the smallest inputs found that break the first law that is broken; "" if none.
+        reproducer: lines to copy that show that it is broken.
     """
 
     name: str
@@ -84,6 +95,8 @@ class AuditReport(Report):
     problem: str = ""
     inputs: str = ""
     source: str = ""
+    smallest: str = ""
+    reproducer: tuple[str, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -105,12 +118,23 @@ class AuditReport(Report):
         ]
         if self.source:
             lines.append(f"  inputs: {self.source}")
-        for state in (BROKEN, REFUSED, KEPT, NOT_APPLICABLE):
-            for finding in self.laws:
-                if finding.state == state and finding.reason:
-                    lines.append(f"  {finding}")
-                    if state == BROKEN:
-                        lines.append(f"    {finding.sentence} Otherwise {finding.matters}.")
+        for finding in self.findings:
+            lines.append(f"  {finding}")
+            lines.append(f"    {finding.sentence} Otherwise {finding.matters}.")
+            if finding is self.findings[0] and self.smallest:
+                lines.append(
+                    f"  {finding.law} is broken by inputs as small as these: {self.smallest}"
+                )
+            if finding is self.findings[0]:
+                lines += [f"    {line}" for line in self.reproducer]
+        unasked = [finding for finding in self.laws if finding.state == NOT_APPLICABLE]
+        # That the derivative is not compared is to be read; the other reasons are in `laws`.
+        told = [each for each in unasked if each.law == DERIVATIVE]
+        for finding in self.laws:
+            if (finding.reason and finding.state in (REFUSED, KEPT)) or finding in told:
+                lines.append(f"  {finding}")
+        if others := [finding.law for finding in unasked if finding not in told]:
+            lines.append(f"  {NOT_APPLICABLE}: {', '.join(others)}")
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -119,6 +143,7 @@ class AuditReport(Report):
             {
                 "name": self.name, "home": self.home, "inputs": self.inputs,
                 "source": self.source, "ok": self.ok, "problem": self.problem,
+                "smallest": self.smallest, "reproducer": self.reproducer,
                 "laws": [asdict(finding) for finding in self.laws],
             }
         )  # fmt: skip
@@ -157,9 +182,11 @@ def audit(
         fn: what is audited.
         *inputs: what it is called with; arrays and any framework's tensors stand for tensors.
         laws: the names of the laws to test; None: all.
-        surrogate: whether its gradient is meant to differ from the derivative; None: a rule under
-            an activation is, and whatever has a flat forward. A function of the same arguments: it
-            is meant to be the derivative of that.
+        surrogate: whether its gradient is meant to differ from the derivative; None: what
+            `SURROGATE` in its class or module says; else a rule under an activation is, whatever
+            has a flat forward, and what its name or its numbers show to be straight-through, a
+            reversal or a scaling. A function of the same arguments: it is meant to be the
+            derivative of that.
 
     Raises:
         RuleTypeError: fn is not callable, there is no tensor among the inputs, or a law
@@ -167,7 +194,33 @@ def audit(
     """
     chosen = _choose(laws)
     with Seeds().kept():
-        return _audit(fn, inputs, chosen, surrogate)
+        report = _audit(fn, inputs, chosen, surrogate)
+        if not report.findings:
+            return report
+        return _reproduced(report, fn, inputs, surrogate)
+
+
+def _reproduced(
+    report: AuditReport,
+    fn: Any,
+    inputs: Sequence[Any],
+    surrogate: bool | Callable[..., Any] | None,
+) -> AuditReport:
+    law = report.findings[0].law
+
+    def breaks(tried: Sequence[Any]) -> bool:
+        try:
+            return bool(_audit(fn, tried, _choose([law]), surrogate).findings)
+        except RuleTypeError:
+            return False
+
+    found = smallest(inputs, breaks, 0.0 if law in SLOW else LONGEST)
+    is_smaller = any(a is not b for a, b in zip(found, map(as_array, inputs), strict=True))
+    return replace(
+        report,
+        smallest=", ".join(map(repr, found)) if law not in SLOW and is_smaller else "",
+        reproducer=lines_to_copy(fn, report.home, law, found, surrogate),
+    )
 
 
 def _audit(
@@ -179,8 +232,11 @@ def _audit(
     try:
         with ignoring_warnings():
             called, given, parameters = open_up(fn, inputs)
+            meant = stated_intention(fn, name_of(fn)) if surrogate is None else surrogate
             with keeping_dtypes(called):
-                trial = trial_of(called, given, surrogate)
+                trial = trial_of(called, given, meant)
+                if meant is None and not trial.is_surrogate:
+                    trial = recognize(trial, fn)
     # The caller's own mistake, not a fault of the audited code: raised, not reported.
     except RuleTypeError:
         raise
@@ -245,7 +301,9 @@ def _test_law(called: Any, trial: Trial, law: Law) -> Finding:
     # `is_loud` laws let code refuse with an error; for the others an error breaks the law.
     except Exception as error:
         state, said = REFUSED if law.is_loud else BROKEN, f"it raises {brief(error)}"
-    return Finding(law.name, state, str(said), law.sentence, law.matters)
+    is_unstated = law.name == DERIVATIVE and state == BROKEN and trial.meant is None
+    matters = law.matters + HINT if is_unstated else law.matters
+    return Finding(law.name, state, str(said), law.sentence, matters)
 
 
 # --- what a rule or a Function of ours states in its graph ----------------------------------------

@@ -29,6 +29,7 @@ from .trial import (
     TOLERANCES,
     Arrays,
     NotApplicable,
+    Remark,
     Trial,
     Weigh,
     find_difference,
@@ -52,8 +53,10 @@ def require_float64(trial: Trial) -> None:
 # --- in float64 -----------------------------------------------------------------------------------
 def judge_derivative(trial: Trial) -> str:
     """Compare the gradient with differences of the forward, or of what a surrogate is meant for."""
+    if trial.contradiction:
+        return trial.contradiction
     if trial.is_surrogate and trial.meant is None:
-        raise NotApplicable("it is a surrogate, which is meant to differ")
+        raise NotApplicable(trial.intention or "it is a surrogate, which is meant to differ")
     if trial.digits == "float32":
         return _judge_derivative_in_float32(trial)
     require_float64(trial)
@@ -85,12 +88,33 @@ def judge_derivative(trial: Trial) -> str:
     if wrong and trial.meant is None and (is_flat or _has_flat_output(trial)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
     if wrong:
-        return wrong[0]
+        factor = _factor_of(elements)
+        times = "" if factor in (None, 0.0, 1.0) else f"; it is {factor:g} times that everywhere"
+        return f"{wrong[0]}{times}"
     return (
         _compare_with_autodiff(trial, u, gradients)
         or _find_narrow(trial, u, gradients)
         or differs_in_own_dtype(trial, arrays)
+        or Remark(trial.intention)
     )
+
+
+def factor_of_derivative(trial: Trial) -> float | None:
+    """Return the constant that the gradient is times the derivative; None if there is none."""
+    require_float64(trial)
+    run, u = start_run(trial)
+    arrays, weigh = trial.cast("float64"), weighed_output(trial, u)
+    return _factor_of(list(_elements(trial, weigh, arrays, run.gradients(u))))
+
+
+def _factor_of(elements: Sequence[ElementSlope]) -> float | None:
+    pairs = np.array([(each.gradient, each.slope) for each in elements if each.slope])
+    if len(pairs) < 2:
+        return None  # any number is some factor times another
+    gradients, slopes = pairs.T
+    factor = float(np.sum(gradients * slopes) / np.sum(slopes * slopes))
+    off = np.abs(gradients - factor * slopes).max()
+    return float(f"{factor:.5g}") if off <= 1e-5 * np.abs(gradients).max() else None
 
 
 class SlopeAlongDirection(NamedTuple):

@@ -102,6 +102,8 @@ class Trial:
         seeds: put the random generators back before each run; None: it draws as it is called.
         code: the functions of the user's that it consists of.
         original: what the caller gave.
+        intention: what the gradient was recognized as, and by what; "" if it was not.
+        contradiction: what it does that its name denies; "" if nothing.
     """
 
     name: str
@@ -115,6 +117,8 @@ class Trial:
     seeds: Seeds | None = None
     code: tuple[Any, ...] = ()
     original: Any = None
+    intention: str = ""
+    contradiction: str = ""
 
     @cached_property
     def given(self) -> Arrays:

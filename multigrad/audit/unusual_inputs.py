@@ -118,7 +118,7 @@ def judge_edges(trial: Trial) -> str:
     gradient lies between the slopes to both sides.
     """
     if trial.is_surrogate:
-        raise NotApplicable("it is a surrogate, which is meant to differ")
+        raise NotApplicable(trial.intention or "it is a surrogate, which is meant to differ")
     require_float64(trial)
     inputs, compared = trial.cast("float64"), 0
     for n in trial.floats[:1]:  # others may be limits of it, which must not cross

@@ -400,9 +400,9 @@ def test_a_neuron_whose_one_output_is_flat_has_a_surrogate() -> None:
 
 
 def test_what_is_meant_to_differ_may_be_declared() -> None:
-    reversal = xg.function(lambda x: x * 1.0, lambda g, x: -g)
-    assert broken(xg.audit(reversal, X)) == {"derivative"}
-    assert xg.audit(reversal, X, surrogate=True).ok
+    halved = xg.function(lambda x: x * x, lambda g, x: g * x)
+    assert "derivative" in broken(xg.audit(halved, X))
+    assert xg.audit(halved, X, surrogate=True).ok
 
 
 def test_a_surrogate_is_compared_with_what_it_is_meant_to_be_the_derivative_of() -> None:

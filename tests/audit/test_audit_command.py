@@ -220,14 +220,14 @@ def test_assert_gradient_shows_the_smallest_inputs_that_break_a_law() -> None:
     x = np.array([[0.3, 2.51], [-1.2, 0.7]])
     with pytest.raises(AssertionError, match="derivative is broken by inputs as small as") as told:
         assert_gradient(function, x, laws=["derivative"])
-    assert str(told.value).endswith("array([[0., 3.]])")
+    assert "as small as these: array([[0., 3.]])\n" in str(told.value)
 
 
 def test_assert_gradient_shows_numbers_among_the_smallest_inputs_as_they_are() -> None:
     function = xg.function(lambda x, n: x * n, lambda grad_out, x, n: (grad_out, None))
     with pytest.raises(AssertionError, match="derivative is broken by inputs as small as") as told:
         assert_gradient(function, np.array([0.3, 2.51]), 2.0, laws=["derivative"])
-    assert str(told.value).endswith("array([1.]), 2.0")
+    assert "as small as these: array([1.]), 2.0\n" in str(told.value)
 
 
 def test_assert_gradient_returns_the_report_of_what_keeps_the_laws() -> None:

@@ -1,0 +1,204 @@
+"""What a gradient that is no derivative is meant to be, where its code or its numbers say so.
+
+    stated_intention    `SURROGATE = ...` of a class, a function or its module
+    recognize           straight-through estimators, reversals, scalings and surrogates
+
+Nothing is excused by numbers alone that a wrong derivative could show, too: a constant factor only
+where the forward is the identity, a gradient that passes through only where the forward is flat.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..functions.calls.arguments import owner_of
+from ..graph.ir.types import FLOATS, dtype_name
+from .derivatives import factor_of_derivative
+from .trial import Arrays, Trial, find_difference, start_run
+
+IN_CODE = "SURROGATE"
+# Whole words of a name: "GradReverse" and "grad_reverse" have "reverse", "Signed" has no "sign".
+PASSING = {"ste", "straightthrough"}
+REVERSING = {"reversal", "reverse", "rev", "grl"}
+MEANT = {"surrogate"}
+# These, and PASSING, count only where the forward is flat or the gradient is the cotangent.
+STEPS = {
+    *("binarize", "binarizer", "binarized", "binary", "fakequant", "heaviside", "lsq", "quant"),
+    *("quantize", "quantizer", "quantized", "quantization", "round", "rounding", "sign"),
+    *("spike", "spiking", "ternarize", "ternary", "vq"),
+}
+# In a docstring, where "round" and "reverse" mean much else.
+IN_DOCSTRINGS = {
+    r"straight[- ]through": "straightthrough",
+    r"surrogate[- ]gradient": "surrogate",
+    r"gradient[- ]reversal|revers\w+ (the )?gradient": "reversal",
+}
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def stated_intention(obj: Any, name: str = "") -> bool | Callable[..., Any] | None:
+    """Return what `SURROGATE` says of an object; None: nothing.
+
+    In a class, on a function or in a module it is True, False or the function whose derivative is
+    meant; in a module also a dictionary of these by name.
+    """
+    owner = obj[0] if isinstance(obj, tuple) and obj else obj
+    owner = getattr(owner, "__self__", owner)  # of `Square.apply`
+    module = sys.modules.get(getattr(owner, "__module__", None) or "")
+    for holder in (owner, module):
+        # Static: an attribute may run code, and a function of a class is not to be bound.
+        found = inspect.getattr_static(holder, IN_CODE, None)
+        found = getattr(found, "__func__", found)
+        if isinstance(found, Mapping):
+            found = found.get(name or getattr(owner, "__name__", ""))
+        if isinstance(found, bool) or callable(found):
+            return found
+    return None
+
+
+def recognize(trial: Trial, obj: Any) -> Trial:
+    """Return a trial that knows what its gradient is meant to be, as it is if nothing says so.
+
+    A factor is compared: the gradient has to be that times the derivative everywhere.
+    """
+    try:
+        with trial.quiet():
+            return _recognize(trial, _words_of(trial, obj))
+    except Exception:  # of the user's code: the laws report it
+        return trial
+
+
+def _recognize(trial: Trial, words: set[str]) -> Trial:
+    run, u = start_run(trial)
+    outputs, gradients = run.arrays(), run.gradients(u)
+    factor = _factor_of_identity(trial, outputs, u, gradients)
+    if factor not in (None, 0.0, 1.0):
+        return _scaled(trial, factor, "its forward is the identity")
+    if words & REVERSING:
+        factor = factor_of_derivative(trial)
+        if factor is not None and factor < 0:
+            return _scaled(trial, factor, "its name or docstring says so")
+    passing = [n for n in trial.floats if _passes(u, gradients[n])]
+    flat = [n for n in trial.floats if _is_flat(trial, n, outputs)]
+    through = [n for n in passing if n in flat]
+    why = ""
+    said = words & MEANT or (words & PASSING if passing or flat else set())
+    if flat or (passing and _is_coarse(outputs[0])):
+        said = said or words & STEPS
+    if through:
+        why = f"its forward is flat in argument {through[0]}, whose gradient is the cotangent"
+    elif said:
+        why = f"its name or docstring says {min(said)!r}"
+    if not why:
+        return trial
+    what = "it is straight-through" if passing else "it is a surrogate"
+    trial = replace(trial, is_surrogate=True, intention=f"{what}, which is meant to differ: {why}")
+    # A docstring may speak of another estimator; a name that says STE promises the cotangent.
+    if _split(trial.name) & PASSING and not passing and _could_pass(u, gradients):
+        return replace(
+            trial,
+            contradiction="its name says straight-through, but its gradient is not the cotangent, "
+            "nor that with zeros in it",
+        )
+    return trial
+
+
+def _words_of(trial: Trial, obj: Any) -> set[str]:
+    owner = getattr(obj, "__self__", obj)
+    text = inspect.getattr_static(owner, "__doc__", None) or ""
+    text = text.lower() if isinstance(text, str) else ""
+    said = {word for pattern, word in IN_DOCSTRINGS.items() if re.search(pattern, text)}
+    return said | _split(trial.name)
+
+
+def _split(name: str) -> set[str]:
+    words = {word.lower() for word in WORD.findall(name.rpartition(".")[2])}
+    return words | {"straightthrough"} if {"straight", "through"} <= words else words
+
+
+# --- what the numbers show ------------------------------------------------------------------------
+def _factor_of_identity(
+    trial: Trial, outputs: Arrays, u: Arrays, gradients: Arrays
+) -> float | None:
+    """Return the factor of the cotangent in the gradient of an identity; None: it is none."""
+    if len(outputs) != 1:
+        return None
+    arrays = trial.cast(trial.wide)
+    for n in trial.floats:
+        if not np.array_equal(outputs[0], arrays[n]) or gradients[n] is None:
+            continue
+        # A ReLU, or a clamp, is the identity at some numbers.
+        other = trial.changed(arrays, lambda a: a * a.dtype.type(-16))
+        c, g = u[0].astype(np.float64), gradients[n].astype(np.float64)
+        if g.shape != c.shape or not np.array_equal(trial.run(other).arrays()[0], other[n]):
+            continue
+        factor = float(f"{np.sum(g * c) / np.sum(c * c):.6g}") if c.any() else 0.0
+        if not find_difference([g], [factor * c], max(trial.tolerance, 1e-6)):
+            return factor
+    return None
+
+
+def _passes(u: Arrays, gradient: Any) -> bool:
+    """Return whether a gradient is the cotangent, perhaps with zeros in it."""
+    if len(u) != 1 or gradient is None or gradient.shape != u[0].shape:
+        return False
+    is_same = np.isclose(gradient, u[0], rtol=1e-6, atol=0)
+    return bool(is_same.any() and (is_same | (gradient == 0)).all())
+
+
+def _could_pass(u: Arrays, gradients: Arrays) -> bool:
+    return len(u) == 1 and any(
+        g is not None and g.shape == u[0].shape and g.any() for g in gradients
+    )
+
+
+def _is_flat(trial: Trial, n: int, outputs: Arrays) -> bool:
+    """Return whether a small step of all elements leaves at least half of an output."""
+    arrays = trial.cast(trial.wide)
+    step, least = (1e-6, 1e-11) if trial.digits == "float64" else (1e-3, 1e-6)
+    wave = step * (1.5 + np.cos(np.arange(arrays[n].size))).reshape(arrays[n].shape)
+    arrays[n] = (arrays[n] + wave).astype(arrays[n].dtype)
+    pairs = zip(trial.run(arrays).arrays(), outputs, strict=True)
+    kept = [np.abs(a - b) <= least * (1 + np.abs(b)) for a, b in pairs if b.size]
+    return bool(kept) and all(2 * np.count_nonzero(each) >= each.size for each in kept)
+
+
+def _is_coarse(output: Any) -> bool:
+    """Return whether an output has few values but for signs, as binary weights times a mean do."""
+    sizes = np.unique(np.round(np.abs(output.astype(np.float64)), 6))
+    return 2 * sizes.size <= output.size
+
+
+def _scaled(trial: Trial, factor: float, why: str) -> Trial:
+    """Return the trial of what is meant to have a factor times the derivative as its gradient."""
+
+    # Read here, as `meant` may be traced, and then tells no dtypes.
+    args, kwargs = trial.arguments.nest(trial.tensors(trial.given))
+    outputs = trial.call(*args, **kwargs)
+    is_one = not isinstance(outputs, tuple | list)
+    factors = [factor if _is_float(y) else 1 for y in ([outputs] if is_one else outputs)]
+
+    def meant(*args: Any, **kwargs: Any) -> Any:
+        found = trial.call(*args, **kwargs)
+        if is_one:
+            return found * factor
+        return tuple(y if c == 1 else y * c for y, c in zip(found, factors, strict=True))
+
+    what = "a gradient reversal" if factor < 0 else "a gradient scaling"
+    said = f"it is {what}, {factor:g} times the derivative: {why}"
+    # A factor that is an argument differs at other numbers, so it cannot be compared there.
+    scalars = [trial.given[n] for n in trial.floats if trial.given[n].size == 1]
+    is_given = any(np.isclose(abs(factor), abs(float(a.reshape(())))) for a in scalars)
+    is_known = factor in factors and not (is_given and len(trial.floats) > 1)
+    return replace(trial, is_surrogate=True, meant=meant if is_known else None, intention=said)
+
+
+def _is_float(y: Any) -> bool:
+    return owner_of(y) is not None and dtype_name(y.dtype) in FLOATS

@@ -1,0 +1,201 @@
+"""Gradients that are meant to be no derivative are recognized; wrong ones stay broken.
+
+The classes are written as their papers' code is: GRL (Ganin 2015), LSQ (Esser 2020), VQ-VAE
+(van den Oord 2017), XNOR-Net (Rastegari 2016).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+X = np.array([[0.3, -1.2, 2.2], [0.7, 1.4, -0.6]], np.float32)
+LAWS = ["derivative", "edges", "far numbers", "sizes", "second derivative", "linear"]
+
+
+def named(name: str, forward: Any, backward: Any, **attributes: Any) -> Any:
+    torch: Any = import_module("torch")
+    body = {"forward": staticmethod(forward), "backward": staticmethod(backward), **attributes}
+    return type(name, (torch.autograd.Function,), body)
+
+
+def keeps_x(change: Any) -> Any:
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return change(x)
+
+    return forward
+
+
+def of_x(change: Any) -> Any:
+    return lambda ctx, g: change(g, *ctx.saved_tensors)
+
+
+def derivative(fn: Any, *inputs: Any) -> Any:
+    report = xg.audit(fn, *inputs, laws=LAWS)
+    (found,) = (each for each in report.laws if each.law == "derivative")
+    # All other laws hold for what is recognized, too.
+    assert {each.law for each in report.findings} <= {"derivative"}, str(report)
+    return found
+
+
+def lsq(name: str) -> Any:
+    def forward(ctx: Any, x: Any, step: Any) -> Any:
+        ctx.save_for_backward(x, step)
+        return (x / step).clamp(-8, 7).round() * step
+
+    def backward(ctx: Any, g: Any) -> Any:
+        x, step = ctx.saved_tensors
+        v = x / step
+        low, high = (v < -8).to(x.dtype), (v > 7).to(x.dtype)
+        inside = 1 - low - high
+        of_step = (low * -8 + high * 7 + inside * (v.round() - v)) * g * 0.15
+        return g * inside, of_step.sum().reshape(step.shape)
+
+    return named(name, forward, backward)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", ["GradientReversal", "Layer"])
+def test_a_reversal_is_compared_with_its_constant(name: str) -> None:
+    def forward(ctx: Any, x: Any, rate: float) -> Any:
+        ctx.rate = rate
+        return x.view_as(x)
+
+    found = derivative(named(name, forward, lambda ctx, g: (-ctx.rate * g, None)), X, 0.7)
+    assert (found.state, "-0.7 times the derivative" in found.reason) == ("kept", True)
+
+
+@pytest.mark.needs("torch")
+def test_a_reversal_of_a_function_needs_a_name_and_one_constant() -> None:
+    def sine(name: str, change: Any) -> Any:
+        return named(name, keeps_x(lambda x: x.sin()), of_x(change))
+
+    reverse = lambda g, x: -2 * g * x.cos()
+    assert derivative(sine("ReversedSine", reverse), X).state == "broken"  # another word
+    assert derivative(sine("SineWithReversal", reverse), X).state == "kept"
+    uneven = sine("SineWithReversal", lambda g, x: -2 * g * x)
+    assert derivative(uneven, X).state == "broken"
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("step", [0.1, 0.7])
+@pytest.mark.parametrize("name", ["LSQ", "Layer"])
+def test_a_quantizer_with_a_learned_step_is_not_accused(name: str, step: float) -> None:
+    assert derivative(lsq(name), X, np.array(step, np.float32)).state == "does not apply"
+
+
+@pytest.mark.needs("torch")
+def test_vector_quantization_and_binary_weights_are_not_accused() -> None:
+    vq = named("Layer", lambda ctx, x, q: x + (q - x), lambda ctx, g: (g, None))
+    assert "straight-through" in derivative(vq, X, np.round(X)).reason
+    xnor = keeps_x(lambda x: x.sign() * x.abs().mean())
+    masked = of_x(lambda g, x: g * (x.abs() < 1))
+    assert derivative(named("BinarizeWeight", xnor, masked), X).state == "does not apply"
+    assert derivative(named("Layer", xnor, masked), X).state == "broken"
+
+
+@pytest.mark.needs("torch")
+def test_a_straight_through_estimator_is_held_to_its_name() -> None:
+    def ste(name: str, change: Any) -> Any:
+        return named(name, keeps_x(lambda x: x.round()), of_x(change))
+
+    assert derivative(ste("RoundSTE", lambda g, x: g * (x < 1)), X).state == "does not apply"
+    assert derivative(ste("Layer", lambda g, x: g), X).state == "does not apply"
+    doubled = derivative(ste("StraightThroughRound", lambda g, x: 2 * g), X)
+    assert (doubled.state, "not the cotangent" in doubled.reason) == ("broken", True)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [
+        (lambda x: x * x, lambda g, x: g * x),  # half
+        (lambda x: x.sin(), lambda g, x: -g * x.cos()),  # the other sign
+        (lambda x: x.exp(), lambda g, x: g),  # that of the identity
+        (lambda x: x.clamp(min=-2), lambda g, x: -g),  # the identity at these numbers
+    ],
+)
+@pytest.mark.parametrize("name", ["Layer", "RoundRobin", "FlowThrough"])
+def test_a_wrong_derivative_stays_broken(name: str, forward: Any, backward: Any) -> None:
+    fn = named(name, keeps_x(forward), of_x(backward), __doc__="In reverse mode; a sign, a round.")
+    found = derivative(fn, X)
+    assert found.state == "broken"
+    assert "SURROGATE = True" in found.matters
+
+
+@pytest.mark.needs("torch")
+def test_code_states_what_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    def square(**attributes: Any) -> Any:
+        halved = of_x(lambda g, x: g * x)
+        return named("Square", keeps_x(lambda x: x * x), halved, **attributes)
+
+    assert derivative(square(SURROGATE=True), X).state == "does not apply"
+    assert derivative(square(SURROGATE=lambda x: x * x / 2), X).state == "kept"
+    assert derivative(square(SURROGATE=lambda x: x * x * 3), X).state == "broken"
+    module: Any = types.ModuleType("code_of_a_user")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    ours = square(__module__=module.__name__)
+    for stated, state in ((True, "does not apply"), ({"Square": True}, "does not apply")):
+        module.SURROGATE = stated
+        assert derivative(ours, X).state == state
+    module.SURROGATE = {"Cube": True}
+    assert derivative(ours, X).state == "broken"
+
+
+# --- what is printed ------------------------------------------------------------------------------
+FAILING = """
+import torch
+from multigrad.testing import assert_gradient
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        (x,) = ctx.saved_tensors
+        return x + grad_out
+
+def test_square():
+    assert_gradient(Square, torch.tensor([[1.0, 2.0], [0.3, -0.4]]))
+"""
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.usefixtures("torch_compiles")
+def test_a_failure_under_pytest_takes_at_most_40_lines(tmp_path: Path) -> None:
+    (tmp_path / "test_square.py").write_text(FAILING)
+    asked = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--log-level=DEBUG"]
+    said = subprocess.run(
+        [*asked, "test_square.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    ).stdout
+    assert "derivative is broken by inputs as small as these" in said
+    assert "from test_square import Square" in said
+    assert "assert_gradient(\n" not in said  # of our own frame
+    assert "multigrad/testing.py" not in said
+    assert len(said.splitlines()) <= 40
+
+
+def test_the_lines_to_copy_show_the_finding() -> None:
+    report = xg.audit(xg.function(lambda x: x * x, lambda g, x: g * x), np.tile(X, (5, 1)))
+    assert len(report.reproducer) <= 6
+    program = "\n".join(report.reproducer).replace("print(", "again = (")
+    names = {"fn": xg.function(lambda x: x * x, lambda g, x: g * x)}
+    exec(program, names)  # noqa: S102
+    assert [each.law for each in names["again"].findings] == ["derivative"]
+    # Broken laws come first, and those that do not apply in one line.
+    lines = str(report).splitlines()
+    assert "derivative: broken" in lines[1]
+    assert sum("does not apply" in line for line in lines) == 1
