@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from . import testing as testing
     from .audit.audit import audit
     from .audit.doctor import doctor
+    from .audit.gate import gate
     from .audit.same import same
     from .backend.discovery import backends
     from .capture import Capture
@@ -118,6 +119,7 @@ __all__ = [
     "from_dict",
     "from_tf_custom_gradient",
     "function",
+    "gate",
     "get",
     "heatmap",
     "implicit",
@@ -154,6 +156,7 @@ _ROOMS = {
     for room, names in {
         "audit.audit": "audit",
         "audit.doctor": "doctor",
+        "audit.gate": "gate",
         "audit.same": "same",
         "backend.discovery": "backends",
         "capture": "Capture",

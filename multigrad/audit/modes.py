@@ -152,7 +152,7 @@ def judge_autocast(trial: Trial) -> str:
 
 
 # --- what is kept ---------------------------------------------------------------------------------
-def _kept(trial: Trial, factor: float = 1.0) -> list[Kept]:
+def kept_tensors(trial: Trial, factor: float = 1.0) -> list[Kept]:
     ask = _mode(trial, "kept")
     start_run(trial)
 
@@ -172,10 +172,10 @@ def _kept(trial: Trial, factor: float = 1.0) -> list[Kept]:
 
 
 def judge_bytes(trial: Trial) -> str:
-    kept = _kept(trial)
+    kept = kept_tensors(trial)
     unread = [each for each in kept if not each.is_read]
     if unread:  # by these numbers, but perhaps by others
-        others = {each.where for each in _kept(trial, 0.75) if not each.is_read}
+        others = {each.where for each in kept_tensors(trial, 0.75) if not each.is_read}
         unread = [each for each in unread if each.where in others]
     total = sum(each.size for each in kept)
     if not unread:
@@ -192,7 +192,7 @@ def _least(trial: Trial) -> str:
     try:
         # The cut is known once these inputs are captured.
         capture_example(trial.converted, *trial.arguments.nest(trial.given)[0])
-        least = sum(each.size for each in _kept(replace(trial, call=trial.converted)))
+        least = sum(each.size for each in kept_tensors(replace(trial, call=trial.converted)))
     except NotApplicable:
         least = 0
     except NotCaptured as error:
@@ -203,7 +203,7 @@ def _least(trial: Trial) -> str:
 
 
 def judge_saved(trial: Trial) -> str:
-    for each in _kept(trial):
+    for each in kept_tensors(trial):
         if each.apart:
             return f"{each.where}, is an {each.apart} that is not kept by save_for_backward"
     return ""

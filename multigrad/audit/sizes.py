@@ -62,11 +62,11 @@ def judge_sizes(trial: Trial) -> str:
     run, u = start_run(trial)
     if _beside_differences(trial, trial.cast(trial.wide), u, run.gradients(u)):
         raise NotApplicable("it is no derivative at the given lengths either")
-    numbers, tried = _numbers_in_code(trial), 0
-    for axis in _axes(trial):
+    numbers, tried = numbers_in_code(trial), 0
+    for axis in find_axes(trial):
         by_parts = _goes_by_parts(trial, axis)
-        for size in _sizes(trial, axis, numbers):
-            arrays = _resized(trial, axis, size)
+        for size in sizes_to_try(trial, axis, numbers):
+            arrays = resized(trial, axis, size)
             if not _runs(trial, arrays):
                 continue
             tried += 1
@@ -89,8 +89,8 @@ def _goes_by_parts(trial: Trial, axis: Axis) -> bool:
 def _compare_all_odd(trial: Trial) -> str:
     """Compare where every axis has another odd length at once."""
     arrays, sizes = trial.cast(trial.wide), []
-    for axis, size in zip(_axes(trial), ODD, strict=False):
-        arrays = _resized(trial, axis, size, arrays)
+    for axis, size in zip(find_axes(trial), ODD, strict=False):
+        arrays = resized(trial, axis, size, arrays)
         sizes.append(f"{size} in place of {axis.length}")
     if len(sizes) < 2 or not _runs(trial, arrays):
         return ""
@@ -102,8 +102,8 @@ def _compare_all_odd(trial: Trial) -> str:
 
 def _judge_more_rows(trial: Trial) -> str:
     """Ask with more rows what is else asked of the given inputs alone."""
-    for axis in _axes(trial)[:1]:
-        arrays = _resized(trial, axis, MORE_ROWS)
+    for axis in find_axes(trial)[:1]:
+        arrays = resized(trial, axis, MORE_ROWS)
         if axis.length >= MORE_ROWS or not _runs(trial, arrays):
             continue
         leaves = replace_at(trial.arguments.leaves, trial.arguments.places, arrays)
@@ -167,7 +167,7 @@ def _runs(trial: Trial, arrays: Arrays, with_gradient: bool = False) -> bool:
     return True
 
 
-def _axes(trial: Trial) -> list[Axis]:
+def find_axes(trial: Trial) -> list[Axis]:
     count = len(trial.given) - getattr(trial.call, "parameter_count", 0)  # parameters stay
     places: dict[int, list[tuple[int, int]]] = {}
     for n, array in enumerate(trial.given[:count]):
@@ -176,9 +176,9 @@ def _axes(trial: Trial) -> list[Axis]:
     return [Axis(length, tuple(each)) for length, each in places.items() if length > 1]
 
 
-def _sizes(trial: Trial, axis: Axis, numbers: Sequence[int]) -> Iterator[int]:
+def sizes_to_try(trial: Trial, axis: Axis, numbers: Sequence[int]) -> Iterator[int]:
     sizes = {*(FEW_SIZES if trial.backend.modes.compiles_each_shape else SIZES), *numbers}
-    sizes |= {other.length for other in _axes(trial)}  # a square, too
+    sizes |= {other.length for other in find_axes(trial)}  # a square, too
     elements = max(trial.given[n].size // axis.length for n, _ in axis.places)
     shapes = [y.shape for y in trial.run().outputs]
 
@@ -191,7 +191,7 @@ def _sizes(trial: Trial, axis: Axis, numbers: Sequence[int]) -> Iterator[int]:
     return filter(fits, sorted(sizes - {axis.length}))
 
 
-def _numbers_in_code(trial: Trial) -> list[int]:
+def numbers_in_code(trial: Trial) -> list[int]:
     """Return the numbers around those that the code states, such as its block size."""
     found: set[int] = set()
     for source in _sources(trial):
@@ -216,7 +216,7 @@ def source_of(value: Any) -> str:
         return ""
 
 
-def _resized(trial: Trial, axis: Axis, size: int, given: Arrays | None = None) -> Arrays:
+def resized(trial: Trial, axis: Axis, size: int, given: Arrays | None = None) -> Arrays:
     """Return the inputs with another length: their numbers over again, no two alike."""
     arrays = list(trial.cast(trial.wide) if given is None else given)
     for n, at in axis.places:

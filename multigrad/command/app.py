@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -23,6 +22,7 @@ from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
 
 from . import STOPPED
+from .entry import app, command
 from .options import (
     FAILED,
     MISUSED,
@@ -35,8 +35,6 @@ from .options import (
     RuleName,
     Shapes,
     prepare_environment,
-    report_errors,
-    show_version,
     split,
     working,
 )
@@ -47,46 +45,6 @@ if TYPE_CHECKING:
 
 INDENT, WIDEST = 4, 100  # of lists of rules
 PICTURES = (".png", ".svg", ".pdf")
-
-app = typer.Typer(
-    name="multigrad",
-    no_args_is_help=True,
-    # typer's own tracebacks show locals, which may be whole tensors.
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
-    ] = False,
-) -> None:
-    """Write a gradient rule once; train with it in PyTorch, JAX, TensorFlow and Keras."""
-
-
-Body = TypeVar("Body", bound=Callable[..., int | None])
-
-
-def command(example: str) -> Callable[[Body], Body]:
-    """Add a command to the app; what it returns is the exit status.
-
-    An error that the user can fix becomes its text and exit status 2.
-    """
-
-    def add(body: Body) -> Body:
-        @functools.wraps(body)
-        def run(**options: Any) -> None:
-            with report_errors():
-                status = body(**options)
-            raise typer.Exit(status or 0)
-
-        app.command(epilog=f"Example: multigrad {example}")(run)
-        return body
-
-    return add
 
 
 @command("backends --load")
@@ -440,6 +398,56 @@ def same(
     report = compare_named(path_a, path_b, parameters, batch)
     typer.echo(report)
     return 0 if report.ok else FAILED
+
+
+@command("gate kernel.py --reference model.py")
+def gate(
+    kernel: Annotated[
+        Path | None, typer.Argument(metavar="[KERNEL.py]", help="The file to be judged.")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="A file that computes the same, and may be slow.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="Of what both files have, if they have more than one in common.")
+    ] = "",
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="An input: 4x6, 4x6:int64, 0.5; once per argument. Otherwise get_inputs() or "
+            "GRADIENT_INPUTS of the reference gives them.",
+        ),
+    ] = None,
+    laws: Annotated[
+        list[str] | None, typer.Option("--law", help="Only this law; may be repeated.")
+    ] = None,
+    dtypes: Annotated[
+        str, typer.Option(help="Comma-separated dtypes to compare in.")
+    ] = "float32,float16,bfloat16",
+    seed: Annotated[int, typer.Option(help="Of the inputs that are drawn.")] = 0,
+    limit: Annotated[float, typer.Option(min=1.0, help="Seconds for each of the two.")] = 60.0,
+    memory: Annotated[float, typer.Option(help="GiB of memory for each of the two.")] = 4.0,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Answer lines of JSON until standard input ends.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON.")] = False,
+) -> int:
+    """Tell whether a custom gradient is right, beside a reference, each in a walled process."""
+    prepare_environment()
+    from .gate import GateRequest, gate_files, serve_requests
+
+    chosen = tuple(laws) if laws else None
+    limits = {"limit": limit, "memory": memory}
+    named = {"name": name, "words": tuple(inputs or ()), "seed": seed, "laws": chosen}
+    paths = str(kernel or ""), str(reference or "")
+    asked = GateRequest(*paths, **named, dtypes=tuple(split(dtypes)), **limits)
+    if serve:
+        serve_requests(asked)
+        return 0
+    verdict = gate_files(asked)
+    typer.echo(verdict.to_json() if as_json else verdict)
+    return 0 if verdict.ok else FAILED
 
 
 @command("doctor torch")

@@ -199,7 +199,7 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
     said: Any = getattr(holder_of(what), INPUTS_IN_CODE, {})
     stated = said.get(what.partition(":")[2])
     first: AuditReport | None = None
-    for source, called, inputs in _calls_to_try(fn, asked.words, stated, recorded):
+    for source, called, inputs in calls_to_try(fn, asked.words, stated, recorded):
         try:
             report = audit(called, *inputs, laws=asked.laws, surrogate=asked.surrogate)
         except MultigradError as error:
@@ -217,7 +217,7 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
     return report
 
 
-def _calls_to_try(
+def calls_to_try(
     fn: Any, words: Sequence[str], stated: Any, recorded: str
 ) -> Iterator[tuple[str, Any, Sequence[Any]]]:
     # The surest first: the caller stops at the first inputs that run.
@@ -241,7 +241,7 @@ def _calls_to_try(
 
 def inputs_to_try(fn: Any) -> Iterator[Sequence[Any]]:
     """Return the inputs to try if none are given, the likeliest first."""
-    return (inputs for _, _, inputs in _calls_to_try(fn, (), None, ""))
+    return (inputs for _, _, inputs in calls_to_try(fn, (), None, ""))
 
 
 # --- printing -------------------------------------------------------------------------------------

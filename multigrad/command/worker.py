@@ -32,10 +32,12 @@ class Apart:
 
     Args:
         limit: seconds for a call.
+        method: "spawn", as threads and locks of frameworks do not survive a fork; "fork" for a
+            parent that has imported them and runs nothing.
     """
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
+    def __init__(self, limit: float, method: str = "spawn") -> None:
+        self.limit, self.method = limit, method
         self.first: tuple[Any, ...] | None = None  # a function and its arguments, of each process
         self._process: Any = None
         self._ours: Any = None
@@ -75,8 +77,7 @@ class Apart:
         return answer
 
     def _start(self) -> None:
-        # spawn, not fork: frameworks' threads and locks do not survive a fork.
-        context = multiprocessing.get_context("spawn")
+        context: Any = multiprocessing.get_context(self.method)
         self._ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs,), daemon=True)
         with _alone():

@@ -1,0 +1,449 @@
+"""`xg.gate`: whether a custom gradient computes what a reference does, in numbers.
+
+The reference in float64 is the truth. How far it is from that in a smaller dtype itself is the
+budget for the errors of the other, so that no tolerance has to be chosen. `Side` is one of the
+two with its inputs: `multigrad gate` has each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..capture.user_code.signature import name_of
+from ..errors import RuleTypeError
+from ..functions.proof.compare import eps_of
+from ..graph.ir.types import dtype_name
+from ..graph.ops.numerics import as_numpy_dtype, ignoring_warnings
+from ..look.convert import brief
+from ..look.subject import Report, as_float, brackets, is_float_array
+from .audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditReport, Finding, audit
+from .laws import LAWS
+from .modes import kept_tensors
+from .parameters import keeping_dtypes, open_up
+from .seeds import Seeds
+from .sizes import find_axes, numbers_in_code, resized, sizes_to_try
+from .trial import Arrays, Trial, trial_of
+
+# Only if they are asked for: two take tens of seconds each, the third is about no backward.
+NOT_BY_DEFAULT = ("compiled", "compiled transforms", "forward mode")
+COSTS = ("bytes",)  # broken, it costs memory; no number is wrong
+# Laws of which one tells that the reference is wrong.
+OF_REFERENCES = ("repeatable", "derivative", "linear", "zero", "interleaved", "written")
+DTYPES = ("float32", "float16", "bfloat16")
+DRAWS = 3  # of inputs and cotangents, the inputs as given among them
+FACTOR = 4.0  # the error that is allowed, over that of the reference
+FLOORS = {"float64": 64.0, "float32": 32.0, "float16": 8.0, "bfloat16": 4.0}  # ulps always allowed
+MOST_ELEMENTS = 2**17  # of the inputs of another size
+ROUNDS = 7  # of time, the first of which does not count
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A call on which both are compared: arrays in float64 that `dtype` holds exactly."""
+
+    name: str
+    dtype: str
+    arrays: Arrays
+    seed: tuple[int, int]
+
+
+# Outputs and gradients by name; or why there are none.
+Answer = dict[str, Any] | str
+
+
+class Side:
+    """A custom gradient or its reference, with inputs."""
+
+    def __init__(self, fn: Any, inputs: Sequence[Any]) -> None:
+        self.fn, self.inputs = fn, inputs
+        with ignoring_warnings():
+            self.called, given, self.parameters = open_up(fn, inputs)
+            with keeping_dtypes(self.called):
+                self.trial: Trial = trial_of(self.called, given, None)
+        if not self.trial.floats:
+            raise RuleTypeError(f"{self.trial.name} got no float tensor; pass arrays")
+
+    def audit(self, laws: Iterable[str]) -> AuditReport:
+        return audit(self.fn, *self.inputs, laws=laws)
+
+    def cases(self, dtypes: Sequence[str], numbers: Iterable[int], seed: int) -> list[Case]:
+        """Return the calls to compare, which depend on the inputs and the seed alone.
+
+        Args:
+            numbers: lengths to try beside those around powers of two, as code states them.
+        """
+        trial, cases = self.trial, []
+        for n in range(DRAWS):
+            rng = np.random.default_rng((seed, n))
+            arrays = trial.changed(trial.cast("float64"), lambda a, rng=rng: _moved(a, rng))
+            arrays = arrays if n else trial.cast("float64")
+            name = f"draw {n}" if n else "the inputs"
+            cases += [Case(name, dtype, _rounded(arrays, dtype), (seed, n)) for dtype in dtypes]
+        for axis in find_axes(trial):
+            for size in sizes_to_try(trial, axis, [*numbers]):
+                arrays = resized(trial, axis, size)
+                if sum(a.size for a in arrays) <= MOST_ELEMENTS:
+                    name = f"{size} in place of {axis.length}"
+                    cases.append(Case(name, dtypes[0], _rounded(arrays, dtypes[0]), (seed, 0)))
+        return cases
+
+    def answer(self, case: Case, dtype: str = "") -> Answer:
+        """Return outputs and gradients for a case, in another dtype if one is named."""
+        trial, dtype = self.trial, dtype or case.dtype
+        shapes = [np.shape(a) for a in trial.given]
+        if len(shapes) != len(case.arrays):
+            return f"it has {len(shapes)} inputs and parameters, expected {len(case.arrays)}"
+        arrays = [as_float(a, dtype) if is_float_array(a) else a for a in case.arrays]
+        try:
+            with trial.quiet(dtype), keeping_dtypes(self.called), ignoring_warnings():
+                run = trial.run(arrays)
+                outputs = run.arrays()
+                gradients = run.gradients([_drawn(case, n, y) for n, y in enumerate(outputs)])
+        except Exception as error:
+            return f"it raises {brief(error)}"
+        found = {f"output {n}": y for n, y in enumerate(outputs)}
+        for n in trial.floats:
+            g = gradients[n]
+            found[f"gradient {n}"] = np.zeros_like(arrays[n]) if g is None else g
+        # NumPy alone may not know the dtype, and float64 holds all the others.
+        return {name: np.asarray(a).astype(np.float64) for name, a in found.items()}
+
+    def seconds(self) -> float:
+        """Return how long one forward and backward takes."""
+        with self.trial.quiet(self.trial.dtype), keeping_dtypes(self.called), ignoring_warnings():
+            tensors = self.trial.tensors(self.trial.given)
+            start = time.perf_counter()
+            run = self.trial.run_on(tensors)
+            outputs = run.arrays()
+            run.gradients([np.ones_like(y) for y in outputs])
+            return time.perf_counter() - start
+
+    def kept_bytes(self) -> int | None:
+        """Return how much is kept for the backward; None where the framework does not say."""
+        try:
+            with self.trial.quiet(), ignoring_warnings():
+                return sum(each.size for each in kept_tensors(self.trial))
+        except Exception:
+            return None
+
+    def numbers(self) -> list[int]:
+        return numbers_in_code(self.trial)
+
+
+def _moved(array: Any, rng: np.random.Generator) -> Any:
+    # Signs and ranges stay, so that what has to be positive, or within 0 and 1, is.
+    return rng.permutation(array.ravel()).reshape(array.shape) * rng.uniform(0.9, 1.0, array.shape)
+
+
+def _rounded(arrays: Arrays, dtype: str) -> Arrays:
+    return [as_float(as_float(a, dtype), "float64") if is_float_array(a) else a for a in arrays]
+
+
+def _drawn(case: Case, n: int, output: Any) -> Any:
+    drawn = np.random.default_rng((*case.seed, n)).standard_normal(output.shape)
+    return as_float(as_float(np.asarray(drawn), case.dtype), dtype_name(output.dtype))
+
+
+# --- the verdict ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The errors in one dtype, each beside the reference in float64 on the same rounded inputs.
+
+    Attributes:
+        state: "kept", "broken", "refused" (it raises) or "does not apply".
+        where: the output or gradient with the largest error, over what is allowed.
+        ulps: its largest error, in units of the last place of the array's largest element.
+        relative: its error as a norm, over the norm of the array.
+        reference_ulps, reference_relative: those of the reference in the same dtype.
+        allowed: in ulps: 4 times those of the reference, or a floor.
+        count: of the arrays that were compared.
+        reason: what is broken or refused.
+    """
+
+    dtype: str
+    state: str = NOT_APPLICABLE
+    where: str = ""
+    ulps: float = 0.0
+    relative: float = 0.0
+    reference_ulps: float = 0.0
+    reference_relative: float = 0.0
+    allowed: float = 0.0
+    count: int = 0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if not self.where:
+            return f"{self.dtype}: {self.state}{f': {self.reason}' if self.reason else ''}"
+        said = f"; {self.reason}" if self.reason else ""
+        return (
+            f"{self.dtype}: {self.state}: {self.ulps:.3g} ulps ({self.relative:.2g} relative), the "
+            f"reference {self.reference_ulps:.3g} ({self.reference_relative:.2g}), "
+            f"{self.allowed:.3g} allowed, at {self.where}{said}"
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GateVerdict(Report):
+    """What `xg.gate` found.
+
+    Attributes:
+        name: of the custom gradient.
+        ok: whether nothing is broken.
+        score: the share of laws and dtypes that are kept, half of it if numbers are wrong; 0 if it
+            does not run, or cannot be judged because the reference is wrong.
+        failures: what is broken, in sentences; those of a wrong reference begin with its name.
+        laws: what came of each law.
+        budgets: the errors beside the reference.
+        time_ratio, bytes_ratio: forward and backward over the reference's, and what is kept for
+            the backward; None where it is not known. No verdict depends on them.
+        seconds: of the entire check.
+    """
+
+    name: str
+    home: str = ""
+    failures: tuple[str, ...] = ()
+    score: float = 0.0
+    laws: tuple[Finding, ...] = ()
+    budgets: tuple[Budget, ...] = ()
+    time_ratio: float | None = None
+    bytes_ratio: float | None = None
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+    def __str__(self) -> str:
+        place = f" on {self.home}" if self.home else ""
+        lines = [f"{self.name}{place}: {'right' if self.ok else 'wrong'}, score {self.score:.3g}"]
+        lines += [f"  {failure}" for failure in self.failures]
+        lines += [f"  {row}" for row in self.budgets if row.state != BROKEN]
+        for what, ratio in (("time", self.time_ratio), ("bytes", self.bytes_ratio)):
+            if ratio is not None:
+                lines.append(f"  {what}: {ratio:.3g} times the reference's")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Return the verdict as one line of JSON."""
+        row = {"name": self.name, "ok": self.ok, **asdict(self)}
+        row["laws"] = {each.law: each.state for each in self.laws}
+        return json.dumps(_finite(row))
+
+
+def _finite(value: Any) -> Any:
+    # JSON has no infinity.
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def gate(
+    fn: Any,
+    reference: Any,
+    inputs: Sequence[Any],
+    *,
+    seed: int = 0,
+    dtypes: Sequence[str] = DTYPES,
+    laws: Iterable[str] | None = None,
+) -> GateVerdict:
+    """Tell whether a custom gradient is right: by the laws of `xg.audit`, and beside a reference.
+
+    Outputs and gradients are compared at the inputs, at others drawn from them, and at other
+    lengths of their axes. The reference in float64 is the truth; an error is too large if it is
+    more than 4 times that of the reference in the same dtype, and above a few ulps.
+
+    Examples:
+        >>> square = xg.function(lambda x: x * x, lambda grad_out, x: 2.0 * x * grad_out)
+        >>> halved = xg.function(lambda x: x * x, lambda grad_out, x: x * grad_out)
+        >>> x = np.array([1.0, -2.0, 0.5], dtype=np.float32)
+        >>> xg.gate(square, lambda x: x**2, [x]).ok, xg.gate(halved, lambda x: x**2, [x]).ok
+        (True, False)
+
+    Args:
+        fn: what `xg.audit` takes.
+        reference: the same, or a plain function that the framework differentiates.
+        inputs: what both are called with.
+        seed: of the drawn inputs and cotangents.
+        dtypes: to compare in; other lengths are tried in the first.
+        laws: the names of those to test; None: all but those of compilers and forward mode.
+
+    Raises:
+        RuleTypeError: there is no float tensor among the inputs, or no law or dtype of a name.
+    """
+    start, chosen = time.perf_counter(), choose(dtypes, laws)
+    with Seeds().kept():
+        # In this order, so that code cannot find results of the reference.
+        try:
+            own = Side(fn, inputs)
+            report = own.audit(chosen)
+        except RuleTypeError:
+            raise
+        except Exception as error:
+            return does_not_run(name_of(fn), brief(error))
+        try:
+            other = Side(reference, inputs)
+        except Exception as error:
+            return GateVerdict(report.name, report.home, (_of_reference(brief(error)),))
+        cases = other.cases(dtypes, own.numbers(), seed)
+        answers = [own.answer(case) for case in cases]
+        truths = [truth_of(other, case) for case in cases]
+        beside = other.audit(laws_of_reference(report))
+        ratios = time_ratio(own.seconds, other.seconds), ratio(own.kept_bytes(), other.kept_bytes())
+    budgets = [budget(dtype, cases, answers, truths) for dtype in dtypes]
+    return judge((report, beside), budgets, ratios, time.perf_counter() - start)
+
+
+def choose(dtypes: Sequence[str], laws: Iterable[str] | None) -> list[str]:
+    """Return the names of the laws to test."""
+    for dtype in dtypes:
+        if dtype not in FLOORS:
+            raise RuleTypeError(f"no dtype {dtype!r}; there are {', '.join(FLOORS)}")
+    if not dtypes:
+        raise RuleTypeError("name a dtype to compare in, such as float32")
+    known = [law.name for law in LAWS]
+    unknown = [name for name in laws or () if name not in known]
+    if unknown:
+        raise RuleTypeError(f"no law {unknown[0]!r}; there are {', '.join(known)}")
+    return [name for name in known if name not in NOT_BY_DEFAULT] if laws is None else list(laws)
+
+
+def truth_of(side: Side, case: Case) -> tuple[Answer, Answer]:
+    """Return what the reference gives in float64, and in the case's dtype."""
+    if side.trial.seeds is not None or not side.trial.is_repeatable:
+        return ("the reference draws at random", "")
+    exact = side.answer(case, "float64")
+    return exact, "" if isinstance(exact, str) else side.answer(case)
+
+
+def laws_of_reference(report: AuditReport) -> list[str]:
+    """Return the laws for a reference: those that tell a wrong one, and those that fn breaks."""
+    return list(dict.fromkeys([*OF_REFERENCES, *(each.law for each in report.findings)]))
+
+
+def ratio(own: float | None, other: float | None) -> float | None:
+    return own / other if own is not None and other else None
+
+
+def time_ratio(own: Any, other: Any) -> float | None:
+    """Return the ratio of medians of calls in turn, so that a busy machine slows both."""
+    try:
+        rounds = [(own(), other()) for _ in range(ROUNDS)][1:]
+    except Exception:
+        return None
+    return ratio(*(statistics.median(times) for times in zip(*rounds, strict=True)))
+
+
+def does_not_run(name: str, problem: str) -> GateVerdict:
+    return GateVerdict(name, failures=(f"it does not run: {problem}",))
+
+
+def _of_reference(problem: str) -> str:
+    return f"the reference does not run: {problem}"
+
+
+def judge(
+    reports: tuple[AuditReport, AuditReport],
+    budgets: Sequence[Budget],
+    ratios: tuple[float | None, float | None],
+    seconds: float,
+) -> GateVerdict:
+    """Return the verdict of what was found of both."""
+    own, other = reports
+    broken = {each.law for each in other.findings}
+    wrong = [each for each in other.findings if each.law in OF_REFERENCES]
+    rest = own.laws, tuple(budgets), *ratios, seconds
+    if other.problem or wrong:
+        told = [_of_reference(other.problem)] if other.problem else []
+        told += [f"the reference is wrong: {each}" for each in wrong]
+        return GateVerdict(own.name, own.home, tuple(told), 0.0, *rest)
+    if own.problem:
+        return does_not_run(own.name, own.problem)
+    # What the reference does as well is nothing that fn gets wrong.
+    blamed = [each for each in own.findings if each.law not in broken and each.law not in COSTS]
+    failures = [*map(str, blamed), *(str(row) for row in budgets if row.state == BROKEN)]
+    if not any(row.state in (KEPT, BROKEN) for row in budgets):
+        failures += [f"nothing could be compared with the reference: {budgets[0].reason}"]
+    states = [each.state for each in own.laws] + [row.state for row in budgets]
+    asked = sum(state in (KEPT, BROKEN) for state in states)
+    score = max(1.0 - len(failures) / max(asked, 1), 0.0)
+    is_far = any(row.state == BROKEN for row in budgets)
+    is_far |= any(each.law in OF_REFERENCES for each in blamed)
+    return GateVerdict(own.name, own.home, tuple(failures), score / 2 if is_far else score, *rest)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def budget(
+    dtype: str,
+    cases: Sequence[Case],
+    answers: Sequence[Answer],
+    truths: Sequence[tuple[Answer, Answer]],
+) -> Budget:
+    """Return the errors of all cases of a dtype, as that with the largest over what is allowed."""
+    rows, refused, skipped = [], "", ""
+    for case, answer, (exact, other) in zip(cases, answers, truths, strict=True):
+        if case.dtype != dtype:
+            continue
+        if isinstance(exact, str) or isinstance(other, str):
+            problem = exact if isinstance(exact, str) else other
+            skipped = skipped or f"the reference, {case.name}: {problem}"
+        elif isinstance(answer, str):
+            refused = refused or f"{case.name}: {answer}"
+        elif said := _different_shapes(answer, exact):
+            return Budget(dtype, BROKEN, reason=f"{case.name}: {said}")
+        else:
+            rows += [_row(case, name, answer[name], exact[name], other[name]) for name in exact]
+    if not rows:
+        return Budget(dtype, REFUSED if refused else NOT_APPLICABLE, reason=refused or skipped)
+    worst = max(rows, key=lambda row: (row.ulps > row.allowed, row.ulps / row.allowed))
+    state = BROKEN if worst.ulps > worst.allowed else KEPT
+    said = f"{worst.reason} {REFUSED}: {refused}" if refused else worst.reason
+    return replace(worst, state=state, count=len(rows), reason=said.strip())
+
+
+def _different_shapes(found: dict[str, Any], exact: dict[str, Any]) -> str:
+    if [*found] != [*exact]:
+        return f"it has {', '.join(found)}; expected {', '.join(exact)}"
+    for name, array in exact.items():
+        if found[name].shape != array.shape:
+            return f"{name} has shape {list(found[name].shape)}, expected {list(array.shape)}"
+    return ""
+
+
+def _row(case: Case, name: str, found: Any, exact: Any, other: Any) -> Budget:
+    eps = float(eps_of(as_numpy_dtype(case.dtype)))
+    ulps, relative, place = _error(found, exact, eps)
+    own_ulps, own_relative, _ = _error(other, exact, eps)
+    allowed = max(FACTOR * own_ulps, FLOORS[case.dtype])
+    where = f"{name}{brackets(place)}, {case.name}"
+    said = f"{found[place]:.9g}, expected {exact[place]:.9g}" if ulps > allowed else ""
+    return Budget(
+        case.dtype, "", where, ulps, relative, own_ulps, own_relative, allowed, reason=said
+    )
+
+
+def _error(found: Any, exact: Any, eps: float) -> tuple[float, float, tuple[int, ...]]:
+    """Return the largest error in ulps, that of the norms, and where the largest is."""
+    if not exact.size:
+        return 0.0, 0.0, ()
+    same = (found == exact) | (np.isnan(found) & np.isnan(exact))
+    with np.errstate(all="ignore"):
+        error = np.where(same, 0.0, np.nan_to_num(np.abs(found - exact), nan=np.inf))
+        finite = np.where(np.isfinite(exact), exact, 0.0)
+        largest = float(np.max(np.abs(finite))) or 1.0
+        norm = float(np.linalg.norm(finite)) or 1.0
+        place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
+        return float(error[place]) / largest / eps, float(np.linalg.norm(error)) / norm, place

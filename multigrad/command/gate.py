@@ -1,0 +1,411 @@
+"""The command `multigrad gate`: a file with a custom gradient beside a file with its reference.
+
+Each file runs in a process of its own, so that the one cannot find results of the other, behind
+walls: limits of time and memory, no sockets, no files outside a temporary folder. The walls keep
+out mistakes and shortcuts; they are no sandbox for code that means harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import pickle
+import random
+import re
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from multigrad.audit.audit import AuditReport
+from multigrad.audit.gate import (
+    DTYPES,
+    Answer,
+    Case,
+    GateVerdict,
+    Side,
+    budget,
+    choose,
+    does_not_run,
+    judge,
+    laws_of_reference,
+    ratio,
+    time_ratio,
+    truth_of,
+)
+from multigrad.backend.discovery import in_use
+from multigrad.command.audit import INPUTS_IN_CODE, calls_to_try
+from multigrad.command.named_objects import read_inputs
+from multigrad.command.targets import find_target, import_target
+from multigrad.command.worker import Apart, Lost
+from multigrad.errors import MultigradError
+
+MOST_TOLD = 5
+PLACES_OF_FILES = """
+TMPDIR XDG_CACHE_HOME MPLCONFIGDIR MULTIGRAD_CACHE JAX_COMPILATION_CACHE_DIR
+TORCHINDUCTOR_CACHE_DIR TORCH_EXTENSIONS_DIR TRITON_CACHE_DIR
+"""
+WARM = ("torch",)  # imported before processes are forked: their threads start with their work
+MOST_BYTES_OF_A_FILE = 2**26  # compilers write some
+NO_FUNCTIONS = ("get_inputs", "get_init_inputs")
+OUT_OF_MEMORY = re.compile(r"MemoryError|allocate memory|out of memory|SIGKILL")
+WRITES = {
+    "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate",
+    "os.chmod", "shutil.rmtree", "shutil.move",
+}  # fmt: skip
+FORBIDDEN = {"socket.connect": "connects to a network", "os.system": "runs a command of the shell"}
+
+
+@dataclass(frozen=True, slots=True)
+class GateRequest:
+    """The options of a gate: two files, and `limit` in seconds, `memory` in GiB for each."""
+
+    kernel: str = ""
+    reference: str = ""
+    name: str = ""
+    words: tuple[str, ...] = ()
+    seed: int = 0
+    dtypes: tuple[str, ...] = DTYPES
+    laws: tuple[str, ...] | None = None
+    limit: float = 60.0
+    memory: float = 4.0
+
+
+def gate_files(asked: GateRequest) -> GateVerdict:
+    """Judge a file.
+
+    Raises:
+        MultigradError: the request is wrong: no such file, nothing of one name, no inputs.
+    """
+    start = time.perf_counter()
+    choose(asked.dtypes, asked.laws)
+    read_inputs(asked.words)
+    for option, path in (("KERNEL.py", asked.kernel), ("--reference", asked.reference)):
+        if not path:
+            raise MultigradError(f"name {option}, a file")
+        if not Path(path).is_file():
+            raise MultigradError(f"there is no file {path}")
+    kernel, reference = (str(Path(each).resolve()) for each in (asked.kernel, asked.reference))
+    asked = replace(asked, kernel=kernel, reference=reference)
+    _import_frameworks(asked)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Apart(asked.limit, "fork") as own,
+        Apart(asked.limit, "fork") as other,
+    ):
+        walls = Walls(folder, asked.memory, asked.reference)
+        own.first, other.first = (wall_in, walls), (wall_in, replace(walls, reference=""))
+        verdict = _judge(own, other, asked)
+        told = walls.journal.read_text().splitlines() if walls.journal.exists() else []
+    if told:
+        said = tuple(f"it {each}" for each in [*dict.fromkeys(told)][:MOST_TOLD])
+        verdict = replace(verdict, failures=(*said, *verdict.failures), score=0.0)
+    return replace(verdict, seconds=time.perf_counter() - start)
+
+
+def _import_frameworks(asked: GateRequest) -> None:
+    text = Path(asked.kernel).read_text() + Path(asked.reference).read_text()
+    for name in WARM:
+        if re.search(rf"\b{name}\b", text) and importlib.util.find_spec(name) is not None:
+            importlib.import_module(name)
+
+
+def _judge(own: Apart, other: Apart, asked: GateRequest) -> GateVerdict:
+    name = Path(asked.kernel).name
+
+    def of_kernel(function: Callable[..., Any], *args: Any) -> Any:
+        return _call(own, asked, function, *args)
+
+    # The kernel first, whose process has nothing of the reference.
+    try:
+        names = of_kernel(public_names, asked.kernel)
+    except MultigradError as error:
+        return does_not_run(name, str(error))
+    try:
+        wanted = _call(other, asked, public_names, asked.reference)
+        pair = pair_of_names(names, wanted, asked.name)
+        made: bytes = _call(other, asked, make_reference, asked, pair[1])
+    except Misuse:
+        raise
+    except MultigradError as error:
+        return GateVerdict(name, failures=(f"the reference does not run: {error}",))
+    try:
+        numbers = of_kernel(make_side, asked.kernel, pair[0], asked.seed, made)
+        report: AuditReport = of_kernel(audit_side, choose(asked.dtypes, asked.laws))
+        cases: list[Case] = _call(other, asked, make_cases, asked, numbers)
+        answers: list[Answer] = of_kernel(answer_cases, cases)
+        own_bytes = of_kernel(measure_bytes)
+    except MultigradError as error:
+        return does_not_run(f"{name}:{pair[0]}", str(error))
+    try:
+        truths = _call(other, asked, answer_truths, cases)
+        beside = _call(other, asked, audit_side, laws_of_reference(report))
+        ratios = (
+            time_ratio(lambda: of_kernel(measure), lambda: _call(other, asked, measure)),
+            ratio(own_bytes, _call(other, asked, measure_bytes)),
+        )
+    except MultigradError as error:
+        return GateVerdict(name, failures=(f"the reference does not run: {error}",))
+    budgets = [budget(dtype, cases, answers, truths) for dtype in asked.dtypes]
+    return judge((replace(report, name=f"{name}:{pair[0]}"), beside), budgets, ratios, 0.0)
+
+
+def _call(process: Apart, asked: GateRequest, function: Callable[..., Any], *args: Any) -> Any:
+    # `limit` is for all calls of a process together.
+    start = time.perf_counter()
+    try:
+        return process.call(function, *args)
+    except Lost as lost:
+        if "does not end" in str(lost):
+            raise Lost(f"it does not end within {asked.limit:g} s") from lost
+        memory = f": perhaps it needs more than {asked.memory:g} GiB of memory"
+        raise Lost(f"{lost}{memory if OUT_OF_MEMORY.search(str(lost)) else ''}") from lost
+    except MultigradError as error:
+        if OUT_OF_MEMORY.search(str(error)):
+            said = f"it needs more than {asked.memory:g} GiB of memory: {error}"
+            raise MultigradError(said) from error
+        raise
+    finally:
+        process.limit = max(process.limit - (time.perf_counter() - start), 0.1)
+
+
+class Misuse(MultigradError):
+    """A request that cannot be answered, whatever the kernel does."""
+
+
+def pair_of_names(names: Sequence[str], wanted: Sequence[str], name: str) -> tuple[str, str]:
+    """Return the names of the kernel and of its reference: `ModelNew` beside `Model`, else those
+    that are equal but for case and underscores, such as `Square` and `square`.
+    """
+    if not name and "Model" in wanted:
+        for each in ("ModelNew", "Model"):
+            if each in names:
+                return each, "Model"
+    forms = {_form(each): each for each in reversed(wanted)}
+    pairs = [(each, forms[_form(each)]) for each in names if _form(each) in forms]
+    if name:
+        pairs = [pair for pair in pairs if name in pair]
+    equal = [pair for pair in pairs if pair[0] == pair[1]]
+    pairs = equal if len(equal) == 1 else pairs
+    if len(pairs) != 1:
+        which = ", ".join(pair[0] for pair in pairs)
+        told = f"both have {which}; name one by --name" if pairs else "they have no name in common"
+        raise Misuse(f"{told} ({', '.join(names)}; {', '.join(wanted)})")
+    return pairs[0]
+
+
+def _form(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def serve_requests(asked: GateRequest, lines: Iterable[str] | None = None) -> None:
+    """Answer requests, a line of JSON each, by lines of JSON: a verdict, or {"error": ...}.
+
+    A request names kernel and reference, and may have other fields of `GateRequest`.
+    """
+    _warm_up(asked)
+    known = {each.name for each in fields(GateRequest)}
+    for line in sys.stdin if lines is None else lines:
+        if not line.strip():
+            continue
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict) or request.keys() - known:
+                raise MultigradError(f"a request is an object with some of {sorted(known)}")
+            given = {n: tuple(v) if isinstance(v, list) else v for n, v in request.items()}
+            answer = gate_files(replace(asked, **given)).to_json()
+        except (MultigradError, OSError, TypeError, ValueError) as error:
+            answer = json.dumps({"ok": False, "error": str(error)})
+        print(answer, flush=True)
+
+
+def _warm_up(asked: GateRequest) -> None:
+    for name in WARM:
+        if importlib.util.find_spec(name) is None:
+            continue
+        framework: Any = importlib.import_module(name)
+        # What runs here is on CPUs: a GPU's threads would not survive the forks.
+        if os.path.exists("/dev/nvidiactl"):
+            continue
+        framework.set_num_threads(1)
+        x = np.ones((2, 3), np.float32)
+        side = Side(framework.nn.functional.softsign, [framework.from_numpy(x)])
+        side.audit(choose(asked.dtypes, asked.laws))
+
+
+# --- walls, in the process of a file --------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """What confines a process: a folder, memory in GiB, a file that it may not read."""
+
+    folder: str
+    memory: float
+    reference: str = ""
+
+    @property
+    def journal(self) -> Path:
+        return Path(self.folder, "told")
+
+
+def wall_in(walls: Walls) -> None:
+    """Confine this process from now on."""
+    folder = tempfile.mkdtemp(dir=walls.folder)
+    os.chdir(folder)
+    tempfile.tempdir = folder
+    for name in PLACES_OF_FILES.split():
+        os.environ[name] = folder
+    sys.dont_write_bytecode = True
+    _limit(resource.RLIMIT_FSIZE, MOST_BYTES_OF_A_FILE)
+    _limit(resource.RLIMIT_CORE, 0)
+    # A GPU's driver reserves more addresses than any machine has memory.
+    if os.path.exists("/proc/self/statm") and not os.path.exists("/dev/nvidiactl"):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        held = pages * resource.getpagesize()
+        _limit(resource.RLIMIT_AS, held + int(walls.memory * 2**30))
+    journal = os.open(walls.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    if not walls.reference:
+        journal = os.open(os.devnull, os.O_WRONLY)  # the reference is trusted, and still walled in
+    reads = {walls.reference, _compiled(walls.reference)} if walls.reference else set[str]()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+    def refuse(event: str, args: tuple[Any, ...]) -> None:
+        said = FORBIDDEN.get(event, "")
+        if event == "open" and isinstance(args[0], str | bytes | os.PathLike):
+            path = os.path.realpath(os.fsdecode(args[0]))
+            if _is_writing(*args[1:]) and not _is_free(path, folder):
+                said = f"writes a file outside its folder: {path}"
+            elif path in reads:
+                said = f"reads the reference: {path}"
+        elif event in WRITES and isinstance(args[0], str | bytes | os.PathLike):
+            path = os.path.realpath(os.fsdecode(args[0]))
+            said = "" if _is_free(path, folder) else f"changes a file outside its folder: {path}"
+        if said:
+            os.write(journal, f"{said}\n".encode())
+            raise PermissionError(f"it {said}, which the gate does not allow")
+
+    sys.addaudithook(refuse)
+
+
+def _limit(kind: int, most: int) -> None:
+    with contextlib.suppress(ValueError, OSError):  # the shell has a smaller one
+        resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
+
+
+def _compiled(path: str) -> str:
+    return os.path.realpath(importlib.util.cache_from_source(path))
+
+
+def _is_writing(mode: Any = None, flags: Any = 0) -> bool:
+    by_mode = isinstance(mode, str) and bool(set(mode) & set("wax+"))
+    return by_mode or bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+
+
+def _is_free(path: str, folder: str) -> bool:
+    return f"{path}/".startswith((f"{os.path.realpath(folder)}/", "/dev/", "/proc/self/"))
+
+
+# --- calls in the process of a file ---------------------------------------------------------------
+@dataclass(slots=True)
+class Room:
+    """The side of this process, once it is made."""
+
+    sides: list[Side] = field(default_factory=list)
+
+    @property
+    def side(self) -> Side:
+        return self.sides[-1]
+
+
+ROOM = Room()
+
+
+def public_names(path: str) -> list[str]:
+    """Import a file, and return the names of what it defines that can be called."""
+    module = import_target(path)
+    names = list[str]()
+    for name, value in vars(module).items():
+        home = getattr(value, "__module__", module.__name__)
+        # Operators and custom functions of frameworks have the module of their class.
+        is_own = home == module.__name__ or not isinstance(value, type | type(public_names))
+        if callable(value) and is_own and name[0] != "_" and name not in NO_FUNCTIONS:
+            names.append(name)
+    return names
+
+
+def make_reference(asked: GateRequest, name: str) -> bytes:
+    """Make the reference, and return what it is made with and its inputs, pickled."""
+    module = import_target(asked.reference)
+    _seed(asked.seed)
+    init = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
+    if asked.words:
+        inputs = read_inputs(asked.words)
+    elif hasattr(module, "get_inputs"):
+        inputs = [*module.get_inputs()]
+    else:
+        stated: Any = getattr(module, INPUTS_IN_CODE, {})
+        inputs = _first_that_runs(asked, name, stated.get(name))
+    # Not as they are: a pipe hands torch's tensors over by a socket.
+    made = pickle.dumps((init, inputs))
+    make_side(asked.reference, name, asked.seed, made)
+    return made
+
+
+def _first_that_runs(asked: GateRequest, name: str, stated: Any) -> list[Any]:
+    for _, fn, inputs in calls_to_try(find_target(f"{asked.reference}:{name}"), (), stated, ""):
+        with contextlib.suppress(Exception):
+            Side(fn, [*inputs])
+            return [*inputs]
+    raise MultigradError("nobody knows its inputs: write get_inputs(), or name them by --input")
+
+
+def make_side(path: str, name: str, seed: int, made: bytes) -> list[int]:
+    """Make the side of this process, and return the lengths that its code states."""
+    init, inputs = pickle.loads(made)
+    fn = find_target(f"{path}:{name}")
+    # Made with the same seed, so that the parameters are equal.
+    _seed(seed)
+    if isinstance(fn, type) and name in ("Model", "ModelNew"):
+        fn = fn(**init) if isinstance(init, dict) else fn(*init)
+    ROOM.sides.append(Side(fn, inputs))
+    return ROOM.side.numbers()
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    for backend in in_use():
+        if backend.modes.seed is not None:
+            backend.modes.seed(seed)
+
+
+def audit_side(laws: list[str]) -> AuditReport:
+    return ROOM.side.audit(laws)
+
+
+def make_cases(asked: GateRequest, numbers: list[int]) -> list[Case]:
+    return ROOM.side.cases(asked.dtypes, numbers, asked.seed)
+
+
+def answer_cases(cases: list[Case]) -> list[Answer]:
+    return [ROOM.side.answer(case) for case in cases]
+
+
+def answer_truths(cases: list[Case]) -> list[tuple[Answer, Answer]]:
+    return [truth_of(ROOM.side, case) for case in cases]
+
+
+def measure() -> float:
+    return ROOM.side.seconds()
+
+
+def measure_bytes() -> int | None:
+    return ROOM.side.kept_bytes()

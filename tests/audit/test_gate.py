@@ -1,0 +1,197 @@
+"""`xg.gate` and `multigrad gate`: kernels beside a reference, and what is walled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.errors import MultigradError, RuleTypeError
+
+pytest.importorskip("typer")
+gates = pytest.importorskip("multigrad.command.gate")  # needs `resource`, of POSIX
+FEW = ("derivative", "zero")
+X = np.linspace(-1.0, 1.0, 24, dtype=np.float32).reshape(4, 6)
+REFERENCE = """
+import numpy as np
+def square(x): return x * x
+GRADIENT_INPUTS = {"square": [np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(3, 4)]}
+"""
+KERNEL = """
+import numpy as np
+def square(x): return x * x
+def square_vjp(grad_out, x):
+    BODY
+    return 2.0 * grad_out * x
+"""
+MODEL = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.dim, self.scale = dim, torch.nn.Parameter(torch.rand(8))
+    def forward(self, x): return torch.softmax(x * self.scale, self.dim)
+def get_inputs(): return [torch.randn(4, 8)]
+def get_init_inputs(): return [-1]
+"""
+NEW = """
+import torch
+class Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.softmax(x, -1)
+        ctx.save_for_backward(y)
+        return y
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return y * (g - (y * g).sum(-1, keepdim=True))
+class ModelNew(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.rand(8))
+    def forward(self, x): return Softmax.apply(x * self.scale)
+"""
+
+
+def square(x: Any) -> Any:
+    return x * x
+
+
+def gated(tmp_path: Path, kernel: str, reference: str = REFERENCE, **options: Any) -> Any:
+    paths = [tmp_path / "kernel.py", tmp_path / "reference.py"]
+    for path, text in zip(paths, (kernel, reference), strict=True):
+        path.write_text(text)
+    return gates.gate_files(gates.GateRequest(*map(str, paths), laws=FEW, **options))
+
+
+def test_a_right_gradient_is_within_the_budget_of_each_dtype() -> None:
+    verdict = xg.gate((square, lambda g, x: 2.0 * g * x), square, [X])
+    assert verdict.ok and verdict.score == 1.0 and not verdict.failures, str(verdict)
+    assert [row.dtype for row in verdict.budgets] == ["float32", "float16", "bfloat16"]
+    assert all(row.ulps <= row.allowed and row.count > 2 for row in verdict.budgets)
+    assert verdict.time_ratio is not None and verdict.time_ratio > 0
+
+
+def test_a_wrong_gradient_is_told_with_its_numbers_and_alike_each_time() -> None:
+    verdicts = [xg.gate((square, lambda g, x: g * x), square, [X], laws=FEW) for _ in range(2)]
+    assert not verdicts[0].ok and verdicts[0].score < 0.5
+    assert any(each.startswith("derivative") for each in verdicts[0].failures)
+    assert any("float16: broken" in each and "expected" in each for each in verdicts[0].failures)
+    assert verdicts[0].failures == verdicts[1].failures
+
+
+def test_a_gradient_that_is_wrong_at_another_length_only_is_told() -> None:
+    def backward(g: Any, x: Any) -> Any:
+        return 2.0 * g * x if len(x) != 33 else g * x
+
+    verdict = xg.gate((square, backward), square, [X], laws=["zero"], dtypes=["float32"])
+    assert "33 in place of 4" in str(verdict.failures)
+
+
+def test_a_loss_of_digits_is_told_that_no_law_sees() -> None:
+    def coarse(g: Any, x: Any) -> Any:
+        return (2.0 * g * x) * (1.0 + 1e-5)
+
+    verdict = xg.gate((square, coarse), square, [X], laws=FEW)
+    assert [row.state for row in verdict.budgets] == ["broken", "kept", "kept"]
+
+
+def test_a_wrong_reference_is_told_and_not_the_gradient_blamed() -> None:
+    right, wrong = (square, lambda g, x: 2.0 * g * x), (square, lambda g, x: g * x)
+    verdict = xg.gate(right, wrong, [X])
+    assert not verdict.ok and verdict.score == 0.0
+    assert all(each.startswith("the reference is wrong") for each in verdict.failures)
+
+
+def test_unknown_laws_and_dtypes_are_refused() -> None:
+    with pytest.raises(RuleTypeError, match="no law 'derivativ'"):
+        xg.gate(square, square, [X], laws=["derivativ"])
+    with pytest.raises(RuleTypeError, match="no dtype 'float8'"):
+        xg.gate(square, square, [X], dtypes=["float8"])
+
+
+# --- files ----------------------------------------------------------------------------------------
+def test_a_pair_in_a_file_is_judged_beside_a_reference_in_another(tmp_path: Path) -> None:
+    verdict = gated(tmp_path, KERNEL.replace("BODY", "pass"))
+    assert verdict.ok, str(verdict)
+    told = json.loads(verdict.to_json())
+    assert told["ok"] and told["score"] == 1.0 and told["laws"]["derivative"] == "kept"
+    assert told["name"] == "kernel.py:square" and "\n" not in verdict.to_json()
+
+
+HARMS = {
+    "while True: pass": "does not end within 2 s",
+    "import os; os._exit(7)": "ends its process: exit code 7",
+    "open('/tmp/multigrad_gate_harm', 'w')": "writes a file outside its folder",
+    "import socket; socket.create_connection(('127.0.0.1', 9))": "connects to a network",
+    "import os; os.system('true')": "runs a command of the shell",
+    "x = np.zeros(2**33)": "needs more than 4 GiB of memory",
+    "open(REFERENCE).read()": "reads the reference",
+    "import sys; raise ValueError('reference' in sys.modules)": "ValueError: False",
+}
+
+
+@pytest.mark.parametrize("body", HARMS)
+def test_what_a_kernel_may_not_do_is_told(tmp_path: Path, body: str) -> None:
+    body = body.replace("REFERENCE", repr(str(tmp_path / "reference.py")))
+    kernel = KERNEL.replace("BODY", body)
+    verdict = gated(tmp_path, kernel, limit=2.0)
+    body = next(each for each in HARMS if each[:12] == body[:12])
+    assert not verdict.ok and verdict.score == 0.0
+    assert HARMS[body] in str(verdict.failures)
+    assert not Path("/tmp/multigrad_gate_harm").exists()
+
+
+def test_a_reference_that_does_not_run_is_told_as_such(tmp_path: Path) -> None:
+    verdict = gated(tmp_path, KERNEL.replace("BODY", "pass"), REFERENCE + "\n1 / 0\n")
+    assert "the reference does not run" in str(verdict.failures)
+
+
+@pytest.mark.needs("torch")
+def test_models_are_compared_with_equal_parameters(tmp_path: Path) -> None:
+    verdict = gated(tmp_path, NEW, MODEL, dtypes=("float32",))
+    assert verdict.ok, str(verdict)
+
+
+@pytest.mark.needs("torch")
+def test_a_wrong_model_is_told(tmp_path: Path) -> None:
+    wrong = gated(tmp_path, NEW.replace("(y * g)", "g"), MODEL, dtypes=("float32",))
+    assert any(each.startswith("derivative") for each in wrong.failures)
+
+
+def test_files_without_a_common_name_and_no_file_are_misuse(tmp_path: Path) -> None:
+    with pytest.raises(MultigradError, match="no name in common"):
+        gated(tmp_path, KERNEL.replace("square", "cube"))
+    with pytest.raises(MultigradError, match="there is no file"):
+        gates.gate_files(gates.GateRequest("nowhere.py", "nowhere.py"))
+
+
+def test_a_warm_process_answers_each_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "WARM", ())
+    gated(tmp_path, KERNEL.replace("BODY", "pass"))
+    paths = {name: str(tmp_path / f"{name}.py") for name in ("kernel", "reference")}
+    lines = [json.dumps({**paths, "laws": FEW}), "nonsense", json.dumps({"kernels": 1})]
+    gates.serve_requests(gates.GateRequest(), lines)
+    first, second, third = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["ok"] and first["seconds"] < 3.0
+    assert "error" in second and "error" in third
+
+
+def test_the_command_exits_with_the_verdict(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from multigrad.command.app import app
+
+    gated(tmp_path, KERNEL.replace("BODY", "grad_out = grad_out / 2"))
+    words = ["gate", "kernel.py", "--reference", "reference.py", "--law", "zero", "--json"]
+    words = [str(tmp_path / each) if each.endswith(".py") else each for each in words]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 1 and not json.loads(result.stdout)["ok"]
+    assert CliRunner().invoke(app, words[:2]).exit_code == 2
