@@ -45,7 +45,7 @@ from multigrad.audit.gate import (
 from multigrad.backend.discovery import in_use
 from multigrad.command.audit import INPUTS_IN_CODE, calls_to_try
 from multigrad.command.named_objects import read_inputs
-from multigrad.command.targets import find_target, import_target
+from multigrad.command.targets import PAIRED, find_target, import_target
 from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError
 
@@ -338,7 +338,9 @@ def public_names(path: str) -> list[str]:
         is_own = home == module.__name__ or not isinstance(value, type | type(public_names))
         if callable(value) and is_own and name[0] != "_" and name not in NO_FUNCTIONS:
             names.append(name)
-    return names
+    # The second of a pair, `f` and `f_vjp`, is a part of it.
+    backwards = {name + ending for name in names for ending in PAIRED}
+    return [name for name in names if name not in backwards]
 
 
 def make_reference(asked: GateRequest, name: str) -> bytes:
