@@ -431,7 +431,14 @@ def _row(case: Case, name: str, found: Any, exact: Any, other: Any) -> Budget:
     where = f"{name}{brackets(place)}, {case.name}"
     said = f"{found[place]:.9g}, expected {exact[place]:.9g}" if ulps > allowed else ""
     return Budget(
-        case.dtype, "", where, ulps, relative, own_ulps, own_relative, allowed, reason=said
+        case.dtype,
+        where=where,
+        ulps=ulps,
+        relative=relative,
+        reference_ulps=own_ulps,
+        reference_relative=own_relative,
+        allowed=allowed,
+        reason=said,
     )
 
 
