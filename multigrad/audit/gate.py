@@ -127,10 +127,12 @@ class Side:
             return time.perf_counter() - start
 
     def kept_bytes(self) -> int | None:
-        """Return how much is kept for the backward; None where the framework does not say."""
+        """Return what custom gradients keep for the backward; None if that is nothing, or it is not
+        known.
+        """
         try:
             with self.trial.quiet(), ignoring_warnings():
-                return sum(each.size for each in kept_tensors(self.trial))
+                return sum(each.size for each in kept_tensors(self.trial)) or None
         except Exception:
             return None
 
@@ -205,7 +207,8 @@ class GateVerdict(Report):
         laws: what came of each law.
         budgets: the errors beside the reference.
         time_ratio, bytes_ratio: forward and backward over the reference's, and what is kept for
-            the backward; None where it is not known. No verdict depends on them.
+            the backward, if both are custom gradients; None where it is not known, or the law
+            "bytes" is not asked. No verdict depends on them.
         seconds: of the entire check.
     """
 
@@ -300,7 +303,8 @@ def gate(
         answers = [own.answer(case) for case in cases]
         truths = [truth_of(other, case) for case in cases]
         beside = other.audit(laws_of_reference(report))
-        ratios = time_ratio(own.seconds, other.seconds), ratio(own.kept_bytes(), other.kept_bytes())
+        sizes = [each.kept_bytes() if "bytes" in chosen else None for each in (own, other)]
+        ratios = time_ratio(own.seconds, other.seconds), ratio(*sizes)
     budgets = [budget(dtype, cases, answers, truths) for dtype in dtypes]
     return judge((report, beside), budgets, ratios, time.perf_counter() - start)
 
