@@ -15,7 +15,6 @@ import os
 import pickle
 import random
 import re
-import resource
 import sys
 import tempfile
 import time
@@ -87,6 +86,8 @@ def gate_files(asked: GateRequest) -> GateVerdict:
         MultigradError: the request is wrong: no such file, nothing of one name, no inputs.
     """
     start = time.perf_counter()
+    if not hasattr(os, "fork"):
+        raise MultigradError("multigrad gate forks processes, which Windows does not: call xg.gate")
     choose(asked.dtypes, asked.laws)
     read_inputs(asked.words)
     for option, path in (("KERNEL.py", asked.kernel), ("--reference", asked.reference)):
@@ -260,6 +261,8 @@ class Walls:
 
 def wall_in(walls: Walls) -> None:
     """Confine this process from now on."""
+    import resource  # of POSIX alone
+
     folder = tempfile.mkdtemp(dir=walls.folder)
     os.chdir(folder)
     tempfile.tempdir = folder
@@ -278,6 +281,7 @@ def wall_in(walls: Walls) -> None:
         journal = os.open(os.devnull, os.O_WRONLY)  # the reference is trusted, and still walled in
     reads = {walls.reference, _compiled(walls.reference)} if walls.reference else set[str]()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # where the next requests are
 
     def refuse(event: str, args: tuple[Any, ...]) -> None:
         said = FORBIDDEN.get(event, "")
@@ -298,6 +302,8 @@ def wall_in(walls: Walls) -> None:
 
 
 def _limit(kind: int, most: int) -> None:
+    import resource
+
     with contextlib.suppress(ValueError, OSError):  # the shell has a smaller one
         resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
 
