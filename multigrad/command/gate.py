@@ -392,6 +392,9 @@ def make_side(path: str, name: str, seed: int, made: bytes) -> list[int]:
 def _seed(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
+    for name in WARM:
+        if name in sys.modules:
+            sys.modules[name].manual_seed(seed)
     for backend in in_use():
         if backend.modes.seed is not None:
             backend.modes.seed(seed)
