@@ -9,7 +9,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.audit import doctor as room
-from multigrad.audit.known_faults import KNOWN_FAULTS, Fault
+from multigrad.audit.doctor.known_faults import KNOWN_FAULTS, Fault
 from multigrad.errors import RuleTypeError
 
 TAMED = [Fault("gone", "torch", "", "", "def found(wrap): return False")]

@@ -32,7 +32,7 @@ INSIDE = {
     "functions": ("calls", "documents", "eject", "proof", "recording", ""),
     "rules": ("model", "", "estimators", "library"),
     "models": ("attribution", ""),
-    "audit": ("", "lock", "same"),
+    "audit": ("", "lock", "same", "doctor"),
     "keras": ("", "dialect"),
 }  # fmt: skip
 # They import anything, and nothing imports them.

@@ -30,7 +30,8 @@ DATA = {
     "multigrad/functions/documents/schema/document.json",
     "multigrad/functions/documents/schema/lock.json",
 }
-MOST_FILES, MOST_BYTES = 790, 5_350_000  # they only fall
+# They only fall, but for xg.same, xg.doctor and xg.gate, which are 110 KB.
+MOST_FILES, MOST_BYTES = 790, 5_420_000
 BESIDE = {"..", "_multigrad_rules.pth"}
 NEEDED_LATER = ["scipy", "ml_dtypes", "optree", "importlib.metadata", "typer", "matplotlib"]
 

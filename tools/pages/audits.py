@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
-from multigrad.audit.known_faults import KNOWN_FAULTS
+from multigrad.audit.doctor.known_faults import KNOWN_FAULTS
 from multigrad.audit.laws import LAWS
 
 from .conversions import FOLDER, OF_USERS

@@ -1,7 +1,7 @@
 """Known silent faults of frameworks: each with code that finds it in the version that is installed.
 
 The code defines `found(wrap)`, which tells whether the fault is there; `wrap` returns a function as
-it is, or as multigrad converts it. It runs in a process of its own (`doctor.py`), and is a text
+it is, or as multigrad converts it. It runs in a process of its own (see `xg.doctor`), and is a text
 here, as the core imports no framework.
 """
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ..errors import RuleTypeError, suggest
-from ..look.subject import Report
+from ...errors import RuleTypeError, suggest
+from ...look.subject import Report
 from .known_faults import KNOWN_FAULTS, Fault
 
 PRESENT, ABSENT = "present", "absent"
