@@ -8,6 +8,7 @@ powers of two, and around the numbers that the code itself states.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -183,7 +184,7 @@ def sizes_to_try(trial: Trial, axis: Axis, numbers: Sequence[int]) -> Iterator[i
     shapes = [y.shape for y in trial.run().outputs]
 
     def fits(size: int) -> bool:
-        results = (np.prod([size if m == axis.length else m for m in each]) for each in shapes)
+        results = (math.prod(size if m == axis.length else m for m in each) for each in shapes)
         return size * elements <= MOST_ELEMENTS and max(results, default=0) <= MOST_RESULTS
 
     if elements <= SMALL_ROW and all(at == 0 for _, at in axis.places):

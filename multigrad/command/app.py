@@ -438,10 +438,10 @@ def gate(
     from .gate import GateRequest, gate_files, serve_requests
 
     chosen = tuple(laws) if laws else None
-    limits = {"limit": limit, "memory": memory}
-    named = {"name": name, "words": tuple(inputs or ()), "seed": seed, "laws": chosen}
-    paths = str(kernel or ""), str(reference or "")
-    asked = GateRequest(*paths, **named, dtypes=tuple(split(dtypes)), **limits)
+    asked = GateRequest(
+        str(kernel or ""), str(reference or ""), name=name, words=tuple(inputs or ()), seed=seed,
+        laws=chosen, dtypes=tuple(split(dtypes)), limit=limit, memory=memory,
+    )  # fmt: skip
     if serve:
         serve_requests(asked)
         return 0
