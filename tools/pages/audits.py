@@ -25,7 +25,7 @@ STATES = (KEPT, BROKEN, MEANT, REFUSED, NOT_APPLICABLE)
 MEANINGS = {
     BROKEN: "the numbers silently differ from what the law says; for `bytes` and `saved`, what is "
     "kept for the backward does. This is a measurement; what was investigated and is a fault is "
-    "listed under [faults](#faults)",
+    "listed under [faults](audit.md#faults)",
     MEANT: "they differ, and the author says so, in a docstring, a comment or the name, or with "
     "None for an argument: a straight-through estimator, a clipped gradient, a random spike",
     REFUSED: "the code, or the framework on its behalf, raises an error: it is not supported",
@@ -35,6 +35,7 @@ STEPS = (
     "tox -e audit  # everything except kernels\ntox -e audit -- entmax  # one package\n"
     "tox -e audit -- --faults\ntox -e kernels  # the kernels, and their faults"
 )
+GATES = ("allclose", "kernelbench", "gradcheck", "audit")
 KERNELS = {"liger_kernel": "liger_kernel", "fla": "fla_core"}  # distributions by module
 
 
@@ -142,6 +143,27 @@ def read_faults() -> list[Fault]:
     return sorted(faults, key=lambda fault: (fault.package.lower(), fault.file))
 
 
+def title_of(fault: Fault) -> str:
+    return f"{fault.package} {fault.version}: {fault.file.partition('/')[2]}"
+
+
+def bug_rows(faults: Sequence[Fault]) -> Iterator[tuple[str, ...]]:
+    """Yield for each fault its package, its law, and what is wrong, with a link to its code."""
+    for fault in faults:
+        anchor = re.sub(r"[^\w -]", "", title_of(fault).lower()).replace(" ", "-")
+        name = title_of(fault).partition(": ")
+        link = f"{name[0]}, [`{name[2]}`](audited.md#{anchor})"
+        yield link, f"`{fault.law}`", as_text(fault.said)
+
+
+def fault_sections(faults: Sequence[Fault]) -> Iterator[str]:
+    """Yield for each fault a section with its code."""
+    for fault in faults:
+        yield (
+            f"### {title_of(fault)}\n\n`{fault.law}`: {fault.said}\n\n```text\n{fault.code}\n```"
+        )
+
+
 def by_law(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
     """Yield for each law how many keep it, break it and so on, and how many conversion mends."""
     for law in LAWS:
@@ -214,3 +236,16 @@ def known_fault_parts() -> tuple[str, ...]:
         "present in torch 2.13.0, jax 0.10.2 and TensorFlow 2.21.0."
     )
     return said, *sections
+
+
+# --- gates --------------------------------------------------------------------------------------
+
+
+def gate_rows() -> Iterator[tuple[str, ...]]:
+    """Yield for each family of cheats how many there are, and how many each gate finds."""
+    table = tomllib.loads((FOLDER / "cheats" / "gates.toml").read_text(encoding="utf-8"))
+    families = dict.fromkeys(row["family"] for row in table.values())
+    for family in (*families, "all"):
+        rows = [row for row in table.values() if family in (row["family"], "all")]
+        found = (sum(row[gate] != "passes" for row in rows) for gate in GATES)
+        yield family, str(len(rows)), *map(str, found)

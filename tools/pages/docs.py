@@ -404,16 +404,35 @@ def render_conversions() -> str:
 
 
 def render_audit() -> str:
+    """Return the page of bugs: by package and law, each with what is wrong."""
+    every, faults = [*audits.read_audited(), *audits.read_kernels()], audits.read_faults()
+    rows = [row for row in every if not row.problem]
+    header = ("package", "audited", "break", "refuse", "fixed", "faults")
+    return page(
+        "Known bugs in other packages",
+        f"{len(faults)} faults of published gradients: where a package deviates from its own "
+        "documentation, from the paper that it names, or from a [law of gradients](laws.md). Each "
+        "has code that needs only the package and its framework, and runs to its end as long as "
+        "the fault exists; the links lead to it. A surrogate that is meant to differ is no fault, "
+        "nor a documented limit, nor code that raises an error which says so. Those of frameworks "
+        "themselves are [known faults of frameworks](known_faults.md).",
+        "## Faults",
+        table(("package", "law", "what is wrong"), audits.bug_rows(faults)),
+        "## By package\n\nHow many gradients break or refuse a law, how many of these laws they "
+        "keep once they are converted, and how many faults are listed above. What each of them "
+        "gives is in [the audit of published gradients](audited.md).\n\n"
+        + table(header, audits.by_package(rows, faults)),
+        f"To run them:\n\n```text\n{audits.STEPS}\n```",
+    )
+
+
+def render_audited() -> str:
+    """Return the page of what was audited: the laws, what conversion gives, the faults' code."""
     every = [*audits.read_audited(), *audits.read_kernels()]
     rows, faults = [row for row in every if not row.problem], audits.read_faults()
     kernels = [row for row in rows if not row.is_converted]
     packages = {row.package for row in rows} - {OF_USERS}
     unrun = [(f"`{row.name}`", audits.as_text(row.problem)) for row in every if row.problem]
-    shown = "\n\n".join(
-        f"### {fault.package} {fault.version}: {fault.file.partition('/')[2]}\n\n"
-        f"`{fault.law}`: {fault.said}\n\n```text\n{fault.code}\n```"
-        for fault in faults
-    )
     return page(
         "Audit of published gradients",
         f"{len(rows)} custom gradients of {len(packages)} packages, as published, each tested on "
@@ -424,38 +443,50 @@ def render_audit() -> str:
         "`cases.toml`, `audit_cases.toml` and `kernels.toml` in the same folder. Names such as "
         "`cases_torch:` refer to functions in that folder that apply the package's code.",
         bullets(audits.MEANINGS),
-        f"To reproduce it:\n\n```text\n{audits.STEPS}\n```",
         "## By law\n\nA law that is newer than the last run of a row is not counted for it; "
         "kernels run outside compiled code, so `compiled` is not tested for them.\n\n"
         + table(("law", *audits.STATES, "fixed by conversion"), audits.by_law(rows)),
-        "## By package\n\nHow many gradients break or refuse a law, how many of these laws they "
-        "keep once they are converted, and how many faults are listed below.\n\n"
-        + table(
-            ("package", "audited", "break", "refuse", "fixed", "faults"),
-            audits.by_package(rows, faults),
-        ),
-        "## What conversion gives on torch\n\nEach torch gradient whose "
-        "conversion runs was tested by `python tests/foreign/gains.py`, as "
-        "published and after `xg.convert`. Bytes are those that forward keeps "
-        "for backward, saved or on `ctx`; the counts are of gradients that keep"
-        " fewer than the other version. Of the three that keep more, two keep their "
-        "inputs in place of a float that forward computed, which a second derivative "
-        "would miss; one keeps inputs from which backward computes tensors whose "
-        f"shapes it needs. {say_lost()}\n\n" + render_gains(),
-        "## Faults\n\nWhere packages deviate from their own documentation, from the paper that "
-        f"they name, or from a law: {len(faults)} faults, each as code that needs only the "
-        "package and its framework, and that runs to its end as long as the fault exists; `tox "
-        "-e audit` runs them all, `tox -e kernels` those of kernels, and each reports if a "
-        "release has fixed the fault. A surrogate that is meant to differ is not a fault; "
-        "neither is a documented limit, nor code that raises an error which says so. Our own "
-        "rules follow the paper; what a package really computes is available under the package's"
-        " name, where it is a curve at all ([which is which](same_name.md)).",
-        shown,
+        "## What conversion gives on torch\n\nEach torch gradient whose conversion runs was "
+        "tested by `python tests/foreign/gains.py`, as published and after `xg.convert`. Bytes "
+        "are those that forward keeps for backward, saved or on `ctx`; the counts are of "
+        "gradients that keep fewer than the other version. Of the three that keep more, two keep "
+        "their inputs in place of a float that forward computed, which a second derivative would "
+        "miss; one keeps inputs from which backward computes tensors whose shapes it needs. "
+        f"{say_lost()}\n\n" + render_gains(),
+        "## Code of the faults\n\nOur own rules follow the paper; what a package really computes "
+        "is available under the package's name, where it is a curve at all ([which is which]"
+        "(same_name.md)).",
+        *audits.fault_sections(faults),
         "## What is broken, and what is intended\n\n"
         + table(
             ("what", "inputs", "law", "state", "observation", "fixed"), audits.broken_rows(rows)
         ),
         *(["## What did not run\n\n" + table(("what", "why"), unrun)] if unrun else []),
+    )
+
+
+def render_gates() -> str:
+    rows = [*audits.gate_rows()]
+    header = ("family", "cheats", "allclose", "KernelBench-like", "gradcheck", "audit")
+    return page(
+        "Which gates find wrong backwards",
+        f"{rows[-1][1]} wrong backwards of kernels that people write, each of which passes a naive "
+        "test, and how many of them four gates find, each from one input of 4 x 64 in float32. "
+        "They are in `tests/foreign/cheats`, each with its right twin, of which no gate accuses "
+        "one. `python -m tests.foreign.cheats.gates` asks all of them again.",
+        bullets(
+            {
+                "allclose": "gradients beside autograd's for a cotangent of ones, to 1e-3",
+                "KernelBench-like": "the forward on five seeds of one shape, and the backward of "
+                "a sum to an absolute 1e-2",
+                "gradcheck": "`torch.autograd.gradcheck` in float64",
+                "audit": "`xg.audit`, all laws",
+            }
+        ),
+        table(header, rows),
+        "`torch.library.opcheck` takes operators, and compares no number of a gradient. The three "
+        "that the audit misses are wrong at a length that the code computes, in an interval of "
+        "0.01, and in one call of 1,000.",
     )
 
 
@@ -561,6 +592,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "differences.md": render_differences,
     "conversions.md": render_conversions,
     "audit.md": render_audit,
+    "audited.md": render_audited,
+    "gates.md": render_gates,
     "laws.md": render_laws,
     "known_faults.md": lambda: page("Known faults of frameworks", *audits.known_fault_parts()),
     "reference/command.md": render_command,
