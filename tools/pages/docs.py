@@ -484,9 +484,8 @@ def render_gates() -> str:
             }
         ),
         table(header, rows),
-        "`torch.library.opcheck` takes operators, and compares no number of a gradient. The three "
-        "that the audit misses are wrong at a length that the code computes, in an interval of "
-        "0.01, and in one call of 1,000.",
+        "`torch.library.opcheck` compares no number of a gradient. The three that the audit misses "
+        "are wrong at a length that is computed, in an interval of 0.01, in one call of 1,000.",
     )
 
 
