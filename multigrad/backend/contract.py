@@ -520,13 +520,10 @@ class Kept:
 
     where: str
     """What it is called there: "saved tensor 0", "ctx.x"."""
-
     size: int
     """In bytes."""
-
     is_read: bool
     """Whether the backward makes use of its numbers."""
-
     apart: str = ""
     """What it is ("input" or "output") where the framework does not know that it is kept."""
 
@@ -563,9 +560,12 @@ class Modes:
 
     transforms: Mapping[str, Function] = field(default_factory=dict)
     """By name, (run, inputs, cotangents) -> gradients by a transform that is compiled."""
-    drops: Callable[[str], str] | None = None  # why one loses any custom gradient, else ""
-    seed: Callable[[int | None], int | None] | None = None  # (new) -> old, if none can be read
-    compiles_each_shape: bool = False  # where a shape that was not met before takes time
+    drops: Callable[[str], str] | None = None
+    """Why the transform of that name loses any custom gradient, else ""."""
+    seed: Callable[[int | None], int | None] | None = None
+    """(new global seed) -> the old one, where generators have no state to read."""
+    compiles_each_shape: bool = False
+    """Whether a shape that was not met before takes time."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Why the framework has none of these, by the name of the field."""
 

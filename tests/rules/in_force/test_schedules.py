@@ -195,7 +195,7 @@ def test_a_new_number_makes_no_new_entry(width: Any) -> None:
     act(X)
     own = act.own_in_force()
     assert own is not None
-    under = own.specialization.under["Heaviside"]
+    under = own.specialization.functions_under["Heaviside"]
     before = len(under.entries.known), len(own.specialization.code.variants)
     for _ in range(6):
         width.step()
