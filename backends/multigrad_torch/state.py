@@ -1,6 +1,6 @@
 """torch's own state: what fast code checks before it runs, and how to leave modes.
 
-torch has no public names for most of this. Its private ones stand here under plain names, each with
+torch has no public names for most of this. Its private ones have plain names, each with
 the reason why it is read. Emitted code uses these names (`attach.NAMESPACE`), so they are fixed.
 """
 

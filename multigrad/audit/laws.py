@@ -227,7 +227,7 @@ LAWS: tuple[Law, ...] = (
         "compiled transforms",
         "A transform of gradients inside the compiler gives the same result.",
         modes.judge_compiled_transforms,
-        matters="the compiler differentiates the forward, and drops the backward without a word",
+        matters="the compiler differentiates the forward, and silently drops the backward",
     ),
     Law(
         "forward mode",

@@ -229,7 +229,7 @@ def known_fault_parts() -> tuple[str, ...]:
             if fault.framework == framework
         ]
     said = (
-        f"{len(KNOWN_FAULTS)} gradients that PyTorch, JAX or TensorFlow gets wrong without a word. "
+        f"{len(KNOWN_FAULTS)} gradients that PyTorch, JAX or TensorFlow silently gets wrong. "
         "`multigrad doctor` and `xg.doctor()` run the code of each in the versions that are "
         "installed, each with the function as it is and as `xg.convert` returns it: a patched "
         "build is told right, and a framework that is not installed is left out. All of them are "

@@ -33,7 +33,7 @@ Handler = Callable[..., Any]
 
 
 class OutOfBounds(NamedTuple):
-    """What a mode means for elements outside of the tensor; see `parts.taken` and `parts.put`.
+    """What a mode means for elements outside the tensor; see `parts.taken` and `parts.put`.
 
     Attributes:
         read: how they are read; None: as jax does by default.

@@ -162,7 +162,7 @@ def record_call(
     """
     args = code.bind(positional, kwargs)
     ctx = Context(trace, args)
-    # `custom_bwd` stands outside or inside of `once_differentiable`.
+    # `custom_bwd` stands outside or inside `once_differentiable`.
     backward, is_once = unwrap_once(unwrap_amp(code.backward, trace))
     backward = unwrap_amp(backward, trace)
     outputs = run_forward(code, call, ctx, trace, args)

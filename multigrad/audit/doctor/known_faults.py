@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """A gradient that a framework gets wrong without a word.
+    """A gradient that a framework silently gets wrong.
 
     Attributes:
         name: a word for it.
@@ -115,7 +115,7 @@ def found(wrap):
         "torch",
         "torch.compile with activation_memory_budget computes torch.rand_like again in backward, "
         "with other numbers",
-        "leave the budget at 1, or draw outside of the compiled function",
+        "leave the budget at 1, or draw outside the compiled function",
         """\
 import torch
 def f(x):

@@ -8,7 +8,7 @@ reported in words, since a graph would not make them at all:
     snapshot.used_up                        "a generator, which each use changes": do not run
     snapshot.restore()                      after it; then
     snapshot.change                         "assigns to the attribute 'count' of a Layer"
-    snapshot.moved, .new_attributes         what was restored or left in silence: run once more
+    snapshot.moved, .new_attributes         what was restored or left as it is: run once more
     snapshot.drop_added(), .clear()         at the end
 """
 

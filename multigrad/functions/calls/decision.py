@@ -77,7 +77,7 @@ class Decision(NamedTuple):
     Attributes:
         variant: the graphs.
         reason: why the code runs as written; "": the graphs run.
-        kinds: the omissions of its graphs that count at the door; none if the graphs run.
+        kinds: the omissions of its graphs that count for a call; none if the graphs run.
     """
 
     variant: Variant

@@ -58,7 +58,7 @@ class CLibrary(Generic[Bound]):
     Attributes:
         bound: the library's functions, once they are ready.
         reason: why there are none and will be none.
-        is_settled: whether one of the two is known; then nothing changes any more.
+        is_settled: whether one of the two is known; then nothing changes again.
         work: how much work plain code has done since.
         is_looked_for: whether a kept file was looked for.
         thread: the thread that compiles or has compiled.
