@@ -1,7 +1,7 @@
 """The differences that rounding may make, measured: graphs run with steps rounded at random.
 
 A formula may magnify its roundings until few digits are left, and an iteration may end a turn
-earlier. So the graph is run RUNS times in float64, each step rounded as coarsely as its dtype is, and
+earlier. So the graph is run RUNS times in float64, each step rounded as its dtype would be, and
 the spread of these runs tells what rounding may do to each element. A wrong constant, or a step in
 another dtype, is no rounding.
 """
