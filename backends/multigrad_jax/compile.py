@@ -106,7 +106,7 @@ class ShownToken(threading.local):
         self.shared: Shared | None = None
 
 
-class Entry(NamedTuple):
+class EnteredUse(NamedTuple):
     """A `use` block that was entered.
 
     Attributes:
@@ -123,7 +123,7 @@ class Entry(NamedTuple):
 KEPT = TraceDependencies()
 SHOWN = ShownToken()
 # From the outside in.
-ENTERED: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
+ENTERED: contextvars.ContextVar[tuple[EnteredUse, ...]] = contextvars.ContextVar(
     "multigrad_jax_entered", default=()
 )
 
@@ -134,7 +134,7 @@ ENTERED: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
 def on_enter(token: str) -> Callable[[], None]:
     """Set the cache key of jax for rules that come into force, and return how they are left."""
     serial, value = next(SERIALS), value_of(token)
-    ENTERED.set((*ENTERED.get(), Entry(serial, token, value)))
+    ENTERED.set((*ENTERED.get(), EnteredUse(serial, token, value)))
     show(token, value)
     return functools.partial(leave, serial)
 
@@ -360,7 +360,7 @@ def _signature_with_hidden(fn: Callable[..., Any]) -> inspect.Signature:
 @contextmanager
 def _in_force(active: ActiveRules) -> Iterator[None]:
     value, before = value_of(active.token), SHOWN.token
-    entered = ENTERED.set((*ENTERED.get(), Entry(next(SERIALS), active.token, value)))
+    entered = ENTERED.set((*ENTERED.get(), EnteredUse(next(SERIALS), active.token, value)))
     reset = CURRENT.set(active)
     SHOWN.token = active.token
     try:

@@ -34,7 +34,7 @@ from multigrad.trace.active_rules import Moving, NumberRead
 from multigrad.trace.lookups import Lookup
 
 from .kernels import random
-from .recomputed_regions import ENTRIES, Entry, of_first_run, regions_around
+from .recomputed_regions import ENTRIES, RegionUse, of_first_run, regions_around
 
 Tensor = Any
 # The attribute of a graph that holds its check, and the key of the captured value.
@@ -51,7 +51,7 @@ def on_enter(token: str) -> Callable[[], None]:
     """Note the graph in which a `use` is entered: inside its own graph it is part of the trace."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     tape = regions_around().tape  # notes regions in their first run
-    entry = Entry(token, graph, CURRENT.get(), tape)
+    entry = RegionUse(token, graph, CURRENT.get(), tape)
     return functools.partial(ENTRIES.reset, ENTRIES.set((*ENTRIES.get(), entry)))
 
 
@@ -126,7 +126,7 @@ def number_of(moving: Moving) -> Tensor:
     return tf.constant(numbers.get(moving.serial, moving.value), tf.float64)
 
 
-def active_around(graphs: list[Any], entries: tuple[Entry, ...]) -> ActiveRules:
+def active_around(graphs: list[Any], entries: tuple[RegionUse, ...]) -> ActiveRules:
     """Return the active rules around nested graphs that are being traced."""
     for entry in entries:
         if any(entry.graph is graph for graph in graphs):

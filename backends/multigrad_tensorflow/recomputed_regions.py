@@ -36,7 +36,7 @@ from multigrad.trace.active_rules import Noted
 Tensor = Any
 
 
-class Entry(NamedTuple):
+class RegionUse(NamedTuple):
     """A `use` block that was entered.
 
     Attributes:
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
 
 # From the outside in; `on_enter` (compile.py) adds one, and removes it at the block's end.
-ENTRIES: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
+ENTRIES: contextvars.ContextVar[tuple[RegionUse, ...]] = contextvars.ContextVar(
     "multigrad_tensorflow_entries", default=()
 )
 MOST_REGIONS = 4096

@@ -46,7 +46,7 @@ ROUNDS = 7  # of time, the first of which does not count
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class GateCase:
     """A call on which both are compared: arrays in float64 that `dtype` holds exactly."""
 
     name: str
@@ -74,7 +74,7 @@ class Side:
     def audit(self, laws: Iterable[str]) -> AuditReport:
         return audit(self.fn, *self.inputs, laws=laws)
 
-    def cases(self, dtypes: Sequence[str], numbers: Iterable[int], seed: int) -> list[Case]:
+    def cases(self, dtypes: Sequence[str], numbers: Iterable[int], seed: int) -> list[GateCase]:
         """Return the calls to compare, which depend on the inputs and the seed alone.
 
         Args:
@@ -86,16 +86,16 @@ class Side:
             arrays = trial.changed(trial.cast("float64"), lambda a, rng=rng: _moved(a, rng))
             arrays = arrays if n else trial.cast("float64")
             name = f"draw {n}" if n else "the inputs"
-            cases += [Case(name, dtype, _rounded(arrays, dtype), (seed, n)) for dtype in dtypes]
+            cases += [GateCase(name, dtype, _rounded(arrays, dtype), (seed, n)) for dtype in dtypes]
         for axis in find_axes(trial):
             for size in sizes_to_try(trial, axis, [*numbers]):
                 arrays = resized(trial, axis, size)
                 if sum(a.size for a in arrays) <= MOST_ELEMENTS:
                     name = f"{size} in place of {axis.length}"
-                    cases.append(Case(name, dtypes[0], _rounded(arrays, dtypes[0]), (seed, 0)))
+                    cases.append(GateCase(name, dtypes[0], _rounded(arrays, dtypes[0]), (seed, 0)))
         return cases
 
-    def answer(self, case: Case, dtype: str = "") -> Answer:
+    def answer(self, case: GateCase, dtype: str = "") -> Answer:
         """Return outputs and gradients for a case, in another dtype if one is named."""
         trial, dtype = self.trial, dtype or case.dtype
         shapes = [np.shape(a) for a in trial.given]
@@ -149,7 +149,7 @@ def _rounded(arrays: Arrays, dtype: str) -> Arrays:
     return [as_float(as_float(a, dtype), "float64") if is_float_array(a) else a for a in arrays]
 
 
-def _drawn(case: Case, n: int, output: Any) -> Any:
+def _drawn(case: GateCase, n: int, output: Any) -> Any:
     drawn = np.random.default_rng((*case.seed, n)).standard_normal(output.shape)
     return as_float(as_float(np.asarray(drawn), case.dtype), dtype_name(output.dtype))
 
@@ -323,7 +323,7 @@ def choose(dtypes: Sequence[str], laws: Iterable[str] | None) -> list[str]:
     return [name for name in known if name not in NOT_BY_DEFAULT] if laws is None else list(laws)
 
 
-def truth_of(side: Side, case: Case) -> tuple[Answer, Answer]:
+def truth_of(side: Side, case: GateCase) -> tuple[Answer, Answer]:
     """Return what the reference gives in float64, and in the case's dtype."""
     if side.trial.seeds is not None or not side.trial.is_repeatable:
         return ("the reference draws at random", "")
@@ -392,7 +392,7 @@ def judge(
 
 def budget(
     dtype: str,
-    cases: Sequence[Case],
+    cases: Sequence[GateCase],
     answers: Sequence[Answer],
     truths: Sequence[tuple[Answer, Answer]],
 ) -> Budget:
@@ -427,7 +427,7 @@ def _different_shapes(found: dict[str, Any], exact: dict[str, Any]) -> str:
     return ""
 
 
-def _row(case: Case, name: str, found: Any, exact: Any, other: Any) -> Budget:
+def _row(case: GateCase, name: str, found: Any, exact: Any, other: Any) -> Budget:
     eps = float(eps_of(as_numpy_dtype(case.dtype)))
     ulps, relative, place = _error(found, exact, eps)
     own_ulps, own_relative, _ = _error(other, exact, eps)

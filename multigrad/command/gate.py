@@ -29,7 +29,7 @@ from multigrad.audit.audit import AuditReport
 from multigrad.audit.gate import (
     DTYPES,
     Answer,
-    Case,
+    GateCase,
     GateVerdict,
     Side,
     budget,
@@ -143,7 +143,7 @@ def _judge(own: Apart, other: Apart, asked: GateRequest) -> GateVerdict:
         numbers = of_kernel(make_side, asked.kernel, pair[0], asked.seed, made)
         laws = choose(asked.dtypes, asked.laws)
         report: AuditReport = of_kernel(audit_side, laws)
-        cases: list[Case] = _call(other, asked, make_cases, asked, numbers)
+        cases: list[GateCase] = _call(other, asked, make_cases, asked, numbers)
         answers: list[Answer] = of_kernel(answer_cases, cases)
         # It imports much of torch, as the law does.
         own_bytes = of_kernel(measure_bytes) if "bytes" in laws else None
@@ -404,15 +404,15 @@ def audit_side(laws: list[str]) -> AuditReport:
     return ROOM.side.audit(laws)
 
 
-def make_cases(asked: GateRequest, numbers: list[int]) -> list[Case]:
+def make_cases(asked: GateRequest, numbers: list[int]) -> list[GateCase]:
     return ROOM.side.cases(asked.dtypes, numbers, asked.seed)
 
 
-def answer_cases(cases: list[Case]) -> list[Answer]:
+def answer_cases(cases: list[GateCase]) -> list[Answer]:
     return [ROOM.side.answer(case) for case in cases]
 
 
-def answer_truths(cases: list[Case]) -> list[tuple[Answer, Answer]]:
+def answer_truths(cases: list[GateCase]) -> list[tuple[Answer, Answer]]:
     return [truth_of(ROOM.side, case) for case in cases]
 
 

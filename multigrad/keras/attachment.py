@@ -1,6 +1,6 @@
 """`multigrad.keras.attach`: rules on the layers and operations of an existing Keras model.
 
-Selectors or a composite become a `Plan`: the forwards of layers, the rules on operations. `put`
+Selectors or a composite become a plan: the forwards of layers, the rules on operations. `put`
 adds the handle to the layers that the plan concerns, and `take` removes it; a layer's calls, and
 those of operations within them, are intercepted in `interception.py` and `operations.py`.
 """
@@ -140,7 +140,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AttachmentPlan:
     """What `attach` puts on a model.
 
     Attributes:
@@ -159,7 +159,7 @@ class Plan:
     selectors: Sequence[Any] | None
 
 
-def plan_selectors(layers: Sequence[Layer], rules: Mapping[Any, Any]) -> Plan:
+def plan_selectors(layers: Sequence[Layer], rules: Mapping[Any, Any]) -> AttachmentPlan:
     choices, operations = choose(
         rules, layers, find_operation, OPERATION_OF_NAME, list_functions(layers)
     )
@@ -170,7 +170,7 @@ def plan_selectors(layers: Sequence[Layer], rules: Mapping[Any, Any]) -> Plan:
         if not isinstance(each.layer.layer, HeldFunction)
     }
     refuse_cells(layers, forwards.keys())
-    return Plan(
+    return AttachmentPlan(
         forwards,
         rules_of(operations),
         within,
@@ -385,7 +385,7 @@ def channels_of(read: Read, x: Tensor) -> tuple[int, ...]:
 
 
 # --- composites -----------------------------------------------------------------------------------
-def plan_composite(layers: Sequence[Layer], composite: Composite) -> Plan:
+def plan_composite(layers: Sequence[Layer], composite: Composite) -> AttachmentPlan:
     parts = [each for each in layers if each.is_leaf or kind_of(each.layer) is not None]
     forwards: dict[int, Call | None] = {}
     rows: list[Row] = []
@@ -404,7 +404,7 @@ def plan_composite(layers: Sequence[Layer], composite: Composite) -> Plan:
     operations = {name: rule for name, rule in operations.items() if rule is not None}
     if not rows and not operations:
         refuse_empty(composite)
-    return Plan(forwards, operations, within={}, rows=rows, selectors=None)
+    return AttachmentPlan(forwards, operations, within={}, rows=rows, selectors=None)
 
 
 def kind_in(composite: Composite, layer: Any) -> str | None:

@@ -205,11 +205,11 @@ def refuse_kernel(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 # --- the functions of Keras that are replaced -----------------------------------------------------
 LOCK = make_lock()
-ORIGINALS: list[Place] = []  # what is replaced now: none or all
+ORIGINALS: list[OperationPlace] = []  # what is replaced now: none or all
 HANDLES: set[Any] = set()  # those that have rules on operations
 
 
-class Place(NamedTuple):
+class OperationPlace(NamedTuple):
     """An attribute of a module or class of Keras, and a value for it."""
 
     owner: Any
@@ -237,7 +237,7 @@ def restore_functions(handle: Any) -> None:
             ORIGINALS.pop()
 
 
-def list_replacements() -> Iterator[Place]:
+def list_replacements() -> Iterator[OperationPlace]:
     """Yield the places where Keras looks up its operations, with our functions for them."""
     for name in sorted({*OPERATION_OF_FUNCTION.values()}):
         for module in BACKEND_MODULES:
@@ -245,14 +245,14 @@ def list_replacements() -> Iterator[Place]:
             original = vars(owner).get(name)
             if inspect.isroutine(original):
                 run = functools.partial(run_operation, name)
-                yield Place(owner, name, wrapped(original, run))
+                yield OperationPlace(owner, name, wrapped(original, run))
     for name, kind in COMPOSED.items():
         original = kind.static_call
         run = functools.partial(run_composed, name)
-        yield Place(kind, "static_call", staticmethod(wrapped(original, run)))
+        yield OperationPlace(kind, "static_call", staticmethod(wrapped(original, run)))
     for name in RECURRENT_KERNELS:
         original = vars(keras_backend)[name]
-        yield Place(keras_backend, name, wrapped(original, refuse_kernel))
+        yield OperationPlace(keras_backend, name, wrapped(original, refuse_kernel))
 
 
 def wrapped(original: Call, run: Call) -> Call:

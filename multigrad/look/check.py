@@ -184,14 +184,14 @@ def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = Non
     """
     subject = subject_of(obj)
     read = read_inputs(subject, inputs or make_inputs(subject))
-    case = Case(subject, read, find_backend(backend, read))
+    case = CheckedCase(subject, read, find_backend(backend, read))
     with precision(case.backend, "float64"):
         is_ruled = subject.is_surrogate and subject.forward is not None
         return _compare_surrogate(case) if is_ruled else _compare_numerically(case)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CheckedCase:
     """A subject on one backend with its inputs, from arrays to arrays."""
 
     subject: Subject
@@ -214,7 +214,7 @@ class Case:
         return run_arrays(call, self.backend, inputs, lambda n, shape: next(rest))[1]
 
 
-def _compare_numerically(case: Case) -> CheckReport:
+def _compare_numerically(case: CheckedCase) -> CheckReport:
     subject, inputs = case.subject, case.inputs
     arrays = inputs.cast("float64")
     outputs = case.outputs(arrays)
@@ -312,7 +312,7 @@ def differentiate(f: Callable[[float], float], x: float) -> tuple[float, bool]:
     return (slopes[2] + last / (ratio - 1), True) if ratio >= 2 else (slopes[2], False)
 
 
-def _compare_surrogate(case: Case) -> CheckReport:
+def _compare_surrogate(case: CheckedCase) -> CheckReport:
     subject = case.subject
     assert subject.forward is not None
     (array,) = case.inputs.cast("float64")
@@ -336,7 +336,9 @@ def _compare_surrogate(case: Case) -> CheckReport:
     return _report(case, places, kinks, ok=ok, rows=places)
 
 
-def _report(case: Case, places: Places, kinks: Places, *, ok: bool, rows: Places) -> CheckReport:
+def _report(
+    case: CheckedCase, places: Places, kinks: Places, *, ok: bool, rows: Places
+) -> CheckReport:
     largest, worst = _worst(places)
     said = {"kinks": tuple(kinks), "compared": len(places), "rows": tuple(rows)}
     said["is_surrogate"] = case.subject.is_surrogate

@@ -66,7 +66,7 @@ CHECKED = read_setting()  # once, at import
 
 
 # --- the lines of a step --------------------------------------------------------------------------
-class Step(NamedTuple):
+class ComparisonStep(NamedTuple):
     """The number of a rank's next comparison, and the lines for it in order of their first
     occurrence, with counts.
     """
@@ -75,7 +75,7 @@ class Step(NamedTuple):
     lines: Counter[str]
 
 
-_steps: dict[Any, Step] = {}  # by store, lane and rank
+_steps: dict[Any, ComparisonStep] = {}  # by store, lane and rank
 _latest_group: list[Group] = []  # at most one
 _noting = make_lock()  # around both
 
@@ -86,15 +86,15 @@ def find_group() -> Group | None:
     return next((group for group in groups if group is not None), None)
 
 
-def current_step(group: Group, *, ends: bool = False) -> Step:
+def current_step(group: Group, *, ends: bool = False) -> ComparisonStep:
     """Return the current step of this rank; `ends` begins the next one."""
     if not _latest_group:
         atexit.register(tell_end)
     _latest_group[:] = [group]
     rank = group.put, group.lane, group.rank
-    step = _steps.setdefault(rank, Step(0, Counter()))
+    step = _steps.setdefault(rank, ComparisonStep(0, Counter()))
     if ends:
-        _steps[rank] = Step(step.number + 1, Counter())
+        _steps[rank] = ComparisonStep(step.number + 1, Counter())
     return step
 
 
@@ -114,7 +114,7 @@ def note(what: str, *rules: Any) -> None:
 
 
 # --- the comparison -------------------------------------------------------------------------------
-class Report(NamedTuple):
+class RankReport(NamedTuple):
     """What a rank did in a step: its lines, and the line of the user's code that ended it."""
 
     lines: list[str]
@@ -123,7 +123,7 @@ class Report(NamedTuple):
 
 # What is in the store under a rank's key, as JSON: its report; or text in place of one, that says
 # what is wrong, from a rank that failed, has ended, or has waited in vain for others.
-Entry = Report | str
+Entry = RankReport | str
 
 
 def compare(what: str) -> None:
@@ -141,7 +141,7 @@ def compare(what: str) -> None:
     lines = [f"{line} {counts[line]} times" if counts[line] > 1 else line for line in noted]
     lines.append(what + (" in a trace" if is_tracing() else ""))
     seconds = float(os.environ.get(TIMEOUT) or group.timeout())
-    wrong = exchange(group, number, Report(lines, place()), seconds)
+    wrong = exchange(group, number, RankReport(lines, place()), seconds)
     if wrong:
         error = GradientError(wrong)
         error.__dict__["of_ranks"] = True  # it names the ranks: see `name_rank`
@@ -186,7 +186,7 @@ def wait_for_entries(group: Group, keys: list[str], seconds: float) -> list[Entr
     until = time.monotonic() + seconds
     while True:
         read = [json.loads(group.look(key) or "null") for key in keys]
-        entries = [Report(*each) if isinstance(each, list) else each for each in read]
+        entries = [RankReport(*each) if isinstance(each, list) else each for each in read]
         if is_decided(entries) or time.monotonic() >= until:
             return entries
         time.sleep(PAUSE)
@@ -199,7 +199,7 @@ def is_decided(entries: list[Entry | None]) -> bool:
 def judge(entries: list[Entry | None], comparison: str, seconds: float) -> str:
     """Describe how the entries of the ranks disagree; "" if they agree."""
     missing = ", ".join(str(rank) for rank, entry in enumerate(entries) if entry is None)
-    reports = [entry for entry in entries if isinstance(entry, Report)]
+    reports = [entry for entry in entries if isinstance(entry, RankReport)]
     told_wrong = dict.fromkeys(entry for entry in entries if isinstance(entry, str))
     if told_wrong:
         return "; ".join(told_wrong) + (f"; no word yet of rank {missing}" if missing else "")

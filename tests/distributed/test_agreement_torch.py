@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.backend import Group
-from multigrad.trace.ranks import Report, describe_end, exchange, read_setting
+from multigrad.trace.ranks import RankReport, describe_end, exchange, read_setting
 
 from ..harness.distributed.disagreement import (
     BY_RANK,
@@ -141,8 +141,8 @@ def exchange_all(said: dict[int, Any], *, late: int = -1, seconds: float = 0.3) 
     return found
 
 
-def step(*lines: str) -> Report:
-    return Report([*lines, "the end of a use"], "train.py:31")
+def step(*lines: str) -> RankReport:
+    return RankReport([*lines, "the end of a use"], "train.py:31")
 
 
 def test_ranks_that_say_the_same_are_named_together() -> None:

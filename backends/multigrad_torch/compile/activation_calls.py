@@ -80,7 +80,7 @@ def call_of_activation(
         # own.
         forward = forward_on(load_backend("torch"), activation.forward)
         return call_plain(forward, passes_gradient=False)
-    params = RuleParams(
+    params = TracedRuleParams(
         in_force.values,
         passed,
         is_under_jit(token),
@@ -91,7 +91,7 @@ def call_of_activation(
 
 
 @dataclass(frozen=True, slots=True)
-class RuleParams:
+class TracedRuleParams:
     """The params of a rule in force, and which of them are inputs of a call.
 
     Attributes:
@@ -134,7 +134,11 @@ class RuleParams:
 
 
 def call_under_rule(
-    activation: Activation, in_force: RuleInForce, x: Tensor, described: Any, params: RuleParams
+    activation: Activation,
+    in_force: RuleInForce,
+    x: Tensor,
+    described: Any,
+    params: TracedRuleParams,
 ) -> CompiledCall:
     """Return calls of the Function of a rule, captured for inputs like x or as it is written."""
     function = put_under(in_force.specialization, activation.forward)
@@ -173,7 +177,9 @@ def find_variant_or_none(
         return None
 
 
-def call_as_captured(variant: Variant, in_force: RuleInForce, params: RuleParams) -> CompiledCall:
+def call_as_captured(
+    variant: Variant, in_force: RuleInForce, params: TracedRuleParams
+) -> CompiledCall:
     counts_applications = False
     key = None
     if variant.graphs.is_random:
@@ -186,7 +192,9 @@ def call_as_captured(variant: Variant, in_force: RuleInForce, params: RuleParams
     return replace(call, counts_applications=counts_applications)
 
 
-def call_as_written(function: Function, in_force: RuleInForce, params: RuleParams) -> CompiledCall:
+def call_as_written(
+    function: Function, in_force: RuleInForce, params: TracedRuleParams
+) -> CompiledCall:
     backend, fixed = load_backend("torch"), params.values
     count = params.passed or len(tensors_in(in_force))
     places = slice(params.first, params.first + count)

@@ -223,7 +223,7 @@ class PlainRule:
         refuse_shape(self.name, where(), x.shape, out.shape)
 
 
-class Operand(NamedTuple):
+class WeightOperand(NamedTuple):
     """A tensor among the arguments of a call; `place`: its argument's position or name."""
 
     place: int | str
@@ -231,7 +231,9 @@ class Operand(NamedTuple):
     is_in_list: bool
 
 
-def find_activations(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Operand]:
+def find_activations(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[WeightOperand]:
     """Return the float tensors among the arguments of a call, also in lists, without weights."""
     arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     operands = []  # no generator, which not every Dynamo traces
@@ -240,7 +242,7 @@ def find_activations(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         for x in value if is_list else (value,):
             is_float = isinstance(x, torch.Tensor) and x.is_floating_point()
             if is_float and not isinstance(x, torch.nn.Parameter):
-                operands.append(Operand(place, x, is_list))
+                operands.append(WeightOperand(place, x, is_list))
     return operands
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...look.subject import brackets, is_float_array
 from ..trial import Trial
-from .paired_runs import Pair, PathRun, Rows, is_mask, scaled_run, size_of
+from .paired_runs import PathPair, PathRun, Rows, is_mask, scaled_run, size_of
 
 Array = Any
 MOST_EXAMPLES = 64  # of a batch, for each of which one path runs once
@@ -35,7 +35,7 @@ class Comparison(NamedTuple):
         rows: of the parameters, by position.
     """
 
-    pair: Pair
+    pair: PathPair
     a: PathRun
     b: PathRun
     rows: Rows
@@ -95,7 +95,7 @@ def explain_by_one_factor(comparison: Comparison) -> Reason | None:
     return Reason(f"every gradient is {times}, the loss is not", factor=factor)
 
 
-def _counted(factor: float, pair: Pair) -> str:
+def _counted(factor: float, pair: PathPair) -> str:
     """Return what a factor may count: examples, elements, or ones of a mask."""
     counts = {"1": 1}
     for n, name in pair.leaves.items():
@@ -141,7 +141,7 @@ def explain_by_scaled_layer(comparison: Comparison) -> Reason | None:
     return None
 
 
-def _layers(pair: Pair) -> dict[str, list[int]]:
+def _layers(pair: PathPair) -> dict[str, list[int]]:
     """Return the positions of each layer's parameters, then of those that have axes or no layer."""
     layers: dict[str, list[int]] = {}
     for n, name in pair.names.items():
@@ -155,7 +155,7 @@ def _layers(pair: Pair) -> dict[str, list[int]]:
     return {name: numbers for name, numbers in layers.items() if len(numbers) > 1} | alone
 
 
-def _factors_to(pair: Pair, numbers: list[int], loss: float) -> Iterator[float]:
+def _factors_to(pair: PathPair, numbers: list[int], loss: float) -> Iterator[float]:
     """Yield the factors of these parameters with which the first path has this loss."""
 
     def off(factor: float) -> float:
@@ -261,7 +261,7 @@ def _weights(columns: Array, whole: Array) -> Array | None:
     return solved if rest <= CLOSE * size_of(whole) else None
 
 
-def _flat(pair: Pair, run: PathRun) -> Array:
+def _flat(pair: PathPair, run: PathRun) -> Array:
     whole = [np.ravel(pair.gradient(run, n)) for n in pair.names]
     return np.concatenate(whole).astype(np.float64)
 
@@ -283,7 +283,7 @@ def explain_by_places(comparison: Comparison) -> Reason | None:
     return None
 
 
-def _places_read(pair: Pair, trial: Trial, n: int) -> Array:
+def _places_read(pair: PathPair, trial: Trial, n: int) -> Array:
     """Return for each place of a tensor of the batch whether another number there matters."""
     array = pair.given[n]
     values = np.unique(array)
@@ -298,7 +298,7 @@ def _places_read(pair: Pair, trial: Trial, n: int) -> Array:
     return read
 
 
-def _where(pair: Pair, places: Array) -> tuple[str, str]:
+def _where(pair: PathPair, places: Array) -> tuple[str, str]:
     """Return what places have in common: a value of a mask, with the mask's name, or the first."""
     first = tuple(int(i) for i in np.argwhere(places)[0])
     for n, name in pair.leaves.items():
@@ -324,7 +324,7 @@ def explain_by_mixing(comparison: Comparison) -> Reason | None:
     return Reason(words, "batch")
 
 
-def _mixes(pair: Pair, trial: Trial, count: int) -> bool:
+def _mixes(pair: PathPair, trial: Trial, count: int) -> bool:
     # In a sum over examples the effects of changing two of them add up. Masks stay, as many
     # normalizers count their ones.
     def loss(*changed: int) -> float:

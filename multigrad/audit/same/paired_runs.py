@@ -67,7 +67,7 @@ class PathRun:
         return _total(self.outputs)
 
 
-class Pair:
+class PathPair:
     """Two paths on the same tensors: those of the parameters, then those of the batch.
 
     Attributes:
@@ -183,7 +183,7 @@ class Pair:
         ]
 
 
-def make_pair(paths: tuple[Path, Path], parameters: Any, batch: Any) -> Pair:
+def make_pair(paths: tuple[Path, Path], parameters: Any, batch: Any) -> PathPair:
     """Return two paths with the tensors of parameters and batch.
 
     Raises:
@@ -222,7 +222,7 @@ def make_pair(paths: tuple[Path, Path], parameters: Any, batch: Any) -> Pair:
     words = [name_of(path) for path in paths]
     words = ["path_a", "path_b"] if words[0] == words[1] else words
     first, second = map(trial_of_path, paths, words)
-    return Pair(first, second, names, leaves)
+    return PathPair(first, second, names, leaves)
 
 
 def is_mask(array: Array) -> bool:
@@ -235,7 +235,7 @@ def size_of(array: Array | None) -> float:
     return 0.0 if array is None else float(np.max(np.abs(array), initial=0.0))
 
 
-def scaled_run(pair: Pair, numbers: list[int], factor: float) -> PathRun:
+def scaled_run(pair: PathPair, numbers: list[int], factor: float) -> PathRun:
     """Return a run of the first path with some parameters scaled, as if it scaled them itself."""
     run = pair.run(pair.first, pair.scaled(numbers, factor))
     # By the chain rule a scaled parameter's own gradient has the factor too.

@@ -500,14 +500,14 @@ def choose(taken: Any, a: Any, b: Any) -> Any:
     return xp.where(taken, a, b)
 
 
-class Recorded(NamedTuple):
+class RecordedBody(NamedTuple):
     """The result of an alternative: its leaves, and the structure that they had."""
 
     leaves: list[Any]
     tree: Any
 
 
-def _record(trace: Trace, guard: Value, alternative: Callable[[], Any]) -> Recorded:
+def _record(trace: Trace, guard: Value, alternative: Callable[[], Any]) -> RecordedBody:
     """Record an alternative; what it reads from around it is guarded afterwards."""
     outside = set(trace.source.locations)
     before = count_effects(trace)
@@ -526,7 +526,7 @@ def _record(trace: Trace, guard: Value, alternative: Callable[[], Any]) -> Recor
     for node, where in graph.locations.items():
         trace.source.locations.setdefault(node, where)
     nodes = iter(graph.outputs)
-    return Recorded(
+    return RecordedBody(
         [trace.value(next(nodes)) if isinstance(leaf, Value) else leaf for leaf in leaves], tree
     )
 

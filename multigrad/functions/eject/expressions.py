@@ -20,7 +20,7 @@ LISTED = 64  # elements up to which an array is written as a list
 LINE = 40  # bytes in a line of hexadecimal digits
 
 
-class Imports:
+class NeededImports:
     """The imports of a file that is being written; who asks for a name adds what it needs.
 
     Attributes:

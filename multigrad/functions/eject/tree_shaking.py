@@ -25,7 +25,7 @@ from ...graph.ir.graph import ArrayValue
 from ...graph.ir.op import Op
 from ...graph.ops.table import Composed
 from . import statements
-from .expressions import Imports, array_literal, dtype_literal, literal
+from .expressions import NeededImports, array_literal, dtype_literal, literal
 from .statements import CODE, FreeName, rewrite
 
 # What a file raises for an error of ours that derives from none of Python's own.
@@ -58,7 +58,7 @@ class Shaker:
         taken: set[str],
     ) -> None:
         self.forms = forms
-        self.imports = Imports(modules, roots, self.fresh)
+        self.imports = NeededImports(modules, roots, self.fresh)
         self.parts: list[str] = []
         self.taken = {*taken, *dir(builtins), *keyword.kwlist, *modules}
         # The names of what is written already: by value, by `id`, or by (module, name).

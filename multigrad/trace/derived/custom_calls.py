@@ -130,7 +130,7 @@ def renew_calls(before: Graph, after: Graph, replacements: Mapping[Node, Node]) 
 
 
 # --- the derivative of a call ---------------------------------------------------------------------
-class Calls:
+class GradientCalls:
     """The calls of one graph being differentiated; a call pulls all its outputs at once."""
 
     def __init__(self, trace: Trace, order: Sequence[Node]) -> None:

@@ -30,7 +30,7 @@ from ...graph.support.threads import SERIALS
 from ..coercion import cast_node
 from ..trace import Trace, Value
 from ..xp import all as xp
-from .custom_calls import Calls, CustomCall
+from .custom_calls import CustomCall, GradientCalls
 from .scans import Scans
 
 Modes = Mapping[Node, str]  # "max" or "overwrite", by value
@@ -90,7 +90,7 @@ def accumulate_all(
     for output, cotangent in seeds:
         cotangents.add(output, cotangent, output)
     active = _depend_on(order, targets)
-    calls, scans = Calls(trace, order), Scans(trace, order, accumulate_all)
+    calls, scans = GradientCalls(trace, order), Scans(trace, order, accumulate_all)
     for node in reversed(order):
         if node in cotangents.modes:
             cotangents.combine(node)
@@ -169,7 +169,7 @@ def _match(trace: Trace, share: Any, operand: Node) -> Any:
 
 
 # --- the cotangents of all values ---------------------------------------------------------------
-class Share(NamedTuple):
+class CotangentShare(NamedTuple):
     """What a node contributes to the cotangent of one of its operands.
 
     Attributes:
@@ -195,7 +195,7 @@ class Cotangents:
         self.trace = trace
         self.known: dict[Node, Any] = {}
         self.modes = dict(declared)
-        self._shares: dict[Node, list[Share]] = {}  # of values with a mode
+        self._shares: dict[Node, list[CotangentShare]] = {}  # of values with a mode
         for node in order:
             if node.op is ops.CALL:
                 self._declare(node)
@@ -213,7 +213,9 @@ class Cotangents:
         """Take a share of a value's cotangent, from the node that has it as this operand."""
         if value in self.modes:
             serial = node.attr("function").serial if node.op is ops.CALL else -1
-            self._shares.setdefault(value, []).append(Share((serial, position), node, share))
+            self._shares.setdefault(value, []).append(
+                CotangentShare((serial, position), node, share)
+            )
         else:
             before = self.known.get(value)
             self.known[value] = share if before is None else before + share
