@@ -134,8 +134,11 @@ def _factor_of_identity(
     for n in trial.floats:
         if not np.array_equal(outputs[0], arrays[n]) or gradients[n] is None:
             continue
-        # A ReLU, or a clamp, is the identity at some numbers.
-        other = trial.changed(arrays, lambda a: a * a.dtype.type(-16))
+        # A ReLU, or a clamp, is the identity at some numbers, and x - y where y is half of x.
+        other = [
+            a * a.dtype.type(-16 * (k + 1)) if k in trial.floats else a
+            for k, a in enumerate(arrays)
+        ]
         c, g = u[0].astype(np.float64), gradients[n].astype(np.float64)
         if g.shape != c.shape or not np.array_equal(trial.run(other).arrays()[0], other[n]):
             continue

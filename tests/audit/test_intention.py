@@ -199,3 +199,12 @@ def test_the_lines_to_copy_show_the_finding() -> None:
     lines = str(report).splitlines()
     assert "derivative: broken" in lines[1]
     assert sum("does not apply" in line for line in lines) == 1
+
+
+@pytest.mark.needs("torch")
+def test_a_difference_that_happens_to_be_one_of_its_arguments_is_no_reversal() -> None:
+    import torch
+
+    x = torch.linspace(0.5, 2.0, 4)
+    report = xg.audit(torch.sub, x, x / 2, laws=["derivative"])
+    assert report.ok and not report.laws[0].reason
