@@ -196,7 +196,7 @@ def on_draw(draw: Callable[[], Any]) -> Any:
 
 
 def of_first_run(key: Any, make: Callable[[], Any]) -> Any:
-    """Return what is made; in a region that runs again, what its first run made."""
+    """Return a new value; in a region that runs again, that of its first run."""
     first_runs, again, _ = regions_around()
     value = again.recalled[key] if again is not None and key in again.recalled else make()
     for region in first_runs:

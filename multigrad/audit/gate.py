@@ -127,8 +127,8 @@ class Side:
             return time.perf_counter() - start
 
     def kept_bytes(self) -> int | None:
-        """Return what custom gradients keep for the backward; None if that is nothing, or it is not
-        known.
+        """Return the bytes that custom gradients keep for the backward; None if there are none, or
+        they are not known.
         """
         try:
             with self.trial.quiet(), ignoring_warnings():
@@ -324,7 +324,7 @@ def choose(dtypes: Sequence[str], laws: Iterable[str] | None) -> list[str]:
 
 
 def truth_of(side: Side, case: GateCase) -> tuple[Answer, Answer]:
-    """Return what the reference gives in float64, and in the case's dtype."""
+    """Return the reference's results in float64, and in the case's dtype."""
     if side.trial.seeds is not None or not side.trial.is_repeatable:
         return ("the reference draws at random", "")
     exact = side.answer(case, "float64")

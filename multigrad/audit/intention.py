@@ -44,7 +44,7 @@ WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def stated_intention(obj: Any, name: str = "") -> bool | Callable[..., Any] | None:
-    """Return what `SURROGATE` says of an object; None: nothing.
+    """Return the value of `SURROGATE` for an object; None: there is none.
 
     In a class, on a function or in a module it is True, False or the function whose derivative is
     meant; in a module also a dictionary of these by name.

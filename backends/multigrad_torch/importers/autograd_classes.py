@@ -112,7 +112,7 @@ def signature_of_apply(cls: FunctionClass) -> inspect.Signature | None:
 
 
 def find_problem(cls: FunctionClass) -> str:
-    """Return what is wrong with the definition of a class, "" if nothing is."""
+    """Return the fault in the definition of a class, "" if there is none."""
     if cls.forward is BASE.forward:
         return "has no forward; define it as a static method"
     has_backward, has_vjp = cls.backward is not BASE.backward, cls.vjp is not BASE.vjp

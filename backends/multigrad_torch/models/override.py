@@ -67,7 +67,7 @@ class KnownFunction:
 
 
 def describe(name: str, function: Any) -> KnownFunction:
-    """Return what a mode must know of a function that computes an operation."""
+    """Return the facts that a mode needs of a function that computes an operation."""
     own = function.__name__
     writes = own.endswith("_") and not own.endswith("__")
     writes = writes or (own.startswith("__i") and own != "__invert__")
