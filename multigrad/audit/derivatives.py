@@ -35,6 +35,7 @@ from .trial import (
     find_difference,
     largest_of,
     moved_along,
+    place_of_largest,
     start_run,
     weighed_output,
 )
@@ -165,8 +166,7 @@ def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
     for n, got, want in both:
         if find_difference([got], [want], 1e-5, 1e-7):
             # Differences tell whose it is: the forward may hide a part of itself.
-            largest = np.unravel_index(int(np.nanargmax(np.abs(got - want))), want.shape)
-            place = tuple(map(int, largest))
+            place = place_of_largest(np.abs(got - want))
             slope, is_settled = slope_at(weighed_output(trial, u), arrays, n, place)
             if not is_settled or abs(got[place] - slope) < 10 * abs(want[place] - slope):
                 return ""

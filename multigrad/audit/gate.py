@@ -30,7 +30,7 @@ from .modes import kept_tensors
 from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds
 from .sizes import find_axes, numbers_in_code, resized, sizes_to_try
-from .trial import Arrays, Trial, trial_of
+from .trial import Arrays, Trial, place_of_largest, trial_of
 
 # Only if they are asked for: two take tens of seconds each, the third is about no backward.
 NOT_BY_DEFAULT = ("compiled", "compiled transforms", "forward mode")
@@ -456,5 +456,5 @@ def _error(found: Any, exact: Any, eps: float) -> tuple[float, float, tuple[int,
         finite = np.where(np.isfinite(exact), exact, 0.0)
         largest = float(np.max(np.abs(finite))) or 1.0
         norm = float(np.linalg.norm(finite)) or 1.0
-        place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
+        place = place_of_largest(error)
         return float(error[place]) / largest / eps, float(np.linalg.norm(error)) / norm, place

@@ -127,7 +127,7 @@ def _compare_more_axes(trial: Trial) -> str:
     """Compare a batch of two with each by itself, if its outputs are those of each."""
     given = trial.cast(trial.wide)
     shape = given[trial.floats[0]].shape
-    count = len(given) - getattr(trial.call, "parameter_count", 0)
+    count = trial.input_count
     own = [n for n in trial.floats if given[n].shape == shape and n < count]
     pair = [given, [a * 0.75 if n in own else a for n, a in enumerate(given)]]
     runs = [trial.run(arrays) for arrays in pair]
@@ -169,7 +169,7 @@ def _runs(trial: Trial, arrays: Arrays, with_gradient: bool = False) -> bool:
 
 
 def find_axes(trial: Trial) -> list[Axis]:
-    count = len(trial.given) - getattr(trial.call, "parameter_count", 0)  # parameters stay
+    count = trial.input_count  # parameters stay
     places: dict[int, list[tuple[int, int]]] = {}
     for n, array in enumerate(trial.given[:count]):
         for axis, length in enumerate(array.shape):

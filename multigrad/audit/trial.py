@@ -100,7 +100,6 @@ class Trial:
         converted: multigrad's version; None if it is not another framework's custom gradient.
         forward: runs the forward alone, as plain code; None if there is none.
         seeds: put the random generators back before each run; None: it draws as it is called.
-        code: the functions of the user's that it consists of.
         original: what the caller gave.
         intention: what the gradient was recognized as, and by what; "" if it was not.
         contradiction: what it does that its name denies; "" if nothing.
@@ -115,7 +114,6 @@ class Trial:
     converted: Function[..., Any] | None = None
     forward: Callable[..., Any] | None = None
     seeds: Seeds | None = None
-    code: tuple[Any, ...] = ()
     original: Any = None
     intention: str = ""
     contradiction: str = ""
@@ -124,6 +122,19 @@ class Trial:
     def given(self) -> Arrays:
         """The tensors of the call as arrays, in their own dtypes."""
         return self.arguments.arrays
+
+    @property
+    def code(self) -> tuple[Any, ...]:
+        """The user's functions that it consists of."""
+        if not isinstance(self.original, type):
+            return (self.original,)
+        members = (getattr(each, "__func__", each) for each in vars(self.original).values())
+        return tuple(filter(callable, members))
+
+    @property
+    def input_count(self) -> int:
+        """How many of the tensors are inputs: the parameters of a module come after them."""
+        return len(self.given) - getattr(self.call, "parameter_count", 0)
 
     @cached_property
     def stated(self) -> Trial:
@@ -346,7 +357,6 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
             meant=surrogate if callable(surrogate) else None,
             converted=converted,
             forward=forward,
-            code=_code_of(obj),
             original=obj,
         )
         try:
@@ -360,12 +370,6 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
             return with_seeds(trial, Seeds(home, *trial.code))
     assert failure is not None
     raise failure
-
-
-def _code_of(obj: Any) -> tuple[Any, ...]:
-    if not isinstance(obj, type):
-        return (obj,)
-    return tuple(f for each in vars(obj).values() if callable(f := getattr(each, "__func__", each)))
 
 
 def _forward_of(function: Function[..., Any]) -> Callable[..., Any]:
@@ -401,7 +405,7 @@ def find_difference(found: Arrays, wanted: Arrays, tolerance: float, noise: floa
         if not same.all():
             # NaN on one side only is the largest error.
             error = np.where(same, -1.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
-            place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), a.shape))
+            place = place_of_largest(error)
             return f"argument {n}{brackets(place)}: {a[place]:.9g}, expected {b[place]:.9g}"
     return ""
 
@@ -422,6 +426,10 @@ def find_output_difference(trial: Trial, found: Arrays, wanted: Arrays) -> str:
 def find_any_difference(found: Arrays, wanted: Arrays) -> str:
     """Return where gradients differ, "" if all bits agree but for the sign of zero."""
     return find_difference(found, wanted, 0.0)
+
+
+def place_of_largest(error: Array) -> tuple[int, ...]:
+    return tuple(map(int, np.unravel_index(int(np.nanargmax(error)), error.shape)))
 
 
 def where_different(a: Any, b: Any) -> Any:

@@ -417,7 +417,7 @@ def judge_broadcast_input(trial: Trial) -> str:
 
 def judge_empty(trial: Trial) -> str:
     """Check the shapes of gradients of inputs without elements."""
-    count = len(trial.given) - getattr(trial.call, "parameter_count", 0)  # parameters have no batch
+    count = trial.input_count  # parameters have no batch
     given = trial.cast(trial.wide)
     arrays = [a[:0] if a.ndim and n < count else a for n, a in enumerate(given)]
     if not any(a.ndim and n in trial.floats for n, a in enumerate(trial.given)):
@@ -462,7 +462,7 @@ def judge_no_axes(trial: Trial) -> str:
 def _of_inputs(trial: Trial, change: Callable[[Any], Any], are_all: bool = False) -> dict[int, Any]:
     """Return the changed inputs by position: float inputs or all, but never parameters."""
     # Parameters are the last inputs (see `Opened`).
-    count = len(trial.given) - getattr(trial.call, "parameter_count", 0)
+    count = trial.input_count
     changed = {
         n: change(a)
         for n, a in enumerate(trial.cast(trial.wide)[:count])

@@ -19,7 +19,7 @@ from ...graph.support.trees import optree
 from ...look.subject import brackets, is_float_array, read_arguments
 from ..parameters import opened_model
 from ..seeds import Seeds
-from ..trial import TOLERANCES, Arrays, Trial, with_seeds
+from ..trial import TOLERANCES, Arrays, Trial, place_of_largest, with_seeds
 
 Array = Any
 Path = Callable[[Any, Any], Any]
@@ -158,8 +158,7 @@ class PathPair:
                 continue
             if y.size == 1:
                 return f"the loss is {float(y.flat[0]):.9g} and {float(z.flat[0]):.9g}"
-            largest = int(np.nan_to_num(error, nan=np.inf).argmax())
-            place = tuple(map(int, np.unravel_index(largest, y.shape)))
+            place = place_of_largest(np.nan_to_num(error, nan=np.inf))
             return f"output {n}{brackets(place)} differs by {error[place]:.6g}"
         return ""
 
