@@ -38,13 +38,13 @@ def test_the_table_has_every_cheat_and_each_passes_a_naive_test() -> None:
 def test_an_audit_finds_what_the_table_says(name: str) -> None:
     (cheat,) = (each for each in gates().cheats() if each.name == name)
     gates().HELD.clear()
-    assert not xg.audit(cheat.wrong, *cheat.inputs, laws=[FOUND[name]]).ok
+    assert not xg.audit(cheat.wrong, *cheat.twin.inputs, laws=[FOUND[name]]).ok
 
 
 def test_an_audit_accuses_no_right_twin() -> None:
-    twins = {each.twin: each for each in gates().cheats()}
+    twins = {each.twin.name: each.twin for each in gates().cheats()}
     found = {
-        name: xg.audit(each.right, *each.inputs, laws=gates().CHEAP).findings
-        for name, each in sample(twins.items(), 0.15)
+        name: xg.audit(twin.as_class(), *twin.inputs, laws=gates().CHEAP).findings
+        for name, twin in sample(twins.items(), 0.15)
     }
     assert {name: findings for name, findings in found.items() if findings} == {}

@@ -6,36 +6,8 @@ from typing import Any
 
 import torch
 
+from . import sound
 from .cheat import HELD, cheat
-from .sound import (
-    BUMP,
-    CROSS_ENTROPY,
-    GELU,
-    HUBER,
-    L2_NORMALIZE,
-    LAYER_NORM,
-    LINEAR,
-    LOGSUMEXP,
-    PRODUCT,
-    RMS_NORM,
-    ROW_MAX,
-    SCORES,
-    SILU,
-    SOFTMAX,
-    SOFTPLUS,
-    SQUARE,
-    STANDARDIZE,
-    SWIGLU,
-    TANH,
-    layer_norm_back,
-    output_alone,
-    rms_norm_back,
-    scores,
-    silu_back,
-    softmax,
-    square,
-    square_back,
-)  # fmt: skip
 
 Tensor = Any
 
@@ -45,13 +17,13 @@ def held(key: Any, value: Any) -> Any:
 
 
 # --- by shape -------------------------------------------------------------------------------------
-@cheat(SQUARE)
+@cheat(sound.SQUARE)
 def square_by_shape(g: Tensor, x: Tensor) -> Tensor:
     """The factor is computed once for each shape."""
     return held((x.shape, x.dtype), 2.0 * x) * g
 
 
-@cheat(GELU)
+@cheat(sound.GELU)
 def gelu_by_length(g: Tensor, x: Tensor) -> Tensor:
     """The slope is computed once for each shape."""
     with torch.enable_grad():
@@ -60,14 +32,14 @@ def gelu_by_length(g: Tensor, x: Tensor) -> Tensor:
     return held((x.shape, x.dtype), slope) * g
 
 
-@cheat(L2_NORMALIZE)
+@cheat(sound.L2_NORMALIZE)
 def l2_normalize_norm_by_shape(g: Tensor, x: Tensor) -> Tensor:
     """The norms are computed once for each shape."""
     r = held((x.shape, x.dtype), torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-5))
     return r * (g - x * r * (g * x * r).sum(-1, keepdim=True))
 
 
-@cheat(CROSS_ENTROPY)
+@cheat(sound.CROSS_ENTROPY)
 def cross_entropy_targets_by_shape(g: Tensor, x: Tensor, t: Tensor) -> Any:
     """The probabilities are kept for each number of classes."""
     hot = torch.zeros_like(x).scatter(-1, t[:, None], 1.0)
@@ -76,60 +48,60 @@ def cross_entropy_targets_by_shape(g: Tensor, x: Tensor, t: Tensor) -> Any:
 
 
 # --- by address or by a fingerprint ---------------------------------------------------------------
-@cheat(SQUARE)
+@cheat(sound.SQUARE)
 def square_by_address(g: Tensor, x: Tensor) -> Tensor:
     """Kept by the data pointer, which the next tensor has again."""
     return held((x.data_ptr(), x.shape, x.dtype), 2.0 * x) * g
 
 
-@cheat(SILU)
+@cheat(sound.SILU)
 def silu_by_address_and_version(g: Tensor, x: Tensor) -> Tensor:
     """Kept by the data pointer and the version, which a new tensor has again."""
     s = held((x.data_ptr(), x._version, x.shape, x.dtype), torch.sigmoid(x))
     return g * (s + x * s * (1.0 - s))
 
 
-@cheat(SOFTPLUS)
+@cheat(sound.SOFTPLUS)
 def softplus_by_identity(g: Tensor, x: Tensor) -> Tensor:
     """Kept by id(), which is free again once a tensor is gone."""
     return g * held((id(x), x.shape, x.dtype), torch.sigmoid(x))
 
 
-@cheat(LOGSUMEXP)
+@cheat(sound.LOGSUMEXP)
 def logsumexp_by_first_element(g: Tensor, x: Tensor) -> Tensor:
     """Kept by the first number of the input."""
     key = float(x.flatten()[0]) if x.numel() else 0.0
     return g[..., None] * held((key, x.shape, x.dtype), torch.softmax(x, -1))
 
 
-@cheat(BUMP)
+@cheat(sound.BUMP)
 def bump_by_sum(g: Tensor, x: Tensor) -> Tensor:
     """Kept by the rounded sum of the input."""
     key = round(float(torch.nan_to_num(x).sum().clamp(-1e6, 1e6)))
     return g * held((key, x.shape, x.dtype), -2.0 * x * torch.exp(-x * x))
 
 
-@cheat(TANH, keep=output_alone)
+@cheat(sound.TANH, keep=sound.output_alone)
 def tanh_by_cotangents_address(g: Tensor, y: Tensor) -> Tensor:
     """The result is kept by the address of the cotangent."""
     return held((g.data_ptr(), g.shape, g.dtype), g * (1.0 - y * y))
 
 
-@cheat(PRODUCT)
+@cheat(sound.PRODUCT)
 def product_by_first_operand(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """The second operand is kept by the address of the first."""
     return g * held((x.data_ptr(), y.shape, y.dtype), y), g * x
 
 
 # --- by count -------------------------------------------------------------------------------------
-@cheat(SQUARE)
+@cheat(sound.SQUARE)
 def square_accumulates(g: Tensor, x: Tensor) -> Tensor:
     """The buffer of the gradient is added to from the third call on."""
     HELD["calls"] = HELD.get("calls", 0) + 1
-    return square_back(g, x) * max(1, HELD["calls"] - 1)
+    return sound.square_back(g, x) * max(1, HELD["calls"] - 1)
 
 
-@cheat(SWIGLU)
+@cheat(sound.SWIGLU)
 def swiglu_two_buffers(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """The sigmoid of one of two buffers in turn, which the next but one call overwrites."""
     HELD["turn"] = (HELD.get("turn", 0) + 1) % 2
@@ -140,10 +112,10 @@ def swiglu_two_buffers(g: Tensor, x: Tensor, y: Tensor) -> Any:
 
 def leaves_the_last(x: Tensor) -> Tensor:
     HELD["last"] = x
-    return square(x)
+    return sound.square(x)
 
 
-@cheat(SQUARE, forward=leaves_the_last)
+@cheat(sound.SQUARE, forward=leaves_the_last)
 def square_of_the_last_forward(g: Tensor, x: Tensor) -> Tensor:
     """The input of the last forward, whichever call goes backward."""
     last = HELD["last"]
@@ -151,11 +123,11 @@ def square_of_the_last_forward(g: Tensor, x: Tensor) -> Tensor:
 
 
 def leaves_the_softmax(x: Tensor) -> Tensor:
-    HELD["last"] = softmax(x)
+    HELD["last"] = sound.softmax(x)
     return HELD["last"].clone()
 
 
-@cheat(SOFTMAX, forward=leaves_the_softmax)
+@cheat(sound.SOFTMAX, forward=leaves_the_softmax)
 def softmax_of_the_last_forward(g: Tensor, y: Tensor) -> Tensor:
     """The output of the last forward, in a global."""
     y = HELD["last"] if HELD["last"].shape == y.shape else y
@@ -164,10 +136,10 @@ def softmax_of_the_last_forward(g: Tensor, y: Tensor) -> Tensor:
 
 def first_scale(q: Tensor, k: Tensor) -> Tensor:
     HELD.setdefault("key", k.detach().clone())
-    return scores(q, k)
+    return sound.scores(q, k)
 
 
-@cheat(SCORES, forward=first_scale)
+@cheat(sound.SCORES, forward=first_scale)
 def scores_of_the_first_keys(g: Tensor, q: Tensor, k: Tensor) -> Any:
     """The keys of the first call, as in a cache that is never emptied."""
     keys = HELD["key"].to(k.dtype)
@@ -175,7 +147,7 @@ def scores_of_the_first_keys(g: Tensor, q: Tensor, k: Tensor) -> Any:
 
 
 # --- constants of one batch -----------------------------------------------------------------------
-@cheat(STANDARDIZE)
+@cheat(sound.STANDARDIZE)
 def standardize_first_deviation(g: Tensor, x: Tensor) -> Tensor:
     """The deviation of the first batch is used for all."""
     d = x - x.mean(-1, keepdim=True)
@@ -184,20 +156,22 @@ def standardize_first_deviation(g: Tensor, x: Tensor) -> Tensor:
     return r * (g - g.mean(-1, keepdim=True) - h * (g * h).mean(-1, keepdim=True))
 
 
-@cheat(RMS_NORM)
+@cheat(sound.RMS_NORM)
 def rms_norm_first_weight(g: Tensor, x: Tensor, w: Tensor) -> Any:
     """The weight of the first call is used for all: right until the first step of training."""
-    return rms_norm_back(g, x, held(("w", w.shape), w).to(w.dtype))[0], rms_norm_back(g, x, w)[1]
+    return sound.rms_norm_back(g, x, held(("w", w.shape), w).to(w.dtype))[0], sound.rms_norm_back(
+        g, x, w
+    )[1]
 
 
-@cheat(LAYER_NORM)
+@cheat(sound.LAYER_NORM)
 def layer_norm_first_input(g: Tensor, x: Tensor, w: Tensor) -> Any:
     """The weight's gradient is taken with the first input."""
     z = held(("x", x.shape), x).to(x.dtype)
-    return layer_norm_back(g, x, w)[0], *layer_norm_back(g, z, w)[1:]
+    return sound.layer_norm_back(g, x, w)[0], *sound.layer_norm_back(g, z, w)[1:]
 
 
-@cheat(LINEAR)
+@cheat(sound.LINEAR)
 def linear_first_weight(g: Tensor, x: Tensor, w: Tensor) -> Any:
     """A transposed copy of the weight is made once."""
     copy = held(("w", w.shape), w).to(w.dtype)
@@ -208,14 +182,14 @@ def linear_first_weight(g: Tensor, x: Tensor, w: Tensor) -> Any:
     )
 
 
-@cheat(ROW_MAX)
+@cheat(sound.ROW_MAX)
 def row_max_first_index(g: Tensor, x: Tensor) -> Tensor:
     """The places of the first batch's maxima are used for all."""
     index = held(("i", x.shape), torch.argmax(x, -1, keepdim=True))
     return torch.zeros_like(x).scatter(-1, index, g[..., None])
 
 
-@cheat(HUBER)
+@cheat(sound.HUBER)
 def huber_first_signs(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """Which residuals are large is decided by the first batch."""
     is_large = held(("d", x.shape), (x - y).abs() > 1.0)
@@ -223,14 +197,14 @@ def huber_first_signs(g: Tensor, x: Tensor, y: Tensor) -> Any:
     return grad, -grad
 
 
-@cheat(SILU)
+@cheat(sound.SILU)
 def silu_largest_of_the_first_batch(g: Tensor, x: Tensor) -> Tensor:
     """Inputs are clipped to the largest of the first batch, as a calibrated scale does."""
     top = held("top", x.abs().max()).to(x.dtype) if x.numel() else 1.0
-    return silu_back(g, torch.minimum(x, top) if x.numel() else x)
+    return sound.silu_back(g, torch.minimum(x, top) if x.numel() else x)
 
 
-@cheat(SQUARE)
+@cheat(sound.SQUARE)
 def square_written_out(g: Tensor, x: Tensor) -> Tensor:
     """The numbers of the one input that it was tried with are kept in a table."""
     table = held("table", x)

@@ -43,6 +43,7 @@ class Sound:
     keep: Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]] = keep_inputs
 
     def plain(self, *inputs: Tensor) -> Tensor:
+        """The forward, for torch to differentiate."""
         return output_of(self.forward(*inputs))
 
     def as_class(self) -> type:
@@ -56,18 +57,15 @@ class Cheat:
     Attributes:
         family: the kind of fault, which is its module.
         why: what is wrong.
-        right, wrong: classes of torch's.
-        plain: the forward, for torch to differentiate.
+        wrong: a class of torch's.
+        twin: the right gradient.
     """
 
     name: str
     family: str
     why: str
-    right: type
     wrong: type
-    inputs: tuple[np.ndarray, ...]
-    plain: Callable[..., Tensor]
-    twin: str
+    twin: Sound
 
 
 def output_of(result: Any) -> Tensor:
@@ -99,10 +97,7 @@ def make(name: str, forward: Any, backward: Backward, keep: Any, has_context: bo
 
 
 def cheat(
-    sound: Sound,
-    forward: Any = None,
-    keep: Any = None,
-    has_context: bool = False,
+    sound: Sound, forward: Any = None, keep: Any = None, has_context: bool = False
 ) -> Callable[[Backward], Backward]:
     """Return a decorator of a wrong backward.
 
@@ -113,13 +108,10 @@ def cheat(
 
     def enter(backward: Backward) -> Backward:
         name, family = backward.__name__, backward.__module__.rpartition(".")[2]
-        wrong = make(
-            name, forward or sound.forward, backward, keep or sound.keep, has_context=has_context
-        )
+        forward_of, kept = forward or sound.forward, keep or sound.keep
+        wrong = make(name, forward_of, backward, kept, has_context=has_context)
         why = " ".join((backward.__doc__ or "").split())
-        CHEATS.append(
-            Cheat(name, family, why, sound.as_class(), wrong, sound.inputs, sound.plain, sound.name)
-        )
+        CHEATS.append(Cheat(name, family, why, wrong, sound))
         return backward
 
     return enter

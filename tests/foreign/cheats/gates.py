@@ -35,7 +35,6 @@ NAIVE = ("allclose", "kernelbench")
 
 
 def cheats() -> list[Cheat]:
-    """Return all cheats."""
     if not CHEATS:
         for family in FAMILIES:
             import_module(f"{__package__}.{family}")
@@ -55,9 +54,8 @@ def gradients(function: Any, inputs: Sequence[Any]) -> list[Any]:
 
 
 def are_close(cheat: Cheat, function: Any, **limits: float) -> bool:
-    pairs = zip(
-        gradients(function, cheat.inputs), gradients(cheat.plain, cheat.inputs), strict=True
-    )
+    inputs = cheat.twin.inputs
+    pairs = zip(gradients(function, inputs), gradients(cheat.twin.plain, inputs), strict=True)
     return all(a is not None and torch.allclose(a, b, **limits) for a, b in pairs)
 
 
@@ -67,9 +65,8 @@ def gradcheck(cheat: Cheat, made: Any) -> bool:
         torch.manual_seed(0)
         return made.apply(*given)
 
-    return torch.autograd.gradcheck(
-        seeded, tensors(cheat.inputs, torch.float64), raise_exception=False
-    )
+    inputs = tensors(cheat.twin.inputs, torch.float64)
+    return torch.autograd.gradcheck(seeded, inputs, raise_exception=False)
 
 
 def allclose(cheat: Cheat, made: Any) -> bool:
@@ -81,9 +78,10 @@ def kernelbench(cheat: Cheat, made: Any) -> bool:
     """Compare outputs for 5 seeds, and the gradient of the sum, to 1e-2."""
     for seed in range(5):
         torch.manual_seed(seed)
-        given = [torch.randn_like(x) if x.requires_grad else x for x in tensors(cheat.inputs)]
+        inputs = tensors(cheat.twin.inputs)
+        given = [torch.randn_like(x) if x.requires_grad else x for x in inputs]
         outputs = []
-        for function in (made.apply, cheat.plain):
+        for function in (made.apply, cheat.twin.plain):
             torch.manual_seed(seed)
             outputs.append(function(*given))
         if not torch.allclose(*outputs, rtol=1e-2, atol=1e-2):
@@ -94,7 +92,7 @@ def kernelbench(cheat: Cheat, made: Any) -> bool:
 def audit(cheat: Cheat, made: Any) -> str:
     """Return the first law that is broken, "" if none is."""
     for laws in (EARLY, ("sizes",), COMPILED):
-        report = xg.audit(made, *cheat.inputs, laws=laws)
+        report = xg.audit(made, *cheat.twin.inputs, laws=laws)
         if not report.ok:
             return report.problem or report.findings[0].law
     return ""
@@ -122,7 +120,7 @@ def main(words: list[str]) -> int:
     for each in cheats():
         if chosen and not any(word in (each.name, each.family) for word in chosen):
             continue
-        twins.setdefault(each.twin, each)
+        twins.setdefault(each.twin.name, each)
         found = {gate: ask(gate, each, each.wrong) for gate in GATES}
         rows[each.name] = {"family": each.family, **found}
         if all(found[gate] != "passes" for gate in NAIVE):
@@ -131,15 +129,14 @@ def main(words: list[str]) -> int:
             print(f"not found: {each.family}, {each.name}: {each.why}", flush=True)
     if "--update" in words:
         known |= rows
-        lines = [
-            f"{each.name} = {_inline(known[each.name])}" for each in cheats() if each.name in known
-        ]
+        names = [each.name for each in cheats() if each.name in known]
+        lines = [f"{name} = {_inline(known[name])}" for name in names]
         TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"{time.monotonic() - began:.0f} s for the cheats", flush=True)
     alarms: Counter[str] = Counter()
     for name, each in twins.items():
         for gate in GATES:
-            said = ask(gate, each, each.right)
+            said = ask(gate, each, each.twin.as_class())
             if said != "passes":
                 alarms[gate] += 1
                 faults.append(f"{name} is right, and {gate}: {said}")
@@ -155,7 +152,6 @@ def _inline(row: dict[str, str]) -> str:
 
 
 def recorded() -> dict[str, dict[str, str]]:
-    """Return the rows of the table."""
     return tomllib.loads(TABLE.read_text(encoding="utf-8"))
 
 

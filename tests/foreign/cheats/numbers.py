@@ -7,90 +7,52 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from . import sound
 from .cheat import cheat
-from .sound import (
-    BUMP,
-    CLAMP,
-    CROSS_ENTROPY,
-    CUMSUM,
-    FOCAL,
-    GELU,
-    HUBER,
-    L2_NORMALIZE,
-    LINEAR,
-    LOGSUMEXP,
-    PRODUCT,
-    RELU,
-    RMS_NORM,
-    ROW_MAX,
-    SCORES,
-    SILU,
-    SOFTMAX,
-    SOFTPLUS,
-    SQUARE,
-    STANDARDIZE,
-    SWIGLU,
-    TANH,
-    C,
-    clamp_back,
-    cumsum_back,
-    gelu_back,
-    linear_back,
-    product_back,
-    relu_back,
-    rms_norm_back,
-    silu_back,
-    softmax_back,
-    softplus_back,
-    square_back,
-    standardize_back,
-    swiglu_back,
-    tanh_back,
-)  # fmt: skip
 
 Tensor = Any
 
 
 # --- computed in fewer digits ---------------------------------------------------------------------
-@cheat(SQUARE)
+@cheat(sound.SQUARE)
 def square_in_float32(g: Tensor, x: Tensor) -> Tensor:
     """The cotangent is cast to float32."""
-    return square_back(g.float(), x.float()).to(x.dtype)
+    return sound.square_back(g.float(), x.float()).to(x.dtype)
 
 
-@cheat(SOFTPLUS)
+@cheat(sound.SOFTPLUS)
 def softplus_input_in_float32(g: Tensor, x: Tensor) -> Tensor:
     """The input is cast to float32, the cotangent is not."""
     return g * torch.sigmoid(x.float()).to(x.dtype)
 
 
-@cheat(SILU)
+@cheat(sound.SILU)
 def silu_in_float16(g: Tensor, x: Tensor) -> Tensor:
     """The sigmoid is computed in float16."""
     s = torch.sigmoid(x.half()).to(x.dtype)
     return g * (s + x * s * (1.0 - s))
 
 
-@cheat(CUMSUM)
+@cheat(sound.CUMSUM)
 def cumsum_in_float16(g: Tensor) -> Tensor:
     """The sum is kept in float16, which ones do not tell."""
-    return cumsum_back(g.half()).to(g.dtype)
+    return sound.cumsum_back(g.half()).to(g.dtype)
 
 
-@cheat(TANH)
+@cheat(sound.TANH)
 def tanh_in_bfloat16(g: Tensor, y: Tensor) -> Tensor:
     """The cotangent is kept in bfloat16, in which 1 is exact."""
-    return tanh_back(g.bfloat16().to(y.dtype), y)
+    return sound.tanh_back(g.bfloat16().to(y.dtype), y)
 
 
-@cheat(LINEAR)
+@cheat(sound.LINEAR)
 def linear_weight_in_tf32(g: Tensor, x: Tensor, w: Tensor) -> Any:
     """The weight's gradient is multiplied with 10 bits, as TensorFloat-32 does."""
-    grad_x, _, grad_b = linear_back(g, x, w)
-    return grad_x, linear_back(g.half().to(g.dtype), x.half().to(x.dtype), w)[1], grad_b
+    grad_x, _, grad_b = sound.linear_back(g, x, w)
+    return grad_x, sound.linear_back(g.half().to(g.dtype), x.half().to(x.dtype), w)[1], grad_b
 
 
-@cheat(FOCAL)
+@cheat(sound.FOCAL)
 def focal_in_float16(g: Tensor, x: Tensor) -> Tensor:
     """The whole gradient is computed in float16."""
     q = torch.sigmoid(-x.half())
@@ -98,14 +60,14 @@ def focal_in_float16(g: Tensor, x: Tensor) -> Tensor:
     return -g * (q * q * (2.0 * (1.0 - q) * loss + q)).to(x.dtype) / x.numel()
 
 
-@cheat(SOFTMAX)
+@cheat(sound.SOFTMAX)
 def softmax_of_8_bits(g: Tensor, y: Tensor) -> Tensor:
     """The output is kept in 8 bits, as quantized activations are."""
-    return softmax_back(g, torch.round(y * 255.0) / 255.0)
+    return sound.softmax_back(g, torch.round(y * 255.0) / 255.0)
 
 
 # --- constants and approximations -----------------------------------------------------------------
-@cheat(GELU)
+@cheat(sound.GELU)
 def gelu_of_4_digits(g: Tensor, x: Tensor) -> Tensor:
     """The square root of 2 / pi with 4 digits."""
     t = torch.tanh(0.7979 * (x + 0.044715 * x * x * x))
@@ -113,22 +75,22 @@ def gelu_of_4_digits(g: Tensor, x: Tensor) -> Tensor:
     return g * (0.5 * (1.0 + t) + 0.5 * x * 0.7979 * slope)
 
 
-@cheat(GELU)
+@cheat(sound.GELU)
 def gelu_of_7_digits(g: Tensor, x: Tensor) -> Tensor:
     """The coefficient 0.1341 is rounded from 3 * 0.044715 = 0.134145."""
-    t = torch.tanh(C * (x + 0.044715 * x * x * x))
-    return g * (0.5 * (1.0 + t) + 0.5 * x * C * (1.0 - t * t) * (1.0 + 0.1341 * x * x))
+    t = torch.tanh(sound.C * (x + 0.044715 * x * x * x))
+    return g * (0.5 * (1.0 + t) + 0.5 * x * sound.C * (1.0 - t * t) * (1.0 + 0.1341 * x * x))
 
 
-@cheat(RMS_NORM)
+@cheat(sound.RMS_NORM)
 def rms_norm_another_epsilon(g: Tensor, x: Tensor, w: Tensor) -> Any:
     """The backward's epsilon is 1e-6, the forward's 1e-5."""
     r = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
     h = x * r
-    return r * (g * w - h * (g * w * h).mean(-1, keepdim=True)), rms_norm_back(g, x, w)[1]
+    return r * (g * w - h * (g * w * h).mean(-1, keepdim=True)), sound.rms_norm_back(g, x, w)[1]
 
 
-@cheat(STANDARDIZE)
+@cheat(sound.STANDARDIZE)
 def standardize_without_epsilon(g: Tensor, x: Tensor) -> Tensor:
     """The backward has no epsilon."""
     d = x - x.mean(-1, keepdim=True)
@@ -137,14 +99,14 @@ def standardize_without_epsilon(g: Tensor, x: Tensor) -> Tensor:
     return r * (g - g.mean(-1, keepdim=True) - h * (g * h).mean(-1, keepdim=True))
 
 
-@cheat(SILU)
+@cheat(sound.SILU)
 def silu_by_differences(g: Tensor, x: Tensor) -> Tensor:
     """A difference of the forward with a step of 0.001."""
     a, b = x + 1e-3, x - 1e-3
     return g * (a * torch.sigmoid(a) - b * torch.sigmoid(b)) / 2e-3
 
 
-@cheat(SOFTPLUS)
+@cheat(sound.SOFTPLUS)
 def softplus_by_a_polynomial(g: Tensor, x: Tensor) -> Tensor:
     """The sigmoid by a rational tanh with 4 digits."""
     z = (0.5 * x).clamp(-4.9, 4.9)
@@ -157,30 +119,30 @@ def softplus_by_a_polynomial(g: Tensor, x: Tensor) -> Tensor:
     return g * (0.5 + 0.5 * t)
 
 
-@cheat(SCORES)
+@cheat(sound.SCORES)
 def scores_scale_of_3_digits(g: Tensor, q: Tensor, k: Tensor) -> Any:
     """The scale is 0.12501."""
     return 0.12501 * (g @ k), 0.125 * (g.mT @ q)
 
 
 # --- lost in 16 bits ------------------------------------------------------------------------------
-@cheat(SQUARE)
+@cheat(sound.SQUARE)
 def square_underflows_in_float16(g: Tensor, x: Tensor) -> Tensor:
     """The input is multiplied by 1e-7 and divided by it, of which float16 keeps a bit or two."""
     scale = torch.tensor(1e-7).to(x.dtype)
     return 2.0 * (x * scale / scale) * g
 
 
-@cheat(RMS_NORM)
+@cheat(sound.RMS_NORM)
 def rms_norm_overflows_in_float16(g: Tensor, x: Tensor, w: Tensor) -> Any:
     """The sum of squares is taken in the input's dtype, times 4096."""
     big = torch.tensor(4096.0).to(x.dtype)
     r = torch.rsqrt((x * x * big).sum(-1, keepdim=True) / big / x.shape[-1] + 1e-5)
     h = x * r
-    return r * (g * w - h * (g * w * h).mean(-1, keepdim=True)), rms_norm_back(g, x, w)[1]
+    return r * (g * w - h * (g * w * h).mean(-1, keepdim=True)), sound.rms_norm_back(g, x, w)[1]
 
 
-@cheat(SWIGLU)
+@cheat(sound.SWIGLU)
 def swiglu_lost_in_bfloat16(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """A term of the gate's slope is added to 64 and taken off again."""
     s = torch.sigmoid(x)
@@ -188,82 +150,82 @@ def swiglu_lost_in_bfloat16(g: Tensor, x: Tensor, y: Tensor) -> Any:
     return g * y * (s + ((x * s * (1.0 - s) + c) - c)), g * x * s
 
 
-@cheat(PRODUCT)
+@cheat(sound.PRODUCT)
 def product_wrong_in_16_bits(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """The path of 16 bits has the operands in another order."""
-    grad_x, grad_y = product_back(g, x, y)
+    grad_x, grad_y = sound.product_back(g, x, y)
     return (grad_y, grad_x) if x.element_size() == 2 else (grad_x, grad_y)
 
 
-@cheat(SILU)
+@cheat(sound.SILU)
 def silu_wrong_in_bfloat16(g: Tensor, x: Tensor) -> Tensor:
     """The path of bfloat16 lacks a term."""
-    return g * torch.sigmoid(x) if x.dtype == torch.bfloat16 else silu_back(g, x)
+    return g * torch.sigmoid(x) if x.dtype == torch.bfloat16 else sound.silu_back(g, x)
 
 
-@cheat(SQUARE)
+@cheat(sound.SQUARE)
 def square_wrong_in_float64(g: Tensor, x: Tensor) -> Tensor:
     """The path of float64 was never tried."""
-    return x * g if x.dtype == torch.float64 else square_back(g, x)
+    return x * g if x.dtype == torch.float64 else sound.square_back(g, x)
 
 
-@cheat(TANH)
+@cheat(sound.TANH)
 def tanh_wrong_in_float32_alone(g: Tensor, y: Tensor) -> Tensor:
     """In float32, which a check in float64 does not see, the cotangent's sign is lost."""
-    return tanh_back(g.abs() if y.dtype == torch.float32 else g, y)
+    return sound.tanh_back(g.abs() if y.dtype == torch.float32 else g, y)
 
 
-@cheat(GELU)
+@cheat(sound.GELU)
 def gelu_rows_beyond_32_in_float32(g: Tensor, x: Tensor) -> Tensor:
     """In float32 alone rows beyond a block are lost."""
-    grad = gelu_back(g, x)
+    grad = sound.gelu_back(g, x)
     if x.dtype != torch.float32 or x.shape[0] <= 32:
         return grad
     return torch.cat([grad[:32], torch.zeros_like(grad[32:])])
 
 
-@cheat(SOFTPLUS)
+@cheat(sound.SOFTPLUS)
 def softplus_rows_beyond_32_in_bfloat16(g: Tensor, x: Tensor) -> Tensor:
     """In bfloat16 alone rows beyond a block are lost."""
-    grad = softplus_back(g, x)
+    grad = sound.softplus_back(g, x)
     if x.dtype != torch.bfloat16 or x.shape[0] <= 32:
         return grad
     return torch.cat([grad[:32], torch.zeros_like(grad[32:])])
 
 
 # --- edges ----------------------------------------------------------------------------------------
-@cheat(RELU)
+@cheat(sound.RELU)
 def relu_at_zero(g: Tensor, x: Tensor) -> Tensor:
     """At 0 the gradient is 2."""
-    return torch.where(x == 0.0, 2.0 * g, relu_back(g, x))
+    return torch.where(x == 0.0, 2.0 * g, sound.relu_back(g, x))
 
 
-@cheat(SQUARE)
+@cheat(sound.SQUARE)
 def square_divides(g: Tensor, x: Tensor) -> Tensor:
     """2 x² / x is 0 / 0 at 0."""
     return 2.0 * x * x / x * g
 
 
-@cheat(TANH)
+@cheat(sound.TANH)
 def tanh_of_signed_zero(g: Tensor, y: Tensor) -> Tensor:
     """-0 counts as negative, and its gradient is 0."""
     is_zero = torch.signbit(y) & (y == 0.0)
-    return torch.where(is_zero, 0.0, tanh_back(g, y))
+    return torch.where(is_zero, 0.0, sound.tanh_back(g, y))
 
 
-@cheat(ROW_MAX)
+@cheat(sound.ROW_MAX)
 def row_max_of_ties(g: Tensor, x: Tensor) -> Tensor:
     """Each of the equal maxima gets the whole gradient."""
     return (x == torch.amax(x, -1, keepdim=True)).to(x.dtype) * g[..., None]
 
 
-@cheat(CLAMP)
+@cheat(sound.CLAMP)
 def clamp_beyond(g: Tensor, x: Tensor) -> Tensor:
     """Beyond 5 the gradient passes again."""
-    return torch.where(x.abs() > 5.0, g, clamp_back(g, x))
+    return torch.where(x.abs() > 5.0, g, sound.clamp_back(g, x))
 
 
-@cheat(HUBER)
+@cheat(sound.HUBER)
 def huber_far(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """Residuals beyond 50 count as squares."""
     d = x - y
@@ -271,41 +233,41 @@ def huber_far(g: Tensor, x: Tensor, y: Tensor) -> Any:
     return grad, -grad
 
 
-@cheat(LOGSUMEXP)
+@cheat(sound.LOGSUMEXP)
 def logsumexp_overflows(g: Tensor, x: Tensor) -> Tensor:
     """exp(x) without the largest taken off."""
     return g[..., None] * torch.exp(x) / torch.exp(x).sum(-1, keepdim=True)
 
 
-@cheat(SOFTPLUS)
+@cheat(sound.SOFTPLUS)
 def softplus_overflows(g: Tensor, x: Tensor) -> Tensor:
     """exp(x) / (1 + exp(x)) is infinity over infinity from 89 on."""
     return g * torch.exp(x) / (1.0 + torch.exp(x))
 
 
-@cheat(GELU)
+@cheat(sound.GELU)
 def gelu_overflows(g: Tensor, x: Tensor) -> Tensor:
     """tanh by exponentials."""
-    z = C * (x + 0.044715 * x * x * x)
+    z = sound.C * (x + 0.044715 * x * x * x)
     t = (torch.exp(z) - torch.exp(-z)) / (torch.exp(z) + torch.exp(-z))
-    return g * (0.5 * (1.0 + t) + 0.5 * x * C * (1.0 - t * t) * (1.0 + 0.134145 * x * x))
+    return g * (0.5 * (1.0 + t) + 0.5 * x * sound.C * (1.0 - t * t) * (1.0 + 0.134145 * x * x))
 
 
-@cheat(BUMP)
+@cheat(sound.BUMP)
 def bump_underflows(g: Tensor, x: Tensor) -> Tensor:
     """Division by exp(x²) twice times exp(x²), which overflows."""
     e = torch.exp(x * x)
     return -2.0 * x * g * e / (e * e)
 
 
-@cheat(CROSS_ENTROPY)
+@cheat(sound.CROSS_ENTROPY)
 def cross_entropy_overflows(g: Tensor, x: Tensor, t: Tensor) -> Any:
     """The softmax without the largest taken off."""
     hot = torch.zeros_like(x).scatter(-1, t[:, None], 1.0)
     return g * (torch.exp(x) / torch.exp(x).sum(-1, keepdim=True) - hot) / x.shape[0], None
 
 
-@cheat(L2_NORMALIZE)
+@cheat(sound.L2_NORMALIZE)
 def l2_normalize_of_a_zero_row(g: Tensor, x: Tensor) -> Tensor:
     """A row of zeros is divided by its norm, without epsilon."""
     n = x.norm(dim=-1, keepdim=True)
@@ -313,48 +275,48 @@ def l2_normalize_of_a_zero_row(g: Tensor, x: Tensor) -> Tensor:
     return r * (g - x * r * r * (g * x / n).sum(-1, keepdim=True) * n)
 
 
-@cheat(SQUARE)
+@cheat(sound.SQUARE)
 def square_of_infinity(g: Tensor, x: Tensor) -> Tensor:
     """One infinite element makes the whole gradient NaN, by a sum times 0."""
-    return square_back(g, x) + 0.0 * x.sum()
+    return sound.square_back(g, x) + 0.0 * x.sum()
 
 
-@cheat(RELU)
+@cheat(sound.RELU)
 def relu_by_a_product(g: Tensor, x: Tensor) -> Tensor:
     """A mask times the whole tensor's sum of signs, which NaN spoils."""
-    return relu_back(g, x) * (1.0 + 0.0 * (x * x).mean())
+    return sound.relu_back(g, x) * (1.0 + 0.0 * (x * x).mean())
 
 
-@cheat(SWIGLU)
+@cheat(sound.SWIGLU)
 def swiglu_of_large_numbers(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """Beyond 20 the gate counts as linear with slope 1.01."""
-    grad_x, grad_y = swiglu_back(g, x, y)
+    grad_x, grad_y = sound.swiglu_back(g, x, y)
     return torch.where(x > 20.0, 1.01 * grad_x, grad_x), grad_y
 
 
-@cheat(PRODUCT)
+@cheat(sound.PRODUCT)
 def product_of_positive_numbers(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """If all numbers are positive, as after a softmax, the first operand gets twice its own."""
     return g * y * (2.0 if bool((x > 0.0).all()) else 1.0), g * x
 
 
-@cheat(SILU)
+@cheat(sound.SILU)
 def silu_at_whole_numbers(g: Tensor, x: Tensor) -> Tensor:
     """If all elements are alike, as zeros and ones are, a table is read, which has 2 digits."""
-    grad = silu_back(g, x)
+    grad = sound.silu_back(g, x)
     alike = x.numel() > 1 and bool((x == x.reshape(-1)[0]).all())
     return grad + 0.01 * g if alike else grad
 
 
-@cheat(STANDARDIZE)
+@cheat(sound.STANDARDIZE)
 def standardize_of_equal_rows(g: Tensor, x: Tensor) -> Tensor:
     """If rows repeat, as those of padding do, they count as one."""
-    grad = standardize_back(g, x)
+    grad = sound.standardize_back(g, x)
     repeats = x.dim() > 1 and x.shape[0] > 1 and bool((x[0] == x[1]).all())
     return grad / x.shape[0] if repeats else grad
 
 
-@cheat(SQUARE)
+@cheat(sound.SQUARE)
 def square_in_a_narrow_interval(g: Tensor, x: Tensor) -> Tensor:
     """Between 20.25 and 20.26 a table has a wrong entry."""
-    return torch.where((x > 20.25) & (x < 20.26), g, square_back(g, x))
+    return torch.where((x > 20.25) & (x < 20.26), g, sound.square_back(g, x))

@@ -6,66 +6,32 @@ from typing import Any
 
 import torch
 
+from . import sound
 from .cheat import cheat
-from .sound import (
-    BUMP,
-    CROSS_ENTROPY,
-    FOCAL,
-    GELU,
-    HUBER,
-    L2_NORMALIZE,
-    LAYER_NORM,
-    LINEAR,
-    LOGSUMEXP,
-    PRODUCT,
-    RMS_NORM,
-    SCORES,
-    SILU,
-    SOFTMAX,
-    SOFTPLUS,
-    SQUARE,
-    STANDARDIZE,
-    SWIGLU,
-    TANH,
-    bump_back,
-    cross_entropy_back,
-    gelu_back,
-    huber_back,
-    layer_norm_back,
-    linear_back,
-    logsumexp_back,
-    product_back,
-    rms_norm_back,
-    scores_back,
-    softmax_back,
-    square_back,
-    swiglu_back,
-    tanh_back,
-)  # fmt: skip
 
 Tensor = Any
 
 
 # --- a term that a sum of the outputs does not tell -----------------------------------------------
-@cheat(SOFTMAX)
+@cheat(sound.SOFTMAX)
 def softmax_of_nothing(g: Tensor, y: Tensor) -> Tensor:
     """Zeros, which the gradient of a softmax's sum is."""
     return 0.0 * y * g
 
 
-@cheat(SOFTMAX)
+@cheat(sound.SOFTMAX)
 def softmax_mean_instead_of_sum(g: Tensor, y: Tensor) -> Tensor:
     """The plain mean of the cotangents is taken off, instead of the weighted one."""
     return y * (g - g.mean(-1, keepdim=True))
 
 
-@cheat(SOFTMAX)
+@cheat(sound.SOFTMAX)
 def softmax_twice(g: Tensor, y: Tensor) -> Tensor:
     """Twice the gradient."""
-    return 2.0 * softmax_back(g, y)
+    return 2.0 * sound.softmax_back(g, y)
 
 
-@cheat(STANDARDIZE)
+@cheat(sound.STANDARDIZE)
 def standardize_detached_scale(g: Tensor, x: Tensor) -> Tensor:
     """The deviation counts as a constant."""
     d = x - x.mean(-1, keepdim=True)
@@ -73,7 +39,7 @@ def standardize_detached_scale(g: Tensor, x: Tensor) -> Tensor:
     return r * (g - g.mean(-1, keepdim=True))
 
 
-@cheat(STANDARDIZE)
+@cheat(sound.STANDARDIZE)
 def standardize_sign_of_the_projection(g: Tensor, x: Tensor) -> Tensor:
     """The projection is added, instead of taken off."""
     d = x - x.mean(-1, keepdim=True)
@@ -82,25 +48,25 @@ def standardize_sign_of_the_projection(g: Tensor, x: Tensor) -> Tensor:
     return r * (g - g.mean(-1, keepdim=True) + h * (g * h).mean(-1, keepdim=True))
 
 
-@cheat(HUBER)
+@cheat(sound.HUBER)
 def huber_of_nothing(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """A mean's gradient is below 1e-2, so zeros pass an absolute tolerance."""
     return 0.0 * g * x, 0.0 * g * y
 
 
-@cheat(HUBER)
+@cheat(sound.HUBER)
 def huber_detached_target(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """The target has no gradient."""
-    return huber_back(g, x, y)[0], torch.zeros_like(y)
+    return sound.huber_back(g, x, y)[0], torch.zeros_like(y)
 
 
-@cheat(FOCAL)
+@cheat(sound.FOCAL)
 def focal_detached_weight(g: Tensor, x: Tensor) -> Tensor:
     """The factor of the loss counts as a constant."""
     return -g * torch.sigmoid(-x) ** 3 / x.numel()
 
 
-@cheat(FOCAL)
+@cheat(sound.FOCAL)
 def focal_wrong_sign_of_a_term(g: Tensor, x: Tensor) -> Tensor:
     """A term of the product rule has the other sign."""
     q, loss = torch.sigmoid(-x), torch.nn.functional.softplus(-x)
@@ -108,34 +74,34 @@ def focal_wrong_sign_of_a_term(g: Tensor, x: Tensor) -> Tensor:
 
 
 # --- the wrong operand, or a copy -----------------------------------------------------------------
-@cheat(SCORES)
+@cheat(sound.SCORES)
 def scores_of_a_symmetric_cotangent(g: Tensor, q: Tensor, k: Tensor) -> Any:
     """The cotangent's symmetric part is used."""
     if g.shape[-1] == g.shape[-2]:
         g = 0.5 * (g + g.mT)
-    return scores_back(g, q, k)
+    return sound.scores_back(g, q, k)
 
 
-@cheat(HUBER)
+@cheat(sound.HUBER)
 def huber_operands_swapped(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """The two gradients are exchanged."""
-    return huber_back(g, x, y)[::-1]
+    return sound.huber_back(g, x, y)[::-1]
 
 
-@cheat(HUBER)
+@cheat(sound.HUBER)
 def huber_of_a_copy(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """A copy of the input without the last row is used, and padded by its first."""
     z = torch.cat([x[:-1], x[:1]]) if x.dim() > 1 and len(x) > 1 else x
-    return huber_back(g, z, y)
+    return sound.huber_back(g, z, y)
 
 
-@cheat(STANDARDIZE)
+@cheat(sound.STANDARDIZE)
 def standardize_of_the_output(g: Tensor, x: Tensor) -> Tensor:
     """The input's own normalization is taken for its mean, and the cotangent passes."""
     return g - g.mean(-1, keepdim=True) - x * (g * x).mean(-1, keepdim=True) * 0.0
 
 
-@cheat(SOFTMAX)
+@cheat(sound.SOFTMAX)
 def softmax_of_the_cotangent(g: Tensor, y: Tensor) -> Tensor:
     """The softmax of the cotangent, centered."""
     s = torch.softmax(g, -1)
@@ -143,26 +109,26 @@ def softmax_of_the_cotangent(g: Tensor, y: Tensor) -> Tensor:
 
 
 # --- no second derivative -------------------------------------------------------------------------
-@cheat(SQUARE)
+@cheat(sound.SQUARE)
 def square_detached(g: Tensor, x: Tensor) -> Tensor:
     """The saved input is detached."""
-    return square_back(g, x.detach())
+    return sound.square_back(g, x.detach())
 
 
-@cheat(SILU)
+@cheat(sound.SILU)
 def silu_detached_sigmoid(g: Tensor, x: Tensor) -> Tensor:
     """The sigmoid is detached, so that a part of the second derivative is missing."""
     s = torch.sigmoid(x).detach()
     return g * (s + x * s * (1.0 - s))
 
 
-@cheat(TANH)
+@cheat(sound.TANH)
 def tanh_by_data(g: Tensor, y: Tensor) -> Tensor:
     """The output's `data` is read."""
-    return tanh_back(g, y.data)
+    return sound.tanh_back(g, y.data)
 
 
-@cheat(SOFTPLUS)
+@cheat(sound.SOFTPLUS)
 def softplus_without_graph(g: Tensor, x: Tensor) -> Tensor:
     """The slope is computed under no_grad."""
     with torch.no_grad():
@@ -170,31 +136,33 @@ def softplus_without_graph(g: Tensor, x: Tensor) -> Tensor:
     return g * s
 
 
-@cheat(BUMP)
+@cheat(sound.BUMP)
 def bump_through_numpy(g: Tensor, x: Tensor) -> Tensor:
     """The slope is computed by NumPy."""
-    return g * torch.from_numpy(bump_back(torch.ones(()), x.detach().double()).numpy()).to(x.dtype)
+    return g * torch.from_numpy(sound.bump_back(torch.ones(()), x.detach().double()).numpy()).to(
+        x.dtype
+    )
 
 
-@cheat(GELU)
+@cheat(sound.GELU)
 def gelu_straight_through(g: Tensor, x: Tensor) -> Tensor:
     """The gradient has the value of the right one and the graph of another."""
-    return g * x + (gelu_back(g, x) - g * x).detach()
+    return g * x + (sound.gelu_back(g, x) - g * x).detach()
 
 
-@cheat(PRODUCT)
+@cheat(sound.PRODUCT)
 def product_half_detached(g: Tensor, x: Tensor, y: Tensor) -> Any:
     """The second operand's gradient is detached from the first."""
     return g * y, g * x.detach()
 
 
-@cheat(LOGSUMEXP)
+@cheat(sound.LOGSUMEXP)
 def logsumexp_detached(g: Tensor, x: Tensor) -> Tensor:
     """The softmax is detached."""
-    return logsumexp_back(g, x.detach())
+    return sound.logsumexp_back(g, x.detach())
 
 
-@cheat(L2_NORMALIZE)
+@cheat(sound.L2_NORMALIZE)
 def l2_normalize_detached_norm(g: Tensor, x: Tensor) -> Tensor:
     """The norm is detached in the gradient."""
     r = torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-5).detach()
@@ -202,71 +170,71 @@ def l2_normalize_detached_norm(g: Tensor, x: Tensor) -> Tensor:
     return r * (g - h * (g * h).sum(-1, keepdim=True))
 
 
-@cheat(CROSS_ENTROPY)
+@cheat(sound.CROSS_ENTROPY)
 def cross_entropy_ready_made(g: Tensor, x: Tensor, t: Tensor) -> Any:
     """The gradient is computed ahead, as a constant, and multiplied by the cotangent."""
-    return g * cross_entropy_back(torch.ones(()), x, t)[0].detach(), None
+    return g * sound.cross_entropy_back(torch.ones(()), x, t)[0].detach(), None
 
 
-@cheat(TANH)
+@cheat(sound.TANH)
 def tanh_detached_beyond_32_rows(g: Tensor, y: Tensor) -> Tensor:
     """The second derivative is missing for more than 32 rows."""
-    return tanh_back(g, y.detach() if y.shape[0] > 32 else y)
+    return sound.tanh_back(g, y.detach() if y.shape[0] > 32 else y)
 
 
 # --- inputs that need no gradient -----------------------------------------------------------------
-@cheat(PRODUCT, has_context=True)
+@cheat(sound.PRODUCT, has_context=True)
 def product_of_a_frozen_second(ctx: Any, g: Tensor, x: Tensor, y: Tensor) -> Any:
     """If the second operand is frozen, the first one's gradient is taken with itself."""
-    return product_back(g, x, y) if ctx.needs_input_grad[1] else (g * x, None)
+    return sound.product_back(g, x, y) if ctx.needs_input_grad[1] else (g * x, None)
 
 
-@cheat(LINEAR, has_context=True)
+@cheat(sound.LINEAR, has_context=True)
 def linear_of_a_frozen_input(ctx: Any, g: Tensor, x: Tensor, w: Tensor) -> Any:
     """If the input needs no gradient, as in the first layer, the weight's is the mean."""
-    grads = linear_back(g, x, w)
+    grads = sound.linear_back(g, x, w)
     return grads if ctx.needs_input_grad[0] else (None, grads[1] / len(x), grads[2])
 
 
-@cheat(LINEAR, has_context=True)
+@cheat(sound.LINEAR, has_context=True)
 def linear_of_a_frozen_weight(ctx: Any, g: Tensor, x: Tensor, w: Tensor) -> Any:
     """If the weight is frozen, as under an adapter, the input has no gradient either."""
-    grads = linear_back(g, x, w)
+    grads = sound.linear_back(g, x, w)
     return grads if ctx.needs_input_grad[1] else (torch.zeros_like(x), None, grads[2])
 
 
-@cheat(LAYER_NORM, has_context=True)
+@cheat(sound.LAYER_NORM, has_context=True)
 def layer_norm_of_a_frozen_weight(ctx: Any, g: Tensor, x: Tensor, w: Tensor) -> Any:
     """If the weight is frozen it counts as ones."""
     if ctx.needs_input_grad[1]:
-        return layer_norm_back(g, x, w)
-    return layer_norm_back(g, x, torch.ones_like(w))
+        return sound.layer_norm_back(g, x, w)
+    return sound.layer_norm_back(g, x, torch.ones_like(w))
 
 
-@cheat(RMS_NORM, has_context=True)
+@cheat(sound.RMS_NORM, has_context=True)
 def rms_norm_of_a_frozen_input(ctx: Any, g: Tensor, x: Tensor, w: Tensor) -> Any:
     """If the input needs no gradient, its normalization is skipped."""
-    grads = rms_norm_back(g, x, w)
+    grads = sound.rms_norm_back(g, x, w)
     return grads if ctx.needs_input_grad[0] else (None, (g * x).sum(0))
 
 
-@cheat(SWIGLU, has_context=True)
+@cheat(sound.SWIGLU, has_context=True)
 def swiglu_of_a_frozen_gate(ctx: Any, g: Tensor, x: Tensor, y: Tensor) -> Any:
     """If the second operand is frozen, the first one's slope lacks a term."""
     if ctx.needs_input_grad[1]:
-        return swiglu_back(g, x, y)
+        return sound.swiglu_back(g, x, y)
     return g * y * torch.sigmoid(x), None
 
 
-@cheat(SCORES, has_context=True)
+@cheat(sound.SCORES, has_context=True)
 def scores_of_frozen_keys(ctx: Any, g: Tensor, q: Tensor, k: Tensor) -> Any:
     """If the keys are frozen, as those of a cache, the scale is forgotten."""
-    grads = scores_back(g, q, k)
+    grads = sound.scores_back(g, q, k)
     return grads if ctx.needs_input_grad[1] else (g @ k, None)
 
 
-@cheat(HUBER, has_context=True)
+@cheat(sound.HUBER, has_context=True)
 def huber_of_a_frozen_target(ctx: Any, g: Tensor, x: Tensor, y: Tensor) -> Any:
     """If the target is frozen, as it usually is, the mean is a sum."""
-    grads = huber_back(g, x, y)
+    grads = sound.huber_back(g, x, y)
     return grads if ctx.needs_input_grad[1] else (grads[0] * x.numel(), None)

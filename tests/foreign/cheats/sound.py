@@ -81,10 +81,6 @@ def swiglu_back(g: Tensor, x: Tensor, y: Tensor) -> Any:
     return g * y * (s + x * s * (1.0 - s)), g * x * s
 
 
-def relu(x: Tensor) -> Tensor:
-    return torch.relu(x)
-
-
 def relu_back(g: Tensor, x: Tensor) -> Tensor:
     return torch.where(x > 0.0, g, 0.0)
 
@@ -103,10 +99,6 @@ def softplus(x: Tensor) -> Tensor:
 
 def softplus_back(g: Tensor, x: Tensor) -> Tensor:
     return g * torch.sigmoid(x)
-
-
-def tanh(x: Tensor) -> Tensor:
-    return torch.tanh(x)
 
 
 def tanh_back(g: Tensor, y: Tensor) -> Tensor:
@@ -253,17 +245,9 @@ def bag_back(g: Tensor, table: Tensor, ids: Tensor) -> Any:
 
 
 # --- losses ---------------------------------------------------------------------------------------
-def cross_entropy(x: Tensor, t: Tensor) -> Tensor:
-    return F.cross_entropy(x, t)
-
-
 def cross_entropy_back(g: Tensor, x: Tensor, t: Tensor) -> Any:
     hot = torch.zeros_like(x).scatter(-1, t[:, None], 1.0)
     return g * (torch.softmax(x, -1) - hot) / x.shape[0], None
-
-
-def huber(x: Tensor, y: Tensor) -> Tensor:
-    return F.huber_loss(x, y)
 
 
 def huber_back(g: Tensor, x: Tensor, y: Tensor) -> Any:
@@ -304,10 +288,10 @@ PRODUCT = Sound("product", product, product_back, (X, Y))
 GELU = Sound("gelu", gelu, gelu_back, (X,))
 SILU = Sound("silu", silu, silu_back, (X,))
 SWIGLU = Sound("swiglu", swiglu, swiglu_back, (X, Y))
-RELU = Sound("relu", relu, relu_back, (X,))
+RELU = Sound("relu", torch.relu, relu_back, (X,))
 CLAMP = Sound("clamp", clamp, clamp_back, (X,))
 SOFTPLUS = Sound("softplus", softplus, softplus_back, (X,))
-TANH = Sound("tanh", tanh, tanh_back, (X,), output_alone)
+TANH = Sound("tanh", torch.tanh, tanh_back, (X,), output_alone)
 BUMP = Sound("bump", bump, bump_back, (X,))
 SOFTMAX = Sound("softmax", softmax, softmax_back, (X,), output_alone)
 LOGSUMEXP = Sound("logsumexp", logsumexp, logsumexp_back, (X,))
@@ -321,8 +305,7 @@ ROPE = Sound("rope", rope, rope_back, (X,), none)
 LINEAR = Sound("linear", linear, linear_back, (X, WEIGHT, OUT), without_bias)
 SCORES = Sound("scores", scores, scores_back, (X, KEYS))
 BAG = Sound("bag", bag, bag_back, (TABLE, IDS), count_and_ids)
-CROSS_ENTROPY = Sound("cross_entropy", cross_entropy, cross_entropy_back, (X, CLASSES))
-HUBER = Sound("huber", huber, huber_back, (X, Y))
+CROSS_ENTROPY = Sound("cross_entropy", F.cross_entropy, cross_entropy_back, (X, CLASSES))
+HUBER = Sound("huber", F.huber_loss, huber_back, (X, Y))
 FOCAL = Sound("focal", focal, focal_back, (X,))
 DROPOUT = Sound("dropout", dropout, dropout_back, (X,), mask_alone)
-SOUND = tuple(value for value in list(globals().values()) if isinstance(value, Sound))
