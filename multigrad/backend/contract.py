@@ -85,8 +85,7 @@ class Ranks:
     """The ranks of which this thread is one; None: it is alone, or the others need not have it."""
 
 
-# `Any`, because the contract names no framework's classes.
-Tensor: TypeAlias = Any
+Tensor: TypeAlias = Any  # the contract names no framework's classes
 Key: TypeAlias = Any
 Source: TypeAlias = str
 Function: TypeAlias = Callable[..., Any]
@@ -588,7 +587,8 @@ class Backend:
     modes: Modes = field(default_factory=Modes)
     ranks: Ranks = field(default_factory=Ranks)
     differences: Differences = field(default_factory=Differences)
-    """Where its numbers are not those of the formulas."""
+    """Where its numbers are not those of the formulas; `known_faults.py` of its package has the
+    framework's own faults, which no import of the framework is needed to read."""
 
     ejection: Ejection | None = None
     """How to write standalone files; without it nothing can be ejected."""

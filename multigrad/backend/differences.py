@@ -8,7 +8,7 @@ no longer needed. The other rows are kernels that the backend's rows replace or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..graph.support.class_bases import dataclass
 
@@ -80,6 +80,26 @@ class Differences:
     mended: tuple[Mended, ...] = ()
     # The framework and the version that the figures are of.
     measured: str = ""
+
+
+class Fault(NamedTuple):
+    """A gradient that a framework silently gets wrong.
+
+    `KNOWN_FAULTS` in `known_faults.py` of a backend's package lists them. `xg.doctor` reads that
+    file without an import of the package or its framework, and runs the code in another process.
+
+    Attributes:
+        name: a word for it.
+        title: what goes wrong.
+        avoid: what to do instead.
+        code: defines `found(wrap)`, which tells whether the fault is there; `wrap` returns a
+            function as it is, or as multigrad converts it.
+    """
+
+    name: str
+    title: str
+    avoid: str
+    code: str
 
 
 SIGNS_OF_VECTORS = Difference(

@@ -1,7 +1,7 @@
 """Targets of `multigrad audit`: what a name refers to, and which targets a module defines.
 
 Audited code may import a library that needs a helper. That is a module of a backend's package with
-`prepare` (before the import; `Helped` calls its counterpart after it), `is_interpreted` (whether it
+`prepare` (before the import), `mend` (after it), `is_interpreted` (whether it
 changes where code runs), `NAME` of that place, and `NOTE`, which says what is different there.
 """
 
@@ -15,10 +15,8 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.abc import MetaPathFinder
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from multigrad.backend.discovery import in_use
@@ -29,6 +27,7 @@ from multigrad.command.named_objects import find, find_custom_gradients, find_in
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.parameters import read_parameters
 from multigrad.functions.function import Function
+from multigrad.graph.support.lazy_modules import load_alone
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import get
 
@@ -303,7 +302,7 @@ class Ahead(MetaPathFinder):
         # Off the path meanwhile: `find_spec` below would recurse.
         sys.meta_path.remove(self)
         try:
-            helper = _load(HELPERS[name])
+            helper = load_alone(HELPERS[name])
             spec = importlib.util.find_spec(name)
         except ImportError:  # its framework is not installed
             return None
@@ -312,42 +311,16 @@ class Ahead(MetaPathFinder):
         if helper is None or spec is None or spec.loader is None:
             return None
         helper.prepare()
-        spec.loader = Helped(spec.loader, helper)
+        execute = spec.loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            execute(module)
+            helper.mend()
+            _used.append(helper)
+
+        # Of this loader alone, which serves one import.
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-class Helped(Loader):
-    """The loader of a library with a helper, which it calls after the import."""
-
-    def __init__(self, loader: Loader, helper: Any) -> None:
-        self.loader, self.helper = loader, helper
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        # Restored first, so that the library sees its own loader.
-        module.__loader__ = self.loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
-        self.helper.mend()
-        _used.append(self.helper)
-
-
-def _load(name: str) -> Any:
-    # Without an import of its package, which may import the library itself.
-    package, *rest = name.split(".")
-    spec_of_package = importlib.util.find_spec(package)
-    if spec_of_package is None or not spec_of_package.submodule_search_locations:
-        return None
-    file = Path(spec_of_package.submodule_search_locations[0], *rest).with_suffix(".py")
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def help_imports() -> None:

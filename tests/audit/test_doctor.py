@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 import multigrad as xg
 from multigrad.audit import doctor as room
-from multigrad.audit.doctor.known_faults import KNOWN_FAULTS, Fault
+from multigrad.backend.differences import Fault
 from multigrad.errors import RuleTypeError
 
-TAMED = [Fault("gone", "torch", "", "", "def found(wrap): return False")]
+TAMED = [Fault("gone", "", "", "def found(wrap): return False")]
 MOST_LINES = 20
 
 
 def test_each_fault_has_a_name_of_its_own_and_a_short_code() -> None:
-    names = [fault.name for fault in KNOWN_FAULTS]
+    faults = [fault for own in room.known_faults().values() for fault in own]
+    names = [fault.name for fault in faults]
     assert len({*names}) == len(names)
-    assert max(len(fault.code.splitlines()) for fault in KNOWN_FAULTS) <= MOST_LINES
+    assert max(len(fault.code.splitlines()) for fault in faults) <= MOST_LINES
 
 
 EACH = [
@@ -30,7 +33,7 @@ EACH = [
 @pytest.mark.parametrize("framework", EACH)
 def test_the_code_of_each_fault_runs_on_the_installed_framework(framework: str) -> None:
     report = xg.doctor(framework)
-    assert len(report.rows) == sum(fault.framework == framework for fault in KNOWN_FAULTS)
+    assert len(report.rows) == len(room.known_faults()[framework])
     assert {row.state for row in report.rows} <= {"present", "absent"}, str(report)
     for row in report.present:
         assert row.converted in ("right", "refused", "wrong too")
@@ -41,9 +44,10 @@ def test_the_code_of_each_fault_runs_on_the_installed_framework(framework: str) 
 
 @pytest.mark.needs("torch")
 def test_a_code_that_ends_its_process_is_told_and_the_rest_goes_on(monkeypatch: Any) -> None:
-    ends = Fault("ends", "torch", "", "", "import os\nos._exit(3)")
-    fails = Fault("fails", "torch", "", "", "def found(wrap): raise ValueError('no')")
-    monkeypatch.setattr(room, "KNOWN_FAULTS", (*TAMED, ends, fails, *TAMED))
+    ends = Fault("ends", "", "", "import os\nos._exit(3)")
+    fails = Fault("fails", "", "", "def found(wrap): raise ValueError('no')")
+    faults = {"torch": (*TAMED, ends, fails, *TAMED)}
+    monkeypatch.setattr(room, "known_faults", lambda: faults)
     states = [row.state for row in xg.doctor("torch").rows]
     assert states == ["absent", "its process ended with 3", "ValueError: no", "absent"]
 
@@ -51,12 +55,18 @@ def test_a_code_that_ends_its_process_is_told_and_the_rest_goes_on(monkeypatch: 
 def test_a_framework_that_is_not_installed_is_named_and_a_typo_is_an_error(
     monkeypatch: Any,
 ) -> None:
-    monkeypatch.setattr(room, "version", _no_version)
+    nothing = room.RUNNER.replace("importlib.metadata.distributions()", "()")
+    monkeypatch.setattr(room, "RUNNER", nothing)
     report = xg.doctor("torch")
     assert report.ok and str(report) == "not installed: torch"
     with pytest.raises(RuleTypeError, match="did you mean 'torch'"):
         xg.doctor("torhc")
 
 
-def _no_version(distribution: str) -> str:
-    raise room.PackageNotFoundError(distribution)
+def test_the_faults_are_read_without_an_import_of_their_framework() -> None:
+    code = (
+        "import sys; from multigrad.audit.doctor import known_faults; print([*known_faults()]); "
+        "assert not {'torch', 'jax', 'tensorflow'} & sys.modules.keys()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "['torch', 'jax', 'tensorflow']"

@@ -13,6 +13,7 @@ import pytest
 from multigrad.command import targets
 from multigrad.command.audit import find_targets
 from multigrad.errors import MultigradError
+from multigrad.graph.support.lazy_modules import load_alone
 
 pytest.importorskip("typer")
 HELPER = """
@@ -80,7 +81,7 @@ def test_kernels_are_interpreted_where_there_is_no_gpu_unless_that_was_decided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch: Any = pytest.importorskip("torch")
-    helper: Any = targets._load(targets.HELPERS["triton"])
+    helper: Any = load_alone(targets.HELPERS["triton"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv(helper.SWITCH, raising=False)
     helper.prepare()
@@ -93,6 +94,6 @@ def test_kernels_are_interpreted_where_there_is_no_gpu_unless_that_was_decided(
 def test_bits_of_bfloat16_are_numbers_to_the_nearest() -> None:
     pytest.importorskip("torch")
     np: Any = import_module("numpy")
-    helper: Any = targets._load(targets.HELPERS["triton"])
+    helper: Any = load_alone(targets.HELPERS["triton"])
     numbers = np.array([1.0, -2.5, 1 + 2.0**-9, 1 + 3 * 2.0**-9, np.inf], np.float32)
     assert helper.widen(helper.narrow(numbers)).tolist() == [1.0, -2.5, 1.0, 1 + 2.0**-7, np.inf]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
-from multigrad.audit.doctor.known_faults import KNOWN_FAULTS
+from multigrad.audit.doctor import known_faults
 from multigrad.audit.laws import LAWS
 
 from .conversions import FOLDER, OF_USERS
@@ -219,21 +219,20 @@ def broken_rows(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
 
 
 def known_fault_parts() -> tuple[str, ...]:
-    sections = []
-    for framework in dict.fromkeys(fault.framework for fault in KNOWN_FAULTS):
+    sections, faults = [], known_faults()
+    for framework, own in faults.items():
         sections.append(f"## {framework}")
         sections += [
             f"### {fault.name.capitalize()}\n\nWhat: {fault.title}.\n\nInstead: "
             f"{fault.avoid}.\n\n```text\n{fault.code.strip()}\n```"
-            for fault in KNOWN_FAULTS
-            if fault.framework == framework
+            for fault in own
         ]
     said = (
-        f"{len(KNOWN_FAULTS)} gradients that PyTorch, JAX or TensorFlow silently gets wrong. "
-        "`multigrad doctor` and `xg.doctor()` run the code of each in the versions that are "
-        "installed, each with the function as it is and as `xg.convert` returns it: a patched "
-        "build is told right, and a framework that is not installed is left out. All of them are "
-        "present in torch 2.13.0, jax 0.10.2 and TensorFlow 2.21.0."
+        f"{sum(map(len, faults.values()))} gradients that PyTorch, JAX or TensorFlow silently "
+        "gets wrong. `multigrad doctor` and `xg.doctor()` run the code of each in the versions "
+        "that are installed, each with the function as it is and as `xg.convert` returns it: a "
+        "patched build is told right, and a framework that is not installed is left out. All of "
+        "them are present in torch 2.13.0, jax 0.10.2 and TensorFlow 2.21.0."
     )
     return said, *sections
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -67,6 +68,21 @@ def imported_module(name: str) -> ModuleType | None:
     module = sys.modules.get(name)
     # Another thread may still be importing it, so that names are missing.
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
+def load_alone(name: str) -> Any:
+    """Return a module of a package, without an import of the package; None if there is none."""
+    package, *rest = name.split(".")
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        return None
+    file = Path(found.submodule_search_locations[0], *rest).with_suffix(".py")
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        return None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class AliasFinder(MetaPathFinder, InspectLoader):

@@ -9,24 +9,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
-from ...errors import RuleTypeError, suggest
-from ...look.subject import Report
-from .known_faults import KNOWN_FAULTS, Fault
+from ..backend.differences import Fault
+from ..backend.discovery import entry_points
+from ..errors import RuleTypeError, suggest
+from ..graph.support.lazy_modules import load_alone
+from ..look.subject import Report
 
 PRESENT, ABSENT = "present", "absent"
-DISTRIBUTIONS = {
-    "torch": ("torch",),
-    "jax": ("jax",),
-    "tensorflow": ("tensorflow", "tensorflow-cpu"),
-}
-# Reads the codes as JSON, and prints a line of JSON after each.
+# Reads a framework's name and the codes as JSON, and prints its version and a line after each code.
+# TensorFlow's package has two names.
 RUNNER = """
-import json, sys, warnings
+import importlib.metadata, json, sys, warnings
 warnings.simplefilter("ignore")
 def ask(code, wrap):
     space = {}
@@ -43,7 +38,11 @@ def answer(code):
     except Exception as error:
         told["ours"] = "refused"
     return told
-for code in json.load(sys.stdin):
+framework, codes = json.load(sys.stdin)
+versions = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+version = versions.get(framework) or versions.get(framework + "-cpu")
+print("@" + json.dumps({"version": version}))
+for code in codes if version else ():
     print("\\n@" + json.dumps(answer(code)), flush=True)
 """
 
@@ -134,58 +133,41 @@ def doctor(*frameworks: str, python: str | None = None) -> DoctorReport:
     Raises:
         RuleTypeError: there is no framework of that name.
     """
+    faults = known_faults()
     for name in frameworks:
-        if name not in DISTRIBUTIONS:
+        if name not in faults:
             raise RuleTypeError(
                 f"no faults of {name!r} are known; there are those of "
-                f"{', '.join(DISTRIBUTIONS)}{suggest(name, DISTRIBUTIONS)}"
+                f"{', '.join(faults)}{suggest(name, faults)}"
             )
-    asked = frameworks or tuple(DISTRIBUTIONS)
-    versions = {name: _version_of(name, python) for name in asked}
-    there = [name for name in asked if versions[name]]
-    rows = [row for name in there for row in _diagnose(name, versions[name], python)]
-    return DoctorReport(tuple(rows), tuple(name for name in asked if name not in there))
+    found = {name: _diagnose(name, faults[name], python) for name in frameworks or faults}
+    rows = tuple(row for own in found.values() for row in own)
+    return DoctorReport(rows, tuple(name for name, own in found.items() if not own))
 
 
-def _diagnose(framework: str, release: str, python: str | None) -> Iterator[Diagnosis]:
-    faults = [fault for fault in KNOWN_FAULTS if fault.framework == framework]
-    for fault, told in zip(faults, _answers(faults, python), strict=True):
-        state = told.get("error") or (PRESENT if told["found"] else ABSENT)
-        converted = told["ours"] if state == PRESENT else ""
-        yield Diagnosis(
-            fault=fault.name, framework=framework, version=release, state=state,
-            converted=converted, title=fault.title, avoid=fault.avoid,
-        )  # fmt: skip
+def known_faults() -> dict[str, tuple[Fault, ...]]:
+    """Return the known faults of each framework, from its backend's package."""
+    packages = {name: point.module.partition(".")[0] for name, point in entry_points().items()}
+    files = {name: load_alone(f"{package}.known_faults") for name, package in packages.items()}
+    return {name: file.KNOWN_FAULTS for name, file in files.items() if file is not None}
 
 
-def _answers(faults: Iterable[Fault], python: str | None) -> Iterator[dict[str, Any]]:
-    codes = [fault.code for fault in faults]
-    while codes:
+def _diagnose(framework: str, faults: tuple[Fault, ...], python: str | None) -> list[Diagnosis]:
+    rows: list[Diagnosis] = []
+    while len(rows) < len(faults):
+        rest = faults[len(rows) :]
         ran = subprocess.run(
             [python or sys.executable, "-c", RUNNER],
-            input=json.dumps(codes), capture_output=True, text=True, check=False,
+            input=json.dumps([framework, [fault.code for fault in rest]]),
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         told = [json.loads(line[1:]) for line in ran.stdout.splitlines() if line.startswith("@{")]
-        yield from told
-        codes = codes[len(told) :]
-        if codes:
-            yield {"error": f"its process ended with {ran.returncode}"}
-            codes = codes[1:]
-
-
-def _version_of(framework: str, python: str | None) -> str:
-    if python is not None:
-        # The same question, asked of the other interpreter.
-        code = (
-            "import importlib.metadata as m; "
-            f"found = {{d.metadata['Name']: d.version for d in m.distributions()}}; "
-            f"print(next((found[n] for n in {DISTRIBUTIONS[framework]!r} if n in found), ''))"
-        )
-        asked = [python, "-c", code]
-        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    for distribution in DISTRIBUTIONS[framework]:
-        try:
-            return version(distribution)
-        except PackageNotFoundError:
-            continue
-    return ""
+        if not told or not told[0]["version"]:
+            return []  # it is not installed
+        version = told.pop(0)["version"]
+        told.append({"error": f"its process ended with {ran.returncode}"})
+        for fault, answer in zip(rest, told, strict=False):
+            state = answer.get("error") or (PRESENT if answer["found"] else ABSENT)
+            converted = answer["ours"] if state == PRESENT else ""
+            rows.append(Diagnosis(fault.name, framework, version, state, converted, *fault[1:3]))
+    return rows

@@ -1,0 +1,136 @@
+"""Known silent faults of torch: see `multigrad.backend.differences.Fault`."""
+
+from __future__ import annotations
+
+from multigrad.backend.differences import Fault
+
+DOUBLE = """\
+import torch
+class Double(torch.autograd.Function):
+    generate_vmap_rule = True
+    @staticmethod
+    def forward(x):
+        return x * 2
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+    @staticmethod
+    def backward(ctx, grad_out):
+        return grad_out * 7
+def applied(wrap):
+    f = wrap(Double)
+    return Double.apply if f is Double else f
+"""
+RRELU = """\
+import torch
+def rrelu(x):
+    return torch.nn.functional.rrelu(x, 0.1, 0.9, training=True)
+x = torch.linspace(-2, -1, 64, requires_grad=True)
+"""
+
+
+def _compiled(name: str, transform: str) -> Fault:
+    return Fault(
+        f"compiled {name}",
+        f"torch.compile of torch.func.{name} differentiates the forward of an autograd.Function, "
+        "and drops its backward",
+        "compile the function, and take the gradient outside; or convert it",
+        DOUBLE
+        + f"""\
+def found(wrap):
+    f = applied(wrap)
+    compiled = torch.compile({transform}, fullgraph=True, backend="aot_eager")
+    return float(compiled(torch.ones(1, 1)).flatten()[0]) != 7
+""",
+    )
+
+
+# By the transform's name among `Modes.transforms`.
+COMPILED = {
+    "torch.compile(grad)": _compiled("grad", "torch.func.grad(lambda x: f(x).sum())"),
+    "torch.compile(jacrev)": _compiled("jacrev", "torch.func.jacrev(lambda x: f(x).sum())"),
+    "torch.compile(vjp)": _compiled(
+        "vjp", "lambda x: torch.func.vjp(f, x)[1](torch.ones_like(x))[0]"
+    ),
+    "torch.compile(vmap(grad))": _compiled(
+        "vmap", "torch.func.vmap(torch.func.grad(lambda x: f(x).sum()))"
+    ),
+}
+KNOWN_FAULTS = (
+    *COMPILED.values(),
+    Fault(
+        "rrelu under a checkpoint",
+        "the backward of F.rrelu under torch.utils.checkpoint reads noise that nobody drew: the "
+        "gradient is off by up to 1",
+        "call it outside the checkpoint, or draw the slopes by rand_like",
+        RRELU + """\
+from torch.utils.checkpoint import checkpoint
+def found(wrap):
+    y = checkpoint(wrap(rrelu), x, use_reentrant=False)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    return not torch.allclose(gradient * x, y)
+""",
+    ),
+    Fault(
+        "rrelu under saved-tensor hooks",
+        "F.rrelu fills its noise after the hooks have packed it: the gradient is off by up to 1",
+        "draw the slopes by rand_like",
+        RRELU + """\
+def found(wrap):
+    copy = torch.Tensor.clone
+    with torch.autograd.graph.saved_tensors_hooks(copy, copy):
+        y = wrap(rrelu)(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    return not torch.allclose(gradient * x, y)
+""",
+    ),
+    Fault(
+        "draws under a memory budget",
+        "torch.compile with activation_memory_budget computes torch.rand_like again in backward, "
+        "with other numbers",
+        "leave the budget at 1, or draw outside the compiled function",
+        """\
+import torch
+def f(x):
+    return x * torch.rand_like(x).exp().sin().exp()
+def found(wrap):
+    x = torch.ones(64, requires_grad=True)
+    with torch._functorch.config.patch(activation_memory_budget=0.0):
+        y = torch.compile(wrap(f), backend="aot_eager_decomp_partition")(x)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+    return not torch.allclose(gradient * x, y)
+""",
+    ),
+    Fault(
+        "tangent of a custom operator",
+        "forward mode through an operator of torch.library with register_autograd gives the "
+        "tangent zero",
+        "use reverse mode, or an autograd.Function with jvp",
+        """\
+import torch
+@torch.library.custom_op("multigrad_doctor::square", mutates_args=())
+def square(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+square.register_autograd(
+    lambda ctx, grad_out: 2 * grad_out * ctx.saved_tensors[0],
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+def found(wrap):
+    x = torch.tensor([3.0])
+    return float(torch.func.jvp(wrap(square), (x,), (torch.ones(1),))[1]) != 6
+""",
+    ),
+    Fault(
+        "tangent of triangular_solve",
+        "forward mode through torch.triangular_solve reads the triangle that the solution ignores",
+        "use torch.linalg.solve_triangular",
+        """\
+import torch
+def found(wrap):
+    a, b = torch.tensor([[2.0, 0.0], [1.0, 3.0]]), torch.ones(2, 1)
+    solve = wrap(lambda a: torch.triangular_solve(b, a, upper=False)[0])
+    above = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+    return bool(torch.func.jvp(solve, (a,), (above,))[1].any())
+""",
+    ),
+)  # fmt: skip
