@@ -1,4 +1,9 @@
-"""`xg.implicit`: the implicit-function theorem as a Function."""
+"""`xg.implicit`: the implicit-function theorem as a Function.
+
+Read from the top: `implicit` has the theorem; `Equation` runs the solver, and the two steps of
+backward; the first of these, a linear system, is an `AdjointEquation`. `implicit_backward.py` has
+the graphs of these steps, and the ways to solve the system.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +34,15 @@ from .function import Function
 from .implicit_backward import (
     WAYS,
     EquationResidual,
-    Linear,
+    LinearSolver,
     accepted,
     eps_of,
     flat_tree,
-    recipe_of_adjoint,
+    recipe_of_linear_system,
     recipe_of_parameter_pull,
+    residual_of,
     transposed,
     unlike,
-    written,
 )
 
 Tensor = Any
@@ -138,20 +143,20 @@ def implicit(
     for each in (residual, solver):
         refuse_class(each)
         refuse_rule(each)
-    check_options(solve, tol, maxiter, accept)
-    equation = written(residual, capture_options(None, None, dialect).library)
-    how = Linear(solve, tol, maxiter)
-    solved = Equation(equation, solver, how=how, accept=accept, name=name_of(solver))
-    return Implicit(recipe_of_equation(solved), solver, prove=False)
-
-
-def check_options(solve: str, tol: float | None, maxiter: int, accept: float | None) -> None:
     if solve not in WAYS:
         ways = ", ".join(map(repr, WAYS))
         raise RuleValueError(f"no way to solve {solve!r}{suggest(solve, WAYS)}; there are {ways}")
     for name, value in (("tol", tol), ("accept", accept), ("maxiter", maxiter)):
         if value is not None and not value > 0:
             raise RuleValueError(f"{name} is a number above zero, not {value!r}")
+    equation = Equation(
+        residual_of(residual, capture_options(None, None, dialect).library),
+        solver,
+        how=LinearSolver(solve, tol, maxiter),
+        accept=accept,
+        name=name_of(solver),
+    )
+    return Implicit(equation.recipe(), solver, prove=False)
 
 
 class Implicit(Function[P, R]):
@@ -177,43 +182,90 @@ class Implicit(Function[P, R]):
             cotangent: that of x, nested like it; None: ones.
         """
         equation: Equation = self.recipe.origin
-        x = equation.solution(params, named, strict=False)
+        x, _ = equation.run_solver(*without_gradients((params, named)))
         u = optree.tree_map(xp.ones_like, x) if cotangent is None else cotangent
-        _, turns, error, size, is_well = equation.asked(u, x, params, named)
+        _, turns, error, size, is_solved = equation.try_adjoint(u, x, params, named)
         backend = backend_in(x)
-        if backend.tensors.is_traced(is_well):
-            return SolveReport(size, turns, error, is_well)
-        told = [backend.tensors.to_numpy(each).item() for each in (size, turns, error, is_well)]
-        return SolveReport(told[0], int(told[1]), told[2], bool(told[3]))
-
-
-# --- the Function of a solver ---------------------------------------------------------------------
+        if backend.tensors.is_traced(is_solved):
+            return SolveReport(size, turns, error, is_solved)
+        number = partial(number_in, backend)
+        return SolveReport(number(size), int(number(turns)), number(error), bool(number(is_solved)))
 
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """A solver, and the residual that is zero at its result.
+    """A solver, and the residual that is zero at its result x.
 
-    Attributes:
-        below: the equation whose linear system this one is; None: it is the user's.
+    Both run on tensors (`run_solver`, `pull`) and on the symbols of a capture (`record_solver`,
+    `pull_once`). In what follows u is the cotangent of x, w the solution of the linear system.
     """
 
     residual: EquationResidual
     solver: Callable[..., Any]
-    how: Linear
+    how: LinearSolver
     accept: float | None
     name: str
-    below: Equation | None = None
 
     @property
     def subject(self) -> str:
         return f"function {self.name!r}"
 
-    # --- what it is made of -----------------------------------------------------------------------
-    @cached_property
-    def evaluate(self) -> Any:
-        """The residual, as a Function: it is proven as any other."""
-        return function(self.residual.function, dialect=self.residual.library or None)
+    def recipe(self, *, native: bool | None = None, looks_at_values: bool = True) -> Recipe:
+        """Return the recipe of `(*params) -> x`."""
+
+        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+            x = self.solution(args, kwargs)
+            return Recorded(x, lambda u: as_gradients(*self.pull(u, x, args, kwargs)))
+
+        def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+            x = self.record_solver(trace, args, kwargs)
+            return Recorded(
+                x, lambda u: as_gradients(*self.pull_once(u, x, args, kwargs)), keeps_output=True
+            )
+
+        def copied(copy: Callable[[Any], Any]) -> Recipe:
+            other = replace(self, solver=copy(self.solver))
+            return other.recipe(native=native, looks_at_values=looks_at_values)
+
+        return Recipe(
+            self.name,
+            run,
+            record,
+            # Of no library: it calls what is written for one as that has to be called.
+            functions=(self.solver, self.residual.function),
+            signature=signature_of(self.solver),
+            origin=self,
+            copied=copied,
+            options=Options(native, looks_at_values),
+        )
+
+    # --- forward: x -------------------------------------------------------------------------------
+    def record_solver(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
+        return run_written_in(self.residual.library, self.solver, trace, *args, **kwargs)
+
+    def solution(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
+        """Return x.
+
+        Raises:
+            GradientError: it is not a solution, or not made of float tensors without a gradient.
+        """
+        x, left = self.run_solver(*without_gradients((args, kwargs)))
+        self.check_zero(x, left)
+        return x
+
+    def run_solver(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tree, Tree]:
+        """Return x and its residual, for params without gradients, which are to be zero."""
+        backend = backend_in((args, kwargs))
+        # On its own library the solver runs as written, without a capture.
+        home = library_of(self.solver, said=self.residual.library)
+        solver = self.solver if home in ("", backend.name) else self.captured_solver
+        x = as_arrays(solver(*args, **kwargs))
+        self.check_tensors(backend, x, (args, kwargs))
+        left = as_arrays(self.captured_residual(x, *args, **kwargs))
+        shapes, expected = shapes_of(left), shapes_of(x)
+        if shapes != expected:
+            raise unlike(self.subject, f"the shapes {shapes}", expected)
+        return x, left
 
     @cached_property
     def captured_solver(self) -> Any:
@@ -221,80 +273,11 @@ class Equation:
         return function(self.solver, no_gradient, prove=False)
 
     @cached_property
-    def solve(self) -> Any:
-        recipe = recipe_of_adjoint(self.residual, self.name, self.how, self.accept)
-        return Function(recipe, prove=False)
-
-    @cached_property
-    def pull_params(self) -> Any:
-        return Function(recipe_of_parameter_pull(self.residual, self.name), prove=False)
-
-    @cached_property
-    def steps(self) -> Steps:
-        """The steps of backward where values are known: with derivatives of any order."""
-        return make_steps(self, looks_at_values=True)
-
-    @cached_property
-    def captured_steps(self) -> Steps:
-        """The same as graphs, which have one derivative more."""
-        return make_steps(self, looks_at_values=False)
-
-    # --- on symbols -------------------------------------------------------------------------------
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        if self.below is not None:
-            outputs = self.below.solve(*args)[0]
-        else:
-            outputs = run_written_in(self.residual.library, self.solver, trace, *args, **kwargs)
-        return Recorded(outputs, partial(self.pull_once, outputs, args, kwargs), keeps_output=True)
-
-    def pull_once(
-        self, x: Tree, args: Sequence[Any], kwargs: dict[str, Any], upstream: Tree
-    ) -> Tree:
-        """Return the gradients of the arguments, without derivatives."""
-        w = self.solve(upstream, x, tuple(args), kwargs)[0]
-        return as_gradients(self.pull_params(w, x, tuple(args), kwargs))
-
-    # --- on tensors -------------------------------------------------------------------------------
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        solution = self.solution(args, kwargs)
-        return Recorded(solution, partial(self.pull, solution, args, kwargs))
-
-    def pull(self, x: Tree, args: tuple[Any, ...], kwargs: dict[str, Any], upstream: Tree) -> Tree:
-        """Return the gradients of the arguments; each step has a derivative of its own."""
-        # Under a trace no values are known that an error could depend on.
-        is_open = not backend_in(x).tensors.is_traced(flat_tree(x)[0])
-        steps = self.steps if is_open else self.captured_steps
-        x = steps.attach(x, args, kwargs)
-        w = steps.adjoint(as_arrays(upstream), x, args, kwargs)
-        return as_gradients(self.pull_params(w, x, args, kwargs))
-
-    def solution(self, args: tuple[Any, ...], kwargs: dict[str, Any], strict: bool = True) -> Tree:
-        """Return the result of the solver.
-
-        Raises:
-            GradientError: it is not a solution, or not made of float tensors without a gradient.
-        """
-        # The solver's iterations are not differentiated.
-        args, kwargs = optree.tree_map(stopped, (args, kwargs), none_is_leaf=True)
-        if self.below is not None:
-            return self.below.answer(*args)
-        backend = backend_in((args, kwargs))
-        # On its own library the solver runs as written, without a capture.
-        home = library_of(self.solver, said=self.residual.library)
-        solver = self.solver if home in ("", backend.name) else self.captured_solver
-        x = as_arrays(solver(*args, **kwargs))
-        self.check_tensors(backend, x, (args, kwargs))
-        left = as_arrays(self.evaluate(x, *args, **kwargs))
-        shapes, expected = shapes_of(left), shapes_of(x)
-        if shapes != expected:
-            raise unlike(self.subject, f"the shapes {shapes}", expected)
-        # `report` takes a solution that is not accepted, too.
-        if strict and self.accept != np.inf:
-            self.check_zero(backend, x, left)
-        return x
+    def captured_residual(self) -> Any:
+        """The residual as a Function, which is proven as any other."""
+        return function(self.residual.function, dialect=self.residual.library or None)
 
     def check_tensors(self, backend: Backend, x: Tree, arguments: Tree) -> None:
-        """Check what the solver gave for params without gradient."""
         asks = backend.tensors.requires_grad or never
         tensors = [leaf for leaf in flat_tree(arguments) if owner_of(leaf) is not None]
         is_told = not any(map(asks, tensors))  # under transforms all seem to ask
@@ -310,8 +293,9 @@ class Equation:
                     "it would not get. Pass the tensor as a param, to solver and residual"
                 )
 
-    def check_zero(self, backend: Backend, x: Tree, left: Tree) -> None:
-        """Raise if the solution is not accepted, where its numbers are known."""
+    def check_zero(self, x: Tree, left: Tree) -> None:
+        """Raise if the residual that is left is too large, where its numbers are known."""
+        backend = backend_in(x)
         if any(map(backend.tensors.is_traced, flat_tree((x, left)))):
             return
         size, reach = (largest_in(backend, tree) for tree in (left, x))
@@ -323,17 +307,78 @@ class Equation:
                 "iterate longer, or say accept= if that is a solution"
             )
 
-    def answer(self, u: Tree, x: Tree, params: tuple[Any, ...], named: dict[str, Any]) -> Tree:
-        """Return the w of the linear system.
+    # --- backward: w, and the gradients by it -----------------------------------------------------
+    def pull_once(self, u: Tree, x: Tree, args: Sequence[Any], kwargs: dict[str, Any]) -> Tree:
+        """Return the gradients of (args, kwargs), recorded without derivatives of their own."""
+        w = self.linear_system(u, x, tuple(args), kwargs)[0]
+        return self.pull_params(w, x, tuple(args), kwargs)
+
+    def pull(self, u: Tree, x: Tree, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
+        """Return the gradients of (args, kwargs); each step has a derivative of its own."""
+        # Under a trace no values are known that an error could depend on.
+        is_open = not backend_in(x).tensors.is_traced(flat_tree(x)[0])
+        attach, adjoint = self.open_steps if is_open else self.captured_steps
+        x = attach(x, args, kwargs)
+        w = adjoint(as_arrays(u), x, args, kwargs)
+        return self.pull_params(w, x, args, kwargs)
+
+    @cached_property
+    def open_steps(self) -> tuple[Any, Any]:
+        """`attach` and `adjoint` where values are known: with derivatives of any order."""
+        return self.make_steps(looks_at_values=True)
+
+    @cached_property
+    def captured_steps(self) -> tuple[Any, Any]:
+        """The same as graphs, which have one derivative more."""
+        return self.make_steps(looks_at_values=False)
+
+    def make_steps(self, looks_at_values: bool) -> tuple[Any, Any]:
+        """Return `(x, args, kwargs) -> x` with x's gradient, and `(u, x, args, kwargs) -> w`."""
+        adjoint = AdjointEquation(
+            transposed(self.residual),
+            solver=self.find_adjoint,
+            how=self.how,
+            accept=np.inf,
+            name=f"{self.name}'s backward",
+            of=self,
+        )
+        native = None if looks_at_values else False
+        recipe = adjoint.recipe(native=native, looks_at_values=looks_at_values)
+        attach = self.recipe_of_attach(native=looks_at_values)
+        return Function(attach, prove=False), Function(recipe, prove=False)
+
+    def recipe_of_attach(self, *, native: bool) -> Recipe:
+        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+            return Recorded(args[0], lambda u: (None, *self.pull(u, *args)))
+
+        def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+            return Recorded(args[0], lambda u: (None, *self.pull_once(u, *args)))
+
+        functions = (self.solver, self.residual.function)
+        return Recipe(self.name, run, record, functions=functions, options=Options(native))
+
+    @cached_property
+    def pull_params(self) -> Any:
+        return Function(recipe_of_parameter_pull(self.residual, self.name), prove=False)
+
+    @cached_property
+    def linear_system(self) -> Any:
+        recipe = recipe_of_linear_system(self.residual, self.name, self.how, self.accept)
+        return Function(recipe, prove=False)
+
+    def find_adjoint(
+        self, u: Tree, x: Tree, params: tuple[Any, ...], named: dict[str, Any]
+    ) -> Tree:
+        """Return w.
 
         Raises:
             GradientError: there is none, or it was not found, and values are known.
         """
-        w, *told = self.asked(u, x, params, named)
+        w, *told = self.try_adjoint(u, x, params, named)
         backend = backend_in(x)
-        turns, error, size, is_well = (number_in(backend, each) for each in told)
+        turns, error, size, is_solved = (number_in(backend, each) for each in told)
         # NaN and infinity in the inputs are passed on: no fault of the solver's.
-        if is_well is not None and not is_well and all_finite(backend, (u, x, params, named)):
+        if is_solved == 0 and all_finite(backend, (u, x, params, named)):
             raise GradientError(
                 f"{self.subject}: its gradient was not found by solve={self.how.way!r}: after "
                 f"{turns:.0f} iterations {error:.3g} of the right side is left, and the largest "
@@ -341,10 +386,10 @@ class Equation:
             )
         return w
 
-    def asked(self, u: Tree, x: Tree, params: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return the results of `solve`; NaN where non-finite values make it singular."""
+    def try_adjoint(self, u: Tree, x: Tree, params: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return the results of `linear_system`; NaN where non-finite values make it singular."""
         try:
-            return self.solve(u, x, params, named)
+            return self.linear_system(u, x, params, named)
         except Exception as error:
             # Each backend has an error of its own for a singular matrix, so the words decide.
             words = str(error).lower()
@@ -358,6 +403,22 @@ class Equation:
             # Without a solution NaN is passed on.
             unknown = [xp.full_like(each, np.nan) for each in flat_tree(x)]
             return (unknown, *([xp.sum(xp.zeros_like(unknown[0]))] * 4))
+
+
+@dataclass(frozen=True, eq=False)
+class AdjointEquation(Equation):
+    """The linear system of the equation `of`, which is an equation of w for the params (u, x, ...).
+
+    So w has a gradient by the same theorem, and derivatives of any order follow.
+    """
+
+    of: Equation
+
+    def record_solver(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
+        return self.of.linear_system(*args)[0]
+
+    def solution(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
+        return self.of.find_adjoint(*without_gradients(args))
 
 
 def advice(way: str) -> str:
@@ -374,20 +435,28 @@ def advice(way: str) -> str:
     return f"{hints[way]}; or give a larger maxiter or tol; a singular matrix has no solution"
 
 
+# --- trees of tensors -----------------------------------------------------------------------------
 def shapes_of(tree: Tree) -> list[tuple[Any, ...]]:
     return [tuple(getattr(leaf, "shape", ("no tensor",))) for leaf in flat_tree(tree)]
 
 
-def stopped(leaf: Any) -> Any:
-    is_one = owner_of(leaf) is not None and dtype_name(leaf.dtype) in FLOATS
-    return xp.stop_gradient(leaf) if is_one else leaf
+def is_float_tensor(leaf: Any) -> bool:
+    return owner_of(leaf) is not None and dtype_name(leaf.dtype) in FLOATS
+
+
+def without_gradients(tree: Tree) -> Tree:
+    """Return a tree of which nothing is differentiated, as the iterations of a solver are not."""
+    return optree.tree_map(
+        lambda x: xp.stop_gradient(x) if is_float_tensor(x) else x, tree, none_is_leaf=True
+    )
 
 
 def backend_in(tree: Tree) -> Backend:
     return backend_among(leaf for leaf in flat_tree(tree) if owner_of(leaf) is not None)
 
 
-def number_in(backend: Backend, tensor: Tensor) -> float | None:
+def number_in(backend: Backend, tensor: Tensor) -> Any:
+    """Return a tensor's number; None in a trace, which has none yet."""
     if backend.tensors.is_traced(tensor):
         return None
     return float(np.asarray(backend.tensors.to_numpy(tensor)))
@@ -408,8 +477,7 @@ def as_arrays(tree: Tree) -> Tree:
 
 
 def all_finite(backend: Backend, tree: Tree) -> bool:
-    leaves = [x for x in flat_tree(tree) if owner_of(x) is not None]
-    floats = [x for x in leaves if dtype_name(x.dtype) in FLOATS]
+    floats = filter(is_float_tensor, flat_tree(tree))
     return all(np.isfinite(backend.tensors.to_numpy(x).astype(float)).all() for x in floats)
 
 
@@ -417,77 +485,6 @@ def no_gradient(upstream: Tree, *args: Any, **kwargs: Any) -> Tree:
     return (None,) * len(args)
 
 
-def as_gradients(pulled: Tree) -> Tree:
-    args, kwargs = pulled
+def as_gradients(args: Sequence[Any], kwargs: dict[str, Any]) -> Tree:
+    """Return gradients as a backward does: the keywords' in a dict at the end, if there are any."""
     return (*args, kwargs) if kwargs else tuple(args)
-
-
-def recipe_of_equation(
-    equation: Equation, *, native: bool | None = None, looks_at_values: bool = True
-) -> Recipe:
-    """Return the recipe of the solution of an equation."""
-
-    def copied(copy: Callable[[Any], Any]) -> Recipe:
-        other = replace(equation, solver=copy(equation.solver))
-        return recipe_of_equation(other, native=native, looks_at_values=looks_at_values)
-
-    return Recipe(
-        equation.name,
-        equation.run,
-        equation.record,
-        # Of no library: it calls what is written for one as that has to be called.
-        functions=(equation.solver, equation.residual.function),
-        signature=signature_of(equation.solver),
-        origin=equation,
-        copied=copied,
-        options=Options(native, looks_at_values),
-    )
-
-
-def recipe_of_solution(equation: Equation, *, native: bool) -> Recipe:
-    """Return the recipe of `(x, args, kwargs) -> x`: a known solution, its gradient attached."""
-
-    def pulled_by(
-        pull: Callable[..., Tree], x: Tree, params: tuple[Any, ...], named: dict[str, Any]
-    ) -> Recorded:
-        def pull_all(upstream: Tree) -> Tree:
-            gradients = pull(x, params, named, upstream)
-            return None, tuple(gradients[: len(params)]), gradients[-1] if named else None
-
-        return Recorded(x, pull_all)
-
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return pulled_by(equation.pull_once, *args)
-
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return pulled_by(equation.pull, *args)
-
-    functions = (equation.solver, equation.residual.function)
-    return Recipe(equation.name, run, record, functions=functions, options=Options(native))
-
-
-class Steps(NamedTuple):
-    """The steps of backward, as Functions.
-
-    Attributes:
-        attach: `(x, args, kwargs) -> x`, with the gradient of the solution.
-        adjoint: `(u, x, args, kwargs) -> w`, which is implicit too.
-    """
-
-    attach: Function[..., Any]
-    adjoint: Function[..., Any]
-
-
-def make_steps(of: Equation, looks_at_values: bool) -> Steps:
-    system = Equation(
-        transposed(of.residual),
-        solver=of.answer,
-        how=of.how,
-        accept=np.inf,
-        name=f"{of.name}'s backward",
-        below=of,
-    )
-    native = None if looks_at_values else False
-    recipe = recipe_of_equation(system, native=native, looks_at_values=looks_at_values)
-    attach = recipe_of_solution(of, native=looks_at_values)
-    return Steps(Function(attach, prove=False), Function(recipe, prove=False))

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -29,208 +30,13 @@ Tree = Any
 
 Tensor = Any
 Action = Callable[[Tensor], Tensor]
-WINDOW = 20  # directions that are kept
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """How systems are solved.
-
-    Attributes:
-        way: a name in `WAYS`.
-        tol: the error at which iterations end, relative to the right side; None: eps to the 3/4.
-        maxiter: they end after so many, too.
-    """
-
-    way: str
-    tol: float | None
-    maxiter: int
-
-    def tolerance(self, eps: float) -> float:
-        return eps**0.75 if self.tol is None else self.tol
-
-
-class Solved(NamedTuple):
-    """The solution of a system.
-
-    Attributes:
-        vector: it.
-        turns: how many iterations that took.
-        has_ended: whether the error is as little as was asked for, by the way's own measure.
-        error: what is left of the right side, relative to it; None: it is not known.
-    """
-
-    vector: Tensor
-    turns: Tensor
-    has_ended: Tensor
-    error: Tensor | None = None
-
-
-def dot(a: Tensor, b: Tensor) -> Tensor:
-    return xp.sum(xp.multiply(a, b))
-
-
-def norm(a: Tensor) -> Tensor:
-    return xp.sqrt(dot(a, a))
-
-
-def guarded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a / b, but 0 where b is 0, and where that is."""
-    is_zero = xp.equal(b, 0.0)
-    return xp.where(is_zero, 0.0, xp.divide(a, xp.where(is_zero, 1.0, b))), is_zero
-
-
-def turned(
-    trace: Trace,
-    start: Sequence[Any],
-    goes_on: Callable[..., Tensor],
-    step: Callable[..., Sequence[Tensor]],
-    most: int | None,
-) -> list[Any]:
-    """Record a loop; return its final carry and its number of turns, which is at most `most`."""
-    initial = [as_tensor(trace, x, guess_dtype(trace, x)) for x in (*start, 0)]
-
-    def condition(carried: Sequence[Any]) -> Any:
-        *values, turns = carried
-        is_open = goes_on(*values)
-        return is_open if most is None else xp.logical_and(xp.less(turns, most), is_open)
-
-    def turn(carried: Sequence[Any]) -> list[Any]:
-        *values, turns = carried
-        return [*step(*values), turns + 1]
-
-    return record_loop(trace, initial, condition, turn)
-
-
-def solve_cg(trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float) -> Solved:
-    """Conjugate gradients: Hestenes and Stiefel 1952; for symmetric definite matrices."""
-    least = xp.multiply(dot(b, b), tol * tol)
-
-    def goes_on(w: Any, r: Any, p: Any, rest: Any, is_stuck: Any) -> Any:
-        return xp.logical_and(xp.greater(rest, least), xp.logical_not(is_stuck))
-
-    def step(w: Any, r: Any, p: Any, rest: Any, is_stuck: Any) -> tuple[Any, ...]:
-        q = action(p)
-        # Stuck: without curvature along p no step is defined.
-        length, is_stuck = guarded(rest, dot(p, q))
-        r = r - length * q
-        new = dot(r, r)
-        return w + length * p, r, r + (new / rest) * p, new, is_stuck
-
-    start = (xp.zeros_like(b), b, b, dot(b, b), False)
-    w, _, _, rest, _, turns = turned(trace, start, goes_on, step, most)
-    return Solved(w, turns, xp.less_equal(rest, least))
-
-
-def solve_gmres(
-    trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float
-) -> Solved:
-    """GCR: the least residual over the last directions (Eisenstat, Elman, Schultz 1983)."""
-    # For as many unknowns it gives what GMRES gives. Where a residual leads nowhere, its image is
-    # the next direction, as in ORTHODIR (Young, Jea 1980).
-    least = xp.multiply(dot(b, b), tol * tol)
-    none = xp.repeat(xp.expand_dims(xp.zeros_like(b), 0), WINDOW, 0)
-
-    def goes_on(w: Any, r: Any, p: Any, ps: Any, qs: Any, rest: Any, is_stuck: Any) -> Any:
-        return xp.logical_and(xp.greater(rest, least), xp.logical_not(is_stuck))
-
-    def step(w: Any, r: Any, p: Any, ps: Any, qs: Any, rest: Any, is_stuck: Any) -> tuple[Any, ...]:
-        q = action(p)
-        before = norm(q)
-        for _ in range(2):  # once more, as rounding leaves a part
-            shares = xp.matmul(qs, q)
-            p, q = p - xp.matmul(shares, ps), q - xp.matmul(shares, qs)
-        size = norm(q)
-        # Stuck: rounding is all that is left of the new direction.
-        is_stuck = xp.less_equal(size, before * (4 * eps))
-        factor = xp.where(is_stuck, 0.0, 1.0 / xp.where(is_stuck, 1.0, size))
-        p, q = p * factor, q * factor
-        length = dot(q, r)
-        w, r = w + length * p, r - length * q
-        # A residual that this step hardly shrank is a bad direction: its image comes next.
-        leads = xp.greater(length * length, rest * 0.01)
-        ps, qs = pushed(ps, p), pushed(qs, q)
-        return w, r, xp.where(leads, r, q), ps, qs, dot(r, r), is_stuck
-
-    start = (xp.zeros_like(b), b, b, none, none, dot(b, b), False)
-    w, _, _, _, _, rest, _, turns = turned(trace, start, goes_on, step, most)
-    return Solved(w, turns, xp.less_equal(rest, least))
-
-
-def pushed(rows: Tensor, row: Tensor) -> Tensor:
-    return xp.concatenate([xp.expand_dims(row, 0), xp.getitem(rows, slice(None, -1))])
-
-
-def solve_fixed_point(
-    trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float
-) -> Solved:
-    """The iteration of a residual x - T(x) or T(x) - x, whose T is a contraction."""
-    least = xp.multiply(dot(b, b), tol * tol)
-    # One product tells which of the two it is.
-    sign = xp.where(xp.less(dot(b, action(b)), 0.0), -1.0, 1.0)
-
-    def goes_on(w: Any, r: Any, rest: Any) -> Any:
-        return xp.greater(rest, least)
-
-    def step(w: Any, r: Any, rest: Any) -> tuple[Any, ...]:
-        w = w + sign * r
-        r = b - action(w)
-        return w, r, dot(r, r)
-
-    start = (xp.zeros_like(b), b, dot(b, b))
-    w, _, rest, turns = turned(trace, start, goes_on, step, most)
-    return Solved(w, turns, xp.less_equal(rest, least))
-
-
-def solve_directly(
-    trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float
-) -> Solved:
-    """Solve by the matrix, one product for each column, and its LU factors."""
-    places = xp.cumsum(xp.ones_like(b)) - 1.0
-    count = xp.sum(xp.ones_like(b))
-    nothing = xp.expand_dims(xp.zeros_like(b), -1) * xp.expand_dims(xp.zeros_like(b), 0)
-
-    def step(matrix: Any, place: Any) -> tuple[Any, ...]:
-        is_here = xp.equal(places, place)
-        column = action(xp.where(is_here, xp.ones_like(b), 0.0))
-        rows = xp.where(xp.expand_dims(is_here, -1), xp.expand_dims(column, 0), matrix)
-        return rows, place + 1.0
-
-    def goes_on(matrix: Any, place: Any) -> Any:
-        return xp.less(place, count)
-
-    start = (nothing, xp.zeros_like(count))
-    matrix, _, turns = turned(trace, start, goes_on, step, None)
-    w = xp.solve_matrices(xp.matrix_transpose(matrix), xp.expand_dims(b, -1))
-    # It has ended in any case: True, as a symbol.
-    return Solved(xp.squeeze(w, -1), turns, xp.equal(count, count))
-
-
-WAYS: dict[str, Callable[..., Solved]] = {
-    "cg": solve_cg,
-    "direct": solve_directly,
-    "fixed_point": solve_fixed_point,
-    "gmres": solve_gmres,
-}
-
-
-def solve_linear(trace: Trace, action: Action, b: Tensor, how: Linear, eps: float) -> Solved:
-    """Return the w of action(w) = b."""
-    scale = xp.sum(xp.abs(b))
-    unit = b / xp.where(xp.greater(scale, 0.0), scale, 1.0)
-    tol = how.tolerance(eps)
-    solution = WAYS[how.way](trace, action, unit, tol, how.maxiter, eps)
-    error, _ = guarded(norm(unit - action(solution.vector)), norm(unit))
-    # What a recurrence says of the error may be less than there is, by rounding.
-    is_small = xp.less_equal(error, max(10 * tol, eps**0.5))
-    has_ended = xp.logical_and(solution.has_ended, is_small)
-    return Solved(solution.vector * scale, solution.turns, has_ended, error)
+Solution = tuple[Tensor, Tensor, Tensor]
 
 
 # --- what is zero at the solution -----------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
 class EquationResidual:
-    """What is zero at a solution.
+    """What is zero at the solution x.
 
     Attributes:
         record: `record(trace, x, args, kwargs)` records it.
@@ -242,11 +48,8 @@ class EquationResidual:
     function: Callable[..., Any]
     library: str
 
-    def dialect(self) -> str:
-        return library_of(self.function, said=self.library)
 
-
-def written(function: Callable[..., Any], library: str) -> EquationResidual:
+def residual_of(function: Callable[..., Any], library: str) -> EquationResidual:
     """Return a residual as the user wrote it."""
 
     def record(trace: Trace, x: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
@@ -267,18 +70,13 @@ def transposed(of: EquationResidual) -> EquationResidual:
     return replace(of, record=record)
 
 
-def flat_tree(tree: Tree) -> list[Any]:
-    return optree.tree_leaves(tree, none_is_leaf=True)
-
-
 # --- backward, captured ---------------------------------------------------------------------------
-def recipe_of_adjoint(
-    residual: EquationResidual, name: str, how: Linear, accept: float | None
+def recipe_of_linear_system(
+    residual: EquationResidual, name: str, how: LinearSolver, accept: float | None
 ) -> Recipe:
-    """Return the recipe of the linear system of a residual.
+    """Return the recipe of `(u, x, args, kwargs) -> (w, iterations, error, size, is_solved)`.
 
-    `(u, x, args, kwargs) -> (w, iterations, error, largest residual, whether all is well)`; w is
-    NaN where it is not.
+    `size` is the largest number in the residual. Where it is not solved, w is NaN.
     """
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -292,16 +90,16 @@ def recipe_of_adjoint(
             return flat(pulled(trace, left, unflat(w, unknowns), unknowns))
 
         eps = eps_of(dtype_of(trace))
-        solution = solve_linear(trace, action, -flat(flat_tree(u)), how, eps)
+        b = -flat(flat_tree(u))
+        vector, turns, error, is_solved = solve_linear(trace, action, b, how, eps)
         size = largest(left)
-        is_well = solution.has_ended
         # `accept` is infinite for the systems of higher derivatives, whose solution is checked
         # here.
         if accept != np.inf:
             limit = (1.0 + largest(unknowns)) * accepted(accept, eps)
-            is_well = xp.logical_and(is_well, xp.less_equal(size, limit))
-        w = unflat(xp.where(is_well, solution.vector, np.nan), unknowns)
-        told = (w, solution.turns, solution.error, size, is_well)
+            is_solved = xp.logical_and(is_solved, xp.less_equal(size, limit))
+        w = unflat(xp.where(is_solved, vector, np.nan), unknowns)
+        told = (w, turns, error, size, is_solved)
         return Recorded(told, None, undifferentiable=tuple(flat_tree(told)))
 
     recipe = _recipe_of_graph(residual, name, record)
@@ -318,12 +116,11 @@ def recipe_of_parameter_pull(residual: EquationResidual, name: str) -> Recipe:
         w, x, params, named = widened(trace, args)
         outputs = residual.record(trace, x, params, named)
         leaves, tree = optree.tree_flatten((params, named), none_is_leaf=True)
-        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Value) and is_tensor(leaf)]
+        places = [i for i, leaf in enumerate(leaves) if is_float_symbol(leaf)]
         cotangents = pulled(trace, flat_tree(outputs), flat_tree(w), [leaves[i] for i in places])
         rows = dict(zip(places, cotangents, strict=True))
-        return Recorded(
-            optree.tree_unflatten(tree, [rows.get(i) for i in range(len(leaves))]), None
-        )
+        gradients = [rows.get(i) for i in range(len(leaves))]
+        return Recorded(optree.tree_unflatten(tree, gradients), None)
 
     return _recipe_of_graph(residual, name, record)
 
@@ -337,7 +134,7 @@ def _recipe_of_graph(
         never_run,
         record,
         functions=(residual.function,),
-        written_in=residual.dialect,
+        written_in=partial(library_of, residual.function, said=residual.library),
         options=Options(native=False),
     )
 
@@ -362,14 +159,190 @@ def accepted(accept: float | None, eps: float) -> float:
     return eps ** (1 / 3) if accept is None else accept
 
 
+# --- the linear system ----------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class LinearSolver:
+    """How systems are solved: by a name in `WAYS`, with `tol` and `maxiter` of `xg.implicit`."""
+
+    way: str
+    tol: float | None
+    maxiter: int
+
+
+def solve_linear(
+    trace: Trace, action: Action, b: Tensor, how: LinearSolver, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return (w of action(w) = b, iterations, error relative to b, whether it is small enough)."""
+    scale = xp.sum(xp.abs(b))
+    unit = b / xp.where(xp.greater(scale, 0.0), scale, 1.0)
+    tol = eps**0.75 if how.tol is None else how.tol
+    least = xp.multiply(dot(unit, unit), tol * tol)
+    w, square, turns = WAYS[how.way](trace, action, unit, least, how.maxiter, eps)
+    error, _ = guarded(norm(unit - action(w)), norm(unit))
+    # What a recurrence says of the error may be less than there is, by rounding.
+    is_small = xp.less_equal(error, max(10 * tol, eps**0.5))
+    return w * scale, turns, error, xp.logical_and(xp.less_equal(square, least), is_small)
+
+
+# The ways to solve action(w) = b, where action is the product with the matrix. Each returns (w, the
+# square of the residual's norm, the number of iterations). Iterations end when that square is
+# `least`, or after `most`.
+WINDOW = 20  # directions that GCR keeps
+
+
+def iterate(
+    trace: Trace, start: Sequence[Any], step: Callable[..., Any], least: Tensor, most: int
+) -> Solution:
+    """Repeat a step on a carry (w, ..., square of the residual's norm, whether it is stuck)."""
+
+    def goes_on(*carried: Any) -> Tensor:
+        *_, square, is_stuck, turns = carried
+        is_open = xp.logical_and(xp.greater(square, least), xp.logical_not(is_stuck))
+        return xp.logical_and(xp.less(turns, most), is_open)
+
+    w, *_, square, _, turns = loop(trace, start, goes_on, step)
+    return w, square, turns
+
+
+def solve_cg(
+    trace: Trace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
+) -> Solution:
+    """Conjugate gradients: Hestenes and Stiefel 1952; for symmetric definite matrices."""
+
+    def step(w: Any, r: Any, p: Any, square: Any, is_stuck: Any) -> tuple[Any, ...]:
+        q = action(p)
+        # Stuck: without curvature along p no step is defined.
+        length, is_stuck = guarded(square, dot(p, q))
+        r = r - length * q
+        new = dot(r, r)
+        return w + length * p, r, r + (new / square) * p, new, is_stuck
+
+    return iterate(trace, (xp.zeros_like(b), b, b, dot(b, b), False), step, least, most)
+
+
+def solve_gmres(
+    trace: Trace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
+) -> Solution:
+    """GCR: the least residual over the last directions (Eisenstat, Elman, Schultz 1983)."""
+    # For as many unknowns it gives what GMRES gives. Where a residual leads nowhere, its image is
+    # the next direction, as in ORTHODIR (Young, Jea 1980).
+    none = xp.repeat(xp.expand_dims(xp.zeros_like(b), 0), WINDOW, 0)
+
+    def step(
+        w: Any, r: Any, p: Any, ps: Any, qs: Any, square: Any, is_stuck: Any
+    ) -> tuple[Any, ...]:
+        q = action(p)
+        before = norm(q)
+        for _ in range(2):  # once more, as rounding leaves a part
+            shares = xp.matmul(qs, q)
+            p, q = p - xp.matmul(shares, ps), q - xp.matmul(shares, qs)
+        size = norm(q)
+        # Stuck: rounding is all that is left of the new direction.
+        is_stuck = xp.less_equal(size, before * (4 * eps))
+        factor = xp.where(is_stuck, 0.0, 1.0 / xp.where(is_stuck, 1.0, size))
+        p, q = p * factor, q * factor
+        length = dot(q, r)
+        w, r = w + length * p, r - length * q
+        # A residual that this step hardly shrank is a bad direction: its image comes next.
+        leads = xp.greater(length * length, square * 0.01)
+        ps, qs = pushed(ps, p), pushed(qs, q)
+        return w, r, xp.where(leads, r, q), ps, qs, dot(r, r), is_stuck
+
+    start = (xp.zeros_like(b), b, b, none, none, dot(b, b), False)
+    return iterate(trace, start, step, least, most)
+
+
+def pushed(rows: Tensor, row: Tensor) -> Tensor:
+    return xp.concatenate([xp.expand_dims(row, 0), xp.getitem(rows, slice(None, -1))])
+
+
+def solve_fixed_point(
+    trace: Trace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
+) -> Solution:
+    """The iteration of a residual x - T(x) or T(x) - x, whose T is a contraction."""
+    # One product tells which of the two it is.
+    sign = xp.where(xp.less(dot(b, action(b)), 0.0), -1.0, 1.0)
+
+    def step(w: Any, r: Any, square: Any, is_stuck: Any) -> tuple[Any, ...]:
+        w = w + sign * r
+        r = b - action(w)
+        return w, r, dot(r, r), is_stuck
+
+    return iterate(trace, (xp.zeros_like(b), b, dot(b, b), False), step, least, most)
+
+
+def solve_directly(
+    trace: Trace, action: Action, b: Tensor, least: Tensor, most: int, eps: float
+) -> Solution:
+    """Solve by the matrix, one product for each column, and its LU factors."""
+    places = xp.cumsum(xp.ones_like(b)) - 1.0
+    count = xp.sum(xp.ones_like(b))
+    nothing = xp.expand_dims(xp.zeros_like(b), -1) * xp.expand_dims(xp.zeros_like(b), 0)
+
+    def step(matrix: Any, place: Any) -> tuple[Any, ...]:
+        is_here = xp.equal(places, place)
+        column = action(xp.where(is_here, xp.ones_like(b), 0.0))
+        rows = xp.where(xp.expand_dims(is_here, -1), xp.expand_dims(column, 0), matrix)
+        return rows, place + 1.0
+
+    def goes_on(matrix: Any, place: Any, turns: Any) -> Any:
+        return xp.less(place, count)
+
+    matrix, _, turns = loop(trace, (nothing, xp.zeros_like(count)), goes_on, step)
+    w = xp.solve_matrices(xp.matrix_transpose(matrix), xp.expand_dims(b, -1))
+    return xp.squeeze(w, -1), xp.zeros_like(count), turns
+
+
+WAYS: dict[str, Callable[..., Solution]] = {
+    "cg": solve_cg,
+    "direct": solve_directly,
+    "fixed_point": solve_fixed_point,
+    "gmres": solve_gmres,
+}
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    return xp.sum(xp.multiply(a, b))
+
+
+def norm(a: Tensor) -> Tensor:
+    return xp.sqrt(dot(a, a))
+
+
+def guarded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a / b, but 0 where b is 0, and where that is."""
+    is_zero = xp.equal(b, 0.0)
+    return xp.where(is_zero, 0.0, xp.divide(a, xp.where(is_zero, 1.0, b))), is_zero
+
+
+def loop(
+    trace: Trace,
+    start: Sequence[Any],
+    goes_on: Callable[..., Tensor],
+    step: Callable[..., Sequence[Tensor]],
+) -> list[Any]:
+    """Record a loop; return its final carry, and the number of turns, which `goes_on` gets last."""
+    initial = [as_tensor(trace, x, guess_dtype(trace, x)) for x in (*start, 0)]
+
+    def turn(carried: Sequence[Any]) -> list[Any]:
+        *values, turns = carried
+        return [*step(*values), turns + 1]
+
+    return record_loop(trace, initial, lambda carried: goes_on(*carried), turn)
+
+
 # --- trees ----------------------------------------------------------------------------------------
+def flat_tree(tree: Tree) -> list[Any]:
+    return optree.tree_leaves(tree, none_is_leaf=True)
+
+
 def values_in(tree: Any) -> list[Value]:
-    leaves = optree.tree_leaves(tree, none_is_leaf=True)
-    return [x for x in leaves if isinstance(x, Value) and is_tensor(x)]
+    return [leaf for leaf in flat_tree(tree) if is_float_symbol(leaf)]
 
 
-def is_tensor(value: Value) -> bool:
-    return value.node.type.kind == "tensor" and is_float(value.node.type)
+def is_float_symbol(leaf: Any) -> bool:
+    type_ = leaf.node.type if isinstance(leaf, Value) else None
+    return type_ is not None and type_.kind == "tensor" and is_float(type_)
 
 
 def flat(leaves: Sequence[Tensor]) -> Tensor:
@@ -407,7 +380,7 @@ def widened(trace: Trace, tree: Any) -> Any:
     first_dtype = dtype_of(trace)
 
     def widen(leaf: Any) -> Any:
-        if not (isinstance(leaf, Value) and is_tensor(leaf)):
+        if not is_float_symbol(leaf):
             return leaf
         dtype = leaf.node.type.dtype
         if (first_dtype if dtype == T else dtype) not in FLOATS_OF_16_BITS:
