@@ -1,8 +1,8 @@
 """Targets of `multigrad audit`: what a name refers to, and which targets a module defines.
 
 Audited code may import a library that needs a helper. That is a module of a backend's package with
-`prepare` (before the import), `mend` (after it), `is_interpreted` (whether it
-changes where code runs), `NAME` of that place, and `NOTE`, which says what is different there.
+`prepare` (before the import) and `mend` (after it), `is_interpreted` (whether it changes where code
+runs), `NAME` of that place, and `NOTE`, which says what is different there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -311,16 +312,27 @@ class Ahead(MetaPathFinder):
         if helper is None or spec is None or spec.loader is None:
             return None
         helper.prepare()
-        execute = spec.loader.exec_module
-
-        def exec_module(module: types.ModuleType) -> None:
-            execute(module)
-            helper.mend()
-            _used.append(helper)
-
-        # Of this loader alone, which serves one import.
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        spec.loader = Helped(spec.loader, helper)
         return spec
+
+
+class Helped(Loader):
+    """The loader of a library with a helper, which it calls after the import."""
+
+    def __init__(self, loader: Loader, helper: Any) -> None:
+        self.loader, self.helper = loader, helper
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        # Restored first, so that the library sees its own loader.
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        self.helper.mend()
+        _used.append(self.helper)
 
 
 def help_imports() -> None:
