@@ -1,13 +1,11 @@
 """A rule under an activation, as a Function: the activation's forward, the rule as its backward.
 
-The forward is a named activation (`lowering/forwards.py`), or any function of one tensor, which is
-captured as Functions are: its graph serves where a named activation has its op.
-
     as_forward("Heaviside")  ─► Forward         ┐
     as_forward(my_function)  ─► ForwardOfCode   ┴─ put_under(specialization, forward) ─► Function
 
-`put_under` returns one Function for each pair, whose recipe (`recipe_under`) has graphs instead of
-code: the forward's, and the one of the rule that serves all its activations.
+From the top: `as_forward`, and the forward that it makes of any function of one tensor; then
+`put_under`, and the recipe of its Function, which has graphs instead of code: the forward's, and
+the one of the rule that serves all its activations.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -83,7 +81,118 @@ MOST_RULES = 256
 ONE_OUTPUT = optree.tree_structure(0)
 
 
-# --- a function of one tensor as a forward --------------------------------------------------------
+# --- the forward: a named activation, or a function of one tensor ---------------------------------
+# Forwards of functions, which are taken to be fixed; each lives as long as someone holds it.
+_of_function: weakref.WeakValueDictionary[Any, ForwardOfCode] = weakref.WeakValueDictionary()
+# For compilers whose traces hold nothing but constants.
+_by_key: weakref.WeakValueDictionary[str, ForwardOfCode] = weakref.WeakValueDictionary()
+
+
+def as_forward(
+    forward: Any, at_zero: float | None = None, threshold: float | None = None
+) -> Forward:
+    """Return a named activation, or a function of one tensor as a forward.
+
+    Args:
+        forward: a name, as `find_forward` takes it; a function written with any library, a
+            Function, or an object that holds no tensors, which is copied: what is changed of it
+            later does not act.
+        at_zero, threshold: as `find_forward` takes them.
+
+    Raises:
+        RuleValueError: there is no activation of that name.
+        RuleTypeError: it is a class, holds tensors, or is nothing to be called; or a function is
+            given a value of a named activation.
+    """
+    if isinstance(forward, str):
+        return find_forward(forward, at_zero, threshold)
+    if at_zero is not None or threshold is not None:
+        word = "at_zero" if at_zero is not None else "threshold"
+        raise RuleTypeError(
+            f"{word} is of a named activation; a function says itself what it gives: leave "
+            f"{word}= out"
+        )
+    if isinstance(forward, Forward):
+        return forward
+    if isinstance(forward, type):
+        raise RuleTypeError(
+            f"a forward is a name or a function of one tensor, got the class "
+            f"{forward.__name__!r}: give an object of it, {forward.__name__}()"
+        )
+    if not callable(forward):
+        raise RuleTypeError(
+            f"a forward is a name (xg.activations() lists them) or a function of one tensor, got "
+            f"{type(forward).__name__} {forward!r:.40}"
+        )
+    forward = getattr(forward, "_activation", forward)  # of a module or layer of ours
+    forward = forward.original if isinstance(forward, ObjectFunction) else forward
+    # An object with state may change, so each call makes a forward of its own.
+    is_fixed = isinstance(forward, Function | types.FunctionType)
+    if is_fixed or owner_of_method(forward) is None:
+        key = function_key(forward)
+        return _of_function.get(key) or _of_function.setdefault(key, _make(forward))
+    return _make(forward)
+
+
+def forward_by_key(key: str) -> Forward:
+    return _by_key.get(key) or find_forward(key)
+
+
+def _make(forward: Any) -> ForwardOfCode:
+    function = _function_of(forward)
+    required = [p.name for p in _parameters_after_first(function) if p.default is p.empty]
+    if required:
+        is_function = isinstance(forward, Function)
+        way = f"f.bind({{{required[0]!r}: ...}})" if is_function else "functools.partial"
+        raise RuleTypeError(
+            f"forward {function.name!r} is to be a function of one tensor, and it needs "
+            f"{', '.join(required)}: give it values by {way}"
+        )
+    serial = f"#{next(SERIALS)}"
+    made = ForwardOfCode(
+        function.name, None, differentiable=False, given=forward, function=function, serial=serial
+    )
+    _by_key[made.key] = made
+    return made
+
+
+def _function_of(forward: Any) -> Function:
+    name = name_of(forward)
+    # A Function, a Function with values for some arguments, or an activation.
+    if isinstance(forward, Function) or type(forward).__module__.startswith(OWN):
+        tensors = list_tensors(forward)
+        if tensors:
+            raise RuleTypeError(
+                f"forward {name!r} is bound to a tensor, {tensors[0]}, which would be a constant "
+                "in it: no gradient reaches it. Bind numbers, or call the Function itself"
+            )
+        if not isinstance(forward, Function):
+            return make_function(forward)
+        has_defaults = any(p.default is not p.empty for p in _parameters_after_first(forward))
+        if has_defaults or forward.completion.is_needed(()):
+            # With its defaults: a forward is called with one tensor.
+            return make_function(as_plain_function(forward))
+        return forward
+    if not holds_state(forward):
+        return make_function(forward)
+    tensors = list(read_state(owner_of_method(forward)).tensors)
+    if tensors:
+        raise RuleTypeError(
+            f"forward {name!r} holds tensors ({', '.join(map(str, tensors[:3]))}), which get no "
+            "gradient under a rule. Put the rule on the model that it is part of, "
+            "xg.attach(model, {...}), or write xg.function(forward, backward) of all tensors"
+        )
+    if isinstance(forward, types.FunctionType):
+        return make_function(forward)
+    # A copy of the object, so that its later changes do not act.
+    fixed = copy.deepcopy(forward)
+    return Function(recipe_of_object(fixed, name), called_method(fixed))
+
+
+def _parameters_after_first(function: Function) -> list[inspect.Parameter]:
+    parameters = function.parameters.parameters.values() if function.parameters else ()
+    spread = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p for p in list(parameters)[1:] if p.kind not in spread]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +203,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         given: what the user gave.
         function: the Function of it, whose gradient acts where no rule does.
         serial: tells it from other functions of the same name.
+        graphs: `tin -> output`, by facts about the input.
         lowered: the plain function for each backend.
         functions_under: the Functions that rules are over it, by specialization. They are kept here
             and not with the rules, as those under a name are: they go with the forward.
@@ -220,195 +330,141 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         return as_forward, (self.given,)
 
 
-# Forwards of functions, which are taken to be fixed; each lives as long as someone holds it.
-_of_function: weakref.WeakValueDictionary[Any, ForwardOfCode] = weakref.WeakValueDictionary()
-# For compilers whose traces hold nothing but constants.
-_by_key: weakref.WeakValueDictionary[str, ForwardOfCode] = weakref.WeakValueDictionary()
+# --- a rule under a forward, as a Function --------------------------------------------------------
+# The Functions of activations without a rule, by the activation's name.
+_derived: dict[str, Function] = {}
 
 
-def as_forward(
-    forward: Any, at_zero: float | None = None, threshold: float | None = None
-) -> Forward:
-    """Return a named activation, or a function of one tensor as a forward.
+def put_under(specialization: Specialization | None, forward: Forward) -> Function:
+    """Return a rule under an activation as a Function of the input and the run-time params.
 
-    Args:
-        forward: a name, as `find_forward` takes it; a function written with any library, a
-            Function, or an object that holds no tensors, which is copied: what is changed of it
-            later does not act.
-        at_zero, threshold: as `find_forward` takes them.
-
-    Raises:
-        RuleValueError: there is no activation of that name.
-        RuleTypeError: it is a class, holds tensors, or is nothing to be called; or a function is
-            given a value of a named activation.
+    There is one for each pair. Without a rule, it is the activation with its true derivative, or
+    with the gradient of its own.
     """
-    if isinstance(forward, str):
-        return find_forward(forward, at_zero, threshold)
-    if at_zero is not None or threshold is not None:
-        word = "at_zero" if at_zero is not None else "threshold"
-        raise RuleTypeError(
-            f"{word} is of a named activation; a function says itself what it gives: leave "
-            f"{word}= out"
-        )
-    if isinstance(forward, Forward):
-        return forward
-    if isinstance(forward, type):
-        raise RuleTypeError(
-            f"a forward is a name or a function of one tensor, got the class "
-            f"{forward.__name__!r}: give an object of it, {forward.__name__}()"
-        )
-    if not callable(forward):
-        raise RuleTypeError(
-            f"a forward is a name (xg.activations() lists them) or a function of one tensor, got "
-            f"{type(forward).__name__} {forward!r:.40}"
-        )
-    forward = getattr(forward, "_activation", forward)  # of a module or layer of ours
-    forward = forward.original if isinstance(forward, ObjectFunction) else forward
-    # An object with state may change, so each call makes a forward of its own.
-    is_fixed = isinstance(forward, Function | types.FunctionType)
-    if is_fixed or owner_of_method(forward) is None:
-        key = function_key(forward)
-        return _of_function.get(key) or _of_function.setdefault(key, _make(forward))
-    return _make(forward)
+    if isinstance(forward, ForwardOfCode):
+        if specialization is None:
+            return forward.function
+        build = partial(_make_function_under, specialization, forward)
+        return build_once(forward.functions_under, specialization, build, MOST_RULES)
+    known = _derived if specialization is None else specialization.functions_under
+    function = known.get(forward.name)
+    if function is None:
+        function = _make_function_under(specialization, forward)
+        if specialization is not None:
+            # The graphs are the code's, and outlive this Function.
+            captures, variants = function.captures, specialization.code.variants
+            captures.variants = variants.setdefault(forward.name, captures.variants)
+        function = known.setdefault(forward.name, function)
+    return function
 
 
-def _make(forward: Any) -> ForwardOfCode:
-    function = _function_of(forward, name_of(forward))
-    refuse_more_arguments(function, is_function=isinstance(forward, Function))
-    made = ForwardOfCode(
-        function.name,
-        None,
-        differentiable=False,
-        given=forward,
-        function=function,
-        serial=f"#{next(SERIALS)}",
+def record_under(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
+    """Record a rule under an activation, of the input and the run-time params, in a capture."""
+    function = put_under(specialization, forward)
+    own, given = function.captures, flatten(inputs, {})
+    return inline(own, function.completion, function.draws, *given)
+
+
+def graphs_under(
+    specialization: Specialization | None, forward: Forward, facts: Mapping[str, Any]
+) -> FunctionGraph:
+    """Return the graphs of forward and backward under facts about the input."""
+    name, graph = _name_under(specialization, forward), forward.graph_for(facts)
+    if specialization is None:
+        return FunctionGraph(name, graph, forward.derivative(), is_rule=True)
+    if not specialization.code.facts <= facts.keys():  # by a capture before this one
+        raise NeedsConcrete(*specialization.code.facts, noted=False)
+    backward, rule = specialization.graph(True, facts), specialization.rule
+    return FunctionGraph(
+        name, graph, backward, rule.first_order, is_rule=True, residuals=rule.residuals
     )
-    _by_key[made.key] = made
-    return made
 
 
-def _function_of(forward: Any, name: str) -> Function:
-    if type(forward).__module__.startswith(OWN) or isinstance(forward, Function):
-        refuse_bound(forward, name)
-    if isinstance(forward, Function):
-        if not (forward.completion.is_needed(()) or has_defaults(forward)):
-            return forward
-        # With its defaults: a forward is called with one tensor.
-        return make_function(as_plain_function(forward))
-    if type(forward).__module__.startswith(OWN):  # an activation, a Function with values
-        return make_function(forward)
-    refuse_tensors(forward, name)
-    if isinstance(forward, types.FunctionType) or not holds_state(forward):
-        return make_function(forward)
-    # A copy of the object, so that its later changes do not act.
-    fixed = copy.deepcopy(forward)
-    return Function(recipe_of_object(fixed, name), called_method(fixed))
+def _name_under(specialization: Specialization | None, forward: Forward) -> str:
+    backward = f"d({forward.name})" if specialization is None else specialization.rule.name
+    return f"{backward} under {forward.name}"
 
 
-def has_defaults(function: Function) -> bool:
-    """Return whether a call may leave arguments out after the first."""
-    parameters = function.parameters.parameters.values() if function.parameters else ()
-    return any(p.default is not p.empty for p in list(parameters)[1:])
-
-
-def refuse_more_arguments(function: Function, is_function: bool) -> None:
-    parameters = function.parameters.parameters.values() if function.parameters else ()
-    named = (p for p in list(parameters)[1:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
-    needed = [p.name for p in named if p.default is p.empty]
-    if needed:
-        way = f"f.bind({{{needed[0]!r}: ...}})" if is_function else "functools.partial"
-        raise RuleTypeError(
-            f"forward {function.name!r} is to be a function of one tensor, and it needs "
-            f"{', '.join(needed)}: give it values by {way}"
+def _make_function_under(specialization: Specialization | None, forward: Forward) -> Function:
+    name, signature = _name_under(specialization, forward), _signature_under(specialization)
+    if specialization is None:
+        return Function(
+            Recipe(
+                name,
+                never_run,
+                signature=signature,
+                subject=f"activation {forward.name!r}",
+                arguments=ArgumentRules(_lay_out_input),
+                graphs=GraphSource(
+                    partial(_take_derivative, forward), _prove_nothing, gives_like_input=True
+                ),
+            )
         )
-
-
-def refuse_bound(forward: Any, name: str) -> None:
-    held = list_tensors(forward)
-    if held:
-        raise RuleTypeError(
-            f"forward {name!r} is bound to a tensor, {held[0]}, which would be a constant in it: "
-            f"no gradient reaches it. Bind numbers, or call the Function itself"
+    # The rule is captured by itself, once for all activations.
+    rule = specialization.rule
+    return Function(
+        Recipe(
+            name,
+            partial(_run, specialization, forward),
+            signature=signature,
+            subject=specialization.subject,
+            title=f"{specialization.subject} under {forward.name}",
+            origin=specialization,
+            options=Options(native=rule.native, fused=rule.fused),
+            arguments=ArgumentRules(
+                partial(_lay_out, specialization), partial(_check, specialization)
+            ),
+            graphs=GraphSource(
+                partial(_capture, specialization, forward),
+                partial(_prove, specialization),
+                note_native=specialization.give_up,
+                gives_like_input=True,
+            ),
         )
+    )
 
 
-def refuse_tensors(forward: Any, name: str) -> None:
-    held = list(read_state(owner_of_method(forward)).tensors) if holds_state(forward) else []
-    if held:
-        raise RuleTypeError(
-            f"forward {name!r} holds tensors ({', '.join(map(str, held[:3]))}), which get no "
-            "gradient under a rule. Put the rule on the model that it is part of, "
-            "xg.attach(model, {...}), or write xg.function(forward, backward) of all tensors"
-        )
-
-
-def forward_by_key(key: str) -> Forward:
-    return _by_key.get(key) or find_forward(key)
-
-
-# --- a rule under a forward -----------------------------------------------------------------------
-def recipe_under(specialization: Specialization | None, forward: Forward) -> Recipe:
-    """Return the recipe of an activation whose backward is a rule; None: its own derivative.
-
-    The rule is captured by itself, once for all activations: there are graphs instead of code.
-    """
+def _signature_under(specialization: Specialization | None) -> inspect.Signature:
     names = ("tin", *(() if specialization is None else specialization.runtime))
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
-    arguments = ArgumentRules(partial(_lay_out, specialization))
-    graphs = GraphSource(
-        partial(_capture, specialization, forward),
-        partial(_prove, specialization),
-        gives_like_input=True,
-    )
-    if specialization is None:
-        return Recipe(
-            name_under(None, forward),
-            never_run,
-            signature=signature,
-            subject=f"activation {forward.name!r}",
-            arguments=arguments,
-            graphs=graphs,
-        )
-    rule: Any = specialization.rule
-    return Recipe(
-        name_under(specialization, forward),
-        partial(_run, specialization, forward),
-        signature=signature,
-        subject=specialization.subject,
-        title=f"{specialization.subject} under {forward.name}",
-        origin=specialization,
-        options=Options(native=rule.native, fused=rule.fused),
-        arguments=replace(arguments, check=partial(_check, specialization)),
-        graphs=replace(graphs, note_native=specialization.give_up),
-    )
+    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
 
-def name_under(specialization: Specialization | None, forward: Forward) -> str:
-    if specialization is None:
-        return f"d({forward.name}) under {forward.name}"
-    rule: Any = specialization.rule
-    return f"{rule.name} under {forward.name}"
+# --- what the recipe of a named activation without a rule calls -----------------------------------
+def _lay_out_input(
+    parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+) -> Layout:
+    return lay_out(tree, [_input_leaf(leaves[0])])
 
 
+def _input_leaf(x: Any) -> Leaf:
+    dtype = x.node.type.dtype if isinstance(x, Value) else dtype_name(x.dtype)
+    return Leaf("tensor", "tin", "tin", dtype)
+
+
+def _take_derivative(
+    forward: Forward, recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Any
+) -> Variant:
+    return Variant(graphs_under(None, forward, {}), layout, ONE_OUTPUT, {}, dict(facts))
+
+
+def _prove_nothing(recipe: Recipe, variant: Variant, leaves: Any, *, is_call: bool) -> str:
+    return ""
+
+
+# --- what the recipe of a rule under a forward calls ----------------------------------------------
+# Where another capture records the Function, its leaves are symbols, or unknown: nothing is proven.
 def _lay_out(
-    specialization: Specialization | None,
+    specialization: Specialization,
     parameters: inspect.Signature | None,
     leaves: Sequence[Any],
     tree: Any,
 ) -> Layout:
-    # The input and the params, which are numbers even if they are given as tensors.
-    x = leaves[0]
-    if isinstance(x, Value):
-        dtype = x.node.type.dtype
-    else:
-        if specialization is not None:
-            check_float(x, specialization.rule)
-        dtype = dtype_name(x.dtype)
-    rows = [Leaf("tensor", "tin", "tin", dtype)]
-    if specialization is not None:
-        rows += [Leaf("number", name, name) for name in specialization.runtime]
-    return lay_out(tree, rows)
+    # The params are numbers even if they are given as tensors.
+    if not isinstance(leaves[0], Value):
+        check_float(leaves[0], specialization.rule)
+    params = [Leaf("number", name, name) for name in specialization.runtime]
+    return lay_out(tree, [_input_leaf(leaves[0]), *params])
 
 
 def _check(specialization: Specialization, backend: Backend, leaves: Sequence[Any]) -> None:
@@ -421,50 +477,31 @@ def _check(specialization: Specialization, backend: Backend, leaves: Sequence[An
 
 
 def _capture(
-    specialization: Specialization | None,
+    specialization: Specialization,
     forward: Forward,
     recipe: Recipe,
     layout: Layout,
     facts: Mapping[str, Any],
     leaves: Sequence[Any],
 ) -> Variant:
-    # The specialization itself knows what its code reads besides the arguments.
-    own_facts = {fact: value for fact, value in facts.items() if not is_read(fact)}
-    graph = forward.graph_for(own_facts)  # outside `try`: its failure is not the rule's
-    if leaves and not isinstance(leaves[0], Value):
+    is_call = bool(leaves) and not isinstance(leaves[0], Value)
+    own_facts = _without_reads(facts)
+    forward.graph_for(own_facts)  # outside `try`: its failure is not the rule's
+    if is_call:
         forward.prove(leaves[0])
     try:
-        with _calling(specialization, leaves):
-            graphs = graphs_under(specialization, forward, own_facts, graph)
+        with _calling(specialization, leaves) if is_call else nullcontext():
+            graphs = graphs_under(specialization, forward, own_facts)
     except TraceError as error:
         raise NotCaptured(error) from error.__cause__
     # What the rule's code read becomes facts of this Function, too.
-    if specialization is not None and not specialization.code.reads <= facts.keys():
+    if not specialization.code.reads <= facts.keys():
         raise NeedsConcrete(*specialization.code.reads, noted=False)
     return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts))
 
 
-def graphs_under(
-    specialization: Specialization | None,
-    forward: Forward,
-    facts: Mapping[str, Any],
-    graph: Graph | None = None,
-) -> FunctionGraph:
-    """Return the graphs under facts about the input; the forward's graph may be known."""
-    graph, name = graph or forward.graph_for(facts), name_under(specialization, forward)
-    if specialization is None:
-        return FunctionGraph(name, graph, forward.derivative(), is_rule=True)
-    if not specialization.code.facts <= facts.keys():  # by a capture before this one
-        raise NeedsConcrete(*specialization.code.facts, noted=False)
-    backward = specialization.graph(True, facts)
-    rule: Any = specialization.rule
-    return FunctionGraph(
-        name, graph, backward, rule.first_order, is_rule=True, residuals=rule.residuals
-    )
-
-
 def _prove(
-    specialization: Specialization | None,
+    specialization: Specialization,
     recipe: Recipe,
     variant: Variant,
     leaves: Sequence[Any],
@@ -472,9 +509,9 @@ def _prove(
     is_call: bool,
 ) -> str:
     # Compares the rule with its graph, in the dtype of a call or on its input (`is_call`).
-    if specialization is None or not leaves or isinstance(leaves[0], Value):
+    if not leaves or isinstance(leaves[0], Value):
         return ""
-    own_facts = {fact: value for fact, value in variant.facts.items() if not is_read(fact)}
+    own_facts = _without_reads(variant.facts)
     with _calling(specialization, leaves):
         if is_call:
             specialization.prove_call(True, own_facts)
@@ -486,12 +523,13 @@ def _prove(
     return ""
 
 
-def _calling(
-    specialization: Specialization | None, leaves: Sequence[Any]
-) -> AbstractContextManager[None]:
+def _without_reads(facts: Mapping[str, Any]) -> dict[str, Any]:
+    # The specialization itself knows what its code reads besides the arguments.
+    return {fact: value for fact, value in facts.items() if not is_read(fact)}
+
+
+def _calling(specialization: Specialization, leaves: Sequence[Any]) -> AbstractContextManager[None]:
     # A proof runs on values like those of this call.
-    if specialization is None or not leaves or isinstance(leaves[0], Value):
-        return nullcontext()
     return calling(leaves[0], specialization.params(tuple(leaves[1:])))
 
 
@@ -511,56 +549,22 @@ def _run(
     return Recorded(forward_on(backend_of(tin), forward)(tin), pull, takes_ctx=True)
 
 
-# The named activations as plain functions, by backend and name.
+# --- a forward alone, as a plain function of a backend --------------------------------------------
+# Those of the named activations, by backend and name.
 _forwards: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 def forward_on(backend: Backend, forward: Forward) -> Callable[[Tensor], Tensor]:
     if isinstance(forward, ForwardOfCode):
-        build = partial(lower_code, forward, backend)
+        build = partial(_lower_code, forward, backend)
         return build_once(forward.lowered, backend.name, build)
     key = (backend.name, forward.name)
     function = _forwards.get(key)
     return function or _forwards.setdefault(key, lower_forward(forward, backend))
 
 
-def lower_code(forward: ForwardOfCode, backend: Backend) -> Callable[[Tensor], Tensor]:
-    """Return a function lowered to a backend; itself, if its graph depends on the input."""
+def _lower_code(forward: ForwardOfCode, backend: Backend) -> Callable[[Tensor], Tensor]:
     try:
         return lower_forward(forward, backend)
-    except TraceError:
+    except TraceError:  # its graph depends on the input
         return forward.function
-
-
-# The Functions of activations without a rule, by the activation's name.
-_derived: dict[str, Function] = {}
-
-
-def put_under(specialization: Specialization | None, forward: Forward) -> Function:
-    """Return a rule under an activation as a Function of the input and the run-time params.
-
-    There is one for each pair. Without a rule, it is the activation with its true derivative, or
-    with the gradient of its own.
-    """
-    if isinstance(forward, ForwardOfCode):
-        if specialization is None:
-            return forward.function
-        build = partial(Function, recipe_under(specialization, forward))
-        return build_once(forward.functions_under, specialization, build, MOST_RULES)
-    known = _derived if specialization is None else specialization.functions_under
-    function = known.get(forward.name)
-    if function is None:
-        function = Function(recipe_under(specialization, forward))
-        if specialization is not None:
-            # The graphs are the code's, and outlive this Function.
-            captures, variants = function.captures, specialization.code.variants
-            captures.variants = variants.setdefault(forward.name, captures.variants)
-        function = known.setdefault(forward.name, function)
-    return function
-
-
-def record_under(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
-    """Record a rule under an activation, of the input and the run-time params, in a capture."""
-    function = put_under(specialization, forward)
-    own, given = function.captures, flatten(inputs, {})
-    return inline(own, function.completion, function.draws, *given)
