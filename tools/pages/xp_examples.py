@@ -6,6 +6,7 @@ gives: an example is true when it is written, and a test runs it.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,13 @@ from multigrad.graph.ops.properties import (
 from multigrad.graph.ops.results import reduced
 from multigrad.trace.xp import all as xp
 
-WIDTH, DIGITS = 100, 4
-MODULE = '''"""The examples of `ops.py`, as `python tools/write_sources.py` writes them."""
+DIGITS = 4
+ARRAY = re.compile(r"(?:np\.)?array\((\[[^()]*\])\)")
+MODULE = '''"""The examples of `ops.py`, one a line, written by `python tools/write_sources.py`.
+
+`exp([0.0]) ~ [1.]` stands for `np.round(xp.exp(np.array([0.0])), 4)`, which prints `array([1.])`;
+`=` stands for a result that is not rounded.
+"""
 
 EXAMPLES = """\\
 {examples}"""
@@ -42,12 +48,13 @@ NUMBERS = {
 MASKS = ([True, True, False], [True, False, False])
 INTEGERS = ([1, 5, 12], [1, 2, 3])
 TABLE = "np.array([[3.0, 1.0, 2.0], [0.5, 4.0, 4.0]])"
+TIES = "np.array([[3.0, 1.0], [4.0, 4.0]])"
 MATRIX = "np.array([[4.0, 2.0], [2.0, 3.0]])"
 # Arguments that the row does not tell: shapes that fit each other, attributes without a default.
 ARGUMENTS = {
     "matmul": f"{MATRIX}, np.array([[1.0], [2.0]])",
     "sum_to": f"{TABLE}, np.zeros((2, 1))",
-    "reshape_like": f"{TABLE}, np.zeros((3, 2))",
+    "reshape_like": f"{TABLE}, np.zeros(6)",
     "squeeze": "np.array([[1.0, 2.0]])",
     "expand_dims": "np.array([1.0, 2.0])",
     "swapaxes": f"{TABLE}, 0, 1",
@@ -77,7 +84,7 @@ ARGUMENTS = {
     **dict.fromkeys(("sort", "argsort"), "np.array([3.0, 1.0, 2.0])"),
     **dict.fromkeys(("softmax", "log_softmax"), "np.array([0.0, 1.0, 1.0])"),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), "np.array([1.0, 3.0, 2.0])"),
-    **dict.fromkeys(("argmax", "argmin", "argmax_mask", "argmin_mask"), f"{TABLE}, axis=1"),
+    **dict.fromkeys(("argmax", "argmin", "argmax_mask", "argmin_mask"), f"{TIES}, axis=1"),
 }
 
 
@@ -88,20 +95,14 @@ def render_examples() -> str:
 
 
 def example_of(row: Op) -> str:
-    """Return a function's example: code, and what it prints."""
-    arguments = ARGUMENTS.get(row.in_xp) or arguments_of(row)
-    call = f"xp.{row.in_xp}({arguments})"
-    shown = f"{call} - 1.0" if row.in_xp == "nextafter" else call
-    result = evaluate(shown)
+    """Return a function's example as a line: the call, and what it prints."""
+    call = f"{row.in_xp}({ARGUMENTS.get(row.in_xp) or arguments_of(row)})"
+    call = f"{call} - 1.0" if row.in_xp == "nextafter" else call
+    result, sign = evaluate(f"xp.{call}"), "="
     if is_long(result):
-        shown = f"np.round({shown}, {DIGITS})"
-        result = evaluate(shown)
-    lines = [f">>> {shown}", *repr(result).split("\n")]
-    if len(lines[0]) + 8 > WIDTH:
-        first, _, rest = arguments.partition("), ")
-        lines[:1] = [f">>> x = {first})", f">>> {shown.replace(f'{first})', 'x', 1)}"]
-        assert rest
-    return "".join(f"{line}\n" for line in lines)
+        result, sign = evaluate(f"np.round(xp.{call}, {DIGITS})"), "~"
+    printed = repr(result).replace(",\n       [", ", [")
+    return ARRAY.sub(r"\1", f"{call} {sign} {printed}\n")
 
 
 def arguments_of(row: Op) -> str:

@@ -70,14 +70,15 @@ GLOBALS = {
     "one_axis": one_axis,
     "axis_or_none": one_axis,
 }
-# One or two lines of code with their output, by function.
-EXAMPLE = re.compile(r"(?:>>> .*\n)*>>> .*?\bxp\.(\w+)\(.*\n(?:(?!>>> ).+\n)+")
+# An array in a line of `EXAMPLES`, of one axis or two.
+ARRAY = re.compile(r"\[(?:[^][]|\[[^][]*\])*\]")
+MOST_CHARACTERS = 88  # of a line of code in an example
 
 
 def define(namespace: dict[str, Any], rows: Iterable[Op]) -> None:
     """Put the functions of rows into a module's namespace, and their names into its `__all__`."""
     namespace.update(GLOBALS)
-    examples = {found[1]: found[0] for found in EXAMPLE.finditer(EXAMPLES)}
+    examples = {line.partition("(")[0]: line for line in EXAMPLES.splitlines()}
     made = {row.in_xp: make(row, namespace, examples.get(row.in_xp, "")) for row in rows}
     namespace.update(made, __all__=list(made))
 
@@ -104,9 +105,24 @@ def make(row: Op, namespace: dict[str, Any], example: str) -> FunctionType:
     types = dict.fromkeys(operands, "Tensor")
     types.update(zip(attrs, [rule.annotation for rule in rules], strict=True))
     function.__annotations__ = {**types, "return": "Tensor"}
-    shown = example.replace("\n", "\n        ").rstrip()
-    function.__doc__ = f"{row.doc}\n\n    Examples:\n        {shown}\n    " if example else row.doc
+    function.__doc__ = row.doc
+    if example:
+        shown = as_doctest(example).replace("\n", "\n        ")
+        function.__doc__ += f"\n\n    Examples:\n        {shown}\n    "
     return function
+
+
+def as_doctest(example: str) -> str:
+    """Return a line of `EXAMPLES` as code and what it prints."""
+    call, sign, result = re.split(" ([=~]) ", example)
+    code = "xp." + ARRAY.sub(r"np.array(\g<0>)", call)
+    code = f"np.round({code}, 4)" if sign == "~" else code
+    if len(code) > MOST_CHARACTERS:
+        first = f"np.array({ARRAY.findall(call)[0]})"
+        code = f"x = {first}\n>>> {code.replace(first, 'x', 1)}"
+    if result.startswith("["):
+        result = f"array({result})".replace("], [", "],\n       [")
+    return f">>> {code}\n{result}"
 
 
 define(globals(), (row for row in CALLABLE_OPS if not row.composed and not row.in_vjps))
