@@ -11,7 +11,6 @@ the output, gives the input the rule's gradient. For a rule on a layer:
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -27,8 +26,6 @@ from ..trace.active_rules import is_of_then
 
 Tensor = Any
 Replacement: TypeAlias = AnyFunction | BoundFunction
-# Weak: an entry goes when its rule is freed.
-_REPLACEMENTS: weakref.WeakKeyDictionary[Rule, Replacement] = weakref.WeakKeyDictionary()
 
 
 def replacement_for(rule: str | Rule | Callable[..., Any]) -> Replacement:
@@ -43,40 +40,31 @@ def replacement_for(rule: str | Rule | Callable[..., Any]) -> Replacement:
             forward changes the shape and the rule works element by element.
     """
     resolved = resolve(rule)
-    known = _REPLACEMENTS.get(resolved)
-    if known is None:
-        known = _REPLACEMENTS.setdefault(resolved, _make_replacement(rule, resolved))
-    return known
+    # The rule holds its replacement, which holds the rule: no table keeps them alive.
+    held: dict[str, Any] = vars(resolved)
+    known = held.get("_replacement")
+    return known or held.setdefault("_replacement", _make_replacement(resolved))
 
 
-def _make_replacement(rule: str | Rule | Callable[..., Any], resolved: Rule) -> Replacement:
-    bound_rule = resolved.bound_rule()  # raises for a missing param
-    # Weak, because the Function is the value of an entry whose key is the rule.
-    rule_ref = weakref.ref(resolved)
+def _make_replacement(rule: Rule) -> Replacement:
+    bound_rule = rule.bound_rule()  # raises for a missing param
     names, values = bound_rule.specialization.runtime, bound_rule.values
     # Numbers that may change (tensors, schedules) are arguments: others are part of the graph.
     numbers_may_change = any(type(value) is not float for value in values)
 
-    def find_rule() -> Any:
-        # The rule itself, or if it is gone, what its name means now.
-        return rule_ref() or resolve(rule)
-
     def forward(tin: Tensor, out: Tensor, *numbers: Any) -> Any:
         def grad(upstream: Tensor) -> Any:
-            return (
-                pull(find_rule(), names, numbers, upstream, tin),
-                upstream,
-                *(None,) * len(numbers),
-            )
+            gradient = pull(rule, names, numbers, upstream, tin)
+            return gradient, upstream, *(None,) * len(numbers)
 
         return out, grad
 
-    forward.__name__ = resolved.name
+    forward.__name__ = rule.name
     params = ("tin", "out", *names) if numbers_may_change else ("tin", "out")
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in params]
     )
-    replacement: Any = custom_gradient(forward, native=resolved.native)
+    replacement: Any = custom_gradient(forward, native=rule.native)
     if numbers_may_change:
         replacement = replacement.bind(dict(zip(names, values, strict=True)))
     return replacement

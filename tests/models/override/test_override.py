@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.errors import MultigradError, RuleError, RuleTypeError, RuleValueError
+from multigrad.models.gradient_replacement import replacement_for
 
 from ...harness.models.overridden import tenfold  # noqa: F401
 
@@ -206,3 +209,17 @@ def test_what_cannot_be_changed_is_refused_with_its_reason(selector: Any) -> Non
     function, words = REFUSED[selector]
     with pytest.raises(RuleValueError, match=words):
         xg.vjp(xg.override(function, {selector: "tenfold"}), X_NUMPY)
+
+
+def test_a_rule_that_nobody_holds_is_freed_with_what_replaced_gradients_by_it() -> None:
+    def take() -> weakref.ref[Any]:
+        rule = xg.get("triangular").with_params(width=2.0)
+        replacement = replacement_for(rule)
+        assert replacement_for(rule) is replacement
+        _, pullback = xg.vjp(replacement, np.array([0.5]), np.array([1.0]))
+        assert pullback(np.ones(1))[0] == [0.75]
+        return weakref.ref(rule)
+
+    gone = take()
+    gc.collect()
+    assert gone() is None
