@@ -1,5 +1,34 @@
 """Kernels in C: loops over the elements, in chunks or rows that threads share.
 
+x minus its mean comes out as follows, without the kernel's arguments (`c_preamble.py` has the
+types S, of memory, and R, in which is computed, and what is called):
+
+    double *const t1 = memory;                      the sum of each chunk
+    R u1;
+    for (int64_t c = 0; c < chunks; c++) {          `Parts.loops`: a loop of one step, by threads
+        const int64_t first = c * CHUNK, m = n - first < CHUNK ? n - first : CHUNK;
+        R w1[CHUNK];
+        for (int64_t i = 0; i < m; i++) {
+            const R v0 = load(a0[first + i]);       the step's lines name v0, v1, ...
+            const R v1 = v0;
+            w1[i] = v1;
+        }
+        t1[c] = sum(w1, m);
+    }
+    u1 = (R)(sum_in_pairs(t1, chunks) / n);
+    for (int64_t c = 0; c < chunks; c++) {          the second loop
+        const int64_t first = c * CHUNK, m = n - first < CHUNK ? n - first : CHUNK;
+        const R v1 = u1;
+        for (int64_t i = 0; i < m; i++) {
+            const R v0 = load(a0[first + i]);
+            const R v2 = v0 - v1;
+            r0[first + i] = store(v2);
+        }
+    }
+
+So v7 is a value within a loop over elements, and the same value elsewhere is u7, one number for
+later loops; w7, of a whole chunk; t7, the totals of chunks; q7, chunks of totals of columns.
+
 The result of a reduction does not depend on the number of threads: chunks have one length, each is
 summed by a fixed number of lanes, and their sums in pairs; in double, whatever the dtype.
 """
@@ -28,7 +57,7 @@ FINISHED = {
     ops.STD: "sqrt({0} / fmax({1} - {2!r}, 0.0))",
 }
 # The index of an element in memory, by the kind of a layout.
-PLACES = {FULL: "first + i", ROW: "row", COLUMN: "start + i", ONE: "0"}
+INDICES = {FULL: "first + i", ROW: "row", COLUMN: "start + i", ONE: "0"}
 
 
 def write(parts: Parts) -> str:
@@ -40,122 +69,110 @@ def write(parts: Parts) -> str:
 
 
 class _Kernel:
+    """Writes one kernel, from the whole to the content of a loop over elements."""
+
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.inputs = {place.value: (i, place) for i, place in enumerate(parts.inputs)}
-        self.steps = [step for loop in parts.loops for step in loop]
-        self.totals = [total for step in self.steps for total in step.totals]
-        read = {value for step in self.steps for value in step.reads}
-        # Names, with C types, that one step computes and another reads.
-        self.homes = {
-            name: kind
-            for step in self.steps
-            if step.space in (ROW, ONE)
-            for kind, name, _ in map(named, step.lines)
-            if name in read
-        }
-        of_rows = [step for step in self.steps if step.space == ROW]
-        self.of_rows = {name for step in of_rows for name in self.names(step)}
-
-    def names(self, step: LoopStep) -> list[str]:
-        return [named(line)[1] for line in step.lines]
+        # The totals to which each chunk gives a part, in memory; those of rows need none.
+        self.shared = [total for total in parts.totals if total.kind != ROW]
+        self.columns = [total for total in parts.totals if total.kind == COLUMN]
+        # The C types of values of a row, and of all, that one step computes and another reads.
+        read = {value for step in parts.steps for value in step.reads}
+        self.passed_on: dict[str, dict[str, str]] = {ROW: {}, ONE: {}}
+        for step in parts.steps:
+            if step.space in self.passed_on:
+                named = [(name, kind) for kind, name, _ in map(parse, step.lines) if name in read]
+                self.passed_on[step.space].update(named)
 
     def text(self) -> str:
-        parts = self.parts
-        begin = []
-        for i, each in enumerate(parts.inputs):
-            begin.append(f"const {kind_of(each)} *restrict a{i} = p[{i}];")
-        for j, each in enumerate(parts.results):
-            begin.append(f"{kind_of(each)} *restrict r{j} = p[{len(parts.inputs) + j}];")
-            if not each.is_packed and each.layout.kind == FULL:
-                begin.append(f"ask_for_large_pages(r{j}, n * sizeof *r{j});")
-        begin += [f"const double d{i} = numbers[{i}];" for i in range(parts.numbers)]
-        begin += [f"const R s{i} = (R)d{i};" for i in range(parts.numbers)]
-        # `s` is the number in R, `c` the number rounded to the dtype in memory.
-        rounds = "load(store(s{0}))" if parts.dtype in ("bfloat16", "float16") else "s{0}"
-        begin += [f"const R c{i} = {rounds.format(i)};" for i in range(parts.numbers)]
-        begin += self.chunks()
-        begin += [f"{k} u{n[1:]};" for n, k in self.homes.items() if n not in self.of_rows]
-        begin += [f"R u{total.value[1:]};" for total in self.totals if total.kind == ONE]
-        loops = [line for loop in parts.loops for line in self.loop(loop)]
-        end = ["free(memory);"] if self.sums() else []
+        lines = [*self.arguments(), *self.chunks(), *self.numbers_of(ONE, self.parts.totals)]
+        for loop in self.parts.loops:
+            lines += self.loop(loop)
+        lines += ["free(memory);"] if self.shared else []
         return f"""
-int32_t {parts.name}(
+int32_t {self.parts.name}(
     void **p, const double *numbers, int64_t n, int64_t columns, int32_t threads, int32_t shares
 ) {{
-{indented([*begin, *loops, *end, "return 0;"], 4)}\
+{indented([*lines, "return 0;"], 4)}\
 }}
 """
 
-    def sums(self) -> list[Total]:
-        return [total for total in self.totals if total.kind != ROW]
+    def arguments(self) -> list[str]:
+        parts, lines = self.parts, []
+        for i, each in enumerate(parts.inputs):
+            lines.append(f"const {type_of(each)} *restrict a{i} = p[{i}];")
+        for j, each in enumerate(parts.results):
+            lines.append(f"{type_of(each)} *restrict r{j} = p[{len(parts.inputs) + j}];")
+            if not each.is_packed and each.layout.kind == FULL:
+                lines.append(f"ask_for_large_pages(r{j}, n * sizeof *r{j});")
+        lines += [f"const double d{i} = numbers[{i}];" for i in range(parts.numbers)]
+        lines += [f"const R s{i} = (R)d{i};" for i in range(parts.numbers)]
+        # `s` is the number in R, `c` the number rounded to the dtype in memory.
+        rounds = "load(store(s{0}))" if parts.dtype in ("bfloat16", "float16") else "s{0}"
+        return lines + [f"const R c{i} = {rounds.format(i)};" for i in range(parts.numbers)]
 
     def chunks(self) -> list[str]:
-        of_columns = [total for total in self.totals if total.kind == COLUMN]
-        if not self.parts.is_by_rows:
-            found = ["const int64_t chunks = (n + CHUNK - 1) / CHUNK;"]
-        else:
-            # At most 256 chunks if each has the sums of all columns.
-            found = [
-                "const int64_t rows = n / columns;",
-                "int64_t some = MIN(CHUNK / columns + 1, 64);",
-                *["if (some < (rows + 255) / 256) some = (rows + 255) / 256;"][: len(of_columns)],
-                "const int64_t chunks = (rows + some - 1) / some;",
-            ]
-        if not self.sums():
-            return found
-        counts = f"({len(self.sums()) - len(of_columns)} + {len(of_columns)} * columns)"
-        found.append(f"double *memory = malloc(chunks * {counts} * sizeof *memory);")
-        found.append("if (!memory) return 1;")
+        """Return the number of chunks, and memory for their parts of totals."""
+        lines = ["const int64_t chunks = (n + CHUNK - 1) / CHUNK;"]
+        if self.parts.is_by_rows:
+            # `some` is the number of rows in a chunk.
+            lines = ["const int64_t rows = n / columns;"]
+            lines.append("int64_t some = MIN(CHUNK / columns + 1, 64);")
+            if self.columns:  # of which each chunk has all sums: at most 256 chunks
+                lines.append("if (some < (rows + 255) / 256) some = (rows + 255) / 256;")
+            lines.append("const int64_t chunks = (rows + some - 1) / some;")
+        if not self.shared:
+            return lines
+        numbers = f"({len(self.shared) - len(self.columns)} + {len(self.columns)} * columns)"
+        lines.append(f"double *memory = malloc(chunks * {numbers} * sizeof *memory);")
+        lines.append("if (!memory) return 1;")
         # One block of memory, divided among the totals.
-        place = "memory"
-        for total in self.sums():
-            name = f"{'q' if total.kind == COLUMN else 't'}{total.value[1:]}"
-            found.append(f"double *const {name} = {place};")
-            place = f"{name} + chunks{' * columns' if total.kind == COLUMN else ''}"
-        return found
+        begin = "memory"
+        for total in self.shared:
+            is_column = total.kind == COLUMN
+            name = renamed(total.value, "q" if is_column else "t")
+            lines.append(f"double *const {name} = {begin};")
+            begin = f"{name} + chunks{' * columns' if is_column else ''}"
+        return lines
+
+    def numbers_of(self, space: str, totals: Iterable[Total]) -> list[str]:
+        """Return the declarations of u7 for values, and totals, of all or of a row."""
+        values = [f"{kind} {renamed(name, 'u')};" for name, kind in self.passed_on[space].items()]
+        return values + [f"R {renamed(t.value, 'u')};" for t in totals if t.kind == space]
 
     def loop(self, loop: Loop) -> list[str]:
-        if loop[0].space == ONE:
-            return self.once(loop[0])
-        if loop[0].space == COLUMN:
-            return self.over_columns(loop[0])
-        inside = self.over_rows(loop) if self.parts.is_by_rows else self.over_chunk(loop[0])
-        text = [
-            "#pragma omp parallel for num_threads(threads) schedule(static)",
-            "for (int64_t c = 0; c < chunks; c++) {",
-            *[f"    {line}" for line in inside],
-            "}",
-        ]
+        first = loop[0]
+        if first.space == ONE:
+            return self.once(first)
+        if first.space == COLUMN:
+            inside = ["const int64_t m = MIN(columns - start, CHUNK);", *self.elements(first)]
+            return block("for (int64_t start = 0; start < columns; start += CHUNK) {", inside)
+        inside = self.rows_of_chunk(loop) if self.parts.is_by_rows else self.chunk(first)
+        lines = ["#pragma omp parallel for num_threads(threads) schedule(static)"]
+        lines += block("for (int64_t c = 0; c < chunks; c++) {", inside)
         for total in [total for step in loop for total in step.totals]:
-            i, how = total.value[1:], REDUCTIONS[total.op]
+            i = total.value[1:]
             if total.kind == ONE:
-                text.append(f"u{i} = {finished(total, f'{how}_in_pairs(t{i}, chunks)')};")
+                whole = finished(total, f"{REDUCTIONS[total.op]}_in_pairs(t{i}, chunks)")
+                lines.append(f"u{i} = {whole};")
             elif total.kind == COLUMN:
-                text.append(f"sum_rows(q{i}, chunks, columns);")
-        return text
+                lines.append(f"sum_rows(q{i}, chunks, columns);")
+        return lines
 
     def once(self, step: LoopStep) -> list[str]:
-        inside = ["const int64_t m = 1;", *self.stages(step)]
-        return ["{", *[f"    {line}" for line in inside], "}"]
+        """Return the code of a step for one number, or one row: a loop of one turn."""
+        return block("{", ["const int64_t m = 1;", *self.elements(step)])
 
-    def over_columns(self, step: LoopStep) -> list[str]:
-        inside = ["const int64_t m = MIN(columns - start, CHUNK);", *self.stages(step)]
-        begin = "for (int64_t start = 0; start < columns; start += CHUNK) {"
-        return [begin, *[f"    {line}" for line in inside], "}"]
-
-    def over_chunk(self, step: LoopStep) -> list[str]:
+    def chunk(self, step: LoopStep) -> list[str]:
         begin = "const int64_t first = c * CHUNK, m = n - first < CHUNK ? n - first : CHUNK;"
         values = [(total.value[1:], REDUCTIONS[total.op]) for total in step.totals]
-        ends = [f"t{i}[c] = {how}(w{i}, m);" for i, how in values]
-        return [begin, *self.stages(step), *ends]
+        ends = [f"t{i}[c] = {reduce}(w{i}, m);" for i, reduce in values]
+        return [begin, *self.elements(step), *ends]
 
-    def over_rows(self, loop: Loop) -> list[str]:
+    def rows_of_chunk(self, loop: Loop) -> list[str]:
         totals = [total for step in loop for total in step.totals]
-        begin = ["const int64_t end = MIN((c + 1) * some, rows);"]
-        end = []
-        inside = [f"{k} u{n[1:]};" for n, k in self.homes.items() if n in self.of_rows]
-        inside += [f"R u{total.value[1:]};" for total in totals if total.kind == ROW]
+        begin, end = ["const int64_t end = MIN((c + 1) * some, rows);"], []
         for total in totals:
             i = total.value[1:]
             if total.kind == ONE:
@@ -164,43 +181,48 @@ int32_t {parts.name}(
             elif total.kind == COLUMN:
                 begin.append(f"double *restrict own{i} = q{i} + c * columns;")
                 begin.append(f"memset(own{i}, 0, columns * sizeof *own{i});")
+        inside = self.numbers_of(ROW, totals)
         for step in loop:
-            inside += self.once(step) if step.space == ROW else self.over_row(step)
-        rows = ["for (int64_t row = c * some; row < end; row++) {"]
-        return [*begin, *rows, *[f"    {line}" for line in inside], "}", *end]
+            inside += self.once(step) if step.space == ROW else self.row(step)
+        return [*begin, *block("for (int64_t row = c * some; row < end; row++) {", inside), *end]
 
-    def over_row(self, step: LoopStep) -> list[str]:
-        begin, end, after = [], [], []
+    def row(self, step: LoopStep) -> list[str]:
+        before, ends, after = [], [], []
         for total in step.totals:
-            i, how = total.value[1:], REDUCTIONS[total.op]
+            i, reduce = total.value[1:], REDUCTIONS[total.op]
             if total.kind == COLUMN:
                 continue
             if total.kind == ROW:
-                begin.append(f"double sum{i} = FIRST_{how};")
+                before.append(f"double sum{i} = FIRST_{reduce};")
                 after.append(f"u{i} = {finished(total, f'sum{i}')};")
-            end.append(f"const double more{i} = {how}(w{i}, m);")
-            end.append(f"sum{i} = JOIN_{how}(sum{i}, more{i});")
-        sizes = "first = row * columns + start, m = MIN(columns - start, CHUNK)"
-        inside = [f"const int64_t {sizes};", *self.stages(step), *end]
-        chunks = "for (int64_t start = 0; start < columns; start += CHUNK) {"
-        return [*begin, chunks, *[f"    {line}" for line in inside], "}", *after]
+            ends.append(f"const double more{i} = {reduce}(w{i}, m);")
+            ends.append(f"sum{i} = JOIN_{reduce}(sum{i}, more{i});")
+        sizes = "const int64_t first = row * columns + start, m = MIN(columns - start, CHUNK);"
+        inside = [sizes, *self.elements(step), *ends]
+        chunks = block("for (int64_t start = 0; start < columns; start += CHUNK) {", inside)
+        return [*before, *chunks, *after]
 
-    def stages(self, step: LoopStep) -> list[str]:
+    def elements(self, step: LoopStep) -> list[str]:
+        """Return the loops over m elements: what the step reads, its lines, and what it stores."""
         before, load, store, after = [], [], [], []
         for value in step.reads:
             if value not in self.inputs:
-                is_summed = any(t.value == value and t.kind == COLUMN for t in self.totals)
-                # Sums of columns are read for each element, other numbers before the loop.
-                (load if is_summed else before).append(self.computed(value))
+                # Totals of columns are read for each element, other numbers before the loop.
+                column = next((each for each in self.columns if each.value == value), None)
+                if column is not None:
+                    read = finished(column, f"{renamed(value, 'q')}[start + i]")
+                    load.append(f"const R {value} = {read};")
+                else:
+                    kind = {**self.passed_on[ROW], **self.passed_on[ONE]}.get(value, "R")
+                    before.append(f"const {kind} {value} = {renamed(value, 'u')};")
                 continue
             i, each = self.inputs[value]
-            place = f"a{i}[{PLACES[each.layout.kind]}]"
+            read = f"a{i}[{INDICES[each.layout.kind]}]"
             if each.is_packed:
-                before.append(f"uint8_t m{i}[CHUNK];")
-                before.append(f"unpack(m{i}, a{i} + first / 8, m);")
-                place = f"m{i}[i]"
-            word = f"int {value} = {place}" if each.is_mask else f"R {value} = load({place})"
-            (before if each.layout.kind in (ROW, ONE) else load).append(f"const {word};")
+                before += [f"uint8_t m{i}[CHUNK];", f"unpack(m{i}, a{i} + first / 8, m);"]
+                read = f"m{i}[i]"
+            line = f"int {value} = {read}" if each.is_mask else f"R {value} = load({read})"
+            (before if each.layout.kind in (ROW, ONE) else load).append(f"const {line};")
         for j in step.results:
             each = self.parts.results[j]
             if each.is_packed:
@@ -210,37 +232,40 @@ int32_t {parts.name}(
                 after.append(f"for (int64_t i = m; i % 8; i++) k{j}[i] = 0;")
                 after.append(f"pack(r{j} + first / 8, k{j}, m);")
             else:
-                value = each.value if each.is_mask else f"store({each.value})"
-                store.append(f"r{j}[{PLACES[each.layout.kind]}] = {value};")
-        if step.space in (ROW, ONE):
-            store += [f"u{name[1:]} = {name};" for name in self.names(step) if name in self.homes]
+                written = each.value if each.is_mask else f"store({each.value})"
+                store.append(f"r{j}[{INDICES[each.layout.kind]}] = {written};")
+        passed_on = self.passed_on.get(step.space, {})
+        names = [name for _, name, _ in map(parse, step.lines) if name in passed_on]
+        store += [f"{renamed(name, 'u')} = {name};" for name in names]
         columns = [total.value for total in step.totals if total.kind == COLUMN]
-        store += [f"own{value[1:]}[start + i] += {value};" for value in columns]
+        store += [f"{renamed(value, 'own')}[start + i] += {value};" for value in columns]
         reduced = [total.value for total in step.totals if total.kind != COLUMN]
         return [*before, *in_stages(load, step.lines, store, reduced), *after]
 
-    def computed(self, value: str) -> str:
-        i = value[1:]
-        for total in self.totals:
-            if total.value == value and total.kind == COLUMN:
-                return f"const R {value} = {finished(total, f'q{i}[start + i]')};"
-        return f"const {self.homes.get(value, 'R')} {value} = u{i};"
+
+def renamed(value: str, letter: str) -> str:
+    """Return the name of a value in another place: u7 for v7."""
+    return f"{letter}{value[1:]}"
+
+
+def block(head: str, inside: Iterable[str]) -> list[str]:
+    return [head, *[f"    {line}" for line in inside], "}"]
 
 
 def finished(total: Total, text: str) -> str:
     return f"(R)({total.finished(text, FINISHED, COUNTS)})"
 
 
-def kind_of(place: KernelTensor) -> str:
+def type_of(place: KernelTensor) -> str:
     return "uint8_t" if place.is_mask else "S"
 
 
 # --- loops, divided at calls for a whole chunk ----------------------------------------------------
 
 # A line such as `const R v3 = WHOLE(torch_exp, v2);` calls a function that is faster for many
-# elements at once. It ends a loop; what a later loop needs is stored for the whole chunk, v3 at w3:
+# elements at once. It ends a loop, a stage; what a later one needs is stored for the whole chunk:
 #
-#     for (...) { v2 = ...; w3[i] = v2; }
+#     for (...) { v2 = ...; v3 = v2; w3[i] = v3; }
 #     torch_exp(w3, m);
 #     for (...) { v3 = w3[i]; ... }
 LINE = re.compile(r"const (int|R) (v\d+) = (.*);")
@@ -248,7 +273,7 @@ WHOLE = re.compile(r"WHOLE\((\w+), (\w+)((?:, \w+)*)\)")
 VALUE = re.compile(r"\bv\d+\b")
 
 
-def named(line: str) -> tuple[str, str, str]:
+def parse(line: str) -> tuple[str, str, str]:
     """Return the C type, the name and the expression of a line that names an expression."""
     found = LINE.fullmatch(line)
     assert found is not None
@@ -256,7 +281,7 @@ def named(line: str) -> tuple[str, str, str]:
 
 
 def in_stages(
-    load: Sequence[str], lines: Iterable[str], store: Iterable[str], reduced: Collection[str] = ()
+    load: Sequence[str], lines: Iterable[str], store: Iterable[str], reduced: Collection[str]
 ) -> list[str]:
     """Return the loops of lines that run for each element.
 
@@ -264,56 +289,56 @@ def in_stages(
         load: gives names to inputs, which each loop reads again.
         lines: each names an expression of names before it.
         store: write results.
-        reduced: names of which the whole chunk is read after the loops: v7 at w7.
+        reduced: values that are read after the loops for the whole chunk.
     """
-    computed: dict[str, int] = {}  # in which loop
-    known: dict[str, int] = {}  # from which loop on
     kinds: dict[str, str] = {}
-    kept: set[str] = {*reduced}
-    loops: list[list[str]] = [[]]
-    calls: list[list[str]] = [[]]
-    text: list[str] = []
+    computed: dict[str, int] = {}  # the stage in which a value is computed
+    known: dict[str, int] = {}  # the first stage that may read it
+    stored = {*reduced}  # the values that are stored for the whole chunk
+    stages: list[list[str]] = [[]]
+    calls: list[list[str]] = [[]]  # after each stage
+    before: list[str] = []
 
-    def place(line: str) -> int:
-        # The first loop in which all is known that the line reads.
-        read = [each for each in VALUE.findall(line) if each in known]
+    def find_stage(text: str) -> int:
+        # The first in which all is known that the text reads.
+        read = [each for each in VALUE.findall(text) if each in known]
         stage = max((known[each] for each in read), default=0)
-        kept.update([each for each in read if computed[each] < stage])
+        stored.update([each for each in read if computed[each] < stage])
         return stage
 
     for line in lines:
-        kind, name, expression = named(line)
+        kind, name, expression = parse(line)
         kinds[name] = kind
-        stage = computed[name] = known[name] = place(expression)
+        stage = computed[name] = known[name] = find_stage(expression)
         whole = WHOLE.fullmatch(expression)
         if whole is None:
-            loops[stage].append(line)
+            stages[stage].append(line)
             continue
-        # A call for the whole chunk ends a loop; its results are known from the next loop on.
+        function, operand, others = whole.groups()
         known[name] += 1
-        kept.add(name)
-        loops[stage].append(f"const R {name} = {whole[2]};")
-        others = f"e{name[1:]}"
-        for other in VALUE.findall(whole[3]):
-            text.append(f"R {others}[CHUNK];")
-            loops[stage].append(f"{others}[i] = {other};")
-        calls[stage].append(f"{whole[1]}(w{name[1:]}, m{VALUE.sub(others, whole[3])});")
-        if known[name] == len(loops):
-            loops.append([])
+        stored.add(name)
+        stages[stage].append(f"const R {name} = {operand};")
+        # A second operand is stored, too: e3 is that of v3.
+        second = renamed(name, "e")
+        for other in VALUE.findall(others):
+            before.append(f"R {second}[CHUNK];")
+            stages[stage].append(f"{second}[i] = {other};")
+        calls[stage].append(f"{function}({renamed(name, 'w')}, m{VALUE.sub(second, others)});")
+        if known[name] == len(stages):
+            stages.append([])
             calls.append([])
     for line in store:
-        loops[place(line)].append(line)
-    text += [
-        f"{'uint8_t' if kinds[name] == 'int' else 'R'} w{name[1:]}[CHUNK];"
-        for name in sorted(kept, key=lambda each: int(each[1:]))
-    ]
-    for stage, (loop, after) in enumerate(zip(loops, calls, strict=True)):
-        earlier = [each for each in kinds if each in kept and computed[each] < stage]
-        memory = [f"const {kinds[each]} {each} = w{each[1:]}[i];" for each in earlier]
-        own = [each for each in kinds if each in kept and computed[each] == stage]
-        keep = [f"w{each[1:]}[i] = {each};" for each in own]
-        inside = [f"    {line}" for line in (*load, *memory, *loop, *keep)]
-        text += ["for (int64_t i = 0; i < m; i++) {", *inside, "}", *after]
+        stages[find_stage(line)].append(line)
+    for name in sorted(stored, key=lambda each: int(each[1:])):
+        before.append(f"{'uint8_t' if kinds[name] == 'int' else 'R'} {renamed(name, 'w')}[CHUNK];")
+    text = [*before]
+    for stage, inside in enumerate(stages):
+        earlier = [each for each in kinds if each in stored and computed[each] < stage]
+        read = [f"const {kinds[each]} {each} = {renamed(each, 'w')}[i];" for each in earlier]
+        own = [each for each in kinds if each in stored and computed[each] == stage]
+        kept = [f"{renamed(each, 'w')}[i] = {each};" for each in own]
+        text += block("for (int64_t i = 0; i < m; i++) {", [*load, *read, *inside, *kept])
+        text += calls[stage]
     return text
 
 

@@ -25,7 +25,7 @@ from ...graph.ir.types import BOOL, T
 from ...graph.passes.simplify import on_numbers, rebuild
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, KernelLayout
-from .passes import REDUCTIONS, SIZES, Arrangement, Layouts, Loop, in_sums
+from .passes import REDUCTIONS, SIZES, Arrangement, Layouts, Loop, LoopStep, Total, in_sums
 
 # By dtype: the dtype in which a kernel computes.
 COMPUTED = {
@@ -107,22 +107,25 @@ class Parts:
     loops: tuple[Loop, ...]
 
     @property
+    def steps(self) -> list[LoopStep]:
+        return [step for loop in self.loops for step in loop]
+
+    @property
+    def totals(self) -> list[Total]:
+        return [total for step in self.steps for total in step.totals]
+
+    @property
     def is_by_rows(self) -> bool:
         """Whether it needs to know where a row ends."""
-        totals = [total for loop in self.loops for step in loop for total in step.totals]
         kinds = [each.layout.kind for each in (*self.inputs, *self.results)]
-        return not {ROW, COLUMN}.isdisjoint([*kinds, *[total.kind for total in totals]])
+        return not {ROW, COLUMN}.isdisjoint([*kinds, *[total.kind for total in self.totals]])
 
     @property
     def repeats(self) -> bool:
         """Whether a costly function is computed more than once for each element."""
-        steps = [step for loop in self.loops for step in loop if step.space == FULL]
-        calls = [line for step in steps for line in step.lines if "WHOLE(" in line]
+        lines = [line for step in self.steps if step.space == FULL for line in step.lines]
+        calls = [line for line in lines if "WHOLE(" in line]
         return len(calls) > len(set(calls))
-
-    @property
-    def reduces(self) -> bool:
-        return any(step.totals for loop in self.loops for step in loop)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

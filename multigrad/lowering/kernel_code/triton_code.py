@@ -178,23 +178,20 @@ def stages_of(parts: Parts) -> list[Stage]:
     for loop in parts.loops:
         if loop[0].space == ONE:
             before.append(loop[0])
-        elif loop[0].space == COLUMN:
-            found.append(Stage(COLUMN, tuple(before), loop))
-            before = []
-        else:
-            found.append(Stage(ROW if parts.is_by_rows else FULL, tuple(before), loop))
-            before = []
+            continue
+        over = COLUMN if loop[0].space == COLUMN else ROW if parts.is_by_rows else FULL
+        found.append(Stage(over, tuple(before), loop))
+        before = []
     return [*found, Stage(ONE, tuple(before), ())] if before else found
 
 
 def given(parts: Parts, kind: str) -> list[Total]:
     """Return the sums of a kind whose parts lie in memory."""
-    steps = [step for loop in parts.loops for step in loop]
-    return [total for step in steps for total in step.totals if total.kind == kind]
+    return [total for total in parts.totals if total.kind == kind]
 
 
 def is_plain(parts: Parts) -> bool:
-    return not (parts.reduces or parts.is_by_rows)
+    return not (parts.totals or parts.is_by_rows)
 
 
 def arguments_of(parts: Parts) -> list[str]:

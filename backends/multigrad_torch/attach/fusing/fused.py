@@ -106,7 +106,7 @@ class CompiledKernels:
             for each, names in zip(kernels, operands, strict=True)
         ]
         self.forward, self.keep, self.backward = parts
-        self.reduces = self.is_by_rows or any(kernel.parts.reduces for kernel in kernels)
+        self.reduces = self.is_by_rows or any(kernel.parts.totals for kernel in kernels)
         self.pays = not any(kernel.parts.repeats for kernel in kernels)
         if self.is_by_rows:  # torch's own loops over rows are faster, and its memory is near
             graphs = self.emitted.origin.graphs or ()
