@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import multigrad as xg
 
 from . import ways
-from .declared import Note, Refused
+from .declared import NONLINEAR, Cells
 from .kinds import (
     GRAD_OUT,
     Kind,
@@ -140,23 +139,12 @@ def sharded(kind: Kind) -> Any:
     return np.asarray(found), whole_of(kind, len(x))
 
 
-def in_thread(kind: Kind) -> Any:
-    function = kind.make()
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: pulled(function)).result()
-
-
-def on_gradients(kind: Kind) -> Any:
-    found, expected = ways.applied(kind, G)
-    return np.asarray(found), expected
-
-
 # What a transform needs besides.
 NEEDS = {"run by PyTorch (a bridge)": ("torch",), "run by TensorFlow (a bridge)": ("tensorflow",)}
 TRANSFORMS = {
     "backward": lambda kind: pulled(kind.make()),
     "backward, repeated": repeated,
-    "another thread": in_thread,
+    "another thread": ways.in_thread(pulled),
     "second derivative": second,
     "vmap": vmapped,
     "Jacobian by reverse mode": jacobian,
@@ -171,7 +159,7 @@ TRANSFORMS = {
     "bfloat16": half,
     "export": exported,
     "`xg.override`": lambda kind: pulled(ways.overriding(kind, jax.nn.relu, jnp.matmul)),
-    "`xg.apply_to_gradients`": on_gradients,
+    "`xg.apply_to_gradients`": lambda kind: ways.applied(kind, G),
     "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),
     "ejected, without multigrad (`xg.source(..., standalone=True)`)": ways.through(
         pulled, ways.ejected, "jax"
@@ -185,56 +173,48 @@ ON_DEVICES = {
     "`shard_map`, a part on each device": in_shards,
     "automatic sharding (`NamedSharding`)": sharded,
 }
-REFUSED = [
-    Refused(
+EXCEPTIONS = [
+    Cells(
         ("forward mode, by `xg.lower(..., forward_mode=True)`",),
         ("with a reduction", "random, without a key", "composed"),
         "is not linear in grad_out, so it has no forward mode",
         "UnsupportedOp",
     ),
-    Refused(
+    Cells(
         ("forward mode, by `xg.lower(..., forward_mode=True)`",),
         ("as it is",),
         "runs as written (native=True)",
         "TraceError",
     ),
-    Refused(
+    Cells(
         ("forward mode, by `xg.lower(..., forward_mode=True)`",),
         ("scheduled number",),
         "what is lowered holds numbers; give it schedule.value",
         "RuleTypeError",
     ),
-    Refused((), ("random, without a key",), "a random rule needs a key on jax", "RuleError"),
-    Refused(
+    Cells((), ("random, without a key",), "a random rule needs a key on jax", "RuleError"),
+    Cells(
         ("forward mode", "`xg.jvp`"),
         ("with a reduction", "random, with a key", "loop by values", "composed"),
         "is not linear in grad_out, so it has no forward mode",
         "GradientError",
     ),
-    Refused(("`xg.jvp`",), ("as it is",), "a jax.custom_vjp has no forward mode", "UnsupportedOp"),
-    Refused(
+    Cells(("`xg.jvp`",), ("as it is",), "a jax.custom_vjp has no forward mode", "UnsupportedOp"),
+    Cells(
         ("forward mode",),
         ("as it is",),
         "can't apply forward-mode autodiff (jvp) to a custom_vjp function",
         "TypeError",
     ),
-]
-NOTES = [
-    Note(
+    Cells(
         ("forward mode, by `xg.lower(..., forward_mode=True)`",),
         ("random, with a key", "own forward", "loop by values", "rule of a layer"),
         "",
         absent=True,
     ),
-    Note(
+    Cells(
         ("Jacobian by reverse mode",),
-        (
-            "with a reduction",
-            "random, with a key",
-            "random, without a key",
-            "loop by values",
-            "composed",
-        ),
+        NONLINEAR,
         "Each row is the result for a gradient with a single 1: not the matrix of a linear map.",
     ),
 ]

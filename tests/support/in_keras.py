@@ -14,7 +14,7 @@ import multigrad as xg
 import multigrad.keras
 
 from . import ways
-from .declared import Note, Refused
+from .declared import Cells
 from .kinds import GRAD_OUT, LAYER, WEIGHT, Kind, NotApplicable, X, bare, gradient_of
 
 
@@ -123,14 +123,13 @@ TRANSFORMS = {
     "`xg.attach`": attached,
     "gradients of weights (`multigrad.keras.apply_to_gradients`)": by_optimizer,
 }
-REFUSED: list[Refused] = []
-NOTES = [
-    Note(
+EXCEPTIONS = [
+    Cells(
         ("`xg.attach`",),
         ("random, without a key",),
         "On jax it is refused: a random rule needs a key there.",
     ),
-    Note(
+    Cells(
         (
             "`fit`",
             "`fit`, `run_eagerly=True`",
@@ -142,13 +141,13 @@ NOTES = [
         "",
         absent=True,
     ),
-    Note(
+    Cells(
         ('another framework inside (`backend="numpy"`)',),
         ("random, with a key", "own forward", "loop by values"),
         "",
         absent=True,
     ),
-    Note(
+    Cells(
         ("`fit`", "`fit`, `run_eagerly=True`", "saved and loaded", "`clone_model`"),
         ("random, with a key",),
         "The calls that build a model count too, so which draw of the key is the first step's "

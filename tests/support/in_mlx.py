@@ -11,7 +11,7 @@ import numpy as np
 import multigrad as xg
 
 from . import ways
-from .declared import Note, Refused
+from .declared import Cells
 from .kinds import GRAD_OUT, Kind, V, X, gradient_of, second_of, tangent_of
 
 G, TANGENT, AT = mx.array(GRAD_OUT), mx.array(V), mx.array(X)
@@ -23,10 +23,6 @@ def gradient(function: Any) -> Any:
 
 def pulled(function: Any) -> Any:
     return np.array(gradient(function)(AT)), gradient_of
-
-
-def backward(kind: Kind) -> Any:
-    return pulled(kind.make())
 
 
 def second(kind: Kind) -> Any:
@@ -54,59 +50,42 @@ def jitted(kind: Kind) -> Any:
     return np.array(xg.jit(gradient(kind.make()), "mlx")(AT)), gradient_of
 
 
-def checkpointed(kind: Kind) -> Any:
-    return pulled(mx.checkpoint(kind.make()))
-
-
 def half(kind: Kind) -> Any:
     found = gradient(kind.make())(AT.astype(mx.bfloat16))
     return np.array(found.astype(mx.float32)), gradient_of
 
 
-def pickled(kind: Kind) -> Any:
-    return pulled(pickle.loads(pickle.dumps(kind.make())))
-
-
-def overridden(kind: Kind) -> Any:
-    return pulled(ways.overriding(kind, xg.xp.relu, mx.matmul))
-
-
-def on_gradients(kind: Kind) -> Any:
-    found, expected = ways.applied(kind, G)
-    return np.array(found), expected
-
-
 TRANSFORMS = {
-    "backward": backward,
+    "backward": lambda kind: pulled(kind.make()),
     "second derivative": second,
     "vmap": vmapped,
     "forward mode": forward_mode,
     "`xg.jvp`": pushed,
     "the framework's compiler": compiled,
     "`xg.jit`": jitted,
-    "recomputed (checkpoint)": checkpointed,
+    "recomputed (checkpoint)": lambda kind: pulled(mx.checkpoint(kind.make())),
     "bfloat16": half,
-    "pickle": pickled,
-    "`xg.override`": overridden,
-    "`xg.apply_to_gradients`": on_gradients,
+    "pickle": lambda kind: pulled(pickle.loads(pickle.dumps(kind.make()))),
+    "`xg.override`": lambda kind: pulled(ways.overriding(kind, xg.xp.relu, mx.matmul)),
+    "`xg.apply_to_gradients`": lambda kind: ways.applied(kind, G),
     "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),
     "ejected, without multigrad (`xg.source(..., standalone=True)`)": ways.through(
         pulled, ways.ejected, "mlx"
     ),
     "run by NumPy (a bridge)": ways.through(pulled, ways.bridged, "numpy"),
 }
-REFUSED = [
-    Refused(("`xg.override`",), (), "backend 'mlx' overrides no functions", "RuleTypeError"),
-    Refused(
+EXCEPTIONS = [
+    Cells(("`xg.override`",), (), "backend 'mlx' overrides no functions", "RuleTypeError"),
+    Cells(
         ("ejected, without multigrad (`xg.source(..., standalone=True)`)",),
         (),
         "backend 'mlx' does not define standalone files",
         "UnsupportedOp",
     ),
     # the first row that covers a cell is its own
-    Note(("run by NumPy (a bridge)",), ("loop by values",), "NumPy has the loop that MLX lacks"),
-    Refused((), ("loop by values",), "uses while_loop, which mlx lacks", "UnsupportedOp"),
-    Refused(
+    Cells(("run by NumPy (a bridge)",), ("loop by values",), "NumPy has the loop that MLX lacks"),
+    Cells((), ("loop by values",), "uses while_loop, which mlx lacks", "UnsupportedOp"),
+    Cells(
         ("forward mode", "`xg.jvp`"),
         (
             "with a reduction",
@@ -117,13 +96,13 @@ REFUSED = [
         "is not linear in grad_out, so it has no forward mode",
         "GradientError",
     ),
-    Refused(
+    Cells(
         ("forward mode", "`xg.jvp`"),
         ("as it is",),
         "runs as written, so it has no forward mode",
         "GradientError",
     ),
-    Refused(
+    Cells(
         ("the framework's compiler", "`xg.jit`"),
         ("random, without a key",),
         "pass inputs=mx.random.state, outputs=mx.random.state, or a key to `use`",

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import multigrad as xg
 
 from . import ways
-from .declared import Note, Refused
+from .declared import NONLINEAR, Cells
 from .kinds import GRAD_OUT, LAYER, WEIGHT, Kind, V, X, gradient_of, tangent_of
 
 
-def backward(kind: Kind, function: Any = None) -> Any:
-    _, pull = xg.vjp(function or kind.make(), X)
+def pulled(function: Any) -> Any:
+    _, pull = xg.vjp(function, X)
     return pull(GRAD_OUT)[0], gradient_of
 
 
@@ -25,21 +24,15 @@ def twice_pulled(kind: Kind) -> Any:
     return pull(GRAD_OUT)[0], gradient_of
 
 
-def in_thread(kind: Kind) -> Any:
-    function = kind.make()
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: backward(kind, function)).result()
-
-
 def inside(kind: Kind) -> Any:
     function = kind.make()
-    return backward(kind, xg.function(lambda x: function(x)))
+    return pulled(xg.function(lambda x: function(x)))
 
 
 def saved(kind: Kind) -> Any:
     if kind.name == LAYER:
         return xg.vjp(ways.saved_layer(), X, WEIGHT, None)[1](GRAD_OUT)[0], gradient_of
-    return backward(kind, ways.saved(kind))
+    return pulled(ways.saved(kind))
 
 
 def ejected(kind: Kind) -> Any:
@@ -48,54 +41,42 @@ def ejected(kind: Kind) -> Any:
     return found[0] if isinstance(found, tuple) else found, gradient_of
 
 
-def on_gradients(kind: Kind) -> Any:
-    found, expected = ways.applied(kind, GRAD_OUT)
-    return found, expected
-
-
 TRANSFORMS = {
-    "backward": backward,
+    "backward": lambda kind: pulled(kind.make()),
     "backward, repeated": twice_pulled,
     "`xg.jvp`": lambda kind: (xg.jvp(kind.make(), (X,), (V,))[1], tangent_of),
     "inside another Function": inside,
-    "pickle": lambda kind: backward(kind, pickle.loads(pickle.dumps(kind.make()))),
-    "another thread": in_thread,
-    "`xg.override`": lambda kind: backward(kind, ways.overriding(kind, xg.xp.relu, xg.xp.matmul)),
-    "`xg.apply_to_gradients`": on_gradients,
+    "pickle": lambda kind: pulled(pickle.loads(pickle.dumps(kind.make()))),
+    "another thread": ways.in_thread(pulled),
+    "`xg.override`": lambda kind: pulled(ways.overriding(kind, xg.xp.relu, xg.xp.matmul)),
+    "`xg.apply_to_gradients`": lambda kind: ways.applied(kind, GRAD_OUT),
     "saved and loaded (`xg.save`)": saved,
     "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
 }
-REFUSED = [
-    Refused(
+EXCEPTIONS = [
+    Cells(
         ("`xg.jvp`",),
-        (
-            "with a reduction",
-            "random, with a key",
-            "random, without a key",
-            "loop by values",
-            "composed",
-        ),
+        NONLINEAR,
         "is not linear in grad_out, so it has no forward mode",
         "UnsupportedOp",
     ),
-    Refused(
+    Cells(
         ("`xg.jvp`",), ("as it is",), "runs as written, so it has no forward mode", "UnsupportedOp"
     ),
-    Refused(("`xg.override`",), ("as it is",), "runs as written (native=True)", "TraceError"),
-    Refused(
+    Cells(("`xg.override`",), ("as it is",), "runs as written (native=True)", "TraceError"),
+    Cells(
         ("`xg.override`",),
         ("rule of a layer",),
         "NumPy has no operation 'linear'",
         "RuleValueError",
     ),
-    Refused(
+    Cells(
         ("inside another Function",),
         ("random, with a key",),
         "under a key, which counts calls one by one",
         "TraceError",
     ),
-    Refused(
+    Cells(
         ("inside another Function",), ("as it is",), "runs as written (native=True)", "TraceError"
     ),
 ]
-NOTES: list[Note] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import tensorflow as tf
 import multigrad as xg
 
 from . import ways
-from .declared import Note, Refused
+from .declared import NONLINEAR, Cells
 from .kinds import GRAD_OUT, Kind, V, X, gradient_of, second_of, tangent_of
 
 G, TANGENT, AT = tf.constant(GRAD_OUT), tf.constant(V), tf.constant(X)
@@ -131,23 +130,12 @@ def replicated(kind: Kind) -> Any:
     return np.stack(strategy.experimental_local_results(found)), gradient_of
 
 
-def in_thread(kind: Kind) -> Any:
-    function = kind.make()
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: pulled(function)).result()
-
-
-def on_gradients(kind: Kind) -> Any:
-    found, expected = ways.applied(kind, G)
-    return found.numpy(), expected
-
-
 # What a transform needs besides.
 NEEDS = {"run by PyTorch (a bridge)": ("torch",), "run by JAX (a bridge)": ("jax",)}
 TRANSFORMS = {
     "backward": lambda kind: pulled(kind.make()),
     "backward, repeated": repeated,
-    "another thread": in_thread,
+    "another thread": ways.in_thread(pulled),
     "second derivative": second,
     "vmap": vmapped,
     "Jacobian by reverse mode": jacobian,
@@ -162,7 +150,7 @@ TRANSFORMS = {
     "bfloat16": half,
     "export": exported,
     "`xg.override`": lambda kind: pulled(ways.overriding(kind, tf.nn.relu, tf.matmul)),
-    "`xg.apply_to_gradients`": on_gradients,
+    "`xg.apply_to_gradients`": lambda kind: ways.applied(kind, G),
     "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),
     "ejected, without multigrad (`xg.source(..., standalone=True)`)": ways.through(
         pulled, ways.ejected, "tensorflow"
@@ -173,42 +161,28 @@ TRANSFORMS = {
 }
 # By tests/ranks/tensorflow_replicas.py, on two devices.
 ON_DEVICES = {"MirroredStrategy (`tf.distribute`)": replicated}
-REFUSED = [
-    Refused(
+EXCEPTIONS = [
+    Cells(
         ("`xg.override`",),
         ("rule of a layer",),
         "TensorFlow has no operation 'linear'",
         "RuleValueError",
     ),
-    Refused(
+    Cells(
         ("forward mode", "`xg.jvp`"),
-        (
-            "with a reduction",
-            "random, with a key",
-            "random, without a key",
-            "loop by values",
-            "composed",
-        ),
+        NONLINEAR,
         "tf.autodiff.ForwardAccumulator needs a rule that is linear in grad_out",
         "GradientError",
     ),
-    Refused(
+    Cells(
         ("export",),
         ("loop by values",),
         "Error when tracing gradients for SavedModel",
         "ValueError",
     ),
-]
-NOTES = [
-    Note(
+    Cells(
         ("Jacobian by reverse mode",),
-        (
-            "with a reduction",
-            "random, with a key",
-            "random, without a key",
-            "loop by values",
-            "composed",
-        ),
+        NONLINEAR,
         "Each row is the result for a gradient with a single 1: not the matrix of a linear map.",
     ),
 ]

@@ -19,7 +19,7 @@ import multigrad as xg
 from multigrad.compat.hook import attach_param_hooks
 
 from . import ways
-from .declared import Note, Refused
+from .declared import NONLINEAR, Cells
 from .kinds import (
     GRAD_OUT,
     LAYER,
@@ -202,11 +202,6 @@ class Scaled(torch.nn.Module):
         return self.weight * 1.0
 
 
-def on_gradients(kind: Kind) -> Any:
-    found, expected = ways.applied(kind, G)
-    return found.numpy(), expected
-
-
 class Weighted(torch.nn.Module):
     """A function behind weights that leave its input as it is: their gradient shows its own."""
 
@@ -277,7 +272,7 @@ TRANSFORMS = {
     "saved with the framework": stored,
     "`xg.attach`": attached,
     "`xg.override`": lambda kind: pulled(ways.overriding(kind, torch.relu, multiplied)),
-    "`xg.apply_to_gradients`": on_gradients,
+    "`xg.apply_to_gradients`": lambda kind: ways.applied(kind, G),
     '`use(scope="params")`, by hooks': hooked,
     "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),
     "ejected, without multigrad (`xg.source(..., standalone=True)`)": ways.through(
@@ -293,42 +288,34 @@ ON_DEVICES = {
     "FSDP2 (`fully_shard`)": in_fsdp,
     "DTensor": on_dtensor,
 }
-REFUSED = [
-    Refused(
+EXCEPTIONS = [
+    Cells(
         ("forward mode", "`xg.jvp`"),
-        (
-            "with a reduction",
-            "random, with a key",
-            "random, without a key",
-            "loop by values",
-            "composed",
-        ),
+        NONLINEAR,
         "is not linear in grad_out, so it has no forward mode",
         "GradientError",
     ),
-    Refused(
+    Cells(
         ("forward mode",),
         ("as it is",),
         "runs as written, so it has no forward mode",
         "NotImplementedError",
     ),
-    Refused(
+    Cells(
         ("`xg.jvp`",), ("as it is",), "runs as written, so it has no forward mode", "UnsupportedOp"
     ),
-    Refused(
+    Cells(
         ("vmap",),
         ("random, without a key",),
         "a random rule without a key cannot draw inside torch.func.vmap: pass key=...",
         "RuleError",
     ),
-]
-NOTES = [
-    Note(
+    Cells(
         ("Jacobian by reverse mode",),
         ("with a reduction", "random, with a key", "random, without a key", "composed"),
         "Each row is the result for a gradient with a single 1: not the matrix of a linear map.",
     ),
-    Note(
+    Cells(
         ("export",),
         (),
         "The exported program computes the forward; a `.pt2` file contains no custom gradient.",

@@ -85,14 +85,6 @@ def keyed() -> Any:
     return xg.get("noise").under("Linear").bind({"sigma": 0.5}, key=7)
 
 
-def keyed_meaning(x: Array, grad_out: Array) -> Array:
-    return xg.get("noise")(None, grad_out, x, sigma=0.5, key=7)
-
-
-def own_forward() -> Any:
-    return xg.estimators.ste_sign
-
-
 def moving() -> Any:
     width = xg.schedule.linear(3.0, 1.0, steps=2)
     width.step()
@@ -106,18 +98,6 @@ def scheduled() -> Any:
 
 def loop() -> Any:
     return xg.load(HALVED)
-
-
-def by_values() -> Any:
-    return loop().under("Linear")
-
-
-def composed() -> Any:
-    return COMPOSED.with_params(max_norm=1.0)
-
-
-def epsilon() -> Any:
-    return xg.attribution.epsilon(0.25)
 
 
 def halved(x: Array, grad_out: Array) -> Array:
@@ -164,10 +144,6 @@ def layer_meaning(x: Array, grad_out: Array) -> Array:
     return x * ((grad_out / (z + np.where(z < 0, -0.25, 0.25))) @ WEIGHT.T)
 
 
-def sign_meaning(x: Array, grad_out: Array) -> Array:
-    return grad_out * (np.abs(x) <= 1)
-
-
 KINDS = {
     kind.name: kind
     for kind in (
@@ -190,7 +166,7 @@ KINDS = {
             "random, with a key",
             '`xg.use("noise", key=7)`',
             keyed,
-            keyed_meaning,
+            rule("noise", sigma=0.5, key=7),
             linear=False,
         ),
         Kind(
@@ -201,11 +177,16 @@ KINDS = {
             linear=False,
             rule=bound("noise", sigma=0.5),
         ),
-        Kind("own forward", "`xg.estimators.ste_sign`", own_forward, sign_meaning),
+        Kind(
+            "own forward",
+            "`xg.estimators.ste_sign`",
+            lambda: xg.estimators.ste_sign,
+            lambda x, grad_out: grad_out * (np.abs(x) <= 1),
+        ),
         Kind(
             "loop by values",
             "a `while_loop` in a rule",
-            by_values,
+            lambda: loop().under("Linear"),
             halved,
             linear=False,
             rule=loop,
@@ -223,7 +204,7 @@ KINDS = {
             by_activation("Linear", COMPOSED, max_norm=1.0),
             lambda x, grad_out: 0.5 * rule("clip_norm", max_norm=1.0)(x, grad_out),
             linear=False,
-            rule=composed,
+            rule=lambda: COMPOSED.with_params(max_norm=1.0),
         ),
         Kind(
             "scheduled number",
@@ -237,7 +218,7 @@ KINDS = {
             '`xg.attribution.epsilon().over("linear")`',
             OfLayer,
             layer_meaning,
-            rule=epsilon,
+            rule=lambda: xg.attribution.epsilon(0.25),
         ),
     )
 }

@@ -1,24 +1,24 @@
 """The table of what works with what, and the page that shows it.
 
-A backend is one file here, `in_NAME.py`: `TRANSFORMS` (how it applies each), `REFUSED` and `NOTES`
-(where a cell is not just "works"). `tests/users/test_support.py` runs every cell and holds it to
+A backend is one file here, `in_NAME.py`: `TRANSFORMS` (how it applies each) and `EXCEPTIONS` (where
+a cell is not just "works"). `tests/users/test_support.py` runs every cell and holds it to
 what is declared; `python -m tests.support.matrix` writes docs/support.md from the same rows.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import kinds
-from .declared import OF_ALL, Note, Refused
+from .declared import NONLINEAR, OF_ALL, Cells
 from .kinds import GRAD_OUT, KINDS, Kind, NotApplicable, gradient_of, second_of, tangent_of
 
 FOLDER = Path(__file__).parent
@@ -46,7 +46,7 @@ class Rows:
 
     here: dict[str, tuple[str, ...]]
     devices: list[str]
-    exceptions: list[Refused | Note]
+    exceptions: list[Cells]
 
     @property
     def transforms(self) -> list[str]:
@@ -58,18 +58,17 @@ class Rows:
 def rows_of(backend: str) -> Rows:
     """Return what a backend's file declares, read from its source: no framework is imported."""
     source = (FOLDER / f"in_{backend}.py").read_text(encoding="utf-8")
-    found: dict[str, Any] = {"ON_DEVICES": [], "REFUSED": [], "NOTES": [], "NEEDS": {}}
+    found: dict[str, Any] = {"ON_DEVICES": [], "EXCEPTIONS": [], "NEEDS": {}}
     for node in ast.parse(source).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         name = getattr(target, "id", "")
         if name in ("TRANSFORMS", "ON_DEVICES") and isinstance(node.value, ast.Dict):
             found[name] = [ast.literal_eval(key) for key in node.value.keys]
         elif name in found:
-            names = {"Refused": Refused, "Note": Note}
+            names = {"Cells": Cells, "NONLINEAR": NONLINEAR}
             found[name] = eval(compile(ast.Expression(node.value), name, "eval"), names)
     here = {name: found["NEEDS"].get(name, ()) for name in found["TRANSFORMS"]}
-    exceptions = [*OF_ALL, *found["REFUSED"], *found["NOTES"]]
-    return Rows(here, found["ON_DEVICES"], exceptions)
+    return Rows(here, found["ON_DEVICES"], [*OF_ALL, *found["EXCEPTIONS"]])
 
 
 def cells() -> Iterator[tuple[str, str, str]]:
@@ -80,7 +79,7 @@ def cells() -> Iterator[tuple[str, str, str]]:
                 yield backend, transform, kind
 
 
-def declared(backend: str, transform: str, kind: str) -> Refused | Note | None:
+def declared(backend: str, transform: str, kind: str) -> Cells | None:
     """Return what is declared of a cell; None: it works."""
     rows = rows_of(backend).exceptions
     return next((row for row in rows if row.covers(transform, kind)), None)
@@ -97,15 +96,11 @@ def outcome(backend: str, transform: str, kind: str) -> str:
     try:
         said = run(backend, transform, KINDS[kind])
     except NotApplicable:
-        return "" if isinstance(row, Note) and row.absent else "has no meaning"
+        return "" if row and row.absent else "has no meaning"
     except Exception as error:  # noqa: BLE001
-        text = f"{type(error).__name__}: {error}"
-        if isinstance(row, Refused) and type(error).__name__ == row.error and row.text in text:
-            return ""
-        return text
-    if isinstance(row, Refused):
-        return "is not refused"
-    return said
+        is_said = row and type(error).__name__ == row.error and row.text in str(error)
+        return "" if is_said else f"{type(error).__name__}: {error}"
+    return "is not refused" if row and row.error else said
 
 
 def run(backend: str, transform: str, kind: Kind) -> str:
@@ -114,8 +109,8 @@ def run(backend: str, transform: str, kind: Kind) -> str:
     Raises:
         NotApplicable: the transform has no meaning for that kind.
     """
-    module = importlib.import_module(f"{__package__}.in_{backend}")
-    kinds.FRAMEWORK[0] = keras_backend() if backend == "keras" else backend
+    module = import_module(f"{__package__}.in_{backend}")
+    kinds.FRAMEWORK[0] = import_module("keras").backend.backend() if backend == "keras" else backend
     given, expected = {**module.TRANSFORMS, **getattr(module, "ON_DEVICES", {})}[transform](kind)
     given = np.asarray(given)
     if not np.isfinite(given).all():
@@ -128,13 +123,6 @@ def run(backend: str, transform: str, kind: Kind) -> str:
     if np.allclose(given, wanted, rtol=tolerance, atol=tolerance):
         return ""
     return f"{given}, expected {wanted}"
-
-
-def keras_backend() -> str:
-    """Return the framework that Keras runs on."""
-    import keras
-
-    return keras.backend.backend()
 
 
 def is_drawn(kind: Kind, expected: Any) -> bool:
@@ -204,8 +192,8 @@ def counted(backend: str, transform: str) -> str:
     if transform not in rows_of(backend).transforms:
         return ""
     found = [declared(backend, transform, kind) for kind in KINDS]
-    meant = [each for each in found if not (isinstance(each, Note) and each.absent)]
-    works = [each for each in meant if not isinstance(each, Refused)]
+    meant = [each for each in found if not (each and each.absent)]
+    works = [each for each in meant if not (each and each.error)]
     return "all" if works == meant else f"{len(works)}&nbsp;of&nbsp;{len(meant)}"
 
 
@@ -223,18 +211,17 @@ def section(backend: str) -> Iterator[str]:
         yield "\n".join(f"{i}. {text}" for i, text in enumerate(texts, 1))
 
 
-def mark(row: Refused | Note | None, texts: list[str]) -> str:
+def mark(row: Cells | None, texts: list[str]) -> str:
     """Return a cell, and note its text below the table."""
     if row is None:
         return "yes"
-    if isinstance(row, Note) and row.absent:
+    if row.absent:
         return "-"
     text = row.written()
     if text not in texts:
         texts.append(text)
-    return f"{'no' if isinstance(row, Refused) else 'yes'} ({texts.index(text) + 1})"
+    return f"{'no' if row.error else 'yes'} ({texts.index(text) + 1})"
 
 
-__all__ = ["NotApplicable", "cells", "declared", "render", "run"]
 if __name__ == "__main__":
     PAGE.write_text(render(), encoding="utf-8")

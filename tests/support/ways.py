@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import multigrad as xg
@@ -36,6 +37,17 @@ def through(pulled: Callable[[Function], Any], way: Callable[..., Function], *ar
 
     def transform(kind: Kind) -> Any:
         return pulled(way(kind, *args))
+
+    return transform
+
+
+def in_thread(pulled: Callable[[Function], Any]) -> Any:
+    """Return a transform: what a backend pulls in another thread."""
+
+    def transform(kind: Kind) -> Any:
+        function = kind.make()
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(pulled, function).result()
 
     return transform
 
