@@ -125,7 +125,6 @@ class Absent:
 
 
 def load(path: Path) -> Any:
-    """Return the function that a file is for."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -24,13 +24,11 @@ X = np.linspace(-2.0, 2.0, 12, dtype=np.float32).reshape(3, 4)
 
 
 def native(obj: Any, backend: str, **options: Any) -> Any:
-    """Return what `lower` gives, as a function."""
     lowered = xg.lower(obj, backend, **options)
     return lowered.apply if backend == "torch" else lowered
 
 
 def load(text: str, name: str = "ejected_file") -> Any:
-    """Return the function that a file is for."""
     module = types.ModuleType(name)
     sys.modules[name] = module  # where torch.compile looks for it
     exec(compile(text, f"{name}.py", "exec"), module.__dict__)  # noqa: S102

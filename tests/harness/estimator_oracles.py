@@ -52,24 +52,14 @@ def inside(x: float, clip: float | None) -> float:
 # --- rounding and signs --------------------------------------------------------------------------
 
 
-@oracle
-def ste_round(g: Array, x: Array) -> Any:
-    return by_element(g, x, compute=lambda v: (to_even(v), (1.0,)))
+def rounded_by(rounding: Callable[[float], float]) -> Oracle:
+    return lambda g, x: by_element(g, x, compute=lambda v: (rounding(v), (1.0,)))
 
 
-@oracle
-def ste_floor(g: Array, x: Array) -> Any:
-    return by_element(g, x, compute=lambda v: (math.floor(v), (1.0,)))
-
-
-@oracle
-def ste_ceil(g: Array, x: Array) -> Any:
-    return by_element(g, x, compute=lambda v: (math.ceil(v), (1.0,)))
-
-
-@oracle
-def ste_trunc(g: Array, x: Array) -> Any:
-    return by_element(g, x, compute=lambda v: (math.trunc(v), (1.0,)))
+ORACLES["ste_round"] = rounded_by(to_even)
+ORACLES["ste_floor"] = rounded_by(math.floor)
+ORACLES["ste_ceil"] = rounded_by(math.ceil)
+ORACLES["ste_trunc"] = rounded_by(math.trunc)
 
 
 def sign(v: float) -> float:

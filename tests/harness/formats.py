@@ -48,7 +48,6 @@ WORDS = {
 
 
 def fits(data: Any, schema: Any, root: Any) -> bool:
-    """Whether data fit a schema of these words."""
     assert schema.keys() <= WORDS
     if "$ref" in schema:
         return fits(data, root["$defs"][schema["$ref"].rpartition("/")[2]], root)

@@ -53,5 +53,4 @@ def python(*words: object, timeout: float = 120, **options: Any) -> str:
 def run_without(
     modules: list[str], program: str, *words: object
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program where these modules cannot be imported."""
     return run_python("-c", f"HIDDEN = {modules!r}{HIDE}", ROOT / program, *words)

@@ -114,7 +114,6 @@ def read(path: Path) -> Told:
 
 
 def environment_of(config: pytest.Config) -> Environment:
-    """Return what is asked for on the command line."""
     frameworks = set(split_names(str(config.getoption("--backends")))) & FRAMEWORKS
     is_required = "keras" in split_names(str(config.getoption("--require")))
     return Environment(frozenset(frameworks), is_required and len(frameworks) < 2)

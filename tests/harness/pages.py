@@ -48,8 +48,6 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page by its name in the repository, and its blocks."""
-
     name: str
     blocks: tuple[Block, ...]
 
@@ -71,16 +69,12 @@ class Page:
         return [command for text in texts for command in commands_of(text)]
 
 
-def read_page(path: Path) -> Page:
-    """Read a page of Markdown."""
-    text = path.read_text(encoding="utf-8")
-    return Page(path.relative_to(ROOT).as_posix(), tuple(blocks_of(text)))
-
-
 def pages() -> list[Page]:
-    """Return the pages at the root and every page of docs."""
     paths = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-    return [read_page(path) for path in paths]
+    return [
+        Page(path.relative_to(ROOT).as_posix(), tuple(blocks_of(path.read_text(encoding="utf-8"))))
+        for path in paths
+    ]
 
 
 def blocks_of(text: str) -> Iterator[Block]:
@@ -162,7 +156,7 @@ def promises(script: str) -> dict[int, list[str]]:
     lines = script.splitlines()
     found = {}
     for node in ast.walk(ast.parse(script)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and is_print(node.func):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print":
             assert node.end_lineno is not None and node.end_col_offset is not None
             last = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode()
             below = [line.strip() for line in lines[node.end_lineno :]]
@@ -171,10 +165,6 @@ def promises(script: str) -> dict[int, list[str]]:
                 line.removeprefix("# ").strip() for line in promised if line.startswith("# ")
             ]
     return {line: texts for line, texts in found.items() if texts}
-
-
-def is_print(name: ast.Name) -> bool:
-    return name.id == "print"
 
 
 def unkept(script: str, printed: dict[int, str]) -> list[str]:

@@ -115,7 +115,6 @@ def examples() -> Iterator[Example]:
 
 
 def examples_of(path: Path) -> Iterator[Example]:
-    """Yield the examples of one file."""
     source = path.read_text(encoding="utf-8")
     if ">>>" not in source:
         return
@@ -153,7 +152,6 @@ def public_names() -> dict[str, str]:
 
 
 def find(name: str) -> Any:
-    """Return the object of a dotted name."""
     parts = name.split(".")
     for i in range(max(len(parts) - 1, 1), 0, -1):  # a name before a room that is called so too
         try:

@@ -203,5 +203,5 @@ def test_another_word_is_refused() -> None:
         xg.activation("Heaviside", fused=True)
     with pytest.raises(TypeError, match="fused is"):
         xg.function(lambda x: x, lambda g, x: g, fused=1)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="fused is"), xg.use("triangular", fused="never"):  # type: ignore[arg-type]
-        pass
+    with pytest.raises(TypeError, match="fused is"):
+        xg.use("triangular", fused="never").__enter__()  # type: ignore[arg-type]

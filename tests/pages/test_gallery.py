@@ -384,7 +384,6 @@ def test_every_row_computes_what_its_op_means(tmp_path: Path) -> None:
 
 
 def listed(values: Any) -> str:
-    """Return an array as JavaScript, which has JSON's words for NaN and infinity."""
     return json.dumps(values.tolist())
 
 

@@ -28,7 +28,6 @@ class Cells:
         return is_named and (not self.kinds or kind in self.kinds)
 
     def written(self) -> str:
-        """Return the line below the table."""
         return f"`{self.error}`: {self.text}" if self.error else self.text
 
 

@@ -77,7 +77,6 @@ class Steps:
 
 
 def is_step(frame: FrameType) -> bool:
-    """Return whether a function is called by our code, or is ours."""
     code, around = frame.f_code, frame.f_back
     if code.co_flags & inspect.CO_GENERATOR or code.co_filename.endswith(LIBRARY):
         return False

@@ -19,27 +19,18 @@ from .kinds import GRAD_OUT, LAYER, WEIGHT, Kind, NotApplicable, X, bare, gradie
 
 
 def layer_of(kind: Kind, backend: str | None = None) -> Any:
-    """Return a layer of a kind."""
     if kind.name == LAYER:
         raise NotApplicable("rules that read weights are put on models, by xg.attach")
     function = kind.make()
     if isinstance(function, xg.Function) or not hasattr(function, "rule"):
         if backend is not None:
             raise NotApplicable("a Function runs on Keras's own backend")
-        return multigrad.keras.CustomGradient(as_function(function))
+        if not isinstance(function, xg.Function):  # what a layer holds of a bound one
+            function = function.function.with_defaults(tuple(function.params.values()))
+        return multigrad.keras.CustomGradient(function)
     return multigrad.keras.Activation(
         function.forward.name, function.rule, function.params, backend=backend
     )
-
-
-def as_function(function: Any) -> Any:
-    """Return a Function, with its values where it has some."""
-    return function if isinstance(function, xg.Function) else bound_form(function)
-
-
-def bound_form(function: Any) -> Any:
-    """Return a bound Function as what a layer holds: the Function with its key and its values."""
-    return function.function.with_defaults(tuple(function.params.values()))
 
 
 def model_of(layer: Any) -> Any:
@@ -59,10 +50,6 @@ def trained(model: Any, kind: Kind, **options: Any) -> Any:
     return change[3] / X[3], "drawn" if "key" in kind.name else gradient_of
 
 
-def eagerly(kind: Kind) -> Any:
-    return trained(model_of(layer_of(kind)), kind, run_eagerly=True)
-
-
 def loaded(kind: Kind) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
@@ -71,12 +58,7 @@ def loaded(kind: Kind) -> Any:
 
 
 def cloned(kind: Kind) -> Any:
-    model = model_of(layer_of(kind))
-    return trained(keras.models.clone_model(model), kind)
-
-
-def as_guest(kind: Kind) -> Any:
-    return trained(model_of(layer_of(kind, "numpy")), kind, run_eagerly=True)
+    return trained(keras.models.clone_model(model_of(layer_of(kind))), kind)
 
 
 def attached(kind: Kind) -> Any:
@@ -116,10 +98,14 @@ def by_optimizer(kind: Kind) -> Any:
 
 TRANSFORMS = {
     "`fit`": lambda kind: trained(model_of(layer_of(kind)), kind),
-    "`fit`, `run_eagerly=True`": eagerly,
+    "`fit`, `run_eagerly=True`": lambda kind: trained(
+        model_of(layer_of(kind)), kind, run_eagerly=True
+    ),
     "saved and loaded": loaded,
     "`clone_model`": cloned,
-    'another framework inside (`backend="numpy"`)': as_guest,
+    'another framework inside (`backend="numpy"`)': lambda kind: trained(
+        model_of(layer_of(kind, "numpy")), kind, run_eagerly=True
+    ),
     "`xg.attach`": attached,
     "gradients of weights (`multigrad.keras.apply_to_gradients`)": by_optimizer,
 }

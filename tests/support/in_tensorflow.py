@@ -71,12 +71,8 @@ def pushed(kind: Kind) -> Any:
     return found.numpy(), tangent_of
 
 
-def compiled(kind: Kind) -> Any:
-    return tf.function(gradient(kind.make()))(AT).numpy(), gradient_of
-
-
-def by_xla(kind: Kind) -> Any:
-    return tf.function(gradient(kind.make()), jit_compile=True)(AT).numpy(), gradient_of
+def compiled(kind: Kind, **options: Any) -> Any:
+    return tf.function(gradient(kind.make()), **options)(AT).numpy(), gradient_of
 
 
 def looped(kind: Kind) -> Any:
@@ -142,7 +138,7 @@ TRANSFORMS = {
     "forward mode": forward_mode,
     "`xg.jvp`": pushed,
     "the framework's compiler": compiled,
-    "XLA (`jit_compile=True`)": by_xla,
+    "XLA (`jit_compile=True`)": lambda kind: compiled(kind, jit_compile=True),
     "`xg.jit`": lambda kind: (xg.jit(gradient(kind.make()), "tensorflow")(AT).numpy(), gradient_of),
     "recomputed (checkpoint)": lambda kind: pulled(tf.recompute_grad(kind.make())),
     "loop (`scan`, `while`)": looped,

@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -121,8 +122,7 @@ def half(kind: Kind) -> Any:
 def exported(kind: Kind) -> Any:
     """The program that `torch.export` keeps: the forward alone."""
     program = torch.export.export(Called(kind.make()), (torch.tensor(X),)).module()
-    given = program(torch.tensor(X)).detach().numpy()
-    return given, forward_of
+    return program(torch.tensor(X)).detach().numpy(), forward_of
 
 
 def forward_of(kind: Kind) -> Any:
@@ -130,8 +130,6 @@ def forward_of(kind: Kind) -> Any:
 
 
 class Called(torch.nn.Module):
-    """A function as a module."""
-
     def __init__(self, function: Any) -> None:
         super().__init__()
         self.function = function
@@ -221,19 +219,10 @@ class Weighted(torch.nn.Module):
         return (grad[:, 3] / X[3]).numpy()
 
 
-def trained(model: Any, inner: Weighted) -> Any:
-    model(torch.tensor(X)).backward(G)
+def trained(kind: Kind, wrap: Callable[[Any], Any]) -> Any:
+    inner = Weighted(kind.make())
+    wrap(inner)(torch.tensor(X)).backward(G)
     return inner.shown(), gradient_of
-
-
-def in_ddp(kind: Kind) -> Any:
-    inner = Weighted(kind.make())
-    return trained(DistributedDataParallel(inner), inner)
-
-
-def in_fsdp(kind: Kind) -> Any:
-    inner = Weighted(kind.make())
-    return trained(fully_shard(inner), inner)
 
 
 def on_dtensor(kind: Kind) -> Any:
@@ -284,8 +273,8 @@ TRANSFORMS = {
 }
 # By tests/ranks/torch_models.py and torch_dtensors.py, on two processes.
 ON_DEVICES = {
-    "DistributedDataParallel": in_ddp,
-    "FSDP2 (`fully_shard`)": in_fsdp,
+    "DistributedDataParallel": lambda kind: trained(kind, DistributedDataParallel),
+    "FSDP2 (`fully_shard`)": lambda kind: trained(kind, fully_shard),
     "DTensor": on_dtensor,
 }
 EXCEPTIONS = [

@@ -64,7 +64,6 @@ def rule(name: str, **params: Any) -> Callable[[Array, Array], Array]:
 
 
 def bound(name: str, **params: Any) -> Callable[[], Any]:
-    """Return what gives a rule with its numbers."""
     return lambda: xg.get(name).with_params(**params)
 
 
@@ -128,7 +127,6 @@ def weight_for(x: Tensor) -> Tensor:
 
 
 def tensor_for(x: Tensor, array: Array) -> Tensor:
-    """Return an array as a tensor of x's framework."""
     if isinstance(x, np.ndarray):
         return array
     made = load_backend(FRAMEWORK[0]).tensors.from_numpy(array)
@@ -228,7 +226,6 @@ KINDS = {
 
 
 def gradient_of(kind: Kind, x: Array = X) -> Array:
-    """Return the gradient that a rule gives for GRAD_OUT."""
     assert kind.meaning is not None
     return np.asarray(kind.meaning(x, GRAD_OUT), np.float64)
 

@@ -29,7 +29,6 @@ TOLERANCE = {"bfloat16": 2e-2, "autocast": 2e-2}
 
 
 def backends() -> list[str]:
-    """Return the backends that have a file here."""
     found = {path.stem.removeprefix("in_") for path in FOLDER.glob("in_*.py")}
     return [*(name for name in FIRST if name in found), *sorted(found - set(FIRST))]
 
@@ -50,7 +49,6 @@ class Rows:
 
     @property
     def transforms(self) -> list[str]:
-        """All of them, in the order of the page."""
         return [*self.here, *self.devices]
 
 
@@ -162,7 +160,6 @@ The kinds of rules:
 
 
 def render() -> str:
-    """Return the page."""
     kinds = "\n".join(f"| {kind.name} | {kind.example} |" for kind in KINDS.values())
     parts = [INTRODUCTION, f"| kind | example |\n| --- | --- |\n{kinds}", *overview()]
     for backend in backends():
@@ -198,7 +195,6 @@ def counted(backend: str, transform: str) -> str:
 
 
 def section(backend: str) -> Iterator[str]:
-    """Yield the parts about one backend."""
     transforms = rows_of(backend).transforms
     texts: list[str] = []
     yield f"## {TITLES.get(backend, backend)}"

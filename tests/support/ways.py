@@ -74,7 +74,6 @@ def saved(kind: Kind) -> Function:
 
 
 def saved_layer() -> Any:
-    """Return a layer with its rule, read back from a document."""
     return xg.from_dict(called_layer().to_dict())
 
 
@@ -130,7 +129,6 @@ def as_called(own: Any, arguments: Callable[[Tensor], tuple[Any, ...]]) -> Funct
 
 
 def run_file(text: str) -> Any:
-    """Return the function that a file is for."""
     module = types.ModuleType("ejected_file")
     exec(compile(text, "ejected_file.py", "exec"), module.__dict__)  # noqa: S102
     (public,) = module.__all__

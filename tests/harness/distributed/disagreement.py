@@ -33,7 +33,6 @@ def assert_said(ranks: Ranks, name: str, expected: str | list[str]) -> None:
 
 
 def assert_names_the_killed(ranks: Ranks) -> None:
-    """Fail where rank 0 did not say, in time, that rank 1 is gone."""
     report = ranks.each[0].reports[KILLED]
     assert re.search(r"rank 1 did not come|no word yet of rank 1", report["value"]), report
     assert report["seconds"] < 20

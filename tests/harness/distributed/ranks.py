@@ -77,13 +77,9 @@ def expand(name: str, cases: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str,
 
 def names_in(*paths: Path) -> list[str]:
     """Return the names of modules' checks, which are read and not imported."""
-    return [name for path in paths for name in _names_in(path)]
-
-
-def _names_in(path: Path) -> list[str]:
     constants: dict[str, Any] = {}
     found: list[str] = []
-    for node in ast.parse(path.read_text()).body:
+    for node in [node for path in paths for node in ast.parse(path.read_text()).body]:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             try:
                 constants[node.targets[0].id] = ast.literal_eval(node.value)
@@ -144,7 +140,6 @@ class Ranks:
             raise SkipTest(value["skipped"])
 
     def describe(self, i: int, name: str) -> str:
-        """Say why a check did not pass on a rank."""
         rank = self.each[i]
         if name in rank.reports:
             return str(rank.reports[name]["error"])
@@ -240,7 +235,6 @@ def free_ports(count: int) -> list[int]:
 def _environment(
     rank: int, world: int, ports: list[int], folder: str, more: Environment | None
 ) -> dict[str, str]:
-    """Return the environment of a rank."""
     path = os.environ.get("PYTHONPATH")
     given = more(rank) if callable(more) else more or {}
     return {
@@ -367,7 +361,6 @@ class Running:
 
 
 def load(path: Path) -> ModuleType:
-    """Import a module of checks."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -399,16 +392,15 @@ def run_checks(paths: Sequence[Path], names: Sequence[str], report: Path, timeou
             run_module(modules[-1], mine, report, timeout)
     gc.collect()  # torch 2.13 may abort where the interpreter ends before a sharded model
     for module in modules:
-        getattr(module, "finish", nothing)()
+        getattr(module, "finish", lambda: None)()
 
 
 def run_module(module: ModuleType, names: Sequence[str], report: Path, timeout: float) -> None:
-    """Run the checks of one module."""
     cases: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
     for function in vars(module).values():
         for name, arguments in getattr(function, "__dict__", {}).get("cases", {}).items():
             cases[name] = (function, arguments)
-    getattr(module, "start", nothing)()
+    getattr(module, "start", lambda: None)()
     for name in names:
         function, arguments = cases[name]
         faulthandler.dump_traceback_later(max(timeout - 2.0, 1.0))
@@ -423,10 +415,6 @@ def run_module(module: ModuleType, names: Sequence[str], report: Path, timeout: 
         said = {"name": name, "ok": error is None, "value": value, "error": error}
         with report.open("a") as file:
             file.write(json.dumps({**said, "seconds": seconds}) + "\n")
-
-
-def nothing() -> None:
-    """Stand for a function that a module of checks does not have."""
 
 
 if __name__ == "__main__":

@@ -86,14 +86,12 @@ class Training:
         return update
 
     def run(self, first: int, last: int) -> None:
-        """Train these steps."""
         for step in range(first, last):
             x, y = self.place((X[step], Y[step]))
             self.params, self.state = self.update(self.params, self.state, x, y)
             self.width.step()
 
     def tree(self) -> Any:
-        """Return what a checkpoint holds."""
         return {"params": self.params, "state": self.state, "width": self.width.state_dict()}
 
     def take(self, tree: Any) -> None:

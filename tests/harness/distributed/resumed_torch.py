@@ -58,7 +58,6 @@ class Training:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.05)
 
     def run(self, first: int, last: int) -> None:
-        """Train these steps."""
         rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         generator = torch.Generator().manual_seed(7)
         for step in range(last):

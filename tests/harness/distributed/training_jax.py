@@ -78,7 +78,6 @@ def train(weights: Any, x: Any, y: Any, kind: str, spec: Spec = None, reduce: Re
 
 @functools.lru_cache
 def alone(kind: str) -> Any:
-    """Return the weights after training on one device."""
     return jax.device_get(jax.jit(functools.partial(train, kind=kind))(WEIGHTS, X, Y))
 
 

@@ -30,7 +30,6 @@ def reads_tin(ctx: Any, grad_out: Any, tin: Any) -> Any:
 
 @contextmanager
 def registered_rules() -> Iterator[None]:
-    """Register the rules by their names."""
     rules = {DOUBLES: doubles, GUIDES: guides, READS_TIN: reads_tin}
     for name, rule in rules.items():
         xg.register(name)(rule)
@@ -49,8 +48,6 @@ def named_rules() -> Iterator[None]:
 
 
 class Block(nn.Module):
-    """A residual block, as many are written."""
-
     def __init__(self) -> None:
         super().__init__()
         self.a = nn.Linear(4, 4)
@@ -62,8 +59,6 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """A model that somebody else wrote."""
-
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Linear(4, 4)
@@ -75,13 +70,11 @@ class Net(nn.Module):
 
 
 def make_net() -> Net:
-    """Return the model with the same weights each time."""
     torch.manual_seed(3)
     return Net()
 
 
 def gradient(model: Callable[[Any], Any], x: Any = None) -> Any:
-    """Return the gradient of the sum of squares of what a model gives."""
     if x is None:
         x = torch.linspace(-2, 2, 20).reshape(5, 4)
     x = x.detach().requires_grad_()

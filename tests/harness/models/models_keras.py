@@ -59,7 +59,6 @@ def trained() -> list[Any]:
 
 
 def fit(model: Any) -> list[Any]:
-    """Give the weights after one epoch of steps."""
     model.fit(X, Y, batch_size=4, shuffle=False, verbose=0)
     return model.get_weights()
 
@@ -74,7 +73,6 @@ def pull(f: Any, x: Any, cotangent: Callable[[Any], Any]) -> tuple[Any, Any]:
 
 
 def relevance(y: Any) -> Any:
-    """Give weights that differ for all outputs."""
     return np.cos(np.arange(y.size, dtype=np.float32)).reshape(y.shape)
 
 

@@ -224,8 +224,9 @@ def test_in_place_writes_over_the_gradients(backend: Any, rule: str) -> None:
 def test_in_place_refuses_a_tensor_given_twice_and_tasks() -> None:
     with pytest.raises(xg.RuleError, match="got a tensor twice"):
         xg.apply_to_gradients([G, G], "scale", in_place=True)
+    both: dict[str, Any] = {"tasks": True, "in_place": True}
     with pytest.raises(xg.RuleError, match="one gradient of several"):
-        xg.apply_to_gradients([[G], [G]], "pcgrad", tasks=True, in_place=True)  # type: ignore[call-overload]
+        xg.apply_to_gradients([[G], [G]], "pcgrad", **both)
 
 
 @pytest.mark.needs("torch")
