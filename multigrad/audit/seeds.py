@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any
 
 from ..backend.contract import Backend
-from ..capture.user_code.inspection import mentioned
+from ..capture.user_code.inspection import referred
 from ..capture.user_code.snapshot import (
     functions_of,
     generator_state,
     global_generators,
     is_generator,
-    referred,
 )
 
 SEED = 20  # where a framework's generator has no state to go back to
@@ -28,7 +27,7 @@ class Seeds:
         own = [
             value
             for function in functions_of(*code)
-            for value in referred(function, {name for name, _ in mentioned(function)})
+            for value in referred(function)
             if is_generator(value)
         ]
         self._accesses = [*map(generator_state, (*global_generators(), *own))]

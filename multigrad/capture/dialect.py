@@ -23,6 +23,7 @@ from ..errors import NotProvenWarning, RuleTypeError, suggest
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import INT64
 from ..graph.support.class_bases import dataclass
+from ..trace.assertions import OWN
 from ..trace.trace import Trace, Value
 
 Handler = Callable[..., Any]
@@ -378,7 +379,7 @@ def check_dialect(name: Any) -> str:
         raise RuleTypeError(
             f"no dialect named {name!r}{suggest(name, known)} (dialects: {', '.join(known)})"
         )
-    return __name__.partition(".")[0] if name == XP else str(name)
+    return OWN if name == XP else str(name)
 
 
 def require_dialect(name: str) -> None:
@@ -388,7 +389,7 @@ def require_dialect(name: str) -> None:
         BackendNotFound: that is not installed.
     """
 
-    if name in _dialects or name == __name__.partition(".")[0]:
+    if name in _dialects or name == OWN:
         return
     if name in find_backends():
         load_backend(name)

@@ -30,9 +30,9 @@ from ..errors import BackendNotFound, TraceError
 from ..graph.ir import questions
 from ..graph.ir.types import INT_SCALAR, T
 from ..graph.passes.facts import BUFFERS
-from ..graph.support.class_bases import dataclass
 from ..graph.support.threads import in_child, make_lock
 from ..graph.support.trees import optree
+from ..trace.assertions import OWN
 from ..trace.axes import ask_for
 from ..trace.python_protocols import Pair
 from ..trace.source import UNDECIDED, Reading, is_lent, meet_numpy
@@ -78,7 +78,10 @@ def record_call(
     route = "protocol" if trace is None else "substitution"
     pair = _find_pair((args, kwargs)) if Pair.is_made else None
     if trace is None:
-        trace = _trace_of(next(symbols_in((args, kwargs)), None) if pair is None else pair)
+        symbol: Any = next(symbols_in((args, kwargs)), None) if pair is None else pair
+        if symbol is None:
+            raise TraceError("no symbolic value among the arguments")
+        trace = symbol.trace
     trace.source.routes[dialect] = trace.source.routes.get(dialect) or route
     shown = shown or f"{dialect}'s {name}"
     # The order decides on the message: a gradient, memory of others, complex numbers, no row.
@@ -110,36 +113,31 @@ def record_call(
         if _takes_tensor(args, kwargs):
             meet_numpy(trace)
         elif is_lent(trace):  # its result is a number of NumPy's, which each library takes its way
-            return _on_numbers(function, args, kwargs)
-    call = ForeignCall(dialect, function, args, kwargs, shown)
+            args, kwargs = _with_numbers((args, kwargs))
+            return function(*args, **kwargs)
     # Not `trace.reading_as`, whose microseconds count where each call comes by.
     before, trace.reading = trace.reading, Reading((dialect,))
     try:
-        return _record_by_row(trace, call, row, target)
+        return _record_by_row(
+            trace, dialect, function, args, kwargs, row=row, target=target, shown=shown
+        )
     finally:
         trace.reading = before
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignCall:
-    """A call of a library's function with symbolic values.
-
-    Attributes:
-        library: whose function it is, by its import name.
-        kwargs: without those that say where the result is written.
-        shown: how people write the function.
-    """
-
-    library: str
-    function: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    shown: str
-
-
-def _record_by_row(trace: Trace, call: ForeignCall, row: Handler, target: Any) -> Any:
+def _record_by_row(
+    trace: Trace,
+    library: str,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    row: Handler,
+    target: Any,
+    shown: str,
+) -> Any:
     """Record a call as its row has it, and write the result into `target`, if there is one."""
-    known, args, kwargs = find_dialect(call.library), call.args, call.kwargs
+    known = find_dialect(library)
     handler = row
     if known is not None and known.habits.lists_are_tensors:
         handler = functools.partial(_with_lists_as_tensors, row)
@@ -147,24 +145,24 @@ def _record_by_row(trace: Trace, call: ForeignCall, row: Handler, target: Any) -
         if trace.types is None or isinstance(row, OwnTrace):
             result = handler(*args, **kwargs)
         else:
-            result = trace.types.confirmed(call.function, args, kwargs, handler, call.shown)
+            result = trace.types.confirmed(function, args, kwargs, handler, shown)
         return result if target is None else target.update(result)
     except TypeError as error:
         if isinstance(row, OwnTrace):
             advice = trace.words.advise(*trace.words.write)
-            problem = f"calls {call.shown}, which is not captured{advice} ({error})"
+            problem = f"calls {shown}, which is not captured{advice} ({error})"
             raise trace.error(problem) from error
         if known is not None and known.calls.other_way is not None and target is None:
-            other = known.calls.other_way(call.function)
+            other = known.calls.other_way(function)
             if other is not None and (found := _try_other_way(other, args, kwargs)):
                 return found[0]
-        raise trace.error(f"calls {call.shown} in a way not captured: {error}") from error
+        raise trace.error(f"calls {shown} in a way not captured: {error}") from error
     except BackendNotFound as error:
         listed = next((each for each in (*args, *kwargs.values()) if _holds_values(each)), None)
         if listed is None:
             raise
         reason = f"it is given a {type(listed).__name__} of tensors"
-        raise trace.error(f"calls {call.shown} in a way not captured: {reason}") from error
+        raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
 
 
 def _name_of(function: Any) -> str:
@@ -192,13 +190,6 @@ def _try_other_way(
         return None
 
 
-def _trace_of(symbol: Any) -> Trace:
-    if symbol is None:
-        raise TraceError("no symbolic value among the arguments")
-    trace: Trace = symbol.trace
-    return trace
-
-
 def _find_pair(tree: Any) -> Pair | None:
     """Return a complex tensor among nested arguments."""
     if isinstance(tree, Pair):
@@ -217,11 +208,6 @@ def symbols_in(tree: Any) -> Iterator[Value]:
     elif isinstance(tree, list | tuple | dict):
         for item in tree.values() if isinstance(tree, dict) else tree:
             yield from symbols_in(item)
-
-
-def _on_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    args, kwargs = _with_numbers((args, kwargs))
-    return function(*args, **kwargs)
 
 
 def _with_numbers(tree: Any) -> Any:
@@ -262,11 +248,10 @@ def _holds_values(items: Any) -> bool:
 
 def describe_routes(trace: Trace) -> str:
     """Return in words which dialects a rule is written in, and how it was captured."""
-    ours = __name__.partition(".")[0]
     names, kinds = [], []
     for library, route in trace.source.routes.items():
         dialect = find_dialect(library)
-        names.append("xg.xp" if library == ours else (dialect and dialect.names.shown) or library)
+        names.append("xg.xp" if library == OWN else (dialect and dialect.names.shown) or library)
         if route not in ("", *kinds):
             kinds.append(route)
     written = f"written in {' and '.join(names) or 'plain operators'}"

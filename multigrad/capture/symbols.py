@@ -346,11 +346,8 @@ class Number:
     for _name in OPERATORS:
         locals()[f"__{_name}__"] = _number_operator(f"__{_name}__")
         locals()[f"__r{_name}__"] = _number_operator(f"__r{_name}__")
-    __neg__, __pos__, __abs__ = (
-        _number_operator("__neg__"),
-        _number_operator("__pos__"),
-        _number_operator("__abs__"),
-    )
+    for _name in ("__neg__", "__pos__", "__abs__"):
+        locals()[_name] = _number_operator(_name)
 
     def __round__(self: Any, digits: int | None = None) -> Any:
         if digits is None or (digits == 0 and self.kind is int):
@@ -369,7 +366,6 @@ class Number:
 # --- the class of a symbol ------------------------------------------------------------------------
 SCALAR_CLASSES = {"float": float, "int": int, "bool": bool}
 ATTRIBUTES = (SymbolicShape, SymbolicDType, SymbolicDevice)
-OWN = __name__.partition(".")[0]
 
 
 def class_of(value: Any) -> type:
@@ -454,12 +450,7 @@ def is_bool(x: Any) -> bool:
 
 
 def is_tensor_of_other_dtype(x: Any, dtype: str) -> bool:
-    return (
-        bool(dtype)
-        and isinstance(x, Value)
-        and x.node.type.kind == "tensor"
-        and own_dtype(x) != dtype
-    )
+    return bool(dtype) and isinstance(x, Value) and is_tensor(x) and own_dtype(x) != dtype
 
 
 def source_dtype(x: Value) -> str:

@@ -24,20 +24,20 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Location, every_node
 from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
 from ...graph.passes.simplify import simplify
+from ...trace.assertions import OWN
 from ...trace.derived.custom_calls import drop_calls
 from ...trace.identity import attributes_of
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ..dialect import load_dialects
 from ..dialects import xp
 from ..foreign_calls import describe_routes, intercepting
-from ..user_code.inspection import contents, may_store, nested_codes, tensors_of
-from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, referred, shown
+from ..user_code.inspection import contents, may_store, nested_codes, referred, tensors_of
+from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, shown
 from ..values.tracer import V
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-OWN = __name__.partition(".")[0]
 Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
 # Symbols that an error of a library may name: it needs the real thing, so the capture is repeated
 # with this fact.
@@ -135,7 +135,10 @@ def _run(
         opaque = find_opaque(trace, error)
         if opaque and opaque not in facts:
             raise NeedsConcrete(opaque) from error
-        place = _place(trace, error)
+        frames = traceback.walk_tb(error.__traceback__)
+        codes = trace.source.codes
+        lines = [(f.f_code.co_filename, line) for f, line in frames if f.f_code in codes]
+        place = lines[-1] if lines else None  # the innermost line of the user's code
         at = f" ({Location(*place)})" if place else ""
         raise TraceError(
             f"rule {trace.name!r}{at} raised {type(error).__name__} while captured: {error}", place
@@ -191,13 +194,6 @@ def find_opaque(trace: Trace, error: Exception) -> str:
     return OPAQUE[word] if word else ""
 
 
-def _place(trace: Trace, error: BaseException) -> tuple[str, int] | None:
-    # The innermost line of the user's code in a traceback.
-    frames = traceback.walk_tb(error.__traceback__)
-    lines = [(f.f_code.co_filename, line) for f, line in frames if f.f_code in trace.source.codes]
-    return lines[-1] if lines else None
-
-
 def _check_result(trace: Trace, result: Any) -> Value:
     name = trace.name
     if not isinstance(result, Value):
@@ -241,7 +237,7 @@ def _describe(shape: Any) -> str:
 
 
 # --- what a capture must leave unchanged ----------------------------------------------------------
-# The classes in which a torch module holds its tensors: ordered before torch 2.5.
+# In which a torch module holds its tensors: ordered before torch 2.5.
 DICTS = (dict, collections.OrderedDict)
 
 
@@ -309,16 +305,16 @@ class Witness:
             )
 
     # --- before -----------------------------------------------------------------------------------
-    def see(self, function: types.FunctionType, names: Iterable[str]) -> None:
+    def see(self, function: types.FunctionType) -> None:
         """Remember the state that a function of the user's refers to."""
         self.trace.memory.outside.update((id(value), fact) for value, fact in tensors_of(function))
         self.may_store_symbols |= any(map(may_store, nested_codes(function.__code__)))
         for cell in function.__closure__ or ():
             self._cells.setdefault(id(cell), (cell, contents(cell)))
-        for value in referred(function, names) if self.trace.kind == "rule" else ():
+        for value in referred(function) if self.trace.kind == "rule" else ():
             if hasattr(type(value), "assign") and is_state(value):
                 self._variable = "a variable from outside"
-        self.outside.see_function(function, names)
+        self.outside.see_function(function)
         if self.outside.used_up:
             self._refuse_used_up()
 
@@ -354,9 +350,13 @@ class Witness:
     # --- after ------------------------------------------------------------------------------------
     def restore_and_describe_change(self) -> str:
         """Restore the state, and return in words what had changed, "" for nothing."""
-        changes = [self._assigned_global(), self._restore_cells()]
+        assigned = ""
+        for cell, before in self._cells.values():
+            if before is not None and contents(cell) is not before:
+                cell.cell_contents = before
+                assigned = "assigns to a name of the function around it (nonlocal)"
         self.outside.restore()
-        return next((each for each in (*changes, self.outside.change) if each), "")
+        return self._assigned_global() or assigned or self.outside.change
 
     def _assigned_global(self) -> str:
         for now, before in self._namespaces:
@@ -366,15 +366,6 @@ class Witness:
                 if name not in before or before[name] is not value:
                     return f"assigns to the global {name!r}"
         return ""
-
-    def _restore_cells(self) -> str:
-        change = ""
-        for cell, before in self._cells.values():
-            now = contents(cell)
-            if before is not None and now is not before:
-                cell.cell_contents = before
-                change = "assigns to a name of the function around it (nonlocal)"
-        return change
 
     def refuse_escaped_symbols(self) -> None:
         """Look for symbols that are kept outside the graph, when the capture itself holds none.

@@ -25,28 +25,11 @@ from ..dialect import (
     registered_dialects,
     require_dialect,
 )
-from ..dialects import numpy as _numpy_dialect
+from ..dialects import numpy as _numpy_dialect  # noqa: F401 - it registers NumPy's table
 from ..foreign_calls import symbols_in
 from ..user_code.inspection import catches_errors, plain_function
 from ..user_code.libraries import first_dtype_owner, is_library_file, readings_of
 from .substitute import substitute
-
-_DIALECTS = _numpy_dialect  # imported to register its table
-
-
-def library_of_failure(error: BaseException, known: str) -> str:
-    """Return the library in which code failed, if it has an importer of its own; else `known`.
-
-    The code may have met a symbol there by way of other libraries.
-    """
-    library = known
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        dialect = find_dialect(root)
-        library = (
-            root if dialect is not None and dialect.calls.import_function is not None else library
-        )
-    return library
 
 
 def run_written_in(
@@ -138,11 +121,13 @@ def _importer_of(trace: Trace, error: Exception) -> Any:
     which it failed.
     """
     reading = trace.reading
+    if not _has_importer(reading.dialect):
+        # It may have met a symbol there by way of other libraries.
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        roots = [str(each.f_globals.get("__name__", "")).partition(".")[0] for each in frames]
+        reading.dialect = next(filter(_has_importer, reversed(roots)), reading.dialect)
     dialect = find_dialect(reading.dialect)
-    if dialect is None or dialect.calls.import_function is None:
-        reading.dialect = library_of_failure(error, reading.dialect)
-        dialect = find_dialect(reading.dialect)
-    if dialect is None or dialect.calls.import_function is None:
+    if dialect is None or not _has_importer(reading.dialect):
         return None
     if isinstance(error, MultigradError) and not isinstance(error, TraceError):
         return None  # it is about the code itself, however that is captured
@@ -150,6 +135,11 @@ def _importer_of(trace: Trace, error: Exception) -> Any:
     # library's code was made to be traced.
     users = (code for code in trace.source.codes if not is_library_file(code.co_filename))
     return None if any(map(catches_errors, users)) else dialect.calls
+
+
+def _has_importer(library: str) -> bool:
+    dialect = find_dialect(library)
+    return dialect is not None and dialect.calls.import_function is not None
 
 
 def _add_what_import_lacks(error: TraceError, of_import: TraceError) -> None:

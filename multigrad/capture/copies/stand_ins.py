@@ -18,14 +18,14 @@ import sys
 import time
 import types
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...graph.support.class_bases import dataclass
 from ...graph.support.lazy_modules import imported_module
-from ...trace.assertions import is_searched
+from ...trace.assertions import OWN, is_searched
 from ...trace.python_protocols import Pair
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
@@ -52,7 +52,6 @@ from ..values.indexing import Picked
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-OWN = __name__.partition(".")[0]
 TENSORS = (Value, Pair, Picked)
 SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)
 # Kinds that may be or hold a symbol: a function may have one in its closure.
@@ -222,17 +221,6 @@ GENERATORS = "numpy.random"
 BUILTIN = ("breakpoint", "input", "open", "print")
 
 
-def refused_functions(dialects: Mapping[str, Dialect]) -> dict[int, tuple[Any, str]]:
-    """Return functions that are refused even without symbols, and why, by `id`."""
-    rows: dict[Any, str] = dict(FUNCTIONS)
-    if (module := imported_module(GENERATORS)) is not None:
-        rows.update({getattr(module, name): UNSEEDED for name in SEEDED})
-    for dialect in dialects.values():
-        if dialect.calls.protocol:
-            rows.update(dialect.names.refused)
-    return {id(function): (function, reason) for function, reason in rows.items()}
-
-
 def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callable[..., Any]:
     """Return a stand-in that raises if called, except with a seed or below the logging level."""
     shown = name or getattr(function, "__name__", repr(function))
@@ -334,12 +322,17 @@ class Index:
                 rows.update(functions() if name in self.companions else {})
         # Last, so that SciPy's rows win over a dialect's.
         if scipy.MODULE in self.companions:
-            rows.update(scipy.stand_ins(has_symbols))
+            rows.update(scipy.stand_ins(functools.partial(holds, kinds=TENSORS)))
+        reasons: dict[Any, str] = dict(FUNCTIONS)
+        if (module := imported_module(GENERATORS)) is not None:
+            reasons.update({getattr(module, name): UNSEEDED for name in SEEDED})
+        for dialect in dialects.values():
+            if dialect.calls.protocol:
+                reasons.update(dialect.names.refused)
         # By id: a library's function may define `==` or refuse to be hashed.
         self.functions = {id(function): (function, stand_in) for function, stand_in in rows.items()}
-        self.names = {getattr(function, "__name__", "") for function in rows}
-        self.refused = refused_functions(dialects)
-        self.names |= {getattr(row[0], "__name__", "") for row in self.refused.values()}
+        self.refused = {id(function): (function, reason) for function, reason in reasons.items()}
+        self.names = {getattr(function, "__name__", "") for function in (*rows, *reasons)}
         self.libraries = {name: d for name, d in dialects.items() if not d.calls.protocol}
         self.roots = {*self.libraries, *ROOTS, *(n.partition(".")[0] for n in self.companions)}
         self.keepers = [d.calls.keeps for d in dialects.values() if d.calls.keeps is not None]
@@ -359,10 +352,6 @@ def companions_of(dialects: Iterable[Dialect]) -> tuple[str, ...]:
     declared = [name for dialect in dialects for name in dialect.names.companions]
     names = [name for name in (scipy.MODULE, GENERATORS, *declared) if name in sys.modules]
     return tuple([name for name in names if imported_module(name) is not None])
-
-
-def has_symbols(values: Iterable[Any]) -> bool:
-    return holds(values, TENSORS)
 
 
 _index: list[Index] = []  # the latest, replaced when a dialect or companion appears

@@ -32,7 +32,6 @@ from ..foreign_calls import call_by_own_gradient
 from ..meanings.creation import in_trace
 from ..user_code.inspection import (
     compares_identity,
-    defaults,
     held_around,
     is_dispatching,
     mentioned,
@@ -40,9 +39,10 @@ from ..user_code.inspection import (
     nested_codes,
     note_constants,
     plain_function,
+    referred,
     wrapped_function,
 )
-from ..user_code.libraries import in_package, is_library_file, own_root, package_of
+from ..user_code.libraries import OWN, in_package, is_library_file, own_root, package_of
 from .stand_ins import (
     BUILTINS,
     Dispatch,
@@ -54,7 +54,6 @@ from .stand_ins import (
 )
 
 Maker = Callable[[], Any]  # makes the stand-in for one value
-OWN = __name__.partition(".")[0]
 RECORDING = tuple(f"{OWN}.{room}" for room in ("capture", "trace"))
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), types.CodeType)
 WRAPPED = (staticmethod, classmethod, property)  # wrappers of functions in a class
@@ -264,9 +263,7 @@ class _Substitution:
     def _unwrapped(self, wrapper: Any, function: types.FunctionType) -> Callable[..., Any]:
         # Of a function that returns a value and a gradient (`jax.value_and_grad`), the value alone.
         copy, kind = self.copy(function), type(wrapper)
-        is_paired = any(
-            kind in dialect.gradients.paired for dialect in self.index.dialects.values()
-        )
+        is_paired = any(kind in each.gradients.paired for each in self.index.dialects.values())
         plain = partial(_first_of, copy) if is_paired else copy
         gradient = self._own_gradient(wrapper)
         if gradient is None:
@@ -276,22 +273,13 @@ class _Substitution:
 
     def _own_gradient(self, wrapper: Any) -> Callable[..., Any] | None:
         # Wrappers are opened, so a custom gradient in `jax.jit(f)` is found.
-        dialects = self.index.dialects.values()
+        known = [dialect.gradients for dialect in self.index.dialects.values()]
         while wrapper is not None:
             kind = type(wrapper)
-            make = next(
-                (
-                    d.gradients.own_gradients[kind]
-                    for d in dialects
-                    if kind in d.gradients.own_gradients
-                ),
-                None,
-            )
-            if make is not None:
-                return make(wrapper)
-            name = next(
-                (d.gradients.wrappers[kind] for d in dialects if kind in d.gradients.wrappers), None
-            )
+            for gradients in known:
+                if kind in gradients.own_gradients:
+                    return gradients.own_gradients[kind](wrapper)
+            name = next((each.wrappers[kind] for each in known if kind in each.wrappers), None)
             wrapper = None if name is None else getattr(wrapper, name, None)
         return None
 
@@ -347,19 +335,19 @@ class _Substitution:
             frame = sys._getframe(1)
             variables = frame.f_locals
             arguments = variables["__class__"], variables[frame.f_code.co_varnames[0]]
-        return _ClassProxy(builtins.super(*map(_original, arguments)), self._own_function)
 
-    def _own_function(self, value: Any) -> Any:
-        # Only the user's functions and methods; a library's class keeps its own.
-        is_own = isinstance(value, types.MethodType) and self.is_users(value.__func__)
-        return self.stand_in(value) if is_own or self.is_users(value) else value
+        def replaced(value: Any) -> Any:  # a library's class keeps its own
+            function = value.__func__ if isinstance(value, types.MethodType) else value
+            return self.stand_in(value) if self.is_users(function) else value
+
+        return _ClassProxy(builtins.super(*map(_original, arguments)), replaced)
 
     def _may_call_library(self, method: types.FunctionType) -> bool:
         # A function or module that a method mentions may be such a library's.
         return any(
             isinstance(value, types.FunctionType | types.ModuleType)
             or package_of(value) in self.index.libraries
-            for value in _referred(method)
+            for value in referred(method)
             if type(value) not in PLAIN
         )
 
@@ -406,15 +394,11 @@ class _Substitution:
         """Return the copy of a function, whose names refer to stand-ins."""
         if function in self.copies:
             return self.copies[function]
-        referred = mentioned(function)
-        self._note(function, {name for name, _ in referred})
+        self._note(function)
         namespace = self._namespace_of(function)
-        makers = [  # `super()` looks for the class itself
-            None if name == "__class__" else self.maker(value)
-            for name, value in zip(
-                function.__code__.co_freevars, held_around(function), strict=True
-            )
-        ]
+        held = zip(function.__code__.co_freevars, held_around(function), strict=True)
+        # `super()` looks for the class itself.
+        makers = [None if name == "__class__" else self.maker(value) for name, value in held]
         # A cell whose value stays is shared, so that `nonlocal` works.
         cells = tuple(
             cell if make is None else types.CellType()
@@ -426,7 +410,7 @@ class _Substitution:
         copy.__kwdefaults__ = function.__kwdefaults__
         copy.__qualname__ = function.__qualname__
         self.copies[function] = copy  # before the names that it refers to: it may refer to itself
-        for name, value in referred:
+        for name, value in mentioned(function):
             make = self.maker(value)
             if make is not None:
                 namespace[name] = make()
@@ -441,25 +425,21 @@ class _Substitution:
             self.trace.source.witness.see_namespace(namespace)
         return copy
 
-    def _note(self, function: types.FunctionType, names: set[str]) -> None:
-        """Note what a function that is copied tells the capture.
-
-        Args:
-            names: that it mentions.
-        """
-        source = self.trace.source
+    def _note(self, function: types.FunctionType) -> None:
+        """Note what a function that is copied tells the capture."""
+        source, names = self.trace.source, {name for name, _ in mentioned(function)}
         if any(name.endswith("random") for name in names):
             import_module("numpy.random")  # NumPy does on first access: too late
             self.index = find_index()
             if source.witness is not None:
                 source.witness.outside.see_all((), ())
         if source.witness is not None:
-            source.witness.see(function, names)
+            source.witness.see(function)
         self.names |= names
         codes = set(nested_codes(function.__code__))
         source.codes |= codes
         source.compares_identity |= any(map(compares_identity, codes))
-        source.numbers.update([v for v in _referred(function) if isinstance(v, float)])
+        source.numbers.update([v for v in referred(function) if isinstance(v, float)])
 
     def _namespace_of(self, function: types.FunctionType) -> dict[str, Any]:
         """Return a function's globals with stand-ins for the builtins alone."""
@@ -511,8 +491,3 @@ class _Substitution:
 
 def _first_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)[0]
-
-
-def _referred(function: types.FunctionType) -> list[Any]:
-    named = [value for _, value in mentioned(function)]
-    return [*named, *held_around(function), *defaults(function)]

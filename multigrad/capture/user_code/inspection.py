@@ -89,6 +89,12 @@ def defaults(function: types.FunctionType) -> tuple[Any, ...]:
     return (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
 
 
+def referred(function: types.FunctionType) -> list[Any]:
+    """Return the objects that a function refers to: globals, closure variables, defaults."""
+    named = [value for _, value in mentioned(function)]
+    return [*named, *held_around(function), *defaults(function)]
+
+
 def nested_codes(code: types.CodeType) -> list[types.CodeType]:
     """Return a code object and those of the functions, lambdas and comprehensions inside it."""
     codes = [code]
@@ -150,7 +156,7 @@ def tensors_of(function: types.FunctionType) -> Iterator[tuple[Any, OutsideTenso
     for cell in function.__closure__ or ():
         yield from _inside(contents(cell), cell, "", partial(contents, cell))
     for value in defaults(function):
-        yield from _inside(value, value, "", partial(_given, value))
+        yield from _inside(value, value, "", lambda value=value: value)
 
 
 def note_constants(trace: Trace, module: types.ModuleType, name: str) -> None:
@@ -160,10 +166,6 @@ def note_constants(trace: Trace, module: types.ModuleType, name: str) -> None:
         trace.source.numbers.add(value)
     tensors = _inside(value, module, name, partial(getattr, module, name, None))
     trace.memory.outside.update((id(tensor), fact) for tensor, fact in tensors)
-
-
-def _given(value: Any) -> Any:
-    return value
 
 
 def _inside(

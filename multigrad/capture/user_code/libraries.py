@@ -22,12 +22,12 @@ from typing import Any
 from ...backend.installed import required_by
 from ...errors import RuleValueError
 from ...graph.passes.facts import ON_NUMBERS, ON_TENSORS
+from ...trace.assertions import OWN
 from ...trace.source import CODE, LENT, NOBODY, OPEN, TENSORS, lend
 from ...trace.trace import NeedsConcrete, Trace
 from ..dialect import registered_dialects
 from .inspection import held_around, mentioned, nested_codes, plain_function
 
-OWN = __name__.partition(".")[0]
 DIALECTS = registered_dialects()  # a live view: those registered later, too
 
 
@@ -35,7 +35,7 @@ def own_root(function: Any) -> str:
     """Return the top-level package of a callable; "" if its calls reach our protocols."""
     plain = plain_function(function)
     root = ((plain.__module__ if plain else None) or "").partition(".")[0]
-    dialect = registered_dialects().get(root)
+    dialect = DIALECTS.get(root)
     return "" if dialect is not None and dialect.calls.protocol else root
 
 

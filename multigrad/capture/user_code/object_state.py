@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import types
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any
 
@@ -220,18 +220,11 @@ def contents_of(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, types.MethodType):
         return [("__self__", value.__self__)]
     if isinstance(value, types.FunctionType):
-        return [(name, held) for name, held in _references_of(value) if may_hold_tensors(held)]
-    rows = attributes_of(value)
-    aside = {
-        name for dialect in registered_dialects().values() for name in dialect.state.bookkeeping
-    }
-    return [(name, held) for name, held in rows if name not in aside]
-
-
-def _references_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    # The values of a function's names: closure variables, then globals.
-    yield from zip(function.__code__.co_freevars, held_around(function), strict=True)
-    yield from mentioned(function)
+        closure = zip(value.__code__.co_freevars, held_around(value), strict=True)
+        names = (*closure, *mentioned(value))
+        return [(name, held) for name, held in names if may_hold_tensors(held)]
+    aside = frozenset[str]().union(*(d.state.bookkeeping for d in registered_dialects().values()))
+    return [(name, held) for name, held in attributes_of(value) if name not in aside]
 
 
 def may_hold_tensors(value: Any) -> bool:

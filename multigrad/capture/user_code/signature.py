@@ -86,7 +86,9 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
                     f"rule {name!r}: no param can be called {p.name!r}, which means something else "
                     "to multigrad; choose another name"
                 )
-            if p.default is REQUIRED or _is_settable(p):
+            # A default of another type, such as a list, is not a param: the function keeps it.
+            is_settable = isinstance(p.default, (*STATIC_TYPES, float, np.generic))
+            if p.default is REQUIRED or is_settable or hasattr(p.default, "shape"):
                 params[p.name] = _read_param(p)
     return Signature(params, any(p.kind is p.VAR_KEYWORD for p in parameters))
 
@@ -108,11 +110,6 @@ def called_method(function: Any) -> Any:
         return function
     variadic = all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
     return method if variadic else function
-
-
-def _is_settable(p: inspect.Parameter) -> bool:
-    # A default of another type, such as a list, is not a param: the function keeps it.
-    return isinstance(p.default, (*STATIC_TYPES, float, np.generic)) or hasattr(p.default, "shape")
 
 
 def _read_param(p: inspect.Parameter) -> RuleParam:

@@ -39,10 +39,17 @@ from ...graph.support.lazy_modules import imported_module
 from ...trace.identity import attributes_of, is_plain
 from ...trace.trace import Value
 from ..dialect import registered_dialects
-from .inspection import acts, contents, defaults, mentioned, method_of, nested_codes, plain_function
-from .libraries import is_library_file
+from .inspection import (
+    acts,
+    held_around,
+    mentioned,
+    method_of,
+    nested_codes,
+    plain_function,
+    referred,
+)
+from .libraries import OWN, is_library_file
 
-OWN = __name__.partition(".")[0]
 INERT = (types.FunctionType, types.NoneType, bool, float, int, str)  # no mutable contents
 # Locks are no effects, nor is what a weak container does with entries that were freed.
 SHARED = ("threading", "weakref", "_weakrefset")
@@ -83,19 +90,19 @@ class Snapshot:
         for generator in global_generators():
             self._see_generator(generator)
         for function in functions_of(*functions):
-            self.see_function(function, {name for name, _ in mentioned(function)})
+            self.see_function(function)
         for value in values:
             self.see(value)
 
-    def see_function(self, function: types.FunctionType, names: Iterable[str]) -> None:
+    def see_function(self, function: types.FunctionType) -> None:
         """Remember the state that a function of the user's refers to."""
         # A new name may reach attributes of objects that were seen before it was known.
-        new = set(names) - self.names
+        new = {name for name, _ in mentioned(function)} - self.names
         self.names |= new
         for owner, depth in list(self.owners) if new else ():
             for name in new & _attributes(owner).keys():
                 self.see(_attributes(owner)[name], depth + 1)
-        for value in referred(function, names):
+        for value in referred(function):
             if type(value) not in INERT:
                 self.see(value)
 
@@ -136,7 +143,7 @@ class Snapshot:
             self._remember(value, partial(put_back, value, value.copy(), np.copy, _write_array))
         else:
             value.setflags(write=False)
-            self._remember(value, partial(_unlock, value))
+            self._remember(value, lambda: value.setflags(write=True) or "")
 
     def _remember(self, value: Any, restore: Callable[[], str]) -> None:
         self._seen.add(id(value))
@@ -154,15 +161,18 @@ class Snapshot:
                 self.see(each, depth + 1)
 
     def _see_generator(self, generator: Any) -> None:
-        if id(generator) not in self._seen:
-            read, write = generator_state(generator)
-            self._remember(generator, partial(self._rewind, read, write, read()))
+        if id(generator) in self._seen:
+            return
+        read, write = generator_state(generator)
+        before = read()
 
-    def _rewind(self, read: Callable[[], Any], write: Callable[[Any], Any], before: Any) -> str:
-        if not _same_state(read(), before):
-            write(before)
-            self.moved = True
-        return ""
+        def rewind() -> str:
+            if not _same_state(read(), before):
+                write(before)
+                self.moved = True
+            return ""
+
+        self._remember(generator, rewind)
 
     def _see_tensor(self, value: Any) -> None:
         try:
@@ -194,8 +204,8 @@ class Snapshot:
         for name in {*now, *before}:
             # A new attribute may be a cache, unless it holds a symbol or hides one of the class.
             is_new = name not in before
-            hides = hasattr(getattr(type(owner), name, None), "__get__") is False
-            hides = hides and hasattr(type(owner), name)
+            own = getattr(type(owner), name, self)
+            hides = own is not self and not hasattr(own, "__get__")
             if is_new and not hides and not isinstance(now[name], Value):
                 self.new_attributes.append((owner, name))
                 continue
@@ -246,7 +256,7 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
         if is_library_file(plain.__code__.co_filename):
             continue
         seen[plain] = None
-        held = [*[value for _, value in mentioned(plain)], *map(contents, plain.__closure__ or ())]
+        held = [*[value for _, value in mentioned(plain)], *held_around(plain)]
         helpers = types.FunctionType | types.MethodType
         waiting += [value for value in held if isinstance(value, helpers)]
     return [*seen]
@@ -263,15 +273,7 @@ def codes_of(*functions: Any) -> Iterator[types.CodeType]:
         yield from nested_codes(plain.__code__)
 
 
-def referred(function: types.FunctionType, names: Iterable[str]) -> list[Any]:
-    """Return the objects that a function refers to: globals in `names`, closure cells, defaults."""
-    named = map(function.__globals__.get, names)
-    return [*named, *map(contents, function.__closure__ or ()), *defaults(function)]
-
-
 # --- kinds of state -------------------------------------------------------------------------------
-
-
 def put_back(
     value: Any, before: Any, read: Callable[[Any], Any], write: Callable[[Any, Any], None]
 ) -> str:
@@ -344,10 +346,7 @@ def _read_file(value: Any) -> tuple[Any, int]:
 
 
 def _write_bytes(value: Any, items: bytes) -> None:
-    replacement: Any = (
-        array.array(value.typecode, items) if isinstance(value, array.array) else items
-    )
-    value[:] = replacement
+    value[:] = array.array(value.typecode, items) if isinstance(value, array.array) else items
 
 
 def _read_memory(value: Any) -> bytes:
@@ -360,11 +359,6 @@ def _write_memory(value: Any, items: bytes) -> None:
 
 def _write_array(value: np.ndarray[Any, Any], items: np.ndarray[Any, Any]) -> None:
     value[...] = items  # writable: only a writable array can have changed
-
-
-def _unlock(value: np.ndarray[Any, Any]) -> str:
-    value.setflags(write=True)
-    return ""
 
 
 def _read_variable(value: contextvars.ContextVar[Any]) -> list[Any]:
@@ -461,8 +455,6 @@ def is_state(value: Any) -> bool:
 
 
 # --- objects --------------------------------------------------------------------------------------
-
-
 def has_state(value: Any) -> bool:
     """Return whether a value is the user's own object, class or module, with attributes."""
     if isinstance(value, types.FunctionType | Value):

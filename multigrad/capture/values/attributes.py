@@ -9,7 +9,7 @@ An attribute is decided on by its row, for the library that the code is written 
     x.no_such    absent     an AttributeError, as from the library's own tensor
 
 A name without a row is refused, and fails a test that walks through each library's class, so that a
-new attribute gets a decision. Other ways in which Python reads a value are in `FORMS`.
+new attribute gets a decision.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def read_attribute(value: Value, name: str, reader: FrameType) -> Any:
     # differ.
     dialect = None if len(trace.reading.libraries) > 1 else library
     row = find_row(name, dialect, type(value))
-    if row == ABSENT and not (by_user and _is_absent_for(value, name, reader)):
+    # NumPy's constants occur in code of all libraries, so an attribute that NumPy lacks may be
+    # another's where code reads it plainly.
+    may_be_others = trace.reading.dialect == "numpy" and reads_attribute(reader, name)
+    if row == ABSENT and (may_be_others or not by_user):
         row = find_row(name, None, type(value))
     method = find_method(name, dialect) if row == MODELLED else None
     if method is not None:
@@ -79,12 +82,6 @@ def read_attribute(value: Value, name: str, reader: FrameType) -> Any:
         kind = dialect and dialect.tensors.tensor.__name__
         raise AttributeError(f"{kind!r} object has no attribute {name!r}")
     raise _refusal(value, name, row)
-
-
-def _is_absent_for(value: Value, name: str, reader: FrameType) -> bool:
-    # NumPy's constants occur in code of all libraries, so an attribute that NumPy lacks may be
-    # another's where code reads it plainly.
-    return value.trace.reading.dialect != "numpy" or not reads_attribute(reader, name)
 
 
 def _refusal(value: Value, name: str, row: AttributeRow | None) -> TraceError:
@@ -99,7 +96,6 @@ def _refusal(value: Value, name: str, row: AttributeRow | None) -> TraceError:
 
 
 def refuse_question(value: Value, name: str) -> None:
-    """Refuse to tell whether a symbol has an attribute that it does not answer."""
     row = find_row(name, find_dialect(value.trace.reading.dialect), type(value))
     if row is not None and row.kind == "refused" and name not in dir(type(value)):
         raise value.trace.error(f"looks for .{name}, {row.reason}")
@@ -182,7 +178,6 @@ def _owns(kind: type[Value], name: str) -> bool:
 
 
 # --- the table: modelled, a fact, refused with a reason, or absent --------------------------------
-Kind = Literal["modelled", "fact", "refused", "absent"]
 Refusals = Callable[[str], str | None]
 
 
@@ -197,7 +192,7 @@ class AttributeRow:
         reason: why it is refused.
     """
 
-    kind: Kind
+    kind: Literal["modelled", "fact", "refused", "absent"]
     reason: str = ""
 
 
@@ -274,33 +269,3 @@ def refusals(groups: Mapping[str, str]) -> Refusals:
         return next((r for pattern, r in patterns if fnmatch.fnmatchcase(name, pattern)), None)
 
     return find
-
-
-# Other ways in which Python reads a value: the form, its kind for a number and for a tensor.
-FORMS: tuple[tuple[str, Kind, Kind, str], ...] = (
-    ("if x, while x, x and y, not x", "fact", "refused", VALUES),
-    ("the same of a function's tensor of one element", "fact", "modelled", "all ways, up to 16"),
-    ("float(x), int(x), complex(x)", "fact", "refused", NUMBERS),
-    ("x.item() of a function's tensor of one element", "fact", "modelled", "stays a tensor"),
-    ("assert x > 0, if x < 0: raise", "fact", "modelled", "assumed; its own framework runs it"),
-    ("x.name = ..., which x does not have", "refused", "modelled", "callers: on its own framework"),
-    ("range(x), an index of a list", "fact", "refused", NUMBERS),
-    ("{x: ...}, x in {...}, hash(x)", "fact", "refused", NUMBERS),
-    ("str(x), repr(x), f'{x}', format(x)", "fact", "refused", NUMBERS),
-    ("x.shape as a tuple, x.dtype as a key or by `is`", "fact", "fact", ""),
-    ("len(x), x.shape[i]", "refused", "modelled", "a number has no length"),
-    ("isinstance(x, ...), type(x), x.__class__, match, singledispatch", "modelled", "modelled", ""),
-    ("for row in x, list(x), zip(x), enumerate(x)", "refused", "fact", "in a rule refused"),
-    ("reversed(x)", "refused", "refused", VALUES),
-    ("copy.deepcopy(x)", "modelled", "modelled", ""),
-    ("copy.copy(x)", "modelled", "refused", "a view in one library, a copy in another"),
-    ("pickle.dumps(x), id(x)", "refused", "refused", NUMBERS),
-    ("hasattr(x, name), getattr(x, name, default)", "modelled", "modelled", ""),
-    ("try: ... except: around any of these", "fact", "refused", "what x could not say is kept"),
-    ("random, numpy.random, torch.rand without a symbol", "refused", "refused", "drawn once"),
-    ("time, os.urandom, uuid, secrets", "refused", "refused", "another value each time"),
-    ("print, open, input", "refused", "refused", "once, and not at each call"),
-    ("global, nonlocal, list.append, self.last = x", "refused", "refused", "once, on a symbol"),
-    ("a tensor of an object, a variable", "refused", "refused", "may change between calls"),
-    ("a number, an array or a tensor of the module or the closure", "modelled", "modelled", ""),
-)

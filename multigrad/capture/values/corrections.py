@@ -12,6 +12,7 @@ Each function takes the call and what was recorded, and returns what replaces it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...graph import ops
@@ -66,13 +67,13 @@ class LibraryCall:
     def with_operands(self, change: Callable[[Any], Any]) -> LibraryCall:
         """Return the same call on changed operands."""
         args, kwargs = with_leaves((self.args, dict(self.kwargs)), change)
-        return LibraryCall(self.function, args, kwargs, self.record, self.is_plain)
+        return replace(self, args=args, kwargs=kwargs)
 
     def computed_in(self, dtype: str) -> LibraryCall:
         """Return the call on tensors in the dtype that its arguments name, without that name."""
         call = self.with_operands(lambda x: cast_tensor(x, dtype))
-        kwargs = {name: x for name, x in call.kwargs.items() if name not in COMPUTES_IN}
-        return LibraryCall(call.function, call.args, kwargs, call.record, call.is_plain)
+        others = {name: x for name, x in call.kwargs.items() if name not in COMPUTES_IN}
+        return replace(call, kwargs=others)
 
 
 def cast_tensor(x: Any, dtype: str) -> Any:
@@ -160,8 +161,7 @@ def promoted_first(call: LibraryCall, result: Any, dtype: str) -> tuple[Any, Lib
 
 def computed_in_float32(call: LibraryCall) -> Any:
     """Return a call's result, computed in float32 and rounded to 16 bits once."""
-    args = tuple(map(_as_stacked, call.args))
-    stacked = LibraryCall(call.function, args, call.kwargs, call.record, call.is_plain)
+    stacked = replace(call, args=tuple(map(_as_stacked, call.args)))
     wide = stacked.with_operands(lambda x: cast_in_graph(x, "float32") if own_dtype(x) == T else x)
     return with_leaves(
         wide.recorded(), lambda x: cast_in_graph(x, T) if own_dtype(x) == "float32" else x

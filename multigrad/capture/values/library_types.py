@@ -169,13 +169,17 @@ class LibraryTypes:
         if not is_plain and calls_back(args, kwargs):  # what it calls is asked about, each alone
             return record(*args, **kwargs)
         if function is operator.floordiv and self.trace.reading.owner in OF_CODE:
-            record = self._by_floor(record)
+            # Libraries differ where integers are divided by zero.
+            dialect = find_dialect(self.trace.reading.dialect)
+            methods = {} if dialect is None else dialect.names.methods
+            record = methods.get("__floordiv__", record)
         call = LibraryCall(function, args, kwargs, record, is_plain)
         if is_not_asked(call.name):
             return self._within(CallInProgress(()), call.recorded)
         answer = self._answer(function, args, kwargs)
-        if not is_plain and (dtype := self._named_dtype(call)):
-            call = call.computed_in(dtype)
+        if not is_plain:
+            dtype = self.normal(computed_in(call.name, args, kwargs))
+            call = call.computed_in(dtype) if dtype in (T, *DTYPES) else call
         return self._within(
             CallInProgress(tuple([leaf.dtype for leaf in answer or ()])),
             lambda: self._as_answered(oracle, call, answer, shown or call.name),
@@ -204,7 +208,7 @@ class LibraryTypes:
         if own_dtype(result) != dtype:
             return None
         if fixed is None:
-            self._note_composed(function, result, args, kwargs)
+            self._note_composed(oracle, function, result, args, kwargs)
         return result
 
     def _as_answered(
@@ -216,9 +220,12 @@ class LibraryTypes:
             result, call = corrections.promoted_first(call, result, answer[0].dtype)
         fixed = self.trace.facts.get("dtype")
         if fixed is None:
-            self._note_composed(call.function, result, call.args, call.kwargs)
-        elif fixed in FLOATS_OF_16_BITS and self._computes_wide(call, result):
-            result = corrections.computed_in_float32(call)
+            self._note_composed(oracle, call.function, result, call.args, call.kwargs)
+        elif fixed in FLOATS_OF_16_BITS:
+            # Where the library rounds once and our ops would round at each step.
+            is_other = self._rounds_otherwise(result, (call.args, call.kwargs))
+            if is_other and oracle.is_wide(call.function):
+                result = corrections.computed_in_float32(call)
         if answer is not None and type(result) is Extremes:
             if len(answer) > 1:
                 result = corrections.with_places_in(result, answer[1].dtype)
@@ -235,33 +242,16 @@ class LibraryTypes:
                 self.weak.add(x.node)
         return result
 
-    def _by_floor(self, record: Callable[..., Any]) -> Callable[..., Any]:
-        """Return how a library divides integers, also by zero."""
-        dialect = find_dialect(self.trace.reading.dialect)
-        return record if dialect is None else dialect.names.methods.get("__floordiv__", record)
-
-    def _named_dtype(self, call: LibraryCall) -> str:
-        """Return the dtype in which a call is told to compute, "" for none."""
-        dtype = self.normal(computed_in(call.name, call.args, call.kwargs))
-        return dtype if dtype in (T, *DTYPES) else ""
-
     # --- what is noted of a call ------------------------------------------------------------------
-    def _computes_wide(self, call: LibraryCall, result: Any) -> bool:
-        """Return whether a library rounds once where our ops would round at each step."""
-        oracle = self._oracle()
-        is_other = self._rounds_otherwise(result, (call.args, call.kwargs))
-        return is_other and oracle is not None and oracle.is_wide(call.function)
-
     def _note_composed(
-        self, function: Any, result: Any, args: Any, kwargs: Mapping[str, Any]
+        self, oracle: TypeOracle, function: Any, result: Any, args: Any, kwargs: Any
     ) -> None:
         """Note a function that may be computed otherwise in 16 bits."""
         if function is operator.floordiv:
             self.reach.named.update(FLOATS_OF_16_BITS)
         if is_one_step(result, (*args, *kwargs.values())):
             return
-        oracle = self._oracle()
-        if self._rounds_otherwise(result, (args, kwargs)) and oracle is not None:
+        if self._rounds_otherwise(result, (args, kwargs)):
             self.reach.composed[function] = oracle.is_wide
 
     def _rounds_otherwise(self, result: Any, arguments: Any) -> bool:
@@ -323,13 +313,9 @@ class LibraryTypes:
         oracle = self._oracle()
         if oracle is None:
             return None
-        call = self._in_progress
-        known = () if call is None else call.operands
-        if (
-            call is not None
-            and 0 < len(known) == len(operands)
-            and all(map(operator.is_, known, operands))
-        ):
+        call = self._in_progress or CallInProgress(())
+        is_same = 0 < len(call.operands) == len(operands)
+        if is_same and all(map(operator.is_, call.operands, operands)):
             dtype = call.float_dtype
         else:
             dtype = self._kept_by_numbers(oracle, operands)
@@ -405,7 +391,13 @@ class LibraryTypes:
         if answer is not None:
             return answer
         if any(mark.is_tensor for mark in marks) and self._are_small(args, kwargs):
-            whole = tuple(mark_tree(each, self._mark_whole, []) for each in (args, dict(kwargs)))
+
+            def mark_whole(x: Any) -> Mark:  # in its own shape
+                mark = self._mark(x)
+                is_tensor = mark.kind == "tensor"
+                return mark._replace(value=tuple(known_shape(x) or ())) if is_tensor else mark
+
+            whole = tuple(mark_tree(each, mark_whole, []) for each in (args, dict(kwargs)))
             answer = self._ask(function, whole)
         return answer
 
@@ -476,11 +468,6 @@ class LibraryTypes:
         if hasattr(x, "dtype") and hasattr(x, "shape"):
             return self._mark_array(x)
         return mark_plain(x)
-
-    def _mark_whole(self, x: Any) -> Mark:
-        """Return the same, in its own shape."""
-        mark = self._mark(x)
-        return mark._replace(value=tuple(known_shape(x) or ())) if mark.kind == "tensor" else mark
 
     def _are_small(self, args: Any, kwargs: Any) -> bool:
         """Return whether the shapes of all symbols are known, and not large."""

@@ -379,32 +379,23 @@ def follows_input(mark: Mark) -> bool:
     return any(isinstance(item, Mark) and follows_input(item) for item in inner)
 
 
-@dataclass(frozen=True, slots=True)
-class Maker:
-    """Makes stand-ins from marks.
+def make_arguments(
+    key: Sequence[Mark], dialect: Any, of_input: str, attempt: tuple[int, int, int], tiny: Tiny
+) -> Any:
+    """Return the stand-ins for marks.
 
-    Attributes:
+    Args:
         dialect: the library whose objects they are.
-        dtype: the dtype of T.
-        number: the value of integers; floats are 1.
-        rank: of tensors whose rank is not known.
-        length: of each axis.
+        of_input: the dtype of T.
+        attempt: one of `ATTEMPTS`.
     """
+    number, rank, length = attempt
 
-    dialect: Any
-    dtype: str
-    number: int
-    rank: int
-    length: int
-
-    def make_each(self, key: Sequence[Mark], tiny: Tiny) -> Any:
-        return [self.make(mark, tiny) for mark in key]
-
-    def make(self, mark: Mark, tiny: Tiny) -> Any:
-        value, dtype = mark.value, self.dtype if mark.dtype == T else mark.dtype
+    def make(mark: Mark) -> Any:
+        value, dtype = mark.value, of_input if mark.dtype == T else mark.dtype
         if mark.kind in ARRAYS:
-            fill = self.number if dtype in WHOLE or dtype.startswith("uint") else 1
-            shape = (self.length,) * (self.rank if mark.rank is None else mark.rank)
+            fill = number if dtype in WHOLE or dtype.startswith("uint") else 1
+            shape = (length,) * (rank if mark.rank is None else mark.rank)
             if mark.kind == "array" and value == "numpy":
                 return np.full(shape, fill, as_numpy_dtype(dtype))
             if mark.kind == "array" and value is not None and isinstance(value, type):
@@ -412,18 +403,20 @@ class Maker:
             own = value if mark.kind == "tensor" and value is not None else shape
             return tiny(dtype, own, fill, mark.is_weak)
         if mark.kind == "items":
-            return value[0](self.make(item, tiny) for item in value[1:])
+            return value[0](map(make, value[1:]))
         if mark.kind == "pairs":
-            return {name: self.make(item, tiny) for name, item in value}
+            return {name: make(item) for name, item in value}
         if mark.kind == "slice":
-            return slice(*(self.make(item, tiny) for item in value))
+            return slice(*map(make, value))
         if mark.kind == "number":
             return NUMBERS[dtype]
         if mark.kind == "dtype":
-            return self.dialect.tensors.dtype(dtype)
+            return dialect.tensors.dtype(dtype)
         if mark.kind == "shape":
-            return (self.length,) * (mark.rank or 0)
-        return self.dialect.tensors.device if mark.kind == "device" else value[2]
+            return (length,) * (mark.rank or 0)
+        return dialect.tensors.device if mark.kind == "device" else value[2]
+
+    return [make(mark) for mark in key]
 
 
 # --- asking ---------------------------------------------------------------------------------------
@@ -446,19 +439,19 @@ def ask(
         mode: its settings.
     """
     oracle, found = dialect.types, [None] * len(choices)
-    for number, rank, length in ATTEMPTS:
-        makers = [Maker(dialect, dtype, number, rank, length) for dtype in choices]
-        calls = [StandInCall(function, partial(maker.make_each, key)) for maker in makers]
+    for attempt in ATTEMPTS:
+        calls = [
+            StandInCall(function, partial(make_arguments, key, dialect, dtype, attempt))
+            for dtype in choices
+        ]
         found = oracle.run(calls, mode)
         # The first attempt that the library takes for any dtype decides for all.
         if any(each is not None for each in found):
             break
-    return [None if each is None else _leaf_types(oracle, each[0]) for each in found]
-
-
-def _leaf_types(oracle: TypeOracle, result: Any) -> Answer:
-    types = map(oracle.read, leaves_of(result))
-    return [LeafType("") if each is None else LeafType(*each) for each in types]
+    return [
+        None if each is None else [LeafType(*(oracle.read(x) or ("",))) for x in leaves_of(each[0])]
+        for each in found
+    ]
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -491,19 +484,14 @@ def combine(answers: Sequence[Answer | None], choices: Sequence[str]) -> Answer 
 # default dtype in torch) alone. They also tell in which 16-bit dtypes a capture for the wide floats
 # is the same graph.
 
-
 # The settings at the start of a capture; None outside one.
 _modes: ContextVar[dict[str, Any] | None] = ContextVar("multigrad_modes", default=None)
 
 
 def modes() -> dict[str, Any]:
     """Return the settings of each library; in a capture, those at its start."""
-    return _modes.get() or _modes_now()
-
-
-def _modes_now() -> dict[str, Any]:
     known = registered_dialects().items()
-    return {name: dialect.types.mode() for name, dialect in known if dialect.types is not None}
+    return _modes.get() or {name: each.types.mode() for name, each in known if each.types}
 
 
 def is_capturing() -> bool:

@@ -23,13 +23,13 @@ import numpy as np
 
 from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, keeps_rank
 from ...graph.passes.facts import needed_shapes, shape_fact
+from ...trace.assertions import OWN
 from ...trace.axes import known_shape
 from ...trace.trace import NeedsConcrete, Value, copy_of
 from ...trace.xp import all as xp
 from ..dialect import find_dialect, habits_of, updates
 from ..foreign_calls import AUGMENTED, record_call
 from ..symbols import (
-    OWN,
     KnownShape,
     Number,
     SymbolicDevice,

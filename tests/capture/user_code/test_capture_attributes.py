@@ -13,7 +13,7 @@ import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.dialect import find_dialect, load_dialects
 from multigrad.capture.symbols import get_attribute
-from multigrad.capture.values.attributes import FORMS, find_row
+from multigrad.capture.values.attributes import NUMBERS, VALUES, find_row
 from multigrad.capture.values.tracer import V
 from multigrad.graph.ir.types import INPUT
 from multigrad.trace.trace import NeedsConcrete, Trace
@@ -24,6 +24,35 @@ LIBRARIES = [
 ]
 X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, 0.0]], np.float32)
 G = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
+
+# Other ways in which Python reads a value: the form, its kind for a number and for a tensor.
+FORMS: tuple[tuple[str, str, str, str], ...] = (
+    ("if x, while x, x and y, not x", "fact", "refused", VALUES),
+    ("the same of a function's tensor of one element", "fact", "modelled", "all ways, up to 16"),
+    ("float(x), int(x), complex(x)", "fact", "refused", NUMBERS),
+    ("x.item() of a function's tensor of one element", "fact", "modelled", "stays a tensor"),
+    ("assert x > 0, if x < 0: raise", "fact", "modelled", "assumed; its own framework runs it"),
+    ("x.name = ..., which x does not have", "refused", "modelled", "callers: on its own framework"),
+    ("range(x), an index of a list", "fact", "refused", NUMBERS),
+    ("{x: ...}, x in {...}, hash(x)", "fact", "refused", NUMBERS),
+    ("str(x), repr(x), f'{x}', format(x)", "fact", "refused", NUMBERS),
+    ("x.shape as a tuple, x.dtype as a key or by `is`", "fact", "fact", ""),
+    ("len(x), x.shape[i]", "refused", "modelled", "a number has no length"),
+    ("isinstance(x, ...), type(x), x.__class__, match, singledispatch", "modelled", "modelled", ""),
+    ("for row in x, list(x), zip(x), enumerate(x)", "refused", "fact", "in a rule refused"),
+    ("reversed(x)", "refused", "refused", VALUES),
+    ("copy.deepcopy(x)", "modelled", "modelled", ""),
+    ("copy.copy(x)", "modelled", "refused", "a view in one library, a copy in another"),
+    ("pickle.dumps(x), id(x)", "refused", "refused", NUMBERS),
+    ("hasattr(x, name), getattr(x, name, default)", "modelled", "modelled", ""),
+    ("try: ... except: around any of these", "fact", "refused", "what x could not say is kept"),
+    ("random, numpy.random, torch.rand without a symbol", "refused", "refused", "drawn once"),
+    ("time, os.urandom, uuid, secrets", "refused", "refused", "another value each time"),
+    ("print, open, input", "refused", "refused", "once, and not at each call"),
+    ("global, nonlocal, list.append, self.last = x", "refused", "refused", "once, on a symbol"),
+    ("a tensor of an object, a variable", "refused", "refused", "may change between calls"),
+    ("a number, an array or a tensor of the module or the closure", "modelled", "modelled", ""),
+)
 
 
 def symbol_of(library: str) -> tuple[Any, V]:
