@@ -84,7 +84,7 @@ backend = Backend(
     interop=Interop(
         lend=host.lend,
         borrow=host.borrow,
-        outside=host.outside,
+        outside=jax.jit,
         bridge=host.bridge,
     ),
     imports=Imports(

@@ -24,7 +24,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -181,15 +181,11 @@ def value_of(token: str) -> str:
 
 
 def keep_for(token: str, value: str) -> str:
-    """Give a value to one token for good."""
     KEPT.owned[token] = value
     if len(KEPT.owned) > MOST_OWNED:
         # Traces under its value are never found again, which is safe.
         KEPT.owned.popitem(last=False)
     return value
-
-
-# --- a kept trace reads something, and it changes -------------------------------------------------
 
 
 def on_register(epoch: int) -> None:
@@ -280,8 +276,6 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
 
 
 class _CompiledByJax(compilers.Run):
-    """jax.jit of the function under one rule."""
-
     def __init__(
         self, fn: Callable[..., Any], options: dict[str, Any], rules: Any, moving: Any, word: str
     ) -> None:
@@ -303,8 +297,19 @@ class _CompiledByJax(compilers.Run):
             }
         self.run = jax.jit(run, **options)
 
-    def in_force(self, active: ActiveRules) -> AbstractContextManager[None]:
-        return _in_force(active)
+    @contextmanager
+    def in_force(self, active: ActiveRules) -> Iterator[None]:
+        value, before = value_of(active.token), SHOWN.token
+        entered = ENTERED.set((*ENTERED.get(), EnteredUse(next(SERIALS), active.token, value)))
+        reset = CURRENT.set(active)
+        SHOWN.token = active.token
+        try:
+            with FRAME(value):  # on exit jax restores the one around it
+                yield
+        finally:
+            SHOWN.token = before
+            CURRENT.reset(reset)
+            ENTERED.reset(entered)
 
     def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
         first, second = (
@@ -330,8 +335,6 @@ class _ApplicationCount(tuple[int, int]):
 
 @jax.tree_util.register_pytree_node_class
 class _ResultAndCount:
-    """A result, and the count made by its trace, which is static in the tree."""
-
     def __init__(self, result: Any, applied: _ApplicationCount) -> None:
         self.result = result
         self.applied = applied
@@ -355,18 +358,3 @@ def _signature_with_hidden(fn: Callable[..., Any]) -> inspect.Signature:
     end = len(parameters) - any(p.kind is p.VAR_KEYWORD for p in parameters)
     hidden = inspect.Parameter("multigrad_hidden", inspect.Parameter.KEYWORD_ONLY)
     return inspect.Signature([*parameters[:end], hidden, *parameters[end:]])
-
-
-@contextmanager
-def _in_force(active: ActiveRules) -> Iterator[None]:
-    value, before = value_of(active.token), SHOWN.token
-    entered = ENTERED.set((*ENTERED.get(), EnteredUse(next(SERIALS), active.token, value)))
-    reset = CURRENT.set(active)
-    SHOWN.token = active.token
-    try:
-        with FRAME(value):  # on exit jax restores the one around it
-            yield
-    finally:
-        SHOWN.token = before
-        CURRENT.reset(reset)
-        ENTERED.reset(entered)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import jax
@@ -40,6 +40,7 @@ from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.residuals import unmarked
 from multigrad.graph.passes.simplify import substitute
 from multigrad.graph.support.class_bases import dataclass
+from multigrad.graph.support.threads import set_within
 from multigrad.graph.support.trees import optree
 from multigrad.trace.assertions import UNDIFFERENTIATED
 from multigrad.trace.axes import known_shape
@@ -50,8 +51,11 @@ from .versions import primal_of, static_of, takes_symbolic_zeros
 
 Tensor: TypeAlias = Any
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
-# The functions whose rules this thread is recording: within its own rules one is only its primal.
-_recorded = threading.local()
+# The functions whose rules are being recorded, the innermost last, with their arguments: within its
+# own rules one is only its primal.
+RECORDED: ContextVar[tuple[tuple[Any, tuple[Any, ...] | None], ...]] = ContextVar(
+    "multigrad_jax_recorded", default=()
+)
 
 
 def recipe_of_custom(
@@ -64,14 +68,10 @@ def recipe_of_custom(
     gives_tangents: bool = False,
     refused: Callable[[Layout], Mapping[str, str]] = no_refusals,
 ) -> Recipe:
-    """Return the recipe of a custom function of jax.
+    """Return the recipe of a custom function of jax; `original` is the same, maybe under `jax.jit`.
 
-    Args:
-        original: the same, perhaps under `jax.jit`.
-        run, record: see `Recipe`; they run its rules.
-        rules: the user's functions that say its gradient.
-        gives_tangents: see `ImportedGradient`.
-        refused: see `ArgumentRules`.
+    `run` and `record` (see `Recipe`) run its `rules`, the user's functions that say its gradient.
+    `gives_tangents`: see `ImportedGradient`; `refused`: see `ArgumentRules`.
     """
 
     def run_primal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -104,7 +104,6 @@ def recipe_of_custom(
 
 
 def fixed_names(function: Any) -> tuple[str, ...]:
-    """Return the names of the arguments in `nondiff_argnums`."""
     names = positional_names(signature_of(primal_of(function)))
     return tuple(names[i] for i in static_of(function) if -len(names) <= i < len(names))
 
@@ -132,16 +131,13 @@ class PositionalArguments:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """The positions of the differentiable arguments."""
         return tuple(i for i in range(len(self.values)) if i not in self.static)
 
     @property
     def primals(self) -> tuple[Any, ...]:
-        """The differentiable arguments."""
         return tuple(self.values[i] for i in self.positions)
 
     def merge(self, primals: Sequence[Any]) -> tuple[Any, ...]:
-        """Return all arguments with other primals."""
         values = list(self.values)
         for i, primal in zip(self.positions, primals, strict=True):
             values[i] = primal
@@ -158,11 +154,7 @@ class PositionalArguments:
 
 
 def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PositionalArguments:
-    """Return a call's arguments, resolved to positions as jax does.
-
-    Raises:
-        TypeError: they do not fit the function's parameters, or one of them has no position.
-    """
+    """Return a call's arguments, resolved to positions as jax does."""
     signature = inspect.signature(primal_of(function))
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -193,21 +185,15 @@ def call_in(trace: Trace, own: Any, given: PositionalArguments) -> Call:
 @contextmanager
 def recording(function: Any, arguments: tuple[Any, ...] | None = None) -> Iterator[None]:
     """Mark a function's rules as being recorded, for arguments given by position."""
-    before = getattr(_recorded, "functions", ())
-    # a new tuple each time: recordings nest, and the outer one is restored
-    _recorded.functions = (*before, (function, arguments))
-    try:
+    with set_within(RECORDED, (*RECORDED.get(), (function, arguments))):
         yield
-    finally:
-        _recorded.functions = before
 
 
 def is_recorded(function: Any) -> bool:
-    return any(function is each for each, _ in getattr(_recorded, "functions", ()))
+    return any(function is each for each, _ in RECORDED.get())
 
 
 def call_itself(function: Any, compute: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Return the outputs of a custom function called within its own rules."""
     outputs = compute(*args, **kwargs)
     arguments = resolve(function, args, kwargs).values
     return outputs_of(name_of(function), outputs, arguments, given_to(function))
@@ -215,16 +201,11 @@ def call_itself(function: Any, compute: Callable[..., Any], /, *args: Any, **kwa
 
 def given_to(function: Any) -> tuple[Any, ...] | None:
     """Return the arguments for which a function's rules are recorded; None if unknown."""
-    recorded: tuple[tuple[Any, Any], ...] = getattr(_recorded, "functions", ())
-    return next((each for own, each in reversed(recorded) if own is function), None)
+    return next((each for own, each in reversed(RECORDED.get()) if own is function), None)
 
 
 def check_forward(call: Call, function: Any, arguments: PositionalArguments, outputs: Any) -> None:
-    """Compare the primal outputs of a function's rule with those of the function itself.
-
-    Raises:
-        TraceError: they differ, so that no one graph computes both.
-    """
+    """Compare the primal outputs of a function's rule with those of the function itself."""
     values = [each for each in flatten(outputs) if isinstance(each, Value)]
     # all outputs, where the rule calls the function
     if all(each.node.op is ops.OUTPUT for each in values):
@@ -233,11 +214,8 @@ def check_forward(call: Call, function: Any, arguments: PositionalArguments, out
     # The function draws the same numbers as its rule: the count of draws starts again.
     drawn, trace.draws, asked = trace.draws, 0, questions.count()
     try:
-        plain = [
-            each
-            for each in flatten(call(primal_of(function), *arguments.values))
-            if isinstance(each, Value)
-        ]
+        whole = flatten(call(primal_of(function), *arguments.values))
+        plain = [each for each in whole if isinstance(each, Value)]
     except TraceError:  # jax computes the primal itself, and the proof compares it
         questions.forget(asked)
         trace.omit(UNDIFFERENTIATED)
@@ -263,7 +241,6 @@ def flatten(tree: Any) -> list[Any]:
 
 
 def split_pair(name: str, what: str, result: Any) -> tuple[Any, Any]:
-    """Return the two parts of a rule's result; raise if it is no pair."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise GradientError(
             f"function {name!r}: its rule returned a {kind_name(result)}; expected a pair of {what}"
@@ -352,11 +329,7 @@ def _transpose(
     leaves: Sequence[Any],
     tangents: Sequence[Value | None],
 ) -> list[Value | None]:
-    """Return the gradient of each primal: the cotangent of its tangent.
-
-    Raises:
-        GradientError: the rule is not linear in the tangents.
-    """
+    """Return the gradient of each primal: the cotangent of its tangent."""
     primals = {
         tangent.node: leaf.node
         for tangent, leaf in zip(tangents, leaves, strict=True)
@@ -478,11 +451,8 @@ def _run_vjp(
         cotangents = call(function.bwd, *arguments.fixed, residuals, upstream)
         count = len(arguments.positions)
         if not isinstance(cotangents, tuple | list) or len(cotangents) != count:
-            shown = (
-                f"{len(cotangents)}"
-                if isinstance(cotangents, tuple | list)
-                else f"a {kind_name(cotangents)}"
-            )
+            is_list = isinstance(cotangents, tuple | list)
+            shown = len(cotangents) if is_list else f"a {kind_name(cotangents)}"
             raise GradientError(
                 f"function {name!r}: its backward returned {shown} for {count} arguments; "
                 "expected a tuple with one cotangent for each, None where there is none"

@@ -26,6 +26,7 @@ from multigrad.backend import Group, rows_of
 from multigrad.errors import GradientError, RuleValueError
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
+from multigrad.graph.support.threads import set_within
 
 from . import versions
 
@@ -55,7 +56,6 @@ def is_manual() -> bool:
 
 
 def mapped_axes() -> tuple[str, ...]:
-    """Return the mesh axes over which the code that runs now is mapped."""
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
@@ -123,11 +123,8 @@ def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
     primal, fwd, bwd = (within(namespace, f) for f in written)
 
     def run(*arguments: Any) -> Any:
-        reset = _in_forward.set(True)
-        try:
+        with set_within(_in_forward, True):
             return primal(*arguments)
-        finally:
-            _in_forward.reset(reset)
 
     run.__name__ = native.__name__
     function = jax.custom_vjp(run)
@@ -176,7 +173,6 @@ def own_result(x: Tensor, axes: tuple[str, ...]) -> Tensor:
     return vary(x, frozenset(axes).intersection(mapped_axes()))
 
 
-# --- counters of elements -------------------------------------------------------------------------
 def wide(number: int) -> Wide:
     """Return an integer modulo 2**64."""
     return np.uint32(number >> 32 & core.WORD_MASK), np.uint32(number & core.WORD_MASK)

@@ -53,7 +53,6 @@ ASKED = {
 
 
 def rules_of(function: Any) -> tuple[Rule | None, Rule | None] | None:
-    """Return the rules of a `filter_custom_vjp` function; None for other functions."""
     equinox = sys.modules.get("equinox")
     if equinox is None or not isinstance(function, equinox.filter_custom_vjp):
         return None
@@ -115,10 +114,8 @@ _passing: ContextVar[Any] = ContextVar("multigrad_jax_passing", default=None)
 class JaxCall:
     """One call of a custom function.
 
-    Attributes:
-        function: the function.
-        tree, leaves: its arguments; the equation's arrays go to the `places` in `leaves`.
-        avals: the abstract values of its results.
+    The arrays of the equation go to the `places` in `leaves`, of its arguments; `avals` are the
+    abstract values of its results.
     """
 
     function: Any
@@ -141,7 +138,6 @@ class JaxCall:
             return jax.tree.leaves(self.function(*args, **kwargs))
 
     def compute(self, *arrays: Tensor) -> list[Tensor]:
-        """Compute the function's primal, without its gradient."""
         args, kwargs = self.arguments(arrays)
         return jax.tree.leaves(primal_of(self.function)(*args, **kwargs))
 
@@ -210,8 +206,6 @@ def _batch(arrays: Sequence[Tensor], axes: Sequence[Any], *, called: JaxCall) ->
 
 
 def mapped(called: JaxCall, axes: tuple[Any, ...]) -> Any:
-    """Return a custom function of the arrays of a call, mapped over an axis of each or none."""
-
     def run(*arrays: Tensor) -> list[Tensor]:
         return jax.vmap(called.run, in_axes=axes)(*arrays)
 
@@ -301,8 +295,6 @@ def _undefined(function: Any, definition: str) -> RuleTypeError:
 
 @dataclass(frozen=True, slots=True)
 class WithOwnGradient:
-    """A stand-in for a custom function in captured code: derivatives use its own rule."""
-
     function: Any
     captured: Function
 
@@ -356,7 +348,6 @@ def is_jaxs_own(function: Any) -> bool:
     )
 
 
-# --- calls from anywhere --------------------------------------------------------------------------
 def intercept(kind: type) -> Interception:
     """Intercept calls of this kind of custom functions with symbolic values."""
     original = vars(kind)["__call__"]

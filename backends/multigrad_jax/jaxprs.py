@@ -141,7 +141,16 @@ def all_equations(jaxpr: Any) -> Iterator[Any]:
             yield from all_equations(inner)
 
 
-# --- the meaning of a primitive -------------------------------------------------------------------
+def scan_parts(params: Any, values: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Split what belongs to the operands of a `scan`: constants, initial carry, arrays of rows."""
+    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
+    return values[:first], values[first:second], values[second:]
+
+
+def while_parts(params: Any, values: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Split the operands of a `while`: constants of the condition, of the body, the carry."""
+    first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    return values[:first], values[first:second], values[second:]
 
 
 def einsum_subscripts(dimension_numbers: Any, left_rank: int, right_rank: int) -> str:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import contextvars
 import operator
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -27,10 +27,19 @@ import numpy as np
 
 from multigrad.graph import ops
 from multigrad.graph.ops.arrays.loops import limited
+from multigrad.graph.support.threads import set_within
 
-from .attach.render import rehearsing
+from .attach.render import REHEARSED
 from .distributed import mapped_axes, with_axes
-from .jaxprs import INLINED, TracedResults, einsum_subscripts, open_jaxpr
+from .jaxprs import (
+    INLINED,
+    TracedResults,
+    bind_unchanged,
+    einsum_subscripts,
+    open_jaxpr,
+    scan_parts,
+    while_parts,
+)
 from .versions import core, folding_constants
 
 Array = Any
@@ -55,9 +64,12 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     """
     names = mapped_axes()
     run = partial(run_eagerly, run)
-    if names:
-        return on_own_thread(lambda: on_one_shard(run, names))
-    return on_one_shard(run)
+    if not names:
+        return on_one_shard(run)
+    # the rules in force are context variables, and a new thread starts without them
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(context.run, on_one_shard, run, names).result()
 
 
 def run_eagerly(run: Callable[[], Any]) -> Any:
@@ -83,27 +95,6 @@ def on_one_shard(run: Callable[[], Any], names: tuple[str, ...] = ()) -> Any:
             names = (*names, missing[1])
 
 
-def on_own_thread(run: Callable[[], Any]) -> Any:
-    """Run a function where no trace or axis of jax is around it."""
-    outcome: list[Any] = []
-    # the rules in force are context variables, and a new thread starts without them
-    context = contextvars.copy_context()
-
-    def target() -> None:
-        try:
-            outcome.extend((context.run(run), None))
-        except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
-            outcome.extend((None, error))
-
-    thread = threading.Thread(target=target)
-    thread.start()
-    thread.join()
-    result, error = outcome
-    if error is not None:
-        raise error
-    return result
-
-
 # --- rehearse: traced once ------------------------------------------------------------------------
 
 
@@ -116,7 +107,7 @@ def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., 
     results = TracedResults((jax.Array, np.ndarray))
 
     # The same settings as where the function is called, so that jax's cached traces are found.
-    with rehearsing(), folding_constants(False):
+    with set_within(REHEARSED, True), folding_constants(False):
         closed = jax.make_jaxpr(lambda *tensors: results.split(run(*tensors)))(*arrays)
     compute = prepare(closed.jaxpr, closed.consts)
 
@@ -197,21 +188,20 @@ def prepare_equation(equation: Any) -> EquationStep:
     compute = PRIMITIVES.get(name)
     if isinstance(compute, np.ufunc):  # most of them; their params do not matter
         return lambda operands: (np.asarray(compute(*operands), dtypes[0]),)
-    several = equation.primitive.multiple_results
 
     def by_jax(operands: Sequence[Array]) -> list[Array]:
-        results = equation.primitive.bind(*operands, **params)
-        return [as_numpy(r) for r in (results if several else [results])]
+        return list(map(as_numpy, bind_unchanged(equation, operands)))
 
     if compute is None:
         return by_jax
+    # the others only tell XLA how to compute
     options = {param: params[param] for param in params_of(compute) if param in params}
 
     def by_numpy(operands: Sequence[Array]) -> Sequence[Array]:
         results = compute(*operands, **options)
         if results is NotImplemented:
             return by_jax(operands)
-        if several:
+        if equation.primitive.multiple_results:
             return list(map(np.asarray, results, dtypes))
         return (np.asarray(results, dtypes[0]),)
 
@@ -219,7 +209,6 @@ def prepare_equation(equation: Any) -> EquationStep:
 
 
 def params_of(function: Any) -> tuple[str, ...]:
-    """Return the params that a function takes; the others only tell XLA how to compute."""
     code = getattr(function, "__code__", None)
     first = code.co_argcount if code else 0
     return code.co_varnames[first : first + code.co_kwonlyargcount] if code else ()
@@ -233,9 +222,8 @@ def cond(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
 
 
 def scan(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
-    count, carried = params["num_consts"], params["num_carry"]
-    constants, carry = operands[:count], operands[count : count + carried]
-    rows = operands[count + carried :]
+    constants, carry, rows = scan_parts(params, operands)
+    carried = len(carry)
     length = range(params["length"])
     stacks: list[list[Array]] = []  # of each turn
     body = prepare(*open_jaxpr(params["jaxpr"]))
@@ -254,9 +242,7 @@ def scan(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
 
 
 def while_(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
-    count, body_count = params["cond_nconsts"], params["body_nconsts"]
-    cond_constants, body_constants = operands[:count], operands[count : count + body_count]
-    carry = operands[count + body_count :]
+    cond_constants, body_constants, carry = while_parts(params, operands)
     goes_on, body = (prepare(*open_jaxpr(params[name])) for name in ("cond_jaxpr", "body_jaxpr"))
     # a loop that a proof's values never end must stop
     body = limited(body)

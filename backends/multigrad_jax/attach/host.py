@@ -36,8 +36,7 @@ WIDE = ("float64", "int64", "uint64")  # dtypes that jax makes narrower by defau
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
-    # bfloat16 keeps its dtype, by ml_dtypes
-    return np.asarray(x)
+    return np.asarray(x)  # bfloat16 keeps its dtype, by ml_dtypes
 
 
 def from_numpy(x: np.ndarray[Any, Any]) -> jax.Array:
@@ -199,17 +198,13 @@ def is_at_hand(tensors: Sequence[Tensor]) -> bool:
     """Return whether code runs now on values, not on tracers."""
     with take_current_trace() as trace:
         pass
-    return is_eager(trace) and not any(isinstance(x, jax.core.Tracer) for x in tensors)
+    return is_eager(trace) and not any(map(is_traced, tensors))
 
 
 def place(y: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     """Move a result to the device of an input of its shape, if there is one."""
     like = next((x for x in tensors if x.shape == y.shape), None)
     return y if like is None else place_like(y, like)
-
-
-def outside(function: Any) -> Any:
-    return jax.jit(function)
 
 
 # --- the user's own forward and backward code -----------------------------------------------------
@@ -244,7 +239,6 @@ def attach_function(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[T
 
 
 def is_eager(trace: Any) -> bool:
-    """Return whether code under a trace computes at once, on values."""
     while trace is not None:
         if type(trace).__name__ not in EAGER:
             return False
@@ -252,7 +246,6 @@ def is_eager(trace: Any) -> bool:
     return True
 
 
-# --- on values ------------------------------------------------------------------------------------
 @jax.tree_util.register_static
 class _Kept:
     """The user's pullback among the residuals, with the types of its outputs."""
@@ -278,7 +271,7 @@ def _attach_at_once(
 
     def keep(*inputs: Tensor) -> tuple[tuple[Tensor, ...], _Kept]:
         outputs, pull = compute(*inputs)
-        if any(isinstance(each, jax.core.Tracer) for each in inputs):
+        if any(map(is_traced, inputs)):
             outputs = native(*inputs)  # the outer derivative must use the user's too
         return outputs, _Kept(pull, outputs)
 
@@ -299,11 +292,10 @@ def _attach_at_once(
     return native(*tensors), marked[0]
 
 
-# --- traced ---------------------------------------------------------------------------------------
 class _Traced:
     """The jaxprs of a function's forward, and of its backward from the residuals.
 
-    One run of the user's function records both. An instance lives while a call is traced.
+    One run of the user's function records both; an instance lives while a call is traced.
     """
 
     def __init__(self, run: Run, tensors: tuple[Tensor, ...]) -> None:
@@ -399,7 +391,6 @@ def refuse_derivative(closed_over: tuple[Tensor, ...], name: str) -> tuple[Tenso
     )
 
 
-# --- what a function closes over ------------------------------------------------------------------
 def has_tracer(function: Callable[..., Any], arguments: Sequence[Tensor]) -> bool:
     """Return whether a function reaches a tracer other than its own arguments."""
     # identities: arrays have no truth value and may be unhashable
@@ -412,7 +403,7 @@ def has_tracer(function: Callable[..., Any], arguments: Sequence[Tensor]) -> boo
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, jax.core.Tracer):
+        if is_traced(value):
             return True
         # through closures, defaults and attributes
         left.extend(held(value))
@@ -420,7 +411,6 @@ def has_tracer(function: Callable[..., Any], arguments: Sequence[Tensor]) -> boo
 
 
 def held(value: Any) -> Iterator[Any]:
-    """Yield the values that a function or an object refers to."""
     if value is None or isinstance(value, CLOSED):
         return
     if isinstance(value, types.FunctionType):

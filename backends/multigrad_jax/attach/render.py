@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -38,7 +37,6 @@ Tensor = Any
 
 
 def render(emitted: Emitted) -> str:
-    """Return the source of the custom function and its two rules."""
     # `custom_vjp` hides its arguments, so a function around it refuses arrays for numbers
     if emitted.checks.arguments:
         return render_around(emitted, emitted.names.params)
@@ -80,7 +78,6 @@ def _held(emitted: Emitted) -> list[str]:
 
 
 def render_around(emitted: Emitted, arguments: Sequence[str]) -> str:
-    """Return the source of the custom function, and of a public one that calls it."""
     name = f"{emitted.names.identifier}_custom"
     custom = replace(
         emitted,
@@ -216,15 +213,6 @@ def traced_once(run: Callable[..., Any], *, numbers: bool = True) -> Callable[..
 
 # Whether a trace is for a proof, which interprets the jaxpr and never compiles it.
 REHEARSED: ContextVar[bool] = ContextVar("multigrad_jax_rehearsed", default=False)
-
-
-@contextmanager
-def rehearsing() -> Iterator[None]:
-    token = REHEARSED.set(True)
-    try:
-        yield
-    finally:
-        REHEARSED.reset(token)
 
 
 def staged(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from multigrad.backend.values import run_on_tensors_alone
 from multigrad.errors import GradientError
@@ -92,9 +91,6 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | Non
     return (lambda: True) if isinstance(tensor, jax.core.Tracer) else None
 
 
-# --- many gradients at once, outside autodiff -----------------------------------------------------
-
-
 def many(
     graph: Graph, emit: Callable[[Graph], Callable[..., Any]], in_place: bool
 ) -> Callable[[Sequence[Tensor], Sequence[Any]], list[Tensor] | None] | None:
@@ -107,7 +103,7 @@ def many(
     compiled = jax.jit(act)
 
     def run(gradients: Sequence[Tensor], values: Sequence[Any]) -> list[Tensor] | None:
-        if any(isinstance(each, Tracer) for each in gradients):
+        if any(isinstance(each, jax.core.Tracer) for each in gradients):
             return None  # the trace around it compiles them
         # one program cannot take arrays of several devices
         if len({frozenset(each.devices()) for each in gradients}) > 1:
@@ -115,9 +111,6 @@ def many(
         return compiled(list(gradients), tuple(values))
 
     return run
-
-
-# --- the other ways in which a custom gradient runs -----------------------------------------------
 
 
 # Whether `xg.jvp` runs what is called: a `custom_vjp` has no forward mode (jax 0.10).
@@ -133,11 +126,7 @@ LACKS = {
 def jvp(
     run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the outputs of a function of arrays, and their tangents.
-
-    Raises:
-        NotImplementedError: there is a `jax.custom_vjp` in it, which has none.
-    """
+    """Return the outputs of a function of arrays, and their tangents."""
     moves = tuple(map(tangent_of, tangents, inputs))
     token = PUSHING.set(True)
     try:
@@ -173,23 +162,15 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callabl
     return vjp(lambda own: run_on_tensors_alone(jax.checkpoint, run, own, is_tensor), inputs)
 
 
-def _transformed(transform: Callable[..., Any]) -> Callable[..., list[Tensor]]:
-    """Return a function of (run, inputs, cotangents) that compiles a transform of their product."""
+def jit_vmap_grad(run: Run, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of the product with the cotangents, of a batch of one, compiled."""
+    wrt = tuple(i for i, x in enumerate(inputs) if jnp.issubdtype(x.dtype, jnp.floating))
 
-    def gradients(run: Run, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:
-        wrt = tuple(i for i, x in enumerate(inputs) if jnp.issubdtype(x.dtype, jnp.floating))
+    def product(*xs: Tensor) -> Tensor:
+        return sum(jnp.sum(y * c) for y, c in zip(run(xs), cotangents, strict=True))
 
-        def product(*xs: Tensor) -> Tensor:
-            return sum(jnp.sum(y * c) for y, c in zip(run(xs), cotangents, strict=True))
-
-        return list(jax.jit(transform(product, wrt))(*inputs))
-
-    return gradients
+    gradients = jax.jit(jax.vmap(jax.grad(product, wrt)))(*[x[None] for x in inputs])
+    return [gradient[0] for gradient in gradients]
 
 
-def _by_vmap(product: Callable[..., Tensor], wrt: tuple[int, ...]) -> Callable[..., Any]:
-    mapped = jax.vmap(jax.grad(product, wrt))
-    return lambda *xs: [g[0] for g in mapped(*[x[None] for x in xs])]
-
-
-TRANSFORMS = {"jit(vmap(grad))": _transformed(_by_vmap)}
+TRANSFORMS = {"jit(vmap(grad))": jit_vmap_grad}

@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -45,11 +45,9 @@ def clamped(places: Places, most: int) -> Places:
 
 
 def plus(a: Places, b: Places) -> Places:
-    """Return a sum; NumPy would take a symbolic value on the right for an object."""
     return b + a if isinstance(b, Value) else a + b
 
 
-# --- where something is ---------------------------------------------------------------------------
 def extreme(function: Callable[..., Any]) -> Handler:
     def handle(step: EquationStep) -> Operand:
         (axis,) = integers(step.params["axes"])
@@ -94,26 +92,12 @@ def top_k(step: EquationStep) -> list[Operand]:
     return [step.result(values), step.result(cast(first, INT32))]
 
 
-# --- places in the flattened tensor ---------------------------------------------------------------
-class Windows(NamedTuple):
-    """The places of windows in the flattened tensor, and which of them are inside.
-
-    Attributes:
-        flat: in the shape of the result of a gather, of the updates of a scatter.
-        inside: of a shape that broadcasts to it; None if all are.
-    """
-
-    flat: Places
-    inside: Places | None
-
-
 def strides_of(shape: Shape) -> list[int]:
     lengths = integers(shape)
     return [math.prod(lengths[i + 1 :]) for i in range(len(lengths))]
 
 
 def counting_along(n: int, axis: int, rank: int) -> np.ndarray[Any, Any]:
-    """Return 0, 1, 2, ... along an axis."""
     ones = [1] * rank
     ones[axis] = n
     return np.arange(n).reshape(ones)
@@ -130,8 +114,8 @@ def windows(
     start_map: Sequence[int],
     batches: Sequence[tuple[int, int]],
     moves: bool,
-) -> Windows:
-    """Return the places of windows in the flattened tensor.
+) -> tuple[Places, Places | None]:
+    """Return the places of windows in the flattened tensor, and which are inside; None: all are.
 
     Args:
         indices: the starts; the last axis has those of one window.
@@ -169,7 +153,7 @@ def windows(
         flat = plus(flat, clamped(start, most) * strides[d])
     if isinstance(inside, np.ndarray) and inside.all():
         inside = None
-    return Windows(flat, inside)
+    return flat, inside
 
 
 def _broadcast(places: Places, shape: Shape) -> Places:
@@ -183,14 +167,13 @@ def take_flat(x: Value, places: Places) -> Value:
     return transposes.take_at(xp.reshape(x, -1), places, axis=0)
 
 
-# --- taking ---------------------------------------------------------------------------------------
 def gather(step: EquationStep) -> Operand:
     numbers, sizes = step.params["dimension_numbers"], step.params["slice_sizes"]
     row = _row(step, numbers, sizes)
     if row is not None:
         return row
     mode = GatherScatterMode.from_any(step.params["mode"])
-    places = windows(
+    flat, inside = windows(
         places_of(step, 1),
         shape=step.shapes[0],
         sizes=integers(sizes),
@@ -204,19 +187,19 @@ def gather(step: EquationStep) -> Operand:
         moves=mode is GatherScatterMode.CLIP,
     )
     x = step.whole_tensor(0)
-    taken = take_flat(x, _broadcast(places.flat, step.shape))
-    if places.inside is None:
+    taken = take_flat(x, _broadcast(flat, step.shape))
+    if inside is None:
         return step.result(taken)
     # JAX reads the nearest one, which gets no gradient.
     if mode is GatherScatterMode.PROMISE_IN_BOUNDS:
-        return step.result(xp.where(places.inside, taken, xp.stop_gradient(taken)))
+        return step.result(xp.where(inside, taken, xp.stop_gradient(taken)))
     fill = step.params["fill_value"]
     if x.node.type.dtype == BOOL:
         raise Unknown("a gather of bools from outside")
     if fill is None:
         is_float = step.dtypes[0].kind not in "iu"
         fill = math.nan if is_float else int(np.iinfo(step.dtypes[0]).min)
-    return step.result(xp.where(places.inside, taken, fill))
+    return step.result(xp.where(inside, taken, fill))
 
 
 def _row(step: EquationStep, numbers: Any, sizes: Sequence[Any]) -> Operand | None:
@@ -253,7 +236,6 @@ def dynamic_slice(step: EquationStep) -> Operand:
     return step.result(x)
 
 
-# --- putting --------------------------------------------------------------------------------------
 def dynamic_update_slice(step: EquationStep) -> Operand:
     lengths, sizes = integers(step.shapes[0]), integers(step.shapes[1])
     strides, rank = strides_of(lengths), len(lengths)
@@ -289,7 +271,7 @@ def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
         for d, axis in zip(window_axes, numbers.update_window_dims, strict=True):
             sizes[d] = operator.index(step.shapes[2][axis])
         mode = GatherScatterMode.from_any(step.params["mode"])
-        window = windows(
+        flat, inside = windows(
             places_of(step, 1),
             shape=lengths,
             sizes=sizes,
@@ -302,18 +284,17 @@ def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
         )
         size = math.prod(lengths)
         x = xp.reshape(step.whole_tensor(0), -1)
-        flat = window.flat
-        if window.inside is not None:  # dropped updates go to an extra last place
+        if inside is not None:  # dropped updates go to an extra last place
             x = xp.concatenate([x, xp.zeros_like(xp.getitem(x, (slice(0, 1),)))], 0)
             flat = (
-                np.where(window.inside, flat, size)
+                np.where(inside, flat, size)
                 if isinstance(flat, np.ndarray)
-                else xp.where(window.inside, flat, size)
+                else xp.where(inside, flat, size)
             )
         places = _flat_list(_broadcast(flat, step.shapes[2]))
         updates = xp.reshape(step.whole_tensor(2), -1)
         result = combine(x, places, updates)
-        if window.inside is not None:
+        if inside is not None:
             result = xp.getitem(result, (slice(0, size),))
         return step.result(xp.reshape(result, lengths))
 

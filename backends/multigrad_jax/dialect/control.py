@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from multigrad.graph.ir.types import DTYPES, INT64, T, is_float
 from multigrad.trace.trace import cast, lift
 from multigrad.trace.xp import all as xp
 
-from ..jaxprs import inner_jaxprs, open_jaxpr
+from ..jaxprs import inner_jaxprs, open_jaxpr, scan_parts, while_parts
 from .equations import ImportScope, Operand, Unknown, integers
 from .primitives import repeated
 
@@ -41,13 +41,11 @@ Run = Callable[[ImportScope, Any, Sequence[Any], Sequence[Operand]], list[Operan
 def run_closed(
     run: Run, scope: ImportScope, closed: Any, arguments: Sequence[Operand]
 ) -> list[Operand]:
-    """Record a jaxpr that holds its constants."""
     if closed.effects:
         raise Unknown(f"an effect inside a branch or a loop: {next(iter(closed.effects))}")
     return run(scope, closed.jaxpr, closed.consts, arguments)
 
 
-# --- branches -------------------------------------------------------------------------------------
 def cond(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """Record one of several branches by its index; an index out of range takes the last."""
     branches, (index, *arguments) = equation.params["branches"], operands
@@ -113,18 +111,12 @@ def scan(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -
     return _unroll_scan(run, scope, equation, operands)
 
 
-def _scan_parts(params: Any, values: Sequence[Any]) -> tuple[Sequence[Any], ...]:
-    # The constants, the initial carry, and the arrays whose rows the turns get.
-    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
-    return values[:first], values[first:second], values[second:]
-
-
 def _unroll_scan(
     run: Run, scope: ImportScope, equation: Any, operands: list[Operand]
 ) -> list[Operand]:
     params, carried = equation.params, equation.params["num_carry"]
-    constants, carry, arrays = _scan_parts(params, operands)
-    _, _, variables = _scan_parts(params, equation.invars)
+    constants, carry, arrays = scan_parts(params, operands)
+    _, _, variables = scan_parts(params, equation.invars)
     rows = [
         _rows(scope, operand, tuple(variable.aval.shape))
         for operand, variable in zip(arrays, variables, strict=True)
@@ -158,10 +150,10 @@ def _record_scan_op(
     """
     params, avals = equation.params, [variable.aval for variable in equation.outvars]
     carried = params["num_carry"]
-    constants, carry, arrays = _scan_parts(params, operands)
+    constants, carry, arrays = scan_parts(params, operands)
     # The outputs are the carry, then the stacked results.
     carry_avals = avals[:carried]
-    row_avals = [variable.aval for variable in _scan_parts(params, equation.invars)[2]]
+    row_avals = [variable.aval for variable in scan_parts(params, equation.invars)[2]]
     examples = dict(scope.examples)
 
     def turn(values: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -209,41 +201,29 @@ def _stack(scope: ImportScope, column: list[Operand], shape: tuple[Any, ...]) ->
 
 
 def while_(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    """Record a loop, unrolled as long as its condition is a known number."""
     condition, body = equation.params["cond_jaxpr"], equation.params["body_jaxpr"]
-    parts = _while_parts(equation.params, operands)
+    condition_constants, body_constants, carry = while_parts(equation.params, operands)
     if condition.out_avals[0].shape:  # a condition for each example
-        return _record_while_op(run, scope, equation, parts)
-    turns, carry = 0, parts.carry
+        return _record_while_op(run, scope, equation, operands)
+    turns = 0
     while True:
-        (goes_on,) = run_closed(run, scope, condition, [*parts.condition_constants, *carry])
+        (goes_on,) = run_closed(run, scope, condition, [*condition_constants, *carry])
         if goes_on.known is None:
-            return _record_while_op(run, scope, equation, parts._replace(carry=carry))
+            return _record_while_op(
+                run, scope, equation, [*condition_constants, *body_constants, *carry]
+            )
         if not goes_on.known:
             return carry
         turns += 1
         check_size(turns, body)
-        carry = run_closed(run, scope, body, [*parts.body_constants, *carry])
-
-
-class WhileParts(NamedTuple):
-    """The operands of a `while`: what its two jaxprs read besides the carry, and the carry."""
-
-    condition_constants: list[Operand]
-    body_constants: list[Operand]
-    carry: list[Operand]
-
-
-def _while_parts(params: Any, operands: list[Operand]) -> WhileParts:
-    first = params["cond_nconsts"]
-    second = first + params["body_nconsts"]
-    return WhileParts(operands[:first], operands[first:second], operands[second:])
+        carry = run_closed(run, scope, body, [*body_constants, *carry])
 
 
 def _record_while_op(
-    run: Run, scope: ImportScope, equation: Any, parts: WhileParts
+    run: Run, scope: ImportScope, equation: Any, operands: list[Operand]
 ) -> list[Operand]:
     params = equation.params
+    condition_constants, body_constants, carry = while_parts(params, operands)
     mapped = tuple(params["cond_jaxpr"].out_avals[0].shape)  # the axes of `vmap`
     avals = [variable.aval for variable in equation.outvars]
     examples = dict(scope.examples)
@@ -258,7 +238,7 @@ def _record_while_op(
     # have ended keep their carry, as in jax's lowering (jax/_src/lax/control_flow/loops.py).
     def each_goes_on(values: Sequence[Any]) -> Any:
         (condition,) = run_closed(
-            run, scope, params["cond_jaxpr"], [*parts.condition_constants, *as_operands(values)]
+            run, scope, params["cond_jaxpr"], [*condition_constants, *as_operands(values)]
         )
         return as_carried(scope, condition, params["cond_jaxpr"].out_avals[0])
 
@@ -266,7 +246,7 @@ def _record_while_op(
         return xp.any(each_goes_on(values)) if mapped else each_goes_on(values)
 
     def turn(values: Sequence[Any]) -> list[Any]:
-        arguments = [*parts.body_constants, *as_operands(values)]
+        arguments = [*body_constants, *as_operands(values)]
         after = as_tensors(run_closed(run, scope, params["body_jaxpr"], arguments))
         if not mapped:
             return after
@@ -278,7 +258,7 @@ def _record_while_op(
         return carry_after
 
     try:
-        return as_operands(record_loop(scope.trace, as_tensors(parts.carry), goes_on, turn))
+        return as_operands(record_loop(scope.trace, as_tensors(carry), goes_on, turn))
     except TypeError as error:
         raise Unknown(str(error)) from error
     finally:  # values of a turn do not exist outside it
@@ -300,7 +280,6 @@ def as_carried(scope: ImportScope, operand: Operand, aval: Any) -> Any:
     return cast(scope.whole(operand, shape), dtype)
 
 
-# --- linear equations -----------------------------------------------------------------------------
 def custom_linear_solve(
     run: Run, scope: ImportScope, equation: Any, operands: list[Operand]
 ) -> list[Operand]:
@@ -338,7 +317,6 @@ def without_stops(results: Sequence[Node], sources: Sequence[Node]) -> list[Node
     return [done[node] for node in results]
 
 
-# --- platforms ------------------------------------------------------------------------------------
 def platform_index(
     run: Run, scope: ImportScope, equation: Any, operands: list[Operand]
 ) -> list[Operand]:

@@ -96,14 +96,12 @@ class ImportScope:
         return Operand(value, array.shape, array)
 
     def noted(self, operand: Operand) -> Operand:
-        """Return an operand with its number noted, if it is a constant."""
         node = operand.value.node
         if operand.known is not None or operand.shape or node.op is not ops.CONST:
             return operand
         return replace(operand, known=np.asarray(node.attr("value")))
 
     def whole(self, operand: Operand, shape: Shape) -> Value:
-        """Return an operand repeated to a shape."""
         if operand.shape == shape and (shape or operand.value.node.type.kind == "tensor"):
             return operand.value
         like = self.examples.get(shape)
@@ -166,11 +164,9 @@ class EquationStep:
     params: Mapping[str, Any]
 
     def whole(self, i: int = 0) -> Value:
-        """Return an operand in the jaxpr's shape."""
         return self.scope.whole(self.operands[i], self.shapes[i])
 
     def whole_tensor(self, i: int = 0) -> Value:
-        """Return an operand in the jaxpr's shape, a number as a tensor too."""
         return self.scope.whole_tensor(self.operands[i], self.shapes[i])
 
     def result(self, value: Any) -> Operand:

@@ -54,7 +54,6 @@ def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
     return x
 
 
-# --- arrays ---------------------------------------------------------------------------------------
 def converted(x: Tensor, dtype: Any) -> Tensor:
     return x if dtype is None else cast(x, dtype)
 
@@ -73,7 +72,6 @@ def softmax(x: Tensor, /, axis: Any = -1) -> Tensor:
     return xp.softmax(x, axis)
 
 
-# --- shapes ---------------------------------------------------------------------------------------
 def reshape(a: Tensor, shape: Any, order: str = "C") -> Tensor:
     if order != "C":
         raise TypeError(f"reshape in the order {order!r}; 'C' is known")
@@ -98,7 +96,6 @@ def sort(a: Tensor, axis: int | None = -1, *, stable: bool = True, descending: b
     return xp.sort(a, axis, descending)
 
 
-# --- products -------------------------------------------------------------------------------------
 def matmul(
     a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None
 ) -> Any:
@@ -138,7 +135,8 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Tensor:
 
 def floor_divide(x1: Any, x2: Any) -> Tensor:
     """Return the quotient; of integers by zero, XLA's: -1, less one where x1 is not zero."""
-    x1, x2 = bools_as_integers(x1, x2)
+    if is_bool(x1) and is_bool(x2):  # jax divides them as integers
+        x1, x2 = cast(x1, INT32), cast(x2, INT32)
     quotient = xp.floor_divide(x1, x2)
     may_be_zero = isinstance(x2, Value) or not np.all(x2)
     if not (is_whole(x1) and is_whole(x2) and may_be_zero):
@@ -153,11 +151,6 @@ def floor_divide(x1: Any, x2: Any) -> Tensor:
             else -1 - (x1 != 0)
         )
     return xp.where(True if isinstance(x2, int) else xp.equal(x2, 0), by_zero, quotient)
-
-
-def bools_as_integers(x1: Any, x2: Any) -> tuple[Any, Any]:
-    """Return two tensors of bools as the integers that jax divides; others unchanged."""
-    return (cast(x1, INT32), cast(x2, INT32)) if is_bool(x1) and is_bool(x2) else (x1, x2)
 
 
 def fmod(x1: Any, x2: Any) -> Tensor:
@@ -237,14 +230,12 @@ def hard_tanh(x: Tensor) -> Tensor:
     return xp.where(xp.less(x, -1.0), -1.0, xp.where(xp.greater(x, 1.0), 1.0, x))
 
 
-# --- linear algebra -------------------------------------------------------------------------------
 def pinv(a: Tensor, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Tensor:
     if hermitian:
         raise TypeError("pinv with hermitian")
     return matrices.pinv(a, rcond if rtol is None else rtol, 10.0)
 
 
-# --- integer places -------------------------------------------------------------------------------
 def take(
     a: Tensor,
     indices: Any,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partialmethod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,25 +32,10 @@ Tensor = Any
 Handler = Callable[..., Any]
 
 
-class OutOfBounds(NamedTuple):
-    """What a mode means for elements outside the tensor; see `parts.taken` and `parts.put`.
-
-    Attributes:
-        read: how they are read; None: as jax does by default.
-        written: how they are written; "promised": the author says that there are none.
-    """
-
-    read: str | None
-    written: str | None
-
-
-MODES = {
-    None: OutOfBounds(None, None),
-    "promise_in_bounds": OutOfBounds(None, "promised"),
-    "fill": OutOfBounds("inside", "inside"),
-    "drop": OutOfBounds("inside", "inside"),
-    "clip": OutOfBounds("clip", "clip"),
-}
+# What a mode means for elements outside the tensor, when they are read or written; see
+# `parts.taken` and `parts.put`. None: as jax does by default.
+READ = {None: None, "promise_in_bounds": None, "fill": "inside", "drop": "inside", "clip": "clip"}
+WRITTEN = {**READ, "promise_in_bounds": "promised"}
 # Options that only promise something, on which no result depends.
 HARMLESS = ("indices_are_sorted", "unique_indices")
 
@@ -77,12 +62,12 @@ class IndexedUpdate:
         self.index = index
 
     def get(self, *, fill_value: Any = None, **options: Any) -> Tensor:
-        outside = _read_options(options).read
+        outside = READ[_read_mode(options)]
         fill = families.filling(self.value, fill_value) if outside == "inside" else None
         return indexing.picked(self.value, self.index, outside, fill)
 
     def set(self, values: Any, **options: Any) -> Tensor:
-        outside = _read_options(options).written
+        outside = WRITTEN[_read_mode(options)]
         if outside == "promised":
             raise TypeError("x.at[...].set in the mode 'promise_in_bounds'; leave the mode out")
         x = self._copy()
@@ -103,12 +88,11 @@ class IndexedUpdate:
     max = partialmethod(_put, xp.maximum)
 
     def _update(self, compute: Handler, values: Sequence[Any], options: dict[str, Any]) -> Tensor:
-        outside = _read_options(options).written
+        outside = WRITTEN[_read_mode(options)]
         return cast_as(self.value, self._computed(compute, values, outside))
 
     def _computed(self, compute: Handler, values: Sequence[Any], outside: str | None) -> Tensor:
-        # `compute(x[index], *values)` at the index, x elsewhere. The kinds of index, in this order:
-        # symbolic places, a list of rows, a mask, all of x, and any other.
+        # `compute(x[index], *values)` at the index, x elsewhere.
         index = symbolic_if_outside(self.value, self.index)
         if holds_places(index):
             return self._added_at_places(index, compute, values, outside)
@@ -173,14 +157,14 @@ def _is_scalar(value: Any) -> bool:
     return not isinstance(value, Value) or value.node.type.shape == SCALAR_SHAPE
 
 
-def _read_options(options: dict[str, Any]) -> OutOfBounds:
+def _read_mode(options: dict[str, Any]) -> str | None:
     for name in options:
         if name != "mode" and name not in HARMLESS:
             raise TypeError(f"x.at[...] with {name}")
     mode = options.get("mode")
-    if mode not in MODES:
+    if mode not in READ:
         raise TypeError(f"x.at[...] in the mode {mode!r}")
-    return MODES[mode]
+    return mode
 
 
 def cast_as(x: Any, updated: Any) -> Any:

@@ -98,7 +98,6 @@ def slogdet(x: Any) -> tuple[Any, Any]:
 
 
 def pinv(x: Any) -> tuple[Any]:
-    """Return the pseudo-inverse with jax's own cutoff."""
     return (matrices.pinv(x, None, 10.0),)
 
 

@@ -20,6 +20,7 @@ from multigrad.trace.trace import Value, apply, cast
 from multigrad.trace.xp import all as xp
 
 from ..jaxprs import einsum_subscripts
+from .arrays import counting_along
 from .equations import WEAK, EquationStep, Handler, Operand, Shape, Unknown, integers
 from .families import ALIASES
 
@@ -27,10 +28,7 @@ Tensor = Any
 REDUCED = (ops.SUM, ops.MEAN, ops.MAX, ops.MIN, ops.PROD, ops.ANY, ops.ALL)
 
 
-# --- along axes -----------------------------------------------------------------------------------
 def reduction(function: Callable[..., Any]) -> Handler:
-    """Return the handler of what reduces a tensor over axes."""
-
     def handle(step: EquationStep) -> Operand:
         axes = tuple(int(axis) for axis in step.params["axes"])
         everything = len(axes) == len(step.shapes[0])
@@ -40,8 +38,6 @@ def reduction(function: Callable[..., Any]) -> Handler:
 
 
 def along(function: Callable[..., Any]) -> Handler:
-    """Return the handler of what runs along one axis, in either direction."""
-
     def handle(step: EquationStep) -> Operand:
         x, axis, reverse = step.whole(), step.params["axis"], step.params["reverse"]
         along_axis = function(xp.flip(x, axis) if reverse else x, axis)
@@ -51,8 +47,6 @@ def along(function: Callable[..., Any]) -> Handler:
 
 
 def with_integers(function: Callable[..., Any], name: str) -> Handler:
-    """Return the handler of a function of a tensor and one param of integers, as axes."""
-
     def handle(step: EquationStep) -> Operand:
         return step.result(function(step.whole(), integers(step.params[name])))
 
@@ -60,8 +54,6 @@ def with_integers(function: Callable[..., Any], name: str) -> Handler:
 
 
 def joined(function: Callable[..., Any], name: str) -> Handler:
-    """Return the handler of a function of several tensors and the param that names its axis."""
-
     def handle(step: EquationStep) -> Operand:
         parts = [step.whole(i) for i in range(len(step.operands))]
         return step.result(function(parts, step.params[name]))
@@ -139,9 +131,8 @@ def unstack(step: EquationStep) -> list[Operand]:
 def iota(step: EquationStep) -> Operand:
     lengths = integers(step.params["shape"])
     axis = step.params["dimension"]
-    ones = [1] * len(lengths)
-    ones[axis] = lengths[axis]
-    return step.scope.lift(np.broadcast_to(np.arange(lengths[axis]).reshape(ones), lengths))
+    row = counting_along(lengths[axis], axis, len(lengths))
+    return step.scope.lift(np.broadcast_to(row, lengths))
 
 
 def dot_general(step: EquationStep) -> Operand:
@@ -155,7 +146,6 @@ def several(step: EquationStep) -> list[Operand]:
 
 
 def empty(step: EquationStep) -> Operand:
-    """Return zeros for elements that no equation reads."""
     return step.scope.lift(np.zeros(integers(step.shape)))
 
 
@@ -175,7 +165,6 @@ SHAPES: dict[str, Handler] = {
 }  # fmt: skip
 
 
-# --- element by element ---------------------------------------------------------------------------
 def repeated(shapes: Sequence[Shape]) -> Shape:
     """Return the shape of an elementwise result: 1 where all operands have 1."""
     full = [shape for shape in shapes if shape]

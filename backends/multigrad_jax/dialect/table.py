@@ -51,7 +51,6 @@ Handler = Callable[..., Any]
 Axes = tuple[str, ...]  # names of mapped axes
 
 
-# --- arrays and limits from symbols ---------------------------------------------------------------
 @contextmanager
 def computing_at_once() -> Iterator[None]:
     """Let jax compute at once, even while it traces, and in 64 bits.
@@ -115,11 +114,7 @@ def creators() -> dict[Any, Handler]:
 # --- the exchange between devices: over mapped axes -----------------------------------------------
 # One graph serves all shards, so functions that tell shards apart, or count them, are refused.
 def names_of(axis_name: Any, axis_index_groups: Any) -> Axes:
-    """Return the names of mapped axes.
-
-    Raises:
-        TypeError: groups of shards, or an axis of the array itself, are meant.
-    """
+    """Return the names of mapped axes."""
     if axis_index_groups is not None:
         raise TypeError("axis_index_groups; a mesh with an axis for the groups has an axis to name")
     names = axis_name if isinstance(axis_name, tuple | list) else (axis_name,)
@@ -210,7 +205,6 @@ COLLECTIVES: dict[Any, Any] = JAX.taking_the_same(
 )
 
 
-# --- what is in the table -------------------------------------------------------------------------
 # Functions that captured code finds others in place of, whatever it passes to them.
 HIDDEN: dict[Any, Handler] = {
     **creators(),
@@ -287,7 +281,6 @@ TREES = [
 
 
 def describe_nnx(value: Any) -> tuple[str, bool] | None:
-    """Return `State.describe`'s answer for a variable or module of flax nnx, else None."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None or not isinstance(value, nnx.Variable | nnx.Module):
         return None

@@ -36,7 +36,7 @@ from multigrad.trace.xp import all as xp
 from ..custom_functions import is_recorded
 from ..distributed import mapped_axes, with_axes
 from ..importers import CALLED, JaxCall, own_gradient, reading
-from ..jaxprs import INLINED, open_jaxpr, walk
+from ..jaxprs import INLINED, bind_unchanged, open_jaxpr, walk
 from ..versions import traced_of
 from .arrays import ARRAYS
 from .control import CONTROL
@@ -201,11 +201,7 @@ def _record(
 
 
 def _make_jaxpr(called: Callable[..., Any], structs: Sequence[Any]) -> tuple[Any, Any]:
-    """Trace a function, the same whatever is mapped around it.
-
-    Raises:
-        Unknown: it reads the number of shards, which would be a constant in the jaxpr.
-    """
+    """Trace a function, the same whatever is mapped around it."""
     make = jax.make_jaxpr(called, return_shape=True)
     names = mapped_axes()
     if not names:
@@ -315,8 +311,7 @@ def _fold(scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Op
             jnp.broadcast_to(jnp.asarray(operand.known, variable.aval.dtype), variable.aval.shape)
             for operand, variable in zip(operands, equation.invars, strict=True)
         ]
-        outcome = equation.primitive.bind(*arrays, **equation.params)
-    results = outcome if equation.primitive.multiple_results else [outcome]
+        results = bind_unchanged(equation, arrays)
     return [scope.lift(np.asarray(result)) for result in results]
 
 

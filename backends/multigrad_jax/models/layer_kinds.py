@@ -63,7 +63,6 @@ class Plan:
 
 def flatten(closed: Any) -> Any:
     """Return a jaxpr of (constants, arguments) with its calls inlined."""
-    consts, types = closed.consts, [variable.aval for variable in closed.jaxpr.invars]
 
     def compute(equation: Any, operands: list[Any]) -> list[Any]:
         # activations and functions with a custom derivative stay calls
@@ -76,21 +75,15 @@ def flatten(closed: Any) -> Any:
     def run(jaxpr: Any, given: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         return walk(outline(jaxpr, inlined_activations()), given, arguments, compute)
 
-    def whole(given: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        return run(closed.jaxpr, given, arguments)
-
-    return jax.make_jaxpr(whole)(
-        list(consts),
-        [
-            jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=getattr(t, "weak_type", False))
-            for t in types
-        ],
-    )
+    types = [
+        jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=getattr(t, "weak_type", False))
+        for t in (variable.aval for variable in closed.jaxpr.invars)
+    ]
+    return jax.make_jaxpr(functools.partial(run, closed.jaxpr))(list(closed.consts), types)
 
 
 @functools.cache
 def inlined_activations() -> tuple[Inlined, ...]:
-    """Return the activations of `jax.nn` that jax inlines."""
     names = sorted(name for name in ACTIVATIONS - {"relu"} if hasattr(jax.nn, name))
     activations = [find(getattr(jax.nn, name)) for name in names]
     return tuple(meant.inlined for meant in activations if meant.inlined is not None)
@@ -99,13 +92,10 @@ def inlined_activations() -> tuple[Inlined, ...]:
 def activation_of(equation: Any) -> str | None:
     """Return the kind of an activation; None for another equation."""
     name = name_of(equation) or equation.primitive.name
-    if name == "max" and any(map(is_zero, equation.invars)):
+    numbers = (atom for atom in equation.invars if isinstance(atom, core.Literal))
+    if name == "max" and any(not atom.aval.shape and float(atom.val) == 0.0 for atom in numbers):
         return "relu"
     return kind_of_function(name) if name in ACTIVATIONS else None
-
-
-def is_zero(atom: Any) -> bool:
-    return isinstance(atom, core.Literal) and not atom.aval.shape and float(atom.val) == 0.0
 
 
 class Layers:
@@ -153,11 +143,7 @@ class Layers:
         return any(map(self.is_data, equation.invars))
 
     def plan(self, equation: Any) -> Plan | None:
-        """Return the layer that an equation begins.
-
-        Raises:
-            RuleValueError: its weight is an argument, or it is where rules do not reach.
-        """
+        """Return the layer that an equation begins."""
         name = equation.primitive.name
         given = [i for i, atom in enumerate(equation.invars) if self.is_data(atom)]
         if not any(map(is_float, equation.outvars)):
@@ -304,11 +290,7 @@ def live(jaxpr: Any) -> list[Any]:
 
 # --- where the channels lie -----------------------------------------------------------------------
 def has_columns(equation: Any, at: int) -> bool:
-    """Return whether a product's weight has one axis of columns.
-
-    Raises:
-        RuleValueError: each example has a weight of its own.
-    """
+    """Return whether a product's weight has one axis of columns."""
     (contracted, batch) = equation.params["dimension_numbers"]
     if batch[0]:
         raise RuleValueError(

@@ -74,11 +74,7 @@ def inlined(function: Callable[..., Any], name: str) -> Inlined | None:
 
 
 def outline(jaxpr: Any, functions: Sequence[Inlined]) -> Any:
-    """Return a jaxpr with the calls of these inlined functions restored.
-
-    Raises:
-        RuleValueError: a call of one of them was not of the form `function(array)`.
-    """
+    """Return a jaxpr with the calls of these inlined functions restored."""
     equations = list(jaxpr.eqns)
     frames = [frames_of(equation) for equation in equations] if functions else []
     if not any(function.frame in each for function in functions for each in frames):
@@ -104,7 +100,6 @@ def outline(jaxpr: Any, functions: Sequence[Inlined]) -> Any:
 
 
 def frames_of(equation: Any) -> set[Frames]:
-    """Return the frames of the calls that made an equation."""
     traceback = equation.source_info.traceback
     frames = () if traceback is None else traceback.frames
     return {(frame.file_name, frame.function_name) for frame in frames}
@@ -264,7 +259,6 @@ def find(selector: Any) -> CalledOperation:
         if function is None:
             return CalledOperation(selector, traced.eqns[0].primitive.name, is_primitive=True)
         return CalledOperation(selector, function, code_of(inner_of(traced.eqns[0])))
-    # A restored call has no code of its function: it has that of the wrapper in `named`.
     found = inlined(selector, name)
     if found is None:
         parts = ", ".join(sorted({name_of(each) or each.primitive.name for each in traced.eqns}))
@@ -273,14 +267,9 @@ def find(selector: Any) -> CalledOperation:
             f"select one of these by name, or give the function a call of its own: "
             f"{name} = jax.jit({name})"
         )
-    return CalledOperation(selector, name, code_of_outlined(), inlined=found)
-
-
-def code_of_outlined() -> tuple[str, int]:
-    """Return where the wrapper of restored calls is written."""
-    code = named.__code__
-    inner = next(each for each in code.co_consts if hasattr(each, "co_firstlineno"))
-    return inner.co_filename, inner.co_firstlineno
+    # A restored call has no code of its function: it has that of the wrapper in `named`.
+    code = next(each for each in named.__code__.co_consts if hasattr(each, "co_firstlineno"))
+    return CalledOperation(selector, name, (code.co_filename, code.co_firstlineno), inlined=found)
 
 
 def trace(function: Callable[..., Any]) -> Any:

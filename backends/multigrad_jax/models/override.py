@@ -36,7 +36,9 @@ from ..jaxprs import (
     called_jaxpr,
     inner_jaxprs,
     last_uses,
+    scan_parts,
     walk,
+    while_parts,
 )
 from .operations import (
     OWN_DERIVATIVE,
@@ -79,11 +81,7 @@ def override_calls(function: Callable[..., Any], rules: Any) -> Callable[..., An
 def trace_and_compute(
     compute: Compute, function: Callable[..., Any], args: Any, kwargs: Any
 ) -> Any:
-    """Trace a call, compute it with the rules, and return its result.
-
-    Raises:
-        RuleValueError: it calls none of the operations that a selector selects.
-    """
+    """Trace a call, compute it with the rules, and return its result."""
     # Only arrays are traced; other leaves are constants of this call.
     leaves, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=is_object)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
@@ -183,9 +181,6 @@ def refuse_changed(function: Callable[..., Any], error: Exception) -> None:
         ) from error
 
 
-# --- a jaxpr computed again, with rules for some of its equations --------------------------------
-
-
 class OverriddenCalls(SelectedCalls[CalledOperation]):
     """The rules of one `override`, as they act on jaxprs.
 
@@ -246,14 +241,9 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
         return known
 
     def row_of(self, equation: Any) -> tuple[CalledOperation, Function] | None:
-        """Return the row that selects an equation, if any."""
-        for row in self.rows:
-            if row[0].fits(equation):
-                return row
-        return None
+        return next((row for row in self.rows if row[0].fits(equation)), None)
 
     def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Tensor]) -> list[Tensor]:
-        """Compute a jaxpr with the rules."""
         jaxpr = self.outlined(jaxpr)
 
         def compute(equation: Any, operands: list[Tensor]) -> list[Tensor]:
@@ -269,11 +259,7 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
         return walk(jaxpr, consts, arguments, compute, last=last_uses(jaxpr))
 
     def compute(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
-        """Return the results of one equation, with the rules.
-
-        Raises:
-            RuleValueError: it holds a selected operation and cannot be opened.
-        """
+        """Return the results of one equation, with the rules."""
         row = self.row_of(equation)
         if row is not None and has_input(equation):
             return self.replace(*row, equation, operands)
@@ -335,8 +321,12 @@ def jit_options(params: dict[str, Any]) -> dict[str, Any]:
 
 def has_input(equation: Any) -> bool:
     """Return whether a gradient can flow through an equation: from floats to floats."""
-    floats = [a for a in equation.invars if is_float(a) and not isinstance(a, core.Literal)]
-    return bool(floats) and any(map(is_float, equation.outvars))
+    return bool(float_inputs(equation)) and any(map(is_float, equation.outvars))
+
+
+def float_inputs(equation: Any) -> list[int]:
+    atoms = enumerate(equation.invars)
+    return [i for i, a in atoms if is_float(a) and not isinstance(a, core.Literal)]
 
 
 def input_of(meant: CalledOperation, equation: Any) -> int:
@@ -346,11 +336,7 @@ def input_of(meant: CalledOperation, equation: Any) -> int:
             f"operation {meant.name!r} has {len(equation.outvars)} results; a rule needs one"
         )
     shape = equation.outvars[0].aval.shape
-    floats = [
-        i
-        for i, atom in enumerate(equation.invars)
-        if is_float(atom) and not isinstance(atom, core.Literal)
-    ]
+    floats = float_inputs(equation)
     fitting = [i for i in floats if equation.invars[i].aval.shape == shape] or floats
     return one_input(meant.name, fitting, shape, "a function of one array")
 
@@ -372,9 +358,8 @@ def refuse_differentiated(equation: Any, name: str) -> None:
 
 def scan(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     params = equation.params
-    body, count, carried = params["jaxpr"], params["num_consts"], params["num_carry"]
-    consts, carry = operands[:count], operands[count : count + carried]
-    rows = operands[count + carried :]
+    body, carried = params["jaxpr"], params["num_carry"]
+    consts, carry, rows = scan_parts(params, operands)
 
     def turn(carry: Sequence[Tensor], row: Sequence[Tensor]) -> tuple[Any, Any]:
         results = run(body.jaxpr, body.consts, [*consts, *carry, *row])
@@ -390,8 +375,7 @@ def scan(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
 def while_loop(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     params = equation.params
     condition, body = params["cond_jaxpr"], params["body_jaxpr"]
-    n, m = params["cond_nconsts"], params["body_nconsts"]
-    of_condition, of_body, carry = operands[:n], operands[n : n + m], operands[n + m :]
+    of_condition, of_body, carry = while_parts(params, operands)
 
     def is_going(carry: Sequence[Tensor]) -> Tensor:
         return run(condition.jaxpr, condition.consts, [*of_condition, *carry])[0]

@@ -65,9 +65,6 @@ def run(
     Args:
         arguments: the data.
         state: the arrays of objects, which count as weights.
-
-    Raises:
-        RuleValueError: it has no layer with a rule.
     """
     flat = flatten(closed)
     first = len(closed.consts)
@@ -84,7 +81,6 @@ def run(
 
 
 def choose(composite: Composite, plans: Sequence[Plan]) -> None:
-    """Give each layer its rule."""
     rows = [(str(i), plan.kind) for i, plan in enumerate(plans)]
     for plan, rule in zip(plans, composite.choose(rows), strict=True):
         if composite.canonize or plan.kind != "addition":
@@ -103,7 +99,6 @@ class RelevanceRun:
         return atom.val if isinstance(atom, core.Literal) else self.values[atom]
 
     def run(self, flat: Any, arguments: Sequence[Tensor]) -> list[Tensor]:
-        """Return the results, in the jaxpr's order."""
         equations = sorted(self.layers.equations, key=self.layers.has_data)
         # weights first: a layer reads all its weights at its first equation
         ordered = flat.jaxpr.replace(eqns=equations)
@@ -121,7 +116,6 @@ class RelevanceRun:
         return [next(x for x, atom in data if self.layers.is_data(atom))]
 
     def layer(self, plan: Plan, operands: list[Tensor]) -> Tensor:
-        """Return a layer's output, with its rule's gradient."""
         rule = plan.rule
         if plan.kind in ("linear", "convolution"):
             return self.product(rule, plan, operands)
@@ -137,7 +131,6 @@ class RelevanceRun:
             raise RuleTypeError(f"rule {rule.name!r} reads weights, which a {plan.kind} has not")
         return with_elementwise_rule(rule, plan.kind, operands[plan.data_position], out)
 
-    # --- linear layers and convolutions -----------------------------------------------------------
     def product(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
         """Return a product with the steps on its channels, each with its rule."""
         if rule is not None:
@@ -236,7 +229,6 @@ def with_elementwise_rule(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tenso
     return replace_gradient(replacement_for(rule), named(rule), f"a layer of kind {kind!r}", x, out)
 
 
-# --- poolings -------------------------------------------------------------------------------------
 def pooling(rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
     """Return an average pooling: its equation is a sum, which the plan's divisor divides."""
     if rule is None:
@@ -279,7 +271,6 @@ def window_pooling(rule: Any, plan: Plan, x: Tensor, out: Tensor) -> Tensor:
     return result.reshape(pooled.shape).transpose(inverse(order))
 
 
-# --- products in the layout of layers -------------------------------------------------------------
 class AsLayer(NamedTuple):
     """A product as a layer that rules know.
 
@@ -330,11 +321,7 @@ def linear(plan: Plan, operands: list[Tensor]) -> AsLayer:
 
 
 def convolution(plan: Plan, operands: list[Tensor]) -> AsLayer:
-    """Return a convolution as a layer with channels before the axes of its windows.
-
-    Raises:
-        RuleValueError: no rule reads a convolution of this form.
-    """
+    """Return a convolution as a layer with channels before the axes of its windows."""
     params = plan.equation.params
     if any(n != 1 for n in params["lhs_dilation"]) or params["batch_group_count"] != 1:
         raise RuleValueError(
