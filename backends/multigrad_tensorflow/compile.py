@@ -13,7 +13,7 @@ import functools
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -50,17 +50,13 @@ autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, OURS), *autograph.CON
 def on_enter(token: str) -> Callable[[], None]:
     """Note the graph in which a `use` is entered: inside its own graph it is part of the trace."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    tape = regions_around().tape  # notes regions in their first run
+    _, _, tape = regions_around()  # notes regions in their first run
     entry = RegionUse(token, graph, CURRENT.get(), tape)
     return functools.partial(ENTRIES.reset, ENTRIES.set((*ENTRIES.get(), entry)))
 
 
 def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
-    """Capture a check in the functions being traced, as far as the rule comes from outside them.
-
-    Raises:
-        StaleTraceError: the rule was put in force before TensorFlow was imported.
-    """
+    """Capture a check in the functions being traced, as far as the rule comes from outside them."""
     if tf.executing_eagerly() or save_context.in_save_context():
         return
     entries = ENTRIES.get()
@@ -73,7 +69,8 @@ def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activ
     for graph, check in find_checks():
         traced.append(graph)
         # a rule that a `use` within the graph sets is part of the trace, and needs no check
-        active = active_around(traced, entries)
+        around = (e.before for e in entries if any(e.graph is each for each in traced))
+        active = next(around, CURRENT.get())
         if getattr(active, scope) is getattr(CURRENT.get(), scope) and check is not None:
             check.words.setdefault(scope, active.word(scope))
 
@@ -121,17 +118,9 @@ def number_of(moving: Moving) -> Tensor:
     tensor = follow(moving)
     if tensor is not None:
         return tensor
-    again = regions_around().again
+    _, again, _ = regions_around()
     numbers = {} if again is None else again.noted.numbers
     return tf.constant(numbers.get(moving.serial, moving.value), tf.float64)
-
-
-def active_around(graphs: list[Any], entries: tuple[RegionUse, ...]) -> ActiveRules:
-    """Return the active rules around nested graphs that are being traced."""
-    for entry in entries:
-        if any(entry.graph is graph for graph in graphs):
-            return entry.before
-    return CURRENT.get()
 
 
 def find_checks() -> Iterator[tuple[Any, CheckSpec | None]]:
@@ -146,23 +135,19 @@ def find_checks() -> Iterator[tuple[Any, CheckSpec | None]]:
         if isinstance(graph, ControlFlowFuncGraph):
             yield graph, None
         elif is_backward(graph):  # a call gives captures no value: gradients would be None
-            if regions_around().again is None:
+            if regions_around()[1] is None:  # no region runs again
                 refuse_backward(graph, "a rule or a name")
             yield graph, None  # the graph of the first run has the check
         else:
             if not hasattr(graph, GUARD):
                 if not isinstance(graph.outer_graph, FuncGraph) and is_exporting():
                     return
-                capture_check(graph)
+                check, nothing = CheckSpec(graph.name), make_nothing()
+                setattr(graph, GUARD, check)
+                # One key for all graphs: a graph that calls another one then keeps its own check.
+                graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=nothing)
             yield graph, getattr(graph, GUARD)
         graph = graph.outer_graph
-
-
-def capture_check(graph: Any) -> None:
-    check, nothing = CheckSpec(graph.name), make_nothing()
-    setattr(graph, GUARD, check)
-    # One key for all graphs: a graph that calls another one then keeps its own check.
-    graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=nothing)
 
 
 def is_backward(graph: Any) -> bool:
@@ -222,12 +207,6 @@ class CheckSpec(tf.TensorSpec):
         return self.words, {each for each in self.traced if isinstance(each, Lookup)}
 
     def cast(self, value: Any, casting_context: Any) -> Any:
-        """Return the value, after the check.
-
-        Raises:
-            StaleTraceError: another rule is in force than when the function was traced.
-            TraceError: it is called in a graph for a file that cannot hold a check.
-        """
         active = CURRENT.get()
         for scope, word in self.words.items():
             if active.word(scope) != word and not save_context.in_save_context():
@@ -295,8 +274,6 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
 
 
 class _CompiledByTensorflow(compilers.Run):
-    """tf.function of the function under one rule."""
-
     def __init__(
         self, fn: Callable[..., Any], options: dict[str, Any], rules: Any, moving: Any, word: str
     ) -> None:
@@ -323,8 +300,15 @@ class _CompiledByTensorflow(compilers.Run):
 
         self.run = tf.function(run, autograph=False, **options)
 
-    def in_force(self, active: ActiveRules) -> AbstractContextManager[None]:
-        return _in_force(active)
+    @contextmanager
+    def in_force(self, active: ActiveRules) -> Iterator[None]:
+        leave = on_enter(active.token)
+        reset = CURRENT.set(active)
+        try:
+            yield
+        finally:
+            CURRENT.reset(reset)
+            leave()
 
     def hidden(self, rules: Any) -> list[Tensor]:
         numbers = map(_as_number, self.numbers(load_backend("tensorflow")))
@@ -332,7 +316,7 @@ class _CompiledByTensorflow(compilers.Run):
 
     def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
         hidden = self.hidden(rules)
-        with _in_force(ActiveRules(token="xg.jit")):
+        with self.in_force(ActiveRules(token="xg.jit")):
             result, applied = self.run(hidden, args, kwargs)
         if applied is None:
             return result, (0, 0)
@@ -367,17 +351,6 @@ def _from_tensors(hidden: tuple[Any, Any], tensors: list[Tensor]) -> tuple[Any, 
     return rules[0], rules[1]
 
 
-@contextmanager
-def _in_force(active: ActiveRules) -> Iterator[None]:
-    leave = on_enter(active.token)
-    reset = CURRENT.set(active)
-    try:
-        yield
-    finally:
-        CURRENT.reset(reset)
-        leave()
-
-
 def forget_traces(variables: Iterable[Any]) -> None:
     """Clear the traces of each `tf.function` that reads one of these variables.
 
@@ -393,9 +366,10 @@ def forget_traces(variables: Iterable[Any]) -> None:
         with each._lock:
             for config in (each._variable_creation_config, each._no_variable_creation_config):
                 cache = None if config is None else config.function_cache
-                if cache and any(reads(concrete.graph, names) for concrete in cache.values()):
+                read = {
+                    getattr(variable, "_unique_id", None)
+                    for concrete in (cache.values() if cache else ())
+                    for variable in concrete.graph.variables
+                }
+                if cache and not names.isdisjoint(read):
                     cache.clear()
-
-
-def reads(graph: Any, names: set[str]) -> bool:
-    return any(getattr(each, "_unique_id", None) in names for each in graph.variables)

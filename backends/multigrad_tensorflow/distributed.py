@@ -26,10 +26,9 @@ from multigrad.backend import Group, rows_of
 from multigrad.errors import GradientError, RuleValueError, UnsupportedOp
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
-from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.trace import active_rules
-from multigrad.trace.active_rules import BRANCH, Branch, Counter, join
+from multigrad.trace.active_rules import BRANCH, Counter, join
 
 from .kernels.random import is_dtensor
 from .kernels.shapes import dim
@@ -43,12 +42,7 @@ ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 # --- exchanges, and the place of a key's draws ----------------------------------------------------
 def replica_context(names: Names, of: Tensor) -> Any:
-    """Return the replica context; None in a proof and for a DTensor, which are one shard.
-
-    Raises:
-        GradientError: this code runs in no replica.
-        RuleValueError: an axis is named, which replicas do not have.
-    """
+    """Return the replica context; None in a proof and for a DTensor, which are one shard."""
     if names is not None:
         raise RuleValueError(
             f"there is no mesh axis {', '.join(map(repr, names))} in TensorFlow: the replicas of "
@@ -199,17 +193,17 @@ def place_of(context: Any, length: Any) -> tuple[Any, Any]:
 
 def is_alike(context: Any, length: int) -> bool:
     """Return whether all replicas have this length."""
+
+    @tf.autograph.experimental.do_not_convert
+    def are_alike(strategy: Any, lengths: Any) -> bool:
+        is_one_worker = len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
+        return is_one_worker and len({*strategy.experimental_local_results(lengths)}) == 1
+
     try:
         return context.merge_call(are_alike, args=(length,))
     # A function traced within a replica cannot ask: known lengths count as alike.
     except RuntimeError:
         return True
-
-
-@tf.autograph.experimental.do_not_convert
-def are_alike(strategy: Any, lengths: Any) -> bool:
-    is_one_worker = len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
-    return is_one_worker and len({*strategy.experimental_local_results(lengths)}) == 1
 
 
 def to_shard(x: Tensor) -> Tensor:
@@ -261,14 +255,6 @@ def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwar
         join(branches)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MergeDraws:
-    """The draws of a `merge_call`: the first replica's active rules, and the branch it ran in."""
-
-    active: ActiveRules
-    branch: Branch
-
-
 @functools.wraps(pause_to_merge)
 def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function across replicas in a copy of the first one's context.
@@ -281,18 +267,14 @@ def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> 
 
     def merge(*args: Any, **kwargs: Any) -> Any:
         around.run(BRANCH.set, branch)
-        return around.run(fn, *args, **kwargs), MergeDraws(active, branch)
+        return around.run(fn, *args, **kwargs), (active, branch)
 
-    result, draws = pause_to_merge(context, merge, args, kwargs)
-    count_on(active, draws)
-    return result
-
-
-def count_on(active: ActiveRules, draws: MergeDraws) -> None:
-    """Count a merged call's draws in a replica, whose counters may be others than the first's."""
-    own_counters = dict(zip(counters_of(draws.active), counters_of(active), strict=True))
-    for counter, number in draws.branch.numbers.items():
+    result, (first, first_branch) = pause_to_merge(context, merge, args, kwargs)
+    # The merged call's draws are counted here too, by counters that may be others than the first's.
+    own_counters = dict(zip(counters_of(first), counters_of(active), strict=True))
+    for counter, number in first_branch.numbers.items():
         (own_counters.get(counter) or counter).advance(number)
+    return result
 
 
 def counters_of(active: ActiveRules) -> Iterator[Counter | None]:
@@ -325,19 +307,14 @@ def rank_group() -> Group | None:
         return None
     workers = find_workers()
     if workers is not None:
-        return group_of_workers(*workers, lane=lane_of(replica))
+        lane = 0
+        if replica is not None:
+            lane = number_of(replica) % len(replica.strategy.extended.worker_devices)
+        return group_of_workers(*workers, lane=f"replica {lane}" if lane else "")
     if replica is None or replica.num_replicas_in_sync < 2:
         return None
     messages = _messages.setdefault(replica.strategy, {})
     return group_of_replicas(messages, number_of(replica), replica.num_replicas_in_sync)
-
-
-def lane_of(replica: Any) -> str:
-    """Return the name of a replica's thread among those of its worker; "" for the first."""
-    if replica is None:
-        return ""
-    number = number_of(replica) % len(replica.strategy.extended.worker_devices)
-    return f"replica {number}" if number else ""
 
 
 def number_of(replica: Any) -> int:

@@ -29,12 +29,12 @@ from multigrad.functions.calls.recipe import ImportedGradient, Recipe, Recorded
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import import_once
 from multigrad.graph.support.class_bases import dataclass
+from multigrad.graph.support.threads import set_within
 from multigrad.trace.trace import Trace, Value
 
 from .recomputed_regions import FIRST
 
 Tensor: TypeAlias = Any
-VARIABLES = "variables"
 
 
 def make_nothing() -> Any:
@@ -54,19 +54,12 @@ RECORDING: contextvars.ContextVar[tuple[tuple[Any, Any], ...]] = contextvars.Con
 @contextmanager
 def recording(function: Callable[..., Any], arguments: Any) -> Iterator[None]:
     """Mark a function as being recorded; functions are captured then that may call it."""
-    reset = RECORDING.set((*RECORDING.get(), (function, arguments)))
-    try:
+    with set_within(RECORDING, (*RECORDING.get(), (function, arguments))):
         yield
-    finally:
-        RECORDING.reset(reset)
 
 
 def recipe_of_decorated(function: Callable[..., Any], name: str, original: Any) -> Recipe:
-    """Return the recipe of a function that returns outputs and a gradient function, TensorFlow's.
-
-    Args:
-        original: the decorated function, which runs unchanged on TensorFlow.
-    """
+    """Return the recipe of a function that `tf.custom_gradient` decorates, making `original`."""
 
     def bound_to(instance: Any) -> Recipe:
         return import_function(original.__get__(instance, type(instance)))
@@ -111,7 +104,13 @@ def run_decorated(
 ) -> Recorded:
     with VariableWatcher() as watcher:
         outputs, grad = split_result(name, function(*args, **kwargs))
-    if watcher.watched_variables() and not takes_variables(grad):
+    rows = read_parameters(grad)
+    takes_variables = (
+        rows is None
+        or "variables" in rows
+        or any(row.kind is row.VAR_KEYWORD for row in rows.values())
+    )
+    if watcher.watched_variables() and not takes_variables:
         names = ", ".join(repr(variable.name) for variable in watcher.watched_variables())
         raise TypeError(
             f"function {name!r} reads a tf.Variable ({names}), so its gradient function "
@@ -131,11 +130,7 @@ def run_decorated(
 
 
 def import_function(f: Any) -> Recipe:
-    """Return the recipe of a decorated function, or of a decorated bound method.
-
-    Raises:
-        TypeError: it is not decorated, or `tf.recompute_grad` has made it.
-    """
+    """Return the recipe of a decorated function, or of a decorated bound method."""
     if not isinstance(f, DECORATED):
         shown = f"{name_of(f)!r}, a {type(f).__name__}" if callable(f) else f"{f!r:.60}"
         advice = ""
@@ -257,11 +252,3 @@ def spread(outputs: Any, upstream: Any) -> list[Any]:
         0.0 if cotangent is None and output is not None else cotangent
         for output, cotangent in pairs
     ]
-
-
-def takes_variables(grad: Callable[..., Any]) -> bool:
-    """Return whether a gradient function can be called with `variables=`."""
-    rows = read_parameters(grad)
-    if rows is None:
-        return True
-    return VARIABLES in rows or any(row.kind is row.VAR_KEYWORD for row in rows.values())

@@ -96,9 +96,6 @@ class RecomputedCall:
 REGIONS: OrderedDict[int, RecomputedCall] = OrderedDict()  # by the id of the key
 
 
-# --- on the stack ---------------------------------------------------------------------------------
-
-
 def find_code(code: CodeType, name: str) -> CodeType:
     """Return the code of a function defined within another, at any depth."""
     for constant in code.co_consts:
@@ -122,31 +119,12 @@ def may_be_recomputed() -> bool:
     return bool(REGIONS) or pywrap_tfe.TFE_Py_TapeSetIsStopped()
 
 
-class Regions(NamedTuple):
-    """The regions around a call.
-
-    Attributes:
-        first_runs: those in their first run, from the inside out.
-        again: the one that runs again, if any; the ones around it do not matter.
-        tape: that of its run.
-    """
-
-    first_runs: Sequence[RecomputedCall]
-    again: RecomputedCall | None
-    tape: Any
-
-
-NO_REGIONS = Regions((), None, None)
-
-
-def regions_around() -> Regions:
-    """Return the regions around this call; those in their first run are noted.
-
-    Raises:
-        GradientError: a region runs again that was not noted.
+def regions_around() -> tuple[Sequence[RecomputedCall], RecomputedCall | None, Any]:
+    """Return the regions around this call: those in their first run, which are noted, inside out;
+    the one that runs again, if any, as those around it do not matter; the tape of its run.
     """
     if not may_be_recomputed():
-        return NO_REGIONS
+        return (), None, None
     keys, again, tape = [], None, None
     caller = sys._getframe()
     while caller is not None:
@@ -169,7 +147,7 @@ def regions_around() -> Regions:
             # a region whose backward never runs is not reported: the oldest leaves
             if len(REGIONS) > MOST_REGIONS:
                 REGIONS.popitem(last=False)
-    return Regions([REGIONS[id(key)] for key in keys], again, tape)
+    return [REGIONS[id(key)] for key in keys], again, tape
 
 
 def is_inside_use(tape: Any) -> bool:
@@ -181,9 +159,6 @@ def is_inside_use(tape: Any) -> bool:
 def rules_of(again: RecomputedCall | None, tape: Any) -> ActiveRules:
     """Return the rules for a region that runs again, unless a `use` within it is in force."""
     return CURRENT.get() if again is None or is_inside_use(tape) else again.run_again(tape)
-
-
-# --- what a run again finds as the first run did --------------------------------------------------
 
 
 def on_draw(draw: Callable[[], Any]) -> Any:

@@ -11,8 +11,8 @@ import contextvars
 import ctypes
 import math
 import sys
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import FrameType
 from typing import Any, TypeAlias
@@ -104,7 +104,6 @@ def weak(value: Any, dtype: Any) -> Any:
     return tf.constant(np.array(value, tf.as_dtype(dtype).as_numpy_dtype))
 
 
-# --- memory that is lent --------------------------------------------------------------------------
 def lend(x: Any) -> SharedBuffer:
     """Return an eager tensor for other frameworks to read, without a copy if it is on the CPU."""
     if "CPU" not in x.device:
@@ -158,12 +157,7 @@ def address(capsule: Any) -> int:
 
 # --- another framework's code ---------------------------------------------------------------------
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Apply code of another framework whose gradient flows back in TensorFlow's autodiff.
-
-    Raises:
-        UnsupportedOp: XLA compiles it.
-        GradientError: a ForwardAccumulator asks for a tangent.
-    """
+    """Apply code of another framework whose gradient flows back in TensorFlow's autodiff."""
     tensors = tuple(map(localize, tensors))
     if not tf.executing_eagerly():
         refuse_xla(guest)
@@ -350,18 +344,5 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
         and not pywrap_tfe.TFE_Py_TapeSetIsStopped()
     ):
         return run()
-    results: list[Any] = []
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            results.append(run())
-        except BaseException as failure:  # noqa: BLE001 (raised again in the caller's thread)
-            failures.append(failure)
-
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return results[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(contextvars.copy_context().run, run).result()

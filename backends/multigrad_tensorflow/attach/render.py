@@ -295,9 +295,6 @@ def convert_prevent_gradient(converted: Any) -> Any:
     return pfor.wrap(output, stacked.is_stacked)
 
 
-# --- its inputs and outputs -----------------------------------------------------------------------
-
-
 def localize(tin: Tensor) -> Tensor:
     """Return an input as a tensor of the graph that is being built; a variable is read."""
     if not isinstance(tin, tf.Tensor):
@@ -320,7 +317,6 @@ def stop(outputs: Any, positions: Sequence[int]) -> Any:
     return tuple(tf.stop_gradient(y) if i in positions else y for i, y in enumerate(outputs))
 
 
-# --- how an emitted function is called ------------------------------------------------------------
 NAMESPACE = {
     "custom_gradient": custom_gradient,
     "hold": hold,

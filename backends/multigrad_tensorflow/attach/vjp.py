@@ -21,7 +21,7 @@ Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
 
 
 def vjp(
-    run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
+    run: Run, inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
     """Return the outputs of a function of tensors, and its pullback to one gradient per input."""
     copies = [tf.identity(x) for x in inputs]
@@ -98,9 +98,6 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool]:
     return lambda: graph() is tf.compat.v1.get_default_graph()
 
 
-# --- many gradients at once, outside autodiff -----------------------------------------------------
-
-
 def many(
     graph: Graph, emit: Callable[[Graph], Callable[..., Any]], in_place: bool
 ) -> Callable[[Sequence[Tensor], Sequence[Any]], list[Tensor] | None] | None:
@@ -120,9 +117,6 @@ def many(
         return act(list(gradients), [tf.constant(value, dtype) for value in values])
 
     return run
-
-
-# --- the other ways in which a custom gradient runs -----------------------------------------------
 
 
 # The modes that TensorFlow lacks, with the reason.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
@@ -45,16 +45,6 @@ def watching_variables() -> Iterator[Callable[[], str]]:
         )
 
 
-class WatchedValue(NamedTuple):
-    """A value that a tape watches: it carries `taped`, a renamed copy of its node, while the tape
-    records, and its original node otherwise.
-    """
-
-    value: Value
-    original: Node
-    taped: Node
-
-
 class Tape:
     """A stand-in for `tf.GradientTape`.
 
@@ -62,7 +52,9 @@ class Tape:
     """
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
-        self._watched: list[WatchedValue] = []
+        # (value, its node, a renamed copy): each value that it watches carries the copy while the
+        # tape records, and its own node otherwise.
+        self._watched: list[tuple[Value, Node, Node]] = []
         self._is_recording = False
 
     def __enter__(self) -> Self:
@@ -86,14 +78,14 @@ class Tape:
         for value in optree.tree_leaves(tensor):
             if not isinstance(value, Value):
                 raise TypeError(f"it watches a tensor that is no value of a graph{ELSEWHERE}")
-            elif all(value is not each.value for each in self._watched):
+            elif all(value is not each for each, _, _ in self._watched):
                 if value.trace.kind == "rule":
                     raise value.trace.error(
                         "uses tf.GradientTape, but a rule is the backward pass"
                         f"{value.trace.words.advise('write the derivative out')}"
                     )
                 taped = rename(value.node)
-                self._watched.append(WatchedValue(value, value.node, taped))
+                self._watched.append((value, value.node, taped))
                 if self._is_recording:
                     put_node(value, taped, is_taped=True)
 

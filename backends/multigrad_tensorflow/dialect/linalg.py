@@ -50,9 +50,6 @@ def eigh(input: Tensor, compute_v: bool = True) -> tuple[Tensor, ...]:
     return matrices.eigh(symmetric)[: 2 if compute_v else 1]
 
 
-# --- diagonals ------------------------------------------------------------------------------------
-
-
 def single_diagonal(k: Any) -> int:
     """Return the number of a diagonal; TensorFlow also takes the first and last of several."""
     diagonal = static(k)

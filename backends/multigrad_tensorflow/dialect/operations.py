@@ -63,12 +63,7 @@ BY_OPERATION: dict[str, tuple[Any, Sequence[str]]] = {
 
 
 def find_operation(kind: str, aliases: Mapping[Any, Handler]) -> Handler | None:
-    """Return the handler of a graph's operation, if there is one.
-
-    Args:
-        kind: the type of the operation.
-        aliases: the handlers of functions.
-    """
+    """Return the handler of a graph's operation, if there is one."""
     if kind in OWN:
         return OWN[kind]
     if kind in REDUCTIONS.split():
@@ -99,9 +94,6 @@ def call_by_names(
 def reduce(function: Handler, x: Tensor, axis: Any, keep_dims: bool = False) -> Tensor:
     # TensorFlow reduces nothing for an empty list
     return x if static(axis) == [] else function(x, axis, keepdims=keep_dims)
-
-
-# --- handlers of single operations ----------------------------------------------------------------
 
 
 def normalize_locally(
@@ -301,7 +293,6 @@ def resize(
     return result
 
 
-# --- the tables -----------------------------------------------------------------------------------
 ALIASES: dict[Any, Handler] = {tf.image.resize: resize}
 OWN: dict[str, Handler] = {
     **linalg.OPERATIONS,

@@ -64,11 +64,7 @@ def while_loop(
     maximum_iterations: Any = None,
     same_structure: bool = True,
 ) -> Any:
-    """Return the results of a loop, unrolled, or recorded if values end it.
-
-    Raises:
-        TypeError: it stops gradients, or a turn changes the structure that it carries.
-    """
+    """Return the results of a loop, unrolled, or recorded if values end it."""
     if not back_prop:
         raise TypeError("a loop with back_prop=False; use tf.stop_gradient on what it returns")
     most = None if maximum_iterations is None else int(maximum_iterations)
@@ -128,7 +124,6 @@ def switch_case(branch_index: Any, branch_fns: Any, default: Any) -> Any:
     return control_flow.branch(control_flow.guards_of(branch_index, len(ways)), ways)
 
 
-# --- over the first axis --------------------------------------------------------------------------
 def scan(fn: Handler, elems: Any, initializer: Any = None, reverse: bool = False) -> Any:
     if initializer is not None:
         return _carried(fn, initializer, elems, reverse)[1]
@@ -226,7 +221,6 @@ class ReplicaContext:
         raise self._trace.error(f"asks the replica context for {name}, which has no op. {ADVICE}")
 
 
-# --- what is in the table -------------------------------------------------------------------------
 def accept(function: Handler, handler: Handler, takes_shapes: bool) -> Handler:
     """Return a handler that gets shapes as numbers, unless it accepts open shapes."""
     if takes_shapes:
@@ -234,9 +228,9 @@ def accept(function: Handler, handler: Handler, takes_shapes: bool) -> Handler:
 
     @functools.wraps(handler)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if any(map(is_shape, (*args, *kwargs.values()))):
-            args = tuple(np.asarray(v) if is_shape(v) else v for v in args)
-            kwargs = {word: np.asarray(v) if is_shape(v) else v for word, v in kwargs.items()}
+        if any(isinstance(v, SymbolicShape) for v in (*args, *kwargs.values())):
+            args = tuple(map(fixed, args))
+            kwargs = {word: fixed(value) for word, value in kwargs.items()}
             if not any(map(is_symbolic, (*args, *kwargs.values()))):
                 return function(*args, **kwargs)
         return handler(*args, **kwargs)
@@ -244,8 +238,8 @@ def accept(function: Handler, handler: Handler, takes_shapes: bool) -> Handler:
     return call
 
 
-def is_shape(value: Any) -> bool:
-    return isinstance(value, SymbolicShape)
+def fixed(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, SymbolicShape) else value
 
 
 def identity(x: Tensor) -> Tensor:

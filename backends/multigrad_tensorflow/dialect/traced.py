@@ -26,11 +26,7 @@ DRAWS = ("StatelessM", "StatelessP", "StatelessR", "StatelessT", "StatelessS")
 
 
 def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
-    """Return a handler for a function of TensorFlow, by its graph; None for other functions.
-
-    Args:
-        find: returns the handler of an operation by its type, or None.
-    """
+    """Return a handler for a function of TensorFlow, by its graph; None for other functions."""
     home = getattr(function, "__module__", None) or ""
     is_own = isinstance(function, FunctionType) and home.startswith("tensorflow.")
     return OwnTrace(record, function, find) if is_own else None
@@ -74,22 +70,15 @@ def stand_in(x: Any, described_as: tuple[Any, tf.DType]) -> tf.Tensor:
 
 
 class GraphRun:
-    """Records the operations of a graph.
-
-    Attributes:
-        values: by a tensor's name in the graph: a symbol or a known tensor.
-    """
+    """Records the operations of a graph."""
 
     def __init__(self, graph: Any, trace: Trace, find: Find) -> None:
+        # By a tensor's name in the graph: a symbol or a known tensor.
         self.values: dict[str, Any] = {each.name: given for given, each in graph.captures}
         self._graph, self._trace, self._find = graph, trace, find
 
     def results(self, inputs: Any, arguments: Sequence[Any], outputs: Any) -> list[Any]:
-        """Return the outputs for given inputs, and None for None.
-
-        Raises:
-            TypeError: an operation has no handler, draws, or reads or changes a state.
-        """
+        """Return the outputs for given inputs, and None for None."""
         self.values.update(zip((x.name for x in inputs), arguments, strict=True))
         every = self._graph.get_operations()
         checked = [op.inputs[0] for op in every if op.type == "Assert"]
@@ -99,18 +88,15 @@ class GraphRun:
         for op in every:
             if op.outputs and op.outputs[0].name in self.values:
                 continue
-            # an assertion that holds has no effect
-            if op.type == "Assert" and self._is_true(op.inputs[0]):
-                continue
+            if op.type == "Assert":
+                holds = self.values[op.inputs[0].name]
+                if not isinstance(holds, Value) and bool(holds):
+                    continue  # it has no effect
             if op.op_def.is_stateful or op.type.startswith(DRAWS) or "PyFunc" in op.type:
                 raise TypeError(f"it computes {op.type}, which has a state or an effect")
             if op.name in needed:
                 self._compute(op)
         return [None if x is None else self.values[x.name] for x in outputs]
-
-    def _is_true(self, condition: tf.Tensor) -> bool:
-        value = self.values[condition.name]
-        return not isinstance(value, Value) and bool(value)
 
     def _compute(self, op: tf.Operation) -> None:
         if any(not x.shape.is_fully_defined() for x in op.outputs):
@@ -151,11 +137,7 @@ class GraphRun:
         )
 
     def _typed(self, op: tf.Operation, values: Sequence[Any]) -> list[Any]:
-        """Return results in the graph's dtypes.
-
-        Raises:
-            TypeError: their dtypes or shapes differ.
-        """
+        """Return results in the graph's dtypes."""
         results = []
         for value, tensor in zip(values, op.outputs, strict=False):
             if isinstance(value, Value):

@@ -87,7 +87,6 @@ class OverrideRules(SelectedCalls["CalledOp"]):
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """Let the rules act on what this thread calls."""
         with ExitStack() as stack:
             for interception in INTERCEPTIONS:
                 stack.enter_context(interception)
@@ -107,9 +106,6 @@ class OverrideRules(SelectedCalls["CalledOp"]):
         if known is None:
             known = self.copies[function] = function._clone(None)
         return known
-
-
-# --- an op ----------------------------------------------------------------------------------------
 
 
 def on_op(
@@ -204,17 +200,18 @@ def has_input(inputs: Sequence[Any], output: Any) -> bool:
 
 def input_of(meant: CalledOp, inputs: Sequence[Any], output: Tensor) -> int:
     """Return the position of the input that a rule acts on: the one of the result's shape."""
-    floats = [i for i, x in enumerate(inputs) if is_float(x) and not is_constant(x)]
+    floats = [i for i, x in enumerate(inputs) if is_float(x)]
+    varying = [
+        i
+        for i in floats
+        if isinstance(inputs[i], tf.__internal__.EagerTensor) or inputs[i].op.type != "Const"
+    ]
     shape = output.shape.as_list() if output.shape.rank is not None else None
     fitting = [
-        i for i in floats if inputs[i].shape.rank is None or inputs[i].shape.as_list() == shape
-    ] or floats
-    fitting = fitting or [next(i for i, x in enumerate(inputs) if is_float(x))]
+        i for i in varying if inputs[i].shape.rank is None or inputs[i].shape.as_list() == shape
+    ]
+    fitting = fitting or varying or floats[:1]
     return one_input(meant.name, fitting, output.shape, "an operation of one tensor")
-
-
-def is_constant(x: Tensor) -> bool:
-    return not isinstance(x, tf.__internal__.EagerTensor) and x.op.type == "Const"
 
 
 def record_gradient(op_type: Any, inputs: Any, attrs: Any, outputs: Any) -> None:
@@ -301,11 +298,7 @@ def call_function(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def call_graph(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a graph that was traced for these rules, or holds no selected op.
-
-    Raises:
-        RuleValueError: it was traced before.
-    """
+    """Call a graph that was traced for these rules, or holds no selected op."""
     for override in THREAD.overrides if not THREAD.is_applying else ():
         type_ = find_without_rule(self.graph, override)
         if type_ is not None:
@@ -344,11 +337,7 @@ def find_without_rule(graph: Any, override: OverrideRules) -> str | None:
     return None
 
 
-# --- the function itself --------------------------------------------------------------------------
-
-
 def override_calls(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Callable[..., Any]:
-    """Return a function with rules on the operations that it calls."""
     override_rules = Following(rules, find, partial(OverrideRules, name_of(function)))
 
     def overridden(*args: Any, **kwargs: Any) -> Any:
@@ -399,12 +388,7 @@ class CalledOp(Meant):
 
 
 def find(selector: Any) -> CalledOp:
-    """Return the operation that a selector selects.
-
-    Raises:
-        RuleTypeError: it is not an operation.
-        RuleValueError: TensorFlow has none of that name, or none that can be found in a call.
-    """
+    """Return the operation that a selector selects."""
     function = selector
     if isinstance(selector, str):
         type_ = "".join(part[:1].upper() + part[1:] for part in selector.split("_"))
