@@ -270,6 +270,10 @@ def version_of(x: Tensor) -> int:
     return 0 if is_compiling() else x._version
 
 
+class Namespace:
+    """A namespace for traced code: Dynamo guards each attribute, but of a dict only some keys."""
+
+
 # Rules and modes by their keys.
 KEYED: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 

@@ -145,7 +145,8 @@ class RunAgain:
         active: the rules in force at its first forward.
         is_reentrant: whether the first forward ran without recording gradients.
         noted: the moving numbers, and the meanings of rule names, at that time.
-        acted: what acted on modules then, by identity, with a context in which it acts again.
+        acted: by what acted on modules then, a context in which it acts again.
+        modes: the modes that applied rules to operations then, each with a context that enters it.
         drawn: the keys of calls in the first run, and whether torch's own generator produced them.
         repeated: how many of these the current run has used.
     """
@@ -157,7 +158,8 @@ class RunAgain:
         self.active = active
         self.is_reentrant = is_reentrant
         self.noted = Noted()
-        self.acted: dict[Any, tuple[Any, Callable[[], AbstractContextManager[Any]]]] = {}
+        self.acted: dict[Any, Callable[[], AbstractContextManager[Any]]] = {}
+        self.modes: dict[Any, Callable[[], AbstractContextManager[Any]]] = {}
         self.drawn: list[tuple[Any, bool]] = []
         self.repeated = 0
 
@@ -181,8 +183,9 @@ class RunAgain:
                 stack.enter_context(saved_tensors_hooks(as_it_is, as_it_is))
             stack.callback(setattr, _RUNNING, "again", _RUNNING.again)
             _RUNNING.again, self.repeated = self, 0
-            for _, act_again in self.acted.values():
-                stack.enter_context(act_again())
+            # The mode that was noted first is the innermost.
+            for enter in (*self.acted.values(), *reversed(self.modes.values())):
+                stack.enter_context(enter())
             return self.function(*args, **kwargs)
 
 
@@ -193,10 +196,10 @@ def as_it_is(saved: Tensor) -> Tensor:
 # --- what acts on modules -------------------------------------------------------------------------
 
 
-def note_acting(key: Any, held: Any, act_again: Callable[[], AbstractContextManager[Any]]) -> None:
+def note_acting(key: Any, act_again: Callable[[], AbstractContextManager[Any]]) -> None:
     """Note that a rule acts on modules in the regions around this call, and how to repeat that."""
     for region in noted_regions():
-        region.acted.setdefault(key, (held, act_again))
+        region.acted.setdefault(key, act_again)
 
 
 def is_around_region() -> bool:

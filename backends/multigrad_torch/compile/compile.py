@@ -68,11 +68,7 @@ MISREAD = frozenset((MISSING, TWICE))
 NAMES: dict[Any, str] = {}
 
 
-class CallNamespace:
-    """A namespace of calls. Dynamo guards each attribute, but of a dict only the first keys."""
-
-
-CALLS = CallNamespace()
+CALLS = dynamo.Namespace()
 
 
 def is_exporting() -> bool:

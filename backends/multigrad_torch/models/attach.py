@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -40,13 +40,8 @@ from .mode_entry import CheckedRoot, ModeEntry, ModePause, ModeRoot, make_mode, 
 from .operation_names import find_operation, operation_names
 from .swapped_classes import Acting, acting_on, put_on, take_off
 
-
-class Planned(NamedTuple):
-    """What is to act on which module, and the module's name."""
-
-    acting: Acting
-    module: nn.Module
-    name: str
+# What is to act on which module, and the module's name.
+Planned: TypeAlias = tuple[Acting, nn.Module, str]
 
 
 def attach_rules(model: nn.Module, rules: Any) -> Attachment:
@@ -66,12 +61,12 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
         )
         plan = [*plan_layers(choices), *plan_operations(model, layers, operations)]
         rows = [each.row() for each in (*choices, *operations)]
-    return Attachment(rows, partial(put, plan), partial(undo, [each.acting for each in plan]))
+    return Attachment(rows, partial(put, plan), partial(undo, [acting for acting, _, _ in plan]))
 
 
 def put(plan: Sequence[Planned]) -> None:
-    for each in plan:
-        put_on(each.module, each.acting, each.name)
+    for acting, module, name in plan:
+        put_on(module, acting, name)
 
 
 def undo(acting: Iterable[Acting]) -> None:
@@ -105,8 +100,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
         layer, rule = choice.layer.layer, choice.rule
         name = choice.layer.names[0]
         if isinstance(layer, HeldFunction):
-            function = acting_on_function(name, layer, rule)
-            plan.append(Planned(function, layer.layer, name))
+            plan.append((acting_on_function(name, layer, rule), layer.layer, name))
             continue
         refuse_scripted(name, layer)
         refuse_ruled(name, layer)
@@ -114,7 +108,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
         key = rule if isinstance(rule, str) else id(rule)
         if key not in acting:
             acting[key] = acting_for_rule(rule)
-        plan.append(Planned(acting[key], layer, name))
+        plan.append((acting[key], layer, name))
     return plan
 
 
@@ -171,11 +165,11 @@ def plan_operations(
     plan: list[Planned] = []
     for layer in layers:
         if may_call(layer.layer, set(rules)):
-            plan.append(Planned(entry, layer.layer, layer.names[0]))
+            plan.append((entry, layer.layer, layer.names[0]))
         elif layer.is_leaf:
-            plan.append(Planned(pause, layer.layer, layer.names[0]))
+            plan.append((pause, layer.layer, layer.names[0]))
     # The root last, around everything else: it checks that each rule has acted.
-    return [*plan, Planned(root, model, "")]
+    return [*plan, (root, model, "")]
 
 
 def refuse_scripted(name: str, module: nn.Module) -> None:
@@ -205,42 +199,37 @@ def plan_composite(
         # A leaf of no known kind: rules act on the operations that its code calls.
         if each.kind is None and rule is None and not each.is_named:
             if may_call(module, set(calls.rules)):
-                plan.append(Planned(entry, module, name))
+                plan.append((entry, module, name))
             continue
         refuse_ruled(name, module)
+        # A batch normalization is merged into the layer before, whose rule it gets.
         before = choices[merged[i]].rule if i in merged else None
-        key = id(rule), i in merged.values(), id(before)
-        if key not in by_rules:
-            by_rules[key] = acting_for(rule, before, i in merged, merges=i in merged.values())
-        plan.append(Planned(by_rules[key], module, name))
+        merges = i in merged.values()
+        key = id(rule), merges, id(before)
+        if key not in by_rules and i in merged:
+            own = None if rule is None else acting_for_rule(rule, merges)
+            by_rules[key] = RuleOnMergedNorm(before, own)
+        elif key not in by_rules:
+            by_rules[key] = acting_for_rule(rule, merges)
+        plan.append((by_rules[key], module, name))
         if rule is not None or i in merged:
             rows.append(each.row(f"{named(before)} (merged)" if i in merged else ""))
     holders = [layer for layer in layers if not layer.is_leaf]
     plan += [
-        Planned(entry, layer.layer, layer.names[0])
+        (entry, layer.layer, layer.names[0])
         for layer in holders
         if may_call(layer.layer, set(calls.rules))
     ]
     if not rows and not holders:
         refuse_empty(composite)
-    return [*plan, Planned(ModeRoot(calls), model, "")], rows
-
-
-def acting_for(rule: Any, before: Any, is_merged: bool, merges: bool) -> LayerInterceptor:
-    """Return an object that applies a composite's rule to a layer.
-
-    Args:
-        before: the rule of the layer before, into which a batch normalization is merged.
-        is_merged: whether the layer is such a batch normalization.
-        merges: whether such a batch normalization is merged into the layer.
-    """
-    if is_merged:
-        return RuleOnMergedNorm(before, None if rule is None else acting_for_rule(rule, merges))
-    return acting_for_rule(rule, merges)
+    return [*plan, (ModeRoot(calls), model, "")], rows
 
 
 def acting_for_rule(rule: Any, merges: bool = False) -> LayerInterceptor:
-    """Return an object that applies a rule to layers: one of relevance, or any other."""
+    """Return an object that applies a rule to layers: one of relevance, or any other.
+
+    `merges`: whether a batch normalization may be merged into the layer.
+    """
     if rule is None or is_layer_rule(rule):
         return RuleOnCallsInside(rule, merges)
     return PlainRuleOnLayer(PlainRule(rule))

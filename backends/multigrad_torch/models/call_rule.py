@@ -8,8 +8,8 @@ detached inputs. A `WeightRule` gets the call's tensors as a layer of a known ki
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 
@@ -23,6 +23,7 @@ from .. import dynamo
 from ..compile.checkpoint_regions import is_first_without_gradients, top_hooks
 from ..dynamo import (
     KEYED,
+    Namespace,
     is_compiling,
     key_of,
     may_have_gradient,
@@ -35,7 +36,8 @@ from .layer_kinds import ACTIVATIONS, OPERATIONS, WITH_WEIGHTS, CallOfLayer
 Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
 refuse_shape = dynamo.disable(check_fit)
-# Attribute of a tensor with what a batch normalization needs from the layer that made it.
+# Attribute of a tensor with what a batch normalization needs from the layer that made it: the
+# layer's call, its output, and the tensor's version.
 MERGES = "_multigrad_merges"
 
 
@@ -168,7 +170,7 @@ class PlainRule:
     ) -> Any:
         """Call an operation that is none of our activations, under the rule."""
         floats = find_activations(name, args, kwargs)
-        active = [each for each in floats if may_have_gradient(each.tensor)]
+        active = [each for each in floats if may_have_gradient(each[1])]
 
         def where() -> str:
             return f"operation {name!r}"
@@ -181,10 +183,10 @@ class PlainRule:
             self.draw_along(args[0] if args else kwargs.get("input"))
             out = func(*args, **kwargs)
             if len(floats) == 1:
-                self.check_shape(floats[0].tensor, out, where)
+                self.check_shape(floats[0][1], out, where)
             return out
-        place, x = active[0].place, active[0].tensor
-        if len(active) > 1 or active[0].is_in_list:
+        place, x, is_in_list = active[0]
+        if len(active) > 1 or is_in_list:
             raise RuleValueError(
                 f"operation {name!r} is called with {len(active)} tensors that a gradient passes, "
                 f"and rule {self.name!r} is for one: select layers, or write the operation with "
@@ -223,18 +225,12 @@ class PlainRule:
         refuse_shape(self.name, where(), x.shape, out.shape)
 
 
-class WeightOperand(NamedTuple):
-    """A tensor among the arguments of a call; `place`: its argument's position or name."""
-
-    place: int | str
-    tensor: Tensor
-    is_in_list: bool
-
-
 def find_activations(
     name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[WeightOperand]:
-    """Return the float tensors among the arguments of a call, also in lists, without weights."""
+) -> list[tuple[int | str, Tensor, bool]]:
+    """Return the float tensors among the arguments of a call, without weights: each with its
+    argument's position or name before it, and whether that is a list after it.
+    """
     arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     operands = []  # no generator, which not every Dynamo traces
     for place, value in arguments[:1] if name in WITH_WEIGHTS else arguments:
@@ -242,7 +238,7 @@ def find_activations(
         for x in value if is_list else (value,):
             is_float = isinstance(x, torch.Tensor) and x.is_floating_point()
             if is_float and not isinstance(x, torch.nn.Parameter):
-                operands.append(WeightOperand(place, x, is_list))
+                operands.append((place, x, is_list))
     return operands
 
 
@@ -344,15 +340,11 @@ class WeightRule:
         # clone.
         result = function(*inputs, *taken.params, output).clone().reshape(shape)
         if self.merges:
-            setattr(result, MERGES, MergedCall(taken, out, version_of(result)))
+            setattr(result, MERGES, (taken, out, version_of(result)))
         return result
 
 
-class Functions:
-    """A namespace of Functions. Dynamo guards each attribute, but of a dict only the first keys."""
-
-
-FUNCTIONS = Functions()
+FUNCTIONS = Namespace()
 
 
 @dynamo.assume_constant_result
@@ -364,34 +356,23 @@ def make_function(key: str, kind: str, attributes: tuple[tuple[str, Any], ...]) 
     return name
 
 
-# --- merged batch normalizations -----------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class MergedCall:
-    """A layer's call and output, for a batch normalization that is merged with it.
-
-    `version` is that of the output: a write into it since then means that nothing is merged.
-    """
-
-    call: CallOfLayer
-    out: Tensor
-    version: int
-
-
 def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor | None:
     """Return the output of a batch normalization merged with the layer before it, or None."""
     merging = getattr(x, MERGES, None)
-    # The input is not the last output of that layer.
-    if merging is None or merging.version != version_of(x):
+    if merging is None:
+        return None
+    taken, out, version = merging
+    # A write into the output of that layer since then.
+    if version != version_of(x):
         return None
     if module.training or module.running_mean is None:
         raise RuleValueError(
             "a batch normalization can be merged where it uses its running statistics: call "
             "model.eval() first, or make the composite with canonize=False"
         )
-    taken = merging.call
     if taken.kind == "convolution_transpose" and taken.attributes["groups"] != 1:
         return None
     statistics = module.running_mean, module.running_var, module.weight, module.bias
     own = taken.merged(*statistics, epsilon=module.eps)
     with torch._C.DisableTorchFunction():
-        return rule.over(own, method(module, merging.out))
+        return rule.over(own, method(module, out))

@@ -42,7 +42,7 @@ class CheckpointAware(Acting):
         key = id(self), id(module)
         if not has_acted(key):
             return False
-        note_acting(key, self, functools.partial(acting_again, self, module))
+        note_acting(key, functools.partial(acting_again, self, module))
         return True
 
 

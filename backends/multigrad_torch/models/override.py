@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +102,7 @@ class OperationMode(TorchFunctionMode):
         self.subject = subject
         self.around: tuple[OperationMode, ...] = ()
         self.roots: Callable[[], Sequence[Any]] = tuple
-        self.advise: Callable[[str], str] = say_nothing
+        self.advise: Callable[[str], str] = lambda operation: ""
         self.hits = {name: 0 for name, rule in self.rules.items() if rule is not OWN}
         self.seen: set[str] | None = set()
         self.recorded: set[str] = set()
@@ -155,7 +156,9 @@ class OperationMode(TorchFunctionMode):
                 return known.through(*args, **kwargs)
         name = known.name
         if name == HARDTANH:
-            if limits_of(args, kwargs) == LIMITS and "relu6" in self.rules:
+            low = args[1] if len(args) > 1 else kwargs.get("min_val", -1.0)
+            high = args[2] if len(args) > 2 else kwargs.get("max_val", 1.0)
+            if (low, high) == LIMITS and "relu6" in self.rules:
                 name = "relu6"
             elif name not in self.rules:
                 return func(*args, **kwargs)
@@ -179,18 +182,13 @@ class OperationMode(TorchFunctionMode):
         self.hits[name] += 1
         if self.seen is not None and (torch.is_grad_enabled() or is_first_without_gradients()):
             self.recorded.add(name)
-        if may_run_again():
-            self.keep_in_regions()
+        # The regions around this call run again in backward: within this mode, too.
+        for region in noted_regions() if may_run_again() else ():
+            region.modes.setdefault(self, lambda: nullcontext() if is_entered(self) else self)
 
     def count(self) -> int:
         """Return how often its rules have acted, or were traced."""
         return count_hits(self.key) if is_compiling() else sum(self.hits.values())
-
-    def keep_in_regions(self) -> None:
-        """Let the regions around this call, which run again in backward, do so within this mode."""
-        for region in noted_regions():
-            if not holds(region.function, self):
-                region.function = Within(region.function, self)
 
     def say_missing(self) -> str:
         """Return an error message after a call of the whole; "" if every rule acted."""
@@ -210,16 +208,6 @@ class OperationMode(TorchFunctionMode):
             "its rule acts nowhere: inside an autograd.Function, whose backward is its own, or "
             "under torch.no_grad. Select the layer that does so"
         )
-
-
-def limits_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    low = args[1] if len(args) > 1 else kwargs.get("min_val", -1.0)
-    high = args[2] if len(args) > 2 else kwargs.get("max_val", 1.0)
-    return low, high
-
-
-def say_nothing(operation: str) -> str:
-    return ""
 
 
 def check_met(mode: OperationMode) -> None:
@@ -268,30 +256,6 @@ def say_missing(key: str) -> str:
 @dynamo.assume_constant_result
 def count_hits(key: str) -> int:
     return sum(KEYED[key].hits.values())
-
-
-# --- regions that run again -----------------------------------------------------------------------
-class Within:
-    """A region's function, which runs within a mode."""
-
-    def __init__(self, function: Call, mode: OperationMode) -> None:
-        self.function = function
-        self.mode = mode
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_entered(self.mode):
-            return self.function(*args, **kwargs)
-        with self.mode:
-            return self.function(*args, **kwargs)
-
-
-def holds(function: Any, mode: OperationMode) -> bool:
-    """Return whether a region's function runs within a mode already."""
-    while isinstance(function, Within):
-        if function.mode is mode:
-            return True
-        function = function.function
-    return False
 
 
 def is_entered(mode: OperationMode) -> bool:

@@ -242,7 +242,8 @@ def _attributes_for(
         for each in acting:
             forward = each.wrap(nn.Module, "forward", forward)
         forward = dynamo.apart(forward)
-        names["forward"] = property(bind(forward), set_forward, delete_forward)
+        get_forward = lambda self: MethodType(forward, self)
+        names["forward"] = property(get_forward, set_forward, delete_forward)
     names["__prepare_scriptable__"] = refuse_scripting
     if hasattr(original, "recompile"):
         names["recompile"] = recompile
@@ -274,13 +275,6 @@ def own_forward(original: type) -> Method:
         return method(self, *args, **kwargs) if own is None else own(*args, **kwargs)
 
     return forward
-
-
-def bind(function: Method) -> Callable[[Any], Method]:
-    def get(self: Any) -> Method:
-        return MethodType(function, self)
-
-    return get
 
 
 def set_forward(self: Any, forward: Method) -> None:
