@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
 Tensor: TypeAlias = Any
+ShardLayout: TypeAlias = tuple[Any, tuple[Any, ...]]  # a mesh, and placements on it
 
 
 def is_distributed(value: Any) -> bool:
@@ -35,27 +35,21 @@ def is_distributed(value: Any) -> bool:
     return tensors is not None and isinstance(value, tensors.DTensor)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardLayout:
-    mesh: Any
-    placements: tuple[Any, ...]
-    shape: torch.Size
-    stride: tuple[int, ...]
-
-    def lay_out(self, x: Tensor) -> Tensor:
-        """Redistribute a DTensor of this shape so; partial placements become replicated."""
-        wanted = tuple([whole_placement(each) for each in self.placements])
-        return x if x.placements == wanted else x.redistribute(self.mesh, wanted)
-
-
 def layout_of(x: Tensor) -> ShardLayout:
-    return ShardLayout(x.device_mesh, tuple(x.placements), x.shape, tuple(x.stride()))
+    """Return a DTensor's mesh and placements, replicated ones instead of partial ones."""
+    wholes = [replicate() if each.is_partial() else each for each in x.placements]
+    return x.device_mesh, tuple(wholes)
 
 
-def whole_placement(placement: Any) -> Any:
-    if not placement.is_partial():
-        return placement
+def replicate() -> Any:
     return sys.modules[DTENSORS].Replicate()
+
+
+def lay_out(x: Tensor, layout: ShardLayout | None) -> Tensor:
+    """Redistribute a DTensor to a layout if there is one; any other tensor unchanged."""
+    if layout is None or not is_distributed(x) or x.placements == layout[1]:
+        return x
+    return x.redistribute(*layout)
 
 
 def refuse_partial(subject: str, x: Tensor, what: str = "an input") -> None:
@@ -64,7 +58,7 @@ def refuse_partial(subject: str, x: Tensor, what: str = "an input") -> None:
         raise GradientError(
             f"{subject} got {what} of placements {shown(x.placements)}, whose parts are not added "
             "up yet, so no process has its values. Call x.redistribute(placements="
-            f"{shown([whole_placement(each) for each in x.placements])}) before"
+            f"{shown(layout_of(x)[1])}) before"
         )
 
 
@@ -218,10 +212,6 @@ def refuse_odd(subject: str, tensors: Sequence[Tensor]) -> None:
             )
 
 
-def replicate() -> Any:
-    return sys.modules[DTENSORS].Replicate()
-
-
 def on_whole(native: Any) -> Any:
     """Return an emitted class for DTensors, whose gradients have the layouts of the inputs.
 
@@ -254,11 +244,6 @@ def on_whole(native: Any) -> Any:
     return OnWhole
 
 
-def lay_out(x: Tensor, layout: ShardLayout | None) -> Tensor:
-    """Redistribute a DTensor to a layout if there is one; any other tensor unchanged."""
-    return x if layout is None or not is_distributed(x) else layout.lay_out(x)
-
-
 class OnDistributed(TorchFunctionMode):
     """A mode for code on DTensors. Reductions are added up at once, as each op that reads a partial
     tensor would otherwise add it up again. An op that DTensor lacks raises an error with the way
@@ -282,7 +267,7 @@ class OnDistributed(TorchFunctionMode):
                 "Call x.redistribute(placements=[Replicate(), ...]) before, so that every process "
                 "has the whole, or let the rule act on each process's part: rule.over('shard')"
             ) from error
-        return add_up(result) if is_distributed(result) else result
+        return lay_out(result, layout_of(result)) if is_distributed(result) else result
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call a torch function; plain tensors in it are constants, equal on all processes."""
@@ -302,12 +287,6 @@ def everywhere(x: Any, mesh: Any) -> Any:
         return x
     tensors = sys.modules[DTENSORS]
     return tensors.DTensor.from_local(x, mesh, [replicate()] * mesh.ndim, run_check=False)
-
-
-def add_up(x: Tensor) -> Tensor:
-    if not any(each.is_partial() for each in x.placements):
-        return x
-    return x.redistribute(x.device_mesh, [whole_placement(each) for each in x.placements])
 
 
 def run_bare(

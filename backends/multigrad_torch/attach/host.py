@@ -126,8 +126,8 @@ def say_unwritable(tensor: torch.Tensor) -> str:
 # this lets torch notice when one of them, which shares memory with the guest, is written to before
 # backward.
 #
-# Compiled code calls an operator, which does not break its graph, and torch.func's transforms call
-# a Function that they know. In both, backward starts from the inputs again.
+# torch.func's transforms and compiled code call a Function that they know; in compiled code it
+# calls operators, which do not break a graph. Its backward starts from the inputs again.
 Tensors: TypeAlias = tuple[Tensor, ...]
 # Tensors, with the position of each one's batch axis; None: it has none.
 Group: TypeAlias = tuple[Sequence[Tensor], Sequence[int | None]]
@@ -269,11 +269,6 @@ def _own(y: Tensor, like: Tensor) -> Tensor:
     return y.to(like.device, copy=True)
 
 
-def only_wrt(guest: Guest, gradients: Sequence[Tensor]) -> list[Tensor | None]:
-    """Replace the gradients of inputs that get none by None."""
-    return [g if i in guest.wrt else None for i, g in enumerate(gradients)]
-
-
 def call_batch(
     guest: Guest, size: int, groups: Sequence[Group], call: Callable[..., Sequence[Tensor]]
 ) -> list[Tensor]:
@@ -308,7 +303,8 @@ class TransformedGuest(Function):
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         tensors = ctx.saved_tensors
         gradients = Pulled.apply(ctx.guest, len(tensors), *tensors, *cotangents)
-        return None, *only_wrt(_guest_of(ctx.guest), gradients)
+        wrt = _guest_of(ctx.guest).wrt
+        return None, *[g if i in wrt else None for i, g in enumerate(gradients)]
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Any:
@@ -376,33 +372,12 @@ def describe_gradients(
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors]
 
 
-def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
-    ctx.number, tensors = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def pull_back(ctx: Any, cotangents: Sequence[Tensor]) -> tuple[None, list[Tensor | None]]:
-    number, tensors = ctx.number, list(ctx.saved_tensors)
-    gradients = torch.ops.multigrad.pull_guest.default(number, tensors, list(cotangents))
-    return None, only_wrt(GUESTS[number], gradients)
-
-
-def note(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.number = inputs[0]
-
-
-def refuse(ctx: Any, *cotangents: Any) -> Any:
-    raise GUESTS[ctx.number].refusal()
-
-
 @at_import
 def register_operators() -> None:
     """Register a guest's forward and backward as operators, which graphs can hold."""
     schema = "(SymInt number, Tensor[] tensors) -> Tensor[]"
     run = custom_op("multigrad::run_guest", schema)(run_guest)
     run.register_fake(describe_outputs)
-    run.register_autograd(pull_back, setup_context=save_inputs)
     schema = "(SymInt number, Tensor[] tensors, Tensor[] cotangents) -> Tensor[]"
     pull = custom_op("multigrad::pull_guest", schema)(pull_guest)
     pull.register_fake(describe_gradients)
-    pull.register_autograd(refuse, setup_context=note)

@@ -34,10 +34,11 @@ from multigrad.trace.active_rules import Moving, settle
 from ..export import asks_for_operators
 from .arguments import draw_key_argument, fold_key_argument, restore
 from .calls import (
+    IN_FORCE_TENSORS,
     NUMBERS,
+    OWN_TENSORS,
     CompiledCall,
     MoreNeeded,
-    ParamTensors,
     emit_call,
     emit_operator,
     find_variant,
@@ -160,8 +161,8 @@ def call_under_rule(
     if not own_tensors or params.passed or params.numbers_are_inputs:
         return call
     if activation.rule is None:
-        return replace(call, param_tensors=ParamTensors.IN_FORCE)
-    return replace(call, param_tensors=ParamTensors.OWN, own_tensors=own_tensors)
+        return replace(call, param_tensors=IN_FORCE_TENSORS)
+    return replace(call, param_tensors=OWN_TENSORS, own_tensors=own_tensors)
 
 
 def find_variant_or_none(

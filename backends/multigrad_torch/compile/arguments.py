@@ -18,7 +18,7 @@ import itertools
 from collections import deque
 from dataclasses import field
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -122,25 +122,20 @@ def has_keywords(described: Any) -> bool:
 #                          only, so `number_application` makes it a part of what the call depends on
 #     a key, under xg.jit  `fold_in_from(key, start, application)`: the first two are inputs of the
 #                          graph, the last counts the applications within it
-class KeyArgument(NamedTuple):
-    """A key among the arguments of an emitted call: its source, and the objects that this names."""
-
-    source: str
-    names: dict[str, Any]
-
-
-def draw_key_argument(draws: KeySource) -> KeyArgument:
+#
+# The functions return its source, and the objects that this names.
+def draw_key_argument(draws: KeySource) -> tuple[str, dict[str, Any]]:
     """Return the key of a call; a key that is a literal is drawn now."""
     if draws.counter is None:
-        return KeyArgument("draw_key()", {"draw_key": random.draw_key})
+        return "draw_key()", {"draw_key": random.draw_key}
     key = draws.next_key(load_backend("torch"))
-    return KeyArgument(repr(key) if isinstance(key, tuple) else "key", {"key": key})
+    return repr(key) if isinstance(key, tuple) else "key", {"key": key}
 
 
-def fold_key_argument(key: str, start: str, application: str) -> KeyArgument:
+def fold_key_argument(key: str, start: str, application: str) -> tuple[str, dict[str, Any]]:
     """Return the key of a call under `xg.jit`, where the key and the count's start are inputs."""
     names = {"fold_in_from": torch.ops.multigrad.fold_in_from.default}
-    return KeyArgument(f"fold_in_from({key}, {start}, {application})", names)
+    return f"fold_in_from({key}, {start}, {application})", names
 
 
 def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor:

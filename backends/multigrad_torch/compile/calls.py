@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import Any, TypeAlias
 
 import torch
@@ -42,7 +41,7 @@ from multigrad.trace.trace import NeedsConcrete
 
 from ..attach.host import TransformedGuest, number_guest
 from ..export import asks_for_operators, register
-from .arguments import KeyArgument, draw_key_argument, has_lengths, new_numbers, restore
+from .arguments import draw_key_argument, has_lengths, new_numbers, restore
 
 Tensor: TypeAlias = Any
 # What `prepare` answers if it needs more: the lengths of tensors; what is in force; its numbers.
@@ -53,12 +52,9 @@ class MoreNeeded(Exception):
     """Raised where a call depends on more than is described; the text is one of the above."""
 
 
-class ParamTensors(Enum):
-    """Which tensors an activation's call takes after its input, for params of a rule."""
-
-    NONE = ""
-    IN_FORCE = "framed"  # those of the rule in force: `MIRROR.param_tensors`
-    OWN = "own"  # those of the activation's own rule: `CompiledCall.own_tensors`
+# Which tensors an activation's call takes after its input, for params of a rule: those of the rule
+# in force (`MIRROR.param_tensors`), or of its own rule (`CompiledCall.own_tensors`).
+IN_FORCE_TENSORS, OWN_TENSORS = "framed", "own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +67,8 @@ class CompiledCall:
         is_operator: whether it is an operator of torch with its own gradient, for an export.
         counts_applications: whether it folds its number among the applications of one `xg.jit` call
             into a key that is an input.
-        param_tensors: which tensors an activation takes besides its input.
-        own_tensors: those of `ParamTensors.OWN`.
+        param_tensors: which tensors an activation takes besides its input; "": none.
+        own_tensors: those of `OWN_TENSORS`.
         assemble: restores the nesting of a Function's outputs.
     """
 
@@ -80,7 +76,7 @@ class CompiledCall:
     in_graph: Callable[..., Any]
     is_operator: bool = False
     counts_applications: bool = False
-    param_tensors: ParamTensors = ParamTensors.NONE
+    param_tensors: str = ""
     own_tensors: tuple[Tensor, ...] = ()
     assemble: Callable[..., Any] | None = None
 
@@ -131,7 +127,7 @@ def write_number(number: Any) -> str:
 def emit_call(
     variant: Variant,
     number_sources: Sequence[str],
-    key: KeyArgument | None,
+    key: tuple[str, dict[str, Any]] | None,
     parameters: Sequence[str],
     *,
     is_uncast: bool = False,
@@ -144,7 +140,7 @@ def emit_call(
 
     Args:
         number_sources: the source of each number among the arguments.
-        key: that of random code, which is the last argument.
+        key: that of random code, which is the last argument: its source, and what this names.
         parameters: those of the calls, tensors first.
         is_uncast: whether the call ignores the autocast around it.
     """
@@ -160,8 +156,10 @@ def emit_call(
 
     arguments = [copied(*pair) for pair in zip(variant.graphs.inputs, parameters, strict=False)]
     arguments += number_sources
+    names = {}
     if key is not None:
-        arguments.append(key.source)
+        key_source, names = key
+        arguments.append(key_source)
     outputs = emitted.names.outputs
     results = [f"y{i}" for i in range(len(outputs))]
     if is_uncast:
@@ -172,7 +170,6 @@ def emit_call(
     {", ".join(results)} = {"apply" if is_uncast else "Native.apply"}({", ".join(arguments)})
     return {", ".join(map(copied, outputs, results))}
 """
-    names = {} if key is None else key.names
     # `native.eager` is the class for calls outside transforms.
     plain, in_graph = (
         compile_call(
@@ -305,12 +302,9 @@ def call_of_guest(guest: Any) -> CompiledCall:
     number = number_guest(guest)
 
     def call(*tensors: Tensor) -> Any:
-        return torch.ops.multigrad.run_guest.default(number, list(tensors))
-
-    def call_in_graph(*tensors: Tensor) -> Any:
         return TransformedGuest.apply(number, *tensors)
 
-    return CompiledCall(call, call_in_graph, assemble=emit_assembly(guest.nesting, {}, False))
+    return CompiledCall(call, call, assemble=emit_assembly(guest.nesting, {}, False))
 
 
 # --- the nesting of outputs ----------------------------------------------------------------------

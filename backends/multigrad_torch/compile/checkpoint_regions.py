@@ -58,27 +58,22 @@ def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) 
     return activation.apply(x)
 
 
-def note_regions() -> None:
-    """Tie each region around this call to the active rules of its first forward.
+def note_regions() -> list[RunAgain]:
+    """Tie each region around this call to the active rules of its first forward; return them.
 
     Called at the first application and at the first `use` in a region, so the active rules are
     still those around the region.
     """
     if torch.compiler.is_compiling() or not may_run_again():
-        return
-    for owner, name in (*hooked_regions(), *reentrant_regions()):
-        function = getattr(owner, name)
-        if not isinstance(function, RunAgain):
-            setattr(owner, name, RunAgain(function, CURRENT.get(), name == REENTRANT))
-
-
-def noted_regions() -> Iterator[RunAgain]:
-    """Note the regions around this call, and yield them."""
-    note_regions()
+        return []
+    regions = []
     for owner, name in (*hooked_regions(), *reentrant_regions()):
         region = getattr(owner, name)
-        if isinstance(region, RunAgain):
-            yield region
+        if not isinstance(region, RunAgain):
+            region = RunAgain(region, CURRENT.get(), name == REENTRANT)
+            setattr(owner, name, region)
+        regions.append(region)
+    return regions
 
 
 def hooked_regions() -> Iterator[tuple[Any, str]]:
@@ -114,7 +109,7 @@ def on_draw(draw: Callable[[], Any]) -> Any:
     again = _RUNNING.again
     if torch.compiler.is_compiling() or (again is None and not may_run_again()):
         return draw()
-    regions = list(noted_regions())
+    regions = note_regions()
     drawn = draw_noting(draw) if again is None else again.draw_again(draw)
     for region in regions:
         region.drawn.append(drawn)
@@ -198,7 +193,7 @@ def as_it_is(saved: Tensor) -> Tensor:
 
 def note_acting(key: Any, act_again: Callable[[], AbstractContextManager[Any]]) -> None:
     """Note that a rule acts on modules in the regions around this call, and how to repeat that."""
-    for region in noted_regions():
+    for region in note_regions():
         region.acted.setdefault(key, act_again)
 
 

@@ -34,12 +34,13 @@ from ..state import without_modes
 from .activation_calls import call_of_activation
 from .arguments import describe, has_keywords, is_object, new_numbers, number_application
 from .calls import (
+    IN_FORCE_TENSORS,
     LENGTHS,
     NUMBERS,
+    OWN_TENSORS,
     READS,
     CompiledCall,
     MoreNeeded,
-    ParamTensors,
     call_of_function,
     reads_more,
 )
@@ -57,9 +58,8 @@ Tensor: TypeAlias = Any
 # reads; or the call cannot be compiled.
 OWN_CLASS = "?"
 REFUSED = "!"
-# Words of a call's name, besides those of ParamTensors: what traced code has to know of the call.
+# Words of a call's name, besides those of its tensors: what traced code has to know of the call.
 CALL, OPERATOR, COUNTS_APPLICATIONS = "call", "operator", "draws"
-OWN_TENSORS, IN_FORCE_TENSORS = ParamTensors.OWN.value, ParamTensors.IN_FORCE.value
 MOST_CALLS = 4096  # then all are forgotten
 # In a user's class Dynamo (torch 2.13) makes zeros of missing cotangents, and fails if a tensor is
 # returned twice.
@@ -306,7 +306,7 @@ def store(key: Any, call: CompiledCall) -> str:
     setattr(CALLS, name, call.plain)
     setattr(CALLS, f"{name}_in_graph", dynamo.allow_in_graph(call.in_graph))
     setattr(CALLS, f"{name}_assemble", call.assemble)
-    if call.param_tensors is ParamTensors.OWN:  # inputs, so that writes in place are seen
+    if call.param_tensors == OWN_TENSORS:  # inputs, so that writes in place are seen
         setattr(CALLS, f"{name}_tensors", call.own_tensors)
     return name
 
@@ -316,7 +316,7 @@ def name_call(call: CompiledCall) -> str:
     words = [
         OPERATOR if call.is_operator else "",
         COUNTS_APPLICATIONS if call.counts_applications else "",
-        call.param_tensors.value,
+        call.param_tensors,
     ]
     return f"{'-'.join(filter(None, words)) or CALL}_{next(new_numbers)}"
 

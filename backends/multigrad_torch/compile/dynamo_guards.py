@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -201,13 +201,13 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling():
             return fn(*args, **kwargs)
         active = all_at_present(CURRENT.get(), load_backend("torch"))
-        rule = pass_as_inputs(active.activations)
+        token, exact_token, inputs = pass_as_inputs(active.activations)
         # One compiled function per rule and epoch, so that changes of rules do not use up
         # recompile_limit.
-        structure = f"{rule.token}~{EPOCH.text}"
+        structure = f"{token}~{EPOCH.text}"
         if structure not in compiled:
             compiled[structure] = torch.compile(copy_code(fn), **options)
-        with mirroring(active, rule):
+        with mirroring(active, token, exact_token, inputs):
             return compiled[structure](*args, **kwargs)
 
     return call
@@ -223,24 +223,10 @@ def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class JitRule:
-    """A rule in force as compiled code sees it under `xg.jit`.
-
-    Attributes:
-        token: names the rule, without its numbers if they are inputs.
-        exact: the same with its numbers, for code that asks for them.
-        inputs: the numbers, the key's words, the next application's number; see
-            `activation_calls.py`.
+def pass_as_inputs(in_force: RuleInForce | None) -> tuple[str, str, tuple[Tensor, ...]]:
+    """Return the values of `MIRROR` that stand for a rule, with its numbers and key as tensors: its
+    token, its exact token and its inputs, which `activation_calls.py` lists.
     """
-
-    token: str
-    exact: str
-    inputs: tuple[Tensor, Tensor, Tensor]
-
-
-def pass_as_inputs(in_force: RuleInForce | None) -> JitRule:
-    """Return the rule in force with its numbers and key as tensors."""
     numbers: tuple[Any, ...] = ()
     words, start, keyed = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
     token = exact = f"{JIT}-"
@@ -254,7 +240,7 @@ def pass_as_inputs(in_force: RuleInForce | None) -> JitRule:
             token = f"{JIT_NUMBERS_AS_INPUTS}{in_force.specialization.id}{keyed}"
     # All in one tensor: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
     packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
-    return JitRule(token, exact, (packed, words, torch.tensor(start, device="cpu")))
+    return token, exact, (packed, words, torch.tensor(start, device="cpu"))
 
 
 def reads_numbers(in_force: RuleInForce) -> bool:
@@ -266,7 +252,9 @@ def reads_numbers(in_force: RuleInForce) -> bool:
 
 
 @contextmanager
-def mirroring(active: ActiveRules, rule: JitRule) -> Iterator[None]:
+def mirroring(
+    active: ActiveRules, token: str, exact_token: str, inputs: tuple[Tensor, ...]
+) -> Iterator[None]:
     """Mirror a rule under `xg.jit`; its counter ends where eager code would leave it."""
     in_force, applications = active.activations, ApplicationCount()
     before = MIRROR.token, MIRROR.exact_token, MIRROR.jit_inputs, MIRROR.applications
@@ -279,8 +267,8 @@ def mirroring(active: ActiveRules, rule: JitRule) -> Iterator[None]:
             counter = SharedCounter(in_force.counter.count, applications)
             inner = in_force.with_draws(KeySource(in_force.key, counter))
             stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=inner)))
-        MIRROR.token, MIRROR.exact_token = rule.token, rule.exact
-        MIRROR.jit_inputs, MIRROR.applications = rule.inputs, applications
+        MIRROR.token, MIRROR.exact_token = token, exact_token
+        MIRROR.jit_inputs, MIRROR.applications = inputs, applications
         try:
             yield
         finally:

@@ -1,7 +1,7 @@
 """A `torch.autograd.Function` class: what it defines, and one call of it with a `ctx` of ours.
 
-`record_call` runs forward and returns a `Recorded`, whose `pull` and `push` are methods of the
-call: they run backward and jvp with the same ctx. The values are symbols in a capture (`trace`),
+`record_call` runs forward and returns a `Recorded`, whose `pull` and `push` run backward and jvp
+with the same ctx. The values are symbols in a capture (`trace`),
 else tensors (`trace` is None).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -173,22 +174,35 @@ def record_call(
     results = tuple(outputs) if is_tuple else (outputs,)
     if trace is not None and len(set(map(id, results))) < len(results):
         trace.omit(TWICE)
-    this = ClassCall(
-        code=code,
-        call=call,
-        trace=trace,
-        ctx=ctx,
-        backward=backward,
-        args=args,
-        given=len(positional),
-        keywords=tuple(kwargs),
-        results=results,
-        is_tuple=is_tuple,
-    )
+
+    def nodes() -> list[Any]:
+        return [each.node for each in (*args, *results) if isinstance(each, Value)]
+
+    def pull(cotangents: Any) -> Any:
+        """Run backward; return gradients nested like the caller's arguments."""
+        before = nodes()
+        returned = call(backward, ctx, *(cotangents if is_tuple else (cotangents,)))
+        # A symbol that is updated in place has another node.
+        if trace is not None and nodes() != before and not code.copies:
+            advice = trace.words.advise("work on a copy: x.clone()")
+            raise trace.error(
+                "updates an input or an output in place in backward, which the caller would "
+                f"see in one framework only{advice}. xg.convert({code.name}, "
+                "capture=xg.Capture(copies=True)) has it do so"
+            )
+        gradients = check_gradients(code.name, returned, len(args))
+        gradients = tuple(map(fit_to_argument, gradients, args))
+        by_position = gradients[: len(positional)]  # defaults get none
+        if not kwargs:
+            return by_position
+        assert code.signature is not None  # `bind` has used it for the keywords
+        named = dict(zip(code.signature.parameters, gradients, strict=False))
+        return (*by_position, {name: named[name] for name in kwargs})
+
     return Recorded(
         outputs,
-        this.pull,
-        push=this.push if code.gives_tangents else None,
+        pull,
+        push=partial(run_jvp, code, call, ctx, is_tuple) if code.gives_tangents else None,
         first_order=is_once,
         second_order=not is_once,
         keeps_output=True,  # backward reads only outputs that ctx keeps
@@ -215,83 +229,31 @@ def run_forward(
     return outputs
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClassCall:
-    """A call of a class whose forward has run.
-
-    Attributes:
-        call: `call(function, *values)` runs one of the class's functions.
-        trace: the capture that the call is part of; None: it runs on tensors.
-        ctx: what forward has kept.
-        backward: without torch's wrappers.
-        args: forward's arguments by position, defaults among them.
-        given: how many of them the caller gave by position.
-        keywords: the names of those that the caller gave by name.
-        results: forward's outputs.
-        is_tuple: whether forward returned a tuple.
-    """
-
-    code: ClassCode
-    call: Callable[..., Any]
-    trace: Trace | None
-    ctx: Context
-    backward: Callable[..., Any]
-    args: tuple[Any, ...]
-    given: int
-    keywords: tuple[str, ...]
-    results: tuple[Any, ...]
-    is_tuple: bool
-
-    def pull(self, cotangents: Any) -> Any:
-        """Run backward; return gradients nested like the caller's arguments."""
-        before = self._nodes()
-        returned = self.call(
-            self.backward, self.ctx, *(cotangents if self.is_tuple else (cotangents,))
-        )
-        # A symbol that is updated in place has another node.
-        if self.trace is not None and self._nodes() != before and not self.code.copies:
-            advice = self.trace.words.advise("work on a copy: x.clone()")
-            raise self.trace.error(
-                "updates an input or an output in place in backward, which the caller would "
-                f"see in one framework only{advice}. xg.convert({self.code.name}, "
-                "capture=xg.Capture(copies=True)) has it do so"
-            )
-        gradients = check_gradients(self.code.name, returned, len(self.args))
-        return self._nest(tuple(map(fit_to_argument, gradients, self.args)))
-
-    def _nodes(self) -> list[Any]:
-        return [each.node for each in (*self.args, *self.results) if isinstance(each, Value)]
-
-    def _nest(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not self.keywords:
-            return gradients[: self.given]  # defaults get none
-        assert self.code.signature is not None  # `bind` has used it for the keywords
-        named = dict(zip(self.code.signature.parameters, gradients, strict=False))
-        return (*gradients[: self.given], {name: named[name] for name in self.keywords})
-
-    def push(self) -> Pushed | None:
-        """Run jvp on symbolic tangents; None if it is a stub, or no graph can hold it."""
-        trace = self.trace
-        assert trace is not None
-        tangents = [make_tangent(trace, i, x) for i, x in enumerate(self.args)]
-        pairs = zip(self.args, tangents, strict=True)
-        moved = [(x.node, tangent.node) for x, tangent in pairs if tangent is not None]
-        asked_before = questions.count()
-        self.ctx._in_jvp = True
-        try:
-            with setting(trace, draws=trace.draws):
-                returned = self.call(self.code.function_class.jvp, self.ctx, *tangents)
-        except Exception as error:  # noqa: BLE001 (a jvp that is no graph works on torch only)
-            questions.forget(asked_before)
-            if not (isinstance(error, NotImplementedError) or is_users_own(trace, error)):
-                trace.omit(FORWARD_MODE)
-            return None
-        finally:
-            self.ctx._in_jvp = False
-        changes = returned if self.is_tuple else (returned,)
-        # torch accepts None for a tangent, but a jvp of nothing else is a stub.
-        is_stub = returned is None or all(each is None for each in changes)
-        return None if is_stub else Pushed(moved, changes)
+def run_jvp(
+    code: ClassCode, call: Callable[..., Any], ctx: Context, is_tuple: bool
+) -> Pushed | None:
+    """Run jvp on symbolic tangents; None if it is a stub, or no graph can hold it."""
+    trace = ctx._trace
+    assert trace is not None
+    tangents = [make_tangent(trace, i, x) for i, x in enumerate(ctx._args)]
+    pairs = zip(ctx._args, tangents, strict=True)
+    moved = [(x.node, tangent.node) for x, tangent in pairs if tangent is not None]
+    asked_before = questions.count()
+    ctx._in_jvp = True
+    try:
+        with setting(trace, draws=trace.draws):
+            returned = call(code.function_class.jvp, ctx, *tangents)
+    except Exception as error:  # noqa: BLE001 (a jvp that is no graph works on torch only)
+        questions.forget(asked_before)
+        if not (isinstance(error, NotImplementedError) or is_users_own(trace, error)):
+            trace.omit(FORWARD_MODE)
+        return None
+    finally:
+        ctx._in_jvp = False
+    changes = returned if is_tuple else (returned,)
+    # torch accepts None for a tangent, but a jvp of nothing else is a stub.
+    is_stub = returned is None or all(each is None for each in changes)
+    return None if is_stub else Pushed(moved, changes)
 
 
 # --- gradients as torch's engine takes them -------------------------------------------------------

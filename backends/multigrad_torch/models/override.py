@@ -23,11 +23,7 @@ from multigrad.models.override import Following, Meant, refuse_operation
 from multigrad.models.selectors import not_called_message
 
 from .. import dynamo
-from ..compile.checkpoint_regions import (
-    is_first_without_gradients,
-    may_run_again,
-    noted_regions,
-)
+from ..compile.checkpoint_regions import is_first_without_gradients, note_regions
 from ..dynamo import KEYED, is_compiling, key_of, refuse, stack_length
 from ..versions import COMPILES
 from .call_rule import OWN, CallRule, rule_of_operation
@@ -183,7 +179,7 @@ class OperationMode(TorchFunctionMode):
         if self.seen is not None and (torch.is_grad_enabled() or is_first_without_gradients()):
             self.recorded.add(name)
         # The regions around this call run again in backward: within this mode, too.
-        for region in noted_regions() if may_run_again() else ():
+        for region in note_regions():
             region.modes.setdefault(self, lambda: nullcontext() if is_entered(self) else self)
 
     def count(self) -> int:
