@@ -21,6 +21,19 @@ def applied(wrap):
     f = wrap(Double)
     return Double.apply if f is Double else f
 """
+CLASSIC = """\
+import torch
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad_out):
+        return grad_out * 7
+def applied(wrap):
+    f = wrap(Double)
+    return Double.apply if f is Double else f
+"""
 RRELU = """\
 import torch
 def rrelu(x):
@@ -42,6 +55,7 @@ def found(wrap):
     compiled = torch.compile({transform}, fullgraph=True, backend="aot_eager")
     return float(compiled(torch.ones(1, 1)).flatten()[0]) != 7
 """,
+        "pytorch/pytorch#193279",
     )
 
 
@@ -70,6 +84,7 @@ def found(wrap):
     (gradient,) = torch.autograd.grad(y.sum(), x)
     return not torch.allclose(gradient * x, y)
 """,
+        "pytorch/pytorch#193671",
     ),
     Fault(
         "rrelu under saved-tensor hooks",
@@ -83,6 +98,7 @@ def found(wrap):
     (gradient,) = torch.autograd.grad(y.sum(), x)
     return not torch.allclose(gradient * x, y)
 """,
+        "pytorch/pytorch#193671",
     ),
     Fault(
         "draws under a memory budget",
@@ -132,5 +148,103 @@ def found(wrap):
     above = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
     return bool(torch.func.jvp(solve, (a,), (above,))[1].any())
 """,
+        "pytorch/pytorch#196707",
+    ),
+    Fault(
+        "compiled associative_scan",
+        "torch.compile of torch's associative_scan differentiates the forward of an "
+        "autograd.Function in its body, and drops its backward",
+        "leave the scan outside of compiled code, or use a loop",
+        CLASSIC + """\
+from torch._higher_order_ops import associative_scan
+def found(wrap):
+    f = applied(wrap)
+    def scan(x):
+        return associative_scan(lambda a, b: f(a) + b, x, 0, combine_mode="generic")
+    x = torch.ones(2, 3, requires_grad=True)
+    y = torch.compile(scan, fullgraph=True, backend="aot_eager")(x)
+    return float(torch.autograd.grad(y.sum(), x)[0][0, 0]) != 8
+""",
+    ),
+    Fault(
+        "traced by torch.fx",
+        "torch.fx.symbolic_trace goes through the forward of an autograd.Function, and drops its "
+        "backward",
+        "make the function a leaf with torch.fx.wrap",
+        CLASSIC + """\
+def found(wrap):
+    f = applied(wrap)
+    x = torch.ones(1, requires_grad=True)
+    y = torch.fx.symbolic_trace(lambda x: f(x))(x)
+    return float(torch.autograd.grad(y, x)[0]) != 7
+""",
+    ),
+    Fault(
+        "exported by torch.export",
+        "torch.export keeps the forward of an autograd.Function alone: who trains the exported "
+        "module trains with another gradient",
+        "train before the export, or make the function an operator of torch.library",
+        CLASSIC + """\
+def found(wrap):
+    f = applied(wrap)
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return f(x)
+    x = torch.ones(1, requires_grad=True)
+    y = torch.export.export(Module(), (x,)).module()(x)
+    return float(torch.autograd.grad(y, x)[0]) != 7
+""",
+    ),
+    Fault(
+        "tangent of det",
+        "forward mode through torch.linalg.det is 0 at a singular matrix, where reverse mode gives "
+        "the adjugate",
+        "use reverse mode",
+        """\
+import torch
+def found(wrap):
+    a = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
+    det = wrap(lambda a: torch.linalg.det(a))
+    return float(torch.func.jvp(det, (a,), (torch.eye(2),))[1]) == 0
+""",
+    ),
+    Fault(
+        "tangent of linear_cross_entropy",
+        "forward mode through a chunked F.linear_cross_entropy gives the tangent zero",
+        "use reverse mode, or options=None",
+        """\
+import torch
+def found(wrap):
+    w, target = torch.eye(3), torch.arange(3)
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=2)
+    loss = wrap(lambda x: torch.nn.functional.linear_cross_entropy(x, w, target, options=options))
+    return float(torch.func.jvp(loss, (torch.zeros(3, 3),), (torch.eye(3),))[1]) == 0
+""",
+    ),
+    Fault(
+        "tangent of logcumsumexp",
+        "forward mode through torch.logcumsumexp loses what stands before a far larger number",
+        "use reverse mode",
+        """\
+import torch
+def found(wrap):
+    x = torch.tensor([0.0, 800.0])
+    f = wrap(lambda x: torch.logcumsumexp(x, 0))
+    return float(torch.func.jvp(f, (x,), (torch.ones(2),))[1][0]) != 1
+""",
+        "pytorch/pytorch#196705",
+    ),
+    Fault(
+        "tangent of scatter_reduce",
+        "forward mode through torch.scatter_reduce with \"prod\" gives the tangent zero",
+        "use reverse mode",
+        """\
+import torch
+def found(wrap):
+    x, index = torch.ones(2), torch.tensor([0, 0])
+    f = wrap(lambda x: torch.scatter_reduce(torch.ones(1), 0, index, x, reduce="prod"))
+    return float(torch.func.jvp(f, (x,), (torch.ones(2),))[1]) != 2
+""",
+        "pytorch/pytorch#196702",
     ),
 )  # fmt: skip

@@ -94,12 +94,14 @@ class Fault(NamedTuple):
         avoid: what to do instead.
         code: defines `found(wrap)`, which tells whether the fault is there; `wrap` returns a
             function as it is, or as multigrad converts it.
+        reported: the framework's issue about it, as far as we know of one.
     """
 
     name: str
     title: str
     avoid: str
     code: str
+    reported: str = ""
 
 
 SIGNS_OF_VECTORS = Difference(

@@ -224,7 +224,8 @@ def known_fault_parts() -> tuple[str, ...]:
         sections.append(f"## {framework}")
         sections += [
             f"### {fault.name.capitalize()}\n\nWhat: {fault.title}.\n\nInstead: "
-            f"{fault.avoid}.\n\n```text\n{fault.code.strip()}\n```"
+            f"{fault.avoid}.{fault.reported and f' Reported: {fault.reported}.'}\n\n"
+            f"```text\n{fault.code.strip()}\n```"
             for fault in own
         ]
     said = (
