@@ -81,26 +81,18 @@ def _bind_argument_checks(
     if graphs.is_rule or refuse is None or forbid is None:
         return {}
     checks = {
-        name: refuse(number_refusal(graphs.name, known))
+        name: refuse(
+            f"function {graphs.name!r} was lowered after a call with a number for {known!r}, so a "
+            "tensor there gets no gradient: give a number, or call the function with a tensor "
+            "there and lower it again"
+        )
         for name, known in zip(graphs.params, author_params, strict=True)
     }
     checks.update({name: forbid(message) for name, message in graphs.refused.items()})
     return {name: emission.bind(f"refuse_{name}", check) for name, check in checks.items()}
 
 
-# --- refused derivatives --------------------------------------------------------------------------
-
-
-def number_refusal(function: str, param: str) -> str:
-    """Return an error message for a tensor that needs a gradient but was captured as a number."""
-    return (
-        f"function {function!r} was lowered after a call with a number for {param!r}, so a tensor "
-        "there gets no gradient: give a number, or call the function with a tensor there and lower "
-        "it again"
-    )
-
-
-def second_refusal(name: str, is_promised: bool = False) -> str:
+def second_refusal(name: str, is_promised: bool) -> str:
     """Return the error message for the second derivative of a backward that has none."""
     if is_promised:
         return (
@@ -116,12 +108,9 @@ def second_refusal(name: str, is_promised: bool = False) -> str:
 
 def derivative_refusal(name: str, is_rule: bool) -> Callable[[], None]:
     """Return a function that refuses the derivative of a backward promised to have none."""
-    promise, advice = "is registered with first_order=True", "register it without"
-    if not is_rule:
-        promise, advice = (
-            "promises that nobody differentiates its backward",
-            "take the promise back",
-        )
+    promise, advice = "promises that nobody differentiates its backward", "take the promise back"
+    if is_rule:
+        promise, advice = "is registered with first_order=True", "register it without"
 
     def refuse_derivative() -> None:
         raise GradientError(
@@ -131,9 +120,6 @@ def derivative_refusal(name: str, is_rule: bool) -> Callable[[], None]:
         )
 
     return refuse_derivative
-
-
-# --- the shape of a result ------------------------------------------------------------------------
 
 
 def shapes_agree(a: Any, b: Any) -> bool:
@@ -173,9 +159,6 @@ def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any]
         return gradient
 
     return check_gradient
-
-
-# --- the dtype of an input ------------------------------------------------------------------------
 
 
 # By dtype, as a look-up is faster than a name; it holds the few dtypes that were seen.
@@ -244,18 +227,6 @@ def find_lacking(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]
 def refuse_lacking(lacking: Mapping[str, str], dtype: str) -> None:
     if dtype in lacking:
         raise UnsupportedOp(lacking[dtype])
-
-
-def dtype_check(lacking: Mapping[str, str]) -> Callable[[Tensor], None]:
-    """Return a check that refuses inputs of dtypes for which the backend lacks an op."""
-
-    def check_dtype(tin: Tensor) -> None:
-        refuse_lacking(lacking, dtype_name(tin.dtype))
-
-    return check_dtype
-
-
-# --- tensors among the params ---------------------------------------------------------------------
 
 
 def check_values(

@@ -21,9 +21,7 @@ from .function_graph import FunctionGraph
 class WideCut:
     """A split that keeps more: what loops give at each turn, or what cost forward much.
 
-    Attributes:
-        graphs: the pair that is split; its forward runs the scans that backward reads.
-        cut: the split.
+    The forward of `graphs` runs the scans that backward reads.
     """
 
     graphs: FunctionGraph
@@ -32,11 +30,8 @@ class WideCut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cuts:
-    """Where backward is split.
-
-    Attributes:
-        anywhere: the split of code that may be differentiated.
-        wide: the split of fast code that keeps more; None if it keeps the same.
+    """Where backward is split: `anywhere` in code that may be differentiated, `wide` in fast code
+    that keeps more (None if it keeps the same).
     """
 
     anywhere: ResidualCut
@@ -128,8 +123,6 @@ def join_forward_and_keep(graphs: FunctionGraph, cut: ResidualCut) -> Graph:
     read = [node for node in inputs if node.attr("name") not in graphs.outputs]
     return Graph("forward", tuple(read), results, graphs.forward.locations)
 
-
-# --- outputs that share memory --------------------------------------------------------------------
 
 # Ops that return their operand itself where there is nothing to do.
 PASSING = (ops.CAST, ops.SUM_TO, ops.BROADCAST_TO, ops.ALL_SUM, ops.ALL_MAX)

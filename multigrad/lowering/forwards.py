@@ -198,7 +198,10 @@ def find_forward(
 def _find_row(name: str) -> Forward:
     row = _BY_PLAIN_NAME.get(plainly(name)) if isinstance(name, str) else None
     if row is None:
-        function = _function_named(name)
+        # Functions of one tensor, without those that only VJPs call.
+        rows = [each for each in ops.CALLABLE_OPS if len(each.operands) == 1 and not each.in_vjps]
+        functions = {plainly(each.in_xp): each.in_xp for each in rows}
+        function = functions.get(plainly(name)) if isinstance(name, str) else None
         hint = f"; write the function itself: xg.activation(xg.xp.{function})"
         raise RuleValueError(
             f"no activation {name!r}"
@@ -206,13 +209,6 @@ def _find_row(name: str) -> Forward:
             f"(activations: {', '.join(ACTIVATIONS)}; or any function of one tensor)"
         )
     return row
-
-
-def _function_named(name: Any) -> str | None:
-    # Functions of one tensor, without those that only VJPs call.
-    rows = [each for each in ops.CALLABLE_OPS if len(each.operands) == 1 and not each.in_vjps]
-    functions = {plainly(each.in_xp): each.in_xp for each in rows}
-    return functions.get(plainly(name)) if isinstance(name, str) else None
 
 
 def _read_value(name: str, row: Forward, value: str) -> float:

@@ -17,6 +17,7 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node, make_node, walk
 from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
 from ..graph.ops.arrays.loops import joined
+from ..graph.ops.results import kept
 from ..graph.passes.residuals import (
     Keepable,
     ResidualCut,
@@ -298,10 +299,9 @@ class FunctionGraph:
             UnsupportedOp: there is none of the author's, and backward is not linear in the
                 cotangents.
         """
-        return self._transpose(backward) if self.pushed is None else self._own_map(self.pushed)
-
-    def _own_map(self, pushed: Graph) -> Graph:
-        own = outputs_as_inputs(pushed, self.roles)
+        if self.pushed is None:
+            return self._transpose(backward)
+        own = outputs_as_inputs(self.pushed, self.roles)
         read = [node for node in own.nodes if node.op is ops.INPUT]
         own = replace(own, inputs=tuple(dict.fromkeys((*own.inputs, *read))))
         names = {tangent_name(i): name for i, name in enumerate(self.tangents)}
@@ -321,16 +321,15 @@ class FunctionGraph:
             make_node(ops.INPUT, (), {"name": name}, node.type)
             for name, node in zip(self.outputs, self.forward.outputs, strict=True)
         ]
-        if len(self.inputs) == 1 and self._keeps_shape(types[0]):
+        if len(self.inputs) == 1 and (
+            self.forward.outputs[0].type == types[0] and types[0].shape != UNKNOWN
+        ):
             outputs[0] = tangents[0]  # an available tensor of the same shape
         noun = "rule" if self.is_rule else "function"
         every = tangent_map(backward, self.cotangents, tangents, outputs, noun)
         pairs = zip(self.seeds, every.outputs, strict=True)
         carried = tuple([node for seed, node in pairs if seed is not None])
         return Graph(every.name, every.inputs, carried, every.locations)
-
-    def _keeps_shape(self, given: Type) -> bool:
-        return self.forward.outputs[0].type == given and given.shape != UNKNOWN
 
 
 # --- masks as bits --------------------------------------------------------------------------------
@@ -340,12 +339,8 @@ class FunctionGraph:
 BITS = Type("tensor", "uint8", UNKNOWN)
 
 
-def _same(x: Type, *others: Type) -> Type:
-    return x
-
-
-PACK = kernel("pack_bits", "mask", _same)
-UNPACK = replace(kernel("unpack_bits", "bits like", _same), shape_only=(1,))
+PACK = kernel("pack_bits", "mask", kept)
+UNPACK = replace(kernel("unpack_bits", "bits like", kept), shape_only=(1,))
 
 
 def pack_masks(cut: ResidualCut, cotangents: Sequence[str]) -> ResidualCut:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import builtins
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -42,7 +42,8 @@ from ..graph.ir.types import is_float
 from ..graph.passes.residuals import ResidualCut
 from ..graph.support.class_bases import dataclass
 from ..trace.derived.derivatives import is_linear
-from .checks import bind_checks, dtype_check, find_lacking
+from ..trace.trace import dtype_name
+from .checks import bind_checks, find_lacking, refuse_lacking
 from .cuts import Cuts, WideCut, find_aliasing, find_cuts, join_forward_and_keep, shares_scales
 from .emit import Emission, emit_body
 from .function_graph import OWN_NAMES, FunctionGraph
@@ -61,15 +62,10 @@ RESERVED = tuple(WORDS.split())  # what emitted code has names for
 class Lowering:
     """A pair of graphs on its way to a backend: what every step reads.
 
-    Attributes:
+    Attributes (`style`, `forward_mode` and `checks` as in `lower_graphs`):
         graphs: without calls, with names that the emitted code may use.
-        backend: for which it is lowered.
-        emission: the names bound so far.
         identifier: the name of the emitted object.
         author_params: the params under their author's names.
-        style: see `lower_graphs`.
-        forward_mode: whether the object pushes tangents itself.
-        checks: see `lower_graphs`.
     """
 
     graphs: FunctionGraph
@@ -130,32 +126,43 @@ def lower_graphs(
         dual_style: Style = "fast" if style == "fast" else "plain"
         dual = functools.cache(functools.partial(again, style=dual_style, forward_mode=True))
     lowering = _prepare(graphs, backend, style, forward_mode, checks)
+    graphs = lowering.graphs
     cuts = _cut(lowering)
     code, fast = _emit_codes(lowering, cuts)
-    tangent = None
-    if forward_mode:
-        tangent = emit_body(lowering.graphs.tangent_map(cuts.anywhere.backward), lowering.emission)
+    linear = is_linear(graphs.backward, graphs.cotangents)
     bound = bind_checks(
-        lowering.graphs,
+        graphs,
         lowering.emission,
         cuts.anywhere,
         lowering.author_params if checks else None,
     )
-    tangent = _forbid_second(tangent, bound, cuts.anywhere)
+    tangent = _emit_tangent(lowering, cuts.anywhere, bound) if forward_mode else None
     emitted = Emitted(
         origin=_origin(lowering, cuts),
         names=_names(lowering, defaults),
         code=code,
         fast=fast,
-        residuals=_residuals(lowering, cuts, bound),
-        aliasing=find_aliasing(lowering.graphs),
+        residuals=Residuals(
+            names=cuts.anywhere.residuals,
+            computed=cuts.anywhere.computed,
+            histories=cuts.histories,
+            likes=cuts.likes,
+            shapes=tuple(
+                [n for n, check in zip(graphs.wrt, bound.gradients, strict=True) if check]
+            ),
+        ),
+        aliasing=find_aliasing(graphs),
         checks=bound,
-        derivative=_derivative(lowering.graphs, dual, tangent),
+        derivative=Derivative(
+            tangent=tangent,
+            dual=dual,
+            pushes=linear or graphs.pushed is not None,
+            linear=linear,
+            keeps_output=graphs.keeps_output,
+            undifferentiable=tuple([i for i, seed in enumerate(graphs.seeds) if seed is None]),
+        ),
     )
     return _attach(lowering, emitted)
-
-
-# --- names ----------------------------------------------------------------------------------------
 
 
 def _prepare(
@@ -165,8 +172,12 @@ def _prepare(
     params = graphs.params
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
     emission = Emission(backend, graphs.backward.name)
+    # The object's name is that of the pair, unless it means something else in emitted code.
+    own = identifier(graphs.name)
+    taken = {*RESERVED, *backend.autodiff.namespace, *graphs.params, *graphs.inputs}
+    while own in taken or hasattr(builtins, own) or OWN_NAMES.fullmatch(own):
+        own = f"own_{own}"
     # The template's own words must not be taken by a param or an op.
-    own = _own_name(graphs, backend)
     beside = (f"{own}_eager", f"{own}_prepare", f"{own}_custom")
     emission.taken.update(RESERVED, graphs.params, (own, *beside))
     emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents, graphs.tangents)
@@ -183,15 +194,6 @@ def _prepare(
     )
 
 
-def _own_name(graphs: FunctionGraph, backend: Backend) -> str:
-    # That of the pair, unless it means something else in emitted code.
-    own = identifier(graphs.name)
-    taken = {*RESERVED, *backend.autodiff.namespace, *graphs.params, *graphs.inputs}
-    while own in taken or hasattr(builtins, own) or OWN_NAMES.fullmatch(own):
-        own = f"own_{own}"
-    return own
-
-
 def _cut(lowering: Lowering) -> Cuts:
     """Split backward at what forward keeps for it, and reserve the names of the residuals."""
     cuts = find_cuts(
@@ -203,9 +205,6 @@ def _cut(lowering: Lowering) -> Cuts:
     )
     lowering.emission.taken.update(cuts.anywhere.residuals, cuts.histories)
     return cuts
-
-
-# --- code -----------------------------------------------------------------------------------------
 
 
 def _emit_codes(lowering: Lowering, cuts: Cuts) -> tuple[Code, Code]:
@@ -245,32 +244,33 @@ def _check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Cod
     lacking = find_lacking(subject, lowering.backend, graphs.forward, graphs.backward)
     if not lacking:
         return code, fast
-    check = lowering.emission.bind("check_dtype", dtype_check(lacking))
+
+    def check_dtype(tin: Any) -> None:
+        refuse_lacking(lacking, dtype_name(tin.dtype))
+
+    check = lowering.emission.bind("check_dtype", check_dtype)
     lines = tuple(f"{check}({name})" for name in graphs.inputs)
-    return _begin(code, lines), _begin(fast, lines)
-
-
-def _begin(code: Code, lines: tuple[str, ...]) -> Code:
 
     def begin(body: Body) -> Body:
         return replace(body, lines=(*lines, *body.lines))
 
-    whole = None if code.whole is None else begin(code.whole)
-    return replace(code, forward=begin(code.forward), whole=whole)
+    def checked(code: Code) -> Code:
+        whole = None if code.whole is None else begin(code.whole)
+        return replace(code, forward=begin(code.forward), whole=whole)
+
+    return checked(code), checked(fast)
 
 
-def _forbid_second(tangent: Body | None, checks: Checks, cut: ResidualCut) -> Body | None:
-    """Return the code of the tangents such that the residuals it reads refuse a derivative, where
-    gradients do.
+def _emit_tangent(lowering: Lowering, cut: ResidualCut, checks: Checks) -> Body:
+    """Emit the code of the tangents; residuals that it reads refuse a derivative where gradients
+    do.
     """
-    if tangent is None or not checks.second_derivative:
+    tangent = emit_body(lowering.graphs.tangent_map(cut.backward), lowering.emission)
+    if not checks.second_derivative:
         return tangent
     read = [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
     once = [f"{name} = {checks.second_derivative}({name})" for name in read]
     return replace(tangent, lines=(*once, *tangent.lines))
-
-
-# --- what is told to `render` besides the code ----------------------------------------------------
 
 
 def _origin(lowering: Lowering, cuts: Cuts) -> Origin:
@@ -304,31 +304,6 @@ def _names(lowering: Lowering, defaults: Mapping[str, Any] | None) -> Names:
         cotangents=graphs.cotangents,
         wrt=graphs.wrt,
         tangents=graphs.tangents,
-    )
-
-
-def _residuals(lowering: Lowering, cuts: Cuts, checks: Checks) -> Residuals:
-    checked = zip(lowering.graphs.wrt, checks.gradients, strict=True)
-    return Residuals(
-        names=cuts.anywhere.residuals,
-        computed=cuts.anywhere.computed,
-        histories=cuts.histories,
-        likes=cuts.likes,
-        shapes=tuple(name for name, check in checked if check),
-    )
-
-
-def _derivative(
-    graphs: FunctionGraph, dual: Callable[[], Attached] | None, tangent: Body | None
-) -> Derivative:
-    linear = is_linear(graphs.backward, graphs.cotangents)
-    return Derivative(
-        tangent=tangent,
-        dual=dual,
-        pushes=linear or graphs.pushed is not None,
-        linear=linear,
-        keeps_output=graphs.keeps_output,
-        undifferentiable=tuple(i for i, seed in enumerate(graphs.seeds) if seed is None),
     )
 
 

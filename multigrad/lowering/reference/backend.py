@@ -19,15 +19,14 @@ from ...backend.emitted import Emitted
 from ...backend.guest import Guest
 from ...backend.guest import borrow_array as borrow
 from ...backend.guest import lend_array as lend
-from ...backend.rows import enabled
 from ...graph import ops
 from ...graph.ops.arrays import loops
 from ...graph.ops.numerics import RELEASE, as_numpy_dtype
 from ...graph.ops.table import Composed
 from ...graph.support.lazy_modules import imported_module
 from .eject import EJECTION
-from .function import Callables, ReferenceFunction, as_array, as_arrays, quiet, silent
-from .kernels import FAST, by_blocks
+from .function import ReferenceFunction, quiet, silent
+from .kernels import FAST
 
 Array = Any
 # Differences of SciPy's functions, which this backend calls.
@@ -108,9 +107,6 @@ def unpack_bits(bits: Any, like: Any) -> Any:
     return np.unpackbits(bits, count=math.prod(shape)).reshape(shape).view(np.bool_)
 
 
-# --- emitted code: its source, and the function that is made of it --------------------------------
-
-
 def render(emitted: Emitted) -> str:
     """Return the source of up to five functions; a Function's return tuples, a rule's one array."""
     # The rule "triangular" under a step: numbers that meet arrays are prepared once.
@@ -189,36 +185,6 @@ def prepare(wrap{emitted.arguments}):
     return source, "".join(f", {name}" for name in words)
 
 
-def finish(namespace: dict[str, Any], emitted: Emitted) -> ReferenceFunction:
-    forward, backward = namespace["forward"], namespace["backward"]
-    large, code = [forward, backward], emitted.fast.forward
-    outputs = gradients = as_array
-    if not emitted.origin.is_rule:
-        found = dict(zip(emitted.names.wrt, emitted.origin.gradient_types, strict=True))
-        types = [found.get(name) for name in emitted.names.inputs]
-        given, results = emitted.origin.input_types, emitted.origin.output_types
-        outputs = as_arrays(results, given, emitted.single)
-        gradients = as_arrays(types, results, len(emitted.names.inputs) == 1)
-    elif enabled("numpy.blocks"):
-        elementwise = emitted.forward.elementwise, emitted.backward.elementwise
-        large = [by_blocks(f) if is_so else f for f, is_so in zip(large, elementwise, strict=True)]
-    is_identity = emitted.origin.is_rule and code.result == "tin" and not code.lines
-    functions = Callables(
-        forward=None if is_identity else forward,
-        keep=namespace["keep"] if emitted.residuals.names else None,
-        backward=backward,
-        prepare=namespace.get("prepare"),
-        large=(large[0], large[1]),
-        outputs=outputs,
-        gradients=gradients,
-        push=namespace.get("push"),
-    )
-    return ReferenceFunction(functions, emitted)
-
-
-# --- the backend ----------------------------------------------------------------------------------
-
-
 backend = Backend(
     name="numpy",
     tensors=Tensors(
@@ -243,7 +209,7 @@ backend = Backend(
     ),
     autodiff=Autodiff(
         render=render,
-        finish=finish,
+        finish=ReferenceFunction,
         call=call,
         attach=attach,
         wrap=quiet,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...backend.emitted import Emitted, find_like
+from ...backend.rows import enabled
 from ...errors import UnsupportedOp
 from ...graph import random
 from ...graph.ir.types import T, Type
-from .kernels import MANY
+from .kernels import MANY, by_blocks
 
 Array = Any
 Convert: TypeAlias = Callable[[Any, Sequence[Array]], Any]
@@ -23,31 +24,6 @@ WARNINGS_OFF = Context()
 WARNINGS_OFF.run(np.seterr, all="ignore")
 copy_context = WARNINGS_OFF.copy
 asarray, generic = np.asarray, np.generic
-
-
-class Callables(NamedTuple):
-    """The functions of emitted code, and converters of their results to arrays.
-
-    Attributes:
-        forward: None if it returns its input.
-        keep: None if nothing is kept.
-        backward: takes the cotangents, residuals, params, shapes and constants.
-        prepare: None if no number is prepared.
-        large: forward and backward for arrays of `MANY` elements and more.
-        outputs: `outputs(results, inputs)`.
-        gradients: `gradients(results, cotangents)`.
-        push: takes tangents, inputs, outputs and params, and returns the outputs' tangents; None
-            where forward mode is not asked for.
-    """
-
-    forward: Callable[..., Any] | None
-    keep: Callable[..., tuple[Any, ...]] | None
-    backward: Callable[..., Any]
-    prepare: Callable[..., tuple[Any, ...]] | None
-    large: tuple[Callable[..., Any], Callable[..., Any]]
-    outputs: Convert
-    gradients: Convert
-    push: Callable[..., tuple[Any, ...]] | None
 
 
 class ReferenceFunction:
@@ -65,29 +41,41 @@ class ReferenceFunction:
         array([0.75])
     """
 
-    def __init__(self, functions: Callables, emitted: Emitted) -> None:
-        self.forward, self.keep, self.backward = functions[:3]
-        self._large_forward, self._large_backward = functions.large
-        self._outputs, self._gradients = functions.outputs, functions.gradients
-        self._push = functions.push
-        prepare = functions.prepare
-        self._prepare = nothing if prepare is None else Constants(prepare, emitted).of
+    def __init__(self, namespace: Mapping[str, Any], emitted: Emitted) -> None:
+        names, origin, code = emitted.names, emitted.origin, emitted.fast.forward
+        forward, backward = namespace["forward"], namespace["backward"]
+        is_identity = origin.is_rule and code.result == "tin" and not code.lines
+        self.forward = None if is_identity else forward
+        self.keep = namespace["keep"] if emitted.residuals.names else None
+        self.backward = backward
+        self._large_forward, self._large_backward = forward, backward
+        self._outputs: Convert = as_array
+        self._gradients: Convert = as_array
+        if not origin.is_rule:
+            gradients = dict(zip(names.wrt, origin.gradient_types, strict=True))
+            types = [gradients.get(name) for name in names.inputs]
+            self._outputs = as_arrays(origin.output_types, origin.input_types, emitted.single)
+            self._gradients = as_arrays(types, origin.output_types, len(names.inputs) == 1)
+        elif enabled("numpy.blocks"):
+            self._large_forward = by_blocks(forward) if emitted.forward.elementwise else forward
+            self._large_backward = by_blocks(backward) if emitted.backward.elementwise else backward
+        self._push = namespace.get("push")
+        prepare = namespace.get("prepare")
+        self._prepare = nothing if prepare is None else remembering(prepare, emitted)
         # Whether nothing is computed before backward.
-        self._is_idle = functions.forward is functions.keep is prepare is None
+        self._is_idle = self.forward is self.keep is prepare is None
         # Positions: of inputs whose shape backward takes, and of params that forward reads.
-        self._shapes = tuple(emitted.names.inputs.index(name) for name in emitted.residuals.shapes)
-        self._read = tuple(emitted.names.params.index(name) for name in emitted.forward_params)
+        self._shapes = tuple(names.inputs.index(name) for name in emitted.residuals.shapes)
+        self._read = tuple(names.params.index(name) for name in emitted.forward_params)
         # A rule's numbers reach its backward alone.
-        self._takes_numbers = not emitted.origin.is_rule and bool(self._read or prepare)
+        self._takes_numbers = not origin.is_rule and bool(self._read or prepare)
         self._computes = bool(emitted.residuals.computed)
         self._draws = emitted.draws
-        self._count = len(emitted.names.inputs)
-        self.name = emitted.origin.name
+        self._count = len(names.inputs)
+        self.name = origin.name
         self.single = emitted.single
         self.carries = emitted.carries
-        self.defaults = tuple(
-            as_operand(emitted.names.defaults.get(name)) for name in emitted.names.params
-        )
+        self.defaults = tuple(as_operand(names.defaults.get(name)) for name in names.params)
 
     def __repr__(self) -> str:
         return f"<NumPy function {self.name}>"
@@ -243,31 +231,27 @@ NUMBERS = frozenset({float, int, bool})
 FLOATS = frozenset({float})
 
 
-class Constants:
-    """The constants that a Function's numbers gave at the last call, as 0-d arrays.
-
-    `known` is the numbers, the dtype and the constants: one tuple, so that threads see all of it or
-    none.
+def remembering(prepare: Callable[..., Any], emitted: Emitted) -> Callable[..., tuple[Array, ...]]:
+    """Return `(inputs, values) -> constants`, which gives those of the last call again if the
+    numbers and the dtype are the same.
     """
+    like = find_like(emitted.origin.input_types) or 0
+    # One tuple, so that threads see all of it or none.
+    known: tuple[Any, ...] = (None, None, ())
 
-    __slots__ = ("known", "like", "prepare")
-
-    def __init__(self, prepare: Callable[..., Any], emitted: Emitted) -> None:
-        self.prepare = prepare
-        self.like = find_like(emitted.origin.input_types) or 0
-        self.known: tuple[Any, ...] = (None, None, ())
-
-    def of(self, inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ...]:
-        """Return the constants of these numbers, for the dtype of the inputs."""
-        dtype = inputs[self.like].dtype
-        numbers, known, prepared = self.known
-        if dtype is known and (values is numbers or is_same(values, numbers)):
+    def constants_of(inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ...]:
+        nonlocal known
+        dtype = inputs[like].dtype
+        numbers, known_dtype, prepared = known
+        if dtype is known_dtype and (values is numbers or is_same(values, numbers)):
             return prepared
-        prepared = self.prepare(lambda value: np.asarray(dtype.type(value)), *values)
+        prepared = prepare(lambda value: np.asarray(dtype.type(value)), *values)
         # Arrays may be changed in place, so they are prepared at each call.
         if NUMBERS.issuperset(map(type, values)):
-            self.known = values, dtype, prepared
+            known = values, dtype, prepared
         return prepared
+
+    return constants_of
 
 
 def is_same(values: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
