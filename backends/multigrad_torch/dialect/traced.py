@@ -4,16 +4,18 @@ the call.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import operator
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, log
 
 from multigrad.capture.dialect import OwnTrace
 from multigrad.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
@@ -110,6 +112,7 @@ def trace_call(
         torch._C._DisableFuncTorch(),
         torch.no_grad(),
         without_autocast(),
+        _without_log(),
     ):
         warnings.simplefilter("ignore")  # the user gets them when the call itself runs
         # First without functionalization, which would hide what shares memory with what.
@@ -121,6 +124,17 @@ def trace_call(
         module = make_fx(pure, decompositions(), tracing_mode="fake")(*inputs)
     module.graph.eliminate_dead_code()
     return Traced(module, structure, [base_of(output, inputs) for output in outputs])
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """Keep a call that torch refuses out of its log: the caller gets the error."""
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def check_outputs(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:

@@ -158,3 +158,12 @@ def test_an_argument_that_torch_refuses_is_refused() -> None:
 
     with pytest.raises(ValueError, match="asserts what does not hold"):
         xg.function(checked, native=False)(LOC, -SCALE)
+
+
+def test_a_call_that_torch_refuses_in_a_trace_leaves_nothing_in_its_log(capfd: Any) -> None:
+    def f(x: Any) -> Any:
+        return torch.scatter_reduce(torch.ones(1), 0, torch.tensor([0, 0]), x, reduce="prod")
+
+    with pytest.raises(xg.TraceError, match="scatter_reduce"):
+        xg.convert(f)(np.ones(2))
+    assert capfd.readouterr().err == ""
