@@ -6,7 +6,6 @@ the gradients of several losses, under one of `TASK_RULES`.
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -16,12 +15,10 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, backend_of
 from ..backend.values import concrete_number, key_for
-from ..capture.user_code.signature import name_of
 from ..errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.custom_gradient import function as as_function
 from ..functions.function import Function
 from ..graph.ir.types import FLOATS, dtype_name
-from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Axes, Key, Over
 from ..graph.support.trees import optree
 from ..trace.active_rules import FREE, Counter, KeySource, keyed
@@ -132,8 +129,13 @@ def apply_to_gradients(
                 f"rule {rule!r} sees the gradients of several losses at once: "
                 f"xg.apply_to_gradients([grads_1, grads_2], {rule!r}, tasks=True)"
             )
+        # Not in our namespace: a class that is registered with one framework alone is a leaf here.
+        import optree as plain_optree
+
         in_force = _application(with_choices(rule, over, axis_name), params, key)
-        applied = _apply_to_tree(in_force, grads, rule is None, in_place)
+        leaves, nesting = plain_optree.tree_flatten(grads, none_is_leaf=True)
+        results = _apply_to_all(in_force, leaves, rule is None, in_place)
+        applied = plain_optree.tree_unflatten(nesting, results)
     if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
         compare("apply_to_gradients")
     return applied
@@ -153,17 +155,6 @@ def _check_tasks(over: Over | None, axis_name: Axes | None, in_place: bool) -> N
         )
 
 
-def _apply_to_tree(
-    in_force: RuleInForce | None, grads: Any, is_from_use: bool, in_place: bool
-) -> Any:
-    # Not in our namespace: a class that is registered with one framework alone is a leaf here.
-    import optree as plain_optree
-
-    leaves, nesting = plain_optree.tree_flatten(grads, none_is_leaf=True)
-    results = _apply_to_all(in_force, leaves, is_from_use, in_place)
-    return plain_optree.tree_unflatten(nesting, results)
-
-
 def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleInForce | None:
     if rule is not None:
         return apply_now(rule, params, key)
@@ -179,7 +170,8 @@ def _apply_to_all(
     in_force: RuleInForce | None, leaves: Sequence[Any], follows: bool, in_place: bool
 ) -> list[Any]:
     firsts = {type(leaf): leaf for leaf in leaves if leaf is not None}
-    backends = {kind: _backend_of(leaf, in_force) for kind, leaf in firsts.items()}
+    has_rule = in_force is not None
+    backends = {kind: _backend_of(leaf, has_rule) for kind, leaf in firsts.items()}
     if in_place:
         _check_places(leaves, backends)
     if follows and any(b is not None and b.compiler.on_read for b in backends.values()):
@@ -227,12 +219,12 @@ def _groups(
     return [places for places in groups.values() if len(places) > 1]
 
 
-def _backend_of(leaf: Any, in_force: RuleInForce | None) -> Backend | None:
+def _backend_of(leaf: Any, has_rule: bool) -> Backend | None:
     try:
         return backend_of(leaf)
     except BackendNotFound as error:
         # Without a rule every leaf is returned unchanged, whatever it is.
-        if in_force is None:
+        if not has_rule:
             return None
         raise BackendNotFound(
             f"apply_to_gradients found a leaf that is not a tensor: {error}"
@@ -336,36 +328,9 @@ def fold_step(key: Any, count: Any) -> Any:
 # --- the gradients of several losses: each task gets a weight -------------------------------------
 # What such a rule sees is the matrix of scalar products of the tasks' gradients, over all their
 # tensors, however many these are. It is a Function of that, the same on every framework.
-@dataclass(frozen=True, slots=True, eq=False)
-class TaskRule:
-    """A rule on the gradients of several tasks.
-
-    Attributes:
-        function: `(products, **params) -> weights`: of the matrix of scalar products of the tasks'
-            gradients, a weight for each task.
-    """
-
-    name: str
-    function: Function[..., Any]
-
-    @property
-    def params(self) -> tuple[inspect.Parameter, ...]:
-        known = self.function.parameters
-        return () if known is None else tuple(known.parameters.values())[1:]
-
-
-def task_rule(name: str) -> Callable[[Callable[..., Tensor]], TaskRule]:
-
-    def declare(function: Callable[..., Tensor]) -> TaskRule:
-        return TaskRule(name, as_function(function, native=False))
-
-    return declare
-
-
-def find_task_rule(rule: Any) -> TaskRule:
+# Such a rule is `(products, **params) -> weights`, with a weight for each task.
+def find_task_rule(rule: Any) -> Function[..., Any]:
     names = ", ".join(sorted(TASK_RULES))
-    if isinstance(rule, TaskRule):
-        return rule
     if isinstance(rule, str):
         if rule in TASK_RULES:
             return TASK_RULES[rule]
@@ -375,7 +340,7 @@ def find_task_rule(rule: Any) -> TaskRule:
             "scalar products that returns weights. A rule on one gradient goes without tasks=True"
         )
     if callable(rule) and not hasattr(rule, "under"):
-        return TaskRule(name_of(rule), rule if isinstance(rule, Function) else as_function(rule))
+        return rule if isinstance(rule, Function) else as_function(rule)
     raise RuleTypeError(
         f"tasks=True needs a rule on several tasks, got {rule!r:.60}: one of "
         f"{names}, or a function of the matrix of scalar products"
@@ -385,9 +350,10 @@ def find_task_rule(rule: Any) -> TaskRule:
 def combine(trees: Any, rule: Any, params: Mapping[str, Any] | None, key: Any) -> Any:
     """Return the sum of the tasks' gradients, each with the weight that a rule gives it."""
     chosen = find_task_rule(rule)
-    known = [each.name for each in chosen.params]
+    own_params = [] if chosen.parameters is None else [*chosen.parameters.parameters.values()][1:]
+    known = [each.name for each in own_params]
     for name in params or ():
-        if name not in known and not any(p.kind is p.VAR_KEYWORD for p in chosen.params):
+        if name not in known and not any(p.kind is p.VAR_KEYWORD for p in own_params):
             raise RuleTypeError(
                 f"rule {chosen.name!r} on several tasks has no param {name!r}{suggest(name, known)}"
                 f"; its params are {', '.join(known) or 'none'}"
@@ -399,8 +365,7 @@ def combine(trees: Any, rule: Any, params: Mapping[str, Any] | None, key: Any) -
     leaves = [leaf for column in tensors for leaf in column if leaf is not None]
     wide = widest(chosen.name, leaves)
     products = products_of(tensors, len(trees), wide)
-    function = chosen.function if key is None else chosen.function.keyed(key)
-    weights = function(products, **(params or {}))
+    weights = (chosen if key is None else chosen.keyed(key))(products, **(params or {}))
     if tuple(weights.shape) != (len(trees),):
         raise RuleValueError(
             f"rule {chosen.name!r} gave weights of shape {tuple(weights.shape)} for {len(trees)} "
@@ -445,13 +410,8 @@ def align(name: str, trees: Any) -> tuple[list[list[Tensor] | None], Any]:
 
 def widest(name: str, leaves: Sequence[Tensor]) -> str:
     """Return the dtype in which products are taken: float64 where a gradient has it."""
-    try:
-        for leaf in leaves:
-            backend_of(leaf)
-    except BackendNotFound as error:
-        raise BackendNotFound(
-            f"apply_to_gradients found a leaf that is not a tensor: {error}"
-        ) from None
+    for leaf in leaves:
+        _backend_of(leaf, has_rule=True)
     backend_among(leaves)  # refuses several
     dtypes = {dtype_name(leaf.dtype) for leaf in leaves}
     if others := sorted(dtypes.difference(FLOATS)):
@@ -489,7 +449,6 @@ def weighted(column: Sequence[Tensor], weights: Tensor, wide: str) -> Tensor:
 
 
 # --- the library's rules on several tasks ---------------------------------------------------------
-@task_rule("pcgrad")
 def pcgrad(products: Tensor, order: str = "fixed") -> Tensor:
     """The sum of the tasks' gradients, from each of which its conflicts are taken: for each other
     task j in turn, g_i - min(0, g_i . g_j) / |g_j|^2 * g_j.
@@ -520,7 +479,6 @@ def pcgrad(products: Tensor, order: str = "fixed") -> Tensor:
     return xp.sum(rows, axis=0)
 
 
-@task_rule("gradnorm")
 def gradnorm(products: Tensor, rates: Any = None, alpha: float = 1.5) -> Tensor:
     """The sum of the tasks' gradients, weighted so that their norms are as rate^alpha, and the
     weights add up to the number of tasks: those at which GradNorm's loss is 0.
@@ -545,4 +503,4 @@ def gradnorm(products: Tensor, rates: Any = None, alpha: float = 1.5) -> Tensor:
     return number * shares / xp.where(total == 0, 1.0, total)
 
 
-TASK_RULES = {each.name: each for each in (pcgrad, gradnorm)}
+TASK_RULES = {each.__name__: as_function(each, native=False) for each in (pcgrad, gradnorm)}

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import RuleTypeError, RuleValueError, UnsupportedOp
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import TRANSPOSED
-from ..functions.calls.recipe import Options, Recipe, Recorded, Variant
+from ..functions.calls.recipe import Options, Recipe, Recorded
 from ..functions.function import Function
 from ..graph.ir.graph import Graph, freeze
 from ..graph.ir.types import T
@@ -83,16 +83,27 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
     graphs, names = variant.graphs, [leaf.name for leaf in layout.leaves[:count]]
     _check_linear(function.recipe.subject, graphs, names)
     outputs, outputs_tree = optree.tree_flatten(f(*examples), none_is_leaf=True)
+    # Outputs that are fixed values, or that no gradient passes, have no cotangent.
+    places = [i for i in range(len(outputs)) if i not in variant.fixed]
+    pairs = zip(places, graphs.seeds, strict=True)
+    seeded = [(i, seed, tuple(outputs[i].shape)) for i, seed in pairs if seed is not None]
     transpose = Transpose(
         name=f"transpose of {function.name}",
         graph=pullbacks(graphs.forward, names, graphs.seeds),
         input_shapes={name: tuple(leaf.shape) for name, leaf in zip(names, leaves, strict=True)},
         numbers={layout.leaves[i].name: float(whole[i]) for i in layout.indices("number")},
         inputs_tree=tree,
-        outputs=_seeded_outputs(variant, outputs),
+        outputs=seeded,
         outputs_tree=outputs_tree,
     )
-    return Function(transpose.as_recipe())
+    recipe = Recipe(
+        transpose.name,
+        transpose.run,
+        transpose.record,
+        signature=SIGNATURE,
+        options=Options(native=False),
+    )
+    return Function(recipe)
 
 
 def _check_linear(subject: str, graphs: FunctionGraph, names: Sequence[str]) -> None:
@@ -106,13 +117,6 @@ def _check_linear(subject: str, graphs: FunctionGraph, names: Sequence[str]) -> 
             f"{subject} is not linear in its arguments, so it has no transpose: {node.op.name}"
             f"{where}; xg.vjp gives the transpose of its derivative at a point"
         )
-
-
-def _seeded_outputs(variant: Variant, outputs: Sequence[Any]) -> list[tuple[int, str, Shape]]:
-    # Outputs that are fixed values, or that no gradient passes, have no cotangent.
-    places = [i for i in range(len(outputs)) if i not in variant.fixed]
-    pairs = zip(places, variant.graphs.seeds, strict=True)
-    return [(i, seed, tuple(outputs[i].shape)) for i, seed in pairs if seed is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +145,6 @@ class Transpose:
     def subject(self) -> str:
         return f"function {self.name!r}"
 
-    def as_recipe(self) -> Recipe:
-        return Recipe(
-            self.name, self.run, self.record, signature=SIGNATURE, options=Options(native=False)
-        )
-
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         (cotangent,) = inspect.Signature.bind(SIGNATURE, *args, **kwargs).args
         seeds = self.read_seeds(trace, cotangent)
@@ -159,12 +158,7 @@ class Transpose:
         raise UnsupportedOp(f"{self.subject} is a graph, so it cannot run as written")
 
     def read_seeds(self, trace: Trace, cotangent: Any) -> dict[str, Value]:
-        """Return the parts of a cotangent by the names of their seeds.
-
-        Raises:
-            RuleTypeError: it is not nested like the outputs.
-            RuleValueError: a part has another shape than its output.
-        """
+        """Return the parts of a cotangent by the names of their seeds."""
         flat, tree = optree.tree_flatten(cotangent, none_is_leaf=True)
         if tree != self.outputs_tree:
             raise RuleTypeError(

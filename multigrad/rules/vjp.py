@@ -139,8 +139,10 @@ def vjp_leaves(
     """
     vjp = vjp or backend.autodiff.vjp
     if vjp is None:
-        outputs, pull_leaves = _by_capture(f, leaves, tree, backend)
-        return *optree.tree_flatten(outputs, none_is_leaf=True), pull_leaves
+        function, whole, whole_tree, draws = as_function(f, leaves, tree, backend)
+        outputs, pull_whole = _of_function(function, whole, whole_tree, draws, backend)
+        flat, own = optree.tree_flatten(outputs, none_is_leaf=True)
+        return flat, own, lambda cotangents: pull_whole(cotangents)[: len(leaves)]
     places, run, nesting = on_tensors(f, leaves, tree)
     flat, pull_tensors = vjp(run, [leaves[i] for i in places])
 
@@ -205,15 +207,6 @@ def _pullback(
         return tuple(args)
 
     return pullback
-
-
-def _by_capture(
-    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
-) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
-    count = len(leaves)
-    function, leaves, tree, draws = as_function(f, leaves, tree, backend)
-    outputs, pull = _of_function(function, leaves, tree, draws, backend)
-    return outputs, lambda cotangents: pull(cotangents)[:count]
 
 
 def as_function(
@@ -375,7 +368,9 @@ def _as_it_is(
 
     def pull(cotangents: list[Any]) -> list[Any]:
         upstream = [
-            None if owner_of(y) is None else _as_cotangent(c, y, backend)
+            None
+            if owner_of(y) is None
+            else _zeros_if_none(as_that_of(y, c, backend, COTANGENT), y, True, backend)
             for c, y in zip(cotangents, flat, strict=True)
         ]
         returned = pull_own(optree.tree_unflatten(nesting, upstream))
@@ -389,11 +384,6 @@ def _as_it_is(
         ]
 
     return recorded.outputs, pull
-
-
-def _as_cotangent(value: Any, output: Tensor, backend: Backend) -> Tensor:
-    cotangent = as_that_of(output, value, backend, COTANGENT)
-    return _zeros_like(output, backend) if cotangent is None else cotangent
 
 
 def as_that_of(tensor: Any, value: Any, backend: Backend, what: str) -> Any:
@@ -420,11 +410,9 @@ def as_that_of(tensor: Any, value: Any, backend: Backend, what: str) -> Any:
 
 
 def _zeros_if_none(gradient: Any, like: Tensor, is_float: bool, backend: Backend) -> Any:
-    return _zeros_like(like, backend) if gradient is None and is_float else gradient
-
-
-def _zeros_like(tensor: Tensor, backend: Backend) -> Tensor:
-    return backend.tensors.from_numpy(np.zeros_like(backend.tensors.to_numpy(tensor)))
+    if gradient is not None or not is_float:
+        return gradient
+    return backend.tensors.from_numpy(np.zeros_like(backend.tensors.to_numpy(like)))
 
 
 # --- `xg.jvp` -------------------------------------------------------------------------------------
@@ -482,7 +470,10 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
         outputs = optree.tree_unflatten(nesting[-1], flat_outputs)
     results, own = optree.tree_flatten(outputs, none_is_leaf=True)
     flat = [None] * len(results) if flat is None else flat
-    changes = [_or_zeros(t, y, backend) for t, y in zip(flat, results, strict=True)]
+    changes = [
+        _zeros_if_none(tangent, y, True, backend) if _is_float(y) else None
+        for tangent, y in zip(flat, results, strict=True)
+    ]
     return outputs, optree.tree_unflatten(own, changes)
 
 
@@ -504,7 +495,7 @@ def _match(
     for i, (x, tangent) in enumerate(zip(leaves, moves, strict=True)):
         if tangent is None:
             continue
-        if owner_of(x) is None or not _is_float(x):
+        if not _is_float(x):
             raise RuleTypeError(f"jvp got a tangent for input {i}, which is no float tensor: None")
         if tuple(np.shape(tangent)) != tuple(x.shape):
             raise RuleValueError(
@@ -542,13 +533,5 @@ def _jvp_by_capture(
     return assemble(variant, (output,) if single else output), flat
 
 
-def _or_zeros(tangent: Any, output: Any, backend: Backend) -> Any:
-    if owner_of(output) is None or not _is_float(output):
-        return None
-    if tangent is not None:
-        return tangent
-    return _zeros_like(output, backend)
-
-
-def _is_float(x: Tensor) -> bool:
-    return dtype_name(x.dtype) in FLOATS
+def _is_float(x: Any) -> bool:
+    return owner_of(x) is not None and dtype_name(x.dtype) in FLOATS

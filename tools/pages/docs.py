@@ -25,7 +25,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.look import rule_description
 from multigrad.look.rule_description import Param, describe_all, keyed, split_docstring
-from multigrad.rules.gradients import TASK_RULES, find_task_rule
+from multigrad.rules.gradients import TASK_RULES
 from multigrad.rules.registry import get
 
 from . import (
@@ -207,10 +207,10 @@ def at_points(name: str) -> str:
 
 
 def task_row(name: str) -> tuple[str, ...]:
-    rule = find_task_rule(name)
-    formula, source = split_docstring(rule.function.__doc__)
-    params = ", ".join(f"`{each.name}={each.default!r}`" for each in rule.params)
-    return f"`{name}`", formula, params, source
+    formula, source = split_docstring(TASK_RULES[name].__doc__)
+    params = [*inspect.signature(TASK_RULES[name]).parameters.values()][1:]
+    shown = ", ".join(f"`{each.name}={each.default!r}`" for each in params)
+    return f"`{name}`", formula, shown, source
 
 
 def param_in_range(param: Param) -> str:
