@@ -1,14 +1,14 @@
 """The kinds of layers that have rules of their own, what each computes, and rules over a layer.
 
-A linear layer has inputs, perhaps a weight, and perhaps a bias; it is linear in the inputs, and
-`pull` is its transpose: the two halves of each formula of relevance, in `xp`.
+A linear layer has inputs, perhaps a weight, and perhaps a bias; it is linear in the inputs, so that
+its transpose, the other half of each formula of relevance, is given by the VJPs of its ops.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -19,8 +19,9 @@ from ...errors import RuleTypeError
 from ...functions.function import Function
 from ...graph.support.class_bases import dataclass
 from ...rules.model.rule import Rule
+from ...trace.derived.derivatives import accumulate_all
 from ...trace.xp import all as xp
-from ...trace.xp.transposes import conv_left, unwindows
+from ...trace.xp.transposes import conv_left
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,14 +30,10 @@ Tensor = Any
 Inputs: TypeAlias = tuple[Tensor, ...]
 
 
-# --- linear layers and their transposes -----------------------------------------------------------
+# --- linear layers --------------------------------------------------------------------------------
 def linear(inputs: Inputs, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
     z = xp.matmul(inputs[0], weight)
     return z if bias is None else z + bias
-
-
-def pull_linear(cotangent: Tensor, inputs: Inputs, weight: Tensor) -> Inputs:
-    return (xp.matmul(cotangent, xp.matrix_transpose(weight)),)
 
 
 def add_channels(z: Tensor, bias: Tensor, axes: int) -> Tensor:
@@ -64,12 +61,6 @@ def convolution(
     return add_channels(z, bias, len(padding))
 
 
-def pull_convolution(
-    cotangent: Tensor, inputs: Inputs, weight: Tensor, *, padding: Any, **steps: Any
-) -> Inputs:
-    return (narrow(conv_left(cotangent, weight, widen(inputs[0], padding), **steps), padding),)
-
-
 def transposed(
     inputs: Inputs, weight: Tensor, bias: Tensor, out: Tensor, *, padding: Any, **steps: Any
 ) -> Tensor:
@@ -78,10 +69,10 @@ def transposed(
     return add_channels(z, bias, len(padding))
 
 
-def pull_transposed(
-    cotangent: Tensor, inputs: Inputs, weight: Tensor, *, padding: Any, **steps: Any
-) -> Inputs:
-    return (xp.conv(widen(cotangent, padding), weight, **steps),)
+def transpose_of_transposed(
+    cotangent: Tensor, weight: Tensor, *, padding: Any, **steps: Any
+) -> Tensor:
+    return xp.conv(widen(cotangent, padding), weight, **steps)
 
 
 def average_pooling(
@@ -89,21 +80,6 @@ def average_pooling(
 ) -> Tensor:
     (x,) = inputs
     return _sums(widen(x, padding), **windows) / _counts(x, padding, **windows)
-
-
-def pull_average_pooling(
-    cotangent: Tensor, inputs: Inputs, weight: None, *, padding: Any, **windows: Any
-) -> Inputs:
-    (x,) = inputs
-    sizes, strides = windows["sizes"], windows["strides"]
-    part = cotangent / _counts(x, padding, **windows)
-    for _ in sizes:
-        part = part[..., None]
-    # Windows of the padded input, whose border is cut off again.
-    like = widen(x, padding)
-    steps = {"sizes": sizes, "strides": strides, "dilations": (1,) * len(sizes)}
-    seen = xp.windows(like, **steps)
-    return (narrow(unwindows(xp.broadcast_to(part, seen), like, **steps), padding),)
 
 
 def _sums(x: Tensor, *, sizes: Any, strides: Any, counts_padding: bool) -> Tensor:
@@ -123,44 +99,20 @@ def adaptive_pooling(
     (x,) = inputs
     if set(counts) == {1}:  # of axes whose lengths need not be known
         return xp.mean(x, axis=tuple(range(-len(counts), 0)), keepdims=True)
-    for axis, matrix in _means(x, counts):
-        x = xp.moveaxis(xp.matmul(xp.moveaxis(x, axis, -1), xp.matrix_transpose(matrix)), -1, axis)
-    return x
-
-
-def pull_adaptive_pooling(
-    cotangent: Tensor, inputs: Inputs, weight: None, *, counts: Any
-) -> Inputs:
-    (x,) = inputs
-    if set(counts) == {1}:
-        n = xp.sum(xp.ones_like(x), axis=tuple(range(-len(counts), 0)), keepdims=True)
-        return (xp.broadcast_to(cotangent / n, x),)
-    for axis, matrix in _means(x, counts):
-        cotangent = xp.moveaxis(xp.matmul(xp.moveaxis(cotangent, axis, -1), matrix), -1, axis)
-    return (cotangent,)
-
-
-def _means(x: Tensor, counts: Any) -> list[tuple[int, Tensor]]:
-    # For each axis the matrix (windows, elements) that averages it. Window i of n reaches from
+    # For each axis a matrix (windows, elements) that averages it. Window i of n reaches from
     # floor(i l / n) to ceil((i + 1) l / n) of l elements, as in PyTorch.
-    means = []
     for axis, n in enumerate(counts, -len(counts)):
         length = int(x.shape[axis])
         matrix = np.zeros((n, length))
         for i in range(n):
             first, last = i * length // n, -(-(i + 1) * length // n)
             matrix[i, first:last] = 1 / (last - first)
-        means.append((axis, matrix))
-    return means
+        x = xp.moveaxis(xp.matmul(xp.moveaxis(x, axis, -1), xp.matrix_transpose(matrix)), -1, axis)
+    return x
 
 
 def addition(inputs: Inputs, weight: None, bias: None, out: Tensor) -> Tensor:
     return inputs[0] + inputs[1]
-
-
-def pull_addition(cotangent: Tensor, inputs: Inputs, weight: None) -> Inputs:
-    a, b = inputs
-    return xp.sum_to(cotangent, a), xp.sum_to(cotangent, b)
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -192,8 +144,8 @@ class LayerKind:
         inputs: the names of what relevance is for.
         forward: `(inputs, weight, bias, out, **attributes)`; `out` gives a shape, or is None. None:
             only rules that read no weights are for layers of this kind.
-        pull: `(cotangent, inputs, weight, **attributes)`, the transpose of forward without the
-            bias: a cotangent for each input.
+        transpose: `(cotangent, weight, **attributes)`, the transpose of forward without the bias,
+            where the VJPs of forward's ops would compute it again for a shape.
         needs_out: whether only `out` tells the shape of the output.
     """
 
@@ -202,41 +154,46 @@ class LayerKind:
     example: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[str, ...] = ("x",)
     forward: Any = None
-    pull: Any = None
+    transpose: Any = None
     needs_out: bool = False
 
     @property
     def has_weight(self) -> bool:
         return self.channels is not None
 
+    def pull(
+        self, cotangent: Tensor, inputs: Inputs, weight: Tensor, out: Tensor, **attributes: Any
+    ) -> Sequence[Tensor]:
+        """Return the transpose of forward without the bias: a cotangent for each input."""
+        if self.transpose is not None:
+            return [self.transpose(cotangent, weight, **attributes)]
+        z = self.forward(inputs, weight, None, out, **attributes)
+        targets = [x.node for x in inputs]
+        return accumulate_all(cotangent.trace, [(z.node, cotangent)], targets)
+
 
 _STEPS = {"strides": (1,), "padding": ((0, 0),), "dilations": (1,), "groups": 1}
 _WINDOWS = {"sizes": (1,), "strides": (1,), "padding": ((0, 0),), "counts_padding": True}
 KINDS: Mapping[str, LayerKind] = MappingProxyType(
     {
-        "linear": LayerKind(channels=-1, forward=linear, pull=pull_linear),
-        "convolution": LayerKind(
-            channels=0, example=_STEPS, forward=convolution, pull=pull_convolution
-        ),
+        "linear": LayerKind(channels=-1, forward=linear),
+        "convolution": LayerKind(channels=0, example=_STEPS, forward=convolution),
         "convolution_transpose": LayerKind(
             "convolution",
             channels=1,
             example=_STEPS,
             forward=transposed,
-            pull=pull_transposed,
+            transpose=transpose_of_transposed,
             needs_out=True,
         ),
-        "average_pooling": LayerKind(
-            example=_WINDOWS, forward=average_pooling, pull=pull_average_pooling
-        ),
+        "average_pooling": LayerKind(example=_WINDOWS, forward=average_pooling),
         "adaptive_average_pooling": LayerKind(
             "average_pooling",
             example={"counts": (1,)},
             forward=adaptive_pooling,
-            pull=pull_adaptive_pooling,
         ),
         "max_pooling": LayerKind(),
-        "addition": LayerKind(inputs=("a", "b"), forward=addition, pull=pull_addition),
+        "addition": LayerKind(inputs=("a", "b"), forward=addition),
         "relu": LayerKind("activation"),
         "activation": LayerKind(),
         "batch_normalization": LayerKind(),

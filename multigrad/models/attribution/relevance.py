@@ -226,7 +226,7 @@ def share_out(
         # One division by the sum of all parts, so that relevance is conserved.
         ratio = share.weigh(relevance, out, numbers) / stabilize(z, numbers[formula.stabilizer])
         for modified_inputs, w in modified:
-            pulled = layer.pull(ratio, inputs, w, **attributes)
+            pulled = layer.pull(ratio, inputs, w, out, **attributes)
             for i, (x, cotangent) in enumerate(zip(modified_inputs, pulled, strict=True)):
                 term = x * cotangent
                 total[i] = term if total[i] is None else total[i] + term
