@@ -74,11 +74,7 @@ _groups_of_dims: dict[tuple[str, frozenset[str]], str] = {}
 
 
 def find_in_meshes(name: str, groups: set[str]) -> str:
-    """Return the group of the only mesh dimension of a name.
-
-    Raises:
-        RuleValueError: there is none, or there are several.
-    """
+    """Return the group of the only mesh dimension of a name."""
     kind = torch.distributed.device_mesh.DeviceMesh
     # torch keeps no list of its meshes, so the garbage collector is asked. A mesh of one dimension
     # has the group of all processes.
@@ -103,12 +99,7 @@ def find_in_meshes(name: str, groups: set[str]) -> str:
 
 
 def check_names(x: Tensor, names: Names) -> None:
-    """Raise an error for a name that is no dimension of a DTensor's mesh.
-
-    Raises:
-        RuleValueError: there is such a name.
-        GradientError: the tensor's parts are not added up yet.
-    """
+    """Raise an error for a name that is no dimension of a DTensor's mesh."""
     refuse_partial("a reduction over shards", x)
     dims = x.device_mesh.mesh_dim_names or ()
     for name in names or ():

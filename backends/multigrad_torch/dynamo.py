@@ -142,11 +142,7 @@ def is_around() -> bool:
 
 
 def warn_apart() -> None:
-    """Warn once that a call runs between graphs, on a torch whose Dynamo may not read our code.
-
-    Raises:
-        UnsupportedOp: an exporter runs it, whose program would lack its gradient.
-    """
+    """Warn once that a call runs between graphs, on a torch whose Dynamo may not read our code."""
     if torch.compiler.is_compiling():
         raise versions.refuse(versions.EXPORTING, "export what comes before and after")
     if not _IMPORT.warned:

@@ -192,12 +192,7 @@ def write_onnx(
     numbers: Sequence[float],
     shapes: Shapes,
 ) -> tuple[Path, Path]:
-    """Write forward and backward as one model each, and return their paths.
-
-    Raises:
-        BackendNotFound: a package that torch's exporter needs is not installed.
-        UnsupportedOp: ONNX lacks something that the Function does.
-    """
+    """Write forward and backward as one model each, and return their paths."""
     if not versions.has("xg.export"):
         raise versions.refuse("xg.export", "write it as a file by `multigrad eject`")
     lacking = [name for name in NEEDED if importlib.util.find_spec(name) is None]

@@ -187,11 +187,7 @@ def check_mirror(token: str) -> None:
 # Compiled code reads them from MIRROR, whose token then says that they are inputs, so that Dynamo
 # guards on the rule alone. `activation_calls.py` says how calls take them.
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """Return torch.compile(fn), with the numbers and keys of the rule in force as inputs.
-
-    Raises:
-        UnsupportedOp: torch is too old.
-    """
+    """Return torch.compile(fn), with the numbers and keys of the rule in force as inputs."""
     if not versions.has("xg.jit"):
         raise versions.refuse("xg.jit", "call the function itself")
     compiled: dict[str, Callable[..., Any]] = {}

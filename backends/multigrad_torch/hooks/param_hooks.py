@@ -378,9 +378,6 @@ def refuse_both(before: ParamHooks, group: ParamHooks) -> None:
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield a module's own trainable parameters, including those in lists and dicts, as in Keras
     layers.
-
-    Raises:
-        GradientError: a parameter is replaced under torch.func, which calls no hooks.
     """
     in_transform = torch._C._are_functorch_transforms_active()
     for name, parameter in module._parameters.items():

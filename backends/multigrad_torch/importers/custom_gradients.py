@@ -46,11 +46,7 @@ def make_function(function_class: FunctionClass) -> Function:
 
 
 def import_function(function_class: Any) -> Recipe:
-    """Return the recipe of a class.
-
-    Raises:
-        TypeError: it is no subclass of `torch.autograd.Function`.
-    """
+    """Return the recipe of a class."""
     is_class = isinstance(function_class, type)
     if not is_class or not issubclass(function_class, torch.autograd.Function):
         owner = getattr(function_class, "__self__", None)

@@ -88,12 +88,7 @@ def layers_of(model: nn.Module) -> list[Layer]:
 
 
 def plan_layers(choices: list[Choice]) -> list[Planned]:
-    """Return the plan for chosen layers and functions: the rule that acts on each.
-
-    Raises:
-        RuleValueError: one of them has a rule already.
-        RuleTypeError: one has code that is not Python.
-    """
+    """Return the plan for chosen layers and functions: the rule that acts on each."""
     acting: dict[Any, LayerInterceptor] = {}
     plan: list[Planned] = []
     for choice in choices:
@@ -126,12 +121,7 @@ def functions_of(layers: list[Layer]) -> list[Layer]:
 
 
 def acting_on_function(name: str, function: HeldFunction, rule: Any) -> RuleOnHeldFunction:
-    """Return an object that applies a rule to a function held by a module.
-
-    Raises:
-        RuleTypeError: the module has code that is not Python.
-        RuleValueError: the function has a rule already.
-    """
+    """Return an object that applies a rule to a function held by a module."""
     refuse_scripted(name, function.layer)
     for other in acting_on(function.layer):
         if isinstance(other, RuleOnHeldFunction) and other.attribute == function.attribute:
@@ -149,12 +139,7 @@ def refuse_ruled(name: str, layer: nn.Module) -> None:
 def plan_operations(
     model: nn.Module, layers: list[Layer], operations: list[OperationChoice]
 ) -> list[Planned]:
-    """Return the plan that lets a mode see the operations in each module.
-
-    Raises:
-        RuleValueError: an operation has a rule already.
-        RuleTypeError: a module has code that is not Python.
-    """
+    """Return the plan that lets a mode see the operations in each module."""
     if not operations:
         return []
     for layer in layers:

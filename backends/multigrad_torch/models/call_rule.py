@@ -216,9 +216,6 @@ class PlainRule:
     def check_shape(self, x: Tensor, out: Any, where: Callable[[], str]) -> None:
         """Check that a forward keeps the shape, as the rule does, whether or not there is a
         gradient.
-
-        Raises:
-            GradientError: it does not.
         """
         if not isinstance(out, torch.Tensor) or out.shape == x.shape:
             return
