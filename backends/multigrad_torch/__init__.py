@@ -5,7 +5,10 @@ A lowered rule or function becomes a `torch.autograd.Function`: `attach` renders
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -25,7 +28,7 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences, distributed, dynamo, eject, export, hooks, models, state
+from . import differences, distributed, dynamo, eject, export, state
 from .attach import (
     as_written,
     attach,
@@ -42,6 +45,19 @@ from .importers import custom_gradients
 from .kernels import elementwise, fast, gradient_lists, masks, ops, random
 
 __all__ = ["backend"]
+
+
+def late(module: str, name: str) -> Callable[..., Any]:
+    """Return a function whose module is imported when it is called, as most programs never do."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(import_module(f"{__name__}.{module}"), name)(*args, **kwargs)
+
+    return call
+
+
+def is_model(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module)
 
 
 backend = Backend(
@@ -131,16 +147,16 @@ backend = Backend(
         import_function=custom_gradients.import_function,
         operators=custom_gradients.operators,
         find_operator=custom_gradients.find_operator,
-        hook_params=hooks.hook_params,
+        hook_params=late("hooks.param_hooks", "hook_params"),
     ),
     models=Models(
-        is_model=models.is_model,
-        attach=models.attach,
-        quantize=models.quantize,
-        kept=models.kept,
-        kept_by_call=models.kept_by_call,
-        override=models.override_function,
-        is_operation=models.is_operation,
+        is_model=is_model,
+        attach=late("models.attach", "attach_rules"),
+        quantize=late("models.quantize", "quantize_module"),
+        kept=late("models.layer_memory", "kept_by_layers"),
+        kept_by_call=late("models.layer_memory", "kept_by_call"),
+        override=late("models.override", "override_calls"),
+        is_operation=late("models.operation_names", "is_operation"),
     ),
     modes=Modes(
         jvp=modes.jvp,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -40,11 +39,6 @@ COARSE = 1e-2  # tolerance for numbers that another runtime rounds differently
 OPERATORS: dict[str, Operator] = {}  # registered in this process, by name; never removed
 # Errors of an export in the order met; None while no export that asks for operators runs.
 _REFUSED: ContextVar[list[Exception] | None] = ContextVar("refused", default=None)
-
-
-def asking_for_operators() -> AbstractContextManager[list[Exception]]:
-    """Make exported calls operators; yields the list of errors of those that cannot be one."""
-    return set_within(_REFUSED, [])
 
 
 def asks_for_operators() -> bool:
@@ -142,7 +136,7 @@ def write_program(
     if module is not model and shapes is not None:
         # `FunctionModule.forward` has one parameter, `*tensors`, for which torch wants one tuple.
         shapes = (tuple(shapes),)
-    with asking_for_operators() as refused:
+    with set_within(_REFUSED, []) as refused:
         try:
             program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
         except Exception as error:

@@ -49,10 +49,19 @@ def vjp(
             gradients = differentiate(differentiated, [xs[i] for i in wrt], heads, keeps, recorded)
             # torch does not run nodes that lead to no input, so its own error would never come: the
             # gradient would silently be zeros.
-            if any(gradient is None for gradient in gradients):
-                _refuse_once_differentiable([outputs[i] for i in active])
+            if any(gradient is None for gradient in gradients) and any(
+                node.name() == ONCE for node in list_nodes(differentiated)
+            ):
+                raise RuntimeError(
+                    "trying to differentiate twice a function that was marked with "
+                    "@once_differentiable"
+                )
             by_input = dict(zip(wrt, gradients, strict=True))
-        return [_or_zeros(by_input.get(i), x) for i, x in enumerate(inputs)]
+        return [
+            torch.zeros_like(x) if x.is_floating_point() and by_input.get(i) is None
+            else by_input.get(i)
+            for i, x in enumerate(inputs)
+        ]  # fmt: skip
 
     if nested:
         return outputs, pullback
@@ -108,19 +117,6 @@ def _fits(output: Tensor, cotangent: Any) -> bool:
     return is_like and not output.is_nested and cotangent.shape == output.shape
 
 
-def _or_zeros(gradient: Tensor | None, x: Tensor) -> Tensor | None:
-    if gradient is not None or not x.is_floating_point():
-        return gradient
-    return torch.zeros_like(x)
-
-
-def _refuse_once_differentiable(outputs: Sequence[Tensor]) -> None:
-    if any(node.name() == ONCE for node in list_nodes(outputs)):
-        raise RuntimeError(
-            "trying to differentiate twice a function that was marked with @once_differentiable"
-        )
-
-
 # --- autograd's nodes -----------------------------------------------------------------------------
 def list_nodes(outputs: Sequence[Any], stops: Collection[Any] = ()) -> list[Any]:
     """Return the autograd nodes that lead to outputs, without `stops` and the nodes behind them."""
@@ -150,7 +146,7 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | Non
     """Return whether a call's graph is alive and not yet differentiated, as a function; or None."""
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         # A transform wraps its tensors anew, so their nodes tell nothing.
-        return is_still_there
+        return lambda: True
     nodes = [y.grad_fn for y in outputs if isinstance(y, Tensor) and y.grad_fn is not None]
     # No gradient leads to the tensor.
     if not tensor.requires_grad or not nodes:
@@ -161,10 +157,6 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | Non
     for each in nodes:
         each.register_prehook(lambda gradients: done.append(True))
     return lambda: node() is not None and not done
-
-
-def is_still_there() -> bool:
-    return True
 
 
 # --- identities that refuse a derivative ----------------------------------------------------------

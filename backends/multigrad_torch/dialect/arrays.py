@@ -23,11 +23,12 @@ from multigrad.capture.name_tables import handlers_by_name, reflected
 from multigrad.capture.values import indexing
 from multigrad.graph.ir.types import INT32, INT64, WHOLE, T
 from multigrad.trace.python_protocols import note_assertion
-from multigrad.trace.trace import Value, cast, cast_node, copy_of, mark_view
+from multigrad.trace.trace import Value, cast, cast_node
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
 
 from . import introspection
+from .introspection import same
 from .types import TENSOR, TORCH
 
 Tensor = Any
@@ -50,10 +51,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> 
 
 
 def einsum(equation: str, *operands: Any) -> Tensor:
-    given = (
-        operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
-    )
-    return xp.einsum(equation, *given)
+    return xp.einsum(equation, *_given(operands))
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -145,12 +143,6 @@ def transpose_method(x: Tensor, *axes: Any, **named: Any) -> Tensor:
 def lacks_axes(x: Tensor, *dims: Any) -> bool:
     """Return whether a tensor is 0-d if these dims are valid for one; its rank is then a fact."""
     return all(type(dim) is int and dim in (0, -1) for dim in dims) and x.ndim == 0
-
-
-def same(x: Tensor) -> Tensor:
-    view = copy_of(x)
-    mark_view(view, x, True)
-    return view
 
 
 # --- what is selected by order --------------------------------------------------------------------
@@ -425,17 +417,6 @@ METHODS: dict[str, Callable[..., Any]] = {
     **handlers_by_name(MASKED),
 }
 AS_METHODS = "count_nonzero logsumexp repeat_interleave roll select t tril triu"
-LINALG: dict[str, Callable[..., Any]] = {
-    **handlers_by_name(
-        {
-            __name__: """
-                cholesky_ex; solve; solve_ex; solve_triangular; inv_ex; pinv; linalg_slogdet:
-                slogdet; lu_factor_ex; lu; linalg_lu_solve: lu_solve; linalg_svd: svd;
-                eigh; linalg_qr: qr
-            """,
-        }
-    ),
-}
 ALIASES: dict[Any, Callable[..., Any]] = {
     **OF_TENSORS,
     **TENSOR.called({places: "sort"}),
@@ -447,10 +428,13 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             arrays: "reshape; expand: broadcast_to",
             parts: "hstack; vstack",
             places: "sort",
-            matrices: "tensordot; cross: linalg.cross",
+            matrices: """
+                tensordot; cross: linalg.cross; svdvals: linalg.svdvals; cholesky: linalg.cholesky;
+                norm: linalg.norm; vector_norm: linalg.vector_norm
+            """,
             xp: """
                 glu: F.glu; stack; permute_dims: permute; flip; tile; logcumsumexp;
-                vecdot: linalg.vecdot
+                vecdot: linalg.vecdot; det: linalg.det; expm: linalg.matrix_exp; inv: linalg.inv
             """,
         }
     ),
@@ -469,7 +453,12 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             __name__: """
                 broadcast_tensors; cat: cat concat concatenate; einsum; functional.split;
                 log_softmax: log_softmax F.log_softmax;
-                searchsorted; softmax: softmax F.softmax; transpose
+                searchsorted; softmax: softmax F.softmax; transpose; lu_unpack;
+                cholesky_ex: linalg.cholesky_ex; solve: linalg.solve; solve_ex: linalg.solve_ex;
+                solve_triangular: linalg.solve_triangular; inv_ex: linalg.inv_ex; pinv: linalg.pinv;
+                linalg_slogdet: linalg.slogdet; lu_factor_ex: linalg.lu_factor_ex; lu: linalg.lu;
+                linalg_lu_solve: linalg.lu_solve; linalg_svd: linalg.svd; eigh: linalg.eigh;
+                linalg_qr: linalg.qr
             """,
         }
     ),
@@ -483,15 +472,4 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     torch.complex: complexes.Complex,
     torch.polar: complexes.polar,
     torch.view_as_complex: complexes.view_as_complex,
-    **TORCH.taking_the_same({__name__: "lu_unpack"}),
-    **{getattr(torch.linalg, name): handler for name, handler in LINALG.items()},
-    **TORCH.called(
-        {
-            matrices: """
-                svdvals: linalg.svdvals; cholesky: linalg.cholesky; norm: linalg.norm; vector_norm:
-                linalg.vector_norm
-            """,
-            xp: "det: linalg.det; expm: linalg.matrix_exp; inv: linalg.inv",
-        }
-    ),
 }

@@ -22,7 +22,8 @@ def named_by(group: Any) -> Any:
     return None if group in (None, torch.distributed.group.WORLD) else group
 
 
-def over_group(tensor: Tensor, op: Any, group: Any) -> Tensor:
+def over_group(tensor: Tensor, op: Any = None, group: Any = None) -> Tensor:
+    """Record the all_reduce of torch.distributed.nn.functional, whose gradient is one as well."""
     kinds, named = torch.distributed.ReduceOp, named_by(group)
     if op in (None, kinds.SUM):
         return xp.all_sum(tensor, named)
@@ -39,11 +40,6 @@ def all_reduce(tensor: Tensor, op: Any = None, group: Any = None, async_op: bool
     if async_op:
         raise TypeError("all_reduce with async_op=True")
     tensor.update(over_group(tensor, op, group))
-
-
-def all_reduce_anew(tensor: Tensor, op: Any = None, group: Any = None) -> Tensor:
-    """Record the all_reduce of torch.distributed.nn.functional, whose gradient is one as well."""
-    return over_group(tensor, op, group)
 
 
 def functional_all_reduce(*args: Any, **kwargs: Any) -> Any:
@@ -119,7 +115,7 @@ def of_functional() -> dict[Any, Callable[..., Any]]:
     from torch.distributed.nn import functional
 
     return {
-        functional.all_reduce: all_reduce_anew,
+        functional.all_reduce: over_group,
         functional.all_to_all_single: exchange_into,
         functional.all_gather: counts_processes,
         functional.reduce_scatter: counts_processes,

@@ -303,7 +303,9 @@ def vmap(
         if dims is None:
             raise trace.error(f"calls torch.func.vmap with in_dims={in_dims} of other arguments")
         counts = {
-            len_of(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None
+            (lengths_of(leaf) if isinstance(leaf, Value) else leaf.shape)[dim]
+            for leaf, dim in zip(leaves, dims, strict=True)
+            if dim is not None
         }
         if len(counts) != 1:
             raise trace.error(f"calls torch.func.vmap over {sorted(counts) or 'no'} rows")
@@ -337,20 +339,12 @@ def vmap(
     return transformed
 
 
-def len_of(x: Tensor, dim: int) -> int:
-    lengths = lengths_of(x) if isinstance(x, Value) else tuple(x.shape)
-    return lengths[dim]
-
-
-# --- torch.compile --------------------------------------------------------------------------------
+# --- wrappers that a graph does without -----------------------------------------------------------
 
 
 def as_written(model: Any = None, **options: Any) -> Any:
     """Return a function unchanged instead of compiled."""
     return partial(as_written, **options) if model is None else model
-
-
-# --- torch.utils.checkpoint -----------------------------------------------------------------------
 
 
 def recompute(function: Function, *args: Any, use_reentrant: Any = None, **kwargs: Any) -> Any:

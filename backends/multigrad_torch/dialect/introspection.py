@@ -189,9 +189,11 @@ def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     if dtype is None:
         if "dtype" not in x.trace.facts:
             raise NeedsConcrete("dtype")
-        return torch.empty(0, dtype=x.dtype).type().replace("torch.", legacy_root(x))
-    name = legacy_name(dtype)
-    if name.endswith("Tensor") and name.startswith("torch."):
+        place = place_of(x.trace)
+        root = "torch." if place == "cpu" else f"torch.{place}."
+        return torch.empty(0, dtype=x.dtype).type().replace("torch.", root)
+    name = f"{dtype.__module__}.{dtype.__name__}" if isinstance(dtype, type) else dtype
+    if isinstance(name, str) and name.endswith("Tensor") and name.startswith("torch."):
         root, _, kind = name.rpartition(".")
         if (root == "torch") is not (place_of(x.trace) == "cpu"):
             raise TypeError(f"it moves a tensor from {place_of(x.trace)} by type({name})")
@@ -201,26 +203,13 @@ def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     return cast(x, dtype)
 
 
-def legacy_name(dtype: Any) -> str:
-    if isinstance(dtype, type):
-        return f"{dtype.__module__}.{dtype.__name__}"
-    return dtype if isinstance(dtype, str) else ""
-
-
-def legacy_root(x: Tensor) -> str:
-    place = place_of(x.trace)
-    return "torch." if place == "cpu" else f"torch.{place}."
-
-
 def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
     """Return a tensor of a size, whose values are not set, or of given numbers."""
     if not args:
         return methods.new_full(x, [0], 0.0)
     (first, *rest) = args
-    if _is_tensor(first) and not rest:  # another tensor in the same memory
-        same = copy_of(first)
-        mark_view(same, first, True)
-        return same
+    if _is_tensor(first) and not rest:
+        return same(first)
     if isinstance(first, SymbolicShape | KnownShape | torch.Size) and not rest:
         return methods.new_full(x, first, 0.0)
     if isinstance(first, int | Value) and not _is_tensor(first):
@@ -265,8 +254,11 @@ def squeeze(x: Tensor, dim: Any = None) -> Tensor:
         return xp.squeeze(x, dim)  # a reduction has kept just these
     lengths = lengths_of(x)
     ones = tuple(i % len(lengths) for i in dims if lengths and lengths[i] == 1)
-    if ones:
-        return xp.squeeze(x, ones)
+    return xp.squeeze(x, ones) if ones else same(x)
+
+
+def same(x: Tensor) -> Tensor:
+    """Return another tensor in the same memory."""
     view = copy_of(x)
     mark_view(view, x, True)
     return view

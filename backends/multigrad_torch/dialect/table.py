@@ -43,11 +43,9 @@ from multigrad.capture.meanings.places import first_of
 from multigrad.capture.name_tables import named, reflected
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.values import methods
-from multigrad.graph.passes.facts import needed_shapes
 from multigrad.graph.support.trees import optree
 from multigrad.trace import trace
-from multigrad.trace.axes import known_shape
-from multigrad.trace.trace import NeedsConcrete, Value, mark_view
+from multigrad.trace.trace import Value, mark_view
 from multigrad.trace.xp import all as xp
 
 from .. import dynamo
@@ -162,10 +160,7 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
         result = xp.sum_to(input, target.value)
         mark_view(result, input, False)  # the tensor itself, where there is nothing to sum
         return result
-    lengths = [operator.index(n) for n in target]
-    shape = known_shape(input)
-    if shape is None:
-        raise NeedsConcrete(*needed_shapes(input.node))
+    lengths, shape = [operator.index(n) for n in target], introspection.lengths_of(input)
     extra = len(shape) - len(lengths)
     repeated = [i + extra for i, n in enumerate(lengths) if n == 1 != shape[i + extra]]
     summed = xp.sum(input, repeated, True) if repeated else input

@@ -258,7 +258,7 @@ class ShardedHook(ParamHook):
             way_out = "xg.apply_to_gradients(grads, rule) before optimizer.step()"
             raise GradientError(versions.need(versions.SHARDING, f"apply it by {way_out}"))
         # The gradient that was there before, on which no rule may act again.
-        self._left = nothing if parameter.grad is None else weakref.ref(parameter.grad)
+        self._left = (lambda: None) if parameter.grad is None else weakref.ref(parameter.grad)
         return parameter.register_post_accumulate_grad_hook(self)
 
     def __call__(self, parameter: Tensor) -> None:
@@ -291,10 +291,6 @@ class ReducedHook(ParamHook):
         # Within backward the rule of its forward is still known; the reduction acts at its end.
         self.reduction.reach(self, self.rule())
         return grad
-
-
-def nothing() -> None:
-    pass
 
 
 def warn_of_scaled(in_force: RuleInForce) -> None:
@@ -358,21 +354,17 @@ def _plan_below(
         kind = kind if owner is None else ShardedHook
         parameter = parameter if owner is None else owner
         hook = find_hook(parameter)
-        if hook is not None and group is not None and hook.group is not None:
-            refuse_both(hook.group, group)
+        before = None if hook is None else hook.group
+        # Hooks that act at another time than those that are asked for now.
+        if before is not None and group is not None and before.reduced != group.reduced:
+            raise GradientError(
+                f"the model has hooks of attach_param_hooks(model, reduced={before.reduced}): take "
+                "them off first, multigrad.hook.remove_param_hooks(model)"
+            )
         yield kind, parameter, name, chain
     for child in module._modules.values():
         if child is not None and not isinstance(child, HOLDERS) and child not in around:
             yield from _plan_below(child, chain, group, owners)
-
-
-def refuse_both(before: ParamHooks, group: ParamHooks) -> None:
-    """Raise an error if a model's hooks act at another time than those that are asked for now."""
-    if before.reduced != group.reduced:
-        raise GradientError(
-            f"the model has hooks of attach_param_hooks(model, reduced={before.reduced}): take "
-            "them off first, multigrad.hook.remove_param_hooks(model)"
-        )
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

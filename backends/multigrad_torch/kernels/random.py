@@ -99,7 +99,13 @@ def draw_key() -> Tensor:
     examples share a key.
     """
     if torch._C._are_functorch_transforms_active():
-        return draw_words_in_transform()
+        try:
+            return draw_words()
+        except RuntimeError as error:
+            raise RuleError(
+                "a random rule without a key cannot draw inside torch.func.vmap: pass key=..., "
+                "e.g. xg.use(rule, key=0), or call vmap(..., randomness='different')"
+            ) from error
     if torch.compiler.is_compiling():
         return torch.ops.multigrad.draw_key.default()
     words = draw_words()
@@ -135,16 +141,6 @@ DRAWN = Drawn()
 def draw_words() -> Tensor:
     DRAWN.number += 1
     return torch.randint(0, 1 << 32, (2,), dtype=torch.int64, device="cpu")
-
-
-def draw_words_in_transform() -> Tensor:
-    try:
-        return draw_words()
-    except RuntimeError as error:
-        raise RuleError(
-            "a random rule without a key cannot draw inside torch.func.vmap: pass key=..., e.g. "
-            "xg.use(rule, key=0), or call vmap(..., randomness='different')"
-        ) from error
 
 
 def key_words(key: Tensor) -> Tensor:
@@ -502,11 +498,7 @@ def encrypt(key: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         x.bitwise_right_shift_(32 - bits).bitwise_and_((1 << bits) - 1)
         return x.bitwise_or_(scratch).bitwise_xor_(y)
 
-    return core.threefry_rounds(key, (x, y), add_in_place, rotate_xor_in_place, as_int32)
-
-
-def add_in_place(x: Tensor, y: Tensor) -> Tensor:
-    return x.add_(y)
+    return core.threefry_rounds(key, (x, y), torch.Tensor.add_, rotate_xor_in_place, as_int32)
 
 
 def rotate_xor(x: Tensor, bits: int, y: Tensor) -> Tensor:

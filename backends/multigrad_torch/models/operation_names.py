@@ -56,6 +56,13 @@ def find_operation(selector: Any) -> str | None:
     return name if name in operation_names() else None
 
 
+def is_operation(selector: Any) -> bool:
+    """Return whether a selector of `override` is a function of torch."""
+    # Python's own operators and strings are also selectors of other frameworks.
+    is_ours = getattr(selector, "__module__", None) != "_operator" and not isinstance(selector, str)
+    return is_ours and find_operation(selector) is not None
+
+
 def name_operation(function: Any) -> str:
     """Return the operation that a function computes; "" for one without a name."""
     name = getattr(function, "__name__", "") or ""

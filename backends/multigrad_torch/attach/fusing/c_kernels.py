@@ -198,11 +198,6 @@ def rows(dtype: str) -> dict[Op, str]:
     return rows
 
 
-def rows_by_number(dtype: str) -> dict[Op, str]:
-    is_there = "power" in functions(dtype)
-    return {ops.POW: "WHOLE(torch_power, {}, {}, PLACE_{layout})"} if is_there else {}
-
-
 def source(kernels: str, dtype: str) -> str:
     """Return the C definitions of the functions that kernels call."""
     called = [text for name, (_, text) in functions(dtype).items() if is_in(kernels, name)]
@@ -239,7 +234,9 @@ ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
 
 
 def language(dtype: str) -> Language:
-    by_number = {**C.by_number, **rows_by_number(dtype)}
+    by_number = dict(C.by_number)
+    if "power" in functions(dtype):
+        by_number[ops.POW] = "WHOLE(torch_power, {}, {}, PLACE_{layout})"
     return replace(C, rows={**C.rows, **OWN_ROWS, **rows(dtype)}, by_number=by_number)
 
 
