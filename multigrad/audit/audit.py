@@ -192,7 +192,7 @@ def audit(
         RuleTypeError: fn is not callable, there is no tensor among the inputs, or a law
             has another name.
     """
-    chosen = _choose(laws)
+    chosen = choose_laws(laws)
     with Seeds().kept():
         report = _audit(fn, inputs, chosen, surrogate)
         if not report.findings:
@@ -210,7 +210,7 @@ def _reproduced(
 
     def breaks(tried: Sequence[Any]) -> bool:
         try:
-            return bool(_audit(fn, tried, _choose([law]), surrogate).findings)
+            return bool(_audit(fn, tried, choose_laws([law]), surrogate).findings)
         except RuleTypeError:
             return False
 
@@ -272,7 +272,8 @@ def _shown(value: Any) -> str:
     return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
-def _choose(names: Iterable[str] | None) -> Sequence[Law]:
+def choose_laws(names: Iterable[str] | None) -> Sequence[Law]:
+    """Return the laws of these names, all for None."""
     if names is None:
         return LAWS
     rows = {law.name: law for law in LAWS}

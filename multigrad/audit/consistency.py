@@ -20,6 +20,7 @@ from .trial import (
     Remark,
     Tensor,
     Trial,
+    added,
     compare_runs,
     find_any_difference,
     find_difference,
@@ -43,14 +44,9 @@ def judge_linear(trial: Trial) -> str:
     run, u = start_run(trial)
     v = trial.cotangents(run, seed=1)
     # Both factors are exact in every float dtype.
-    pairs = zip(scaled(u, 1.75), scaled(v, -0.625), strict=True)
-    mixed = [a + b for a, b in pairs]
+    mixed = added(scaled(u, 1.75), scaled(v, -0.625))
     one, other, both = (trial.run().gradients(c) for c in (u, v, mixed))
-    wanted = [
-        None if a is None or b is None else 1.75 * a - 0.625 * b
-        for a, b in zip(one, other, strict=True)
-    ]
-    said = find_difference(both, wanted, trial.tolerance, 4 * trial.noise)  # of three gradients
+    said = trial.find_difference(both, added(scaled(one, 1.75), scaled(other, -0.625)), 4)
     return said or _differs_from_parts(trial, u, one)
 
 
@@ -69,8 +65,7 @@ def _differs_from_parts(trial: Trial, u: Arrays, whole: Arrays) -> str:
             )
             for each in (masks, [~m for m in masks])
         ]
-        sums = [None if a is None or b is None else a + b for a, b in zip(*parts, strict=True)]
-        said = find_difference(sums, whole, trial.tolerance, 4 * trial.noise)
+        said = trial.find_difference(added(*parts), whole, 4)
         if said:
             return f"the cotangent's {name} and the rest, added up: {said}"
     return ""
@@ -113,23 +108,17 @@ def judge_each_output(trial: Trial) -> str:
     if len(u) < 2:
         raise NotApplicable("it has one output")
     whole = run.gradients(u)
-    parts = []
-    for n in range(len(u)):
-        own = [a if i == n else np.zeros_like(a) for i, a in enumerate(u)]
-        parts.append(trial.run().gradients(own))
-    sums = [
-        None if any(g is None for g in each) else sum(each) for each in zip(*parts, strict=True)
-    ]
-    return find_difference(sums, whole, trial.tolerance, trial.noise)
+    zeros = [np.zeros_like(a) for a in u]
+    parts = [trial.run().gradients(replace_at(zeros, [n], [u[n]])) for n in range(len(u))]
+    return trial.find_difference(added(*parts), whole)
 
 
 def judge_each_input(trial: Trial) -> str:
-    """Take one input's gradient alone, as if the others were frozen; and let two share memory."""
     vjp = trial.backend.autodiff.vjp
     if len(trial.floats) < 2 or vjp is None:
         raise NotApplicable("it has one float input, or its framework has no autodiff")
     run, u = start_run(trial)
-    wanted, given = run.gradients(u), trial.cast(trial.wide)
+    wanted, given = run.gradients(u), trial.inputs
     for n in trial.floats:
         tensors = trial.tensors(given)
 
@@ -138,7 +127,7 @@ def judge_each_input(trial: Trial) -> str:
 
         _, pull = vjp(call, [tensors[n]])
         (got,) = pull(trial.tensors(u))
-        said = find_difference([run.read(got)], [wanted[n]], trial.tolerance, trial.noise)
+        said = trial.find_difference([run.read(got)], [wanted[n]])
         if said:
             said = said.replace("argument 0", f"argument {n}")
             return f"{said}, if no other input needs a gradient"
@@ -157,14 +146,13 @@ def judge_each_input(trial: Trial) -> str:
 
 
 def judge_twice(trial: Trial) -> str:
-    """Compare two backwards of one forward."""
     run, u = start_run(trial)
-    first = run.gradients(u)
-    return find_any_difference(run.gradients(u), first)
+    first, second = (run.gradients(u) for _ in range(2))
+    return find_any_difference(second, first)
 
 
 def judge_written(trial: Trial) -> str:
-    arrays = trial.cast(trial.wide)
+    arrays = trial.inputs
     run, u = start_run(trial)
     before = [np.array(a) for a in run.arrays()]
     made = trial.tensors(u)
@@ -195,17 +183,16 @@ def judge_repeatable(trial: Trial) -> str:
 
 
 def judge_seeded(trial: Trial) -> str:
-    """What draws gives the same numbers from the same seed."""
     if trial.seeds is not None:
         return Remark("it draws, and is given the same seed before each run")
     raise NotApplicable("it draws nothing")
 
 
 def judge_interleaved(trial: Trial) -> str:
-    """Two calls are under way before either goes backward, as in a network that uses it twice."""
+    # Two calls are under way before either goes backward, as in a network that uses it twice.
     run, u = start_run(trial)
     alone = trial.run().gradients(u)
-    trial.run(trial.changed(trial.cast(trial.wide), lambda a: a * 0.5))
+    trial.run(trial.changed(trial.inputs, lambda a: a * 0.5))
     return find_any_difference(run.gradients(u), alone)
 
 
@@ -213,7 +200,7 @@ def judge_threads(trial: Trial) -> str:
     """Each thread has numbers of its own, so that a value of another thread shows."""
     if trial.seeds is not None:
         raise NotApplicable("it draws, and threads share the generator")
-    given = trial.cast(trial.wide)
+    given = trial.inputs
     each = [trial.changed(given, lambda a, k=k: a * (1 - k / 8)) for k in range(THREADS)]
     u = [trial.cotangents(trial.run(arrays), seed=k) for k, arrays in enumerate(each)]
     wanted = [trial.run(arrays).gradients(c) for arrays, c in zip(each, u, strict=True)]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,22 +23,30 @@ import numpy as np
 from ..capture.dialects import xp as _xp
 from ..functions.proof.compare import eps_of, smallest_of
 from ..graph.ops.numerics import as_numpy_dtype
-from ..look.check import differentiate, pick, slope_at
+from ..look.check import pick, slope_at
 from ..look.subject import as_float, brackets
 from .trial import (
     SEED,
+    SMALL_STEP,
+    TINY_STEP,
     TOLERANCES,
     Arrays,
+    DirectionSlope,
     NotApplicable,
     Remark,
     Trial,
     Weigh,
     find_difference,
+    has_few_digits,
     largest_of,
     moved_along,
+    moved_by,
     place_of_largest,
+    slope_along,
     start_run,
+    wave,
     weighed_output,
+    where_different,
 )
 
 xp: Any = _xp
@@ -84,7 +93,7 @@ def judge_derivative(trial: Trial) -> str:
             f"at 3/4 of the inputs, along one direction: {at_other_numbers.gradient:.9g}, expected "
             f"{at_other_numbers.slope:.9g} by differences"
         )
-    if not (at_other_numbers.is_reliable or elements):
+    if not (at_other_numbers.is_settled or elements):
         raise NotApplicable("it has no derivative at any of the inputs' elements")
     # Wrong and flat: a surrogate, unless the caller has said what is meant.
     if wrong and trial.meant is None and (is_flat or _has_flat_output(trial)):
@@ -119,35 +128,13 @@ def _factor_of(elements: Sequence[ElementSlope]) -> float | None:
     return float(f"{factor:.5g}") if off <= 1e-5 * np.abs(gradients).max() else None
 
 
-class SlopeAlongDirection(NamedTuple):
-    """A slope by differences, whether it is reliable, that by the gradient, and their size."""
-
-    slope: float
-    is_reliable: bool
-    gradient: float
-    size: float
-
-    @property
-    def is_wrong(self) -> bool:
-        allowed = 1e-5 * max(abs(self.slope), self.size, 1e-3) + 1e-7
-        # `not <=`, so that NaN counts as wrong.
-        return self.is_reliable and not abs(self.gradient - self.slope) <= allowed
-
-
-def _compare_at_other_numbers(trial: Trial) -> SlopeAlongDirection:
+def _compare_at_other_numbers(trial: Trial) -> DirectionSlope:
     """Compare at 3/4 of the inputs, which shows what was wrongly kept from the first call."""
     arrays = trial.changed(trial.cast("float64"), lambda a: a * 0.75)
     run = trial.run(arrays)
     u = trial.cotangents(run, seed=1)
-    gradients = run.gradients(u)
-    # Not the same for all: a function of a difference would not move.
-    ways = {n: np.cos(n + np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
-    weigh = moved_along(weighed_output(trial.stated, u), arrays, ways)
-    slope, is_reliable = differentiate(weigh, 0.0)
-    parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]
-    size = sum(float(np.sum(np.abs(part))) for part in parts)
-    gradient = sum(float(np.sum(part)) for part in parts)
-    return SlopeAlongDirection(slope, is_reliable, gradient, size)
+    ways = {n: wave(arrays[n], n) for n in trial.floats}
+    return slope_along(weighed_output(trial.stated, u), arrays, run.gradients(u), ways)
 
 
 def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
@@ -162,7 +149,7 @@ def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
     except Exception:  # the user's code, which nobody has written for autodiff
         return ""
     both = [(n, gradients[n], by_autodiff[n]) for n in trial.floats]
-    both = [row for row in both if row[1] is not None and row[2] is not None]
+    both = [(n, got, want) for n, got, want in both if got is not None and want is not None]
     for n, got, want in both:
         if find_difference([got], [want], 1e-5, 1e-7):
             # Differences tell whose it is: the forward may hide a part of itself.
@@ -171,40 +158,28 @@ def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
             if not is_settled or abs(got[place] - slope) < 10 * abs(want[place] - slope):
                 return ""
             return f"argument {n}{brackets(place)}: {got[place]:.9g}, expected {slope:.9g}"
-    pairs = [(got, want) for _, got, want in both]
     said = find_difference(
-        [got for got, _ in pairs], [want for _, want in pairs], FINE, trial.noise
+        [got for _, got, _ in both], [want for _, _, want in both], FINE, trial.noise
     )
     return f"{said} by autodiff of the forward" if said else ""
 
 
 def _find_narrow(trial: Trial, u: Arrays, gradients: Arrays) -> str:
-    """Return which gradient is computed in fewer digits than the forward: it misses a step of
-    1e-12 of the inputs or of the cotangents, but follows one of 1e-3; "" if none is.
-    """
+    """Return which gradient is computed in fewer digits than the forward, "" if none is."""
     arrays = trial.cast("float64")
-
-    def moved(each: Arrays, step: float) -> Arrays:
-        waves = (1 + step * np.cos(np.arange(a.size)).reshape(a.shape) for a in each)
-        return [(a * w).astype(a.dtype) for a, w in zip(each, waves, strict=True)]
-
     for name in ("inputs", "cotangents"):
         after = []
-        for step in (1e-12, 1e-3):
-            given = (
-                arrays
-                if name == "cotangents"
-                else trial.changed(arrays, lambda a, step=step: moved([a], step)[0])
-            )
-            after.append(trial.run(given).gradients(u if name == "inputs" else moved(u, step)))
+        for step in (TINY_STEP, SMALL_STEP):
+            move = partial(moved_by, step=step)
+            given = trial.changed(arrays, move) if name == "inputs" else arrays
+            after.append(trial.run(given).gradients(u if name == "inputs" else [*map(move, u)]))
         for n in trial.floats:
             here, near, far = gradients[n], after[0][n], after[1][n]
             # What cancels to nothing but rounding has no digits.
-            if here is None or not np.array_equal(here, near):
-                continue
-            if float(np.max(np.abs(here), initial=0.0)) <= 1e3 * trial.noise:
-                continue
-            if 2 * np.count_nonzero(here != far) > np.count_nonzero(here) > 0:
+            if (
+                has_few_digits(here, near, far)
+                and float(np.max(np.abs(here), initial=0.0)) > 1e3 * trial.noise
+            ):
                 return f"argument {n}: its gradient reads the {name} in fewer digits than float64"
     return ""
 
@@ -234,15 +209,14 @@ def differs_in_own_dtype(trial: Trial, arrays: Arrays, tolerance: float = 0.0) -
 
 
 def judge_second(trial: Trial) -> str:
-    """Compare the gradient's own gradient with differences of the gradient."""
     if trial.digits != "float32":
         require_float64(trial)
-    backend = trial.backend
-    if backend.autodiff.vjp is None:
-        raise NotApplicable(f"{backend.name} has no autodiff of its own")
+    vjp = trial.backend.autodiff.vjp
+    if vjp is None:
+        raise NotApplicable(f"{trial.backend.name} has no autodiff of its own")
     run, u = start_run(trial)
-    arrays = trial.cast(trial.wide)
-    weights = [np.cos(np.arange(a.size)).reshape(a.shape).astype(a.dtype) for a in arrays]
+    arrays = trial.inputs
+    weights = [wave(a).astype(a.dtype) for a in arrays]
 
     def gradients_of(tensors: Sequence[Any]) -> list[Any]:
         # Cotangents depend on the inputs, as a loss's do: once_differentiable raises only then.
@@ -251,9 +225,8 @@ def judge_second(trial: Trial) -> str:
         gradients = trial.run_on(list(tensors)).pull(cotangents)
         return [gradients[n] for n in trial.floats]
 
-    _, pull = backend.autodiff.vjp(gradients_of, trial.tensors(arrays))
-    given = trial.tensors([weights[n] for n in trial.floats])
-    second = [run.read(each) for each in pull(given)]
+    _, pull = vjp(gradients_of, trial.tensors(arrays))
+    second = [run.read(each) for each in pull(trial.tensors([weights[n] for n in trial.floats]))]
 
     def weigh(moved: Arrays) -> float:
         gradients = trial.run(moved).gradients(u)
@@ -279,13 +252,9 @@ def _fault(gradient: Any) -> str:
 
 
 class ElementSlope(NamedTuple):
-    """The slope along one element of an argument.
+    """The slope along one element of an argument, by differences and by the custom gradient.
 
-    Attributes:
-        argument, place: which element.
-        slope: by differences.
-        gradient: by the custom gradient.
-        largest: the largest slope by differences of the argument's elements.
+    `largest` is the largest slope by differences of the argument's elements.
     """
 
     argument: int
@@ -317,14 +286,14 @@ def _has_flat_output(trial: Trial) -> bool:
     """Return whether small steps of the inputs leave one of the outputs as it is."""
     arrays = trial.cast("float64")
     outputs = trial.run(arrays).arrays()
-    moves = [False] * len(outputs)
+    moved = set[int]()
     for n in trial.floats:
         for place in pick(arrays[n].shape, MOST_PLACES)[:MOST_STEPS]:
-            other = [a.copy() if i == n else a for i, a in enumerate(arrays)]
+            other = [a.copy() for a in arrays]
             other[n][place] += 1e-7
-            for k, (y, before) in enumerate(zip(trial.run(other).arrays(), outputs, strict=True)):
-                moves[k] = moves[k] or not np.array_equal(y, before, equal_nan=True)
-    return not all(moves)
+            pairs = zip(trial.run(other).arrays(), outputs, strict=True)
+            moved |= {k for k, (y, z) in enumerate(pairs) if where_different(y, z).any()}
+    return len(moved) < len(outputs)
 
 
 # --- what computes in float32, whatever it is given -----------------------------------------------
@@ -366,7 +335,7 @@ def _judge_derivative_in_float32(trial: Trial) -> str:
 def _judge_second_in_float32(
     trial: Trial, second: Sequence[Any], weigh: Weigh, weights: Arrays
 ) -> str:
-    size = abs(weigh(trial.cast(trial.wide)))
+    size = abs(weigh(trial.inputs))
     size += sum(float(np.abs(weights[n]).sum()) for n in trial.floats)
     for each in _directions(trial, weigh, second, size):
         if not abs(each.gradient - each.slope) <= 3 * SHARE * each.size + 8 * each.doubt:
@@ -379,11 +348,10 @@ def _judge_second_in_float32(
     return ""
 
 
-class DirectionSlope(NamedTuple):
+class CoarseSlope(NamedTuple):
     """The slope along a direction in which every element of an argument moves.
 
     Attributes:
-        argument: which.
         moved: the weighed outputs as a function of a step along it.
         slope: by differences.
         doubt: how far that may be off.
@@ -401,34 +369,25 @@ class DirectionSlope(NamedTuple):
 
 def _directions(
     trial: Trial, weigh: Weigh, gradients: Sequence[Any], size: float
-) -> Iterator[DirectionSlope]:
+) -> Iterator[CoarseSlope]:
     """Yield directions of the float arguments, each with its slope.
 
     Args:
         size: the sum of the terms that `weigh` adds up, of whose rounding slopes consist in part.
     """
-    arrays = trial.cast(trial.wide)
+    arrays = trial.inputs
     for n in trial.floats:
-        for way in _ways(arrays[n], n):
+        x, generator = arrays[n], np.random.default_rng((SEED, n))
+        # Steps that keep signs, to stay in a domain such as x > 0.
+        sizes = np.maximum(np.abs(x), 0.1 * np.max(np.abs(x), initial=0.0))
+        for _ in range(DIRECTIONS):
+            signs = generator.integers(0, 2, x.shape) * 2 - 1
+            way = sizes * signs * generator.uniform(0.5, 1.5, x.shape)
             moved = moved_along(weigh, arrays, {n: way})
             slope, doubt = _slope(moved, size)
             parts = np.zeros(1) if gradients[n] is None else gradients[n] * way
             largest = max(abs(slope), float(np.sqrt(np.sum(parts**2))))
-            gradient = float(np.sum(parts))
-            yield DirectionSlope(
-                n, moved, slope=slope, doubt=doubt, gradient=gradient, size=largest
-            )
-
-
-def _ways(array: Any, n: int) -> list[Any]:
-    """Return directions of argument n; they keep signs, to stay in a domain such as x > 0."""
-    generator = np.random.default_rng((SEED, n))
-    sizes = np.maximum(np.abs(array), 0.1 * np.max(np.abs(array), initial=0.0))
-    ways = []
-    for _ in range(DIRECTIONS):
-        signs = generator.integers(0, 2, array.shape) * 2 - 1
-        ways.append(sizes * signs * generator.uniform(0.5, 1.5, array.shape))
-    return ways
+            yield CoarseSlope(n, moved, slope, doubt, float(np.sum(parts)), largest)
 
 
 def _is_flat(moved: Moved) -> bool:
@@ -449,7 +408,6 @@ def _slope(moved: Moved, size: float) -> tuple[float, float]:
 
 # --- dtypes ---------------------------------------------------------------------------------------
 def judge_type(trial: Trial) -> str:
-    """Compare the shape and dtype of each gradient with those of its argument."""
     with trial.quiet(trial.dtype):
         run = trial.run(trial.given)
         gradients = run.pull(trial.tensors(trial.cotangents(run)))
@@ -490,18 +448,19 @@ def differs_in(
     dtype: str, trial: Trial, *, outputs: Arrays, gradients: Arrays, u: Arrays, exact: Arrays,
     tolerance: float = 0.0,
 ) -> str:  # fmt: skip
-    """Return where gradients computed in a 16-bit dtype differ from those of the widest.
+    """Return where gradients of a run in a small dtype differ from those of the widest.
 
     Args:
-        outputs, gradients: those of that run.
-        u: its cotangents.
+        u: the cotangents of the run.
         exact: its inputs in the widest dtype.
         tolerance: the relative one, if it is larger than the dtype's.
     """
     wide_run = trial.run(exact)
-    pairs = zip(outputs, wide_run.arrays(), strict=True)
-    # A rounded input may lie on the other side of a step.
-    if any(_crosses(np.asarray(y, np.float64), wide) for y, wide in pairs):
+    pairs = [
+        (np.asarray(y, np.float64), z) for y, z in zip(outputs, wide_run.arrays(), strict=True)
+    ]
+    # A rounded input may lie on the other side of a step, whose outputs are whole numbers.
+    if any(np.all(z == np.rint(z)) and not np.array_equal(y, z) for y, z in pairs):
         raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
     cotangents = [as_float(a, trial.wide) for a in u]
     wanted = wide_run.gradients(cotangents)
@@ -519,24 +478,17 @@ def differs_in(
     # Below the smallest number there is nothing.
     noise = trial.noise_in(dtype) + 4 * (largest_of(moved) + smallest_of(as_numpy_dtype(dtype)))
     allowed = max(tolerance, TOLERANCES[dtype])
-    return find_difference(kept, fits, allowed, noise) or (
-        _differs_on_average(kept, fits, moved, share=allowed / 2, noise=noise)
-    )
-
-
-def _differs_on_average(
-    found: Arrays, wanted: Arrays, moved: Arrays, *, share: float, noise: float
-) -> str:
-    """Return whether the differences' mean square is large, as where a term is missing: single
-    numbers may be off by rounding, all of them may not.
-    """
-    kept = [each for each in zip(found, wanted, strict=True) if all(a is not None for a in each)]
-    for (got, want), beside in zip(kept, moved, strict=True):
+    said = find_difference(kept, fits, allowed, noise)
+    if said:
+        return said
+    # Single numbers may be off by rounding; all of them may not, as where a term is missing.
+    there = [(g, w) for g, w in zip(kept, fits, strict=True) if g is not None and w is not None]
+    for (got, want), beside in zip(there, moved, strict=True):
         error, size, rounding = (
             float(np.sqrt(np.nanmean(np.square(a.astype(np.float64))))) if a.size else 0.0
             for a in (got - want, want, beside)
         )
-        if error > share * size + 4 * rounding + noise:
+        if error > allowed / 2 * size + 4 * rounding + noise:
             return f"on average it is off by {error:.3g}, of numbers of {size:.3g}"
     return ""
 
@@ -550,8 +502,3 @@ def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:
         return (a * (1 + eps * turns)).astype(a.dtype)
 
     return trial.changed(arrays, turn)
-
-
-def _crosses(narrow: Any, wide: Any) -> bool:
-    # Only outputs of whole numbers, as those of a step, can jump.
-    return bool(np.all(wide == np.rint(wide)) and not np.array_equal(narrow, wide))

@@ -2,7 +2,7 @@
 
 The reference in float64 is the truth. How far it is from that in a smaller dtype itself is the
 budget for the errors of the other, so that no tolerance has to be chosen. `Side` is one of the
-two with its inputs: `multigrad gate` has each in a process of its own.
+two with its inputs. `multigrad gate` has each in a process of its own, and asks it from here.
 """
 
 from __future__ import annotations
@@ -11,21 +11,30 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from ..capture.user_code.signature import name_of
-from ..errors import RuleTypeError
+from ..errors import MultigradError, RuleTypeError
 from ..functions.proof.compare import eps_of
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..look.convert import brief
 from ..look.subject import Report, as_float, brackets, is_float_array
-from .audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditReport, Finding, audit
-from .laws import LAWS
+from .audit import (
+    BROKEN,
+    KEPT,
+    NOT_APPLICABLE,
+    REFUSED,
+    AuditReport,
+    Finding,
+    audit,
+    choose_laws,
+)
 from .modes import kept_tensors
 from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds
@@ -65,7 +74,7 @@ class Side:
     def __init__(self, fn: Any, inputs: Sequence[Any]) -> None:
         self.fn, self.inputs = fn, inputs
         with ignoring_warnings():
-            self.called, given, self.parameters = open_up(fn, inputs)
+            self.called, given, _ = open_up(fn, inputs)
             with keeping_dtypes(self.called):
                 self.trial: Trial = trial_of(self.called, given, None)
         if not self.trial.floats:
@@ -115,6 +124,17 @@ class Side:
             found[f"gradient {n}"] = np.zeros_like(arrays[n]) if g is None else g
         # NumPy alone may not know the dtype, and float64 holds all the others.
         return {name: np.asarray(a).astype(np.float64) for name, a in found.items()}
+
+    def answers(self, cases: Sequence[GateCase]) -> list[Answer]:
+        return [self.answer(case) for case in cases]
+
+    def truths(self, cases: Sequence[GateCase]) -> list[tuple[Answer, Answer]]:
+        """Return the reference's results in float64, and in the dtypes of the cases."""
+        if self.trial.seeds is not None or not self.trial.is_repeatable:
+            return [("the reference draws at random", "")] * len(cases)
+        exact = [self.answer(case, "float64") for case in cases]
+        pairs = zip(cases, exact, strict=True)
+        return [(each, "" if isinstance(each, str) else self.answer(c)) for c, each in pairs]
 
     def seconds(self) -> float:
         """Return how long one forward and backward takes."""
@@ -285,26 +305,65 @@ def gate(
     Raises:
         RuleTypeError: there is no float tensor among the inputs, or no law or dtype of a name.
     """
-    start, chosen = time.perf_counter(), choose(dtypes, laws)
+    chosen = choose(dtypes, laws)
     with Seeds().kept():
-        # In this order, so that code cannot find results of the reference.
+        return compare_sides(
+            name_of(fn), _here(fn, inputs), _here(reference, inputs),
+            dtypes=dtypes, laws=chosen, seed=seed,
+        )  # fmt: skip
+
+
+# Calls a method of a side by its name.
+Ask = Callable[..., Any]
+
+
+def _here(fn: Any, inputs: Sequence[Any]) -> Ask:
+    # Made when it is first asked, so that code cannot find results of the reference.
+    side = cache(partial(Side, fn, inputs))
+    return lambda method, *args: getattr(side(), method)(*args)
+
+
+class SideFails(Exception):
+    """One of two sides does not run, as `verdict` says."""
+
+    def __init__(self, verdict: GateVerdict) -> None:
+        super().__init__(verdict)
+        self.verdict = verdict
+
+
+def _asking(ask: Ask, blame: Callable[[str], GateVerdict], raised: tuple[type, ...]) -> Ask:
+    def asked(method: str, *args: Any) -> Any:
         try:
-            own = Side(fn, inputs)
-            report = own.audit(chosen)
-        except RuleTypeError:
+            return ask(method, *args)
+        except raised:
             raise
         except Exception as error:
-            return does_not_run(name_of(fn), brief(error))
-        try:
-            other = Side(reference, inputs)
-        except Exception as error:
-            return GateVerdict(report.name, report.home, (_of_reference(brief(error)),))
-        cases = other.cases(dtypes, own.numbers(), seed)
-        answers = [own.answer(case) for case in cases]
-        truths = [truth_of(other, case) for case in cases]
-        beside = other.audit(laws_of_reference(report))
-        sizes = [each.kept_bytes() if "bytes" in chosen else None for each in (own, other)]
-        ratios = time_ratio(own.seconds, other.seconds), ratio(*sizes)
+            # Another process has put its error's type into the message.
+            told = str(error) if isinstance(error, MultigradError) else brief(error)
+            raise SideFails(blame(told)) from error
+
+    return asked
+
+
+def compare_sides(
+    name: str, own: Ask, other: Ask, *, dtypes: Sequence[str], laws: Sequence[str], seed: int
+) -> GateVerdict:
+    """Return the verdict on a custom gradient's side beside that of its reference."""
+    start = time.perf_counter()
+    own = _asking(own, partial(does_not_run, name), (RuleTypeError,))
+    other = _asking(other, partial(reference_does_not_run, name), ())
+    try:
+        numbers, report = own("numbers"), replace(own("audit", laws), name=name)
+        cases = other("cases", dtypes, numbers, seed)
+        answers, truths = own("answers", cases), other("truths", cases)
+        # The laws that tell a wrong reference, and those that fn breaks.
+        broken = [each.law for each in report.findings]
+        beside = other("audit", [*dict.fromkeys([*OF_REFERENCES, *broken])])
+        # It imports much of torch, as the law does.
+        sizes = [ask("kept_bytes") if "bytes" in laws else None for ask in (own, other)]
+    except SideFails as failure:
+        return failure.verdict
+    ratios = time_ratio(partial(own, "seconds"), partial(other, "seconds")), ratio(*sizes)
     budgets = [budget(dtype, cases, answers, truths) for dtype in dtypes]
     return judge((report, beside), budgets, ratios, time.perf_counter() - start)
 
@@ -316,24 +375,8 @@ def choose(dtypes: Sequence[str], laws: Iterable[str] | None) -> list[str]:
             raise RuleTypeError(f"no dtype {dtype!r}; there are {', '.join(FLOORS)}")
     if not dtypes:
         raise RuleTypeError("name a dtype to compare in, such as float32")
-    known = [law.name for law in LAWS]
-    unknown = [name for name in laws or () if name not in known]
-    if unknown:
-        raise RuleTypeError(f"no law {unknown[0]!r}; there are {', '.join(known)}")
-    return [name for name in known if name not in NOT_BY_DEFAULT] if laws is None else list(laws)
-
-
-def truth_of(side: Side, case: GateCase) -> tuple[Answer, Answer]:
-    """Return the reference's results in float64, and in the case's dtype."""
-    if side.trial.seeds is not None or not side.trial.is_repeatable:
-        return ("the reference draws at random", "")
-    exact = side.answer(case, "float64")
-    return exact, "" if isinstance(exact, str) else side.answer(case)
-
-
-def laws_of_reference(report: AuditReport) -> list[str]:
-    """Return the laws for a reference: those that tell a wrong one, and those that fn breaks."""
-    return list(dict.fromkeys([*OF_REFERENCES, *(each.law for each in report.findings)]))
+    chosen = [law.name for law in choose_laws(laws)]
+    return [name for name in chosen if laws or name not in NOT_BY_DEFAULT]
 
 
 def ratio(own: float | None, other: float | None) -> float | None:
@@ -353,8 +396,8 @@ def does_not_run(name: str, problem: str) -> GateVerdict:
     return GateVerdict(name, failures=(f"it does not run: {problem}",))
 
 
-def _of_reference(problem: str) -> str:
-    return f"the reference does not run: {problem}"
+def reference_does_not_run(name: str, problem: str) -> GateVerdict:
+    return GateVerdict(name, failures=(f"the reference does not run: {problem}",))
 
 
 def judge(
@@ -369,9 +412,10 @@ def judge(
     wrong = [each for each in other.findings if each.law in OF_REFERENCES]
     rest = own.laws, tuple(budgets), *ratios, seconds
     if other.problem or wrong:
-        told = [_of_reference(other.problem)] if other.problem else []
-        told += [f"the reference is wrong: {each}" for each in wrong]
-        return GateVerdict(own.name, own.home, tuple(told), 0.0, *rest)
+        told = tuple(f"the reference is wrong: {each}" for each in wrong)
+        if other.problem:
+            told = (*reference_does_not_run(own.name, other.problem).failures, *told)
+        return GateVerdict(own.name, own.home, told, 0.0, *rest)
     if own.problem:
         return does_not_run(own.name, own.problem)
     # What the reference does as well is nothing that fn gets wrong.
@@ -435,15 +479,9 @@ def _row(case: GateCase, name: str, found: Any, exact: Any, other: Any) -> Budge
     where = f"{name}{brackets(place)}, {case.name}"
     said = f"{found[place]:.9g}, expected {exact[place]:.9g}" if ulps > allowed else ""
     return Budget(
-        case.dtype,
-        where=where,
-        ulps=ulps,
-        relative=relative,
-        reference_ulps=own_ulps,
-        reference_relative=own_relative,
-        allowed=allowed,
-        reason=said,
-    )
+        case.dtype, where=where, ulps=ulps, relative=relative, reference_ulps=own_ulps,
+        reference_relative=own_relative, allowed=allowed, reason=said,
+    )  # fmt: skip
 
 
 def _error(found: Any, exact: Any, eps: float) -> tuple[float, float, tuple[int, ...]]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..backend.contract import Kept
 from ..errors import GradientError
+from ..functions.calls.arguments import replace_at
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.captures import capture_example
 from ..graph.ir.types import dtype_name
@@ -24,7 +25,9 @@ from .trial import (
     NotApplicable,
     Remark,
     Trial,
+    as_output_difference,
     compare_runs,
+    draw_like,
     find_difference,
     largest_of,
     start_run,
@@ -47,13 +50,15 @@ def judge_forward(trial: Trial) -> str:
     """The product of cotangent and output tangent is the product of gradient and input tangent."""
     push = _mode(trial, "jvp")
     run, u = start_run(trial)
-    gradients, given = run.gradients(u), trial.cast(trial.wide)
+    gradients, given = run.gradients(u), trial.inputs
     if not all(np.isfinite(gradients[n]).all() for n in trial.floats if gradients[n] is not None):
         raise NotApplicable("it has no finite gradient at the inputs")
     # Each argument alone too: the others then have no tangent, a case of its own in many rules.
     ways: list[list[int]] = [[n] for n in trial.floats]
     for seed, moved in enumerate([*ways, trial.floats] if len(ways) > 1 else ways):
-        tangents = _tangents(trial, given, moved, seed)
+        generator = np.random.default_rng((seed, 5))
+        drawn = [np.asarray(generator.standard_normal(a.shape)) for a in given]
+        tangents = [as_float(t, trial.wide) if n in moved else None for n, t in enumerate(drawn)]
         made = [None if t is None else trial.tensors([t])[0] for t in tangents]
         try:
             outputs, tangents_out = push(trial.outputs, trial.tensors(given), made)
@@ -61,25 +66,15 @@ def judge_forward(trial: Trial) -> str:
             raise NotApplicable(f"it offers no forward mode: {error}") from error
         for n, (y, t) in enumerate(zip(outputs, tangents_out, strict=True)):
             kinds = [
-                (dtype_name(each.dtype), tuple(each.shape)) for each in (y, t) if t is not None
+                f"{dtype_name(each.dtype)}{list(each.shape)}" for each in (y, t) if t is not None
             ]
             if len(set(kinds)) > 1:
-                return f"output {n} is {_kind(*kinds[0])}, its tangent {_kind(*kinds[1])}"
+                return f"output {n} is {kinds[0]}, its tangent {kinds[1]}"
         said = _off(trial, u, [run.read(t) for t in tangents_out], gradients, tangents)
         if said:
             which = f"argument {moved[0]}" if len(moved) == 1 else "all arguments"
             return f"{said} by reverse mode, along one direction of {which}"
     return ""
-
-
-def _kind(dtype: str, shape: tuple[int, ...]) -> str:
-    return f"{dtype}{list(shape)}"
-
-
-def _tangents(trial: Trial, given: Arrays, moved: Sequence[int], seed: int) -> list[Any]:
-    generator = np.random.default_rng((seed, 5))
-    drawn = [as_float(np.asarray(generator.standard_normal(a.shape)), trial.wide) for a in given]
-    return [t if n in moved else None for n, t in enumerate(drawn)]
 
 
 def _off(trial: Trial, u: Arrays, found: Arrays, gradients: Arrays, tangents: list[Any]) -> str:
@@ -102,10 +97,9 @@ def _product(first: Sequence[Any], second: Sequence[Any]) -> tuple[float, float]
 
 
 def judge_checkpoint(trial: Trial) -> str:
-    """The forward runs a second time within the backward."""
     ways = _mode(trial, "checkpoints")
     run, u = start_run(trial)
-    wanted, given = run.gradients(u), trial.cast(trial.wide)
+    wanted, given = run.gradients(u), trial.inputs
     for name, vjp in ways.items():
         other = trial.run_on(trial.tensors(given), vjp)
         if said := compare_runs(trial, other, run, u, wanted):
@@ -114,7 +108,7 @@ def judge_checkpoint(trial: Trial) -> str:
 
 
 def judge_autocast(trial: Trial) -> str:
-    """The forward runs under autocast, the backward after it, as in a training step."""
+    # The forward runs under autocast, the backward after it, as in a training step.
     vjp = _mode(trial, "autocast")
     trial.refuse_draws("another dtype gets")
     if trial.dtype not in ("float32", "float64"):
@@ -145,10 +139,8 @@ def judge_autocast(trial: Trial) -> str:
     # The output may move as far as one rounding of the inputs moves it.
     wanted, beside = (trial.run(a).arrays() for a in (exact, rounded("bfloat16", trial, exact)))
     moved = largest_of([np.abs(a - b) for a, b in zip(wanted, beside, strict=True)])
-    said = find_difference(
-        outputs, wanted, TOLERANCES["bfloat16"], 4 * moved + trial.noise_in("bfloat16")
-    )
-    return f"the output differs: {said.replace('argument', 'output')}" if said else ""
+    noise = 4 * moved + trial.noise_in("bfloat16")
+    return as_output_difference(find_difference(outputs, wanted, TOLERANCES["bfloat16"], noise))
 
 
 # --- what is kept ---------------------------------------------------------------------------------
@@ -157,14 +149,10 @@ def kept_tensors(trial: Trial, factor: float = 1.0) -> list[Kept]:
     start_run(trial)
 
     def cotangents(outputs: Sequence[Any]) -> list[Any]:
-        drawn = np.random.default_rng((6, int(8 * factor)))
-        arrays = (
-            as_float(np.asarray(drawn.standard_normal(tuple(y.shape))), dtype_name(y.dtype))
-            for y in outputs
-        )
-        return trial.tensors(list(arrays))
+        seed = int(8 * factor)
+        return trial.tensors([draw_like(y, 6, seed, n) for n, y in enumerate(outputs)])
 
-    arrays = trial.changed(trial.cast(trial.wide), lambda a: a * a.dtype.type(factor))
+    arrays = trial.changed(trial.inputs, lambda a: a * a.dtype.type(factor))
     kept = ask(trial.outputs, trial.tensors(arrays), cotangents)
     if not kept:
         raise NotApplicable("no custom gradient in it keeps a tensor")
@@ -213,44 +201,29 @@ def judge_saved(trial: Trial) -> str:
 
 
 def judge_batched(trial: Trial) -> str:
-    """The framework's map over a batch gives what a loop over it gives."""
-    backend = trial.backend
-    if backend.autodiff.vmap is None or backend.autodiff.vjp is None:
-        raise NotApplicable(f"{backend.name} has no map over a batch that keeps custom gradients")
-    given = trial.cast(trial.wide)
+    vmap, vjp = trial.backend.autodiff.vmap, trial.backend.autodiff.vjp
+    if vmap is None or vjp is None:
+        name = trial.backend.name
+        raise NotApplicable(f"{name} has no map over a batch that keeps custom gradients")
+    given = trial.inputs
     # Two different rows, so that a mix-up of the batch shows.
     batches = [np.stack([given[n], given[n] * 0.5]) for n in trial.floats]
 
     def run_one(*floats: Any) -> tuple[Any, ...]:
-        return tuple(trial.outputs(_replaced(trial.tensors(given), trial.floats, floats)))
+        return tuple(trial.outputs(replace_at(trial.tensors(given), trial.floats, floats)))
 
-    def mapped(floats: Sequence[Any]) -> list[Any]:
-        assert backend.autodiff.vmap is not None
-        return list(backend.autodiff.vmap(run_one)(*floats))
-
-    made = trial.tensors(batches)
-    singles = [trial.run(_replaced(given, trial.floats, [b[i] for b in batches])) for i in (0, 1)]
+    singles = [trial.run(replace_at(given, trial.floats, [b[i] for b in batches])) for i in (0, 1)]
     u = [trial.cotangents(single, seed=i) for i, single in enumerate(singles)]
-    assert backend.autodiff.vjp is not None
-    _, pull = backend.autodiff.vjp(mapped, made)
-    stacked = [np.stack(pair) for pair in zip(*u, strict=True)]
-    pulled = pull(trial.tensors(stacked))
+    _, pull = vjp(lambda floats: list(vmap(run_one)(*floats)), trial.tensors(batches))
+    pulled = pull(trial.tensors([np.stack(pair) for pair in zip(*u, strict=True)]))
     alone = [single.gradients(c) for single, c in zip(singles, u, strict=True)]
     wanted = [
         None if alone[0][n] is None else np.stack([each[n] for each in alone]) for n in trial.floats
     ]
-    return find_difference(
-        [singles[0].read(g) for g in pulled], wanted, trial.tolerance, trial.noise
-    )
-
-
-def _replaced(arrays: list[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
-    rest = dict(zip(places, others, strict=True))
-    return [rest.get(n, a) for n, a in enumerate(arrays)]
+    return trial.find_difference([singles[0].read(g) for g in pulled], wanted)
 
 
 def judge_compiled(trial: Trial) -> str:
-    """The framework's compiler gives what eager code gives."""
     backend = trial.backend
     if backend.compiler.jit is None or backend.autodiff.vjp is None:
         raise NotApplicable(f"{backend.name} has no compiler")
@@ -263,22 +236,19 @@ def judge_compiled(trial: Trial) -> str:
         gradients = trial.run_on(list(tensors), backend.modes.once).pull(made)
         return [each for each in gradients if each is not None]
 
-    compiled = backend.compiler.jit(both, {})(*trial.tensors(trial.cast(trial.wide)))
+    compiled = backend.compiler.jit(both, {})(*trial.tensors(trial.inputs))
     gradients = [run.read(each) for each in compiled]
-    return find_difference(
-        gradients, [g for g in wanted if g is not None], trial.tolerance, trial.noise
-    )
+    return trial.find_difference(gradients, [g for g in wanted if g is not None])
 
 
 def judge_compiled_transforms(trial: Trial) -> str:
-    """Compare gradients by a transform that the compiler sees with eager ones."""
-    transforms = _mode(trial, "transforms")
+    transforms, drops = _mode(trial, "transforms"), trial.backend.modes.drops
     trial.refuse_draws("compiled code draws")
     run, u = start_run(trial)
     call = trial.as_plain_code()
     if len(call(run.inputs)) != len(u):
         raise NotApplicable("it has outputs that are no floats")
-    given, made = trial.tensors(trial.cast(trial.wide)), trial.tensors(u)
+    given, made = trial.tensors(trial.inputs), trial.tensors(u)
     wanted, refusals, faults = run.gradients(u), [], []
     for name, transform in transforms.items():
         try:
@@ -286,14 +256,12 @@ def judge_compiled_transforms(trial: Trial) -> str:
         except Exception as error:  # of the user's code: a transform may be refused
             refusals.append(error)
             continue
-        pairs = [run.read(each) for each in found], [wanted[n] for n in trial.floats]
-        said = find_difference(*pairs, trial.tolerance, trial.noise)
-        fault = (
-            "" if not said or trial.backend.modes.drops is None else trial.backend.modes.drops(name)
-        )
-        if said and not fault:
-            return f"under {name}: {said}"
-        faults += [fault] if fault else []
+        gradients = [run.read(each) for each in found]
+        if said := trial.find_difference(gradients, [wanted[n] for n in trial.floats]):
+            fault = drops(name) if drops is not None else ""
+            if not fault:
+                return f"under {name}: {said}"
+            faults.append(fault)
     if faults:  # which is the framework's, and not the code's
         raise NotApplicable(f"{faults[0]}; once converted it has its own gradient there")
     if len(refusals) == len(transforms):

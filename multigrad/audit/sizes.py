@@ -11,6 +11,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,16 +20,15 @@ import numpy as np
 from ..capture.user_code.inspection import mentioned
 from ..capture.user_code.snapshot import functions_of
 from ..functions.calls.arguments import replace_at
-from ..look.check import differentiate
 from .derivatives import differs_in_own_dtype, in_16_bits, judge_second
 from .trial import (
     Arrays,
     ForwardRun,
     NotApplicable,
     Trial,
-    find_difference,
-    moved_along,
+    slope_along,
     start_run,
+    wave,
     weighed_output,
 )
 
@@ -48,12 +48,7 @@ NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 
 class Axis(NamedTuple):
-    """Axes of one length, which vary together.
-
-    Attributes:
-        length: at the inputs of the audit.
-        places: the inputs and their axes that have it.
-    """
+    """Axes of one length, which vary together; `places` are the inputs and their axes."""
 
     length: int
     places: tuple[tuple[int, int], ...]
@@ -61,11 +56,14 @@ class Axis(NamedTuple):
 
 def judge_sizes(trial: Trial) -> str:
     run, u = start_run(trial)
-    if _beside_differences(trial, trial.cast(trial.wide), u, run.gradients(u)):
+    if _beside_differences(trial, trial.inputs, u, run.gradients(u)):
         raise NotApplicable("it is no derivative at the given lengths either")
     numbers, tried = numbers_in_code(trial), 0
     for axis in find_axes(trial):
-        by_parts = _goes_by_parts(trial, axis)
+        try:
+            by_parts = _beside_parts(trial, axis, trial.inputs, axis.length // 2) == ""
+        except Exception:  # of the user's code: ids may name rows that half a table lacks
+            by_parts = False
         for size in sizes_to_try(trial, axis, numbers):
             arrays = resized(trial, axis, size)
             if not _runs(trial, arrays):
@@ -80,16 +78,9 @@ def judge_sizes(trial: Trial) -> str:
     return said
 
 
-def _goes_by_parts(trial: Trial, axis: Axis) -> bool:
-    try:
-        return _beside_parts(trial, axis, trial.cast(trial.wide), axis.length // 2) == ""
-    except Exception:  # of the user's code: ids may name rows that half a table lacks
-        return False
-
-
 def _compare_all_odd(trial: Trial) -> str:
     """Compare where every axis has another odd length at once."""
-    arrays, sizes = trial.cast(trial.wide), []
+    arrays, sizes = trial.inputs, []
     for axis, size in zip(find_axes(trial), ODD, strict=False):
         arrays = resized(trial, axis, size, arrays)
         sizes.append(f"{size} in place of {axis.length}")
@@ -110,25 +101,25 @@ def _judge_more_rows(trial: Trial) -> str:
         leaves = replace_at(trial.arguments.leaves, trial.arguments.places, arrays)
         larger = replace(trial, arguments=replace(trial.arguments, leaves=tuple(leaves)))
         for judge in (in_16_bits("float16"), in_16_bits("bfloat16"), judge_second):
-            said = _said(judge, larger)
-            if said and not _said(judge, trial):
-                return f"with {MORE_ROWS} in place of {axis.length}: {said}"
+            # What is refused, or tells nothing, is no difference.
+            with suppress(Exception):
+                said = judge(larger)
+                if said and not _breaks(judge, trial):
+                    return f"with {MORE_ROWS} in place of {axis.length}: {said}"
     return ""
 
 
-def _said(judge: Callable[[Trial], str], trial: Trial) -> str:
-    try:
-        return judge(trial)
-    except Exception:  # it is refused, or tells nothing
-        return ""
+def _breaks(judge: Callable[[Trial], str], trial: Trial) -> bool:
+    with suppress(Exception):
+        return bool(judge(trial))
+    return False
 
 
 def _compare_more_axes(trial: Trial) -> str:
     """Compare a batch of two with each by itself, if its outputs are those of each."""
-    given = trial.cast(trial.wide)
+    given = trial.inputs
     shape = given[trial.floats[0]].shape
-    count = trial.input_count
-    own = [n for n in trial.floats if given[n].shape == shape and n < count]
+    own = [n for n in trial.floats if given[n].shape == shape and n < trial.input_count]
     pair = [given, [a * 0.75 if n in own else a for n, a in enumerate(given)]]
     runs = [trial.run(arrays) for arrays in pair]
     u = [trial.cotangents(run, seed=n) for n, run in enumerate(runs)]
@@ -145,14 +136,14 @@ def _compare_more_axes(trial: Trial) -> str:
             continue
         run = trial.run(arrays)
         outputs = [stack(a, b) for a, b in zip(*(each.arrays() for each in runs), strict=True)]
-        if find_difference(run.arrays(), outputs, trial.tolerance, trial.noise):
+        if trial.find_difference(run.arrays(), outputs):
             continue  # it takes them for something else than a batch
         found = run.gradients([stack(a, b) for a, b in zip(*u, strict=True)])
         wanted = [
             None if a is None else stack(a, b) if n in own else a + b
             for n, (a, b) in enumerate(zip(*alone, strict=True))
         ]
-        said = find_difference(found, wanted, trial.tolerance, 2 * trial.noise)
+        said = trial.find_difference(found, wanted, 2)
         if said:
             return f"with {len(added)} more axes: {said} of each by itself"
     return ""
@@ -194,16 +185,12 @@ def sizes_to_try(trial: Trial, axis: Axis, numbers: Sequence[int]) -> Iterator[i
 
 def numbers_in_code(trial: Trial) -> list[int]:
     """Return the numbers around those that the code states, such as its block size."""
-    found: set[int] = set()
-    for source in _sources(trial):
-        found |= {int(word) for word in NUMBER.findall(source) if int(word) in LENGTHS_IN_CODE}
-    return sorted({n + step for n in sorted(found)[:MOST_IN_CODE] for step in (-1, 0, 1)})
-
-
-def _sources(trial: Trial) -> Iterator[str]:
+    found = set[int]()
     for function in functions_of(*trial.code):
-        kernels = [source_of(value) for _, value in mentioned(function)]
-        yield from filter(None, [source_of(function), *kernels])
+        for each in (function, *(value for _, value in mentioned(function))):
+            found.update(map(int, NUMBER.findall(source_of(each))))
+    stated = sorted(found & {*LENGTHS_IN_CODE})[:MOST_IN_CODE]
+    return sorted({n + step for n in stated for step in (-1, 0, 1)})
 
 
 def source_of(value: Any) -> str:
@@ -219,12 +206,12 @@ def source_of(value: Any) -> str:
 
 def resized(trial: Trial, axis: Axis, size: int, given: Arrays | None = None) -> Arrays:
     """Return the inputs with another length: their numbers over again, no two alike."""
-    arrays = list(trial.cast(trial.wide) if given is None else given)
+    arrays = list(trial.inputs if given is None else given)
     for n, at in axis.places:
         array = np.take(arrays[n], np.arange(size) % axis.length, axis=at)
         if n in trial.floats:
-            wave = 1 + 0.01 * np.sin(np.arange(array.size)).reshape(array.shape)
-            array = (array * wave).astype(array.dtype)
+            waves = 1 + 0.01 * np.sin(np.arange(array.size)).reshape(array.shape)
+            array = (array * waves).astype(array.dtype)
         arrays[n] = array
     return arrays
 
@@ -238,37 +225,24 @@ def _compare(trial: Trial, axis: Axis, size: int, arrays: Arrays, *, by_parts: b
             return f"argument {n} has a gradient of shape {gradients[n].shape}"
     short = min(size, axis.length)
     # Of a shorter length the given one is the whole.
-    whole = arrays if short < size else trial.cast(trial.wide)
+    whole = arrays if short < size else trial.inputs
     said = _beside_parts(trial, axis, whole, short) if by_parts else ""
     said = said or _beside_differences(trial, arrays, u, gradients)
     # Few numbers cancel in a norm, of which float32 keeps little.
-    if not said and _is_long(size):
+    if not said and size >= LONG and (size not in SIZES or size in FEW_SIZES):
         said = differs_in_own_dtype(trial, arrays, tolerance=1e-2)
     return said or ""
-
-
-def _is_long(size: int) -> bool:
-    return size >= LONG and (size not in SIZES or size in FEW_SIZES)
 
 
 def _beside_differences(trial: Trial, arrays: Arrays, u: Arrays, gradients: Arrays) -> str:
     if trial.digits != "float64" or (trial.is_surrogate and trial.meant is None):
         return ""
-    # Not the same for all: a function of a difference would not move.
-    ways = {n: np.cos(n + np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
-    moved = moved_along(weighed_output(trial.stated, u), arrays, ways)
-    slope, is_settled = differentiate(moved, 0.0)
-    parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]
-    got = sum(float(np.sum(part)) for part in parts)
-    size = sum(float(np.sum(np.abs(part))) for part in parts)
+    ways = {n: wave(arrays[n], n) for n in trial.floats}
+    found = slope_along(weighed_output(trial.stated, u), arrays, gradients, ways)
     # A flat forward is that of a surrogate.
-    if not is_settled or not slope or abs(got - slope) <= 1e-5 * max(abs(slope), size, 1e-3) + 1e-7:
+    if not found.slope or not found.is_wrong or not found.is_kept_by(256):
         return ""
-    # Among many elements two may change places within a step.
-    again, is_settled = differentiate(lambda t: moved(t / 256) * 256, 0.0)
-    if not is_settled or abs(again - slope) > 0.1 * abs(got - slope):
-        return ""
-    return f"along one direction {got:.9g}, expected {slope:.9g} by differences"
+    return f"along one direction {found.gradient:.9g}, expected {found.slope:.9g} by differences"
 
 
 # --- a part of the batch by itself ----------------------------------------------------------------
@@ -291,13 +265,13 @@ def _beside_parts(trial: Trial, axis: Axis, arrays: Arrays, short: int) -> str |
         if None in axes:
             return None
         taken = [_taken(y, at, rows) for y, at in zip(outputs, axes, strict=True)]
-        if find_difference(part.arrays(), taken, trial.tolerance, trial.noise):
+        if trial.find_difference(part.arrays(), taken):
             return None
         if not _are_apart(trial, axis, run, rows, axes):
             return None
         wanted = part.gradients([_taken(c, at, rows) for c, at in zip(u, axes, strict=True)])
         got = [_rows(g, axis, n, rows) if n in own else wanted[n] for n, g in enumerate(found)]
-        said = find_difference(got, wanted, trial.tolerance, trial.noise)
+        said = trial.find_difference(got, wanted)
         if said:
             return f"{said} of these rows alone, from {first} on"
     return ""

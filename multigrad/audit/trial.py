@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +30,7 @@ from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import cached_property
 from ..graph.support.trees import optree
+from ..look.check import differentiate
 from ..look.subject import (
     Arguments,
     as_float,
@@ -65,10 +68,7 @@ class Remark(str):
 class ForwardRun:
     """One forward: its float outputs, and the map from their cotangents to gradients.
 
-    Attributes:
-        inputs: the tensors of the call.
-        outputs: tensors.
-        pull: cotangent tensors to a gradient for each input.
+    `pull` takes cotangent tensors to a gradient for each input.
     """
 
     backend: Backend
@@ -124,6 +124,11 @@ class Trial:
         return self.arguments.arrays
 
     @property
+    def inputs(self) -> Arrays:
+        """Those in the widest dtype."""
+        return self.cast(self.wide)
+
+    @property
     def code(self) -> tuple[Any, ...]:
         """The user's functions that it consists of."""
         if not isinstance(self.original, type):
@@ -174,22 +179,20 @@ class Trial:
         return "float32" if coarsest == "float64" and self._is_narrow_inside() else coarsest
 
     def _is_narrow_inside(self) -> bool:
-        # An output that misses a step of 1e-12, but follows one of 1e-3, was computed in float32.
-        here, steps = self.run(self.cast("float64")).arrays(), (1e-12, 1e-3)
+        arrays = self.cast("float64")
+        here = self.run(arrays).arrays()
         return any(
-            a is not None
-            and np.array_equal(a, b)
-            and 2 * np.count_nonzero(a != c) > np.count_nonzero(a)
+            has_few_digits(*each)
             for n in self.floats
-            for a, b, c in zip(here, *(self._outputs_moved(n, step) for step in steps), strict=True)
+            for each in zip(
+                here,
+                *(
+                    self.run(replace_at(arrays, [n], [moved_by(arrays[n], step)])).arrays()
+                    for step in (TINY_STEP, SMALL_STEP)
+                ),
+                strict=True,
+            )
         )
-
-    def _outputs_moved(self, n: int, step: float) -> Arrays:
-        """Return the outputs after a relative step of each element of argument n."""
-        arrays = list(self.cast("float64"))
-        wave = 1 + step * np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape)
-        arrays[n] = arrays[n] * wave
-        return self.run(arrays).arrays()
 
     @property
     def tolerance(self) -> float:
@@ -212,17 +215,16 @@ class Trial:
         """Whether two calls give the same result; True if it does not run."""
         with self.quiet():
             try:
-                first, second = (self._outputs_and_gradients() for _ in range(2))
+                runs = [self.run() for _ in range(2)]
+                first, second = (
+                    [*run.arrays(), *run.gradients(self.cotangents(run))] for run in runs
+                )
             except Exception:
                 return True  # the law `repeatable` reports the error
         return all(
             a is b is None or np.array_equal(a, b, equal_nan=True)
             for a, b in zip(first, second, strict=True)
         )
-
-    def _outputs_and_gradients(self) -> Arrays:
-        run = self.run()
-        return [*run.arrays(), *run.gradients(self.cotangents(run))]
 
     def cast(self, dtype: str) -> Arrays:
         """Return the tensors with their floats in a dtype."""
@@ -243,19 +245,27 @@ class Trial:
         with precision(self.backend, dtype or self.wide), np.errstate(all="ignore"):
             yield
 
+    def find_difference(self, found: Arrays, wanted: Arrays, roundings: float = 1.0) -> str:
+        """Return where two lists of gradients in the widest dtype differ most, "" if they agree.
+
+        Args:
+            roundings: of how many gradients the differences are.
+        """
+        return find_difference(found, wanted, self.tolerance, roundings * self.noise)
+
     def tensors(self, arrays: Sequence[Array]) -> list[Tensor]:
         return [self.backend.tensors.from_numpy(np.array(a)) for a in arrays]
 
     def run(self, arrays: Sequence[Array] | None = None) -> ForwardRun:
         """Run forward on arrays; None: on the inputs, in the widest dtype."""
-        return self.run_on(self.tensors(self.cast(self.wide) if arrays is None else arrays))
+        return self.run_on(self.tensors(self.inputs if arrays is None else arrays))
 
     def run_on(self, tensors: Sequence[Tensor], vjp: Any = None) -> ForwardRun:
         """Run forward on tensors of the framework, by its own vjp or another one."""
         if self.seeds is not None:
             self.seeds.rewind()
         outputs, pull_whole = self.arguments.pull(self.call, self.backend, tensors, vjp)
-        kept = [n for n, y in enumerate(outputs) if _is_float(y)]
+        kept = [n for n, y in enumerate(outputs) if is_float(y)]
         # A backward draws what it would right after its forward.
         resume = None if self.seeds is None else self.seeds.mark()
 
@@ -272,7 +282,7 @@ class Trial:
             self.seeds.rewind()
         args, kwargs = self.arguments.nest(tensors)
         flat = optree.tree_leaves(self.call(*args, **kwargs), none_is_leaf=True)
-        return [y for y in flat if _is_float(y)]
+        return [y for y in flat if is_float(y)]
 
     def as_plain_code(self) -> Callable[[Sequence[Tensor]], list[Tensor]]:
         """Return the call as a function from tensors to outputs that a compiler can follow.
@@ -288,9 +298,7 @@ class Trial:
         owner = self.original if isinstance(self.original, type) else None
 
         def run(tensors: Sequence[Tensor]) -> list[Tensor]:
-            arguments = [*leaves]
-            for place, tensor in zip(places, tensors, strict=True):
-                arguments[place] = tensor
+            arguments = replace_at(leaves, places, tensors)
             outputs = call(*arguments) if owner is None else owner.apply(*arguments)
             return [*outputs] if isinstance(outputs, (tuple, list)) else [outputs]
 
@@ -298,13 +306,14 @@ class Trial:
 
     def cotangents(self, run: ForwardRun, seed: int = 0) -> Arrays:
         """Return normal numbers in the dtypes of the outputs, the same for equal seeds."""
-        made = []
-        for n, y in enumerate(run.outputs):
-            shape = tuple(int(length) for length in y.shape)
-            # Seeded by output, so that a change of one shape leaves the other numbers alone.
-            drawn = np.random.default_rng((SEED, seed, n)).standard_normal(shape)
-            made.append(as_float(np.asarray(drawn), dtype_name(y.dtype)))
-        return made
+        # Seeded by output, so that a change of one shape leaves the other numbers alone.
+        return [draw_like(y, SEED, seed, n) for n, y in enumerate(run.outputs)]
+
+
+def draw_like(y: Tensor, *seed: int) -> Array:
+    """Return normal numbers in the shape and dtype of a tensor."""
+    drawn = np.random.default_rng(seed).standard_normal(tuple(map(int, y.shape)))
+    return as_float(np.asarray(drawn), dtype_name(y.dtype))
 
 
 def largest_of(arrays: Arrays) -> float:
@@ -320,7 +329,7 @@ def with_seeds(trial: Trial, seeds: Seeds) -> Trial:
     return seeded if seeded.is_repeatable else trial
 
 
-def _is_float(y: Any) -> bool:
+def is_float(y: Any) -> bool:
     return owner_of(y) is not None and dtype_name(y.dtype) in FLOATS
 
 
@@ -414,12 +423,11 @@ def compare_runs(
     trial: Trial, other: ForwardRun, run: ForwardRun, u: Arrays, wanted: Arrays
 ) -> str:
     """Return where a run's outputs differ from another's, or its gradients from those wanted."""
-    said = find_output_difference(trial, other.arrays(), run.arrays())
-    return said or find_difference(other.gradients(u), wanted, trial.tolerance, trial.noise)
+    said = as_output_difference(trial.find_difference(other.arrays(), run.arrays()))
+    return said or trial.find_difference(other.gradients(u), wanted)
 
 
-def find_output_difference(trial: Trial, found: Arrays, wanted: Arrays) -> str:
-    said = find_difference(found, wanted, trial.tolerance, trial.noise)
+def as_output_difference(said: str) -> str:
     return f"the output differs: {said.replace('argument', 'output')}" if said else ""
 
 
@@ -441,11 +449,40 @@ def scaled(arrays: Arrays, factor: float) -> Arrays:
     return [None if a is None else (a * a.dtype.type(factor)).astype(a.dtype) for a in arrays]
 
 
+def added(*parts: Arrays) -> Arrays:
+    """Return the sums of several lists of gradients; None where one has none."""
+    pairs = zip(*parts, strict=True)
+    return [None if any(g is None for g in each) else reduce(add, each) for each in pairs]
+
+
 def with_element(arrays: Arrays, n: int, place: int, number: float) -> Arrays:
     """Return copies of arrays, with another number for one element."""
     copies = [a.copy() for a in arrays]
     copies[n].flat[place] = number
     return copies
+
+
+def wave(array: Array, shift: int = 0) -> Array:
+    """Return numbers in the shape of an array, no two alike: a function of their differences moves
+    along them.
+    """
+    return np.cos(shift + np.arange(array.size)).reshape(array.shape)
+
+
+# Relative steps: computed in float32, numbers miss the one and follow the other.
+TINY_STEP, SMALL_STEP = 1e-12, 1e-3
+
+
+def moved_by(array: Array, step: float) -> Array:
+    return (array * (1 + step * wave(array))).astype(array.dtype)
+
+
+def has_few_digits(here: Array, near: Array, far: Array) -> bool:
+    """Return whether numbers stay after a TINY_STEP of what they are computed from, and most do not
+    after a SMALL_STEP.
+    """
+    is_same = here is not None and np.array_equal(here, near)
+    return is_same and 2 * np.count_nonzero(here != far) > np.count_nonzero(here)
 
 
 def start_run(trial: Trial) -> tuple[ForwardRun, Arrays]:
@@ -461,7 +498,6 @@ Weigh = Callable[[Arrays], float]
 
 
 def total_output(trial: Trial, arrays: Arrays) -> float:
-    """Return the sum of all outputs."""
     return float(sum(np.sum(y) for y in trial.run(arrays).arrays()))
 
 
@@ -486,3 +522,45 @@ def moved_along(weigh: Weigh, arrays: Arrays, ways: Mapping[int, Any]) -> Callab
         return weigh(ends)
 
     return moved
+
+
+class DirectionSlope(NamedTuple):
+    """The slope along a direction in which elements of several arguments move.
+
+    Attributes:
+        moved: the weighed outputs as a function of a step along it.
+        slope: by differences.
+        is_settled: whether there is one.
+        gradient: by the custom gradient.
+        size: the sum of the sizes of what that adds up.
+    """
+
+    moved: Callable[[float], float]
+    slope: float
+    is_settled: bool
+    gradient: float
+    size: float
+
+    @property
+    def is_wrong(self) -> bool:
+        allowed = 1e-5 * max(abs(self.slope), self.size, 1e-3) + 1e-7
+        # `not <=`, so that NaN counts as wrong.
+        return self.is_settled and not abs(self.gradient - self.slope) <= allowed
+
+    def is_kept_by(self, shorter: int) -> bool:
+        """Return whether steps so many times shorter give the same slope: among many elements two
+        may change places within a step, and what oscillates may look settled.
+        """
+        again, is_settled = differentiate(lambda t: self.moved(t / shorter) * shorter, 0.0)
+        error = abs(self.gradient - self.slope)
+        return is_settled and not abs(again - self.slope) > 0.1 * error
+
+
+def slope_along(
+    weigh: Weigh, arrays: Arrays, gradients: Arrays, ways: Mapping[int, Any]
+) -> DirectionSlope:
+    moved = moved_along(weigh, arrays, ways)
+    parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]
+    gradient = sum(float(np.sum(part)) for part in parts)
+    size = sum(float(np.sum(np.abs(part))) for part in parts)
+    return DirectionSlope(moved, *differentiate(moved, 0.0), gradient, size)

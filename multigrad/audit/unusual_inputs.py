@@ -13,19 +13,20 @@ from typing import Any
 import numpy as np
 
 from ..capture.dialects import xp as _xp
-from ..look.check import differentiate, pick, slope_at
+from ..look.check import pick, slope_at
 from ..look.subject import as_float, brackets
 from .derivatives import MOST_PLACES, MOST_STEPS, judge_derivative, require_float64
 from .trial import (
     Arrays,
     NotApplicable,
     Trial,
+    as_output_difference,
     compare_runs,
-    find_difference,
-    find_output_difference,
     moved_along,
+    slope_along,
     start_run,
     total_output,
+    wave,
     weighed_output,
     where_different,
     with_element,
@@ -69,11 +70,9 @@ def judge_strided_cotangent(trial: Trial) -> str:
     run, u = start_run(trial)
     wanted = run.gradients(u)
     for lay in LAYOUTS:
-        other = trial.run()
         made = [lay(trial, x) for x in trial.tensors(u)]
-        gradients = [run.read(g) for g in other.pull(made)]
-        said = find_difference(gradients, wanted, trial.tolerance, trial.noise)
-        if said:
+        gradients = [run.read(g) for g in trial.run().pull(made)]
+        if said := trial.find_difference(gradients, wanted):
             return said
     return ""
 
@@ -87,9 +86,7 @@ def judge_broadcast_cotangent(trial: Trial) -> str:
     other = trial.run()
     one = trial.tensors([np.full((1,) * a.ndim, 0.75, a.dtype) for a in u])
     made = [xp.broadcast_to(x, a.shape) for x, a in zip(one, u, strict=True)]
-    return find_difference(
-        [run.read(g) for g in other.pull(made)], wanted, trial.tolerance, trial.noise
-    )
+    return trial.find_difference([run.read(g) for g in other.pull(made)], wanted)
 
 
 def judge_strided_input(trial: Trial) -> str:
@@ -97,9 +94,8 @@ def judge_strided_input(trial: Trial) -> str:
     run, u = start_run(trial)
     wanted = run.gradients(u)
     for lay in LAYOUTS:
-        made = trial.changed(trial.tensors(trial.cast(trial.wide)), partial(lay, trial))
-        said = compare_runs(trial, trial.run_on(made), run, u, wanted)
-        if said:
+        made = trial.changed(trial.tensors(trial.inputs), partial(lay, trial))
+        if said := compare_runs(trial, trial.run_on(made), run, u, wanted):
             return said
     return ""
 
@@ -161,15 +157,14 @@ def _differs_where_alike(trial: Trial, inputs: Arrays) -> str:
     """
     n = trial.floats[0]
     x = inputs[n]
-    wave = np.cos(np.arange(x.size)).reshape(x.shape)
     for name, point, way in (
         ("elements", np.ones_like(x), np.ones_like(x)),
-        ("rows", np.broadcast_to(x[:1], x.shape) if x.ndim else x, wave),
+        ("rows", np.broadcast_to(x[:1], x.shape) if x.ndim else x, wave(x)),
     ):
         arrays = [point.copy() if i == n else a for i, a in enumerate(inputs)]
         run = trial.run(arrays)
         # Not all alike: the outputs of a softmax add up to one.
-        u = [1 + 0.5 * np.cos(np.arange(y.size)).reshape(y.shape) for y in run.arrays()]
+        u = [1 + 0.5 * wave(y) for y in run.arrays()]
         moved = moved_along(weighed_output(trial, u), arrays, {n: way})
         sides = [_slope_to(moved, side) for side in (-1.0, 1.0)]
         gradient = run.gradients(u)[n]
@@ -218,8 +213,7 @@ def judge_far(trial: Trial) -> str:
             bad = fits & (np.isnan(got) if abs(number) < NEAR_POLE else ~np.isfinite(got))
             if bad.any():
                 return f"argument {n} = {number:g}: {got[bad][0]}, expected {want[bad][0]:.6g}"
-        said = _differs_far(trial, number) if abs(number) > 1.0 else ""
-        if said:
+        if abs(number) > 1.0 and (said := _differs_far(trial, number)):
             return said
     return ""
 
@@ -233,32 +227,26 @@ def _differs_far(trial: Trial, number: float) -> str:
     run = trial.run(arrays)
     outputs = run.arrays()
     # Cotangents are not all alike either: the outputs of a softmax add up to one.
-    u = [np.cos(np.arange(y.size, dtype=y.dtype)).reshape(y.shape) for y in outputs]
-    gradients = run.gradients(u)
+    u = [wave(y).astype(y.dtype) for y in outputs]
+    gradients, weigh = run.gradients(u), weighed_output(trial.stated, u)
     for n in trial.floats:
         got = gradients[n]
         if got is None:
             continue
-        way = number * np.cos(np.arange(got.size, dtype=got.dtype)).reshape(got.shape)
-        moved = moved_along(weighed_output(trial.stated, u), arrays, {n: way})
-        slope, is_settled = differentiate(moved, 0.0)
-        if not is_settled or not abs(slope) < 1e37:
+        found = slope_along(weigh, arrays, gradients, {n: number * wave(got)})
+        if not found.is_settled or not abs(found.slope) < 1e37:
             continue
-        along = float(np.sum(got * way))
-        if np.isnan(along) or np.isinf(along):
+        if not np.isfinite(found.gradient):
             return f"argument {n} = {number:g}: {got[~np.isfinite(got)][0]}, expected a number"
         if abs(number) > MOST_COMPARED:
             continue
-        large = max(abs(slope), float(np.sum(np.abs(got * way))))
-        allowed = 1e-3 * large + 1e-7 * sum(float(np.sum(np.abs(y))) for y in outputs)
-        if abs(along - slope) > allowed and _is_derivative(trial):
-            # What oscillates may look settled by steps of many periods.
-            again, is_settled = differentiate(lambda t, f=moved: f(t / 1024) * 1024, 0.0)
-            if not is_settled or abs(again - slope) > 0.1 * abs(along - slope):
-                continue
+        allowed = 1e-3 * max(abs(found.slope), found.size)
+        allowed += 1e-7 * sum(float(np.sum(np.abs(y))) for y in outputs)
+        is_off = abs(found.gradient - found.slope) > allowed
+        if is_off and _is_derivative(trial) and found.is_kept_by(1024):
             return (
                 f"argument {n} = {number:g}: the gradient along one direction is "
-                f"{along / number:.6g}, expected {slope / number:.6g} by differences"
+                f"{found.gradient / number:.6g}, expected {found.slope / number:.6g} by differences"
             )
     return ""
 
@@ -276,25 +264,24 @@ def _is_derivative(trial: Trial) -> bool:
 def judge_zeros(trial: Trial) -> str:
     """Compare the gradients at 0 and -0, which are one number."""
     run, _ = start_run(trial)
-    given = trial.cast(trial.wide)
+    given = trial.inputs
     gradients = []
     for zero in (0.0, -0.0):
         run = trial.run(trial.changed(given, lambda a, zero=zero: np.full_like(a, zero)))
         gradients.append(run.gradients([np.ones_like(a) for a in run.arrays()]))
     if not all(np.isfinite(g).all() for each in gradients for g in each if g is not None):
         raise NotApplicable("it has no derivative at 0")
-    said = find_difference(gradients[1], gradients[0], trial.tolerance, trial.noise)
-    if said and _has_kink(trial, [np.zeros_like(a) for a in given]):
-        raise NotApplicable("it has no derivative at 0")
-    return f"at -0 and 0: {said}" if said else ""
-
-
-def _has_kink(trial: Trial, arrays: Arrays) -> bool:
-    return trial.digits == "float64" and not all(
-        slope_at(partial(total_output, trial), arrays, n, place)[1]
+    said = trial.find_difference(gradients[1], gradients[0])
+    if not said:
+        return ""
+    zeros = [np.zeros_like(a) for a in given]
+    if trial.digits == "float64" and not all(
+        slope_at(partial(total_output, trial), zeros, n, place)[1]
         for n in trial.floats
-        for place in pick(arrays[n].shape, MOST_PLACES)[:MOST_STEPS]
-    )
+        for place in pick(zeros[n].shape, MOST_PLACES)[:MOST_STEPS]
+    ):
+        raise NotApplicable("it has no derivative at 0")
+    return f"at -0 and 0: {said}"
 
 
 # --- numbers that are not finite, shared rows, no elements, no axes -------------------------------
@@ -310,7 +297,7 @@ def judge_not_finite(trial: Trial) -> str:
     said = "" if trial.is_surrogate else _hides(trial, u, run.gradients(u))
     if said:
         return said
-    given, n = trial.cast(trial.wide), trial.floats[0]
+    given, n = trial.inputs, trial.floats[0]
     if not given[n].size:
         raise NotApplicable("it has no element")
     was_told = False
@@ -373,13 +360,11 @@ def _find_leak(
 def _changed(trial: Trial, given: Arrays, outputs: Arrays) -> list[Any]:
     before = trial.run(given).arrays()
     changed = [where_different(a, b) for a, b in zip(outputs, before, strict=True)]
+    if any(map(np.any, changed)):
+        return changed
     # A step shows no change: then the first row counts as changed.
-    return changed if any(map(np.any, changed)) else [_first_row(each) for each in changed]
-
-
-def _first_row(changed: Any) -> Any:
-    row = changed.size // changed.shape[0] if changed.ndim and changed.size else 1
-    return np.arange(changed.size).reshape(changed.shape) < row
+    rows = [c[0].size if c.ndim and c.size else 1 for c in changed]
+    return [np.arange(c.size).reshape(c.shape) < n for c, n in zip(changed, rows, strict=True)]
 
 
 def _affects(trial: Trial, given: Arrays, changed: Arrays, n: int, place: int) -> bool:
@@ -401,7 +386,7 @@ def judge_broadcast_input(trial: Trial) -> str:
     """`x.expand(n, -1)` is one row of stride 0, which holds the same numbers as n rows."""
     _require_strides(trial)
     rows = _of_inputs(trial, lambda a: a[:1] if a.ndim and a.shape[0] > 1 else None)
-    arrays = trial.cast(trial.wide)
+    arrays = trial.inputs
     for n, row in rows.items():
         arrays[n] = np.broadcast_to(row, arrays[n].shape).copy()
     run = _run_or_pass(trial, arrays)
@@ -418,16 +403,15 @@ def judge_broadcast_input(trial: Trial) -> str:
 def judge_empty(trial: Trial) -> str:
     """Check the shapes of gradients of inputs without elements."""
     count = trial.input_count  # parameters have no batch
-    given = trial.cast(trial.wide)
-    arrays = [a[:0] if a.ndim and n < count else a for n, a in enumerate(given)]
+    arrays = [a[:0] if a.ndim and n < count else a for n, a in enumerate(trial.inputs)]
     if not any(a.ndim and n in trial.floats for n, a in enumerate(trial.given)):
         raise NotApplicable("its inputs have no axes")
     run = trial.run(arrays)
     gradients = run.gradients(trial.cotangents(run))
-    shapes = [None if g is None else g.shape for g in gradients]
     for n in trial.floats:
-        if shapes[n] not in (None, arrays[n].shape):
-            return f"argument {n} of shape {arrays[n].shape} has a gradient of shape {shapes[n]}"
+        g, shape = gradients[n], arrays[n].shape
+        if g is not None and g.shape != shape:
+            return f"argument {n} of shape {shape} has a gradient of shape {g.shape}"
     return ""
 
 
@@ -436,7 +420,7 @@ def judge_no_axes(trial: Trial) -> str:
     ones = _of_inputs(
         trial, lambda a: a.reshape(-1)[:1] if a.ndim and a.size else None, are_all=True
     )
-    arrays = trial.cast(trial.wide)
+    arrays = trial.inputs
     for n, one in ones.items():
         arrays[n] = one
     run = _run_or_pass(trial, arrays)
@@ -448,24 +432,22 @@ def judge_no_axes(trial: Trial) -> str:
     shapes = [y.shape for y in other.arrays()]
     if any(shapes):
         raise NotApplicable("its outputs have axes all the same")
-    said = find_output_difference(trial, [y.reshape(1) for y in other.arrays()], run.arrays())
+    said = trial.find_difference([y.reshape(1) for y in other.arrays()], run.arrays())
     if said:
-        return said
+        return as_output_difference(said)
     gradients = other.gradients([a.reshape(()) for a in u])
     for n, got in enumerate(gradients):
         if got is not None and got.shape != bare[n].shape:
             return f"argument {n} without axes has a gradient of shape {got.shape}"
     wide = [g if g is None else g.reshape(arrays[n].shape) for n, g in enumerate(gradients)]
-    return find_difference(wide, run.gradients(u), trial.tolerance, trial.noise)
+    return trial.find_difference(wide, run.gradients(u))
 
 
 def _of_inputs(trial: Trial, change: Callable[[Any], Any], are_all: bool = False) -> dict[int, Any]:
     """Return the changed inputs by position: float inputs or all, but never parameters."""
-    # Parameters are the last inputs (see `Opened`).
-    count = trial.input_count
     changed = {
         n: change(a)
-        for n, a in enumerate(trial.cast(trial.wide)[:count])
+        for n, a in enumerate(trial.inputs[: trial.input_count])
         if are_all or n in trial.floats
     }
     kept = {n: a for n, a in changed.items() if a is not None}

@@ -19,27 +19,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from multigrad.audit.audit import AuditReport
 from multigrad.audit.gate import (
     DTYPES,
-    Answer,
-    GateCase,
     GateVerdict,
     Side,
-    budget,
     choose,
+    compare_sides,
     does_not_run,
-    judge,
-    laws_of_reference,
-    ratio,
-    time_ratio,
-    truth_of,
+    reference_does_not_run,
 )
 from multigrad.backend.discovery import in_use
 from multigrad.command.audit import INPUTS_IN_CODE, calls_to_try
@@ -122,13 +116,9 @@ def _import_frameworks(asked: GateRequest) -> None:
 
 def _judge(own: Apart, other: Apart, asked: GateRequest) -> GateVerdict:
     name = Path(asked.kernel).name
-
-    def of_kernel(function: Callable[..., Any], *args: Any) -> Any:
-        return _call(own, asked, function, *args)
-
     # The kernel first, whose process has nothing of the reference.
     try:
-        names = of_kernel(public_names, asked.kernel)
+        names = _call(own, asked, public_names, asked.kernel)
     except MultigradError as error:
         return does_not_run(name, str(error))
     try:
@@ -138,28 +128,15 @@ def _judge(own: Apart, other: Apart, asked: GateRequest) -> GateVerdict:
     except Misuse:
         raise
     except MultigradError as error:
-        return GateVerdict(name, failures=(f"the reference does not run: {error}",))
+        return reference_does_not_run(name, str(error))
+    name = f"{name}:{pair[0]}"
     try:
-        numbers = of_kernel(make_side, asked.kernel, pair[0], asked.seed, made)
-        laws = choose(asked.dtypes, asked.laws)
-        report: AuditReport = of_kernel(audit_side, laws)
-        cases: list[GateCase] = _call(other, asked, make_cases, asked, numbers)
-        answers: list[Answer] = of_kernel(answer_cases, cases)
-        # It imports much of torch, as the law does.
-        own_bytes = of_kernel(measure_bytes) if "bytes" in laws else None
+        _call(own, asked, make_side, asked.kernel, pair[0], asked.seed, made)
     except MultigradError as error:
-        return does_not_run(f"{name}:{pair[0]}", str(error))
-    try:
-        truths = _call(other, asked, answer_truths, cases)
-        beside = _call(other, asked, audit_side, laws_of_reference(report))
-        ratios = (
-            time_ratio(lambda: of_kernel(measure), lambda: _call(other, asked, measure)),
-            ratio(own_bytes, own_bytes and _call(other, asked, measure_bytes)),
-        )
-    except MultigradError as error:
-        return GateVerdict(name, failures=(f"the reference does not run: {error}",))
-    budgets = [budget(dtype, cases, answers, truths) for dtype in asked.dtypes]
-    return judge((replace(report, name=f"{name}:{pair[0]}"), beside), budgets, ratios, 0.0)
+        return does_not_run(name, str(error))
+    sides = (partial(_call, process, asked, ask_side) for process in (own, other))
+    laws = choose(asked.dtypes, asked.laws)
+    return compare_sides(name, *sides, dtypes=asked.dtypes, laws=laws, seed=asked.seed)
 
 
 def _call(process: Apart, asked: GateRequest, function: Callable[..., Any], *args: Any) -> Any:
@@ -279,7 +256,10 @@ def wall_in(walls: Walls) -> None:
     journal = os.open(walls.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     if not walls.reference:
         journal = os.open(os.devnull, os.O_WRONLY)  # the reference is trusted, and still walled in
-    reads = {walls.reference, _compiled(walls.reference)} if walls.reference else set[str]()
+    reads = set[str]()
+    if walls.reference:
+        compiled = importlib.util.cache_from_source(walls.reference)
+        reads = {walls.reference, os.path.realpath(compiled)}
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # where the next requests are
 
@@ -308,10 +288,6 @@ def _limit(kind: int, most: int) -> None:
         resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
 
 
-def _compiled(path: str) -> str:
-    return os.path.realpath(importlib.util.cache_from_source(path))
-
-
 def _is_writing(mode: Any = None, flags: Any = 0) -> bool:
     by_mode = isinstance(mode, str) and bool(set(mode) & set("wax+"))
     return by_mode or bool((flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
@@ -322,18 +298,7 @@ def _is_free(path: str, folder: str) -> bool:
 
 
 # --- calls in the process of a file ---------------------------------------------------------------
-@dataclass(slots=True)
-class Room:
-    """The side of this process, once it is made."""
-
-    sides: list[Side] = field(default_factory=list)
-
-    @property
-    def side(self) -> Side:
-        return self.sides[-1]
-
-
-ROOM = Room()
+SIDES: list[Side] = []  # of this process: one, once it is made
 
 
 def public_names(path: str) -> list[str]:
@@ -377,16 +342,15 @@ def _first_that_runs(asked: GateRequest, name: str, stated: Any) -> list[Any]:
     raise MultigradError("nobody knows its inputs: write get_inputs(), or name them by --input")
 
 
-def make_side(path: str, name: str, seed: int, made: bytes) -> list[int]:
-    """Make the side of this process, and return the lengths that its code states."""
+def make_side(path: str, name: str, seed: int, made: bytes) -> None:
+    """Make the side of this process."""
     init, inputs = pickle.loads(made)
     fn = find_target(f"{path}:{name}")
     # Made with the same seed, so that the parameters are equal.
     _seed(seed)
     if isinstance(fn, type) and name in ("Model", "ModelNew"):
         fn = fn(**init) if isinstance(init, dict) else fn(*init)
-    ROOM.sides.append(Side(fn, inputs))
-    return ROOM.side.numbers()
+    SIDES.append(Side(fn, inputs))
 
 
 def _seed(seed: int) -> None:
@@ -400,25 +364,5 @@ def _seed(seed: int) -> None:
             backend.modes.seed(seed)
 
 
-def audit_side(laws: list[str]) -> AuditReport:
-    return ROOM.side.audit(laws)
-
-
-def make_cases(asked: GateRequest, numbers: list[int]) -> list[GateCase]:
-    return ROOM.side.cases(asked.dtypes, numbers, asked.seed)
-
-
-def answer_cases(cases: list[GateCase]) -> list[Answer]:
-    return [ROOM.side.answer(case) for case in cases]
-
-
-def answer_truths(cases: list[GateCase]) -> list[tuple[Answer, Answer]]:
-    return [truth_of(ROOM.side, case) for case in cases]
-
-
-def measure() -> float:
-    return ROOM.side.seconds()
-
-
-def measure_bytes() -> int | None:
-    return ROOM.side.kept_bytes()
+def ask_side(method: str, *args: Any) -> Any:
+    return getattr(SIDES[-1], method)(*args)
