@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -31,7 +30,7 @@ from .laws import LAWS, Law
 from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds
 from .smallest import lines_to_copy, smallest
-from .trial import NotApplicable, Trial, trial_of
+from .trial import NotApplicable, Surrogate, Trial, trial_of
 
 REPEATABLE = "repeatable"
 DERIVATIVE = "derivative"
@@ -52,8 +51,7 @@ class Finding:
         law: its name.
         state: "kept", "broken", "refused" (the code raises, which says so) or "does not apply".
         reason: what was observed, or why the law does not apply; a remark or "" if it is kept.
-        sentence: what the law says.
-        matters: what goes wrong if it is broken.
+        sentence, matters: those of the law.
     """
 
     law: str
@@ -118,15 +116,13 @@ class AuditReport(Report):
         ]
         if self.source:
             lines.append(f"  inputs: {self.source}")
-        for finding in self.findings:
+        for n, finding in enumerate(self.findings):
             lines.append(f"  {finding}")
             lines.append(f"    {finding.sentence} Otherwise {finding.matters}.")
-            if finding is self.findings[0] and self.smallest:
-                lines.append(
-                    f"  {finding.law} is broken by inputs as small as these: {self.smallest}"
-                )
-            if finding is self.findings[0]:
-                lines += [f"    {line}" for line in self.reproducer]
+            if n == 0 and self.smallest:
+                small = f"broken by inputs as small as these: {self.smallest}"
+                lines.append(f"  {finding.law} is {small}")
+            lines += [f"    {line}" for line in self.reproducer if n == 0]
         unasked = [finding for finding in self.laws if finding.state == NOT_APPLICABLE]
         # That the derivative is not compared is to be read; the other reasons are in `laws`.
         told = [each for each in unasked if each.law == DERIVATIVE]
@@ -139,14 +135,7 @@ class AuditReport(Report):
 
     def to_json(self) -> str:
         """Return the report as one line of JSON."""
-        return json.dumps(
-            {
-                "name": self.name, "home": self.home, "inputs": self.inputs,
-                "source": self.source, "ok": self.ok, "problem": self.problem,
-                "smallest": self.smallest, "reproducer": self.reproducer,
-                "laws": [asdict(finding) for finding in self.laws],
-            }
-        )  # fmt: skip
+        return json.dumps({**asdict(self), "ok": self.ok})
 
 
 def audit(
@@ -197,24 +186,15 @@ def audit(
         report = _audit(fn, inputs, chosen, surrogate)
         if not report.findings:
             return report
-        return _reproduced(report, fn, inputs, surrogate)
+        law = report.findings[0].law
 
+        def breaks(tried: Sequence[Any]) -> bool:
+            try:
+                return bool(_audit(fn, tried, choose_laws([law]), surrogate).findings)
+            except RuleTypeError:
+                return False
 
-def _reproduced(
-    report: AuditReport,
-    fn: Any,
-    inputs: Sequence[Any],
-    surrogate: bool | Callable[..., Any] | None,
-) -> AuditReport:
-    law = report.findings[0].law
-
-    def breaks(tried: Sequence[Any]) -> bool:
-        try:
-            return bool(_audit(fn, tried, choose_laws([law]), surrogate).findings)
-        except RuleTypeError:
-            return False
-
-    found = smallest(inputs, breaks, 0.0 if law in SLOW else LONGEST)
+        found = smallest(inputs, breaks, 0.0 if law in SLOW else LONGEST)
     is_smaller = any(a is not b for a, b in zip(found, map(as_array, inputs), strict=True))
     return replace(
         report,
@@ -224,10 +204,7 @@ def _reproduced(
 
 
 def _audit(
-    fn: Any,
-    inputs: Sequence[Any],
-    laws: Sequence[Law],
-    surrogate: bool | Callable[..., Any] | None,
+    fn: Any, inputs: Sequence[Any], laws: Sequence[Law], surrogate: Surrogate
 ) -> AuditReport:
     try:
         with ignoring_warnings():
@@ -244,32 +221,27 @@ def _audit(
         return AuditReport(name_of(fn), "", (), problem=brief(error))
     if not trial.floats:
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
-    seeded = nullcontext() if trial.seeds is None else trial.seeds.kept()
-    with ignoring_warnings(), keeping_dtypes(called), seeded:
-        findings = tuple(_named(_test_law(called, trial, law), trial, parameters) for law in laws)
-    unnamed = [""] * (len(trial.arguments.leaves) - len(parameters))
-    names = [*unnamed, *(f"{name} " for name in parameters)]
-    shown = ", ".join(
-        name + _shown(leaf) for name, leaf in zip(names, trial.arguments.leaves, strict=True)
-    )
-    return AuditReport(trial.name, trial.backend.name, findings, inputs=shown)
-
-
-def _named(finding: Finding, trial: Trial, parameters: Sequence[str]) -> Finding:
+    with ignoring_warnings(), keeping_dtypes(called), trial.keeping_seeds():
+        findings = [_test_law(called, trial, law) for law in laws]
     # `open_up` appends the parameters, so they are the last tensors.
-    first = len(trial.arguments.places) - len(parameters)
+    leaves, first = trial.arguments.leaves, len(trial.given) - len(parameters)
 
     def name(argument: re.Match[str]) -> str:
         n = int(argument[1]) - first
         return parameters[n] if 0 <= n < len(parameters) else argument[0]
 
-    return replace(finding, reason=re.sub(r"\bargument (\d+)", name, finding.reason))
-
-
-def _shown(value: Any) -> str:
-    if not isinstance(value, np.ndarray):
-        return repr(value)[:40]
-    return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+    named = tuple(
+        replace(each, reason=re.sub(r"\bargument (\d+)", name, each.reason)) for each in findings
+    )
+    shown = [
+        f"{each.dtype}[{', '.join(map(str, each.shape))}]"
+        if isinstance(each, np.ndarray)
+        else repr(each)[:40]
+        for each in leaves
+    ]
+    for n, parameter in enumerate(parameters, len(leaves) - len(parameters)):
+        shown[n] = f"{parameter} {shown[n]}"
+    return AuditReport(trial.name, trial.backend.name, named, inputs=", ".join(shown))
 
 
 def choose_laws(names: Iterable[str] | None) -> Sequence[Law]:
@@ -327,10 +299,11 @@ def excuse(obj: Any, law: str) -> str:
         return "it is not linear in the cotangent, as its graph says, and meant to differ"
     if law == "not finite" and not is_elementwise(graphs.backward):
         return "its gradient is of all elements together, as its graph says"
-    if law == "second derivative" and graphs.first_order:
-        return "it is registered with first_order=True: nobody differentiates it again"
-    if law == "second derivative" and any(n.op is ops.STOP_GRADIENT for n in graphs.backward.nodes):
-        return "it counts a number as a constant, by stop_gradient"
+    if law == "second derivative":
+        if graphs.first_order:
+            return "it is registered with first_order=True: nobody differentiates it again"
+        if any(node.op is ops.STOP_GRADIENT for node in graphs.backward.nodes):
+            return "it counts a number as a constant, by stop_gradient"
     return ""
 
 

@@ -12,16 +12,14 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..functions.calls.arguments import owner_of
-from ..graph.ir.types import FLOATS, dtype_name
 from .derivatives import factor_of_derivative
-from .trial import Arrays, Trial, find_difference, start_run
+from .trial import Arrays, Surrogate, Trial, find_difference, is_float, start_run, wave
 
 IN_CODE = "SURROGATE"
 # Whole words of a name: "GradReverse" and "grad_reverse" have "reverse", "Signed" has no "sign".
@@ -43,7 +41,7 @@ IN_DOCSTRINGS = {
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
-def stated_intention(obj: Any, name: str = "") -> bool | Callable[..., Any] | None:
+def stated_intention(obj: Any, name: str) -> Surrogate:
     """Return the value of `SURROGATE` for an object; None: there is none.
 
     In a class, on a function or in a module it is True, False or the function whose derivative is
@@ -57,7 +55,7 @@ def stated_intention(obj: Any, name: str = "") -> bool | Callable[..., Any] | No
         found = inspect.getattr_static(holder, IN_CODE, None)
         found = getattr(found, "__func__", found)
         if isinstance(found, Mapping):
-            found = found.get(name or getattr(owner, "__name__", ""))
+            found = found.get(name)
         if isinstance(found, bool) or callable(found):
             return found
     return None
@@ -68,9 +66,13 @@ def recognize(trial: Trial, obj: Any) -> Trial:
 
     A factor is compared: the gradient has to be that times the derivative everywhere.
     """
+    owner = getattr(obj, "__self__", obj)
+    text = inspect.getattr_static(owner, "__doc__", None) or ""
+    text = text.lower() if isinstance(text, str) else ""
+    words = {word for pattern, word in IN_DOCSTRINGS.items() if re.search(pattern, text)}
     try:
         with trial.quiet():
-            return _recognize(trial, _words_of(trial, obj))
+            return _recognize(trial, words | _split(trial.name))
     except Exception:  # of the user's code: the laws report it
         return trial
 
@@ -99,23 +101,17 @@ def _recognize(trial: Trial, words: set[str]) -> Trial:
     if not why:
         return trial
     what = "it is straight-through" if passing else "it is a surrogate"
-    trial = replace(trial, is_surrogate=True, intention=f"{what}, which is meant to differ: {why}")
+    contradiction = ""
     # A docstring may speak of another estimator; a name that says STE promises the cotangent.
-    if _split(trial.name) & PASSING and not passing and _could_pass(u, gradients):
-        return replace(
-            trial,
-            contradiction="its name says straight-through, but its gradient is not the cotangent, "
-            "nor that with zeros in it",
-        )
-    return trial
-
-
-def _words_of(trial: Trial, obj: Any) -> set[str]:
-    owner = getattr(obj, "__self__", obj)
-    text = inspect.getattr_static(owner, "__doc__", None) or ""
-    text = text.lower() if isinstance(text, str) else ""
-    said = {word for pattern, word in IN_DOCSTRINGS.items() if re.search(pattern, text)}
-    return said | _split(trial.name)
+    if _split(trial.name) & PASSING and not passing and len(u) == 1:
+        there = [g for g in gradients if g is not None and g.shape == u[0].shape]
+        if any(g.any() for g in there):
+            contradiction = (
+                "its name says straight-through, but its gradient is not the cotangent, nor that "
+                "with zeros in it"
+            )
+    intention = f"{what}, which is meant to differ: {why}"
+    return replace(trial, is_surrogate=True, intention=intention, contradiction=contradiction)
 
 
 def _split(name: str) -> set[str]:
@@ -130,7 +126,7 @@ def _factor_of_identity(
     """Return the factor of the cotangent in the gradient of an identity; None: it is none."""
     if len(outputs) != 1:
         return None
-    arrays = trial.cast(trial.wide)
+    arrays = trial.inputs
     for n in trial.floats:
         if not np.array_equal(outputs[0], arrays[n]) or gradients[n] is None:
             continue
@@ -156,18 +152,11 @@ def _passes(u: Arrays, gradient: Any) -> bool:
     return bool(is_same.any() and (is_same | (gradient == 0)).all())
 
 
-def _could_pass(u: Arrays, gradients: Arrays) -> bool:
-    return len(u) == 1 and any(
-        g is not None and g.shape == u[0].shape and g.any() for g in gradients
-    )
-
-
 def _is_flat(trial: Trial, n: int, outputs: Arrays) -> bool:
     """Return whether a small step of all elements leaves at least half of an output."""
-    arrays = trial.cast(trial.wide)
+    arrays = trial.inputs
     step, least = (1e-6, 1e-11) if trial.digits == "float64" else (1e-3, 1e-6)
-    wave = step * (1.5 + np.cos(np.arange(arrays[n].size))).reshape(arrays[n].shape)
-    arrays[n] = (arrays[n] + wave).astype(arrays[n].dtype)
+    arrays[n] = (arrays[n] + step * (1.5 + wave(arrays[n]))).astype(arrays[n].dtype)
     pairs = zip(trial.run(arrays).arrays(), outputs, strict=True)
     kept = [np.abs(a - b) <= least * (1 + np.abs(b)) for a, b in pairs if b.size]
     return bool(kept) and all(2 * np.count_nonzero(each) >= each.size for each in kept)
@@ -186,7 +175,7 @@ def _scaled(trial: Trial, factor: float, why: str) -> Trial:
     args, kwargs = trial.arguments.nest(trial.tensors(trial.given))
     outputs = trial.call(*args, **kwargs)
     is_one = not isinstance(outputs, tuple | list)
-    factors = [factor if _is_float(y) else 1 for y in ([outputs] if is_one else outputs)]
+    factors = [factor if is_float(y) else 1 for y in ([outputs] if is_one else outputs)]
 
     def meant(*args: Any, **kwargs: Any) -> Any:
         found = trial.call(*args, **kwargs)
@@ -201,7 +190,3 @@ def _scaled(trial: Trial, factor: float, why: str) -> Trial:
     is_given = any(np.isclose(abs(factor), abs(float(a.reshape(())))) for a in scalars)
     is_known = factor in factors and not (is_given and len(trial.floats) > 1)
     return replace(trial, is_surrogate=True, meant=meant if is_known else None, intention=said)
-
-
-def _is_float(y: Any) -> bool:
-    return owner_of(y) is not None and dtype_name(y.dtype) in FLOATS

@@ -13,7 +13,7 @@ It raises `NotApplicable` if the law does not apply; any error of the code itsel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -47,6 +47,8 @@ from .seeds import Seeds
 
 Array = Any
 Tensor = Any
+# Whether a gradient is meant to differ, or the function whose derivative it is; None: not known.
+Surrogate = bool | Callable[..., Any] | None
 Arrays = list[Any]  # None where there is none
 SEED = 20
 # By how much two computations of one number may differ, relative to it.
@@ -239,6 +241,10 @@ class Trial:
         if self.seeds is not None:
             raise NotApplicable(f"it draws, and {what} other numbers")
 
+    def keeping_seeds(self) -> AbstractContextManager[None]:
+        """Leave the generators afterwards as they were before."""
+        return nullcontext() if self.seeds is None else self.seeds.kept()
+
     @contextmanager
     def quiet(self, dtype: str = "") -> Iterator[None]:
         """Run in the framework's mode for a dtype, without warnings of NumPy's."""
@@ -333,7 +339,7 @@ def is_float(y: Any) -> bool:
     return owner_of(y) is not None and dtype_name(y.dtype) in FLOATS
 
 
-def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., Any] | None) -> Trial:
+def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
     """Return the trial of an object called with these inputs.
 
     Raises:
@@ -343,31 +349,29 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
     inner, converted = getattr(obj, "_activation", obj), None
     if isinstance(inner, Function | Activation | Rule | str):
         subject = subject_of(obj)
-        owners = {owner.name: owner for x in inputs if (owner := owner_of(x)) is not None}
         name, call, declared = subject.name, subject.call, subject.is_surrogate
         function = subject.function
-        homes = (next(iter(owners.values()), load_backend("numpy")),)
+        homes = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)[:1]
     else:
         original = find_original(obj)
         name, call, declared, homes = original.name, original.call, False, original.homes
-        homes = homes or (load_backend("numpy"),)
         converted = function = original.function if original.is_custom else None
     arguments = read_arguments(inputs)
-    forward = None if function is None else _forward_of(function)
+
+    def run_forward(*args: Any, **kwargs: Any) -> Any:
+        assert function is not None
+        return function.recipe.run_forward(args, kwargs)
+
+    forward = None if function is None else run_forward
     failure: Exception | None = None
     # The first framework that runs forward and backward is its home.
-    for home in homes:
+    for home in homes or (load_backend("numpy"),):
         trial = Trial(
-            name,
-            call,
-            home,
-            arguments,
+            name, call, home, arguments,
             is_surrogate=declared if surrogate is None else bool(surrogate),
             meant=surrogate if callable(surrogate) else None,
-            converted=converted,
-            forward=forward,
-            original=obj,
-        )
+            converted=converted, forward=forward, original=obj,
+        )  # fmt: skip
         try:
             # Before the verdict of any law: code that does not run is not audited.
             with trial.quiet(trial.dtype):
@@ -379,13 +383,6 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
             return with_seeds(trial, Seeds(home, *trial.code))
     assert failure is not None
     raise failure
-
-
-def _forward_of(function: Function[..., Any]) -> Callable[..., Any]:
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return function.recipe.run_forward(args, kwargs)
-
-    return forward
 
 
 # --- what judges compare --------------------------------------------------------------------------

@@ -7,8 +7,7 @@ differ, hypotheses (`hypotheses.py`) look for the reason.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from ...functions.calls.arguments import owner_of
 from ...graph.support.trees import optree
 from ...look.subject import Report
 from ..seeds import Seeds
-from .hypotheses import Comparison, Reason, find_reason
+from .hypotheses import Comparison, find_reason
 from .paired_runs import ParameterRow, Path, make_pair
 
 xp: Any = _xp
@@ -107,23 +106,18 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
     """
     other = _with_law(path_a, path_b) if isinstance(path_b, str) else path_b
     with Seeds().kept():
-        return _compare((path_a, other), parameters, batch)
-
-
-def _compare(paths: tuple[Path, Path], parameters: Any, batch: Any) -> SameReport:
-    pair = make_pair(paths, parameters, batch)
-    seeded = nullcontext() if pair.first.seeds is None else pair.first.seeds.kept()
-    with pair.first.quiet(pair.dtype), seeded:
-        a, b = pair.run(pair.first), pair.run(pair.second)
-        rows, outputs = pair.rows(a, b), pair.outputs_differ(a, b)
-        is_same = not outputs and all(row.is_same for row in rows.values())
-        reason = None if is_same else find_reason(Comparison(pair, a, b, rows))
-    names = pair.first.name, pair.second.name
-    home, gradients = pair.first.backend.name, tuple(rows.values())
-    return SameReport(names, home, pair.dtype, outputs, gradients, *(reason or Reason("")))
-
-
-# --- laws of a batch ------------------------------------------------------------------------------
+        pair = make_pair((path_a, other), parameters, batch)
+        first, second = pair.first, pair.second
+        with first.quiet(pair.dtype), first.keeping_seeds():
+            a, b = pair.run(first), pair.run(second)
+            rows, outputs = pair.rows(a, b), pair.outputs_differ(a, b)
+            names, home = (first.name, second.name), first.backend.name
+            report = SameReport(names, home, pair.dtype, outputs, tuple(rows.values()))
+            reason = None if report.ok else find_reason(Comparison(pair, a, b, rows))
+    if reason is None:
+        return report
+    words, culprit, factor = reason
+    return replace(report, reason=words, culprit=culprit, factor=factor)
 
 
 def _with_law(path: Path, law: str) -> Path:

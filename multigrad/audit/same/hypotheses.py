@@ -55,13 +55,7 @@ class Comparison(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why two paths differ.
-
-    Attributes:
-        words: the reason as a sentence.
-        culprit: the parameter, or the part of the batch, that it names; "" for none.
-        factor: the number that it names; None for none.
-    """
+    """Why two paths differ: see `SameReport`."""
 
     words: str
     culprit: str = ""
@@ -71,9 +65,6 @@ class Reason(NamedTuple):
 def find_reason(comparison: Comparison) -> Reason | None:
     """Return the first hypothesis that explains the difference."""
     return next(filter(None, (explain(comparison) for explain in HYPOTHESES)), None)
-
-
-# --- factors --------------------------------------------------------------------------------------
 
 
 def explain_by_one_factor(comparison: Comparison) -> Reason | None:
@@ -181,9 +172,6 @@ def _factors_to(pair: PathPair, numbers: list[int], loss: float) -> Iterator[flo
             high, above = middle, difference
 
 
-# --- the batch ------------------------------------------------------------------------------------
-
-
 def explain_by_unread_tensor(comparison: Comparison) -> Reason | None:
     """One path does not read a tensor of the batch, such as a mask, or reads another form of it."""
     pair, a, b, _ = comparison
@@ -234,9 +222,12 @@ def explain_by_example_weights(comparison: Comparison) -> Reason | None:
     columns = np.stack([_flat(pair, run) for run in alone], axis=1)
     if columns.shape[0] < 2 * count:  # whose weights always fit
         return None
-    one, other = (_weights(columns, _flat(pair, run)) for run in (a, b))
-    if one is None or other is None:
+    wholes = np.stack([_flat(pair, run) for run in (a, b)], axis=1)
+    weights, *_ = np.linalg.lstsq(columns, wholes, rcond=None)
+    rest = np.abs(columns @ weights - wholes).max(axis=0)
+    if not (rest <= CLOSE * np.abs(wholes).max(axis=0)).all():
         return None
+    one, other = weights.T
     large = float(np.max(np.abs(one)))
     if np.allclose(one, other, rtol=1e-5, atol=1e-7 * large):
         return None
@@ -253,12 +244,6 @@ def explain_by_example_weights(comparison: Comparison) -> Reason | None:
     )
     words = f"examples weigh {shown}, as in means of other parts, or over another normalizer"
     return Reason(words, "batch", float(other[0] / one[0]) if one[0] else None)
-
-
-def _weights(columns: Array, whole: Array) -> Array | None:
-    solved, *_ = np.linalg.lstsq(columns, whole, rcond=None)
-    rest = size_of(columns @ solved - whole)
-    return solved if rest <= CLOSE * size_of(whole) else None
 
 
 def _flat(pair: PathPair, run: PathRun) -> Array:
@@ -299,7 +284,7 @@ def _places_read(pair: PathPair, trial: Trial, n: int) -> Array:
 
 
 def _where(pair: PathPair, places: Array) -> tuple[str, str]:
-    """Return what places have in common: a value of a mask, with the mask's name, or the first."""
+    # What places have in common: a value of a mask, with the mask's name.
     first = tuple(int(i) for i in np.argwhere(places)[0])
     for n, name in pair.leaves.items():
         mask = pair.given[n]
@@ -336,9 +321,6 @@ def _mixes(pair: PathPair, trial: Trial, count: int) -> bool:
     return any(abs(loss(0, i) - first - loss(i) + whole) > 1e-9 * size for i in range(1, count))
 
 
-# --- parameters -----------------------------------------------------------------------------------
-
-
 def explain_by_missing_gradient(comparison: Comparison) -> Reason | None:
     """Parameters have no gradient on one path: it detaches them, or does not read them."""
     pair, a, b, rows = comparison
@@ -364,9 +346,8 @@ def explain_by_rows(comparison: Comparison) -> Reason | None:
             set(np.flatnonzero(np.abs(pair.gradient(run, n)).max(axis=1)).tolist())
             for run in (comparison.a, comparison.b)
         ]
-        for word, extra in zip(
-            comparison.words, (used[0] - used[1], used[1] - used[0]), strict=True
-        ):
+        extras = used[0] - used[1], used[1] - used[0]
+        for word, extra in zip(comparison.words, extras, strict=True):
             if extra and min(map(len, used)):
                 return Reason(f"{word} alone reads rows {_listed(sorted(extra))} of {name}", name)
     return None
@@ -382,11 +363,8 @@ def explain_by_boundary(comparison: Comparison) -> Reason | None:
         words = f"the loss is the same, these gradients are not: {factors}"
         return Reason(words, wrong[0].name, wrong[0].factor)
     last = wrong[-1]
-    words = (
-        f"the loss is the same; {last.name} is the last parameter whose gradient differs: a path "
-        "to it is detached, or counted twice"
-    )
-    return Reason(words, last.name, last.factor)
+    words = f"the loss is the same; {last.name} is the last parameter whose gradient differs"
+    return Reason(f"{words}: a path to it is detached, or counted twice", last.name, last.factor)
 
 
 # In order: the cheap ones first, and what is specific before what is general.

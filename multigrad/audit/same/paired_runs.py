@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...backend.discovery import load_backend
 from ...capture.user_code.signature import name_of
 from ...errors import RuleTypeError
-from ...functions.calls.arguments import owner_of
+from ...functions.calls.arguments import owner_of, replace_at
 from ...functions.proof.compare import eps_of
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.trees import optree
 from ...look.subject import brackets, is_float_array, read_arguments
 from ..parameters import opened_model
 from ..seeds import Seeds
-from ..trial import TOLERANCES, Arrays, Trial, place_of_largest, with_seeds
+from ..trial import TOLERANCES, Arrays, Trial, place_of_largest, scaled, with_seeds
 
 Array = Any
 Path = Callable[[Any, Any], Any]
@@ -53,18 +53,14 @@ class ParameterRow:
 Rows = dict[int, ParameterRow]
 
 
-@dataclass(frozen=True, slots=True)
-class PathRun:
-    """One run of a path: its outputs, each weighted by its cotangent, and the gradients of all
-    tensors of the call.
+class PathRun(NamedTuple):
+    """One run of a path: its outputs, each weighted by its cotangent, their sum, and the gradients
+    of all tensors of the call.
     """
 
     outputs: Arrays
+    loss: float
     gradients: Arrays
-
-    @property
-    def loss(self) -> float:
-        return _total(self.outputs)
 
 
 class PathPair:
@@ -87,8 +83,6 @@ class PathPair:
         self.given = first.cast(self.dtype)
         self._cotangents: Arrays = []
 
-    # --- runs -------------------------------------------------------------------------------------
-
     def run(self, trial: Trial, arrays: Arrays | None = None) -> PathRun:
         run = trial.run(self.given if arrays is None else arrays)
         outputs = run.arrays()
@@ -96,27 +90,27 @@ class PathPair:
             # A loss has the cotangent 1, so that its gradient is the one that a user knows.
             is_loss = len(outputs) == 1 and outputs[0].size == 1
             self._cotangents = [np.ones_like(outputs[0])] if is_loss else trial.cotangents(run)
-        weighted = [y * c for y, c in zip(outputs, self._cotangents, strict=True)]
-        return PathRun(weighted, run.gradients(self._cotangents))
+        return PathRun(*self._weighted(outputs), run.gradients(self._cotangents))
 
     def loss(self, trial: Trial, arrays: Arrays) -> float:
         """Return the sum of the weighted outputs, without a backward."""
-        outputs = zip(trial.run(arrays).arrays(), self._cotangents, strict=True)
-        return _total([y * c for y, c in outputs])
+        return self._weighted(trial.run(arrays).arrays())[1]
+
+    def _weighted(self, outputs: Arrays) -> tuple[Arrays, float]:
+        weighted = [y * c for y, c in zip(outputs, self._cotangents, strict=True)]
+        return weighted, float(sum(np.sum(y.astype(np.float64)) for y in weighted))
 
     def with_tensor(self, n: int, array: Array) -> Arrays:
         """Return the tensors with another one at a position."""
-        return [array if k == n else a for k, a in enumerate(self.given)]
+        return replace_at(self.given, [n], [array])
 
     def scaled(self, numbers: list[int], factor: float) -> Arrays:
         """Return the tensors with those at some positions scaled."""
-        return [a * a.dtype.type(factor) if n in numbers else a for n, a in enumerate(self.given)]
+        return scaled_at(self.given, numbers, factor)
 
     def gradient(self, run: PathRun, n: int) -> Array:
         given = run.gradients[n]
         return np.zeros_like(self.given[n]) if given is None else given
-
-    # --- comparison -------------------------------------------------------------------------------
 
     def allowed(self, run: PathRun, n: int) -> float:
         """Return by how much rounding may change a gradient.
@@ -165,8 +159,6 @@ class PathPair:
     def agree(self, a: PathRun, b: PathRun) -> bool:
         rows = self.rows(a, b).values()
         return not self.outputs_differ(a, b) and all(row.is_same for row in rows)
-
-    # --- the batch --------------------------------------------------------------------------------
 
     @property
     def example_count(self) -> int:
@@ -225,7 +217,6 @@ def make_pair(paths: tuple[Path, Path], parameters: Any, batch: Any) -> PathPair
 
 
 def is_mask(array: Array) -> bool:
-    """Return whether an array holds zeros and ones alone."""
     return array.size > 1 and bool(np.isin(array, (0, 1)).all())
 
 
@@ -238,12 +229,8 @@ def scaled_run(pair: PathPair, numbers: list[int], factor: float) -> PathRun:
     """Return a run of the first path with some parameters scaled, as if it scaled them itself."""
     run = pair.run(pair.first, pair.scaled(numbers, factor))
     # By the chain rule a scaled parameter's own gradient has the factor too.
-    gradients = [
-        g * g.dtype.type(factor) if n in numbers and g is not None else g
-        for n, g in enumerate(run.gradients)
-    ]
-    return replace(run, gradients=gradients)
+    return run._replace(gradients=scaled_at(run.gradients, numbers, factor))
 
 
-def _total(arrays: Arrays) -> float:
-    return float(sum(np.sum(y.astype(np.float64)) for y in arrays))
+def scaled_at(arrays: Arrays, numbers: list[int], factor: float) -> Arrays:
+    return replace_at(arrays, numbers, scaled([arrays[n] for n in numbers], factor))
