@@ -19,6 +19,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditReport, Finding, audit
+from multigrad.audit.audit import choose_laws as named_laws
 from multigrad.audit.laws import LAWS
 from multigrad.command import STOPPED
 from multigrad.command.convert import line_to_type
@@ -30,7 +31,7 @@ from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
 
-from .guessed_inputs import ANNOTATIONS, described_inputs, guessed_inputs
+from .guessed_inputs import ANNOTATIONS, DOCSTRING, described_inputs, guessed_inputs
 from .recorded_inputs import places_to_look, read_record, record
 from .targets import Targets, find_target, find_targets, holder_of
 
@@ -78,9 +79,11 @@ def audit_targets(
     reports: list[tuple[str, AuditReport]] = []
     with Progress(echo) as progress, Apart(asked.limit) as process:
         # Remarks next to the reports are no part of JSON.
-        watched = Watched(process, progress, str if as_json else progress.echo)
+        say: Print = str if as_json else progress.echo
         for target in targets:
-            for name, report in _audit_all(watched, target, asked, len(targets) == 1):
+            is_alone = len(targets) == 1
+            audited = _audit_all(process, progress, target, asked, say=say, is_alone=is_alone)
+            for name, report in audited:
                 reports.append((name, report))
                 line = {"target": name, **json.loads(report.to_json())}
                 text = str(report).replace(report.name, name, 1)
@@ -98,28 +101,16 @@ def audit_targets(
 
 def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | None:
     """Return the names of the laws to test, None for all."""
-    known = [law.name for law in LAWS]
-    for name in (*only, *but):
-        if name not in known:
-            raise MultigradError(f"no law {name!r}; there are {', '.join(known)}")
+    chosen = named_laws(only or None), named_laws(but)
     if not only and not but:
         return None
-    return tuple(name for name in known if (not only or name in only) and name not in but)
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """The process in which targets run, the progress display, and the printer of remarks."""
-
-    process: Apart
-    progress: Progress
-    say: Print
+    return tuple(law.name for law in LAWS if law in chosen[0] and law not in chosen[1])
 
 
 def _audit_all(
-    watched: Watched, target: str, asked: AuditRequest, is_alone: bool
-) -> Iterator[tuple[str, AuditReport]]:
-    process, progress, say = watched.process, watched.progress, watched.say
+    process: Apart, progress: Progress, target: str, asked: AuditRequest, *, say: Print,
+    is_alone: bool,
+) -> Iterator[tuple[str, AuditReport]]:  # fmt: skip
     with TemporaryDirectory() as folder:
         progress.begin(f"importing {target}")
         try:
@@ -140,7 +131,10 @@ def _audit_all(
             if name in targets.unmade and not call.exists():
                 say(f"{name} is not made without arguments: name an object of it")
             else:
-                yield name, _audit(process, name, asked, call)
+                try:
+                    yield name, process.call(audit_named, name, asked, str(call))
+                except MultigradError as error:
+                    yield name, AuditReport(name, "", (), problem=str(error))
 
 
 def _find(process: Apart, target: str, folder: str, say: Print) -> Targets:
@@ -179,14 +173,6 @@ def _record(process: Apart, names: Sequence[str], folder: str, *, limit: float, 
         say(f"docstrings and tests, which show inputs: {error}")
 
 
-def _audit(process: Apart, name: str, asked: AuditRequest, recorded: Path) -> AuditReport:
-    try:
-        report: AuditReport = process.call(audit_named, name, asked, str(recorded))
-    except MultigradError as error:
-        return AuditReport(name, "", (), problem=str(error))
-    return report
-
-
 # --- in the other process -------------------------------------------------------------------------
 def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditReport:
     """Audit one target with the first inputs that it accepts: given, stated by its module, found in
@@ -196,8 +182,8 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
         recorded: the file of a call that a docstring or a test has made.
     """
     fn = find_target(what)
-    said: Any = getattr(holder_of(what), INPUTS_IN_CODE, {})
-    stated = said.get(what.partition(":")[2])
+    given = bool(asked.words)
+    stated = None if given else stated_inputs(holder_of(what), what.partition(":")[2])
     first: AuditReport | None = None
     for source, called, inputs in calls_to_try(fn, asked.words, stated, recorded):
         try:
@@ -209,7 +195,7 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
         # If no inputs fit, the problem with the surest ones is the one to report.
         first = report if first is None else first
     report = first if first is not None else AuditReport(what, "", (), "nobody knows its arguments")
-    if not asked.words and stated is None:
+    if not given and stated is None:
         problem = f"no inputs that were guessed fit: {report.problem.rstrip('.')}"
         with suppress(MultigradError):  # nobody knows what the arguments are
             problem += f"; {line_to_type('audit', what, fn)}"
@@ -217,36 +203,34 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
     return report
 
 
+def stated_inputs(module: Any, name: str) -> Any:
+    """Return the inputs that a module states for one of its names; None: it states none."""
+    stated = getattr(module, INPUTS_IN_CODE, {}).get(name)
+    return stated() if callable(stated) else stated
+
+
 def calls_to_try(
-    fn: Any, words: Sequence[str], stated: Any, recorded: str
+    fn: Any, words: Sequence[str] = (), stated: Any = None, recorded: str = ""
 ) -> Iterator[tuple[str, Any, Sequence[Any]]]:
     # The surest first: the caller stops at the first inputs that run.
     if words:
         yield "--input", fn, read_inputs(words)
         return
     if stated is not None:
-        given: Any = stated() if callable(stated) else stated
-        yield INPUTS_IN_CODE, fn, given
+        yield INPUTS_IN_CODE, fn, stated
         return
     call = read_record(recorded) if recorded else None
     if call is not None and call[1] is not None:
         fn = call[1]  # an object of the class that is named
-    described = [(source, fn, inputs) for source, inputs in described_inputs(fn)]
-    yield from (each for each in described if each[0] == ANNOTATIONS)
+    calls = [(source, fn, inputs) for source, inputs in described_inputs(fn)]
     if call is not None:
-        yield call[0], fn, call[2]
-    yield from (each for each in described if each[0] != ANNOTATIONS)
+        calls.append((call[0], fn, call[2]))
+    yield from sorted(calls, key=lambda each: (each[0] != ANNOTATIONS, each[0] == DOCSTRING))
     yield from ((GUESSED, fn, inputs) for inputs in guessed_inputs(fn))
-
-
-def inputs_to_try(fn: Any) -> Iterator[Sequence[Any]]:
-    """Return the inputs to try if none are given, the likeliest first."""
-    return (inputs for _, _, inputs in calls_to_try(fn, (), None, ""))
 
 
 # --- printing -------------------------------------------------------------------------------------
 def summarize(reports: Iterable[AuditReport]) -> str:
-    """Return how many targets were audited, and how often each law is broken."""
     every = list(reports)
     broken = Counter(finding.law for report in every for finding in report.findings)
     unrun = sum(bool(report.problem) for report in every)

@@ -45,13 +45,7 @@ Print = Callable[[str], None]
 class ConvertRequest:
     """The options of a conversion, the same for every custom gradient.
 
-    Attributes:
-        words: the inputs, one for each argument; if empty, they are guessed.
-        names: the backends; all that are installed if empty.
-        compiled: those on which it also runs under the framework's compiler.
-        copies: whether code that writes into its arguments does so on copies.
-        limit: seconds for each custom gradient of a package.
-        transforms: whether they are also tried under vmap and the compiler of their framework.
+    `words` are the inputs, guessed if there are none; `names` and `compiled` are backends.
     """
 
     words: tuple[str, ...] = ()
@@ -63,11 +57,7 @@ class ConvertRequest:
 
 
 def convert_named(what: str, asked: ConvertRequest, *, as_json: bool, echo: Print) -> int:
-    """Convert a target, print its verdicts, and return the exit status.
-
-    Args:
-        what: module:name, or a module or package.
-    """
+    """Convert module:name, or a module or package, print verdicts, and return the exit status."""
     read_inputs(asked.words)
     if not what.partition(":")[2]:
         return _convert_package(what, asked, as_json=as_json, echo=echo)
@@ -93,7 +83,7 @@ def _convert_package(module: str, asked: ConvertRequest, *, as_json: bool, echo:
         process.first = (find_all, module, asked)
         gradients = process.call(*process.first)
         if gradients.names and not as_json:
-            progress.echo(gradients.heading())
+            progress.echo(gradients.line())
         for name in progress.each(gradients.names):
             try:
                 report = process.call(convert_one, name, asked, gradients.backends)
@@ -107,16 +97,22 @@ def _convert_package(module: str, asked: ConvertRequest, *, as_json: bool, echo:
             kinds[kind] += 1
             for verdict in report.transforms:
                 tried[verdict.backend][verdict.state] += 1
-            progress.echo(to_json(name, report) if as_json else gradients.row(name, report, cause))
+            progress.echo(to_json(name, report) if as_json else gradients.line(name, report, cause))
+    unimported, lost = gradients.unimported, ""
+    if unimported:
+        first, reason = next(iter(unimported.items()))
+        lost = (
+            f"{len(unimported)} of its modules cannot be imported, {first} for instance: {reason}"
+        )
     if not as_json and not gradients.names and not progress.stopped:
-        echo(f"{module} defines no custom gradients{_say_unimported(gradients.unimported)}")
+        echo(f"{module} defines no custom gradients{f'; {lost}' if lost else ''}")
     elif not as_json:
         echo(f"{kinds.total()} of {len(gradients.names)} custom gradients: {_say_counts(kinds)}")
         for name, states in tried.items():
             if states:
                 echo(f"under {name}: {_say_counts(states)}")
-        if gradients.unimported:
-            echo(_say_unimported(gradients.unimported).removeprefix("; "))
+        if lost:
+            echo(lost)
     if progress.stopped:
         return STOPPED
     # A refusal is no failure of the command; errors, other numbers and lost calls are.
@@ -132,23 +128,14 @@ class PackageGradients:
     unimported: Mapping[str, str] = field(default_factory=dict)
     transforms: tuple[str, ...] = ()
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (*self.backends, *self.transforms)
-
-    def heading(self) -> str:
-        return self._line("", {name: name for name in self.columns}, "")
-
-    def row(self, name: str, report: Conversion, cause: str) -> str:
-        states = {v.backend: SHORT.get(v.state, v.state) for v in report.rows}
-        return self._line(name, states, cause)
-
-    def _line(self, name: str, cells: Mapping[str, str], cause: str) -> str:
-        wide = max(map(len, self.names))
-        columns = [
-            f"{cells.get(each, '-'):{max(len(each), len(AS_IT_IS))}}" for each in self.columns
-        ]
-        return "  ".join([f"{name:{wide}}", *columns, cause]).rstrip()
+    def line(self, name: str = "", report: Conversion | None = None, cause: str = "") -> str:
+        """Return a row of a table, without a report its heading."""
+        columns = (*self.backends, *self.transforms)
+        cells = {each: each for each in columns}
+        if report is not None:
+            cells = {row.backend: SHORT.get(row.state, row.state) for row in report.rows}
+        shown = [f"{cells.get(each, '-'):{max(len(each), len(AS_IT_IS))}}" for each in columns]
+        return "  ".join([f"{name:{max(map(len, self.names))}}", *shown, cause]).rstrip()
 
 
 # --- in another process, if they are a package's ------------------------------------------------
@@ -169,14 +156,9 @@ def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conve
     obj = find_in(import_named(module), name)
     given = read_inputs(asked.words) or guess_inputs(obj)
     report = convert(
-        obj,
-        *given,
-        backends=names,
-        compiled=asked.compiled,
-        guessed=not asked.words,
-        copies=asked.copies,
-        transforms=asked.transforms,
-    )
+        obj, *given, backends=names, compiled=asked.compiled, guessed=not asked.words,
+        copies=asked.copies, transforms=asked.transforms,
+    )  # fmt: skip
     if not report.problem:
         return report
     line = line_to_type("convert", what, obj)
@@ -193,9 +175,6 @@ def line_to_type(command: str, what: str, obj: Any) -> str:
     inputs = " ".join(f"--input {word}" for _, word in words)
     names = ", ".join(name for name, _ in words)
     return f"type, with what fits {names}: multigrad {command} {what} {inputs}"
-
-
-# --- printing -----------------------------------------------------------------------------------
 
 
 def summarize(report: Conversion) -> tuple[str, str]:
@@ -216,24 +195,21 @@ def summarize(report: Conversion) -> tuple[str, str]:
 
 def to_json(name: str, report: Conversion) -> str:
     """Return a report as one line of JSON."""
-    verdicts = {verdict.backend: _as_data(verdict) for verdict in report.verdicts}
+
+    def data(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+        places = [(each, *(each.place or (None, None))) for each in verdicts]
+        return {
+            each.backend: {"state": each.state, "reason": each.reason, "file": file, "line": line}
+            for each, file, line in places
+        }
+
     rest: dict[str, Any] = {"problem": report.problem} if report.problem else {}
     if report.transforms:
-        rest["transforms"] = {each.backend: _as_data(each) for each in report.transforms}
-    return json.dumps({"name": name, "home": report.home, "verdicts": verdicts, **rest})
-
-
-def _as_data(verdict: Verdict) -> dict[str, Any]:
-    file, line = verdict.place or (None, None)
-    return {"state": verdict.state, "reason": verdict.reason, "file": file, "line": line}
+        rest["transforms"] = data(report.transforms)
+    return json.dumps(
+        {"name": name, "home": report.home, "verdicts": data(report.verdicts), **rest}
+    )
 
 
 def _say_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items())
-
-
-def _say_unimported(unimported: Mapping[str, str]) -> str:
-    if not unimported:
-        return ""
-    name, reason = next(iter(unimported.items()))
-    return f"; {len(unimported)} of its modules cannot be imported, {name} for instance: {reason}"

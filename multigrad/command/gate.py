@@ -36,7 +36,7 @@ from multigrad.audit.gate import (
     reference_does_not_run,
 )
 from multigrad.backend.discovery import in_use
-from multigrad.command.audit import INPUTS_IN_CODE, calls_to_try
+from multigrad.command.audit import calls_to_try, stated_inputs
 from multigrad.command.named_objects import read_inputs
 from multigrad.command.targets import PAIRED, find_target, import_target
 from multigrad.command.worker import Apart, Lost
@@ -326,16 +326,15 @@ def make_reference(asked: GateRequest, name: str) -> bytes:
     elif hasattr(module, "get_inputs"):
         inputs = [*module.get_inputs()]
     else:
-        stated: Any = getattr(module, INPUTS_IN_CODE, {})
-        inputs = _first_that_runs(asked, name, stated.get(name))
+        inputs = _first_that_runs(f"{asked.reference}:{name}", stated_inputs(module, name))
     # Not as they are: a pipe hands torch's tensors over by a socket.
     made = pickle.dumps((init, inputs))
     make_side(asked.reference, name, asked.seed, made)
     return made
 
 
-def _first_that_runs(asked: GateRequest, name: str, stated: Any) -> list[Any]:
-    for _, fn, inputs in calls_to_try(find_target(f"{asked.reference}:{name}"), (), stated, ""):
+def _first_that_runs(target: str, stated: Any) -> list[Any]:
+    for _, fn, inputs in calls_to_try(find_target(target), stated=stated):
         with contextlib.suppress(Exception):
             Side(fn, [*inputs])
             return [*inputs]

@@ -48,25 +48,24 @@ Inputs = list[Any]
 def described_inputs(fn: Any) -> Iterator[tuple[str, Inputs]]:
     """Yield where shapes are stated, annotations or docstring, and inputs of these shapes."""
     parameters = _parameters_of(fn)
-    hints = _hints_of(fn)
+    hints: dict[str, Any] = {}
+    with contextlib.suppress(Exception):  # a name that only a type checker knows
+        hints = typing.get_type_hints(_code_of(fn))
     annotated = [_axes_annotated(hints.get(p.name, p.annotation)) for p in parameters]
     text = "\n".join(filter(None, (inspect.getdoc(each) for each in (fn, _code_of(fn)))))
     written = [_axes_in_docstring(p.name, text) for p in parameters]
     for source, found in ((ANNOTATIONS, annotated), (DOCSTRING, written)):
-        if any(isinstance(each, tuple) for each in found):
+        if any(found):
             # Shared by all arguments: axes of one name have one length.
             sizes = dict[str, int]()
             generator = np.random.default_rng(SEED)
-            shapes = [None if each is None else _lengths_of(each[0], sizes) for each in found]
-            yield (
-                source,
-                [
-                    _likely(p, SHAPE, generator)
-                    if each is None or shape is None
-                    else draw(shape, each[1], generator)
-                    for p, each, shape in zip(parameters, found, shapes, strict=True)
-                ],
-            )
+            inputs = [
+                draw(_lengths_of(each[0], sizes), each[1], generator)
+                if each is not None
+                else _likely(p, SHAPE, generator)
+                for p, each in zip(parameters, found, strict=True)
+            ]
+            yield source, inputs
 
 
 def guessed_inputs(fn: Any) -> Iterable[Inputs]:
@@ -100,9 +99,8 @@ def _shapes_by_weights(fn: Any) -> Iterator[tuple[int, ...]]:
     if isinstance(fn, type):
         original = find_original(fn)
         fn = None if original.is_custom else original.call
-    has_no_weights = fn is None or owner_of_method(fn) is not fn or inspect.isfunction(fn)
-    if has_no_weights:
-        return
+    if fn is None or owner_of_method(fn) is not fn or inspect.isfunction(fn):
+        return  # it has no weights
     # The lengths of an object's weights hint at its inputs' shapes; the last axes come first.
     shapes = (held_by(each).shape for each in read_state(fn).tensors.values())
     lengths = dict.fromkeys(int(n) for shape in shapes for n in reversed(shape))
@@ -150,28 +148,25 @@ def _flags_of(function: Any) -> set[str]:
     return {test.id for test in tests if isinstance(test, ast.Name)}
 
 
+def _forward_of(fn: Any) -> Any:
+    return fn[0] if isinstance(fn, tuple) else fn
+
+
 def _parameters_of(fn: Any) -> Sequence[Any]:
-    fn = fn[0] if isinstance(fn, tuple) else fn
+    fn = _forward_of(fn)
     return [] if isinstance(fn, Rule) else arguments_of(find_original(fn)) or []
 
 
 def _defaults_of(fn: Any) -> Inputs:
-    fn = fn[0] if isinstance(fn, tuple) else fn
+    fn = _forward_of(fn)
     signature = None if isinstance(fn, Rule) else find_original(fn).function.parameters
     given = signature.parameters.values() if signature is not None else ()
     return [p.default for p in given if p.default is not p.empty and p.kind is not p.KEYWORD_ONLY]
 
 
 def _code_of(fn: Any) -> Any:
-    fn = fn[0] if isinstance(fn, tuple) else fn
+    fn = _forward_of(fn)
     return getattr(fn, "forward", None) or getattr(fn, "call", None) or fn
-
-
-def _hints_of(fn: Any) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(_code_of(fn))
-    except Exception:  # a name that only a type checker knows
-        return {}
 
 
 def _axes_annotated(annotation: Any) -> tuple[list[str], str] | None:
@@ -197,15 +192,11 @@ def _axes_in_docstring(name: str, text: str) -> tuple[list[str], str] | None:
 
 
 def _lengths_of(axes: Sequence[str], sizes: dict[str, int]) -> tuple[int, ...]:
-    # Axes of one name have one length.
-    return tuple(
-        int(axis)
-        if axis.isdigit()
-        else sizes.setdefault(
-            axis.lstrip("*#?").lower() or "...", LENGTHS[len(sizes) % len(LENGTHS)]
-        )
-        for axis in axes
-    )
+    lengths = []
+    for axis in axes:
+        name, length = axis.lstrip("*#?").lower() or "...", LENGTHS[len(sizes) % len(LENGTHS)]
+        lengths.append(int(axis) if axis.isdigit() else sizes.setdefault(name, length))
+    return tuple(lengths)
 
 
 def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generator) -> Any:
@@ -231,7 +222,6 @@ def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generat
     return draw(shape, "float32", generator)
 
 
-# --- for a conversion: by the signature alone --------------------------------------------------
 def guess_inputs(obj: Any) -> list[Any]:
     """Return inputs by the signature: a float32 tensor for each argument without a default, or a
     number if it takes no tensor.
@@ -240,13 +230,12 @@ def guess_inputs(obj: Any) -> list[Any]:
     imported = original.function.recipe.imported
     fixed = () if imported is None else imported.fixed_names
     generator = np.random.default_rng(SEED)
-    return [
-        guess_number(parameter) if parameter.name in fixed else draw(SHAPE, "float32", generator)
-        for parameter in arguments_of(original) or ()
-    ] or [draw(SHAPE, "float32", generator)]
-
-
-def guess_number(parameter: inspect.Parameter) -> Any:
-    """Return a value that may fit an argument that takes no tensor."""
-    annotation = getattr(parameter.annotation, "__name__", parameter.annotation)
-    return NUMBERS.get(str(annotation), -1 if parameter.name in AXES else NUMBER)
+    inputs = []
+    for parameter in arguments_of(original) or ():
+        if parameter.name in fixed:
+            annotation = getattr(parameter.annotation, "__name__", parameter.annotation)
+            other = -1 if parameter.name in AXES else NUMBER
+            inputs.append(NUMBERS.get(str(annotation), other))
+        else:
+            inputs.append(draw(SHAPE, "float32", generator))
+    return inputs or [draw(SHAPE, "float32", generator)]

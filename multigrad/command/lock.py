@@ -30,10 +30,10 @@ from multigrad.audit.lock.verify import (
     verify_objects,
 )
 from multigrad.command import STOPPED
-from multigrad.command.audit import INPUTS_IN_CODE
+from multigrad.command.audit import stated_inputs
 from multigrad.command.guessed_inputs import guess_inputs
 from multigrad.command.named_objects import find, import_named
-from multigrad.command.options import FAILED, Progress, place_of_part
+from multigrad.command.options import FAILED, Progress
 from multigrad.errors import MultigradError, suggest
 from multigrad.graph.support.files import write_whole
 from multigrad.rules.registry import resolve
@@ -68,10 +68,16 @@ def write_lock(
     if not is_whole:
         if not lock.answers:
             return "nothing was asked yet; no file is written", False
-        out = place_of_part(out)
+        # A finished one stays.
+        out = out.with_name(f"{out.name}.partial")
     # Only named functions must exist: the table may name some that this version lacks.
     elif asked:
-        _refuse_unknown(lock)
+        for name, answer in lock.answers.items():
+            if answer.absent:
+                raise MultigradError(f"{name} cannot be asked: {answer.absent}")
+            for own, outcome in answer.outcomes.items():
+                if "missing" in outcome:
+                    raise MultigradError(f"{name} has no {lock.probes[own].path}")
     write_whole(out, format_lock(lock))
     there = {name: answer for name, answer in lock.answers.items() if not answer.absent}
     count = sum(len(answer.outcomes) for answer in there.values())
@@ -106,12 +112,9 @@ def find_saved(word: str) -> Any:
             return from_dict(resolve(obj).to_dict())
     function = xg.convert(obj)
     module, _, name = word.rpartition(":")
-    stated: Any = vars(import_named(module)).get(INPUTS_IN_CODE, {}).get(name)
-    if stated is None:
-        stated = guess_inputs(obj)
-    inputs: Any = stated() if callable(stated) else stated
+    inputs = stated_inputs(import_named(module), name)
     # The first call captures the graph, without which there is nothing to save.
-    function(*inputs)
+    function(*(guess_inputs(obj) if inputs is None else inputs))
     return function
 
 
@@ -134,15 +137,6 @@ def function_probes(word: str) -> dict[str, Probe]:
     except RefusedProbe as error:
         raise MultigradError(f"{word}: {error}") from error
     return probes
-
-
-def _refuse_unknown(lock: LockFile) -> None:
-    for name, answer in lock.answers.items():
-        if answer.absent:
-            raise MultigradError(f"{name} cannot be asked: {answer.absent}")
-        for own, outcome in answer.outcomes.items():
-            if "missing" in outcome:
-                raise MultigradError(f"{name} has no {lock.probes[own].path}")
 
 
 def verify_lock(

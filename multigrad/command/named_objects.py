@@ -5,7 +5,6 @@ a package of custom gradients; and the tensors and plain values that it gives.
 from __future__ import annotations
 
 import ast
-import contextlib
 import importlib
 import io
 import pkgutil
@@ -13,6 +12,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +112,14 @@ def import_named(name: str) -> types.ModuleType:
         # The module itself was found, and a module that it imports was not.
         if not f"{name}.".startswith(f"{error.name}."):
             raise MultigradError(f"{name} needs {error.name}, which is not installed") from error
+        parent, _, last = name.rpartition(".")
+        hint = ""
+        # The missing module's siblings: their names are the likely ones.
+        with suppress(AttributeError, ImportError):
+            path = importlib.import_module(parent).__path__ if parent else None
+            hint = suggest(last, (info.name for info in pkgutil.iter_modules(path)))
         raise MultigradError(
-            f"there is no module {name!r} here; name it as in an import{_suggest_module(name)}"
+            f"there is no module {name!r} here; name it as in an import{hint}"
         ) from error
     except Exception as error:
         raise MultigradError(
@@ -121,16 +127,6 @@ def import_named(name: str) -> types.ModuleType:
         ) from error
     finally:
         sys.path.remove("")
-
-
-def _suggest_module(name: str) -> str:
-    parent, _, last = name.rpartition(".")
-    try:
-        # The missing module's siblings: their names are the likely ones.
-        path = importlib.import_module(parent).__path__ if parent else None
-    except (AttributeError, ImportError):
-        return ""
-    return suggest(last, (info.name for info in pkgutil.iter_modules(path)))
 
 
 def find_in(module: types.ModuleType, name: str) -> Any:
@@ -180,9 +176,6 @@ def read_shape(word: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-# --- inputs of a function -------------------------------------------------------------------------
-
-
 FORMS = (
     "4x6 (a float32 tensor), 4x6:int64, 6:float32 (one axis), scalar (none), 4x6:uniform (within 0 "
     "and 1), 0.5, 3, True, None, 'text', or a tuple of plain values"
@@ -228,8 +221,6 @@ def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> A
 
 
 # --- the custom gradients of a package ------------------------------------------------------------
-
-
 SKIPPED = ("test", "tests", "testing", "conftest", "__main__", "setup")
 
 
@@ -259,21 +250,16 @@ def find_custom_gradients(
 
     for module in _modules(package, unimported, is_wanted):
         for name, value in sorted(vars(module).items()):
+            # Without `__module__` nobody knows where it was made: it counts as imported.
+            home = getattr(value, "__module__", None)
+            is_own = callable(value) and f"{home}.".startswith(f"{package.__name__}.")
             # One object may have several names; the first one in order stays.
-            if id(value) in seen or not _is_own(value, package):
+            if id(value) in seen or not is_own:
                 continue
             if find_custom(value) is not None or isinstance(value, kinds):
                 seen.add(id(value))
                 named[f"{module.__name__}:{name}"] = value
     return named, unimported
-
-
-def _is_own(value: Any, package: types.ModuleType) -> bool:
-    if not callable(value):
-        return False
-    # Without `__module__` nobody knows where it was made: it counts as imported.
-    home = getattr(value, "__module__", None)
-    return isinstance(home, str) and f"{home}.".startswith(f"{package.__name__}.")
 
 
 def _modules(
@@ -298,11 +284,7 @@ def _import(name: str, unimported: dict[str, str]) -> types.ModuleType | None:
     silent = io.StringIO()
     try:
         # Output and warnings of an import would break the table.
-        with (
-            ignoring_warnings(),
-            contextlib.redirect_stdout(silent),
-            contextlib.redirect_stderr(silent),
-        ):
+        with ignoring_warnings(), redirect_stdout(silent), redirect_stderr(silent):
             return importlib.import_module(name)
     except KeyboardInterrupt:
         raise

@@ -11,12 +11,12 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -147,9 +147,6 @@ class Progress(ExitStack):
     """A line of standard error that names the current work, if a person watches it.
 
     Ctrl-C ends the `with`, after which a command shows what it has. `stopped` says so.
-
-    Args:
-        echo: what prints to standard output.
     """
 
     def __init__(self, echo: Callable[[str], object] = typer.echo) -> None:
@@ -170,18 +167,19 @@ class Progress(ExitStack):
 
     def begin(self, what: str, total: int | None = None) -> None:
         """Start a new piece of work, of so many parts."""
-        self._bar.reset(self._task, description=_plain(what), total=total)
+        # Names of targets may have brackets, which rich reads as markup.
+        self._bar.reset(self._task, description=escape(what), total=total)
 
     def advance(self, what: str = "") -> None:
         """Count a finished part, and rename the work if a name is given."""
-        named: dict[str, Any] = {"description": _plain(what)} if what else {}
+        named: dict[str, Any] = {"description": escape(what)} if what else {}
         self._bar.update(self._task, advance=1, **named)
 
     def each(self, items: Collection[Item]) -> Iterator[Item]:
         """Yield items, and show the name of each while it is in progress."""
         self.begin("", len(items))
         for item in items:
-            self._bar.update(self._task, description=_plain(str(item)))
+            self._bar.update(self._task, description=escape(str(item)))
             yield item
             self.advance()
 
@@ -191,13 +189,6 @@ class Progress(ExitStack):
         self._bar.stop()
         self._echo(text)
         self._bar.start()
-
-
-def _plain(text: str) -> str:
-    # Names of targets may have brackets, which rich reads as markup.
-    from rich.markup import escape
-
-    return escape(text)
 
 
 @contextmanager
@@ -210,17 +201,11 @@ def working(what: str) -> Iterator[None]:
         raise typer.Exit(STOPPED)
 
 
-def place_of_part(path: Path) -> Path:
-    """Return the path of an unfinished file, so that a finished one stays."""
-    return path.with_name(f"{path.name}.partial")
-
-
 def split(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def show_version(asked: bool) -> None:
-    """Print the version and exit, if asked."""
     if asked:
         typer.echo(f"multigrad {xg.__version__}")
         raise typer.Exit()

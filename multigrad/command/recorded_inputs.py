@@ -10,6 +10,7 @@ import contextlib
 import doctest
 import functools
 import io
+import itertools
 import os
 import pickle
 import re
@@ -54,10 +55,8 @@ def places_to_look(names: Sequence[str]) -> tuple[list[str], list[str]]:
         # Docstrings and tests often call a target through a wrapper in its package.
         own = words | set(_callers(beside, words))
         pattern = re.compile(rf"\b({'|'.join(map(re.escape, own))})\b")
-        for each in beside:
-            text = source_of(each)
-            if ">>> " in text and pattern.search(text):
-                modules.add(each.__name__)
+        texts = {each.__name__: source_of(each) for each in beside}
+        modules |= {n for n, text in texts.items() if ">>> " in text and pattern.search(text)}
         for file in _test_files(sys.modules.get(root, module)):
             count = len(set(pattern.findall(file.read_text("utf-8", "replace"))))
             if count:
@@ -80,23 +79,15 @@ def _callers(modules: Sequence[types.ModuleType], words: set[str]) -> Iterator[s
 def _test_files(package: types.ModuleType) -> Iterator[Path]:
     if not getattr(package, "__file__", None):
         return
-    file = Path(str(package.__file__)).resolve()
-    is_package = hasattr(package, "__path__")
-    folder = file.parent
-    # An installed package's parent is site-packages, where tests are of other packages.
-    if is_package:
-        yield from _named_as_tests(folder.rglob("*.py"))
+    folder, files = Path(str(package.__file__)).resolve().parent, list[Iterator[Path]]()
+    if hasattr(package, "__path__"):
+        files.append(folder.rglob("*.py"))
         folder = folder.parent
-    if folder.name in INSTALLED:
-        return
-    folder = folder.parent if folder.name == "src" else folder
-    yield from _named_as_tests(folder.glob("*.py"))
-    for name in TESTS:
-        yield from _named_as_tests((folder / name).rglob("*.py"))
-
-
-def _named_as_tests(files: Iterator[Path]) -> Iterator[Path]:
-    for file in files:
+    # An installed package's parent is site-packages, where tests are of other packages.
+    if folder.name not in INSTALLED:
+        folder = folder.parent if folder.name == "src" else folder
+        files += [folder.glob("*.py"), *((folder / name).rglob("*.py") for name in TESTS)]
+    for file in itertools.chain(*files):
         if file.stem.startswith("test_") or file.stem.endswith("_test"):
             yield file
 
@@ -106,11 +97,7 @@ def record(
     names: Sequence[str], places: tuple[Sequence[str], Sequence[str]], folder: str, seconds: float
 ) -> None:
     """Run docstrings and tests until each target was called, and write its call to the folder, as
-    the target's place among the names.
-
-    Args:
-        places: modules and files, as `places_to_look` has them.
-        seconds: for all; docstrings have at most half of them.
+    the target's place among the names. Docstrings have at most half of the seconds.
     """
     modules, files = places
     start = time.monotonic()
@@ -136,22 +123,17 @@ def read_record(file: str) -> tuple[str, Any, list[Any]] | None:
 
 
 class Recorder:
-    """Keeps the smallest call of each target.
-
-    Attributes:
-        place: the docstring or the test that runs now.
-    """
+    """Keeps the smallest call of each target."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
-        self.place = ""
+        self.place = ""  # the docstring or the test that runs now
         self.deadline = float("inf")
         # By target, the rank of the call on disk; `keep` only lowers it.
         self.ranks = [UNWANTED] * count
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing better is to come, or no time is left."""
         return max(self.ranks) <= GOOD_ENOUGH_SIZE or time.monotonic() > self.deadline
 
     @contextlib.contextmanager
@@ -287,11 +269,9 @@ def _run_tests(files: Sequence[str], recorder: Recorder) -> None:
         if recorder.is_done:
             return
         with contextlib.suppress(Exception, SystemExit):
-            folder = str(Path(file).parent)
-            pytest.main(
-                [*PYTEST_OPTIONS, "--rootdir", folder, file],
-                plugins=[RecorderPlugin(file, recorder)],
-            )
+            path = Path(file)
+            options = [*PYTEST_OPTIONS, "--rootdir", str(path.parent), file]
+            pytest.main(options, plugins=[RecorderPlugin(path.name, recorder)])
 
 
 class RecorderPlugin:
@@ -302,7 +282,7 @@ class RecorderPlugin:
         self.running = contextlib.ExitStack()
 
     def pytest_runtest_setup(self, item: Any) -> None:
-        self.running.enter_context(self.recorder.run(f"{Path(self.file).name}::{item.name}"))
+        self.running.enter_context(self.recorder.run(f"{self.file}::{item.name}"))
 
     def pytest_runtest_teardown(self, item: Any) -> None:
         self.running.close()

@@ -13,12 +13,11 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from multigrad.backend.discovery import in_use
 from multigrad.backend.installed import extra_line
@@ -40,8 +39,7 @@ MODELS = {"Module": ("torch", "equinox"), "Layer": ("keras", "tf_keras")}
 DEPTH = 3  # of functions between a module and a custom gradient
 
 
-@dataclass(slots=True)
-class Targets:
+class Targets(NamedTuple):
     """The targets that a word stands for.
 
     Attributes:
@@ -50,8 +48,8 @@ class Targets:
         unmade: classes of modules that cannot be made without arguments.
     """
 
-    names: tuple[str, ...] = ()
-    unimported: dict[str, str] = field(default_factory=dict)
+    names: tuple[str, ...]
+    unimported: Mapping[str, str] = {}
     unmade: tuple[str, ...] = ()
 
 
@@ -79,7 +77,9 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
     names = list(gradients)
     operators = dict[str, str]()  # the module that names each first
     for each in modules:
-        names += [f"{each.__name__}:{name}" for name in _pairs(each)]
+        values = sorted(vars(each).items())
+        pairs = [n for n, value in values if callable(value) and pair_of(each, n, value)]
+        names += [f"{each.__name__}:{name}" for name in pairs]
         for name in _operators(each):
             operators.setdefault(name, f"{each.__name__}:{name}")
     names += operators.values()
@@ -182,20 +182,13 @@ def _of_hips(primitive: Any, make: Callable[..., Any]) -> tuple[Any, Any]:
     return forward, backward
 
 
-def _pairs(module: types.ModuleType) -> Iterator[str]:
-    for name, value in sorted(vars(module).items()):
-        if callable(value) and pair_of(module, name, value):
-            yield name
-
-
 def _is_of(value: Any, module: types.ModuleType) -> bool:
     return getattr(value, "__module__", None) == module.__name__
 
 
 def _find_operator(what: Any) -> Callable[..., Any] | None:
-    finders = (backend.imports.find_operator for backend in in_use())
-    operators = (finder(what) for finder in finders if finder is not None)
-    return next((each for each in operators if each is not None), None)
+    finders = filter(None, (backend.imports.find_operator for backend in in_use()))
+    return next((found for find in finders if (found := find(what)) is not None), None)
 
 
 def _operators(module: types.ModuleType) -> Iterator[str]:
@@ -220,15 +213,16 @@ def source_of(module: types.ModuleType) -> str:
 def _models(modules: list[types.ModuleType], ids: set[int]) -> Iterator[tuple[str, type]]:
     for module in modules:
         for name, value in sorted(vars(module).items()):
-            if isinstance(value, type) and _is_of(value, module) and _is_model(value):
-                methods = (each for each in vars(value).values() if inspect.isfunction(each))
-                if any(_leads_to(each, ids, DEPTH) for each in methods):
-                    yield f"{module.__name__}:{name}", value
-
-
-def _is_model(cls: type) -> bool:
-    bases = ((base.__name__, base.__module__.partition(".")[0]) for base in cls.__mro__[1:])
-    return any(root in MODELS.get(name, ()) for name, root in bases)
+            if not isinstance(value, type) or not _is_of(value, module):
+                continue
+            bases = (
+                (base.__name__, base.__module__.partition(".")[0]) for base in value.__mro__[1:]
+            )
+            methods = (each for each in vars(value).values() if inspect.isfunction(each))
+            if any(root in MODELS.get(base, ()) for base, root in bases) and any(
+                _leads_to(each, ids, DEPTH) for each in methods
+            ):
+                yield f"{module.__name__}:{name}", value
 
 
 def _leads_to(function: types.FunctionType, ids: set[int], depth: int) -> bool:
@@ -257,10 +251,10 @@ def import_target(name: str) -> types.ModuleType:
     try:
         return _import_as_named(name)
     except MultigradError as error:
-        advice = advise(error.__cause__)
-        if not advice:
+        missing = getattr(error.__cause__, "name", None)
+        if not isinstance(error.__cause__, ModuleNotFoundError) or missing not in HELPERS:
             raise
-        raise MultigradError(f"{error}{advice}") from error
+        raise MultigradError(f"{error}: {extra_line(missing)}") from error
 
 
 def _import_as_named(name: str) -> types.ModuleType:
@@ -288,8 +282,6 @@ def _import_as_named(name: str) -> types.ModuleType:
 
 
 # --- libraries that need help where they are imported ---------------------------------------------
-
-
 HELPERS = {"triton": "multigrad_torch.triton_interpreter"}
 _used: list[Any] = []
 
@@ -338,14 +330,6 @@ class Helped(Loader):
 def help_imports() -> None:
     if not any(isinstance(each, Ahead) for each in sys.meta_path):
         sys.meta_path.insert(0, Ahead())
-
-
-def advise(error: BaseException | None) -> str:
-    """Return advice on what to install if an import failed for lack of one of these libraries."""
-    name = getattr(error, "name", None)
-    if not isinstance(error, ModuleNotFoundError) or name not in HELPERS:
-        return ""
-    return f": {extra_line(name)}"
 
 
 def read_notes() -> list[str]:

@@ -70,7 +70,7 @@ def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     import multigrad as xg
     from multigrad.audit.audit import BROKEN, KEPT, REFUSED
     from multigrad.backend.discovery import load_backend
-    from multigrad.command.audit import inputs_to_try
+    from multigrad.command.audit import calls_to_try
     from multigrad.command.named_objects import SEED, read_input
     from multigrad.look.subject import as_array
 
@@ -81,7 +81,7 @@ def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     generator = np.random.default_rng(SEED)
     given = [find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words]
     report, inputs = None, given
-    for inputs in [given] if words else inputs_to_try(fn):
+    for _, _, inputs in [("", fn, given)] if words else calls_to_try(fn):
         report = xg.audit(fn, *inputs, laws=laws or None)
         if not report.problem:
             break

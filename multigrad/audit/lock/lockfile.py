@@ -106,9 +106,6 @@ def probes_of(path: str) -> dict[str, Probe]:
     return {**{probe.name: probe for probe in probes}, **known}
 
 
-# --- what they give -------------------------------------------------------------------------------
-
-
 Outcome = Mapping[str, Any]
 RUNNER = Path(__file__).with_name("runner.py")
 ENDS = "the end of its process"
@@ -119,12 +116,7 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
 
 @dataclass(slots=True)
 class Answer:
-    """The answers of a framework.
-
-    Attributes:
-        version: "" if it is absent.
-        absent: why it cannot be imported.
-    """
+    """A framework's version, or why it cannot be imported; and what its probes gave."""
 
     version: str = ""
     absent: str = ""
@@ -191,6 +183,8 @@ class Asking:
 
     def _run(self, framework: str, probes: Mapping[str, Probe]) -> tuple[int, str]:
         rows = {name: {"call": each.call, "inputs": each.inputs} for name, each in probes.items()}
+        # Our modules, for this Python alone.
+        path = {} if self._python else {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         # Files, not pipes: a full pipe of stderr would block the process.
         with TemporaryFile("w+") as asked, TemporaryFile("w+", errors="replace") as said:
             json.dump({"framework": framework, "probes": rows}, asked)
@@ -198,12 +192,9 @@ class Asking:
             try:
                 process = subprocess.Popen(
                     [self._python or sys.executable, str(RUNNER)],
-                    stdin=asked,
-                    stdout=subprocess.PIPE,
-                    stderr=said,
-                    text=True,
-                    env={**QUIET, **os.environ, **_paths(self._python)},
-                )
+                    stdin=asked, stdout=subprocess.PIPE, stderr=said, text=True,
+                    env={**QUIET, **os.environ, **path},
+                )  # fmt: skip
             except OSError as error:
                 raise MultigradError(f"{self._python} cannot be run: {error}") from error
             # Reading lines has no timeout, so that a timer kills the process.
@@ -216,27 +207,19 @@ class Asking:
                 process.kill()
             with process:
                 assert process.stdout is not None
-                for line in process.stdout:
-                    self._take(framework, json.loads(line))
+                answer = self.answers[framework]
+                for line in map(json.loads, process.stdout):
+                    if "probe" in line:
+                        answer.outcomes[line["probe"]] = line["outcome"]
+                        self._note(framework)
+                    else:
+                        answer.version = line.get("version", "")
+                        answer.absent = line.get("absent", "")
             timer.cancel()
             if late.is_set():
                 raise MultigradError(f"{framework} does not end within {SECONDS:g} s")
             said.seek(0)
             return process.returncode, said.read()
-
-    def _take(self, framework: str, line: Mapping[str, Any]) -> None:
-        answer = self.answers[framework]
-        if "probe" in line:
-            answer.outcomes[line["probe"]] = line["outcome"]
-            self._note(framework)
-        else:
-            answer.version, answer.absent = line.get("version", ""), line.get("absent", "")
-
-
-def _paths(python: str | None) -> dict[str, str]:
-    if python is not None:
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 # --- the file -------------------------------------------------------------------------------------
@@ -253,12 +236,8 @@ MOST_NESTED = 6
 
 @dataclass(slots=True)
 class LockFile:
-    """The content of a lock file.
-
-    Attributes:
-        probes: by name.
-        answers: what each framework gave.
-        objects: the entry of each rule and Function, by the word that names it.
+    """The content of a lock file: probes by name, what each framework gave, and the entries of
+    rules and Functions, by the words that name them.
     """
 
     probes: dict[str, Probe] = field(default_factory=dict)
@@ -266,30 +245,20 @@ class LockFile:
     objects: dict[str, dict[str, Data]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Data]:
-        frameworks = {
-            name: {"version": answer.version, "places": self._places(answer)}
-            for name, answer in self.answers.items()
-            if not answer.absent
-        }
-        data = {
-            "format": FORMAT,
-            "version": VERSION,
-            "frameworks": frameworks,
-            "objects": self.objects,
-        }
+        frameworks: dict[str, Data] = {}
+        for framework, answer in self.answers.items():
+            if answer.absent:
+                continue
+            places: dict[str, Data] = {}
+            for name, outcome in answer.outcomes.items():
+                probe = self.probes[name]
+                place = places.setdefault(probe.at, {"inputs": dict(probe.inputs), "calls": {}})
+                place["calls"][probe.call] = dict(outcome)
+            frameworks[framework] = {"version": answer.version, "places": places}
+        data: dict[str, Data] = {"format": FORMAT, "version": VERSION, "frameworks": frameworks}
+        data["objects"] = self.objects
         # The hash covers all other fields, so that an edit by hand is noticed.
         return {**data, "hash": digest(data)}
-
-    def _places(self, answer: Answer) -> dict[str, Data]:
-        places: dict[str, Data] = {}
-        for name, outcome in answer.outcomes.items():
-            probe = self.probes[name]
-            place = places.setdefault(probe.at, {"inputs": dict(probe.inputs), "calls": {}})
-            place["calls"][probe.call] = dict(outcome)
-        return places
-
-
-# --- to text -------------------------------------------------------------------------------------
 
 
 def format_lock(lock: LockFile) -> str:
@@ -316,9 +285,6 @@ def _depth(data: Data) -> int:
     if isinstance(data, dict):
         return 1 + max(map(_depth, data.values()), default=0)
     return max(map(_depth, data), default=0) if isinstance(data, list) else 0
-
-
-# --- from text -----------------------------------------------------------------------------------
 
 
 def read_lock(path: str | Path) -> LockFile:

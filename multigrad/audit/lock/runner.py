@@ -45,9 +45,6 @@ class Missing(Exception):
     """The framework has no function of that name."""
 
 
-# --- calls ---------------------------------------------------------------------------------------
-
-
 def framework_of(call: str) -> str:
     first = call.partition(".")[0]
     known = {spaces[0].partition(".")[0]: name for name, spaces in NAMESPACES.items()}
@@ -66,7 +63,9 @@ def read_call(text: str) -> Any:
         raise RefusedProbe(f"{text[:60]!r} is no call") from None
     _check(tree, framework_of(text))
     inner = tree.value if isinstance(tree, ast.Subscript) else tree
-    if not isinstance(inner, ast.Call) or not any(map(_has_name, inner.args)):
+    nodes = [node for each in getattr(inner, "args", ()) for node in ast.walk(each)]
+    has_tensor = any(isinstance(node, ast.Name) and len(node.id) == 1 for node in nodes)
+    if not isinstance(inner, ast.Call) or not has_tensor:
         raise RefusedProbe(f"{text[:60]!r} is no call with a tensor")
     return tree
 
@@ -79,10 +78,6 @@ def path_of(tree: Any) -> str:
     if not isinstance(tree, ast.Name):
         raise RefusedProbe("what is called is no dotted name")
     return ".".join([tree.id, *reversed(parts)])
-
-
-def _has_name(tree: Any) -> bool:
-    return any(isinstance(node, ast.Name) and len(node.id) == 1 for node in ast.walk(tree))
 
 
 def _check(tree: Any, framework: str) -> None:
@@ -113,17 +108,15 @@ def _check(tree: Any, framework: str) -> None:
 
 
 def _number(tree: Any) -> Any:
+    # Python 3.8 has an index in a node of its own.
+    tree = tree.value if type(tree).__name__ == "Index" else tree
     try:
-        value = ast.literal_eval(getattr(tree, "value", tree) if _is_index(tree) else tree)
+        value = ast.literal_eval(tree)
     except (ValueError, TypeError):
         raise RefusedProbe("an argument is an input, a literal or a call") from None
     if not isinstance(value, (int, float, str, type(None))):
         raise RefusedProbe("a literal is a number, a word, a bool or None")
     return value
-
-
-def _is_index(tree: Any) -> bool:
-    return type(tree).__name__ == "Index"  # of Python 3.8
 
 
 def _make(tree: Any, module: Any, inputs: Mapping[str, Tensor]) -> Any:
@@ -236,9 +229,6 @@ def version_of(framework: str, module: Any) -> str:
     # Without the build's part, such as +cpu.
     version = str(module.__version__).partition("+")[0]
     return f"{version} on {module.backend.backend()}" if framework == "keras" else version
-
-
-# --- probes --------------------------------------------------------------------------------------
 
 
 def answer(framework: str, probes: Mapping[str, Probe]) -> Iterator[Mapping[str, Any]]:

@@ -4,7 +4,6 @@ against every backend. Each difference is a sentence.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,6 +17,7 @@ from ...backend.discovery import backends, load_backend
 from ...errors import MultigradError, UnsupportedOp
 from ...functions.function import Function
 from ...graph.ops.properties import OP_SET
+from ...graph.support.trees import optree
 from ...rules.registry import resolve
 from ...rules.saving import (
     conventions_of,
@@ -37,13 +37,7 @@ BARE = ("torch",)  # frameworks whose functions people call by their last names
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference.
-
-    Attributes:
-        subject: the framework; or the word that names a rule or a Function.
-        call: what gives another number; "" where it is something else.
-        sentence: all of it in words.
-    """
+    """One difference: of a framework in a call, or of a rule or a Function, in a sentence."""
 
     subject: str
     call: str
@@ -52,12 +46,7 @@ class Change:
 
 @dataclass(slots=True)
 class Verification:
-    """The result of a verification.
-
-    Attributes:
-        changes: what differs; if there are none, the lock is kept.
-        remarks: what was compared, what was not, and why.
-    """
+    """What differs from a lock; and what was compared, what was not, and why."""
 
     changes: list[Change] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -76,7 +65,6 @@ class Verification:
 
 
 def verify_frameworks(lock: LockFile, now: Mapping[str, Answer]) -> Verification:
-    """Compare a lock with what its probes give now, as far as they were asked."""
     result = Verification()
     for name, answer in now.items():
         if answer.version or answer.absent:
@@ -177,18 +165,13 @@ def compare(was: Sequence[str] | None, now: Sequence[str] | None) -> tuple[bool,
         return was is now, ""
     if len(was) != len(now):
         return False, ""
-    pairs = [(float.fromhex(a), float.fromhex(b)) for a, b in zip(was, now, strict=True)]
-    if not all(_is_close(a, b) for a, b in pairs):
+    before, after = (np.array([*map(float.fromhex, each)]) for each in (was, now))
+    if _is_off(before, after, CLOSE).any():
         return False, ""
-    if any(a == b == 0 and x != y for (a, b), x, y in zip(pairs, was, now, strict=True)):
+    zeros = (before == 0) & (after == 0)
+    if (zeros & (np.signbit(before) != np.signbit(after))).any():
         return True, "zeros have the other sign"
     return True, "" if list(was) == list(now) else "numbers differ in their last bits"
-
-
-def _is_close(a: float, b: float) -> bool:
-    if math.isnan(a) or math.isnan(b):
-        return math.isnan(a) and math.isnan(b)
-    return a == b or abs(a - b) <= CLOSE * max(1.0, abs(a))
 
 
 def say(numbers: Sequence[str] | None) -> str:
@@ -199,8 +182,6 @@ def say(numbers: Sequence[str] | None) -> str:
 
 
 # --- rules and Functions: the evidence of their documents, held against what they are -------------
-
-
 Data = Any
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")  # they have float64
 # By dtype, relative to max(1, size): what kernels' roundings may differ by, as in docs/format.md.
@@ -256,10 +237,8 @@ def verify_objects(lock: LockFile, find: Callable[[str], Any], result: Verificat
 
 def _differences(word: str, locked: Data, now: Data) -> Iterator[str]:
     if locked["hash"] != now["hash"]:
-        yield (
-            f"{word} is not what was locked: its content is {_short(now['hash'])}, "
-            f"and was {_short(locked['hash'])}"
-        )
+        after, before = (each["hash"][: len("sha256:") + 12] for each in (now, locked))
+        yield f"{word} is not what was locked: its content is {after}, and was {before}"
     if locked["op_set"] != OP_SET:
         yield f"{word} was locked with op set {locked['op_set']}, and this multigrad has {OP_SET}"
     # `conventions_of` reads no more of a graph than its ops.
@@ -275,23 +254,8 @@ def _differences(word: str, locked: Data, now: Data) -> Iterator[str]:
                 )
 
 
-def _short(digest: str) -> str:
-    return digest[: len("sha256:") + 12]
-
-
 def _say(row: Data) -> str:
-    return say(list(_leaves([row["value"], row["derivative"]])))
-
-
-def _leaves(data: Data) -> Iterator[str]:
-    if isinstance(data, list):
-        for item in data:
-            yield from _leaves(item)
-    else:
-        yield data
-
-
-# --- vectors -------------------------------------------------------------------------------------
+    return say(optree.tree_leaves([row["value"], row["derivative"]]))
 
 
 def _run(word: str, obj: Any, vectors: Data, on: str, remarks: list[str]) -> Iterator[str]:
@@ -330,11 +294,15 @@ def _first_difference(before: Data, now: Data) -> int | None:
         # -1: the shape or the dtype differs, not a number.
         return -1
     a, b = (np.asarray(decode(each), np.float64).ravel() for each in (before, now))
-    with np.errstate(invalid="ignore"):
-        near = np.abs(a - b) <= CLOSE_IN.get(before["dtype"], 0.0) * np.maximum(1.0, np.abs(a))
-    # The difference of two infinities is NaN, though they are equal.
-    off = ~(near | (a == b) | (np.isnan(a) & np.isnan(b)))
+    off = _is_off(a, b, CLOSE_IN.get(before["dtype"], 0.0))
     return int(np.argmax(off)) if off.any() else None
+
+
+def _is_off(a: Any, b: Any, close: float) -> Any:
+    with np.errstate(invalid="ignore"):
+        near = np.isfinite(a) & (np.abs(a - b) <= close * np.maximum(1.0, np.abs(a)))
+    # The difference of two infinities is NaN, though they are equal.
+    return ~(near | (a == b) | (np.isnan(a) & np.isnan(b)))
 
 
 def _at(array: Data, place: int) -> str:
