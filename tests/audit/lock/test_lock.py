@@ -214,6 +214,14 @@ def test_a_change_is_named_in_a_sentence() -> None:
     ]
 
 
+def test_a_number_in_place_of_an_infinity_is_a_change() -> None:
+    infinite = gives("0x0p+0", x="inf")
+    assert sentences(CLAMP, infinite, gives("0x0p+0", x="0x1p+0")) == [
+        "clamp's derivative at its lower bound is inf in torch 2.13.0 and 1 in this one (2.4.0)"
+    ]
+    assert sentences(CLAMP, infinite, infinite) == []
+
+
 def test_a_function_of_two_says_which() -> None:
     before = gives("0x1p+0", x="0x0p+0", y="-inf")
     assert sentences(POW, before, gives("0x1p+0", x="0x0p+0", y="nan")) == [
