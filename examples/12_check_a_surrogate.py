@@ -34,9 +34,7 @@ def fast_sigmoid(x, beta):
 
 
 def as_gradient_of_the_fast_sigmoid(rule: xg.Rule) -> xg.Function:
-    """Put a rule under the paper's smooth step, so that it can be compared with finite
-    differences.
-    """
+    """Put a rule under the paper's smooth step, to compare it with finite differences."""
     return xg.function(
         fast_sigmoid, lambda grad_out, x, beta: (rule(None, grad_out, x, beta=beta), None)
     )

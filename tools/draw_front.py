@@ -66,7 +66,6 @@ def surrogates(x: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def train(task: Task, rule: str) -> dict[str, Run]:
-    """Return a finished run of each framework."""
     by_name = {framework.name: framework for framework in FRAMEWORKS}
     return {
         name: execute(task, name, load(by_name[name]), Configuration("Heaviside", rule), Silent())
@@ -75,7 +74,6 @@ def train(task: Task, rule: str) -> dict[str, Run]:
 
 
 def draw(x: np.ndarray, gradients: Mapping[str, np.ndarray], runs: list[Any], dark: bool) -> Path:
-    """Write the picture for one theme; return its path."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -117,7 +115,6 @@ def draw(x: np.ndarray, gradients: Mapping[str, np.ndarray], runs: list[Any], da
 
 
 def main() -> None:
-    """Compute, compare, draw."""
     prepare_environment()
     x = np.linspace(-2, 2, 61, dtype=np.float32)
     gradients, task = surrogates(x), load_task(EPOCHS, seed=0)

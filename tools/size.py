@@ -49,7 +49,6 @@ def measured() -> dict[str, int]:
 
 
 def budget() -> dict[str, Row]:
-    """Return the rows of the budget."""
     rows = (line.split("|") for line in TABLE.read_text().splitlines() if line.strip())
     return {
         name.strip(): Row(int(lines), int(fewest), bought.strip())

@@ -15,7 +15,6 @@ from pages.gallery.page import render_gallery
 
 
 def main() -> None:
-    """Write the page, with the rules that the named modules register."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("modules", nargs="*", help="modules that register rules of yours")
     parser.add_argument("--out", type=Path, default=Path("gallery.html"), help="the page")

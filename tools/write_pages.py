@@ -16,7 +16,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def main() -> None:
-    """Write all pages, or that of one backend."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(";")[0])
     parser.add_argument("--out", type=Path, default=DOCS, help="the folder of the pages")
     parser.add_argument("--backend", help="write the page of this backend alone")
@@ -27,12 +26,14 @@ def main() -> None:
 
         print(write_backend_page(options.backend, options.out))
         return
-    from pages.docs import write_docs, write_readme
+    from pages.docs import render_readme, write_docs
 
     for path, missing in write_docs(options.out):
         print(f"left {path}: {missing}" if missing else path)
     if options.out == DOCS:
-        print(write_readme(DOCS.parent / "README.md"))
+        readme = DOCS.parent / "README.md"
+        readme.write_text(render_readme(readme.read_text("utf-8")), encoding="utf-8")
+        print(readme)
 
 
 if __name__ == "__main__":

@@ -25,24 +25,19 @@ class TrainingLoop(Protocol):
 
     def describe(self) -> str:
         """Return what runs here and in which version."""
-        ...
 
     def first_gradients(self, task: Task, forward: ActivationName, rule: str | None) -> Weights:
         """Return the gradients of the first batch at the initial weights."""
-        ...
 
     def train(
         self, task: Task, forward: ActivationName, rule: str | None, report: EpochReport
     ) -> None:
         """Train with SGD; report each epoch."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One column of the tables: its name, the modules it needs, and how to get them where that is
-    not an extra of the same name.
-    """
+    """A column of the tables: its name, the modules it needs, and how to install them."""
 
     name: str
     needs: tuple[str, ...]

@@ -25,9 +25,7 @@ LEAST = 1e-9
 
 
 def draw_learning_curves(runs: Sequence[Run], path: Path) -> None:
-    """Draw loss and accuracy, the frameworks' curves on each other, and below how far apart the
-    losses are.
-    """
+    """Draw loss and accuracy of all frameworks, and below how far apart the losses are."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 

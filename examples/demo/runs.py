@@ -67,19 +67,15 @@ class Watcher(Protocol):
 
     def begin_framework(self, framework: str) -> None:
         """Hear that a framework is about to be imported."""
-        ...
 
     def begin_run(self, framework: str, configuration: Configuration) -> None:
         """Hear that a run begins."""
-        ...
 
     def end_epoch(self, accuracy: float) -> None:
         """Hear the test accuracy after an epoch."""
-        ...
 
     def end_framework(self, framework: str) -> None:
         """Hear that a framework has no more runs."""
-        ...
 
 
 def check_rules(names: Sequence[str]) -> list[str]:

@@ -43,9 +43,7 @@ def draw_layers(generator: np.random.Generator, *sizes: int) -> Weights:
 def batches(
     generator: np.random.Generator, size: int, *arrays: np.ndarray, whole: bool = True
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield one epoch's batches in an order that the generator draws; `whole` leaves out a last one
-    that is smaller.
-    """
+    """Yield one epoch's batches in the generator's order; `whole` leaves out a smaller last one."""
     order = generator.permutation(len(arrays[0]))
     for start in range(0, len(order), size):
         rows = order[start : start + size]

@@ -1,6 +1,4 @@
-"""`xg.check`: a gradient compared with finite differences in float64, or a surrogate's with the
-true derivative.
-"""
+"""`xg.check`: gradients against finite differences, surrogates against the true derivative."""
 
 from __future__ import annotations
 

@@ -313,9 +313,7 @@ def _residuals_of(
 
 
 def _cuts_of(graphs: FunctionGraph, backend: Backend) -> list[ResidualCut]:
-    """Return the cut by which a backend keeps residuals; after it the one that adds some more, if a
-    backend that joins loops keeps what the joined loop needs as well.
-    """
+    """Return a backend's cut; then the one that adds what a joined loop needs, if it joins any."""
     keeps_floats = backend.autodiff.keeps_float_derivatives
     cut = graphs.cut(keeps_floats, packs=backend.kernels.bits is not None)
     costly = graphs.cut_with_costly(keeps_floats) if backend.autodiff.joins_loops else None

@@ -38,9 +38,7 @@ def run(
     env: dict[str, str] | None = None,
     timeout: int = 110,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python WORDS`, a file or `-c CODE` with its arguments, after imports of what is there
-    of these packages.
-    """
+    """Run `python WORDS` (a file, or `-c CODE`) after imports of those packages that are there."""
     environment = dict(os.environ) if env is None else env
     packages = tuple(sorted(name for name in imports if find_spec(name)))
     if not THREADED.isdisjoint(packages):

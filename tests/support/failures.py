@@ -90,9 +90,7 @@ def is_step(frame: FrameType) -> bool:
 
 
 def fail_everywhere(row: Row[Any], last: int = 60, most: int = 60) -> None:
-    """Let a call fail at its steps, and compare: at the last ones, in which one acts that plans
-    first, and at some before.
-    """
+    """Let a call fail at its last steps and at a sample of those before, and compare."""
     for _ in range(2):  # in the first call is made what is made once
         given, steps = row.make(), Steps()
         assert steps.run(lambda: row.act(given))  # noqa: B023

@@ -1,6 +1,4 @@
-"""Other ways to put a kind of rule to work, the same on every backend: each gives a function of a
-tensor, which a backend then differentiates.
-"""
+"""Other ways to run a kind of rule, the same everywhere: each gives a function of a tensor."""
 
 from __future__ import annotations
 

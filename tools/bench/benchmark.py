@@ -65,7 +65,6 @@ def measure_bridges(
 
 
 def run_in(guest: str, activation: Activation, x: Tensor) -> Tensor:
-    """Return the activation of x, run in a guest with its backward."""
     return call_activation(activation.forward, activation.own_in_force(), x, guest)
 
 
@@ -130,9 +129,7 @@ class Task:
 
 
 def measure(options: Options) -> Results:
-    """Measure every cell in this process, then the overheads and bridges, then Keras in its own
-    processes.
-    """
+    """Measure cells, overheads and bridges in this process, and Keras in processes of its own."""
     found = Results(machine=describe_machine(), absences=list(options.absences))
     threads = count_threads(options.threads)
     prepare_threads(threads, on_gpu=GPU_PART in options.parts)
@@ -185,7 +182,6 @@ def list_tasks(options: Options, threads: int, found: Results) -> Iterator[Task]
 def list_cells(
     options: Options, backend: str, harness: Harness, threads: int, found: Results
 ) -> Iterator[Task]:
-    """Yield the cells of one framework."""
     for case, size in product(options.cases, options.sizes):
         what = f"{case.label}, {size:,} elements"
         arguments = (backend, harness, case, size, threads, options.effort)
@@ -195,7 +191,6 @@ def list_cells(
 def list_overheads(
     options: Options, harnesses: dict[str, Harness], found: Results
 ) -> Iterator[Task]:
-    """Yield the fixed costs."""
     for backend, measurement in plan(list(harnesses)):
         what = measurement.__name__.removeprefix("measure_").replace("_", " ")
         run = partial(measurement, backend, harnesses[backend], options.effort)
@@ -205,7 +200,6 @@ def list_overheads(
 def list_bridges(
     options: Options, harnesses: dict[str, Harness], threads: int, found: Results
 ) -> Iterator[Task]:
-    """Yield each host with all the other frameworks as its guests."""
     for host, size in product(HOSTS, options.bridge_sizes):
         guests = [name for name in harnesses if name != host]
         if host in harnesses and guests:
@@ -228,7 +222,6 @@ def list_packages(
 
 
 def list_fits(options: Options, usable: list[str], threads: int, found: Results) -> Iterator[Task]:
-    """Yield each framework that Keras can run on, with all the others as guests."""
     for backend in KERAS_BACKENDS:
         if backend in usable:
             guests = [name for name in usable if name != backend]
@@ -238,7 +231,6 @@ def list_fits(options: Options, usable: list[str], threads: int, found: Results)
 
 
 def start(backend: str, threads: int, harnesses: dict[str, Harness], found: Results) -> None:
-    """Import a framework and note its version."""
     harness = load(backend)
     harness.set_threads(threads)
     found.versions[backend] = harness.describe()

@@ -1,6 +1,4 @@
-"""What can be measured: rules under activations, sizes and frameworks, and how the command line
-names them.
-"""
+"""What can be measured, rules and sizes and frameworks, and what the command line calls it."""
 
 from __future__ import annotations
 
@@ -155,7 +153,6 @@ def choose_parts(words: Sequence[str], cases: Sequence[Case]) -> list[str]:
 
 
 def check_gpu(parts: Sequence[str]) -> None:
-    """Raise an error where a GPU cannot be measured."""
     if set(parts) != {GPU_PART}:
         raise OptionError("gpu is measured alone; type: python tools/bench --only gpu")
     choose_backends(["torch"])
@@ -171,7 +168,6 @@ def choose_sizes(words: Sequence[str], default: Sequence[int]) -> list[int]:
 
 
 def read_size(word: str) -> int:
-    """Return a number of elements."""
     try:
         number = float(word)
     except ValueError:
@@ -185,9 +181,7 @@ def read_size(word: str) -> int:
 
 
 def choose_backends(names: Sequence[str]) -> list[str]:
-    """Return the frameworks to measure: those named, which must be there, or all that are
-    installed.
-    """
+    """Return the named frameworks, which must be there, or all that are installed."""
     absences = {
         framework.name: explain_absence(framework)
         for framework in FRAMEWORKS
@@ -204,7 +198,6 @@ def choose_backends(names: Sequence[str]) -> list[str]:
 
 
 def list_absences(names: Sequence[str], parts: Sequence[str]) -> list[str]:
-    """Return a line for each framework that is left out because it is not installed."""
     wanted: list[str] = [] if names else list(BACKENDS)
     if KERAS_PART in parts and (not names or set(names) & set(KERAS_BACKENDS)):
         wanted.append("keras")
@@ -213,14 +206,12 @@ def list_absences(names: Sequence[str], parts: Sequence[str]) -> list[str]:
 
 
 def check_backend_name(name: str, known: Sequence[str] = BACKENDS) -> None:
-    """Raise BackendNotFound for a name that is none of ours."""
     if name not in known:
         hint = suggest(name, known)
         raise BackendNotFound(f"no backend named {name!r}{hint} ({', '.join(known)})")
 
 
 def check_threads(word: str) -> str:
-    """Return the word of `--threads`, which must be one of three."""
     if word not in THREADS:
         hint = suggest(word, THREADS)
         raise OptionError(f"--threads takes {', '.join(THREADS)}, not {word!r}{hint}")

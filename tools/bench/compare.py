@@ -42,7 +42,6 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """A word for it."""
         pairs, factor = [(quartiles(self.then), quartiles(self.now))], self.of_minima
         reference = HAND_WRITTEN if isinstance(self.cell, Cell) else NATIVE
         before, after = beside(self.earlier, self.rival), beside(self.cell, self.rival)
@@ -63,9 +62,7 @@ def quartiles(timing: Timing) -> Quartiles:
 
 
 def beside(cell: Cell | Contest, rival: str) -> Quartiles | None:
-    """Return the quartiles of a rival's time over that of the hand-written or native one, which was
-    measured with it; None for that one itself.
-    """
+    """Return a rival's time over the hand-written or native one's; None for that one itself."""
     ratios, reference = (
         (cell.relative, HAND_WRITTEN) if isinstance(cell, Cell) else (cell.ratios, NATIVE)
     )
@@ -85,9 +82,7 @@ def compare(then: Results, now: Results) -> list[Change]:
 
 
 def find_differences(then: Results, now: Results) -> list[str]:
-    """Return what else is not as it was: the machine, and the versions of what both have
-    measured.
-    """
+    """Return what else differs: the machine, and the versions of what both have measured."""
     pairs = [(name, then.machine.get(name), value) for name, value in now.machine.items()]
     pairs += [(name, then.versions.get(name, value), value) for name, value in now.versions.items()]
     return [

@@ -61,9 +61,7 @@ def measure_fits(
 
 
 def exchange(request: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the process answers; an interrupt ends it, the terminal's own reaches this
-    process alone.
-    """
+    """Return the process's answer; an interrupt, which reaches this process alone, ends it."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "reply.json"
         command = [

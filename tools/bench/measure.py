@@ -1,6 +1,4 @@
-"""Taking the time: all contenders run interleaved, so that what slows the machine slows them
-alike.
-"""
+"""Taking the time: all contenders run interleaved, so that what slows one slows all alike."""
 
 from __future__ import annotations
 
@@ -60,7 +58,6 @@ class Race:
     calls: Mapping[str, int]
 
     def summarize(self, name: str) -> Timing:
-        """Return one contender's timing."""
         return summarize(self.figures[name], self.calls[name])
 
     def compare(self, name: str, other: str) -> Quartiles:
@@ -72,7 +69,6 @@ class Race:
         return find_quartiles([a - b for a, b in self.pair(name, other)])
 
     def pair(self, name: str, other: str) -> Iterator[tuple[float, float]]:
-        """Yield what two contenders took in each round."""
         return zip(self.figures[name], self.figures[other], strict=True)
 
 
@@ -153,7 +149,6 @@ def take_time(call: Call, calls: int, finish: Call | None = None) -> float:
 
 
 def find_quartiles(figures: Sequence[float]) -> Quartiles:
-    """Return the first quartile, the median and the third quartile."""
     if len(figures) == 1:
         return figures[0], figures[0], figures[0]
     low, middle, high = statistics.quantiles(figures, n=4, method="inclusive")

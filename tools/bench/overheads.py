@@ -1,6 +1,4 @@
-"""What multigrad adds around the kernels: fixed costs, and whether they grow with what is in
-use.
-"""
+"""What multigrad adds around the kernels: fixed costs, and whether they grow with use."""
 
 from __future__ import annotations
 
@@ -46,7 +44,6 @@ Measurement = Callable[[str, Harness, Effort], Overhead]
 
 
 def plan(backends: Sequence[str]) -> list[tuple[str, Measurement]]:
-    """Return what can be measured on these frameworks: pairs of framework and measurement."""
     wanted: list[tuple[str, Measurement]] = []
     if "torch" in backends:
         wanted.append(("torch", measure_no_rule))
@@ -120,7 +117,6 @@ def write_rule(slope: float) -> Callable[..., Any]:
     """Return a rule of ten ops that no other rule equals."""
 
     def ten_ops(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        """Two windows, one in the other."""
         distance = abs(tin)
         steep = distance * slope + 1.0
         near = 1.0 / (steep * steep)
@@ -157,7 +153,6 @@ def measure_many_rules(backend: str, harness: Harness, effort: Effort) -> Overhe
 
 @contextmanager
 def many_rules() -> Iterator[None]:
-    """Register ten thousand rules for a while."""
     with ExitStack() as stack:
         for number in range(MANY_RULES):
             name = f"bench rule {number}"

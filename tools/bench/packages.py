@@ -1,6 +1,4 @@
-"""Our rules beside the packages that people use, on PyTorch, where these are installed: theirs as
-published, ours with the same numbers. `tests/peers` compares the numbers.
-"""
+"""Our rules beside those of published packages, on PyTorch; `tests/peers` compares numbers."""
 
 from __future__ import annotations
 
@@ -115,7 +113,6 @@ def binary_sign_ste() -> Rival:
 
 
 def make_network() -> Any:
-    """Return a small network of convolutions, the same at each call."""
     import torch
     from torch import nn
 
@@ -173,7 +170,6 @@ def list_absent() -> list[str]:
 def measure_package(
     each: Beside, harness: Harness, size: int, threads: int, effort: Effort
 ) -> Contest:
-    """Run theirs and ours, interleaved."""
     tensors = harness.make_inputs(*each.make_arrays(size))
     rivals = {NATIVE: each.find(), OURS: each.make_ours()}
     steps = {name: harness.build_step(rival, *tensors) for name, rival in rivals.items()}

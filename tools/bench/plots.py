@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def check_picture(path: Path) -> None:
-    """Raise an error if a picture could not be drawn, before anything is measured for it."""
     if find_spec("matplotlib") is None:
         raise MultigradError(f"--plot needs matplotlib; type: {extra_line('plot')}")
     if path.suffix.lower() not in FORMATS:
@@ -62,17 +62,16 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
 
 
 def draw_panel(axis: Any, cells: Sequence[Cell], threads: Sequence[int]) -> None:
-    """Draw one framework's rivals on one case."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.yaxis.set_major_formatter(FuncFormatter(format_ratio))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.grid(alpha=0.25)
     for count in threads:
-        group = sorted((cell for cell in cells if cell.threads == count), key=get_size)
+        group = sorted((cell for cell in cells if cell.threads == count), key=attrgetter("size"))
         for name in STYLES:
             draw_rival(axis, [cell for cell in group if name in cell.timings], name, count, threads)
 
@@ -100,7 +99,6 @@ def draw_rival(
 
 
 def add_legend(figure: Any, cells: Sequence[Cell], threads: Sequence[int], columns: int) -> None:
-    """Explain colors and lines below the panels."""
     from matplotlib.lines import Line2D
 
     measured = {name for cell in cells for name in cell.timings}
@@ -116,11 +114,3 @@ def add_legend(figure: Any, cells: Sequence[Cell], threads: Sequence[int], colum
         ]
     columns = min(columns, len(handles))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
-
-
-def format_ratio(value: float, position: int) -> str:
-    return f"{value:g}"
-
-
-def get_size(cell: Cell) -> int:
-    return cell.size

@@ -40,9 +40,7 @@ def measure_both(options: Options) -> Results:
 
 
 def measure_in_turns(options: Options, other: Path) -> tuple[Results, Results]:
-    """Measure another checkout and this one, in turns and often: the best and the spread of the
-    processes' best.
-    """
+    """Measure another checkout and this one in turns: best and spread of the processes' best."""
     if not (other / BENCH / "processes.py").is_file():
         raise MultigradError(f"{other} is not a checkout of multigrad: {BENCH} is not the bench")
     pair = [(other.resolve(), list[Results]()), (HERE, list[Results]())]
@@ -63,7 +61,6 @@ def measure_in_turns(options: Options, other: Path) -> tuple[Results, Results]:
 
 
 def list_words(options: Options, threads: str) -> Iterator[str]:
-    """Yield the command line of one process."""
     yield from ("--threads", threads)
     yield from ("--rules", ",".join(dict.fromkeys(case.rule for case in options.cases)))
     yield from ("--sizes", ",".join(str(size) for size in options.sizes))

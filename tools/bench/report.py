@@ -42,7 +42,6 @@ class Progress:
         self.bar.stop()
 
     def begin(self, backend: str, what: str) -> None:
-        """Say what is measured next."""
         line = f"{backend}: {escape(what)}"
         self.bar.update(self.task, advance=1, description=line)
         if self.bar.disable:
@@ -102,7 +101,6 @@ PARTS = {
 
 
 def show(console: Console, results: Results) -> None:
-    """Print everything that was measured."""
     for line in (*results.versions.values(), *results.absences):
         console.print(escape(line), style="dim", highlight=False, soft_wrap=True)
     if results.cells:
@@ -131,7 +129,6 @@ def build_table(cells: Sequence[Cell]) -> Table:
 
 
 def start_table(words: Sequence[str], figures: Sequence[str]) -> Table:
-    """Return a table with columns of words, then of figures."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0)
     for column in words:
         table.add_column(column, no_wrap=column != "what")
@@ -141,7 +138,6 @@ def start_table(words: Sequence[str], figures: Sequence[str]) -> Table:
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> Iterable[tuple[K, list[T]]]:
-    """Return the items of each key, in the order in which they come."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -149,7 +145,6 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> Iterable[tuple[K, lis
 
 
 def format_row(cell: Cell, name: str, timing: Timing) -> list[str]:
-    """Return the figures of one rival."""
     ours = cell.timings[OURS]
     ratios = ["", "", ""]
     if name != OURS:
@@ -179,7 +174,6 @@ def share_of_bandwidth(cell: Cell, timing: Timing, kept: int) -> float:
 
 
 def show_overheads(console: Console, overheads: Sequence[Overhead]) -> None:
-    """Print the fixed costs beside their targets."""
     if not overheads:
         return
     console.print("Overheads", style="bold")
@@ -197,9 +191,7 @@ def show_overheads(console: Console, overheads: Sequence[Overhead]) -> None:
 
 
 def show_contests(console: Console, contests: Sequence[Contest]) -> None:
-    """Print a table for each part and number of threads: a row for each contender, beside the
-    native code's time.
-    """
+    """Print a table per part and number of threads: a row per contender beside the native code."""
     for (name, threads), group in group_by(contests, lambda each: (each.part, each.threads)):
         part = PARTS[name]
         title = f"{part.legend}; {format_threads(threads)}"
@@ -215,7 +207,6 @@ def show_contests(console: Console, contests: Sequence[Contest]) -> None:
 
 
 def format_contender(contest: Contest, name: str, unit: float) -> list[str]:
-    """Return the row of one contender."""
     low, ratio, high = contest.ratios[name]
     target = contest.target(name)
     verdict = "" if target is None else f"{target:g}"
@@ -235,7 +226,6 @@ def format_contender(contest: Contest, name: str, unit: float) -> list[str]:
 def show_changes(
     console: Console, changes: Sequence[Change], differences: Sequence[str], earlier: str
 ) -> None:
-    """Print then and now, and whether there is a difference beyond noise."""
     title = (
         f"Against {earlier}: medians, and a change where minima differ by more than 2 % and the "
         "quartiles are apart, both beside the hand-written or native rival, which nobody changed"
@@ -280,9 +270,7 @@ def format_size(size: int) -> str:
 
 
 def format_time(microseconds: float) -> str:
-    """Return microseconds with three digits that count; from a tenth of a second on,
-    milliseconds.
-    """
+    """Return microseconds with three significant digits; from 0.1 s on, milliseconds."""
     if microseconds >= 100_000:
         return f"{microseconds / 1000:,.0f} ms"
     if microseconds >= 100:

@@ -131,7 +131,6 @@ class Results:
     interrupted: bool = False
 
     def extend(self, other: Results) -> None:
-        """Add what another process measured."""
         self.cells += other.cells
         self.overheads += other.overheads
         self.contests += other.contests
@@ -142,42 +141,23 @@ class Results:
 
 
 def best_of(repeated: Sequence[Results]) -> Results:
-    """Return the cells and contests of processes that measured the same: the figures of each are
-    its minimum, beside those of the hand-written or native rival.
-    """
+    """Return cells and contests of equal runs, with each run's minimum as a figure."""
     first = repeated[0]
     groups = [{each.key: each for each in (*one.cells, *one.contests)} for one in repeated]
-    cells = [replace(c, relative=_ratios(c, groups, HAND_WRITTEN)) for c in first.cells]
-    contests = [replace(c, ratios=_ratios(c, groups, NATIVE)) for c in first.contests]
-    return replace(
-        first,
-        cells=[replace(cell, timings=_timings(cell, groups)) for cell in cells],
-        contests=[replace(each, timings=_timings(each, groups)) for each in contests],
-        overheads=[],
-    )
 
+    def best(own: Measured, reference: str, beside: str) -> Measured:
+        runs = [group[own.key].timings for group in groups if own.key in group]
+        minima = {name: [timings[name].minimum for timings in runs] for name in own.timings}
+        ratios = {
+            name: find_quartiles([a / b for a, b in zip(figures, minima[reference], strict=True)])
+            for name, figures in minima.items()
+        }
+        timings = {name: summarize(minima[name], each.calls) for name, each in own.timings.items()}
+        return replace(own, timings=timings, **{beside: ratios})
 
-def _minima(own: Cell | Contest, groups: Sequence[Mapping[Any, Any]], name: str) -> list[float]:
-    return [group[own.key].timings[name].minimum for group in groups if own.key in group]
-
-
-def _timings(own: Cell | Contest, groups: Sequence[Mapping[Any, Any]]) -> dict[str, Timing]:
-    return {
-        name: summarize(_minima(own, groups, name), timing.calls)
-        for name, timing in own.timings.items()
-    }
-
-
-def _ratios(
-    own: Cell | Contest, groups: Sequence[Mapping[Any, Any]], reference: str
-) -> dict[str, Quartiles]:
-    others = _minima(own, groups, reference)
-    return {
-        name: find_quartiles(
-            [a / b for a, b in zip(_minima(own, groups, name), others, strict=True)]
-        )
-        for name in own.timings
-    }
+    cells = [best(each, HAND_WRITTEN, "relative") for each in first.cells]
+    contests = [best(each, NATIVE, "ratios") for each in first.contests]
+    return replace(first, cells=cells, contests=contests, overheads=[])
 
 
 def describe_machine() -> dict[str, Any]:
@@ -202,7 +182,6 @@ def read_processor() -> str:
 
 
 def to_document(results: Results) -> dict[str, Any]:
-    """Return everything that was measured as plain data."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -225,7 +204,6 @@ def to_row(measured: Cell | Contest) -> dict[str, Any]:
 
 
 def read_row(kind: type[Measured], row: Mapping[str, Any]) -> Measured:
-    """Return the cell or the contest that plain data hold."""
     fields = {**row, "case": Case(row["forward"], row["rule"])}
     del fields["forward"], fields["rule"]
     fields["timings"] = {name: Timing(**timing) for name, timing in row["timings"].items()}
@@ -242,7 +220,6 @@ def write(results: Results, path: Path) -> None:
 
 
 def read(path: Path) -> Results:
-    """Read a file that `write` wrote."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -258,7 +235,6 @@ def read(path: Path) -> Results:
 
 
 def refuse(path: Path, reason: str) -> ResultsFileError:
-    """Return the error for a file that is none of ours."""
     return ResultsFileError(
         f"{path} is not a results file of this command: {reason};"
         f" write one with: python tools/bench --json FILE"
@@ -266,7 +242,6 @@ def refuse(path: Path, reason: str) -> ResultsFileError:
 
 
 def from_document(document: Mapping[str, Any]) -> Results:
-    """Return the results that a document holds."""
     overheads = []
     for row in document["overheads"]:
         fields = {name: value for name, value in row.items() if name != "met"}

@@ -69,7 +69,6 @@ def run(folder: Path, corpora: list[str]) -> None:
 
 
 def main(words: list[str]) -> str:
-    """Run a command; return what is wrong with it."""
     if words[:1] == ["record"] and words[1:]:
         run(Path(words[1]), words[2:])
     elif words[:1] == ["write"] and len(words) == 2:

@@ -90,7 +90,6 @@ def shown_names(library: str) -> dict[int, tuple[Any, str]]:
 
 
 def places() -> dict[str, dict[str, str]]:
-    """Return the places of the page of names."""
     if not PLACES:
         path = str(Path(__file__).resolve().parent.parent)
         sys.path.insert(0, path)
@@ -120,7 +119,6 @@ class Refused(dict[Any, str]):
     library = ""
 
     def get(self, function: Any, default: Any = None) -> Any:
-        """Return why it is refused."""
         found = super().get(function, default)
         if found is not default:
             note(self.library, "refused", function)
@@ -264,7 +262,6 @@ class Patching(importlib.abc.MetaPathFinder):
     """Replaces what counts in a module once it is imported."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """Return the spec of such a module, with a loader that replaces."""
         if name not in PATCHES:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)

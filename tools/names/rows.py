@@ -85,7 +85,6 @@ def shown_names(library: str) -> dict[int, str]:
 
 
 def public(library: str) -> Iterator[tuple[str, Any]]:
-    """Yield what a library's public places show."""
     for shown, place in captured.PLACES[library].items():
         holder = captured.find_place(place)
         for name in sorted(dir(holder)):
@@ -165,7 +164,6 @@ Missing = Mapping[str, Mapping[str, str]]  # by library and name: corpora, each 
 
 
 def describe(used: Used) -> str:
-    """Return the data of what was recorded."""
     missing: dict[str, dict[str, str]] = defaultdict(dict)
     for (library, kind, name), found in used.items():
         if kind == "missing":
@@ -186,7 +184,6 @@ def describe_again() -> str:
 
 
 def listed(library: str) -> Rows:
-    """Return the rows of a library that the data has."""
     data, rows = read_data(), {kind: {} for kind in KINDS}
     for kind, names in data["used"].get(library, {}).items():
         rows[kind] |= names
@@ -230,7 +227,6 @@ def unlisted(library: str) -> dict[str, list[str]]:
 
 
 def section(heading: str, rows: Mapping[str, str]) -> list[str]:
-    """Return a table of names, with the corpora that meet each."""
     body = [f"{json.dumps(name)} = {json.dumps(words)}" for name, words in sorted(rows.items())]
     return [f"[{heading}]", *body, ""] if rows else []
 

@@ -131,7 +131,6 @@ def _row(
 
 
 def read_faults() -> list[Fault]:
-    """Return the reproducers, by package."""
     faults = []
     for path in sorted(FOLDER.glob("*faults/*/*.py")):
         first, _, code = path.read_text(encoding="utf-8").partition("\n")
@@ -157,7 +156,6 @@ def bug_rows(faults: Sequence[Fault]) -> Iterator[tuple[str, ...]]:
 
 
 def fault_sections(faults: Sequence[Fault]) -> Iterator[str]:
-    """Yield for each fault a section with its code."""
     for fault in faults:
         yield (
             f"### {title_of(fault)}\n\n`{fault.law}`: {fault.said}\n\n```text\n{fault.code}\n```"

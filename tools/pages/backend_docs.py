@@ -14,7 +14,6 @@ from .docs import NOTICE, code, dtypes_of, reason_of, table, what_of
 
 
 def write_backend_page(name: str, folder: Path) -> Path:
-    """Write the tables of a backend's page below its head, and return its path."""
     path = folder / f"{name}.md"
     path.write_text(render_backend(name, path.read_text("utf-8")), encoding="utf-8")
     return path

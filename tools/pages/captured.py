@@ -79,9 +79,9 @@ def load(dialect: str) -> Dialect:
 
 def captured_names(dialect: str) -> list[tuple[list[str], Any]]:
     """Return a library's captured functions: all public names of each, and its handler."""
-    table = load(dialect)
-    made = stand_ins_of([dialect])
-    rows: Mapping[Any, Any] = {**made, **table.names.hidden, **dict(table.names.aliases)}
+    names = load(dialect).names
+    aliases = names.aliases
+    rows: Mapping[Any, Any] = {**stand_ins_of([dialect]), **names.hidden, **dict(aliases)}
     found: dict[int, tuple[list[str], Any]] = {}
     for shown, place in PLACES[dialect].items():
         holder = find_place(place)
@@ -89,21 +89,16 @@ def captured_names(dialect: str) -> list[tuple[list[str], Any]]:
             value = None if name.startswith("_") else getattr(holder, name, None)
             if value is None or not isinstance(value, Hashable):
                 continue
-            handler = rows.get(value) or _looked_up(table.names.aliases, value)
+            handler = rows.get(value)
+            if handler is None and callable(value) and value in aliases:  # found, and not listed
+                handler = aliases[value]
             if handler is not None:
                 found.setdefault(id(value), ([], handler))[0].append(f"{shown}.{name}")
     return list(found.values())
 
 
-def _looked_up(aliases: Mapping[Any, Any], value: Any) -> Any:
-    """Return what a table finds that does not list all it knows."""
-    return aliases[value] if callable(value) and value in aliases else None
-
-
 def find_place(place: str) -> Any:
-    """Return a module or a class by its dotted name: an attribute first, as `import
-    tensorflow.math` makes another.
-    """
+    """Return a module or class by its dotted name, attributes first: imports may make another."""
     root, *names = place.split(".")
     holder: Any = importlib.import_module(root)
     for name in names:
@@ -121,22 +116,15 @@ def describe(handler: Any) -> str:
     """Return the ops that a handler may record, as a cell of a table: one, or its parts."""
     if isinstance(handler, OwnTrace):
         return "by its own code"
-    names = recorded_ops(handler)
-    if len(names) > 1 and "cast" in names:  # where a dtype is asked for
-        names.remove("cast")
+    names: dict[str, None] = {}  # in the order in which its code leads to them
+    _collect(handler, names, set())
+    if len(names) > 1:
+        names.pop("cast", None)  # where a dtype is asked for
     words = ", ".join(f"`{name}`" for name in names)
     return f"composed: {words}" if len(names) > 1 else words or "no op"
 
 
-def recorded_ops(handler: Any) -> list[str]:
-    """Return the names of the ops to which a handler's code leads, in order."""
-    names: dict[str, None] = {}
-    _collect(handler, names, set())
-    return list(names)
-
-
 def _collect(handler: Any, names: dict[str, None], seen: set[int]) -> None:
-    """Gather the ops that a callable refers to."""
     if id(handler) in seen:
         return
     seen.add(id(handler))

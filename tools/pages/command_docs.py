@@ -56,7 +56,6 @@ def argument_row(argument: Any) -> str:
 
 
 def option_row(option: Any) -> str:
-    """Return the row of an option, with its default."""
     spelled = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
     default = option.default
     empty = default is None or default is False or default == ""

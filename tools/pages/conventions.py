@@ -16,7 +16,6 @@ Cells = list[str]
 
 
 def read() -> Mapping[str, Any]:
-    """Return what was asked, and of which releases."""
     return json.loads(FILE.read_text("utf-8"))
 
 

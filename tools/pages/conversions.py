@@ -40,7 +40,6 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """What it is, in words."""
         return KINDS.get(self.verdicts.get("kind", ""), INSIDE)
 
     @property
@@ -71,7 +70,6 @@ class Row:
 
 
 def read_rows() -> list[Row]:
-    """Return the committed table."""
     try:
         cases, expected = (
             tomllib.loads((FOLDER / name).read_text(encoding="utf-8"))

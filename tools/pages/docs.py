@@ -24,17 +24,11 @@ from multigrad.errors import MultigradError
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.look import rule_description
-from multigrad.look.rule_description import Param, describe_all, keyed, split_docstring
+from multigrad.look.rule_description import describe_all, keyed, split_docstring
 from multigrad.rules.gradients import TASK_RULES
 from multigrad.rules.registry import get
 
-from . import (
-    audits,
-    conventions,
-    first_call,
-    library_docs,
-    same_names,
-)
+from . import audits, conventions, first_call, library_docs, same_names
 from .captured import captured_names, describe
 from .conversions import (
     GAINS_HEADER,
@@ -65,18 +59,11 @@ def write_docs(folder: Path) -> Iterator[tuple[Path, str]]:
         yield path, missing
 
 
-def write_readme(path: Path) -> Path:
-    """Write the table in README anew, and return its path."""
-    path.write_text(render_readme(path.read_text(encoding="utf-8")), encoding="utf-8")
-    return path
-
-
 def render_readme(text: str) -> str:
     return fill_gains(text, render_gains())
 
 
 def render_gains() -> str:
-    """Return the table of what conversion gives torch gradients on torch itself."""
     return table(GAINS_HEADER, count_gains(read_gains()))
 
 
@@ -129,14 +116,12 @@ def render_ops() -> str:
 
 
 def xp_name(op: Op) -> str:
-    """Return what an op is called in `xg.xp`."""
     if op.in_vjps:
         return "*in VJPs*"
     return f"`{op.in_xp}`" if op.in_xp else "*by keys*"
 
 
 def status(op: Op, backend: Backend) -> str:
-    """Return what a backend runs for an op."""
     if op in backend.kernels.unsupported:
         return f"lacks it: {backend.kernels.unsupported[op]}"
     native: Any = backend.kernels.rows.get(op)
@@ -158,7 +143,8 @@ def render_rules() -> str:
     rows = []
     for row in sorted(describe_all(), key=operator.attrgetter("name")):
         if row.family:
-            params = ", ".join(map(param_in_range, row.params))
+            shown = (f"`{p.name}={p.default!r}`{p.range and f' ({p.range})'}" for p in row.params)
+            params = ", ".join(shown)
             cells = (row.formula, at_points(row.name), params, row.without_tin)
             cells = (*cells, str(row.exchanged), row.source)
             rows.append((f"`{row.name}`", *cells))
@@ -211,14 +197,6 @@ def task_row(name: str) -> tuple[str, ...]:
     params = [*inspect.signature(TASK_RULES[name]).parameters.values()][1:]
     shown = ", ".join(f"`{each.name}={each.default!r}`" for each in params)
     return f"`{name}`", formula, shown, source
-
-
-def param_in_range(param: Param) -> str:
-    return f"`{param.name}={param.default!r}`" + (f" ({param.range})" if param.range else "")
-
-
-def render_same_names() -> str:
-    return page("Same name, different curve", *same_names.parts(table, same_names.draw_curves))
 
 
 # --- dialects -----------------------------------------------------------------------------------
@@ -347,7 +325,6 @@ def dtypes_of(row: Difference) -> str:
 
 
 def reason_of(row: Difference) -> str:
-    """Return the reason, and whether it depends on the processor."""
     return row.reason if row.settled else f"{row.reason}; depends on the processor"
 
 
@@ -404,7 +381,6 @@ def render_conversions() -> str:
 
 
 def render_audit() -> str:
-    """Return the page of bugs: by package and law, each with what is wrong."""
     every, faults = [*audits.read_audited(), *audits.read_kernels()], audits.read_faults()
     rows = [row for row in every if not row.problem]
     header = ("package", "audited", "break", "refuse", "fixed", "faults")
@@ -427,7 +403,6 @@ def render_audit() -> str:
 
 
 def render_audited() -> str:
-    """Return the page of what was audited: the laws, what conversion gives, the faults' code."""
     every = [*audits.read_audited(), *audits.read_kernels()]
     rows, faults = [row for row in every if not row.problem], audits.read_faults()
     kernels = [row for row in rows if not row.is_converted]
@@ -575,16 +550,12 @@ def render_conventions() -> str:
     )
 
 
-def render_first_call() -> str:
-    return page("One first call, file by file", first_call.render_first_call())
-
-
 PAGES: dict[str, Callable[[], str]] = {
     "conventions.md": render_conventions,
     "ops.md": render_ops,
     "rules.md": render_rules,
     "estimators.md": render_estimators,
-    "same_name.md": render_same_names,
+    "same_name.md": lambda: page("Same name, different curve", *same_names.parts(table)),
     "attribution.md": render_attribution,
     "dialects.md": render_dialects,
     "fast_kernels.md": render_fast_kernels,
@@ -596,5 +567,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "laws.md": render_laws,
     "known_faults.md": lambda: page("Known faults of frameworks", *audits.known_fault_parts()),
     "reference/command.md": render_command,
-    "first_call.md": render_first_call,
+    "first_call.md": lambda: page("One first call, file by file", first_call.render_first_call()),
 }

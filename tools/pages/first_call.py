@@ -79,7 +79,6 @@ def describe(name: str) -> str:
 
 
 def render_first_call() -> str:
-    """Return the text of the page, below its title."""
     calls = trace_apart()
     lines, room, parts = [], "", iter(PARTS.items())
     begins, title = next(parts)

@@ -58,13 +58,11 @@ def mean_rows() -> Iterator[tuple[str, str, str]]:
 
 
 def required(make: Callable[..., Any]) -> list[str]:
-    """Return the names of the arguments that a function must be given."""
     parameters = inspect.signature(make).parameters.values()
     return [p.name for p in parameters if p.default is p.empty]
 
 
 def call(make: Callable[..., Any]) -> str:
-    """Return a function with its arguments and defaults."""
     words = []
     for p in inspect.signature(make).parameters.values():
         if p.kind is p.KEYWORD_ONLY and "*" not in words:
@@ -74,7 +72,6 @@ def call(make: Callable[..., Any]) -> str:
 
 
 def said(make: Callable[..., Any]) -> tuple[str, str]:
-    """Return a docstring's first paragraph and its source."""
     text = inspect.cleandoc(make.__doc__ or "")
     source = text.partition("Source:")[2].partition("\n\n")[0]
     return " ".join(text.partition("\n\n")[0].split()), " ".join(source.split())
@@ -105,7 +102,6 @@ def families() -> Iterator[tuple[str, list[Estimator]]]:
 
 
 def row_of(function: Estimator) -> tuple[str, ...]:
-    """Return a function's row."""
     said = (part.replace("*", "\\*") for part in estimators.describe(function))
     forward, gradients, source = said
     tensors = [each.name for each in function.arguments if each.annotation == "Tensor"]

@@ -80,19 +80,14 @@ INTRODUCTION = (
 )
 
 
-def parts(
-    table: Callable[[Iterable[str], Iterable[Iterable[str]]], str],
-    draw: Callable[[list[xg.Rule]], str],
-) -> list[str]:
-    """Return the paragraphs of the page, with what makes a table of a header and rows, and what
-    draws a picture of rules.
-    """
+def parts(table: Callable[[Iterable[str], Iterable[Iterable[str]]], str]) -> list[str]:
+    """Return the page's paragraphs, given what makes a table."""
     found = list(groups().values())
     alike = [rules for rules in found if is_one_curve(rules)]
     sections = [
-        "\n\n".join(filter(None, [f"## {title(rules)}", draw(rules), table(HEADS, rows(rules))]))
-        for rules in found
-        if rules not in alike
+        "\n\n".join(filter(None, (f"## {title(r)}", draw_curves(r), table(HEADS, rows(r)))))
+        for r in found
+        if r not in alike
     ]
     names = "; ".join(", ".join(f"`{rule.name}`" for rule in rules) for rules in alike)
     ending = "These have the same numbers and defaults under each of their names"
@@ -103,15 +98,11 @@ def groups() -> dict[str, list[xg.Rule]]:
     """Return the library's rules by name, where more than one has it; ours are the first."""
     import_module("multigrad.rules.library")
     named: dict[str, list[xg.Rule]] = {}
-    for name in sorted(xg.rules(), key=package_first):
+    for name in sorted(xg.rules(), key=lambda name: ("." in name, name)):
         rule = xg.get(name)
         if rule.__module__.startswith("multigrad.rules.library."):
             named.setdefault(common_name(name), []).append(rule)
     return {name: rules for name, rules in sorted(named.items()) if len(rules) > 1}
-
-
-def package_first(name: str) -> tuple[bool, str]:
-    return "." in name, name
 
 
 def common_name(name: str) -> str:
@@ -123,7 +114,6 @@ def common_name(name: str) -> str:
 
 
 def title(rules: Iterable[xg.Rule]) -> str:
-    """Return the names that a group has, each once."""
     return ", ".join(dict.fromkeys(rule.name.rpartition(".")[2] for rule in rules))
 
 
@@ -133,17 +123,12 @@ def is_one_curve(rules: list[xg.Rule]) -> bool:
 
 
 def rows(rules: list[xg.Rule]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each rule of a group."""
     for rule in rules:
-        formula = inspect.cleandoc(rule.__doc__ or "").partition("Source:")[0]
+        formula = " ".join((rule.__doc__ or "").partition("Source:")[0].split())
+        sentence = formula.partition(". ")[0].removesuffix(".")
         params = written(defaults(rule))
         alike = "" if rule is rules[0] else as_the_first(rule, rules[0])
-        yield (f"`{rule.name}`", first_sentence(formula), params, *figures(rule), alike)
-
-
-def first_sentence(text: str) -> str:
-    """Return the text up to the first full stop that ends a sentence."""
-    return " ".join(text.split()).partition(". ")[0].removesuffix(".")
+        yield (f"`{rule.name}`", sentence, params, *figures(rule), alike)
 
 
 def defaults(rule: xg.Rule) -> dict[str, Any]:

@@ -130,7 +130,6 @@ def declarations(module: Any, names: list[str]) -> list[str]:
 
 
 def declare(name: str, value: Any) -> str:
-    """Return a name of `xg.xp` as a checker reads it."""
     if inspect.isfunction(value):
         return declare_function(name, value)
     known = {float: "float", type(None): "None", SymbolicDType: "SymbolicDType"}
@@ -138,7 +137,6 @@ def declare(name: str, value: Any) -> str:
 
 
 def declare_function(name: str, function: Callable[..., Any]) -> str:
-    """Return a function as a checker reads it."""
     signature = inspect.signature(function)
     operands = [
         each.name

@@ -45,7 +45,6 @@ def conventions_of(name: str) -> dict[tuple[float, ...], tuple[float, tuple[floa
 
 
 def op_set(name: str, format: Format) -> Data:
-    """Return the cases of an op in a dtype."""
     formula = FORMULAS[name]
     rows: list[tuple[float, ...]]
     if len(formula.operands) == 1:
@@ -229,10 +228,6 @@ def _rule_set(
 
 def _words(text: str) -> list[str]:
     return re.findall(r"[A-Za-z_]\w*", text)
-
-
-def all_formats(names: Sequence[str] | None) -> list[Format]:
-    return [FORMATS[name] for name in names or FORMATS]
 
 
 def formula_of_or_none(rule: str) -> str | None:

@@ -1,6 +1,4 @@
-"""Ops whose results are masks or integers: exact, and without a gradient. Python's own numbers and
-operators say what they give.
-"""
+"""Ops whose results are masks or integers, exact and without a gradient, by Python's operators."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ def operands_of(name: str) -> tuple[str, ...]:
 
 
 def sets(name: str, formats: Sequence[Format]) -> list[Data]:
-    """Return a set for each dtype: those of floats that are asked for, or the one of bools or
-    integers.
-    """
+    """Return a set for each dtype of floats, or the one of bools or integers."""
     count = len(operands_of(name))
     if name in OF_BOOLS:
         rows = list(itertools.product((0, 1), repeat=count))

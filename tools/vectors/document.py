@@ -18,6 +18,7 @@ from multigrad.rules.model.rule import Rule
 
 from . import cases, discrete, functions
 from .elementwise import FORMULAS, OURS, Formula
+from .rounding import FORMATS
 from .witness import library
 
 Data = dict[str, Any]
@@ -47,12 +48,8 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
         TraceError: a Function has not been called, and its signature does not tell how to.
         ImportError: mpmath or sympy is not installed.
     """
-    formats = cases.all_formats(read_dtypes(dtypes))
-    return document_of([subject_of(each, formats) for each in objects or every_subject()])
-
-
-def document_of(subjects: Sequence[Data]) -> Data:
-    """Return the document of subjects, whose columns it shares."""
+    formats = [FORMATS[name] for name in read_dtypes(dtypes) or FORMATS]
+    subjects = [subject_of(each, formats) for each in objects or every_subject()]
     columns = _share(subjects)
     ops: list[str] = [str(s["name"]) for s in subjects if s["kind"] == "op"]
     return {
@@ -66,7 +63,6 @@ def document_of(subjects: Sequence[Data]) -> Data:
 
 
 def subject_of(obj: Any, formats: Sequence[Any]) -> Data:
-    """Return the exact results of a rule, an op or a Function."""
     if isinstance(obj, Estimator) and obj is estimators.catalogue().get(obj.name):
         obj = f"{OF_OURS}{obj.name}" if obj.name in OURS else obj
     name = obj.removeprefix(OF_XP) if isinstance(obj, str) else ""
@@ -116,7 +112,7 @@ def _function(function: Function, formats: Sequence[Any]) -> Data:
         "kind": "function",
         "formula": chain.formula,
         "inputs": list(chain.inputs),
-        "sets": functions.sets(chain, formats),
+        "sets": [functions.set_of(chain, format) for format in formats],
     }
 
 

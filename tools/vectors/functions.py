@@ -81,7 +81,6 @@ def _operands(name: str) -> Sequence[str]:
 
 
 def chain_of(function: Function) -> Chain:
-    """Return the forward of a Function as steps."""
     if gives_surrogate(function):
         raise NoVectors(
             f"the gradient of {function.name!r} is meant to differ from its forward's derivative, "
@@ -146,12 +145,8 @@ def _step(chain: Chain, node: Node, operands: tuple[int, ...], where: str) -> St
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def sets(chain: Chain, formats: Sequence[Format]) -> list[Data]:
-    """Return a set for each dtype; numbers of the graph are rounded to it first."""
-    return [_set(chain, format) for format in formats]
-
-
-def _set(chain: Chain, format: Format) -> Data:
+def set_of(chain: Chain, format: Format) -> Data:
+    """Return the cases of a dtype, to which numbers of the graph are rounded first."""
     count = len(chain.inputs)
     rows, kept, kinks = _rows(chain, format), [], []
     for row in rows:

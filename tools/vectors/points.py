@@ -1,6 +1,4 @@
-"""Where vectors are taken: zeros, infinities, NaN, subnormal and far numbers, thresholds with the
-number on either side, and ordinary numbers.
-"""
+"""Where vectors are taken: edges of the range, thresholds and neighbors, ordinary numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +40,6 @@ def extremes(format: Format) -> list[float]:
 
 
 def of_one_operand(format: Format, thresholds: Sequence[float] = ()) -> list[float]:
-    """Return the points of a function of one number."""
     marks = [m for m in (*MARKS, *thresholds) if math.isfinite(m)]
     far = (1e-3, 88.5, 1e4)
     positive = [*around(marks, format), *far, *ORDINARY, *HARD]

@@ -1,6 +1,4 @@
-"""Four devices of one process: how arrays are placed on them, and the networks and rules that
-`ranks/jax_devices.py` runs there.
-"""
+"""Placement on four devices, and the networks and rules that `ranks/jax_devices.py` runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the tests of MULTIGRAD_CHECK_RANKS expect of ranks that do not do the same, in whichever
-framework they run; `agreement.py` is what the ranks run themselves.
-"""
+"""What MULTIGRAD_CHECK_RANKS says where ranks differ; they run `agreement.py`."""
 
 from __future__ import annotations
 

@@ -157,9 +157,7 @@ def ranks_of(
     env: Environment | None = None,
     grace: float | None = GRACE,
 ) -> Any:
-    """Return a fixture of a test module: the ranks, started once, with the checks that are asked
-    for; `grace` as in `run_ranks`.
-    """
+    """Return a fixture: the ranks, started once, with the checks asked for (see `run_ranks`)."""
     import pytest
 
     @pytest.fixture(scope="module")
@@ -336,9 +334,7 @@ class Running:
         return Ranks(self.each)
 
     def goes_on(self, left: Sequence[Rank]) -> bool:
-        """Return whether a process runs and may: until the time-out, or until one has ended by an
-        error and some more.
-        """
+        """Return whether a rank runs before the time-out, or the grace after another's error."""
         count = sum(len(rank.reports) for rank in left)
         if count > self.count and (not self.is_shorter or self.grace is None):
             self.count, self.until = count, time.monotonic() + self.timeout

@@ -1,6 +1,4 @@
-"""A training that is interrupted twice: on two devices, on one, on two; Keras on TensorFlow and on
-jax, in a process that sees two devices.
-"""
+"""A training interrupted twice, on two, one and two devices: Keras on TensorFlow and jax."""
 
 from __future__ import annotations
 
@@ -69,9 +67,7 @@ def fit(model: Any, first: int, last: int) -> None:
 
 
 def leave(model: Any, door: str) -> Callable[[], Any]:
-    """Save a model by Keras's file or by the framework's own door; return what makes one that
-    takes over.
-    """
+    """Save a model by Keras's file or the framework's own door; return what takes over."""
     path = Path(tempfile.mkdtemp()) / "model.keras"
     if door == "file":
         model.save(path)

@@ -25,9 +25,7 @@ STEPS, FIRST = 10, 5
 
 
 class Network(nn.Module):
-    """Spikes under a rule with a schedule, a weight quantized by a step that is learned, and a
-    layer of somebody else's.
-    """
+    """Spikes under a schedule, a weight quantized by a learned step, a layer of somebody else's."""
 
     def __init__(self, width: Any) -> None:
         super().__init__()

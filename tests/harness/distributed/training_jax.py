@@ -60,9 +60,7 @@ def loss(weights: Any, x: Any, y: Any, key: Any, kind: str, spec: Spec) -> Any:
 
 
 def train(weights: Any, x: Any, y: Any, kind: str, spec: Spec = None, reduce: Reduce = None) -> Any:
-    """Return the weights after the steps; `reduce` sums the gradients of shards where jax does
-    not.
-    """
+    """Return the trained weights; `reduce` sums gradients of shards where jax does not."""
 
     def step(weights: Any, i: Any) -> Any:
         key = jax.random.fold_in(jax.random.key(3), i)

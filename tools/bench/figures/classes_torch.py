@@ -1,6 +1,4 @@
-"""`torch.autograd.Function` classes as published code has them, to be timed against themselves
-converted: quantizers, surrogates, activations, normalizations.
-"""
+"""`torch.autograd.Function` classes as published, to be timed against themselves converted."""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ ROUNDS = {24: 150, 1_000_000: 25}
 
 
 def build_step(apply: Callable[..., Any], x: Any, others: tuple[Any, ...]) -> Callable[[], Any]:
-    """Return a call of forward and backward."""
     leaves = [x, *(each for each in others if isinstance(each, torch.Tensor))]
     shape = apply(x, *others).shape
     cotangent = torch.randn(shape, generator=torch.Generator().manual_seed(11))

@@ -38,7 +38,6 @@ ONE_THREAD = {
 
 
 def run_job(framework: str, way: str, devices: int, batch: int, **more: Any) -> dict[str, Any]:
-    """Return what the processes of one job measured."""
     group = make_group(framework, devices)
     processes = 1 if framework == "tensorflow" else group.processes
     group = Group(framework, devices, processes, {**group.environment, **ONE_THREAD})
@@ -93,7 +92,6 @@ def compare_devices(framework: str, steps: int) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Print what is asked for of the frameworks that are named."""
     steps = QUICK_STEPS if "--quick" in words else STEPS
     for name in words:
         if name in WAYS and "--scaling" not in words:

@@ -55,7 +55,6 @@ def prepare_torch(job: dict[str, Any], folder: Path, rank: int) -> None:
 
 
 def torch_step(job: dict[str, Any], kind: str) -> Step:
-    """Return a step in torch."""
     import torch
     from torch.distributed.fsdp import fully_shard
 
@@ -89,7 +88,6 @@ def torch_step(job: dict[str, Any], kind: str) -> Step:
 
 
 def jax_step(job: dict[str, Any], kind: str) -> Step:
-    """Return a step in jax."""
     import jax
     from jax.sharding import AxisType, NamedSharding
     from jax.sharding import PartitionSpec as P
@@ -143,7 +141,6 @@ def make_strategy(devices: int) -> Any:
 
 
 def tensorflow_step(job: dict[str, Any], kind: str) -> Step:
-    """Return a step in TensorFlow."""
     import tensorflow as tf
 
     arrays, x, y = make_training(job["batch"], UNITS)

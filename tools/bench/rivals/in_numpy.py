@@ -51,9 +51,7 @@ def plain_arctan(x: Array, alpha: float = 2.0) -> tuple[Array, Pullback]:
 
 
 def arctan(x: Array, alpha: float = 2.0) -> tuple[Array, Pullback]:
-    """Divides by c + d x^2 in place, block by block where the whole would leave the cache (-20
-    %).
-    """
+    """Divides by c + d x^2 in place, by blocks where the whole would leave the cache (-20 %)."""
     constant = 2 / alpha
     slope = constant * (math.pi / 2 * alpha) ** 2
 
@@ -91,9 +89,7 @@ def plain_step_rectangular(x: Array, a: float = -0.5, b: float = 0.5) -> tuple[A
 
 
 def keep_mask(kept: Array) -> Pullback:
-    """Return the product with a mask that becomes floats first: NumPy would cast it in small
-    pieces.
-    """
+    """Return the product with a mask made of floats first: NumPy casts it in small pieces."""
 
     def pull(grad_out: Array) -> Array:
         grad_in = kept.astype(grad_out.dtype)

@@ -142,9 +142,7 @@ def mask(grad_out: Tensor, kept: Tensor) -> Tensor:
 
 
 class Triangular(Function):
-    """Works in place on its one temporary, except under create_graph=True, which needs the old
-    values.
-    """
+    """Works in place on its one temporary; create_graph=True needs the old values."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, width: float) -> Tensor:
@@ -163,9 +161,7 @@ class Triangular(Function):
 
 
 class Arctan(Function):
-    """Two kernels at the default alpha, whose alpha / 2 is 1: the sum and the square are one
-    addcmul.
-    """
+    """Two kernels at the default alpha, whose alpha / 2 is 1: sum and square are one addcmul."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, alpha: float) -> Tensor:
@@ -208,9 +204,7 @@ class StepRectangular(Rectangular):
 
 
 class ReLU(Function):
-    """Keeps its output; a leaky rectifier's backward kernel with a slope of 0 multiplies by the
-    mask.
-    """
+    """Keeps its output; leaky_relu's backward kernel with a slope of 0 multiplies by the mask."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -225,9 +219,7 @@ class ReLU(Function):
 
 
 class ClipNorm(Function):
-    """Takes the norm as a number, which saves three calls; create_graph=True needs it as a
-    tensor.
-    """
+    """Takes the norm as a number, which saves three calls; create_graph=True needs a tensor."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, max_norm: float, eps: float) -> Tensor:
@@ -244,9 +236,7 @@ class ClipNorm(Function):
 
 
 class FusedTriangular(Triangular):
-    """grad_out - grad_out * |clamped x| / width in three kernels: no answer where grad_out is
-    infinite.
-    """
+    """grad_out - grad_out * |clamped x| / width in three kernels: wrong at an infinite grad_out."""
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Any:
@@ -256,9 +246,7 @@ class FusedTriangular(Triangular):
 
 
 class FusedRectangular(Function):
-    """The backward kernel of hardtanh, whose window is open: takes the next numbers outside; lets
-    NaN through.
-    """
+    """hardtanh's backward, whose window is open: takes the next numbers; lets NaN through."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, a: float, b: float) -> Tensor:
@@ -306,9 +294,7 @@ def open_window(a: float, b: float) -> tuple[float, float]:
 
 
 def enter(cls: type[Function], *values: float) -> Any:
-    """Return a call of the Function past `Function.apply`, whose check for torch.func it leaves
-    out.
-    """
+    """Return a call past `Function.apply`, whose check for torch.func it leaves out."""
     apply = super(Function, cls).apply
 
     def call(x: Tensor) -> Tensor:

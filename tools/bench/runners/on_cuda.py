@@ -1,6 +1,4 @@
-"""Forward and backward in PyTorch on a GPU: rules unfused, as one kernel each, and by whichever of
-these `fused="auto"` takes.
-"""
+"""Rules in PyTorch on a GPU: unfused, as one kernel each, and as `fused="auto"` chooses."""
 
 from __future__ import annotations
 

@@ -62,9 +62,7 @@ def build_copy(x: Tensor) -> Callable[[], Any]:
 
 
 def count_kept_bytes(rival: Rival, x: Tensor, grad_out: Tensor) -> int | None:
-    """Return the bytes that cross from the forward part of the step's graph to its backward
-    part.
-    """
+    """Return the bytes that cross from the forward part of the step's graph to the backward one."""
     count = 0
 
     def run(x: Tensor, grad_out: Tensor) -> Tensor:

@@ -27,7 +27,6 @@ def set_threads(count: int) -> None:
 
 
 def enter_rule(case: Case, stack: ExitStack) -> None:
-    """Put the rule in force in both libraries."""
     stack.enter_context(xg.use(case.rule))
     if has_freegrad(case):
         import freegrad

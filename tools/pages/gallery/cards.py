@@ -1,13 +1,11 @@
-"""The cards of the gallery: what is said of a rule, its picture, its sliders, its JavaScript and
-the code to copy.
-"""
+"""Cards of the gallery: a rule's description, picture, sliders, JavaScript and code to copy."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,7 +56,6 @@ class Card:
 
 
 def make_cards() -> list[Card]:
-    """Return a card for each rule and each Function of the library."""
     with as_tried():
         cards = [make_card(get(name)) for name in rules()]
     return [*cards, *map(make_function_card, catalogue().values())]
@@ -89,28 +86,31 @@ def make_card(rule: Rule) -> Card:
 def write_script(
     rule: Rule, picture: Picture, sliders: tuple[Slider, ...], *, is_random: bool
 ) -> str:
-    """Return the JavaScript object that draws a rule: a graph for each value of an integer."""
-    whole = [slider for slider in sliders if slider.is_whole]
-    name = whole[0].name if whole else ""
-    values = range(int(whole[0].low), int(whole[0].high) + 1) if whole else [None]
-    graphs = {
-        "" if value is None else str(value): emit(
-            graph_of(rule, {} if value is None else {name: value})
-        )
-        for value in values
-    }
     reads = len({curve.name for curve in picture.curves if "tin = " in curve.name}) > 1
-    fixed = {k: v for k, v in rule.params.items() if isinstance(v, float | int)}
+    known = {"over": picture.over, "sides": SIDES if reads else [0.0], "random": is_random}
+    return to_object(known, rule.params, sliders, lambda whole: emit(graph_of(rule, whole)))
+
+
+def to_object(
+    known: dict[str, Any],
+    params: Mapping[str, Any],
+    sliders: tuple[Slider, ...],
+    emit_with: Callable[[Mapping[str, int]], str],
+) -> str:
+    """Return what is known as a JavaScript object, with code for each value of an integer."""
+    whole = next((slider for slider in sliders if slider.is_whole), None)
+    functions = {"": {}}
+    if whole is not None:
+        values = range(int(whole.low), int(whole.high) + 1)
+        functions = {str(value): {whole.name: value} for value in values}
     known = {
-        "over": picture.over,
-        "sides": SIDES if reads else [0.0],
-        "random": is_random,
-        "whole": name,
-        "params": fixed,
+        **known,
+        "whole": "" if whole is None else whole.name,
+        "params": {k: v for k, v in params.items() if isinstance(v, float | int)},
         "ranges": {slider.name: slider.range for slider in sliders if slider.range},
     }
-    functions = ", ".join(f"{json.dumps(value)}: {text}" for value, text in graphs.items())
-    return f"{{...{to_script(known)}, f: {{{functions}}}}}"
+    texts = (f"{json.dumps(key)}: {emit_with(given)}" for key, given in functions.items())
+    return f"{{...{to_script(known)}, f: {{{', '.join(texts)}}}}}"
 
 
 def graph_of(rule: Rule, params: Mapping[str, Any]) -> Graph:
@@ -166,9 +166,7 @@ def fit_whole(function: Estimator, params: Mapping[str, Any], slider: Slider) ->
 
 
 def choose_arguments(function: Estimator) -> dict[str, Any]:
-    """Return numbers for the arguments but the first: defaults, those of its examples, or one that
-    is in the range.
-    """
+    """Return numbers for all arguments but the first: defaults, the examples', or one in range."""
     found = {}
     examples = function.examples or ()
     for argument, example in zip(function.arguments[1:], examples[1:], strict=True):
@@ -187,27 +185,18 @@ def write_function_script(
     sliders: tuple[Slider, ...],
     picture: Picture,
 ) -> str:
-    """Return the JavaScript object that draws a Function."""
     first = function.arguments[0].name
-    whole = next((slider for slider in sliders if slider.is_whole), None)
-    values = [None] if whole is None else range(int(whole.low), int(whole.high) + 1)
-    texts = []
-    for value in values:
-        given = params if whole is None else {**params, whole.name: value}
-        graphs = capture_example(function, grid(points=5), **given).graphs
-        if graphs is None or first not in graphs.wrt[:1]:
+
+    def emit_pair(whole: Mapping[str, int]) -> str:
+        graphs = capture_example(function, grid(points=5), **{**params, **whole}).graphs
+        if first not in graphs.wrt[:1]:
             raise UnsupportedOp(f"{function.name} has no gradient for {first}")
-        pair = ", ".join(emit(graph) for graph in (graphs.forward, graphs.backward))
-        texts.append(f"{json.dumps('' if value is None else str(value))}: [{pair}]")
-    known = {
-        "over": picture.over if picture.over == "vector" else "function",
-        "input": first,
-        "random": [curve.dots is not None for curve in picture.curves],
-        "whole": "" if whole is None else whole.name,
-        "params": {k: v for k, v in params.items() if isinstance(v, float | int)},
-        "ranges": {slider.name: slider.range for slider in sliders if slider.range},
-    }
-    return f"{{...{to_script(known)}, f: {{{', '.join(texts)}}}}}"
+        return f"[{emit(graphs.forward)}, {emit(graphs.backward)}]"
+
+    over = picture.over if picture.over == "vector" else "function"
+    random = [curve.dots is not None for curve in picture.curves]
+    known = {"over": over, "input": first, "random": random}
+    return to_object(known, params, sliders, emit_pair)
 
 
 def to_script(value: Any) -> str:
@@ -260,7 +249,6 @@ def make_sliders(params: Mapping[str, Any], ranges: Mapping[str, Range]) -> tupl
 
 
 def choose_ends(value: float, allowed: Range, params: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the ends of a slider, both in the range."""
     size = abs(value)
     if value > 0 and allowed.low >= 0.0:
         low, high = max(allowed.low, value / 8), min(allowed.high, 4 * value)

@@ -190,7 +190,6 @@ def short_word(node: Node) -> str | None:
 
 
 def expression(node: Node, words: Mapping[Node, str]) -> str:
-    """Return the JavaScript of one node."""
     given = [words[operand] for operand in node.operands]
     attrs = dict(node.attrs)
     if node.op is ops.CAST:

@@ -67,7 +67,6 @@ def read(name: str) -> str:
 
 
 def render_sections(cards: Sequence[Card]) -> Iterator[str]:
-    """Yield a section for each family."""
     for (kind, heading), own in groupby(cards, attrgetter("described.kind", "described.heading")):
         inner = "\n".join(render_card(card) for card in own)
         title, _, rest = heading.partition(": ")
@@ -78,7 +77,6 @@ def render_sections(cards: Sequence[Card]) -> Iterator[str]:
 
 
 def render_card(card: Card) -> str:
-    """Return the card of one rule."""
     row = card.described
     name, identifier = escape(row.name), escape(card.key, quote=True)
     words = escape(f"{row.name} {row.family} {row.formula} {row.gradients} {row.source}")

@@ -1,6 +1,4 @@
-"""A picture as an SVG element of a page, whose style sheet has its colors; `gallery.js` draws the
-same when a slider moves.
-"""
+"""A picture as an SVG element; `gallery.js` draws the same when a slider moves."""
 
 from __future__ import annotations
 
@@ -50,7 +48,6 @@ def draw_svg(picture: Picture) -> str:
 
 
 def choose_scales(picture: Picture) -> tuple[Scale, Scale]:
-    """Return the scales that show all of a picture, and zero."""
     xs = np.concatenate([curve.points.x for curve in picture.curves])
     ys = [np.zeros(1), *(curve.points.y for curve in picture.curves)]
     ys += [np.asarray(side) for curve in picture.curves for side in curve.band or ()]
@@ -123,9 +120,7 @@ def runs(x: Array, *ys: Array) -> Iterator[list[tuple[float, ...]]]:
 
 
 def straightened(run: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    """Return points without those that lie on the lines between the others (Douglas and Peucker,
-    1973).
-    """
+    """Return points without those on the lines between others (Douglas and Peucker, 1973)."""
     points, kept, parts = np.array(run), {0, len(run) - 1}, [(0, len(run) - 1)]
     while parts:
         first, last = parts.pop()
