@@ -39,7 +39,7 @@ from ..models.selectors import (
 )
 from .base import list_leaves
 from .compiled_steps import HOST, find_compiled, renew_steps
-from .interception import LayerRules, RuledLayer, make_run, ruled_layer
+from .interception import LayerRules, RuledLayer, make_run, replace_leaves, ruled_layer
 from .layer_kinds import (
     ACTIVATIONS,
     READERS,
@@ -64,14 +64,6 @@ from .operations import (
 )
 
 Tensor = Any
-
-
-def refuse_other_models(model: Any) -> None:
-    if not isinstance(model, keras.Operation):
-        raise RuleTypeError(
-            f"expected a model or layer of Keras, got a {type(model).__qualname__}: "
-            "xg.attach takes models of torch too"
-        )
 
 
 def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
@@ -106,12 +98,14 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         RuleTypeError: it is not a Keras model or layer; a layer takes several tensors, or none that
             has a gradient (when it is called).
     """
-    refuse_other_models(model)
+    if not isinstance(model, keras.Operation):
+        raise RuleTypeError(
+            f"expected a model or layer of Keras, got a {type(model).__qualname__}: "
+            "xg.attach takes models of torch too"
+        )
     layers = list_layers(model)
-    if isinstance(rules, Composite):
-        planned = plan_composite(layers, rules)
-    else:
-        planned = plan_selectors(layers, rules)
+    make_plan = plan_composite if isinstance(rules, Composite) else plan_selectors
+    planned = make_plan(layers, rules)
     handle = LayerRules(model, planned.operations, within=planned.within)
     is_built = all(getattr(each.layer, "built", True) for each in layers)
     if not is_built:
@@ -199,7 +193,6 @@ def selects(selectors: Sequence[Any] | None, layer: Layer) -> bool:
 def put(
     layers: Sequence[RuledLayer], handle: LayerRules, forwards: Mapping[int, Call | None]
 ) -> None:
-    """Attach a handle to layers."""
     if handle.operations or handle.within:
         replace_functions(handle)
     for each in layers:
@@ -211,7 +204,6 @@ def put(
 
 
 def take(layers: Sequence[RuledLayer], handle: LayerRules) -> None:
-    """Detach a handle from layers."""
     # first: a compiled step that still runs must notice
     handle.superseded = True
     for each in layers:
@@ -274,14 +266,15 @@ def refuse_twice(
 
 
 # --- the forward of a layer under a rule ----------------------------------------------------------
-MERGES = "_multigrad_merges"  # the attribute of a tensor that holds a MergedLayer
+# The attribute of a tensor for a batch normalization that is merged with the layer before it: that
+# layer's rule, its call as the rule reads it, and its output.
+MERGES = "_multigrad_merges"
 
 
 def make_layer_run(layer: Any, rule: Any, merges: bool = False) -> Call:
     """Return a layer's forward under a rule of either kind, for `RuledLayer.run`.
 
-    Args:
-        merges: whether a batch normalization after it is merged with it.
+    `merges`: whether a batch normalization after it is merged with it.
     """
     if not is_layer_rule(rule):
         return make_run(layer, rule)
@@ -305,25 +298,12 @@ def make_reading(layer: Any, kind: str, rule: Any) -> Call:
         if kwargs.get("mask") is not None or len(inputs) < (2 if kind == "addition" else 1):
             return original(*args, **kwargs)
         # the layer computes on stopped tensors, so that only the rule's gradient flows
-        constants = {id(x): keras.ops.stop_gradient(x) for x in inputs}
-
-        def put_constant(leaf: Any) -> Any:
-            return constants.get(id(leaf), leaf)
-
-        stopped: Any = keras.tree.map_structure(put_constant, (args, kwargs))
-        out = original(*stopped[0], **stopped[1])
+        constants = [(x, keras.ops.stop_gradient(x)) for x in inputs]
+        args, kwargs = replace_leaves((args, kwargs), constants)
+        out = original(*args, **kwargs)
         return read_layer(layer, kind, inputs).under(rule, out)
 
     return run
-
-
-@dataclass(frozen=True, slots=True)
-class MergedLayer:
-    """A layer's inputs and output, for a batch normalization that is merged with it."""
-
-    rule: Any
-    read: Read
-    out: Tensor
 
 
 def make_reading_weights(layer: Any, kind: str, rule: Any, merges: bool) -> Call:
@@ -340,7 +320,7 @@ def make_reading_weights(layer: Any, kind: str, rule: Any, merges: bool) -> Call
             return layer.activation(y)
         if merges:
             # the normalization finds what it is merged with on its input tensor
-            set_tensor_attr(y, MERGES, MergedLayer(rule, read, out))
+            set_tensor_attr(y, MERGES, (rule, read, out))
         return y
 
     return run
@@ -352,8 +332,11 @@ def make_merging(layer: Any, rule: Any) -> Call:
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs["inputs"]
-        before: MergedLayer | None = get_tensor_attr(x, MERGES)
-        if before is None or layer.axis not in channels_of(before.read, x):
+        before: tuple[Any, Read, Tensor] | None = get_tensor_attr(x, MERGES)
+        # the axis of the channels, counted from either end
+        is_last = before is not None and (before[1].kind == "linear" or before[1].order is not None)
+        channels = (len(x.shape) - 1, -1) if is_last else (1, 1 - len(x.shape))
+        if before is None or layer.axis not in channels:
             if run_alone is None:
                 return original(*args, **kwargs)
             return run_alone(original, args, kwargs)
@@ -362,29 +345,22 @@ def make_merging(layer: Any, rule: Any) -> Call:
                 f"layer {layer.name!r} can be merged where it uses its running statistics: call "
                 "the model with training=False, or make the composite with canonize=False"
             )
+        merged_rule, read, out = before
         if args:
-            args = (before.out, *args[1:])
+            args = (out, *args[1:])
         else:
-            kwargs = {**kwargs, "inputs": before.out}
-        dtype = before.read.params[0].dtype
+            kwargs = {**kwargs, "inputs": out}
+        dtype = read.params[0].dtype
         statistics = [
             None if each is None else keras.ops.cast(each, dtype)
             for each in (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
         ]
-        merged = before.read.merged(*statistics, epsilon=layer.epsilon)
-        return merged.under(before.rule, original(*args, **kwargs))
+        merged = read.merged(*statistics, epsilon=layer.epsilon)
+        return merged.under(merged_rule, original(*args, **kwargs))
 
     return run
 
 
-def channels_of(read: Read, x: Tensor) -> tuple[int, ...]:
-    """Return the axis of the channels, counted from either end."""
-    if read.kind == "linear" or read.order is not None:
-        return len(x.shape) - 1, -1
-    return 1, 1 - len(x.shape)
-
-
-# --- composites -----------------------------------------------------------------------------------
 def plan_composite(layers: Sequence[Layer], composite: Composite) -> AttachmentPlan:
     parts = [each for each in layers if each.is_leaf or kind_of(each.layer) is not None]
     forwards: dict[int, Call | None] = {}

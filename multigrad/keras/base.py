@@ -135,8 +135,6 @@ class HoldingLayer(keras.layers.Layer):
             with self._renewing_steps():
                 self._set_held(self._held.object, backend)
 
-    # --- calls ------------------------------------------------------------------------------------
-
     @keeping_weights
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs of a call of the layer, in the way that fits what calls it."""
@@ -164,8 +162,6 @@ class HoldingLayer(keras.layers.Layer):
         # Keras makes this part of the state of a compiled step
         return self.seed_generator.next().astype("uint32")
 
-    # --- saving -----------------------------------------------------------------------------------
-
     def get_config(self) -> dict[str, Any]:
         """Return the layer as data.
 
@@ -188,7 +184,6 @@ class HoldingLayer(keras.layers.Layer):
         return cls(**{**config, **held, "backend": backend})
 
 
-# --- helpers of the layers ------------------------------------------------------------------------
 def list_leaves(nested: Any) -> list[Any]:
     """Return the leaves of nested arguments; compilers can read this code, unlike Keras's own."""
     if isinstance(nested, dict):

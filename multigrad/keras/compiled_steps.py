@@ -82,18 +82,16 @@ def refuse_xla(layer: Any) -> None:
     if layer.supports_jit:
         return
     # Keras (3.15) itself would warn, and then compile nothing of the whole model
-    if any(asks_for_xla(model) for model, _ in running_methods()):
+    for model, _ in running_methods():
+        # The user's own argument: `model.jit_compile` is resolved from it, and
+        # `get_compile_config` reads all Variables.
+        compiled = getattr(model, "_compile_config", None)
+        if compiled is None or compiled.config.get("jit_compile") is not True:
+            continue
         raise UnsupportedOp(
             f"layer {layer.name!r} runs in {layer.backend!r}, which TensorFlow's XLA cannot call: "
             "compile the model with jit_compile=False (or 'auto'), or give the layer backend=None"
         )
-
-
-def asks_for_xla(model: Any) -> bool:
-    # The user's own argument: `model.jit_compile` is resolved from it, and `get_compile_config`
-    # reads all Variables.
-    compiled = getattr(model, "_compile_config", None)
-    return compiled is not None and compiled.config.get("jit_compile") is True
 
 
 def refuse_scan(what: str) -> None:
@@ -109,18 +107,17 @@ def run_inference(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return a forward of x in a trace that refuses gradients, as it knows no rule."""
     import tensorflow as tf
 
+    def refuse_gradient(grad_out: Tensor) -> Tensor:
+        raise StaleTraceError(
+            "a gradient is taken through a test_step or predict_step that was traced without a "
+            "GradientTape, so under no rule: take it inside the step, or call the model itself"
+        )
+
     @tf.custom_gradient
     def function(tin: Tensor) -> tuple[Tensor, Any]:
         return run(tin), refuse_gradient
 
     return function(x)
-
-
-def refuse_gradient(grad_out: Tensor) -> Tensor:
-    raise StaleTraceError(
-        "a gradient is taken through a test_step or predict_step that was traced without a "
-        "GradientTape, so under no rule: take it inside the step, or call the model itself"
-    )
 
 
 # --- the stack around a call ----------------------------------------------------------------------
@@ -193,7 +190,6 @@ def find_compiled(layers: Iterable[Any]) -> list[Any]:
 
 
 def renew_steps(models: Iterable[Any]) -> None:
-    """Renew the compiled steps of these models."""
     if HOST.compiler.on_replace is not None:
         HOST.compiler.on_replace()
     for model in models:
@@ -306,19 +302,15 @@ def keeping_weights(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
         try:
             return call(*args, **kwargs)
         except Exception:
-            give_back_weights()
+            for model, frame in running_methods(*GROUPS_OF_LOOP):
+                groups = GROUPS_OF_LOOP.get(frame.f_code.co_name, ())
+                state = frame.f_locals.get("state") or ()
+                for group, values in zip(groups, state, strict=False):
+                    variables = variables_of_group(model, group)
+                    for variable, value in zip(variables, values, strict=False):
+                        if variable._value is None:
+                            # not `assign`, which within a step writes to the step's state
+                            variable._value = value
             raise
 
     return call_keeping
-
-
-def give_back_weights() -> None:
-    """Restore the weights of the model whose `fit`, `evaluate` or `predict` runs."""
-    for model, frame in running_methods(*GROUPS_OF_LOOP):
-        groups = GROUPS_OF_LOOP.get(frame.f_code.co_name, ())
-        state = frame.f_locals.get("state") or ()
-        for group, values in zip(groups, state, strict=False):
-            for variable, value in zip(variables_of_group(model, group), values, strict=False):
-                if variable._value is None:
-                    # not `assign`, which within a step writes to the step's state
-                    variable._value = value

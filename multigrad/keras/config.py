@@ -32,13 +32,8 @@ RuleData = Any  # None, a name, or one of the forms above
 OWN = "multigrad.rules.library."
 
 
-# --- writing rules --------------------------------------------------------------------------------
 def describe_rule(rule: Any, fixed: Mapping[str, Any] | None = None) -> RuleData:
-    """Return a layer's rule as data.
-
-    Args:
-        fixed: the layer's params that are part of the rule's code: they are part of its graph.
-    """
+    """Return a layer's rule as data; `fixed`: its params that are part of the rule's graph."""
     if rule is None:
         return None
     given, rule = rule, resolve(rule)
@@ -57,7 +52,12 @@ def describe_rule(rule: Any, fixed: Mapping[str, Any] | None = None) -> RuleData
             data["graph"] = known.with_params(**(fixed or {})).to_dict()
         except MultigradError as error:
             if name is None and rule.function is not None:
-                raise RuleError(explain_nameless(rule, error)) from error
+                is_word = rule.name.isidentifier() and rule.name not in rules()
+                raise RuleError(
+                    f"rule {rule.name!r} cannot be saved as a graph ({error}), and no name stands "
+                    "for it. Register it, so that it is saved by name: write "
+                    f"@xg.register({rule.name if is_word else 'my_rule'!r}) over it"
+                ) from error
     if name is None:
         if "graph" in data and (rule.function is not None or not all(map(is_own, rule.parts))):
             return data  # bound params are part of the graph
@@ -90,14 +90,6 @@ def is_same(registered: Rule, rule: Rule) -> bool:
     )
 
 
-def explain_nameless(rule: Rule, error: MultigradError) -> str:
-    word = rule.name if rule.name.isidentifier() and rule.name not in rules() else "my_rule"
-    return (
-        f"rule {rule.name!r} cannot be saved as a graph ({error}), and no name stands for it. "
-        f"Register it, so that it is saved by name: write @xg.register({word!r}) over it"
-    )
-
-
 def describe_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return params as JSON values: tuples as lists, 0-d tensors as the number they hold now."""
     return {name: _as_json(name, value) for name, value in params.items()}
@@ -118,7 +110,6 @@ def _as_json(name: str, value: Any) -> Any:
     return number
 
 
-# --- reading rules --------------------------------------------------------------------------------
 def read_both(rule: RuleData, params: Any) -> tuple[str | Rule | None, dict[str, Any]]:
     """Return a layer's rule and params, without those that the rule's graph has fixed."""
     found, given = None if rule is None else _read_rule(rule), read_params(params)
@@ -156,7 +147,6 @@ def _read_rule(data: RuleData) -> str | Rule:
 
 
 def read_graph(data: Any) -> Rule:
-    """Return the rule in a document."""
     rule = from_dict(data)
     if not isinstance(rule, Rule):
         raise FormatError(
@@ -225,7 +215,6 @@ def read_backend(layer: str, name: Any) -> str | None:
 
 
 def read_params(data: Any) -> dict[str, Any]:
-    """Return params from JSON values."""
     if data is not None and not isinstance(data, Mapping):
         raise FormatError(f"a saved rule's params are values by name, got {str(data)[:200]}")
     return {name: _from_json(value) for name, value in (data or {}).items()}
@@ -238,7 +227,6 @@ def _from_json(value: Any) -> Any:
     return tuple(_from_json(item) for item in value) if isinstance(value, list) else value
 
 
-# --- Functions ------------------------------------------------------------------------------------
 def describe_function(owner: str, function: Function) -> dict[str, Any]:
     """Return the Function of a layer or operation as data: its captured graphs."""
     try:

@@ -92,11 +92,7 @@ def infer_outputs(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def run_captured(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a Function's outputs by its captured graphs, on the tensors' own framework.
-
-    Raises:
-        NotCaptured: it cannot be captured, or must not be.
-    """
+    """Return a Function's outputs by its captured graphs, on the tensors' own framework."""
     if function.native is True:
         raise NotCaptured(TraceError(f"function {function.name!r} runs as written (native=True)"))
     capture_example(function, *args, **kwargs)
@@ -158,7 +154,6 @@ def _with_open_lengths(leaf: Any) -> Any:
     return keras.KerasTensor(shape, dtype=dtype_name(leaf.dtype))
 
 
-# --- the operation --------------------------------------------------------------------------------
 @keras.saving.register_keras_serializable(package="multigrad")
 class FunctionOperation(keras.Operation):
     """A Function as an operation of a Keras model.
@@ -207,11 +202,7 @@ class FunctionOperation(keras.Operation):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> FunctionOperation:
-        """Return the operation that a config describes.
-
-        Raises:
-            FormatError: its Function is malformed.
-        """
+        """Return the operation that a config describes."""
         name = config.get("name")
         return cls(read_function(f"operation {name!r}", config.get("function")), name=name)
 
@@ -269,8 +260,6 @@ class CustomGradient(HoldingLayer):
         self._allow_non_tensor_positional_args = True
         self._set_held(function, backend)
 
-    # --- what may be assigned ---------------------------------------------------------------------
-
     @property
     def function(self) -> Function:
         """The Function that is called. Assign to change it."""
@@ -298,8 +287,6 @@ class CustomGradient(HoldingLayer):
 
     def _draw_key(self) -> Tensor:
         return self._draw_words(f"layer {self.name!r}")
-
-    # --- calls ------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # masks are passed here, after the call, as only here all arguments are known
@@ -367,8 +354,6 @@ class CustomGradient(HoldingLayer):
     def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
         """Return None: `__call__` passes masks, as it knows all arguments."""
 
-    # --- saving -----------------------------------------------------------------------------------
-
     def _describe_held(self) -> dict[str, Any]:
         return {"function": describe_function(f"layer {self.name!r}", self.function)}
 
@@ -377,7 +362,6 @@ class CustomGradient(HoldingLayer):
         return {"function": read_function(layer, config.get("function"))}
 
 
-# --- what Keras reads of a call -------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class CallSignature:
     """A Function's signature in the form that Keras reads of a layer's `call`.
@@ -396,11 +380,7 @@ class CallSignature:
         return {} if known is None else known.parameters
 
     def bind(self, *args: Any, **kwargs: Any) -> Bound:
-        """Return the leaves of a call's arguments.
-
-        Raises:
-            TypeError: the Function does not take them.
-        """
+        """Return the leaves of a call's arguments."""
         # Once for each way of calling, as compilers cannot follow the check.
         way = f"{len(args)} {' '.join(kwargs)}"
         if way not in self.checked:

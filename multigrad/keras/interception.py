@@ -13,7 +13,7 @@ Each handle (`attachment.py`) is a `LayerRules`; each layer with handles on it h
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -48,7 +48,6 @@ class LayerRules:
     """The rules that one `attach` puts on a model, which its layers and operations know it by.
 
     Attributes:
-        model: the model.
         operations: a rule by an operation's name.
         find_late_layers: returns the names of selected layers that were made after `attach`; None
             if none can be made.
@@ -71,7 +70,6 @@ class LayerRules:
         return id(self)
 
     def rules_in(self, layer: Any) -> dict[str, Any]:
-        """Return the handle's rules for operations that a layer calls."""
         return {**self.operations, **self.within.get(id(layer), {})}
 
 
@@ -81,7 +79,6 @@ class RuledLayer:
     `attach.put` and `attach.take` set the attributes, and then call `update_methods`.
 
     Attributes:
-        layer: the layer.
         handles: the handles of the models that the layer is a part of, those with rules for it.
         forward_handle: the handle that decides on the layer's whole forward; None if none does.
         run: the forward that it gives the layer, `(call, args, kwargs)`; None without such a
@@ -97,8 +94,6 @@ class RuledLayer:
         self.run: Call | None = None
         self.operations: OperationRules | None = None
         self.instance_methods = {name: vars(layer)[name] for name in METHODS if name in vars(layer)}
-
-    # --- when handles come and go -----------------------------------------------------------------
 
     def update_methods(self) -> None:
         """Replace the layer's methods for the rules that act now, or restore them."""
@@ -136,8 +131,6 @@ class RuledLayer:
             return self.instance_methods[name]
         return getattr(type(self.layer), name).__get__(self.layer)
 
-    # --- a call of the layer ----------------------------------------------------------------------
-
     def call(self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the layer's outputs under the rules that act now."""
         if in_symbolic_scope():
@@ -151,7 +144,9 @@ class RuledLayer:
         else:
             outputs = self._call_in_regions(original, args, kwargs)
         if self.operations is not None and WITH_LOGITS & self.operations.rules.keys():
-            forget_logits(outputs)
+            for leaf in list_leaves(outputs):  # by the logits losses would bypass a rule
+                if hasattr(leaf, "_keras_logits"):
+                    del leaf._keras_logits
         for handle in self.handles:
             if handle.model is self.layer and not handle.is_checked:
                 check_reached(handle)
@@ -210,13 +205,6 @@ def ruled_layer(layer: Any) -> RuledLayer:
     return RuledLayer(layer) if known is None else known
 
 
-def forget_logits(outputs: Any) -> None:
-    """Drop the logits kept with outputs, by which losses would bypass a rule."""
-    for leaf in list_leaves(outputs):
-        if hasattr(leaf, "_keras_logits"):
-            del leaf._keras_logits
-
-
 def check_reached(handle: LayerRules) -> None:
     """Raise if a model's call reached not all operations, or made selected layers."""
     missing = [name for name in handle.operations if name not in vars(handle.called)]
@@ -245,7 +233,6 @@ def children_of(layer: Any) -> list[Any]:
     return list(once.values())
 
 
-# --- a rule over a layer's whole forward ----------------------------------------------------------
 def make_run(layer: Any, rule: Any) -> Call:
     """Return a layer's forward under a plain rule, for `RuledLayer.run`."""
     shown = f"layer {layer.name!r} ({type(layer).__name__})"
@@ -253,17 +240,13 @@ def make_run(layer: Any, rule: Any) -> Call:
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = find_input(shown, args, kwargs)
-
-        def put_constant(leaf: Any) -> Any:
-            return constant if leaf is x else leaf
-
         constant = keras.ops.stop_gradient(x)
         keep_mask(x, constant)
         if args and args[0] is x:
-            out = original(constant, *args[1:], **kwargs)
+            args = (constant, *args[1:])
         else:
-            stopped: Any = keras.tree.map_structure(put_constant, (args, kwargs), none_is_leaf=True)
-            out = original(*stopped[0], **stopped[1])
+            args, kwargs = replace_leaves((args, kwargs), [(x, constant)])
+        out = original(*args, **kwargs)
         if not keras.ops.is_tensor(out):
             raise RuleTypeError(
                 f"{shown} gives {type(out).__name__}, and a rule has the gradient of one tensor: "
@@ -274,6 +257,18 @@ def make_run(layer: Any, rule: Any) -> Call:
         return y
 
     return run
+
+
+def replace_leaves(arguments: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
+    """Return nested arguments in which the second of each pair is in the place of the first."""
+
+    def replace(leaf: Any) -> Any:
+        for old, new in pairs:
+            if leaf is old:
+                return new
+        return leaf
+
+    return keras.tree.map_structure(replace, arguments)
 
 
 def find_input(shown: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -295,7 +290,6 @@ def find_input(shown: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def keep_mask(tensor: Any, replacement: Any) -> None:
-    """Copy the mask of a tensor to the one that replaces it."""
     mask = get_keras_mask(tensor)
     if mask is not None:
         set_keras_mask(replacement, mask)

@@ -223,8 +223,6 @@ class Activation(HoldingLayer):
             return  # it branches on its input, or runs uncaptured
         find_lacking(bound_rule.specialization.subject, backend, graph)
 
-    # --- calls ------------------------------------------------------------------------------------
-
     def call(self, inputs: Tensor) -> Tensor:
         return self._run(inputs)
 
@@ -304,8 +302,6 @@ class Activation(HoldingLayer):
         if self._keeps_shape():
             return input_shape
         return self.compute_output_spec(keras.KerasTensor(input_shape, self.compute_dtype)).shape
-
-    # --- saving -----------------------------------------------------------------------------------
 
     def _trackable_children(self, save_type: str = "checkpoint", **options: Any) -> dict[str, Any]:
         """Return the children that TensorFlow checkpoints save, and the rule's numbers."""

@@ -14,7 +14,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
@@ -51,13 +51,9 @@ COMPUTED_INSIDE = {"dot_product_attention": "softmax"}
 RECURRENT_KERNELS = ("lstm", "gru")
 
 
-def canonical_name(function: Call) -> str:
-    return ALIASES.get(function.__name__, function.__name__)
-
-
 # The operation that a function of `keras.ops` or `keras.activations` is.
 OPERATION_OF_FUNCTION: dict[Call, str] = {
-    function: canonical_name(function)
+    function: ALIASES.get(function.__name__, function.__name__)
     for module in (keras.ops, keras.activations)
     for function in vars(module).values()
     if inspect.isfunction(function)
@@ -205,16 +201,9 @@ def refuse_kernel(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 # --- the functions of Keras that are replaced -----------------------------------------------------
 LOCK = make_lock()
-ORIGINALS: list[OperationPlace] = []  # what is replaced now: none or all
+# What is replaced now, all or nothing: (module or class, name, value).
+ORIGINALS: list[tuple[Any, str, Any]] = []
 HANDLES: set[Any] = set()  # those that have rules on operations
-
-
-class OperationPlace(NamedTuple):
-    """An attribute of a module or class of Keras, and a value for it."""
-
-    owner: Any
-    name: str
-    value: Any
 
 
 def replace_functions(handle: Any) -> None:
@@ -222,9 +211,9 @@ def replace_functions(handle: Any) -> None:
     with LOCK:
         HANDLES.add(handle)
         if not ORIGINALS:
-            for place in [*list_replacements()]:
-                ORIGINALS.append(place._replace(value=vars(place.owner)[place.name]))
-                setattr(*place)
+            for owner, name, replacement in [*list_replacements()]:
+                ORIGINALS.append((owner, name, vars(owner)[name]))
+                setattr(owner, name, replacement)
 
 
 def restore_functions(handle: Any) -> None:
@@ -237,7 +226,7 @@ def restore_functions(handle: Any) -> None:
             ORIGINALS.pop()
 
 
-def list_replacements() -> Iterator[OperationPlace]:
+def list_replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yield the places where Keras looks up its operations, with our functions for them."""
     for name in sorted({*OPERATION_OF_FUNCTION.values()}):
         for module in BACKEND_MODULES:
@@ -245,19 +234,17 @@ def list_replacements() -> Iterator[OperationPlace]:
             original = vars(owner).get(name)
             if inspect.isroutine(original):
                 run = functools.partial(run_operation, name)
-                yield OperationPlace(owner, name, wrapped(original, run))
+                yield owner, name, wrapped(original, run)
     for name, kind in COMPOSED.items():
         original = kind.static_call
         run = functools.partial(run_composed, name)
-        yield OperationPlace(kind, "static_call", staticmethod(wrapped(original, run)))
+        yield kind, "static_call", staticmethod(wrapped(original, run))
     for name in RECURRENT_KERNELS:
         original = vars(keras_backend)[name]
-        yield OperationPlace(keras_backend, name, wrapped(original, refuse_kernel))
+        yield keras_backend, name, wrapped(original, refuse_kernel)
 
 
 def wrapped(original: Call, run: Call) -> Call:
-    """Return a function that is run as `run(original, args, kwargs)`."""
-
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return run(original, args, kwargs)

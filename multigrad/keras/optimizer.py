@@ -111,6 +111,8 @@ class RuledOptimizer(keras.optimizers.Optimizer):
     given.
     """
 
+    learning_rate: Any = _OfInner()
+    iterations: Any = _OfInner()
     weight_decay = _OfInner()
     clipnorm = _OfInner()
     clipvalue = _OfInner()
@@ -149,10 +151,13 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         )
         self.after_reduce = after_reduce
         self._gradient_rule = gradient_rule
-        if key is not None:
-            self._key = _read_key(key)
-        else:
+        if key is None:
             self._key = None if gradient_rule.draws is False else _draw_key()
+        else:
+            words = normalize_key(key)
+            if not isinstance(words, tuple):
+                words = backend_of(words).tensors.to_numpy(words)
+            self._key = int(words[0]), int(words[1])
         given_params = gradient_rule.params
         numbers = gradient_rule.numbers
         self._params = RuleParams(
@@ -188,18 +193,6 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         """The rule's numbers, how far their schedules are, then the inner optimizer's variables."""
         # Without the rate and count that Keras makes for any optimizer: they are the inner one's.
         return [*self._params.all_variables().values(), *self.inner_optimizer.variables]
-
-    @property
-    def learning_rate(self) -> Any:
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate: Any) -> None:
-        self.inner_optimizer.learning_rate = learning_rate
-
-    @property
-    def iterations(self) -> Any:
-        return self.inner_optimizer.iterations
 
     def build(self, variables: Sequence[Any]) -> None:
         self.inner_optimizer.build(variables)
@@ -325,14 +318,6 @@ def _as_tensor(variable: Any) -> Tensor:
     return keras.ops.cast(variable, variable.dtype)
 
 
-def _read_key(key: Any) -> tuple[int, int]:
-    words = normalize_key(key)
-    if not isinstance(words, tuple):
-        words = backend_of(words).tensors.to_numpy(words)
-    first, second = words
-    return int(first), int(second)
-
-
 def _draw_key() -> tuple[int, int]:
     # drawn as Keras draws seeds, so that `set_random_seed` repeats it
     words = np.asarray(keras.ops.convert_to_numpy(keras.random.SeedGenerator().state))
@@ -348,7 +333,6 @@ def _as_dense(grad: Tensor, variable: Any, scale: float | None) -> Tensor:
     return grad if scale is None else grad / scale
 
 
-# --- replicas of tf.distribute --------------------------------------------------------------------
 # A Keras optimizer sums the replicas' gradients in its step. On jax and torch they come reduced, by
 # the compiler and by the user's training code.
 SUM = "_all_reduce_sum_gradients"  # the method of Keras's optimizers on TensorFlow (3.15)

@@ -46,16 +46,10 @@ class RuleParams(Mapping[str, Any]):
 
     Args:
         owner: whose params they are, for messages.
-        variables, fixed: see Attributes.
+        variables, fixed: the Variables by name, and the other params.
         add_variable: makes the Variable of a schedule's step.
         schedules: the schedules that Variables follow, by the Variables' names.
         find_rule: returns the rule that `check` asks for its ranges; None if there is none.
-
-    Attributes:
-        variables: the Variables by name.
-        fixed: the other params.
-        schedules: those that some of the Variables follow.
-        count_variables: their steps.
     """
 
     def __init__(
@@ -158,8 +152,6 @@ class RuleParams(Mapping[str, Any]):
     def _drop_variable(self, variable: Any) -> None:
         """Drop a Variable; an optimizer keeps its own."""
 
-    # --- the mapping ------------------------------------------------------------------------------
-
     def __getitem__(self, name: str) -> Any:
         for params in (self.variables, self.fixed):
             if name in params:
@@ -177,8 +169,6 @@ class RuleParams(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr({**self.variables, **self.fixed})
-
-    # --- files ------------------------------------------------------------------------------------
 
     def save(self, store: Any) -> None:
         """Store the Variables by name, and the steps of their schedules."""
@@ -199,7 +189,6 @@ class RuleParams(Mapping[str, Any]):
             self.variables[name].assign(store[name])
 
 
-# --- the step of a schedule, as a Variable --------------------------------------------------------
 class CountVariable:
     """The step of one schedule, so that whatever restores Variables restores it with the number.
 
@@ -229,7 +218,8 @@ class CountVariable:
         if is_taken(self.variable):  # by a step of fit, which does not change it
             return None
         now, before = identity_of_value(self.variable), self.last_identity
-        if now is not None and before is not None and all(map(_is_same, now, before)):
+        # the value itself, and the number of its version
+        if now is not None and before is not None and now[0] is before[0] and now[1] == before[1]:
             return None
         self.last_identity = now
         known = self.count
@@ -247,11 +237,6 @@ def identity_of_value(variable: Any) -> tuple[Any, ...] | None:
     return value, getattr(value, "_version", None)
 
 
-def _is_same(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) is int and a == b)
-
-
-# --- the params of a layer: `LayerParams` ---------------------------------------------------------
 class LayerParams(RuleParams):
     """The params of a layer's own rule by name; a layer has one such object at a time.
 
