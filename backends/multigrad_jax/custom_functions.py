@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -19,10 +17,12 @@ from multigrad.errors import GradientError, TraceError
 from multigrad.functions.calls.arguments import Layout, positional_names
 from multigrad.functions.calls.capture_errors import kind_name
 from multigrad.functions.calls.imported_gradients import (
+    RECORDED,
     Pushed,
+    WithinOwnRules,
     as_outputs,
     make_tangent,
-    outputs_of,
+    recording,
 )
 from multigrad.functions.calls.parameters import signature_of
 from multigrad.functions.calls.recipe import (
@@ -40,7 +40,6 @@ from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.residuals import unmarked
 from multigrad.graph.passes.simplify import substitute
 from multigrad.graph.support.class_bases import dataclass
-from multigrad.graph.support.threads import set_within
 from multigrad.graph.support.trees import optree
 from multigrad.trace.assertions import UNDIFFERENTIATED
 from multigrad.trace.axes import known_shape
@@ -51,11 +50,6 @@ from .versions import primal_of, static_of, takes_symbolic_zeros
 
 Tensor: TypeAlias = Any
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
-# The functions whose rules are being recorded, the innermost last, with their arguments: within its
-# own rules one is only its primal.
-RECORDED: ContextVar[tuple[tuple[Any, tuple[Any, ...] | None], ...]] = ContextVar(
-    "multigrad_jax_recorded", default=()
-)
 
 
 def recipe_of_custom(
@@ -78,10 +72,11 @@ def recipe_of_custom(
         return primal_of(function)(*args, **kwargs)
 
     def apply_within(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if given_to(function) is None:
+        stand_in = within_own_rules(function)
+        if stand_in is None or given_to(function) is None:
             return None
         compute = functools.partial(run_written_in, "jax", primal_of(function), trace)
-        return (call_itself(function, compute, *args, **kwargs),)
+        return (stand_in.around(compute)(*args, **kwargs),)
 
     return Recipe(
         name_of(function),
@@ -182,21 +177,14 @@ def call_in(trace: Trace, own: Any, given: PositionalArguments) -> Call:
     return call
 
 
-@contextmanager
-def recording(function: Any, arguments: tuple[Any, ...] | None = None) -> Iterator[None]:
-    """Mark a function's rules as being recorded, for arguments given by position."""
-    with set_within(RECORDED, (*RECORDED.get(), (function, arguments))):
-        yield
+def within_own_rules(function: Any) -> WithinOwnRules | None:
+    """Return the stand-in for a function while its rules are recorded, else None."""
 
+    def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        return resolve(function, args, kwargs).values, given_to(function)
 
-def is_recorded(function: Any) -> bool:
-    return any(function is each for each, _ in RECORDED.get())
-
-
-def call_itself(function: Any, compute: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    outputs = compute(*args, **kwargs)
-    arguments = resolve(function, args, kwargs).values
-    return outputs_of(name_of(function), outputs, arguments, given_to(function))
+    is_recorded = any(function is own for own, _ in RECORDED.get())
+    return WithinOwnRules(name_of(function), arguments) if is_recorded else None
 
 
 def given_to(function: Any) -> tuple[Any, ...] | None:

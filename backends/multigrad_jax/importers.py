@@ -17,6 +17,7 @@ from jax.interpreters import ad, batching
 from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.user_code.inspection import plain_function
 from multigrad.errors import RuleTypeError
+from multigrad.functions.calls.imported_gradients import WithinOwnRules, recording
 from multigrad.functions.calls.recipe import ImportedGradient, Options, Recipe
 from multigrad.functions.code_recipes import recipe_of_gradient
 from multigrad.functions.function import Function
@@ -26,13 +27,11 @@ from multigrad.graph.support.threads import set_within
 from multigrad.trace.trace import Value
 
 from .custom_functions import (
-    call_itself,
     closed_over,
-    is_recorded,
     name_of,
     recipe_of_jvp,
     recipe_of_vjp,
-    recording,
+    within_own_rules,
 )
 from .jaxprs import all_equations
 from .versions import VJP_KINDS, core, primal_of
@@ -307,21 +306,11 @@ class WithOwnGradient:
             return self.captured(*args, **kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class CustomFunctionStandIn:
-    """A stand-in for a custom function within its own rules."""
-
-    function: Any
-
-    def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function to run in its place, given one that computes the primal."""
-        return partial(call_itself, self.function, compute)
-
-
-def with_own_gradient(function: Any) -> WithOwnGradient | CustomFunctionStandIn | None:
+def with_own_gradient(function: Any) -> WithOwnGradient | WithinOwnRules | None:
     """Return the stand-in for a custom function; None if its gradient is its derivative anyway."""
-    if is_recorded(function):
-        return CustomFunctionStandIn(function)
+    within = within_own_rules(function)
+    if within is not None:
+        return within
     return None if is_jaxs_own(function) else own_gradient(function)
 
 
@@ -360,11 +349,11 @@ def intercept(kind: type) -> Interception:
         # no symbolic value among the arguments, though jax may be tracing for a capture
         if not comes_to_us(args, kwargs, "jax", "numpy"):
             noted = None
-            if not is_recorded(self):
+            if within_own_rules(self) is None:
                 noted = note(self, args, kwargs, is_derived=is_jaxs_own(self))
             return original(self, *args, **kwargs) if noted is None else noted[0]
         stand_in = with_own_gradient(self)
-        if isinstance(stand_in, CustomFunctionStandIn):
+        if isinstance(stand_in, WithinOwnRules):
             return stand_in.around(primal_of(self))(*args, **kwargs)
         return primal_of(self)(*args, **kwargs) if stand_in is None else stand_in(*args, **kwargs)
 

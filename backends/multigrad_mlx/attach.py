@@ -103,7 +103,7 @@ def render(emitted: Emitted) -> str:
     f, b, k = emitted.forward, emitted.backward, emitted.keep
     names = [*emitted.names.inputs, *emitted.names.params]
     arguments = ", ".join(names)
-    results = f.result if emitted.single else tuple_of(f.results)
+    results = emitted.returned(f.results)
     residuals = zip(emitted.residuals.computed, k.results, strict=True)
     keep = k.indented(4) + "".join(f"    {name} = {result}\n" for name, result in residuals)
     keep += "".join(f"    shape_of_{name} = {name}.shape\n" for name in emitted.residuals.shapes)
@@ -146,7 +146,7 @@ def take_outputs(emitted: Emitted) -> str:
     reads = {*emitted.keep.reads, *emitted.backward.reads, *emitted.residuals.names}
     if reads.isdisjoint(emitted.names.outputs):
         return ""
-    names = emitted.names.outputs[0] if emitted.single else tuple_of(emitted.names.outputs)
+    names = emitted.returned(emitted.names.outputs)
     return f"    {names} = outputs\n"
 
 
@@ -159,7 +159,7 @@ def render_tangent(emitted: Emitted) -> str:
     # MLX (0.32) passes it no outputs: if it reads one, the function is called once more.
     results = emitted.pushed("")
     read = not tangent.reads.isdisjoint(emitted.names.outputs) or "" in results
-    outputs = emitted.names.outputs[0] if emitted.single else tuple_of(emitted.names.outputs)
+    outputs = emitted.returned(emitted.names.outputs)
     run = f"    {outputs} = native({', '.join(names)})\n" if read else ""
     pairs = zip(emitted.names.outputs, results, strict=True)
     words = [word or f"nothing({output})" for output, word in pairs]
@@ -176,7 +176,7 @@ def render_tangent(emitted: Emitted) -> str:
     return f"""
 def tangent_rule(primals, tangents):
 {unpack}{moves}{run}{tangent.indented(4)}\
-    return {words[0] if emitted.single else tuple_of(words)}
+    return {emitted.returned(words)}
 
 """
 

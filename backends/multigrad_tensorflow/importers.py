@@ -7,9 +7,7 @@ gradient function gets `variables`.
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from types import FunctionType
 from typing import Any, TypeAlias
@@ -23,13 +21,17 @@ from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import GradientError
 from multigrad.functions.calls.capture_errors import kind_name
-from multigrad.functions.calls.imported_gradients import asked_variables, deliver, outputs_of
+from multigrad.functions.calls.imported_gradients import (
+    RECORDED,
+    WithinOwnRules,
+    asked_variables,
+    deliver,
+    recording,
+)
 from multigrad.functions.calls.parameters import read_parameters, signature_of
 from multigrad.functions.calls.recipe import ImportedGradient, Recipe, Recorded
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import import_once
-from multigrad.graph.support.class_bases import dataclass
-from multigrad.graph.support.threads import set_within
 from multigrad.trace.trace import Trace, Value
 
 from .recomputed_regions import FIRST
@@ -43,19 +45,6 @@ def make_nothing() -> Any:
 
 DECORATED = type(tf.custom_gradient(make_nothing))
 PASS_THROUGH = tf.grad_pass_through(make_nothing)._f.__code__
-
-
-# The functions that are being recorded, the innermost last, with their (args, kwargs).
-RECORDING: contextvars.ContextVar[tuple[tuple[Any, Any], ...]] = contextvars.ContextVar(
-    "multigrad_tensorflow_recording", default=()
-)
-
-
-@contextmanager
-def recording(function: Callable[..., Any], arguments: Any) -> Iterator[None]:
-    """Mark a function as being recorded; functions are captured then that may call it."""
-    with set_within(RECORDING, (*RECORDING.get(), (function, arguments))):
-        yield
 
 
 def recipe_of_decorated(function: Callable[..., Any], name: str, original: Any) -> Recipe:
@@ -155,28 +144,11 @@ def import_function(f: Any) -> Recipe:
     return recipe_of_decorated(function, name_of(f), f)
 
 
-@dataclass(frozen=True, slots=True)
-class DecoratedStandIn:
-    """A stand-in for a decorated function within itself."""
-
-    function: Any
-    arguments: Any  # those with which it is being recorded
-
-    def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function to run in its place, given one that computes the primal."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            outputs = compute(*args, **kwargs)
-            return outputs_of(name_of(self.function), outputs, (args, kwargs), self.arguments)
-
-        return call
-
-
-def with_own_gradient(f: Any) -> Function | DecoratedStandIn | None:
+def with_own_gradient(f: Any) -> Function | WithinOwnRules | None:
     """Return the stand-in for a decorated function during another's capture, if it needs one."""
-    for function, arguments in reversed(RECORDING.get()):
+    for function, arguments in reversed(RECORDED.get()):
         if is_same(f._f, function):
-            return DecoratedStandIn(f, arguments)
+            return WithinOwnRules(name_of(f), lambda *call, own=arguments: (call, own))
     try:
         return import_once(make_function, f)
     except TypeError:  # tf.recompute_grad, whose gradient is the derivative
@@ -209,7 +181,7 @@ def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     if not comes_to_us(args, kwargs, "tensorflow", "numpy"):
         return CALL(self, *args, **kwargs)
     stand_in = with_own_gradient(self)
-    if isinstance(stand_in, DecoratedStandIn):
+    if isinstance(stand_in, WithinOwnRules):
         stand_in = stand_in.around(lambda *args, **kwargs: self._f(*args, **kwargs)[0])
     return self._f(*args, **kwargs)[0] if stand_in is None else stand_in(*args, **kwargs)
 

@@ -248,6 +248,10 @@ class Emitted:
         """Whether a call returns the only output itself; else a tuple."""
         return len(self.names.cotangents) == 1
 
+    def returned(self, words: Sequence[str]) -> str:
+        """Return words for the outputs as a call returns these: the only one, or a tuple."""
+        return words[0] if self.single else f"({', '.join(words)})"
+
     @property
     def carries(self) -> tuple[bool, ...]:
         """For each output, whether it carries a gradient."""

@@ -50,9 +50,7 @@ def render(emitted: Emitted) -> str:
     unpack = f"    {names} = residuals\n" if names != "()" else ""
     gradients = _tuple([*emitted.gradients(b), *(["None"] * len(emitted.names.params))])
     arguments = f"{inputs}{emitted.arguments}"
-    outputs, results = _tuple(list(emitted.names.outputs)), _tuple(list(f.results))
-    if emitted.single:
-        outputs, results = emitted.names.outputs[0], f.result
+    outputs, results = emitted.returned(emitted.names.outputs), emitted.returned(f.results)
     run = _run(emitted, outputs, f"{name}({arguments})")
     return f"""\
 @custom_vjp
@@ -108,12 +106,9 @@ def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
     # jax transposes the tangent map of a `custom_jvp` for reverse mode
     unpack = f"({arguments},) = primals"
     moved = f"({', '.join(emitted.names.tangents)}, *_) = tangents"
-    outputs, results = _tuple(list(emitted.names.outputs)), _tuple(list(f.results))
+    outputs, results = emitted.returned(emitted.names.outputs), emitted.returned(f.results)
     pairs = zip(emitted.names.outputs, emitted.pushed(""), strict=True)
-    changes = [word or f"no_tangent({output})" for output, word in pairs]
-    pushed = _tuple(changes)
-    if emitted.single:
-        outputs, results, pushed = emitted.names.outputs[0], f.result, changes[0]
+    pushed = emitted.returned([word or f"no_tangent({output})" for output, word in pairs])
     kept = zip(emitted.residuals.names, emitted.kept, strict=True)
     keep = "".join(f"    {r} = {result}\n" for r, result in kept if r in emitted.residuals.computed)
     run = _run(emitted, outputs, f"{name}({arguments})")
@@ -137,10 +132,8 @@ def _run(emitted: Emitted, outputs: str, call: str) -> str:
     whole = emitted.code.whole
     if whole is None:
         return f"    {outputs} = {call}\n"
-    results = list(whole.results[: len(emitted.names.outputs)])
-    return (
-        f"{whole.indented(4)}    {outputs} = {results[0] if emitted.single else _tuple(results)}\n"
-    )
+    results = whole.results[: len(emitted.names.outputs)]
+    return f"{whole.indented(4)}    {outputs} = {emitted.returned(results)}\n"
 
 
 def _render_push(emitted: Emitted, tangent: Body) -> str:

@@ -33,7 +33,7 @@ from multigrad.trace.lookups import note
 from multigrad.trace.trace import NeedsConcrete, Trace, Value
 from multigrad.trace.xp import all as xp
 
-from ..custom_functions import is_recorded
+from ..custom_functions import within_own_rules
 from ..distributed import mapped_axes, with_axes
 from ..importers import CALLED, JaxCall, own_gradient, reading
 from ..jaxprs import INLINED, bind_unchanged, open_jaxpr, walk
@@ -341,7 +341,8 @@ def _call(scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Op
     avals = [variable.aval for variable in equation.invars]
     values = _whole(scope, equation, operands)
     # without a captured gradient the primal is recorded, and a derivative of it raises
-    stand_in = None if is_recorded(called.function) else own_gradient(called.function)
+    is_own = within_own_rules(called.function) is not None
+    stand_in = None if is_own else own_gradient(called.function)
     question_count = questions.count()
     if stand_in is not None:
         args, kwargs = called.arguments(values)

@@ -115,7 +115,7 @@ def _inner_function(emitted: Emitted) -> str:
         def backward({", ".join(emitted.names.cotangents)}):
 {backward.indented(12)}            return {", ".join(emitted.gradients(backward))}
 
-        return {_returned(emitted)}, backward
+        return {emitted.returned(emitted.names.outputs)}, backward
 """
 
 
@@ -126,7 +126,7 @@ def _return_statement(emitted: Emitted) -> str:
     # Backward reads kept outputs from the result: their derivative must be this function's own.
     rebind_outputs = f"    {', '.join(emitted.names.outputs)} = {call}\n"
     residuals = _keep(emitted, 4) if _reads_outputs(emitted) else ""
-    result = _stop_gradients(_returned(emitted), emitted)
+    result = _stop_gradients(emitted.returned(emitted.names.outputs), emitted)
     return f"{rebind_outputs}{residuals}    return {result}\n"
 
 
@@ -141,12 +141,6 @@ def _kept_outputs(emitted: Emitted) -> list[str]:
 def _reads_outputs(emitted: Emitted) -> bool:
     # Whether the residuals are computed from outputs.
     return not emitted.keep.reads.isdisjoint(emitted.names.outputs)
-
-
-def _returned(emitted: Emitted) -> str:
-    # The only output, or a tuple of all.
-    outputs = ", ".join(emitted.names.outputs)
-    return outputs if emitted.single else f"({outputs})"
 
 
 def _forward_call(emitted: Emitted) -> str:

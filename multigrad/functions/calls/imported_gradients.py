@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ...errors import GradientError
@@ -165,6 +167,43 @@ def deliver(gradients: Sequence[Tensor | None]) -> None:
 
 
 # --- a function that its own rules call -----------------------------------------------------------
+# The functions whose rules are being recorded, the innermost last, each with its arguments then, or
+# None if they are not known. Within its own rules a function is only its primal.
+RECORDED: contextvars.ContextVar[tuple[tuple[Any, Any], ...]] = contextvars.ContextVar(
+    "multigrad_recorded", default=()
+)
+
+
+@contextmanager
+def recording(function: Any, arguments: Any = None) -> Iterator[None]:
+    """Mark a function's rules as being recorded, for arguments nested somehow."""
+    with set_within(RECORDED, (*RECORDED.get(), (function, arguments))):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class WithinOwnRules:
+    """A stand-in for a function within its own rules.
+
+    Attributes:
+        name: the function's.
+        arguments: (args, kwargs) -> those of a call, nested somehow, and alike those for which the
+            rules are being recorded now; see `outputs_of`.
+    """
+
+    name: str
+    arguments: Callable[[Any, Any], tuple[Any, Any]]
+
+    def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function to run in its place, given one that computes the primal."""
+
+        return partial(self._call, compute)
+
+    def _call(self, compute: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        outputs = compute(*args, **kwargs)
+        return outputs_of(self.name, outputs, *self.arguments(args, kwargs))
+
+
 def outputs_of(name: str, outputs: Any, asked: Any, recorded: Any) -> Any:
     """Return outputs to a rule that calls its own function.
 
