@@ -31,10 +31,10 @@ class Same:
 
     __slots__ = ("__weakref__", "_find", "_hash")
 
-    def __init__(self, item: Any, gone: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, item: Any) -> None:
         self._hash = id(item)
         try:
-            self._find: Callable[[], Any] = weakref.ref(item, gone)
+            self._find: Callable[[], Any] = weakref.ref(item)
         except TypeError:
             self._find = lambda: item
 
@@ -44,7 +44,7 @@ class Same:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Same):
             return False
-        # Python has one weak reference (without callback) per object, which also outlives it.
+        # Python has one weak reference per object, which also outlives it.
         if self._find is other._find:
             return True
         item = self.item()

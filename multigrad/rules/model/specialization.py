@@ -15,6 +15,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from ...graph.support.params import Range
 from ...graph.support.threads import SERIALS, build_once
 from ...lowering.checks import shape_check
 from ...trace.derived.shards import over_shards
-from ...trace.identity import Same, items_key
+from ...trace.identity import items_key
 from ...trace.lookups import Meanings, look_up, note, reading
 from ...trace.ranks import name_rank
 from ...trace.trace import NeedsConcrete, Trace
@@ -343,7 +344,7 @@ class RuleCode:
 
     Attributes:
         id: its name in tokens, different for each.
-        owner_ids: the `id` of each function and object that the rule is made of.
+        finalizers: drop it with the functions and objects that the rule is made of.
         facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
         reads: what the rule's code read besides its inputs (`lookups.py`); grows.
         draws: whether a capture of it was random.
@@ -354,12 +355,12 @@ class RuleCode:
     """
 
     __slots__ = (
-        "_tables", "draws", "emitted", "facts", "id", "owner_ids", "reads", "uncapturable",
+        "_tables", "draws", "emitted", "facts", "finalizers", "id", "reads", "uncapturable",
         "variants",
     )  # fmt: skip
 
-    def __init__(self, name: str, owner_ids: tuple[int, ...]) -> None:
-        self.owner_ids = owner_ids
+    def __init__(self, name: str) -> None:
+        self.finalizers: list[weakref.finalize[..., Any]] = []
         self.id = f"{name}#{next(SERIALS)}"
         self.facts: frozenset[str] = frozenset()
         self.reads: frozenset[str] = frozenset()
@@ -405,54 +406,32 @@ class RuleCode:
 # --- which code belongs to which rule -------------------------------------------------------------
 # It lives as long as the functions that the rule is made of, even if no rule is held; and it refers
 # to none of them, or what they close over would live forever.
-class _Owner(NamedTuple):
-    """A function or object that rules are made of, and the keys in `_codes` that go with it."""
-
-    reference: Same
-    keys: set[Any]
-
-
 _codes: dict[Any, RuleCode] = {}
-_owners: dict[int, _Owner] = {}  # by `id`
 
 
 def code_of(name: str, key: Any, owners: Iterable[Any]) -> RuleCode:
     """Return the code made of a rule; it is dropped with the first of its owners to go.
 
     Args:
-        name: the rule's name.
         key: equal for equal rules; it keeps no owner alive.
         owners: the functions and objects of which the rule is made.
     """
     code = _codes.get(key)
     if code is None:
         if len(_codes) >= MOST_CODES:
-            _codes.clear()
-            _owners.clear()
-        owners = tuple(owners)
-        for owner in owners:
-            _keys_of(owner).add(key)
-        code = _codes.setdefault(key, RuleCode(name, tuple(map(id, owners))))
+            for known in tuple(_codes):
+                _drop(known)
+        new = RuleCode(name)
+        code = _codes.setdefault(key, new)
+        for owner in owners if code is new else ():
+            with suppress(TypeError):  # Python offers no weak reference to it
+                finalizer = weakref.finalize(owner, _drop, key)
+                finalizer.atexit = False
+                code.finalizers.append(finalizer)
     return code
 
 
-def _keys_of(owner: Any) -> set[Any]:
-    identity = id(owner)
-    known = _owners.get(identity)
-    # The id of an object that is gone may be another's now.
-    if known is None or known.reference.item() is not owner:
-        reference = Same(owner, functools.partial(_forget, identity))
-        known = _owners[identity] = _Owner(reference, set())
-    return known.keys
-
-
-def _forget(identity: int, _: Any) -> None:
-    # Called when an owner is gone; its id may have a new owner already.
-    gone = _owners.get(identity)
-    if gone is not None and gone.reference.item() is None:
-        del _owners[identity]
-        for key in gone.keys:
-            code = _codes.pop(key, None)
-            for other in code.owner_ids if code is not None else ():
-                if other in _owners:
-                    _owners[other].keys.discard(key)
+def _drop(key: Any) -> None:
+    code = _codes.pop(key, None)
+    for finalizer in () if code is None else code.finalizers:
+        finalizer.detach()  # the other owners may live on
