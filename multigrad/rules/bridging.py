@@ -161,13 +161,11 @@ class GuestFunction:
 
     def _borrow(self, inputs: Sequence[SharedBuffer]) -> list[Tensor]:
         return [
-            self._read_key(x) if i == self.key else borrow(self.guest, x, self.owns)
+            read_key(self.guest, self.guest.tensors.from_numpy(x.array().astype(np.uint32)))
+            if i == self.key
+            else borrow(self.guest, x, self.owns)
             for i, x in enumerate(inputs)
         ]
-
-    def _read_key(self, lent: SharedBuffer) -> Tensor:
-        words = lent.array().astype(np.uint32)
-        return read_key(self.guest, self.guest.tensors.from_numpy(words))
 
     def _borrow_cotangents(self, cotangents: Sequence[SharedBuffer | None]) -> list[Tensor | None]:
         return [None if c is None else borrow(self.guest, c, self.owns) for c in cotangents]
@@ -258,10 +256,6 @@ def cross(host: Backend, foreign: Guest, tensors: tuple[Tensor, ...]) -> tuple[T
     return host.interop.bridge(foreign, tensors)
 
 
-def as_key(host: Backend, key: Any) -> Tensor:
-    return host.tensors.from_numpy(np.array(key, np.uint32)) if isinstance(key, tuple) else key
-
-
 # For one Function; numbers that never repeat would fill it without end.
 MOST_PROBED = 256
 _lock = make_lock()
@@ -349,7 +343,9 @@ def _call_leaves(
     foreign = make_foreign(function, variant, plain_functions, guest, leaves)
     tensors = [leaves[i] for i in tensors_among(layout, leaves)]
     if variant.graphs.is_random:
-        tensors.append(as_key(host, draws.next_key(host)))
+        key = draws.next_key(host)
+        is_words = isinstance(key, tuple)
+        tensors.append(host.tensors.from_numpy(np.array(key, np.uint32)) if is_words else key)
     return assemble(variant, cross(host, foreign, tuple(tensors)))
 
 

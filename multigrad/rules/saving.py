@@ -242,7 +242,7 @@ def _params_of(document: Data) -> dict[str, str]:
     numbers = {}
     for param in document.get("params", ()):
         value = document["bound"].get(param["name"], param.get("default", 1.0))
-        if "value" not in param and isinstance(value, int | float) and not isinstance(value, bool):
+        if "value" not in param and _is_number(value):
             numbers[param["name"]] = hex_of(value)
     return numbers
 
@@ -259,12 +259,8 @@ def _constants(graph: Data) -> list[Any]:
 
 def _points(constants: Sequence[Any]) -> list[float]:
     # A graph's constants are likely edges: they are points, and so are their negatives.
-    near = [
-        number
-        for number in map(float, filter(_is_number, constants))
-        if math.isfinite(number) and abs(number) <= FAR
-    ]
-    near = list(dict.fromkeys(near))[:MOST_CONSTANTS]
+    numbers = map(float, filter(_is_number, constants))
+    near = list(dict.fromkeys(n for n in numbers if abs(n) <= FAR))[:MOST_CONSTANTS]
     return sorted({*POINTS, *near, *(-number for number in near if number)})
 
 

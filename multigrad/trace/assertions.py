@@ -129,7 +129,10 @@ def _assertion_at(code: CodeType, at_offset: int, has_bool: bool) -> Assertion |
     if target_fails == _only_raises(code, rows, positions, at + 1):
         return None
     jumps_if = ("IF_TRUE" in rows[at].opname) is not is_inverted
-    kind = _exception_of(rows[target if target_fails else at + 1])
+    # The exception that a branch constructs first, if it is one of Python's that take a message.
+    first = rows[target if target_fails else at + 1]
+    name = first.argval if first.opname in LOADS else ""
+    kind = getattr(builtins, name) if name in KINDS else AssertionError
     return Assertion(jumps_if is not target_fails, kind)
 
 
@@ -155,12 +158,6 @@ def _jump_after(
     return (at, is_inverted) if name.startswith("POP_JUMP") and "NONE" not in name else None
 
 
-def _exception_of(row: dis.Instruction) -> type[Exception]:
-    # The exception that a branch constructs first, if it is one of Python's that take a message.
-    name = row.argval if row.opname in LOADS else ""
-    return getattr(builtins, name) if name in KINDS else AssertionError
-
-
 @lru_cache(maxsize=256)
 def _instructions(code: CodeType) -> Sequence[dis.Instruction]:
     return [row for row in dis.get_instructions(code) if row.opname not in SKIPPED]
@@ -177,24 +174,19 @@ def _find(code: CodeType, offset: int) -> tuple[Sequence[dis.Instruction], int]:
 def is_call_of(frame: FrameType, name: str, count: int) -> bool:
     """Return whether a frame is at a call of a builtin function with so many arguments."""
     # Without it: test_a_density_is_that_of_torch_with_its_gradient is refused.
-    return name not in frame.f_globals and _is_call_at(frame.f_code, frame.f_lasti, name, count)
-
-
-def _is_call_at(code: CodeType, at_offset: int, name: str, count: int) -> bool:
-    rows, at = _find(code, at_offset)
+    if name in frame.f_globals:
+        return False
+    rows, at = _find(frame.f_code, frame.f_lasti)
     return at < len(rows) and _is_call(rows, at, name, count)
 
 
 def is_searched(frame: FrameType) -> bool:
     """Return whether a frame searches a result as text: `"Tensor" in str(type(x))`."""
     # Without it: test_a_word_in_none_or_all_is_known is refused.
-    return _is_searched_at(frame.f_code, frame.f_lasti)
-
-
-def _is_searched_at(code: CodeType, at_offset: int) -> bool:
+    every, at_offset = _instructions(frame.f_code), frame.f_lasti
     # In a frame that is calling Python, the offset is at the end of the instruction.
-    before = [row for row in _instructions(code) if row.offset <= at_offset]
-    rows = [*before[-1:], *(row for row in _instructions(code) if row.offset > at_offset)]
+    before = [row for row in every if row.offset <= at_offset]
+    rows = [*before[-1:], *(row for row in every if row.offset > at_offset)]
     calls = [row for row in rows[:6] if row.opname != "PRECALL"][:3]
     names = ["CALL" if row.opname in CALLS else row.opname for row in calls]
     return names == ["CALL", "CALL", "CONTAINS_OP"] and {row.arg for row in calls[:2]} == {1}

@@ -146,7 +146,7 @@ def _condition_and_values(
     if all(v.type.kind == "scalar" for v in values) and condition.type.kind == "tensor":
         # where(mask, 1.0, 0.0): a tensor of the input's dtype; of bools if both values are.
         dtype = BOOL if all(v.type.dtype == BOOL for v in values) else T
-        dtype = dtype if library is None else library.dtype_of_numbers() or dtype
+        dtype = dtype if library is None else str(library.types.expected) or dtype
         filled = make_node(
             ops.FULL_LIKE,
             (condition, values[0]),
@@ -412,10 +412,6 @@ class Promotion:
     def computes_in_integers(self) -> bool:
         """Return whether the library computes in integers and returns them."""
         return bool(self.integer_dtype()) and self.types.expected not in (T, *FLOATS)
-
-    def dtype_of_numbers(self) -> str:
-        """Return the dtype of a tensor that is made from numbers."""
-        return str(self.types.expected)
 
     def target_dtype(self, op: Op) -> str | None:
         """Return the dtype in which the library computes; None if it is not known."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -81,10 +81,6 @@ class Formula:
         """Return whether it has a meaning for a kind of layer."""
         # Not by `has_weight`: each forward of a layer in eager code comes here.
         return layer.channels is not None or (self.is_plain and layer.forward is not None)
-
-    def kinds(self) -> list[str]:
-        """Return the kinds of layers that it has a meaning for."""
-        return [kind for kind, layer in KINDS.items() if self.applies_to(layer)]
 
 
 # --- how a part sees inputs and parameters ------------------------------------------------------
@@ -343,7 +339,7 @@ class Relevance:
 
     def __reduce__(self) -> Any:
         # Without the Functions, which are made again.
-        return _remake, (self.formula, dict(self.numbers), self.zero_params)
+        return partial(make_rule, self.formula, self.zero_params, **self.numbers), ()
 
     def over(self, kind: str, **attributes: Any) -> Function:
         """Return a layer of a kind with this rule as its gradient; `KINDS` lists its arguments.
@@ -365,7 +361,7 @@ class Relevance:
         """
         layer = KINDS.get(kind)
         if layer is None or not self.formula.applies_to(layer):
-            able = self.formula.kinds()
+            able = [name for name, each in KINDS.items() if self.formula.applies_to(each)]
             raise RuleTypeError(
                 f"rule {self.name!r} has no meaning for a layer of kind {kind!r}"
                 f"{suggest(kind, able)} (kinds: {', '.join(able)})"
@@ -384,10 +380,6 @@ class Relevance:
             # Another thread may have made it meanwhile.
             known = self._made.setdefault((kind, fixed), function.with_defaults(defaults))
         return known
-
-
-def _remake(formula: Formula, numbers: dict[str, Any], zero_params: tuple[str, ...]) -> Relevance:
-    return make_rule(formula, zero_params, **numbers)
 
 
 def _frozen(value: Any) -> Any:

@@ -257,17 +257,19 @@ class CheckedCompletion(Completion):
 
 # --- the recipe: that of a custom gradient, of float tensors, which may leave out gradients -------
 def recipe_of_estimator(function: Callable[..., Any]) -> Recipe:
-    options = Options(native=False)
-    own = recipe_of_gradient(
-        function, function.__name__, library=check_dialect(XP), options=options
-    )
-    return replace(
-        own,
-        run=partial(run_padded, own),
-        record=partial(record_padded, own),
-        copied=None,
-        arguments=ArgumentRules(partial(lay_out_floats, own)),
-    )
+    library, options = check_dialect(XP), Options(native=False)
+    own = recipe_of_gradient(function, function.__name__, library=library, options=options)
+    record_own = own.record
+    assert record_own is not None
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return pad_gradients(own.run(args, kwargs), len(args))
+
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return pad_gradients(record_own(trace, args, kwargs), len(args))
+
+    arguments = ArgumentRules(partial(lay_out_floats, own))
+    return replace(own, run=run, record=record, copied=None, arguments=arguments)
 
 
 def lay_out_floats(
@@ -286,17 +288,6 @@ def lay_out_floats(
                 f"expected one of {', '.join(FLOATS)}: cast it first"
             )
     return layout
-
-
-def record_padded(
-    own: Recipe, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Recorded:
-    assert own.record is not None
-    return pad_gradients(own.record(trace, args, kwargs), len(args))
-
-
-def run_padded(own: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-    return pad_gradients(own.run(args, kwargs), len(args))
 
 
 def pad_gradients(recorded: Recorded, count: int) -> Recorded:

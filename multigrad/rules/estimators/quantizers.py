@@ -9,7 +9,7 @@ shard where a tensor is shared out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -359,35 +359,6 @@ def look_at(x: Array, axes: tuple[int, ...]) -> Seen:
     )
 
 
-def start_lsq(seen: Seen, bits: int, signed: bool) -> tuple[Array, ...]:
-    """Return 2 * mean|x| / sqrt(Qp): section 2.1 of the paper."""
-    return (2.0 * seen.size / math.sqrt(ends("lsq", bits, signed)[1]),)
-
-
-def start_lsq_plus(seen: Seen, bits: int, signed: bool) -> tuple[Array, ...]:
-    """Return the step and the offset whose levels reach from the lowest to the highest x."""
-    low, high = ends("lsq_plus", bits, signed)
-    step = (seen.high - seen.low) / (high - low)
-    return step, seen.low - low * step
-
-
-def start_pact(seen: Seen) -> tuple[Array, ...]:
-    return (np.where(seen.high > 0, seen.high, 1.0),)
-
-
-def start_fake_quantize(seen: Seen) -> tuple[Array, ...]:
-    return seen.low, seen.high
-
-
-# By estimator, the function of its start values, and the options that these depend on.
-STARTS: Mapping[str, tuple[Callable[..., tuple[Array, ...]], tuple[str, ...]]] = {
-    "fake_quantize": (start_fake_quantize, ()),
-    "lsq": (start_lsq, ("bits", "signed")),
-    "lsq_plus": (start_lsq_plus, ("bits", "signed")),
-    "pact": (start_pact, ()),
-}
-
-
 def axes_of(owner: str, axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
     """Return the axes with separate quantizer parameters per index."""
     axes = tuple(axis) if isinstance(axis, tuple | list) else () if axis is None else (axis,)
@@ -417,10 +388,20 @@ class Quantization:
 
     def start(self, seen: Seen) -> tuple[Array, ...]:
         """Return the start values of the learned numbers."""
-        if not self.learned:
-            return ()
-        make, needed = STARTS[self.function.name]
-        return make(seen, **{name: self.options[name] for name in needed})
+        name, options = self.function.name, self.options
+        match name if self.learned else "":
+            case "lsq":  # section 2.1 of the LSQ paper
+                _, high = ends(name, options["bits"], options["signed"])
+                return (2.0 * seen.size / math.sqrt(high),)
+            case "lsq_plus":  # levels that reach from the lowest to the highest x
+                low, high = ends(name, options["bits"], options["signed"])
+                step = (seen.high - seen.low) / (high - low)
+                return step, seen.low - low * step
+            case "pact":
+                return (np.where(seen.high > 0, seen.high, 1.0),)
+            case "fake_quantize":
+                return seen.low, seen.high
+        return ()
 
     @property
     def words(self) -> str:

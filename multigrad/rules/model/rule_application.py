@@ -20,7 +20,6 @@ from ...functions.calls.capture_errors import NotCaptured
 from ...functions.calls.facts import gather_facts
 from ...functions.proof.samples import calling
 from ...graph import ops
-from ...graph.ir.graph import Graph
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...lowering.checks import (
@@ -89,8 +88,8 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
     check_values(specialization.subject, specialization.runtime, backend, grad_out, values)
     if tin is not None and grad_out.dtype != tin.dtype:
         grad_out = backend.kernels.rows[ops.CAST](grad_out, dtype=tin.dtype)
-    opaque = _opaque.get(backend.name) or _make_opaque(backend)
-    emitted = opaque.find_rule(specialization, backend, grad_out, tin, values)
+    find, _ = _opaque.get(backend.name) or _make_opaque(backend)
+    emitted = find(specialization, backend, grad_out, tin, values)
     if emitted is None:
         return specialization.run_as_it_is(ctx, grad_out, tin, values)
     refuse_lacking(emitted.lacking, dtype_name(grad_out.dtype))
@@ -99,26 +98,16 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
     return emitted.call(*arguments, *values, *key)
 
 
-class OpaqueFunctions(NamedTuple):
-    """Functions of this file as a backend's compiler must see them: one that reads Python would
-    enter the capture.
-    """
-
-    find_rule: Callable[
-        [Specialization, Backend, Tensor, Tensor | None, tuple[Any, ...]], EmittedRule | None
-    ]
-    apply_to_list: Callable[..., list[Tensor] | None]
+# `find_rule` and `_apply_to_list` by backend, opaque to its compiler: one that reads Python would
+# enter the capture.
+_opaque: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
-_opaque: dict[str, OpaqueFunctions] = {}  # by backend
-
-
-def _make_opaque(backend: Backend) -> OpaqueFunctions:
+def _make_opaque(backend: Backend) -> tuple[Callable[..., Any], Callable[..., Any]]:
     opaque = backend.compiler.opaque
-    functions = OpaqueFunctions(find_rule, _apply_to_list)
-    if opaque is not None:
-        functions = OpaqueFunctions(opaque(find_rule), opaque(_apply_to_list))
-    return _opaque.setdefault(backend.name, functions)
+    if opaque is None:
+        return _opaque.setdefault(backend.name, (find_rule, _apply_to_list))
+    return _opaque.setdefault(backend.name, (opaque(find_rule), opaque(_apply_to_list)))
 
 
 def find_rule(
@@ -187,8 +176,8 @@ def apply_to_many(
     in_force = at_present(in_force, backend)
     if not all(type(value) is float for value in in_force.values):
         return None
-    opaque = _opaque.get(backend.name) or _make_opaque(backend)
-    return opaque.apply_to_list(in_force, gradients, backend, in_place, only_asks)
+    _, apply_to_list = _opaque.get(backend.name) or _make_opaque(backend)
+    return apply_to_list(in_force, gradients, backend, in_place, only_asks)
 
 
 def _apply_to_list(
@@ -209,14 +198,11 @@ def _apply_to_list(
         return None
     refuse_lacking(emitted.lacking, dtype_name(first.dtype))
     key = ("many", backend.name, in_place)
-    build = functools.partial(_build_for_list, specialization.graph(False, {}), backend, in_place)
+    many, graph = backend.autodiff.many, specialization.graph(False, {})
+    assert many is not None
+    emit = functools.partial(emit_bare_rule, backend=backend)
+    build = functools.partial(many, graph, emit, in_place)
     run = build_once(specialization.code.entries, key, build, MOST_ENTRIES)
     if run is None:
         return None
     return run(gradients, values, True) if only_asks else run(gradients, values)
-
-
-def _build_for_list(graph: Graph, backend: Backend, in_place: bool) -> Any:
-    assert backend.autodiff.many is not None
-    emit = functools.partial(emit_bare_rule, backend=backend)
-    return backend.autodiff.many(graph, emit, in_place)

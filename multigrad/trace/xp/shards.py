@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import RuleValueError
 from ...graph import ops
+from ...graph.ir.op import Op
 from ...graph.support.params import read_names
 from ..axes import one_axis
 from ..trace import apply
@@ -39,7 +40,7 @@ def all_sum(x: Tensor, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
             has one shard.
         of: the array that is split, where it is not x: what was computed from it may be a number.
     """
-    return apply(ops.ALL_SUM, x, x if of is None else of, names=_names(axis_name))
+    return _over_shards(ops.ALL_SUM, x, axis_name, of)
 
 
 def all_max(x: Tensor, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
@@ -52,7 +53,7 @@ def all_max(x: Tensor, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
         >>> unit_max(None, np.array([3.0, -4.0]), None)
         array([ 0.75, -1.  ])
     """
-    return apply(ops.ALL_MAX, x, x if of is None else of, names=_names(axis_name))
+    return _over_shards(ops.ALL_MAX, x, axis_name, of)
 
 
 def all_gather(x: Tensor, axis_name: Any = None, axis: int = 0, *, of: Tensor = None) -> Tensor:
@@ -77,8 +78,7 @@ def all_gather(x: Tensor, axis_name: Any = None, axis: int = 0, *, of: Tensor = 
         TraceError: the result's shape is asked for while a rule or a Function is captured: its
             graph is one for any number of shards.
     """
-    names, axis = _names(axis_name), one_axis(x, axis)
-    return apply(ops.ALL_GATHER, x, x if of is None else of, names=names, axis=axis)
+    return _over_shards(ops.ALL_GATHER, x, axis_name, of, axis=one_axis(x, axis))
 
 
 def reduce_scatter(x: Tensor, axis_name: Any = None, axis: int = 0, *, of: Tensor = None) -> Tensor:
@@ -91,8 +91,7 @@ def reduce_scatter(x: Tensor, axis_name: Any = None, axis: int = 0, *, of: Tenso
         >>> xp.reduce_scatter(np.array([1.0, 2.0]))
         array([1., 2.])
     """
-    names, axis = _names(axis_name), one_axis(x, axis)
-    return apply(ops.REDUCE_SCATTER, x, x if of is None else of, names=names, axis=axis)
+    return _over_shards(ops.REDUCE_SCATTER, x, axis_name, of, axis=one_axis(x, axis))
 
 
 def all_to_all(
@@ -107,9 +106,8 @@ def all_to_all(
         >>> xp.all_to_all(np.array([[1.0, 2.0]]), axis=1, concat=0)
         array([[1., 2.]])
     """
-    names, axis, concat = _names(axis_name), one_axis(x, axis), one_axis(x, concat)
-    of = x if of is None else of
-    return apply(ops.ALL_TO_ALL, x, of, names=names, axis=axis, concat=concat)
+    axes = {"axis": one_axis(x, axis), "concat": one_axis(x, concat)}
+    return _over_shards(ops.ALL_TO_ALL, x, axis_name, of, **axes)
 
 
 def ppermute(x: Tensor, pairs: Any, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
@@ -135,9 +133,9 @@ def ppermute(x: Tensor, pairs: Any, axis_name: Any = None, *, of: Tensor = None)
             f"ppermute takes pairs (source, target) of shards, each at most once on each side, as "
             f"[(0, 1), (1, 0)], not {pairs!r:.80}"
         )
-    names = _names(axis_name)
-    return apply(ops.PPERMUTE, x, x if of is None else of, names=names, pairs=given)
+    return _over_shards(ops.PPERMUTE, x, axis_name, of, pairs=given)
 
 
-def _names(axis_name: Any) -> Any:
-    return None if axis_name is None else read_names(axis_name)
+def _over_shards(op: Op, x: Tensor, axis_name: Any, of: Tensor, **attrs: Any) -> Tensor:
+    names = None if axis_name is None else read_names(axis_name)
+    return apply(op, x, x if of is None else of, names=names, **attrs)

@@ -15,7 +15,7 @@ from typing import Any
 from ...graph import ops
 from ..trace import Value, apply
 from .arrays import dim, zeros_like
-from .shapes import concatenate, getitem, pad, stack
+from .shapes import along, concatenate, getitem, pad, stack
 from .transposes import packed_fft
 
 Tensor = Any
@@ -72,7 +72,7 @@ def rfft(x: Tensor, n: Axes = None, axes: Axes = -1, norm: str = "backward") -> 
     places, lengths = _axes_of(x, n, axes)
     found = _transformed(x, zeros_like(x), lengths, places, norm, inverse=False)
     half = slice(0, lengths[-1] // 2 + 1)
-    real, imag = (getitem(part, _along(places[-1], half)) for part in found)
+    real, imag = (getitem(part, along(part, half, places[-1])) for part in found)
     return real, imag
 
 
@@ -100,9 +100,10 @@ def irfft(
 def _doubled(x: Tensor, axis: int, length: int) -> Tensor:
     # All but the first frequency, and the last of an even length, also represent their conjugates.
     end = (length + 1) // 2
-    pieces = [getitem(x, _along(axis, slice(0, 1))), 2.0 * getitem(x, _along(axis, slice(1, end)))]
+    first, inner = (getitem(x, along(x, slice(*ends), axis)) for ends in ((0, 1), (1, end)))
+    pieces = [first, 2.0 * inner]
     if length % 2 == 0:
-        pieces.append(getitem(x, _along(axis, slice(end, None))))
+        pieces.append(getitem(x, along(x, slice(end, None), axis)))
     return concatenate(pieces, axis)
 
 
@@ -152,12 +153,8 @@ def _axes_of(x: Tensor, n: Axes, axes: Axes) -> tuple[tuple[int, ...], tuple[int
 def _of_length(x: Tensor, axis: int, length: int) -> Tensor:
     own = index(dim(x, axis))
     if own >= length:
-        return x if own == length else getitem(x, _along(axis, slice(0, length)))
+        return x if own == length else getitem(x, along(x, slice(0, length), axis))
     return pad(x, ((0, length - own), *((0, 0),) * (-axis - 1)))
-
-
-def _along(axis: int, item: slice) -> tuple[Any, ...]:
-    return (..., item, *(slice(None),) * (-axis - 1))
 
 
 # --- windows and convolutions ---------------------------------------------------------------------
