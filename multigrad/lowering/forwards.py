@@ -51,6 +51,9 @@ class Forward:
         differentiable: False if frameworks have no derivative for it, so that ours is used.
         setting: the name and value of its number, None if it has none.
         with_setting: computes the output from the input, the op's result and that number.
+        lowered: the plain function for each backend.
+        functions_under: the Functions of it without a rule (None), and of one of the user's code
+            under rules, by specialization: they go with it.
     """
 
     name: str
@@ -59,6 +62,8 @@ class Forward:
     differentiable: bool = True
     setting: tuple[str, float] | None = None
     with_setting: Adjust | None = None
+    lowered: dict[str, Any] = field(default_factory=dict, init=False)
+    functions_under: dict[Any, Any] = field(default_factory=dict, init=False)
 
     # `key`, `words`, `graph_for` and `prove` are the interface of any forward; one of the user's
     # code, `ForwardOfCode` of `rules/model/activation_function.py`, has more to do in each.

@@ -109,7 +109,6 @@ class CurrentReplacement:
         self._found = epoch(), replacement_for(rule)  # replaced as a whole
 
     def now(self) -> Replacement:
-        """Return `replacement_for` the rule as it is now."""
         found_at, replacement = self._found
         if found_at != epoch():
             self._found = epoch(), replacement_for(self.rule)

@@ -273,7 +273,6 @@ class SelectedCalls(Generic[M]):
         self.names: set[str] = set()
 
     def check(self) -> None:
-        """Raise, after a call, for a selector that means nothing that the function calls."""
         for meant, _ in self.rows:
             if meant not in self.met:
                 self.refuse_unmet(meant, self.names)
@@ -312,7 +311,6 @@ class Following(Generic[A]):
         self._known: tuple[list[Any], A] | None = None
 
     def now(self) -> A:
-        """Return the object for the present meanings of the rules' names."""
         acting = [self._look_up(rule) for rule in self._rules]
         known = self._known
         if known is None or known[0] != acting:
@@ -447,7 +445,6 @@ class RecordedCalls(SelectedCalls[RecordedCall]):
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether a value is a symbolic tensor of floats."""
     return (
         isinstance(value, Value) and value.node.type.kind == "tensor" and is_float(value.node.type)
     )
@@ -483,7 +480,6 @@ def op_of(function: Callable[..., Any]) -> Op | None:
 
 
 def is_direct(result: Value, x: Value) -> bool:
-    """Return whether a result is one op applied to the input of a function."""
     operands = result.node.operands
     return x.node in operands and all(each is x.node or not each.operands for each in operands)
 
@@ -491,5 +487,4 @@ def is_direct(result: Value, x: Value) -> bool:
 def captured(
     function: Callable[..., Any], rows: list[tuple[RecordedCall, Replacement]]
 ) -> Function:
-    """Return the captured form of a function with rules on its operations, for every backend."""
     return Function(recipe_of_override(function, rows), function, True)

@@ -67,13 +67,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldFunction:
-    """A function that a layer holds as an attribute, such as an activation.
-
-    Attributes:
-        layer: the framework's object that holds it.
-        attribute: its name there.
-        function: the value of the attribute.
-    """
+    """A function that a layer holds as an attribute, such as an activation."""
 
     layer: Any
     attribute: str
@@ -81,7 +75,6 @@ class HeldFunction:
 
 
 def hold(layer: Layer, attribute: str, function: Any) -> Layer:
-    """Return a function that a layer holds, under the layer's names and its own."""
     names = tuple(f"{name}.{attribute}" if name else attribute for name in layer.names)
     return Layer(names, HeldFunction(layer.layer, attribute, function))
 
@@ -91,8 +84,7 @@ class Choice:
     """A layer with its rule, and what chose it.
 
     Attributes:
-        layer: the layer.
-        rule: the rule; None: a composite lets it keep its own gradient.
+        rule: None: a composite lets it keep its own gradient.
         selector: as it was given; of a composite, the layer's kind.
         kind: the layer's kind, in a composite; None if that has no name.
         is_named: whether a composite has an entry for the layer's name.
@@ -208,7 +200,6 @@ def choose_by_kind(
 
 
 def check_row(selector: Any, rule: Any) -> None:
-    """Check that a selector is no empty tuple, and its rule is not None."""
     if isinstance(selector, tuple) and not selector:
         raise RuleValueError(
             f"selector () means nothing, so rule {rule!r:.60} would act nowhere: leave it out, or "
@@ -234,7 +225,6 @@ def match_functions(selector: Any, functions: Sequence[Layer]) -> list[Layer]:
 
 
 def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
-    """Return the layers that a selector means, by name, type, identity or predicate."""
     if isinstance(selector, str):
         matches = [each for each in layers if any(fnmatchcase(n, selector) for n in each.names)]
         leaves = [each for each in matches if each.is_leaf]

@@ -354,12 +354,7 @@ class Activation(InNotebooks):
 
 @dataclass(frozen=True, slots=True)
 class OwnRule:
-    """The own rule as it was looked up.
-
-    Attributes:
-        epoch: of the registry, at the look-up.
-        lookups: the names that were looked up.
-    """
+    """The own rule as it was looked up in an epoch of the registry, by these names."""
 
     epoch: int = -1
     in_force: RuleInForce | None = None

@@ -362,7 +362,6 @@ def find_variant(function: Function, layout: Layout, leaves: Sequence[Any]) -> V
 
 
 def find_plain_functions(function: Function, variant: Variant, guest: Backend) -> PlainFunctions:
-    """Return a captured form as the guest runs it, lowered once."""
     graphs = variant.graphs
 
     def lower() -> tuple[PlainFunctions, dict[str, str]]:

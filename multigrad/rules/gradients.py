@@ -142,7 +142,6 @@ def apply_to_gradients(
 
 
 def _check_tasks(over: Over | None, axis_name: Axes | None, in_place: bool) -> None:
-    """Refuse options that gradients of several losses have no use for."""
     if over is not None or axis_name is not None:
         raise RuleError(
             "apply_to_gradients with tasks=True takes whole gradients, and was given over= or "
@@ -294,7 +293,6 @@ class GradientRule:
             }
 
     def look_up(self) -> RuleInForce:
-        """Return the rule that is meant now, with its params."""
         epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
         if epoch != self._epoch:
             with reading() as meanings:

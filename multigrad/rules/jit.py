@@ -152,8 +152,6 @@ def _find_owner(value: Any) -> Backend | None:
 
 
 # --- the rules in force, cut in two ---------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """What of a rule in force compiled code takes as arguments."""
@@ -339,7 +337,6 @@ class NumbersRead:
         self._held: tuple[weakref.ref[Moving], ...] = ()
 
     def arguments(self) -> tuple[Moving, ...]:
-        """Return the numbers that are alive, in a fixed order."""
         if not self._met:
             return ()
         return tuple(alive(self._met))
@@ -370,7 +367,6 @@ def key_runs(
     """Return a function that is compiled once for each rule.
 
     Args:
-        fn: the function.
         name: the backend's.
         make: `(rules, moving, word)` -> what is compiled for them.
         epoch: what changes where a name changes its meaning.
@@ -418,7 +414,6 @@ def key_by_rules(
     """Return a function that is compiled once for each rule.
 
     Args:
-        fn: the function.
         name: the backend's.
         compile: the framework's compiler, of `run(hidden, args, kwargs) -> (result, applied)`,
             where `applied` are two numbers that its trace counted.

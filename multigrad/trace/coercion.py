@@ -277,7 +277,6 @@ def small_result(op: Op, nodes: list[Node]) -> str | None:
 
 
 def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
-    """Check that numbers among integers of a small dtype fit into it."""
     for node in nodes if op not in MODULAR else ():
         if node.type.kind == "scalar" and node.type.dtype == "int":
             number = node.attr("value") if node.op is ops.CONST else None
@@ -410,7 +409,6 @@ class Promotion:
         return common if common in WHOLE else ""
 
     def computes_in_integers(self) -> bool:
-        """Return whether the library computes in integers and returns them."""
         return bool(self.integer_dtype()) and self.types.expected not in (T, *FLOATS)
 
     def target_dtype(self, op: Op) -> str | None:
@@ -467,7 +465,6 @@ def lift_array(trace: Trace, operand: Any) -> Node:
 
 
 def array_node(like: Node, value: ArrayValue, dtype: str) -> Node:
-    """Return the node of a constant array, on the device of `like`."""
     attrs = {"dtype": dtype, "value": value}
     return make_node(ops.ARRAY, (like,), attrs, Type("tensor", dtype, UNKNOWN))
 

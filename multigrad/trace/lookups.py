@@ -99,7 +99,6 @@ def is_collecting() -> bool:
 
 
 def note(meanings: Mapping[str, Any]) -> None:
-    """Add facts to the collection that is in progress, if any."""
     collected = READING.get()
     if collected is None:
         return
@@ -179,8 +178,6 @@ def look_up_all(facts: Iterable[str]) -> Meanings:
 
 # --- what a moving number is now ------------------------------------------------------------------
 class NumberNow(Telling):
-    """The fact that gives the current value of a moving number."""
-
     moving: Moving
 
     @classmethod
@@ -326,7 +323,6 @@ def hand_along(
 
 
 def check_present(in_force: RuleInForce, values: Sequence[Any]) -> None:
-    """Check the current values of a rule's moving numbers."""
     try:
         if not in_force.specialization.has_checked(values):  # a step has checked those already
             check_ranges(in_force, values)

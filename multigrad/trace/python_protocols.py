@@ -89,7 +89,6 @@ def gradient_of(value: Any) -> bool:
 
 
 def needs_gradient(trace: Any, names: tuple[str, ...]) -> tuple[bool, ...]:
-    """Return for each of a function's float tensors whether it requires a gradient."""
     facts = [f"gradient:{name}" for name in names]
     missing = [fact for fact in facts if fact not in trace.facts]
     if missing and not trace.facts.tell(missing):  # what was recorded so far is the same either way

@@ -99,7 +99,6 @@ def current_step(group: Group, *, ends: bool = False) -> ComparisonStep:
 
 
 def note(what: str, *rules: Any) -> None:
-    """Note an event in a line, with the rules in force for it."""
     is_ordered = not what.startswith(UNORDERED)
     group = find_group()
     if group is None and _latest_group and not is_ordered:
@@ -227,7 +226,6 @@ def name_of(comparison: int) -> str:
 
 
 def place() -> str:
-    """Return the line of the user's code that runs now."""
     frame: Any = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in OWN:
         frame = frame.f_back
@@ -261,7 +259,6 @@ def name_rank(error: BaseException, doing: str = "") -> None:
 
 
 def tell_end() -> None:
-    """Tell the other ranks that this process ends, and by which error."""
     group, error = _latest_group[0], getattr(sys, "last_value", None)
     if group.waits:
         number, _ = current_step(group)

@@ -80,7 +80,6 @@ def meet_numpy(trace: Trace) -> None:
 
 
 def rely_on_library(trace: Trace) -> None:
-    """Note that a dtype depends on the library that computes."""
     _happen(trace, RELIES)
 
 
@@ -104,8 +103,6 @@ def lend(trace: Trace) -> None:
 # --- what runs, and how it is read ----------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class Reading:
-    """The reading of the code that runs now."""
-
     libraries: tuple[str, ...] = ()  # that it may be written in, the likeliest first
     owner: str = CODE  # whose dtypes its operators have
     dialect: str = field(init=False)  # whose names and methods it uses, "" if that is not known
@@ -116,8 +113,6 @@ class Reading:
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """The user's code that is captured, and its references."""
-
     defined: Location | None = None  # where the user's function begins
     codes: set[CodeType] = field(default_factory=set)  # of the user's functions that ran
     numbers: set[float] = field(default_factory=set)  # floats that they refer to
@@ -139,7 +134,6 @@ class Source:
         self.latest = reading
 
     def location(self) -> Location | None:
-        """Return the innermost line of the user's code now running."""
         if not self.codes:
             return None
         frame, own = sys._getframe(1), self._own

@@ -191,7 +191,6 @@ class Trace:
             self.limits.omissions[kind] = (words or kind) + (f" ({where})" if where else "")
 
     def value(self, node: Node) -> Value:
-        """Wrap a node as a symbolic value of this trace."""
         self.facts.is_fresh = False
         value = self.value_class(self, node)
         if self.source.witness is not None:
@@ -217,14 +216,12 @@ class Trace:
         return result
 
     def input(self, name: str, type_: Type) -> Value:
-        """Return a new input."""
         node = make_node(ops.INPUT, (), {"name": name}, type_)
         if self.memory.like is None and type_.kind == "tensor":
             self.memory.like = node
         return self.value(node)
 
     def like(self) -> Node:
-        """Return the tensor input on whose device constants lie."""
         if self.memory.like is None:
             raise self.error("uses a constant array without a tensor among its inputs")
         return self.memory.like
@@ -395,7 +392,6 @@ def pow(a: Any, b: Any) -> Any:
 
 
 def _power_of_integer(a: Value, b: float) -> Any:
-    """a to the power b, in integers if b is an integer."""
     if type(b) is int and b == 0:
         own = a.node.type.dtype
         return apply(ops.FULL_LIKE, a, 1, dtype=INT32 if own == BOOL else own)
@@ -507,7 +503,6 @@ def copy_of(x: Any) -> Any:
 
 
 def lift(trace: Trace, operand: Any) -> Node:
-    """Return the node of an operand: a value's own, or a constant."""
     if isinstance(operand, Value):
         return operand.node
     if isinstance(operand, bool | int | float):
@@ -553,7 +548,6 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def native_dtype(x: Any, dtype: Any) -> Any:
-    """Return the dtype object of x's own library for a dtype given in any form."""
     name = dtype_name(dtype)
     return x.dtype if name == T else backend_of(x).tensors.dtype(name)
 

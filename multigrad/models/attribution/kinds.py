@@ -245,13 +245,6 @@ def kind_of_function(name: str) -> str | None:
     return "relu" if plain == "relu" else "activation"
 
 
-def weight_axis(kind: str) -> int:
-    """Return the axis of output channels in a weight, of a kind that has one."""
-    channels = KINDS[kind].channels
-    assert channels is not None
-    return channels
-
-
 def has_weight(kind: str | None) -> bool:
     return kind is not None and KINDS[kind].channels is not None
 
@@ -311,7 +304,8 @@ class LayerCall:
     def merged(self, *statistics: Any, epsilon: float) -> Self:
         """Return the call with a batch normalization merged: mean, variance, scale and shift."""
         weight, bias = self.params
-        axis = weight_axis(self.kind)
+        axis = KINDS[self.kind].channels
+        assert axis is not None
         params = merge_batch_norm(weight, bias, *statistics, epsilon=epsilon, axis=axis)
         return dataclasses.replace(self, params=params)
 

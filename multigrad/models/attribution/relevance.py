@@ -78,7 +78,6 @@ class Formula:
     is_plain: bool = False
 
     def applies_to(self, layer: LayerKind) -> bool:
-        """Return whether it has a meaning for a kind of layer."""
         # Not by `has_weight`: each forward of a layer in eager code comes here.
         return layer.channels is not None or (self.is_plain and layer.forward is not None)
 
@@ -200,7 +199,6 @@ def share_out(
     relevance: Tensor,
     numbers: Mapping[str, Any],
 ) -> Inputs:
-    """Return the relevance of each input of a layer."""
     total: list[Any] = [None] * len(inputs)
     for share in formula.shares:
         modified, z = [], None

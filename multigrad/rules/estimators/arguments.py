@@ -218,7 +218,6 @@ def same_shape(shape: Shape, first: Shape) -> str:
 
 
 def codebook_of_vectors(shape: Shape, first: Shape) -> str:
-    """Check a table of vectors that are as long as the first argument's last axis."""
     if len(shape) == 2 and first and may_be_equal(shape[1], first[-1]) and shape[0] != 0:
         return ""
     return f"(number of codes, {first[-1] if first else 'length of a vector'})"

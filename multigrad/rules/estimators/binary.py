@@ -21,12 +21,10 @@ FLAT = {"sigmoid": 200.0, "arctan": 1e18}
 
 
 def sign_of(x: Tensor) -> Tensor:
-    """Return 1 where x >= 0, -1 where x < 0."""
     return xp.where(x == 0, 1.0, xp.sign(x))
 
 
 def within(grad_out: Tensor, x: Tensor, clip: Any) -> Tensor:
-    """Return the gradient where |x| <= clip, else 0."""
     return grad_out if clip is None else xp.where(xp.abs(x) <= clip, grad_out, 0.0)
 
 

@@ -28,7 +28,6 @@ STEP = "> 0 and finite"
 
 
 def levels_of(bits: int) -> float:
-    """Return the number of the highest level, counted from 0."""
     return 2.0**bits - 1.0
 
 
@@ -172,7 +171,6 @@ def quantization_noise(x: Tensor, q: Tensor, factor: float = 1.0) -> Any:
 
 
 def ends(name: str, bits: int, signed: bool) -> tuple[float, float]:
-    """Return the lowest and the highest level."""
     if not signed:
         return 0.0, 2.0**bits - 1.0
     if bits < 2:
@@ -181,7 +179,6 @@ def ends(name: str, bits: int, signed: bool) -> tuple[float, float]:
 
 
 def scale_of(x: Tensor, argument: Any, high: float) -> Any:
-    """Return 1 / sqrt(N * high), N elements of x for each of the argument."""
     count = xp.size(x) / xp.size(argument) if is_tensor(argument) else xp.size(x)
     # Section 2.2 of the LSQ paper (arXiv 1902.08153).
     return 1.0 / xp.sqrt(xp.maximum(count, 1.0) * high)
@@ -387,7 +384,6 @@ class Quantization:
         return self.function(x, *learned, **self.options)
 
     def start(self, seen: Seen) -> tuple[Array, ...]:
-        """Return the start values of the learned numbers."""
         name, options = self.function.name, self.options
         match name if self.learned else "":
             case "lsq":  # section 2.1 of the LSQ paper
@@ -416,7 +412,6 @@ def read_quantization(owner: str, of: str, description: Any, bits: int) -> Quant
     Args:
         owner: the layer's name in errors.
         of: "weights" or "activations".
-        description: of it.
         bits: for an estimator that has bits, if the description has none.
     """
     if isinstance(description, Function) and not isinstance(description, Estimator):

@@ -15,7 +15,6 @@ Tensor = Any
 
 
 def straight_through(grad_out: Tensor) -> Tensor:
-    """The gradient of the identity."""
     return grad_out
 
 

@@ -204,17 +204,12 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         function: the Function of it, whose gradient acts where no rule does.
         serial: tells it from other functions of the same name.
         graphs: `tin -> output`, by facts about the input.
-        lowered: the plain function for each backend.
-        functions_under: the Functions that rules are over it, by specialization. They are kept here
-            and not with the rules, as those under a name are: they go with the forward.
     """
 
     given: Any = None
     function: Any = None
     serial: str = ""
     graphs: dict[Any, Graph] = field(default_factory=dict)
-    lowered: dict[str, Any] = field(default_factory=dict)
-    functions_under: dict[Any, Function] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -227,7 +222,6 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         return self.name
 
     def graph(self) -> Graph:
-        """Return `tin -> output` as for any input."""
         try:
             return self.graph_for({})
         except NeedsConcrete as need:
@@ -331,31 +325,19 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
 
 
 # --- a rule under a forward, as a Function --------------------------------------------------------
-# The Functions of activations without a rule, by the activation's name.
-_derived: dict[str, Function] = {}
-
-
 def put_under(specialization: Specialization | None, forward: Forward) -> Function:
     """Return a rule under an activation as a Function of the input and the run-time params.
 
     There is one for each pair. Without a rule, it is the activation with its true derivative, or
     with the gradient of its own.
     """
-    if isinstance(forward, ForwardOfCode):
-        if specialization is None:
-            return forward.function
-        build = partial(_make_function_under, specialization, forward)
+    if isinstance(forward, ForwardOfCode) and specialization is None:
+        return forward.function
+    build = partial(_make_function_under, specialization, forward)
+    if isinstance(forward, ForwardOfCode) or specialization is None:
         return build_once(forward.functions_under, specialization, build, MOST_RULES)
-    known = _derived if specialization is None else specialization.functions_under
-    function = known.get(forward.name)
-    if function is None:
-        function = _make_function_under(specialization, forward)
-        if specialization is not None:
-            # The graphs are the code's, and outlive this Function.
-            captures, variants = function.captures, specialization.code.variants
-            captures.variants = variants.setdefault(forward.name, captures.variants)
-        function = known.setdefault(forward.name, function)
-    return function
+    # A named activation lives forever: the Function goes with the rule.
+    return build_once(specialization.functions_under, forward.name, build)
 
 
 def record_under(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
@@ -368,7 +350,6 @@ def record_under(specialization: Specialization | None, forward: Forward, *input
 def graphs_under(
     specialization: Specialization | None, forward: Forward, facts: Mapping[str, Any]
 ) -> FunctionGraph:
-    """Return the graphs of forward and backward under facts about the input."""
     name, graph = _name_under(specialization, forward), forward.graph_for(facts)
     if specialization is None:
         return FunctionGraph(name, graph, forward.derivative(), is_rule=True)
@@ -402,7 +383,7 @@ def _make_function_under(specialization: Specialization | None, forward: Forward
         )
     # The rule is captured by itself, once for all activations.
     rule = specialization.rule
-    return Function(
+    function = Function(
         Recipe(
             name,
             partial(_run, specialization, forward),
@@ -422,6 +403,11 @@ def _make_function_under(specialization: Specialization | None, forward: Forward
             ),
         )
     )
+    if not isinstance(forward, ForwardOfCode):
+        # The graphs are the code's, and outlive this Function.
+        variants, captures = specialization.code.variants, function.captures
+        captures.variants = variants.setdefault(forward.name, captures.variants)
+    return function
 
 
 def _signature_under(specialization: Specialization | None) -> inspect.Signature:
@@ -550,21 +536,14 @@ def _run(
 
 
 # --- a forward alone, as a plain function of a backend --------------------------------------------
-# Those of the named activations, by backend and name.
-_forwards: dict[tuple[str, str], Callable[..., Any]] = {}
-
-
 def forward_on(backend: Backend, forward: Forward) -> Callable[[Tensor], Tensor]:
-    if isinstance(forward, ForwardOfCode):
-        build = partial(_lower_code, forward, backend)
-        return build_once(forward.lowered, backend.name, build)
-    key = (backend.name, forward.name)
-    function = _forwards.get(key)
-    return function or _forwards.setdefault(key, lower_forward(forward, backend))
+    return build_once(forward.lowered, backend.name, partial(_lower, forward, backend))
 
 
-def _lower_code(forward: ForwardOfCode, backend: Backend) -> Callable[[Tensor], Tensor]:
+def _lower(forward: Forward, backend: Backend) -> Callable[[Tensor], Tensor]:
     try:
         return lower_forward(forward, backend)
-    except TraceError:  # its graph depends on the input
-        return forward.function
+    except TraceError:
+        if isinstance(forward, ForwardOfCode):  # its graph depends on the input
+            return forward.function
+        raise

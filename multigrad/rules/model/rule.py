@@ -501,20 +501,17 @@ def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) ->
             break
         except NeedsConcrete as need:
             for fact in need.facts:
-                facts[fact] = _asked(fact, grad_out, bound_rule.params, known)
+                name = fact.removeprefix("param:")
+                if name in bound_rule.params and name not in known:
+                    facts[fact] = bound_rule.params[name]
+                elif fact in trace.facts:
+                    facts[fact] = trace.facts[fact]
+                else:
+                    raise NeedsConcrete(fact) from need
     inputs = {"grad_out": grad_out, "tin": tin, **bound_rule.numbers, **params}
     if graph.input("key") is not None:
         inputs["key"] = trace.next_key()
     return replay(trace, graph, inputs)[0]
-
-
-def _asked(fact: str, x: Value, params: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
-    name = fact.removeprefix("param:")
-    if name in params and name not in known:
-        return params[name]
-    if fact not in x.trace.facts:
-        raise NeedsConcrete(fact)
-    return x.trace.facts[fact]
 
 
 def _rebuild(attributes: dict[str, Any]) -> Rule:

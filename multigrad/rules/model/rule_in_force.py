@@ -90,7 +90,6 @@ class RuleInForce:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """The run-time params by name."""
         return dict(zip(self.specialization.runtime, self.values, strict=True))
 
     @property
@@ -361,10 +360,8 @@ def _bind(rule: Rule, path: Path, address: str, param: str, value: Any) -> Rule:
 
 
 def words_of(rule: Rule, with_params: bool = False) -> str:
-    """Return a rule's display name: its own name or its parts, with the bound values.
-
-    Args:
-        with_params: whether to include the params that may be set, with their defaults.
+    """Return a rule's display name: its own name or its parts, with the bound values, and
+    `with_params` the others with their defaults.
     """
     where = "" if rule.shards is None else f", {rule.shards}"
     where += "" if rule.residuals == "auto" else f", residuals={rule.residuals!r}"

@@ -37,8 +37,6 @@ ROOMS = ("multigrad.rules.library", "multigrad.rules.library.peers")
 
 
 class Epoch:
-    """How often a name changed its meaning."""
-
     number = 0
 
 
@@ -203,7 +201,6 @@ def named_elsewhere(word: str, docstrings: Mapping[str, str]) -> list[str]:
 
 
 def plain(name: str) -> str:
-    """Return a name without case and underscores, which is equal for all its spellings."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 

@@ -81,7 +81,6 @@ def accumulate_all(
 
     Args:
         seeds: outputs with their cotangents.
-        targets: the nodes whose cotangents are returned.
         modes: how the cotangents of a node are combined, if they are not added up.
     """
     order = walk(output for output, _ in seeds)

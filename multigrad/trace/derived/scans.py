@@ -329,7 +329,6 @@ class TurnedScan:
 
 
 def dependents(graph: Graph, sources: Iterable[Node]) -> set[Node]:
-    """Return the nodes of a graph that depend on one of these, with these."""
     found = set(sources)
     for node in graph.nodes:
         if not found.isdisjoint(node.operands):

@@ -130,7 +130,6 @@ def mesh_names(names: Names) -> Names | None:
 
 
 def placement_when_unsplit(node: Node, parts: list[ArrayPart]) -> ArrayPart:
-    """Return the placement of a value that is not split, with its rank if it is known."""
     if node.type.kind != "tensor" or node.type.shape == SCALAR_SHAPE:
         return ArrayPart(0)
     if node.op is ops.ARRAY:
@@ -144,7 +143,6 @@ def placement_when_unsplit(node: Node, parts: list[ArrayPart]) -> ArrayPart:
 
 
 def broadcast(parts: list[ArrayPart]) -> ArrayPart:
-    """Return the placement of an elementwise result."""
     rank = max((part.rank or 0 for part in parts), default=0)
     split: dict[int, Names] = {}
     ones = set(range(rank))
@@ -157,7 +155,6 @@ def broadcast(parts: list[ArrayPart]) -> ArrayPart:
 
 
 def reduced(part: ArrayPart, node: Node) -> ArrayPart:
-    """Return the placement of a reduction's result."""
     assert part.rank is not None
     removed_axes = set(part.axes(node.attr("axis")))
     if node.attr("keepdims"):
@@ -224,7 +221,6 @@ class ShardRewrite:
         raise self.error(node)
 
     def error(self, node: Node, why: str = "") -> UnsupportedOp:
-        """Return the error for a node that cannot run on parts."""
         where = self.graph.locations.get(node)
         at = f" ({where})" if where else ""
         why = why or f"{node.op.name} needs the whole array"

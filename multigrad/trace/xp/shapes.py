@@ -360,7 +360,6 @@ def find_last(indices: Tensor, x: Tensor, axis: int, outside: str = "refused") -
 
 
 def along(x: Tensor, part: slice, axis: int) -> tuple[Any, ...]:
-    """Return the index of a part along one axis."""
     after = -1 - axis if axis < 0 else x.ndim - 1 - axis
     return (..., part, *(slice(None),) * after)
 
@@ -370,7 +369,6 @@ def is_inside(indices: Tensor, length: Any) -> Tensor:
 
 
 def from_front(indices: Tensor, x: Tensor, axis: int) -> Tensor:
-    """Return indices that count from the front."""
     if isinstance(indices, Value) and is_from_front(indices.node):
         return indices
     if isinstance(indices, list | tuple | np.ndarray):
@@ -391,7 +389,6 @@ KEEPING = (
 
 
 def is_from_front(node: Node) -> bool:
-    """Return whether integers are known not to be negative."""
     if node.op is ops.ARRAY:
         values = node.attr("value").as_numpy("int64")
         return not values.size or bool(values.min() >= 0)
