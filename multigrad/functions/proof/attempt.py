@@ -13,15 +13,9 @@ from ...graph.ir.graph import Graph
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import dataclass
 from . import samples
-from .meanings import Change
-from .rounding import Rounding
 from .run import Outcome
 from .samples import InputSlot, Sample
 from .verdicts import ProofSubject
-
-
-def _as_it_is(sample: Sample) -> Sample:
-    return sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +32,15 @@ class Attempt:
             ones; None: they are these already, or too large.
         numbers: the run-time numbers by name; those in `fixed_numbers` are part of the capture.
         may_act: whether the original may have side effects, so that it runs once.
-        is_random: whether the graphs draw.
         run: runs both sides on samples; raises what the original raises for the first of them.
         recapture: captures once more, to find the line where the two part.
+        dialects: those that the original is written in.
         add_cotangents: adds to a sample the cotangents, which have the shapes of its outputs.
         is_neutral: whether the code is for no library in particular: its dtypes are not NumPy's
             where it runs on that.
         numbers_adapt: whether numbers in code take the dtype of what they meet, as a rule's do.
-        coarseness: by how much of a result the original's library is off, whatever the dtype.
         is_derived: whether no one wrote the derivative: those that frameworks derive differ in
             rounding, and on edges.
-        replays_draws: whether the original's draws take the graph's keys.
-        keeps_infinity: whether inf and NaN mean the same on both sides.
         is_known_in_float64: whether the graphs were compared in another dtype already: what they
             mean in float64 is the same for each.
         functions, objects: what the original runs, and what it is given besides tensors and
@@ -65,17 +56,14 @@ class Attempt:
     numbers: Mapping[str, Any]
     fixed_numbers: frozenset[str]
     may_act: bool
-    is_random: bool
     run: Callable[[Sequence[Sample]], list[Outcome]]
     recapture: Callable[[], Any]
-    add_cotangents: Callable[[Sample], Sample] = _as_it_is
+    dialects: Sequence[str]
+    add_cotangents: Callable[[Sample], Sample] = lambda sample: sample
     slots_as_called: tuple[InputSlot, ...] | None = None
     is_neutral: bool = False
     numbers_adapt: bool = False
-    coarseness: float = 0.0
     is_derived: bool = False
-    replays_draws: bool = True
-    keeps_infinity: bool = True
     is_known_in_float64: bool = False
     functions: Sequence[Any] = ()
     objects: Sequence[Any] = ()
@@ -93,20 +81,14 @@ class Attempt:
         return tuple(name for name in names if name.startswith("grad_out_"))
 
     @property
+    def is_random(self) -> bool:
+        return any(graph.input("key") is not None for graph in self.graphs)
+
+    @property
     def ops(self) -> set[ops.Op]:
-        """The ops of the graphs."""
         return {node.op for graph in self.graphs for node in graph.nodes}
 
     @property
     def has_loop(self) -> bool:
         """Whether a loop of the graphs ends by values, so that it may not end on a sample."""
         return ops.WHILE_LOOP in self.ops
-
-    def rounding(self, sample: Sample, choose: Change | None = None) -> Rounding:
-        """Return what rounding does to the graphs on a sample; see `Rounding` for `choose`."""
-        return Rounding(self.graphs, self.names, sample, self.dtype, choose)
-
-    def least_rounding(self, rounding: Rounding) -> float:
-        """Return how coarsely each step may be rounded at least, whatever its dtype."""
-        eps = rounding.eps_of_numbers() if self.numbers_adapt else 0.0
-        return max(eps, self.coarseness)

@@ -87,7 +87,8 @@ def margins(
         largest: the largest value on the way: one for all, or for each element.
         roundings: of that value, by which a float may be off.
         eps: of the coarsest dtype on the way; a wider result holds what was rounded there.
-        half: whether agreement in half of the digits is enough, too.
+        half: whether half of the digits are enough: kernels of two libraries differ in the others
+            where a formula magnifies roundings.
         overflows: whether inf is right where what is expected is too large for the dtype.
         flushed: how a kernel that flushes small numbers to zero counts: (allowed, the smallest
             normal number) -> allowed.
@@ -113,34 +114,27 @@ def are_off(error: Array, allowed: Array) -> Array:
     return np.asarray(~((error == 0.0) | (error <= allowed)))
 
 
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """How far an original's results may lie from those of its graph.
+def find_off(
+    actual: Array, expected: Array, largest: Any, *, ops: int, eps: float, half: bool
+) -> Array:
+    """Return which elements of an original's result are not what is expected.
 
-    Attributes:
+    Args:
+        largest, half: see `margins`.
         ops: how many ops lead to the results.
         eps: of the coarsest dtype that the comparison is made in.
-        half: whether half of the digits are enough: kernels of two libraries differ in the others
-            where a formula magnifies roundings.
     """
-
-    ops: int
-    eps: float
-    half: bool
-
-    def find_off(self, actual: Array, expected: Array, largest: Any) -> Array:
-        """Return which elements of an original's result are not what is expected."""
-        if not is_float(actual):
-            return np.asarray(actual != expected)
-        roundings = ROUNDINGS * min(self.ops + 1, MOST_OPS)
-        return are_off(*margins(actual, expected, largest, roundings, eps=self.eps, half=self.half))
+    if not is_float(actual):
+        return np.asarray(actual != expected)
+    roundings = ROUNDINGS * min(ops + 1, MOST_OPS)
+    return are_off(*margins(actual, expected, largest, roundings, eps=eps, half=half))
 
 
 def find_difference(
     sample: Sample,
     original: Mapping[str, Any],
     graph: Mapping[str, Bounded],
-    judge: Judge,
+    judge: Callable[..., Array],
     shown: Mapping[str, str],
     forgive: Callable[[str, Array, Array, Array], Array] | None = None,
 ) -> Disagreement | None:
@@ -148,6 +142,7 @@ def find_difference(
 
     Args:
         original: arrays by name; None: it gives none, which is zero.
+        judge: `find_off` with its options.
         shown: what messages call each result that is compared, by name.
         forgive: optional; (name, original's, graph's, which differ) -> which of these count.
     """
@@ -167,9 +162,9 @@ def find_difference(
             shapes = (f"of shape {actual.shape}", f"of shape {expected.shape}")
             return Disagreement(what, (), *shapes, sample)
         # By the result alone first: the largest value on the way takes another pass.
-        off = judge.find_off(actual, expected, 0.0 if bounded is None else magnitude(expected))
+        off = judge(actual, expected, 0.0 if bounded is None else magnitude(expected))
         if off.any() and bounded is not None:
-            off = judge.find_off(actual, expected, bounded.largest)
+            off = judge(actual, expected, bounded.largest)
         if off.any() and forgive is not None and is_float(actual):
             off = forgive(name, actual, expected, off)
         if off.any():
@@ -184,13 +179,7 @@ def find_dtype(
     expected: Mapping[str, str],
     shown: Mapping[str, str],
 ) -> Disagreement | None:
-    """Return the first result whose dtype is not that of the graph.
-
-    Args:
-        original: arrays by name; None: it gives none.
-        expected: the graph's dtypes by name.
-        shown: see `find_difference`.
-    """
+    """Return the first result whose dtype is not the expected one; see `find_difference`."""
     for name, dtype in expected.items():
         actual = original.get(name)
         if actual is None or name not in shown:

@@ -24,7 +24,6 @@ import numpy as np
 from ...backend.contract import Backend
 from ...backend.emitted import Attached
 from ...backend.values import within_call
-from ...errors import BackendNotFound
 from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
@@ -33,13 +32,13 @@ from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import lower_graphs
-from ..calls.arguments import Layout, owner_of
+from ..calls.arguments import Layout, owner_of, replace_at
 from ..calls.effects import copied
 from ..calls.gradients import match_gradients
 from ..calls.recipe import Recipe, Variant
 from . import samples
 from .line_tracing import uncounted
-from .run import KEY, to_tensor
+from .run import KEY, as_array, to_tensor
 from .samples import Sample, is_float
 
 Array = Any
@@ -72,10 +71,6 @@ class FunctionUnderProof:
         return self.variant.graphs
 
     @cached_property
-    def outputs(self) -> tuple[str, ...]:
-        return self.graphs.outputs
-
-    @cached_property
     def seeds(self) -> tuple[str | None, ...]:
         """The names of the cotangents, None for outputs that carry no gradient."""
         return self.graphs.seeds
@@ -92,11 +87,6 @@ class FunctionUnderProof:
     def differentiated(self) -> tuple[int, ...]:
         leaves = self.layout.leaves
         return tuple(i for i in self.tensors if self.needs_gradient(leaves[i].name))
-
-    @property
-    def is_derived(self) -> bool:
-        """Whether it has no backward of its own, but its true derivative."""
-        return self.recipe.is_derived
 
     @property
     def apply(self) -> Callable[..., Any] | None:
@@ -159,16 +149,13 @@ def _run_traced(
 
     def filled(tensors: Sequence[Tensor]) -> tuple[list[Any], list[Any]]:
         known = dict(zip(names, tensors, strict=True))
-        leaves = [leaf.value for leaf in captured.layout.leaves]
-        for i, leaf in enumerate(captured.layout.leaves):
-            if leaf.kind != "static":
-                leaves[i] = known.get(leaf.name, sample.numbers.get(leaf.name))
-        return leaves, [None if name is None else known.get(name) for name in captured.seeds]
+        cotangents = [None if name is None else known.get(name) for name in captured.seeds]
+        return _leaves(captured, sample, known), cotangents
 
     def run_first(*tensors: Tensor) -> dict[str, Any]:
         leaves, cotangents = filled(tensors)
         outputs, pull = side(leaves)
-        results = dict(zip(captured.outputs, outputs, strict=True))
+        results = dict(zip(captured.graphs.outputs, outputs, strict=True))
         rows = zip(captured.seeds, outputs, strict=True)
         fits = all(n is None or tuple(y.shape) == sample.arrays[n].shape for n, y in rows)
         if pull is None or not (captured.asked or captured.omitted) or not fits:
@@ -230,10 +217,11 @@ def _run_eagerly(
     captured: FunctionUnderProof, backend: Backend, sample: Sample, side: Side
 ) -> dict[str, Any]:
     graphs = captured.graphs
-    leaves = _leaves(captured, backend, sample)
+    arrays = {leaf.name: sample.arrays[leaf.name] for leaf in captured.layout.tensors}
+    leaves = _leaves(captured, sample, {n: to_tensor(backend, a) for n, a in arrays.items()})
     outputs, pull = side(leaves)
     results = {
-        name: as_array(backend, y) for name, y in zip(captured.outputs, outputs, strict=True)
+        name: as_array(backend, y) for name, y in zip(captured.graphs.outputs, outputs, strict=True)
     }
     if captured.variant.updates:  # and a backward may write into the outputs
         results = {name: y if y is None else y.copy() for name, y in results.items()}
@@ -267,14 +255,14 @@ def _run_eagerly(
     return results
 
 
-def _leaves(captured: FunctionUnderProof, backend: Backend, sample: Sample) -> list[Any]:
-    leaves = [leaf.value for leaf in captured.layout.leaves]
-    for i, leaf in enumerate(captured.layout.leaves):
-        if leaf.kind == "tensor":
-            leaves[i] = to_tensor(backend, sample.arrays[leaf.name])
-        elif leaf.kind == "number":
-            leaves[i] = sample.numbers[leaf.name]
-    return leaves
+def _leaves(
+    captured: FunctionUnderProof, sample: Sample, tensors: Mapping[str, Tensor]
+) -> list[Any]:
+    known = {**sample.numbers, **tensors}
+    return [
+        leaf.value if leaf.kind == "static" else known.get(leaf.name)
+        for leaf in captured.layout.leaves
+    ]
 
 
 def _are_written(
@@ -309,14 +297,10 @@ def _second_derivatives(
     seeds = [i for i, c in enumerate(cotangents) if c is not None]
 
     def first(tensors: Sequence[Tensor]) -> list[Any]:
-        filled, upstream = list(leaves), list(cotangents)
-        for i, tensor in zip(positions, tensors, strict=False):
-            filled[i] = tensor
-        for i, tensor in zip(seeds, tensors[len(positions) :], strict=True):
-            upstream[i] = tensor
-        _, pull = side(filled)
+        count = len(positions)
+        _, pull = side(replace_at(leaves, positions, tensors[:count]))
         assert pull is not None
-        pulled = pull(upstream)
+        pulled = pull(replace_at(cotangents, seeds, tensors[count:]))
         return [pulled[name] for name in captured.asked]
 
     try:
@@ -358,7 +342,7 @@ def _lowered(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[An
     graphs, lowered = captured.graphs, _attached(captured, backend)
     tensors, numbers = captured.tensors, [leaves[i] for i in captured.layout.indices("number")]
     beside = (*numbers, *((KEY,) if graphs.is_random else ()))
-    single = len(captured.outputs) == 1
+    single = len(captured.graphs.outputs) == 1
     if backend.autodiff.vjp is None:
         outputs, pull_all = lowered.native.vjp(*[leaves[i] for i in tensors], *beside)
 
@@ -388,10 +372,7 @@ def _by_autodiff(
         return run(leaves), None
 
     def run_on(tensors: Sequence[Tensor]) -> list[Any]:
-        filled = list(leaves)
-        for i, tensor in zip(indices, tensors, strict=True):
-            filled[i] = tensor
-        return run(filled)
+        return run(replace_at(leaves, indices, tensors))
 
     outputs, pull_tensors = backend.autodiff.vjp(run_on, [leaves[i] for i in indices])
     names = [layout.leaves[i].name for i in indices]
@@ -414,7 +395,7 @@ def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[A
         result = apply(*args, **kwargs) if apply is not None else run_own(args, kwargs).outputs
         return _computed(captured, optree.tree_leaves(result, none_is_leaf=True))
 
-    if apply is not None or captured.is_derived:
+    if apply is not None or captured.recipe.is_derived:
         return _by_autodiff(captured, backend, leaves, run)
     args, kwargs = layout.rebuild(leaves)
     recorded = run_own(args, kwargs)
@@ -455,11 +436,3 @@ def _zeros(cotangent: Any, output: Any, backend: Backend) -> Any:
         return cotangent
     dtype = as_numpy_dtype(dtype_name(output.dtype))
     return backend.tensors.from_numpy(np.zeros(tuple(output.shape), dtype))
-
-
-def as_array(backend: Backend, value: Any) -> Array | None:
-    """Return a tensor, or a number, as an array; None for None."""
-    try:
-        return None if value is None else np.asarray(backend.tensors.to_numpy(value))
-    except (AttributeError, BackendNotFound, TypeError):
-        return np.asarray(value, np.float32 if isinstance(value, float) else None)

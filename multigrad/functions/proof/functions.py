@@ -25,16 +25,7 @@ from .executions import FunctionUnderProof, run_lowered, run_original
 from .line_tracing import StepLimit
 from .meanings import run_bounded
 from .proof import prove
-from .run import (
-    KEY,
-    Outcome,
-    coarseness_of,
-    home_name,
-    is_neutral,
-    keeps_infinity,
-    replays_draws,
-    run_samples,
-)
+from .run import KEY, home_name, is_neutral, run_samples
 from .samples import InputSlot, Sample, is_float
 from .verdicts import ProofSubject, leave_open
 
@@ -66,13 +57,25 @@ def prove_function(
             subject, "its arguments are too large, or of unknown rank, to run it once more"
         )
     captured = replace(captured, may_act=may_act(*functions))
+    # Code that names no library may be for any: the one it runs on is a guess.
+    is_named = any(map(names_library, filter(None, map(plain_function, functions))))
+    turns = any(n.op is ops.WHILE_LOOP for g in (graphs.forward, graphs.backward) for n in g.nodes)
+    run = partial(
+        run_samples,
+        dialect,
+        original=partial(run_original, captured),
+        lowered=partial(run_lowered, captured),
+        is_random=graphs.is_random,
+        limit=StepLimit(functions, turns=turns),
+        elsewhere=captured.recipe.imported is None,
+    )
     attempt = Attempt(
         subject=subject,
         graphs=(graphs.forward, graphs.backward),
         names=(*graphs.outputs, *(f"gradient of {name}" for name in graphs.wrt)),
         shown=_shown(captured),
         dtypes=_dtypes(captured, slots),
-        is_neutral=_is_neutral(captured, dialect, functions),
+        is_neutral=captured.apply is None and (is_neutral(dialect) or not is_named),
         slots=slots,
         slots_as_called=_slots_as_called(captured, slots),
         numbers=_numbers(captured),
@@ -80,14 +83,11 @@ def prove_function(
             f.removeprefix("param:") for f in captured.variant.facts if f.startswith("param:")
         ),
         may_act=captured.may_act,
-        is_random=graphs.is_random,
-        run=_runner(captured, dialect, functions),
+        run=run,
         recapture=recapture,
-        replays_draws=replays_draws(dialect),
-        keeps_infinity=keeps_infinity(dialect),
-        coarseness=coarseness_of(dialect, (graphs.forward, graphs.backward)),
+        dialects=(dialect,),
         add_cotangents=_cotangents_for(graphs),
-        is_derived=captured.is_derived,
+        is_derived=captured.recipe.is_derived,
         is_known_in_float64="" in captured.variant.proofs.values(),
         functions=functions,
         objects=[x.value for x in captured.layout.leaves if x.kind == "static"],
@@ -100,22 +100,6 @@ def _dialect(captured: FunctionUnderProof) -> str:
     facts = captured.variant.facts
     is_lent = ON_NUMBERS in facts and ON_TENSORS not in facts
     return facts[LIBRARY] if is_lent else captured.recipe.dialect()
-
-
-def _runner(
-    captured: FunctionUnderProof, dialect: str, functions: Sequence[Any]
-) -> Callable[[Sequence[Sample]], list[Outcome]]:
-    graphs = captured.graphs
-    turns = any(n.op is ops.WHILE_LOOP for g in (graphs.forward, graphs.backward) for n in g.nodes)
-    return partial(
-        run_samples,
-        dialect,
-        original=partial(run_original, captured),
-        lowered=partial(run_lowered, captured),
-        is_random=graphs.is_random,
-        limit=StepLimit(functions, turns=turns),
-        elsewhere=captured.recipe.imported is None,
-    )
 
 
 def _shown(captured: FunctionUnderProof) -> dict[str, str]:
@@ -131,12 +115,6 @@ def _shown(captured: FunctionUnderProof) -> dict[str, str]:
         shown[f"second derivative of {name}"] = f"the second derivative by {paths[name]}"
     shown |= {f"gradient of {name}": f"the gradient of {paths[name]}" for name in captured.omitted}
     return shown
-
-
-def _is_neutral(captured: FunctionUnderProof, dialect: str, functions: Sequence[Any]) -> bool:
-    # Code that names no library may be for any: the one it runs on is a guess.
-    plain = [p for p in map(plain_function, functions) if p is not None]
-    return captured.apply is None and (is_neutral(dialect) or not any(map(names_library, plain)))
 
 
 def _dtypes(captured: FunctionUnderProof, slots: Sequence[InputSlot]) -> dict[str, str]:

@@ -54,13 +54,7 @@ def run_bounded(
         choose: makes the choices that ops leave to each library; None: NumPy's.
     """
     graphs = [graphs] if isinstance(graphs, Graph) else graphs
-    values: dict[Node, Any] = {}
-    with np.errstate(all="ignore"):
-        for node in itertools.chain(*[graph.nodes for graph in graphs]):
-            if node.op is ops.INPUT:
-                values[node] = inputs[node.attr("name")]
-            elif node not in values:
-                values[node] = meaning(node, [values[o] for o in node.operands], dtype, choose)
+    values = _compute(graphs, inputs, partial(meaning, dtype=dtype, change=choose))
 
     @functools.cache
     def largest() -> dict[Node, Any]:
@@ -70,11 +64,23 @@ def run_bounded(
         return magnitudes
 
     outputs = [node for graph in graphs for node in graph.outputs]
-    return [Bounded(values[node], partial(_picked, largest, node)) for node in outputs]
+    return [Bounded(values[node], lambda node=node: largest()[node]) for node in outputs]
 
 
-def _picked(largest: Callable[[], Mapping[Node, Any]], node: Node) -> Any:
-    return largest()[node]
+def _compute(
+    graphs: Sequence[Graph],
+    inputs: Mapping[str, Any],
+    value_of: Callable[[Node, Sequence[Any]], Any],
+) -> dict[Node, Any]:
+    # The value of each node by those of its operands.
+    values: dict[Node, Any] = {}
+    with np.errstate(all="ignore"):
+        for node in itertools.chain(*[graph.nodes for graph in graphs]):
+            if node.op is ops.INPUT:
+                values[node] = inputs[node.attr("name")]
+            elif node not in values:
+                values[node] = value_of(node, [values[o] for o in node.operands])
+    return values
 
 
 class Bounded:
@@ -230,21 +236,16 @@ def run_rounded(
     def chosen_and_rounded(node: Node, value: Any, operands: Sequence[Any]) -> Any:
         return rounded(node, value if choose is None else choose(node, value, operands))
 
-    def operand_of(node: Node, operand: Node) -> Any:
+    def value_of(node: Node, operands: Sequence[Any]) -> Any:
         # A sum is rounded as often as it has terms, in an order that each library chooses.
-        value = values[operand]
-        return value if node.op.result in PER_ELEMENT else rounded(node, value)
+        if node.op.result not in PER_ELEMENT:
+            operands = [rounded(node, operand) for operand in operands]
+        value = meaning(node, operands, dtype, chosen_and_rounded)
+        if node.op in COMPOSED:
+            value = value + (rounded(node, operands[0]) - operands[0])
+        return value
 
-    values: dict[Node, Any] = {}
-    with np.errstate(all="ignore"):
-        for node in itertools.chain(*[graph.nodes for graph in graphs]):
-            if node.op is ops.INPUT:
-                values[node] = inputs[node.attr("name")]
-            elif node not in values:
-                operands = [operand_of(node, operand) for operand in node.operands]
-                values[node] = meaning(node, operands, dtype, chosen_and_rounded)
-                if node.op in COMPOSED:
-                    values[node] = values[node] + (rounded(node, operands[0]) - operands[0])
+    values = _compute(graphs, inputs, value_of)
     return [values[node] for graph in graphs for node in graph.outputs]
 
 

@@ -24,13 +24,13 @@ from . import samples
 from .attempt import Attempt
 from .compare import (
     Disagreement,
-    Judge,
     are_equal,
     casts_to_integers,
     count_ops,
     eps_of,
     find_difference,
     find_dtype,
+    find_off,
 )
 from .line_tracing import find_parting
 from .meanings import (
@@ -41,7 +41,7 @@ from .meanings import (
     note_ties,
     run_bounded,
 )
-from .rounding import as_floats, differ_from_lowered, differ_from_meaning, is_meant
+from .rounding import Rounding, as_floats, differ_from_lowered, differ_from_meaning, is_meant
 from .run import KEY, Outcome
 from .samples import Sample
 from .verdicts import (
@@ -127,31 +127,17 @@ class Case:
             difference = find_dtype(self.sample, original, attempt.dtypes, shown)
             if difference is not None:
                 return difference
-        rounding = attempt.rounding(self.sample, choose)
+        rounding = Rounding(attempt, self.sample, choose)
         known = {name: a for name, a in original.items() if name in (lowered or {})}
         if lowered is not None and not are_equal(known, lowered):
             difference = differ_from_lowered(
-                rounding,
-                known,
-                lowered,
-                shown,
-                is_free=is_free,
-                least=attempt.least_rounding(rounding),
-                is_in_range=is_in_range,
-                is_derived=attempt.is_derived,
+                rounding, known, lowered, shown, is_free=is_free, is_in_range=is_in_range
             )
             if difference is not None:
                 return difference
         if is_in_range or not self._may_show_the_meaning():
             return None
-        return differ_from_meaning(
-            rounding,
-            original,
-            shown,
-            half=lowered is not None,
-            least=attempt.least_rounding(rounding),
-            is_derived=attempt.is_derived,
-        )
+        return differ_from_meaning(rounding, original, shown, half=lowered is not None)
 
     def _may_show_the_meaning(self) -> bool:
         # False if other samples show it better: what overflows says nothing of it, and the call's
@@ -188,7 +174,7 @@ def _depends_on_choices(case: Case) -> bool:
     if not any(told_conventions(graph, UNORDERED) for graph in attempt.graphs):
         return False
     ties: list[Node] = []
-    _ = attempt.rounding(sample, partial(note_ties, ties)).wide
+    _ = Rounding(attempt, sample, partial(note_ties, ties)).wide
     return bool(ties) and _agree_beside(case)
 
 
@@ -197,7 +183,7 @@ def _fits_some_signs(case: Case, results: Mapping[str, Any]) -> bool:
     signs = VectorSigns(case.outcome.home, case.attempt.dtype)
 
     def cost() -> float:
-        wide = case.attempt.rounding(case.sample, signs).wide
+        wide = Rounding(case.attempt, case.sample, signs).wide
         apart = [
             as_floats(results[n]) - as_floats(each.value)
             for n, each in wide.items()
@@ -211,11 +197,8 @@ def _fits_some_signs(case: Case, results: Mapping[str, Any]) -> bool:
 
 
 def _is_meant_under(case: Case, results: Mapping[str, Any], choose: Change) -> bool:
-    attempt, rounding = case.attempt, case.attempt.rounding(case.sample, choose)
-    least, is_derived = attempt.least_rounding(rounding), attempt.is_derived
-    return not differ_from_meaning(
-        rounding, results, attempt.shown, half=True, least=least, is_derived=is_derived
-    )
+    rounding = Rounding(case.attempt, case.sample, choose)
+    return not differ_from_meaning(rounding, results, case.attempt.shown, half=True)
 
 
 def _left_its_range(case: Case) -> bool:
@@ -229,11 +212,10 @@ def _left_its_range(case: Case) -> bool:
         (again,) = attempt.run([wide])
     except Exception:  # it takes no float64
         return False
-    if again.original is None or not is_meant(
-        attempt.rounding(wide), again.original, attempt.shown
-    ):
-        return False
-    return case.find_difference(is_in_range=True) is None
+    is_own = again.original is not None and is_meant(
+        Rounding(attempt, wide), again.original, attempt.shown
+    )
+    return is_own and case.find_difference(is_in_range=True) is None
 
 
 def _is_on_an_edge(case: Case) -> bool:
@@ -311,7 +293,7 @@ def _agrees(array: Any, graph: Graph, inputs: Mapping[str, Any], dtype: Any) -> 
         (bounded,) = run_bounded(graph, inputs, dtype)
     except Exception:
         return True
-    judge = Judge(count_ops((graph,)), eps_of(dtype), half=True)
+    judge = partial(find_off, ops=count_ops((graph,)), eps=eps_of(dtype), half=True)
     shown = {"value": "value"}
     line = Sample("line", {})
     return find_difference(line, {"value": array}, {"value": bounded}, judge, shown) is None

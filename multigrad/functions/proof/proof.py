@@ -24,7 +24,8 @@ from .attempt import Attempt
 from .compare import casts_to_integers, is_vacuous, takes_infinity
 from .meanings import MOST_TURNS
 from .outcomes import compare_outcome
-from .rounding import run_in_own_dtype
+from .rounding import Rounding, run_in_own_dtype
+from .run import keeps_infinity, replays_draws
 from .samples import Sample
 from .verdicts import describe, leave_open
 
@@ -61,7 +62,7 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
 
 
 def _prove_on_samples(attempt: Attempt) -> str:
-    if attempt.is_random and not attempt.replays_draws:
+    if attempt.is_random and not all(map(replays_draws, attempt.dialects)):
         return leave_open(
             attempt.subject, "it draws random numbers, which cannot be repeated there"
         )
@@ -120,7 +121,7 @@ def _more_samples(attempt: Attempt) -> Iterator[Sample]:
         yield attempt.add_cotangents(called)
     elif free:
         yield attempt.add_cotangents(samples.draw(attempt.slots, numbers, "other numbers"))
-    is_infinite = attempt.keeps_infinity and takes_infinity(attempt.graphs)
+    is_infinite = all(map(keeps_infinity, attempt.dialects)) and takes_infinity(attempt.graphs)
     values = samples.EDGES if is_infinite else samples.FINITE_EDGES
     # Which of equal elements comes first is open in some libraries' sorts.
     sorts = ops.ARGSORT in attempt.ops
@@ -139,7 +140,7 @@ def _more_samples(attempt: Attempt) -> Iterator[Sample]:
 def _ends(attempt: Attempt, sample: Sample) -> bool:
     # The graphs run here, not the original: one that is compiled could not be stopped.
     try:
-        run_in_own_dtype(attempt.rounding(sample))
+        run_in_own_dtype(Rounding(attempt, sample))
     except Endless:
         return False
     return True

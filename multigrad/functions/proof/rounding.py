@@ -8,7 +8,8 @@ another dtype, is no rounding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,18 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import cached_property
 from ...lowering.source import run_reference
 from ...trace.derived.custom_calls import drop_calls
+from .attempt import Attempt
 from .compare import (
     Disagreement,
-    Judge,
     count_ops,
     eps_of,
     find_difference,
+    find_off,
     largest_of,
     smallest_of,
 )
 from .meanings import Bounded, Change, magnitude, run_bounded, run_rounded
-from .run import KEY
+from .run import KEY, coarseness_of
 from .samples import FAR, Sample, is_float
 
 Array = Any
@@ -44,34 +46,31 @@ MOST_READ = 1_024  # elements of an array
 
 
 class Rounding:
-    """How far roundings spread the results of graphs on one sample.
+    """How far roundings spread the results of an attempt's graphs on one sample.
 
     Args:
-        names: one for each output of the graphs, in order.
-        dtype: the one that T stands for.
         choose: makes the choices that ops leave open; None: NumPy's.
 
     Attributes:
         eps: that of the coarsest dtype among the sample's floats.
     """
 
-    def __init__(
-        self,
-        graphs: Sequence[Graph],
-        names: Sequence[str],
-        sample: Sample,
-        dtype: Any,
-        choose: Change | None = None,
-    ) -> None:
-        self._graphs, self.choose = tuple(graphs), choose
-        self.names, self.sample, self.dtype = tuple(names), sample, dtype
+    def __init__(self, attempt: Attempt, sample: Sample, choose: Change | None = None) -> None:
+        self.attempt, self.sample, self.choose = attempt, sample, choose
+        self.names, self.dtype = attempt.names, attempt.dtype
         floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
-        self.eps = max([eps_of(each) for each in floats], default=eps_of(dtype))
+        self.eps = max([eps_of(each) for each in floats], default=eps_of(self.dtype))
         self._spreads: dict[tuple[float, float], dict[str, Array]] = {}
 
     @cached_property
     def graphs(self) -> list[Graph]:
-        return [drop_calls(graph) for graph in self._graphs]
+        return [drop_calls(graph) for graph in self.attempt.graphs]
+
+    @cached_property
+    def least(self) -> float:
+        """How coarsely each step may be rounded at least, whatever its dtype."""
+        inexact = [coarseness_of(name, self.attempt.graphs) for name in self.attempt.dialects]
+        return max([*inexact, self._eps_of_numbers() if self.attempt.numbers_adapt else 0.0])
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -131,8 +130,8 @@ class Rounding:
                 return cap
         return COARSEST
 
-    def eps_of_numbers(self) -> float:
-        """Return float32's eps where a number or a quotient of a mask has more digits, else 0."""
+    def _eps_of_numbers(self) -> float:
+        # Float32's where a number, or a quotient of a mask, has more digits, else 0.
         nodes = [node for graph in self.graphs for node in graph.nodes]
         numbers = [node.attr("value") for node in nodes if node.op is ops.CONST]
         numbers += self.sample.numbers.values()
@@ -213,12 +212,6 @@ def run_in_own_dtype(rounding: Rounding) -> dict[str, Bounded]:
     }
 
 
-def coarsest_eps(graphs: Sequence[Graph], eps: float) -> float:
-    """Return the coarsest of an eps and those of the dtypes that graphs name."""
-    types = {node.type.dtype for graph in graphs for node in graph.nodes}
-    return max([eps, *(eps_of(as_numpy_dtype(t)) for t in types if t in FLOATS)])
-
-
 # --- which differences count: all but what rounding decides ---------------------------------------
 # The code that runs is compared to the last digits that both sides have, in the dtype of the call;
 # the meaning of the graph in float64, from which each other backend is lowered, to half of them.
@@ -231,9 +224,7 @@ def differ_from_lowered(
     shown: Mapping[str, str],
     *,
     is_free: bool,
-    least: float,
     is_in_range: bool,
-    is_derived: bool,
 ) -> Disagreement | None:
     """Return the first result that the lowered code gives otherwise.
 
@@ -241,12 +232,10 @@ def differ_from_lowered(
 
     Args:
         is_free: whether the original may compute in a wider dtype than the call's.
-        least: how coarsely numbers may be rounded, whatever the dtype.
         is_in_range: only where the original is what the graphs mean in float64.
-        is_derived: whether each side derives the gradients in its own way.
     """
-    judge = Judge(0, 0.0, half=False)
-    wide = rounding.wide
+    judge = partial(find_off, ops=0, eps=0.0, half=False)
+    wide, is_derived = rounding.wide, rounding.attempt.is_derived
     expected = {name: Bounded(a, magnitude(a)) for name, a in lowered.items() if a is not None}
 
     def forgive(name: str, actual: Array, given: Array, off: Array) -> Array:
@@ -264,15 +253,15 @@ def differ_from_lowered(
         if is_in_range:
             off = off & ~find_lost(rounding, name, actual)
         if is_free:
-            half = Judge(count_ops(rounding.graphs), rounding.eps, half=True)
-            off = off & half.find_off(actual, meant, wide[name].largest)
+            count, largest = count_ops(rounding.graphs), wide[name].largest
+            off &= find_off(actual, meant, largest, ops=count, eps=rounding.eps, half=True)
         if not off.any():
             return off
         # Neither side may be coarser than the other, but by what the result's own dtype rounds.
         ours = max(rounding.precision_of(name, given), eps_of(given.dtype))
         theirs = max(rounding.precision_of(name, actual), eps_of(actual.dtype))
         cap = ours if is_free or actual.dtype != given.dtype else min(theirs, ours)
-        return rounding.unexplained(name, actual, given, off, cap, least=least)
+        return rounding.unexplained(name, actual, given, off, cap, least=rounding.least)
 
     return find_difference(rounding.sample, original, expected, judge, shown, forgive=forgive)
 
@@ -285,14 +274,14 @@ def _find_off_without_meaning(
         return off & (not np.any(given)) & (largest_of(actual) > 0)
     if name.startswith("zero"):  # of zeros it is zero, whatever 0 times inf makes of that
         off = off & ~((given == 0) & ~np.isfinite(as_floats(actual)))
-    judge = Judge(count_ops(rounding.graphs), 0.0, half=True)
-    return off & judge.find_off(actual, given, largest_of(actual))
+    count, largest = count_ops(rounding.graphs), largest_of(actual)
+    return off & find_off(actual, given, largest, ops=count, eps=0.0, half=True)
 
 
 def find_lost(rounding: Rounding, name: str, actual: Array) -> Array:
     """Return which elements are not what the graphs mean, to half of the digits."""
     meant = np.asarray(rounding.wide[name].value)
-    off = Judge(0, rounding.eps, half=True).find_off(actual, meant, magnitude(meant))
+    off = find_off(actual, meant, magnitude(meant), ops=0, eps=rounding.eps, half=True)
     return rounding.unexplained(name, actual, meant, off, rounding.eps) if off.any() else off
 
 
@@ -317,12 +306,12 @@ def differ_from_meaning(
     shown: Mapping[str, str],
     *,
     half: bool,
-    least: float,
-    is_derived: bool,
 ) -> Disagreement | None:
     """Return the first result that is not the graphs', neither in float64 nor in their dtype."""
-    wide = rounding.wide
-    judge = Judge(count_ops(rounding.graphs), coarsest_eps(rounding.graphs, rounding.eps), half)
+    wide, graphs, is_derived = rounding.wide, rounding.graphs, rounding.attempt.is_derived
+    types = {node.type.dtype for graph in graphs for node in graph.nodes}
+    eps = max([rounding.eps, *(eps_of(as_numpy_dtype(t)) for t in types if t in FLOATS)])
+    judge = partial(find_off, ops=count_ops(graphs), eps=eps, half=half)
     known = {name: a for name, a in original.items() if name in wide}
     narrow: dict[str, Bounded] = {}
 
@@ -332,11 +321,11 @@ def differ_from_meaning(
         if not narrow:
             narrow.update(run_in_own_dtype(rounding) or {"": Bounded(None, None)})
         if name in narrow and np.shape(narrow[name].value) == actual.shape:
-            off = off & judge.find_off(actual, np.asarray(narrow[name].value), narrow[name].largest)
+            off = off & judge(actual, np.asarray(narrow[name].value), narrow[name].largest)
         if is_derived and name.startswith("gradient") and actual.shape == expected.shape:
             off = rounding.find_other_slopes(actual, expected, off)
         if not off.any():
             return off
-        return rounding.unexplained(name, actual, expected, off, COARSEST, least=least)
+        return rounding.unexplained(name, actual, expected, off, COARSEST, least=rounding.least)
 
     return find_difference(rounding.sample, known, wide, judge, shown, forgive=forgive)

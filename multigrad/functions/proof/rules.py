@@ -28,17 +28,14 @@ from .proof import prove
 from .run import (
     KEY,
     Outcome,
-    coarseness_of,
+    as_array,
     dialect_for,
     home_name,
     isolated,
-    keeps_infinity,
     keys,
     on_first_home,
     promotes_to_float32,
-    replays_draws,
     run_samples,
-    to_array,
     to_tensor,
 )
 from .samples import InputSlot, Sample
@@ -104,12 +101,9 @@ def prove_rule(
         is_neutral=True,
         numbers_adapt=True,
         may_act=may_act(*functions),
-        is_random=captured.graph.input("key") is not None,
         run=_runner(captured, dialects, functions),
         recapture=recapture,
-        replays_draws=all(map(replays_draws, dialects.values())),
-        keeps_infinity=all(map(keeps_infinity, dialects.values())),
-        coarseness=max(coarseness_of(each, (captured.graph,)) for each in dialects.values()),
+        dialects=tuple(dialects.values()),
         is_known_in_float64=captured.is_known_in_float64,
         functions=functions,
         objects=tuple(captured.static.values()),
@@ -181,7 +175,7 @@ def _runner(
         tensors = [to_tensor(backend, array) for array in arrays]
         numbers = [sample.numbers[name] for name in captured.runtime]
         result = function(*tensors, *numbers, *((KEY,) if is_random else ()))
-        return {"result": to_array(backend, result)}
+        return {"result": as_array(backend, result)}
 
     return partial(
         run_samples,
@@ -237,4 +231,4 @@ def _call(
     function: Any, backend: Backend, grad_out: Array, tin: Array | None, params: Any
 ) -> Array:
     tensors = [None if a is None else to_tensor(backend, a) for a in (grad_out, tin)]
-    return to_array(backend, function(None, *tensors, **params))
+    return as_array(backend, function(None, *tensors, **params))

@@ -18,6 +18,7 @@ from ...backend.discovery import in_use, load_backend
 from ...capture.dialect import find_dialect
 from ...capture.user_code.inspection import plain_function
 from ...capture.user_code.libraries import dialect_of
+from ...errors import BackendNotFound
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.random import REPLAYED, fold_in
@@ -229,5 +230,9 @@ def to_tensor(backend: Backend, array: Array) -> Tensor:
     return backend.tensors.from_numpy(apart)[..., 0]
 
 
-def to_array(backend: Backend, value: Any) -> Any:
-    return None if value is None else np.asarray(backend.tensors.to_numpy(value))
+def as_array(backend: Backend, value: Any) -> Array | None:
+    """Return a tensor, or a number, as an array; None for None."""
+    try:
+        return None if value is None else np.asarray(backend.tensors.to_numpy(value))
+    except (AttributeError, BackendNotFound, TypeError):
+        return np.asarray(value, np.float32 if isinstance(value, float) else None)
