@@ -46,6 +46,7 @@ from .proof.functions import prove_function
 from .proof.verdicts import is_asked
 from .recording.record import AppliesItself, capture_function, note_open
 
+Function = Any  # of function.py, which depends on this module
 MOST_VARIANTS = 256
 # Ops whose constant index may lie outside the array.
 INDEXED = (ops.GETITEM, ops.TAKE)
@@ -70,11 +71,7 @@ class Captures:
         self.facts: frozenset[str] = frozenset()
 
     def for_call(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
-        """Return the variant for a call's arguments, under the facts that turn out to be needed.
-
-        Raises:
-            NotCaptured: it cannot be captured.
-        """
+        """Return the variant for a call's arguments, under the facts that turn out to be needed."""
         while True:
             try:
                 # Each round adds to `self.facts`, or ends in `NotCaptured`.
@@ -127,9 +124,8 @@ class Captures:
         try:
             hash(key)
         except TypeError as error:
-            message = (
-                f"function {self.recipe.name!r} got an object that holds what has no hash: {error}"
-            )
+            name = self.recipe.name
+            message = f"function {name!r} got an object that holds what has no hash: {error}"
             raise NotCaptured(TraceError(message)) from error
         variant = self.variants.get(key)
         if variant is not None:
@@ -196,9 +192,7 @@ class Captures:
     def renewed(self, variant: Variant) -> Variant:
         """Return the variant for what its code reads now: the rule in force, the rules of names.
 
-        Raises:
-            NeedsConcrete: under these, more facts about the arguments are needed.
-            NotCaptured: under these, it cannot be captured.
+        Raises `NeedsConcrete` or `NotCaptured`, as `for_facts` does.
         """
         read = look_up_all(variant.facts)
         return self.for_facts(variant.layout, {**variant.facts, **read}) if read else variant
@@ -213,9 +207,6 @@ class Captures:
                 facts = facts_of_symbols(trace, self.facts, layout, leaves)
 
 
-# --- what is asked of a recipe --------------------------------------------------------------------
-
-
 def capture(
     recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
 ) -> Variant:
@@ -225,11 +216,7 @@ def capture(
 
 
 def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-    """Return "" where graphs are what was written, else why that could not be found out.
-
-    Raises:
-        DisprovedError: they are not.
-    """
+    """Return "" where graphs are what was written, else why that could not be found out."""
     compare = recipe.graphs.prove or prove_code
     return compare(recipe, variant, leaves, is_call=is_call)
 
@@ -248,12 +235,6 @@ def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_ca
     return prove_function(captured, recapture, is_call=is_call)
 
 
-# --- the captured form of a Function: the latest one, or that of its signature or its examples ----
-
-
-Function = Any  # of function.py, which depends on this module
-
-
 def renewed_variants(function: Function, door: Door) -> list[Variant]:
     """Return the captured forms of a Function under the rule that is in force now."""
     variants: dict[int, Variant] = {}
@@ -269,10 +250,9 @@ def renewed_variants(function: Function, door: Door) -> list[Variant]:
 
 
 def find_variant(function: Function, door: Door, backend: Backend | None = None) -> Variant:
-    """Return the latest captured form of a Function, with its choice of residuals.
+    """Return the latest captured form of a Function, with its choice of residuals, for a door.
 
     Args:
-        door: where it goes.
         backend: the framework that it goes to; None: all.
 
     Raises:
@@ -320,19 +300,12 @@ def _find_variant(function: Function) -> Variant:
 
 
 def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
-    """Return the captured form of a Function for arguments like these.
-
-    Raises:
-        NotCaptured: it cannot be captured.
-    """
+    """Return the captured form of a Function for arguments like these; may raise `NotCaptured`."""
     leaves, tree = flatten(args, kwargs)
     leaves = [unwrap(leaf) for leaf in leaves]
     leaves, tree = function.completion.complete(leaves, tree)
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     return function.entries.decide(SHOWN, layout, leaves).variant
-
-
-# --- inlining: a Function called with symbols records its graphs in the capture around it ---------
 
 
 def assume(name: str, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
@@ -350,12 +323,7 @@ def assume(name: str, trace: Trace, variant: Variant, given: Mapping[str, Any]) 
 def inline(
     captures: Captures, completion: Completion, draws: KeySource, leaves: Sequence[Any], tree: Any
 ) -> Any:
-    """Record a Function's ops in the capture to which its arguments belong.
-
-    Args:
-        completion: fills in the arguments that the call leaves out.
-        draws: where its random numbers come from.
-    """
+    """Record a Function's ops in the capture to which its arguments belong."""
     recipe = captures.recipe
     leaves, tree = completion.complete(leaves, tree)
     trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))

@@ -29,9 +29,8 @@ class ChainPart:
     """One of the functions in series.
 
     Attributes:
-        call: a Function, one with values for some of its arguments, or an activation.
+        call: a Function, one with values for some of its arguments (`bound`), or an activation.
         function: the Function, None for an activation.
-        bound: the values of its arguments.
         parameters: what it takes besides its first argument and these; None: unknown.
     """
 
@@ -70,16 +69,11 @@ class ChainPart:
 
 
 def part_of(part: Any) -> ChainPart:
-    """Return a Function, a bound Function or an activation as a part of a series.
-
-    Raises:
-        RuleTypeError: it reads tensors of an object or is bound to some, which a graph would hold
-            as constants.
-    """
+    """Return a Function, a bound Function or an activation as a part of a series."""
     bound: Mapping[str, Any] = part.params if isinstance(part, BoundFunction) else {}
     function: Any = part.function if isinstance(part, BoundFunction) else part
     held = list_tensors(part)
-    if held:
+    if held:  # which a capture around it would take for constants
         name = getattr(part, "name", None) or function.forward.name
         raise RuleTypeError(
             f"compose holds no tensors, and {name!r} is bound to one, {held[0]}: give it to the "
@@ -103,17 +97,16 @@ def part_of(part: Any) -> ChainPart:
 
 def list_tensors(part: Any) -> list[str]:
     """Return the names of the tensors that a Function or an activation is bound to."""
-    # A capture around it would take them for constants.
     params = {} if isinstance(part, Function) else dict(part.params)
     if isinstance(part, Function) and part.parameters is not None:
         names = list(part.parameters.parameters)[1:]
         params = dict(zip(names, part.defaults, strict=False))
-    return [name for name, value in params.items() if _holds_tensor(value)]
 
+    def holds_tensor(value: Any) -> bool:
+        owners = map(owner_of, map(unwrap, optree.tree_leaves(value, none_is_leaf=True)))
+        return any(owner is not None and owner.name != "numpy" for owner in owners)
 
-def _holds_tensor(value: Any) -> bool:
-    owners = map(owner_of, map(unwrap, optree.tree_leaves(value, none_is_leaf=True)))
-    return any(owner is not None and owner.name != "numpy" for owner in owners)
+    return [name for name, value in params.items() if holds_tensor(value)]
 
 
 def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
@@ -165,9 +158,7 @@ def share(
     """Return the named arguments of a chain as one dict for each part.
 
     A plain name reaches every part that declares it, an address such as "noise.sigma" one part.
-
-    Raises:
-        RuleTypeError: no part takes one, or (`is_all`) a part lacks one.
+    `is_all` refuses what lacks an argument of a part.
     """
     shares: list[dict[str, Any]] = [{} for _ in parts]
     for name, value in named.items():
@@ -218,14 +209,9 @@ def _give(
 
 
 def find(chain: str, parts: Sequence[ChainPart], address: str) -> tuple[tuple[int, ...], str]:
-    """Return the path to the part that an address names, and the argument's own name.
-
-    Raises:
-        RuleTypeError: there is no such part.
-    """
+    """Return the path to the part that an address names, and the argument's own name."""
     rows = list(walk(parts))
-    labels = [label for label, _ in rows]
-    position, name = find_part(f"function {chain!r}", address, labels)
+    position, name = find_part(f"function {chain!r}", address, [label for label, _ in rows])
     return rows[position][1], name
 
 
@@ -265,8 +251,6 @@ def inner_chain(part: ChainPart) -> Chain:
 
 
 class Chain(Function):
-    """Functions in series."""
-
     def __init__(self, parts: Sequence[Any]) -> None:
         rows = tuple(map(part_of, parts))
         self.given = tuple(parts)

@@ -15,14 +15,13 @@ Each has `Recipe.run`, which calls the code as it is, and `Recipe.record`, which
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from ..capture.copies.run_or_import import run_written_in
 from ..capture.user_code.signature import name_of
 from ..errors import GradientError
-from ..graph.support.class_bases import dataclass
 from ..trace.trace import Trace
 from .calls.capture_errors import kind_name
 from .calls.imported_gradients import asked_variables, deliver
@@ -30,9 +29,6 @@ from .calls.parameters import read_parameters, signature_of
 from .calls.recipe import DEFAULTS, ImportedGradient, Options, Pull, Recipe, Recorded, library_of
 
 UPSTREAM, VARIABLES = "upstream", "variables"  # arguments of gradient functions, by name
-
-
-# --- a function that returns its outputs and a gradient function ---------------------------------
 
 
 def recipe_of_gradient(
@@ -121,7 +117,10 @@ def call_gradient(
     if named is not None and (
         named.kind is named.KEYWORD_ONLY or takes_any_number or count == len(args) + 1
     ):
-        return _call_with_upstream(grad, upstream, parameters, args, kwargs)
+        # It gets those keywords of the call that it takes.
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in rows)
+        accepted = {n: value for n, value in kwargs.items() if takes_any or n in parameters}
+        return grad(*args, **{**accepted, UPSTREAM: upstream})
     is_spread = has_several and (takes_any_number or count == len(outputs) > 1)
     return grad(*upstream) if is_spread else grad(upstream)
 
@@ -135,50 +134,6 @@ def _call_with_variables(grad: Callable[..., Any], cotangents: Sequence[Any]) ->
         return returned
     deliver(returned[1])
     return returned[0]
-
-
-def _call_with_upstream(
-    grad: Callable[..., Any],
-    upstream: Any,
-    parameters: Mapping[str, inspect.Parameter],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    # It gets those keywords of the call that it takes.
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    accepted = {name: value for name, value in kwargs.items() if takes_any or name in parameters}
-    return grad(*args, **{**accepted, UPSTREAM: upstream})
-
-
-# --- a plain forward and a plain backward; without one, the true derivative ----------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pair:
-    """The user's functions; see `xg.function`.
-
-    `call(function, *args, **kwargs)`, an argument of `pull`, runs one of them.
-    """
-
-    forward: Callable[..., Any]
-    backward: Callable[..., Any] | None
-    residuals: Callable[..., Any] | None
-
-    def pull(
-        self,
-        call: Callable[..., Any],
-        outputs: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Pull | None:
-        """Compute what is kept, and return `pull(grad_out)`; None: there is no backward."""
-        backward = self.backward
-        if backward is None:
-            return None
-        if self.residuals is None:
-            return lambda grad_out: call(backward, grad_out, *args, **kwargs)
-        kept = call(self.residuals, outputs, *args, **kwargs)
-        return lambda grad_out: call(backward, grad_out, kept)
 
 
 def recipe_of_pair(
@@ -198,12 +153,22 @@ def recipe_of_pair(
         library: what their author says that they are written in.
         rolls: whether loops that were unrolled become scans.
     """
-    pair = _Pair(forward, backward, residuals)
     functions = (forward, backward, residuals)
+
+    def pull_of(
+        call: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Pull | None:
+        # Computes what is kept. `call(function, *args, **kwargs)` runs one of the functions.
+        if backward is None:
+            return None
+        if residuals is None:
+            return lambda grad_out: call(backward, grad_out, *args, **kwargs)
+        kept = call(residuals, outputs, *args, **kwargs)
+        return lambda grad_out: call(backward, grad_out, kept)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         outputs = forward(*args, **kwargs)
-        return Recorded(outputs, pair.pull(call_plainly, outputs, args, kwargs))
+        return Recorded(outputs, pull_of(call_plainly, outputs, args, kwargs))
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def call(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -213,11 +178,11 @@ def recipe_of_pair(
         if backward is None:
             return Recorded(outputs, None, rolls=rolls)
         if residuals is None:
-            return Recorded(outputs, pair.pull(call, outputs, args, kwargs))
+            return Recorded(outputs, pull_of(call, outputs, args, kwargs))
 
         def pull_later(grad_out: Any) -> Any:
             # What is kept is computed of the outputs that backward has.
-            pull = pair.pull(call, outputs, args, kwargs)
+            pull = pull_of(call, outputs, args, kwargs)
             assert pull is not None  # there is a backward
             return pull(grad_out)
 

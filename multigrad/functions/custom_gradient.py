@@ -232,9 +232,6 @@ def _of_object(forward: Any, options: Capture, keeping: str | None) -> ObjectFun
     return ObjectFunction(forward, options.native, options.library, options.prove)
 
 
-# --- what is given for a function ----------------------------------------------------------------
-
-
 def refuse_class(function: Any) -> None:
     """Raise if this is not callable, or is a class, whose call makes an object."""
     if not callable(function):
@@ -278,9 +275,6 @@ def as_plain_function(forward: Any) -> Callable[..., Any]:
         signature = known.replace(parameters=rest)
     call.__dict__["__signature__"] = signature
     return call
-
-
-# --- `accumulate=` ------------------------------------------------------------------------------
 
 
 def refuse_modes(forward: Any, backward: Any, native: bool | None) -> None:

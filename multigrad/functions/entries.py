@@ -37,7 +37,6 @@ from ..trace.lookups import is_in_force
 from .calls.arguments import PLAIN, Layout, flatten, learn_containers, one_backend, owner_of, unwrap
 from .calls.as_written import (
     explain_fallback,
-    is_imported,
     is_original_on,
     no_original,
     refuse_elsewhere,
@@ -72,10 +71,7 @@ class Entries:
     Attributes:
         captures: what its recipe was captured to; copies of a Function share them.
         completion: fills in the arguments that a call leaves out.
-        native: None: code that cannot be captured runs as written, on its own framework; True: it
-            always does; False: it never does.
-        residuals: what forward keeps, if that is chosen; see `FunctionGraph`.
-        fused: whether its parts run as one kernel each; see `xg.function`.
+        native, residuals, fused: see `Function`, `FunctionGraph` and `xg.function`.
         known: the entries, by the kinds of a call's leaves.
     """
 
@@ -116,12 +112,7 @@ class Entries:
     def decide(
         self, door: Door, layout: Layout, leaves: Sequence[Any], backend: Backend | None = None
     ) -> Decision:
-        """Decide how a call runs at a door; captures its code if that is still to be done.
-
-        Raises:
-            NotCaptured: it cannot be captured.
-            UnsupportedOp: this door refuses what the code does besides returning.
-        """
+        """Decide how a call runs at a door; captures its code if that is still to be done."""
         variant = self.captures.for_call(layout, leaves)
         return decide(door, self.recipe, variant, backend, self.native)
 
@@ -251,7 +242,7 @@ class Entries:
     def _entry_for(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         # An imported gradient has its original on its own framework alone.
         if self.runs_as_written and (
-            not is_imported(self.recipe) or is_original_on(self.recipe, backend)
+            not self.recipe.imported is None or is_original_on(self.recipe, backend)
         ):
             reason = "it has native=True" if self.native else "its code looks at values"
             return self._native_entry(layout.without_objects(), backend, None, reason)
@@ -340,7 +331,7 @@ class Entries:
         lowered: list[Entry] = []
 
         def is_original_under(shown: Any) -> bool:
-            door = TRANSFORMED.showing(shown)
+            door = TRANSFORMED._replace(takes=TRANSFORMED.takes - shown)
             return bool(decide(door, self.recipe, variant, backend, self.native).reason)
 
         def run_chosen(leaves: Sequence[Any], draws: KeySource) -> Any:
@@ -358,16 +349,11 @@ class Entries:
         return Entry(run_chosen)
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
-        graphs = variant.graphs
-        lowered = self.lowered(variant, backend)
-        dtype = variant.layout.dtype
+        graphs, lowered = variant.graphs, self.lowered(variant, backend)
         lacking = find_lacking(self.recipe.subject, backend, graphs.forward, graphs.backward)
-        refuse_lacking(lacking, dtype or "")
+        refuse_lacking(lacking, variant.layout.dtype or "")
         entry = bind_leaves(self.recipe, variant, backend, lowered)
-        subject, tensors = self.recipe.subject, variant.layout.indices("tensor")
-
-        def keep_apart(leaves: Sequence[Any]) -> None:
-            check_apart(subject, variant.updates, [leaves[i] for i in tensors])
+        subject = self.recipe.subject
 
         def prove_again(leaves: Sequence[Any]) -> None:
             # A compiler's trace has no values to compare.
@@ -376,8 +362,11 @@ class Entries:
 
         if variant.assumed:
             entry = checking(entry, partial(check_assumptions, subject, variant, backend))
-        if variant.updates:
-            entry = checking(entry, keep_apart)
+        if updates := variant.updates:
+            tensors = variant.layout.indices("tensor")
+            entry = checking(
+                entry, lambda leaves: check_apart(subject, updates, [leaves[i] for i in tensors])
+            )
         forbid = backend.autodiff.forbid_derivative
         if graphs.refused and forbid is not None:
             entry = refusing_derivatives(entry, variant, forbid)
@@ -389,7 +378,7 @@ class Entries:
         refuse_elsewhere(error, backend)
         if is_original_on(self.recipe, backend):
             return self._original_entry(layout.rebuild, backend, reason)
-        if is_imported(self.recipe) and error is not None:
+        if self.recipe.imported is not None and error is not None:
             raise no_original(error, self.recipe) from error.__cause__
 
         # Some libraries call their own gradient in another framework's program (`call_across`).
@@ -410,9 +399,8 @@ class Entries:
 class EntriesByFacts:
     """Entries of one layout, one for each set of facts about a call's values.
 
-    Attributes:
-        captures: has the facts that are needed; a new capture may need more.
-        reads_rules: whether a rule in force, or another lookup, is among the facts.
+    `captures` has the facts that are needed, of which a new capture may need more. `reads_rules`: a
+    rule in force, or another lookup, is among them.
     """
 
     __slots__ = ("_build", "_layout", "_state", "captures", "reads_rules")

@@ -31,9 +31,8 @@ from ..lowering.function_graph import read_way
 from ..trace.active_rules import FREE, Counter, keyed
 from ..trace.trace import Value
 from .calls.arguments import PLAIN, as_numbers, flatten
-from .calls.as_written import is_imported
 from .calls.effects import giving, has_containers
-from .calls.parameters import BoundFunction, Completion
+from .calls.parameters import BoundFunction, Completion, signature_of
 from .calls.recipe import CodeRecipe, Recipe, Variant
 from .captures import Captures, inline
 from .documents.format import unseal
@@ -97,7 +96,7 @@ class Function(InNotebooks, Generic[P, R]):
     ) -> None:
         in_use()  # compilers can neither read the discovery of backends nor load one
         recipe = recipe.as_recipe() if isinstance(recipe, CodeRecipe) else recipe
-        parameters = recipe.signature if wrapped is None else parameters_of(wrapped)
+        parameters = recipe.signature if wrapped is None else signature_of(wrapped)
         self.recipe, self.name, self.parameters = recipe, recipe.name, parameters
         self._identify()
         self.draws = FREE
@@ -301,8 +300,7 @@ class Function(InNotebooks, Generic[P, R]):
             >>> clip.with_defaults((1.0,))(np.array([0.5, 3.0]))
             array([0.5, 1. ])
         """
-        other = self._copy()
-        completion = self.completion.with_values(values)
+        other, completion = self._copy(), self.completion.with_values(values)
         other.choose(completion=completion)
         if completion.parameters is not None:
             other.parameters = other.__signature__ = completion.parameters
@@ -393,8 +391,8 @@ class Function(InNotebooks, Generic[P, R]):
         """Return this Function as plain data.
 
         `xg.from_dict` reads the data, and `xg.save` writes them as JSON. They include the forms
-        captured so far, one for each kind of arguments with which it was
-        called; the values of optional arguments; and the key of its draws.
+        captured so far, one for each kind of arguments with which it was called; the values of
+        optional arguments; and the key of its draws.
 
         Examples:
             >>> f = xg.function(lambda x: xp.round(x), lambda grad_out, x: grad_out)
@@ -440,8 +438,7 @@ def restore(saved: SavedFunction) -> Function:
     """Return the Function of a document, captured in all the forms that were saved."""
     function = Function(recipe_of_document(saved))
     function.__doc__ = saved.doc
-    completion = Completion(function.parameters, tuple(saved.defaults.values()))
-    function.choose(completion=completion)
+    function.choose(completion=Completion(function.parameters, tuple(saved.defaults.values())))
     if saved.key is not None:
         function.draws = keyed(saved.key)
     captures = function.captures
@@ -456,6 +453,9 @@ def restore(saved: SavedFunction) -> Function:
 
 def copy_recipe(recipe: Recipe, memo: dict[int, Any]) -> Recipe:
     """Return a recipe that calls copies of its objects and methods; functions stay."""
+    # A library's own gradient stays as its library made it.
+    if recipe.copied is None or recipe.imported is not None:
+        return recipe
     is_changed = False
 
     def copied(value: Any) -> Any:
@@ -468,16 +468,5 @@ def copy_recipe(recipe: Recipe, memo: dict[int, Any]) -> Recipe:
         is_changed = is_changed or other is not value
         return other
 
-    # A library's own gradient stays as its library made it.
-    if recipe.copied is None or is_imported(recipe):
-        return recipe
     made = recipe.copied(copied)
     return made if is_changed else recipe
-
-
-def parameters_of(function: Any) -> inspect.Signature | None:
-    """Return the signature of a function, None if it cannot be read."""
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None

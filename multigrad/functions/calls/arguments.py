@@ -68,11 +68,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Stands for a static value that is not kept.
-
-    Attributes:
-        kind: the name of its class.
-    """
+    """Stands for a static value that is not kept, of the class named `kind`."""
 
     kind: str
 
@@ -241,15 +237,11 @@ def unwrap(leaf: Any) -> Any:
 def read_layout(
     function: str, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
 ) -> Layout:
-    """Return the layout of a call.
+    """Return the layout of a call, whose tensors are unwrapped already.
 
     Args:
-        function: the function's name, for messages.
+        function: its name, for messages.
         parameters: its signature, which names the arguments.
-        leaves: tensors among them are unwrapped already.
-
-    Raises:
-        GradientError: a tensor has a dtype that is not captured.
     """
     paths = name_paths(parameters, tree)
     taken: set[str] = set()
@@ -327,12 +319,7 @@ def identify(path: str, taken: Iterable[str]) -> str:
 
 
 def one_backend(function: str, layout: Layout, leaves: Sequence[Any]) -> Backend:
-    """Return the backend of a call's tensors.
-
-    Raises:
-        MultigradError: they belong to two frameworks.
-        RuleTypeError: there is none among the arguments.
-    """
+    """Return the backend of a call's tensors."""
     tensors = [leaf for leaf in leaves if owner_of(leaf) is not None]
     if not tensors:
         refuse_unusable(*map(type, leaves))

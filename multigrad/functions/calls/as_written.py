@@ -49,7 +49,7 @@ def run_as_it_is(
     """Call the user's function on tensors; the backend attaches its gradient.
 
     `error` says why it was not captured; None: nobody asked. It is raised again where the code is
-    written for another framework; GradientError says that gradients do not fit the arguments.
+    written for another framework.
     """
     refuse_elsewhere(error, backend)
     if recipe.is_derived:  # there is no backward to attach: the framework differentiates the code
@@ -59,20 +59,16 @@ def run_as_it_is(
             raise error
         return outputs
     call = _AttachedCall(recipe, layout, backend, leaves, error)
-    return call.nest(backend.autodiff.attach(call.run, call.tensors, recipe.name))
+    tensors = tuple(leaves[i] for i in call.places)
+    return call.nest(backend.autodiff.attach(call.run, tensors, recipe.name))
 
 
 class _AttachedCall:
     """One call of code as written, to which a backend attaches the gradient.
 
     The backend calls `run`, at times again, and later the pull that it returned. Outputs are nested
-    as those of the last run.
-
-    Attributes:
-        places: the positions of the tensors among the leaves of the arguments.
-        flat: the leaves of the outputs.
-        tree: the nesting of the outputs.
-        positions: those of the tensors in `flat`.
+    as those of the last run: `flat` in `tree`, with tensors at `positions`; the tensors among the
+    leaves of the arguments are at `places`.
     """
 
     def __init__(
@@ -89,10 +85,6 @@ class _AttachedCall:
         self.flat: list[Any] = []
         self.tree: Any = None
         self.positions: list[int] = []
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(self.leaves[i] for i in self.places)
 
     def run(self, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any, tuple[int, ...]]:
         """Return the tensors among the outputs, their pull, and which ones carry no gradient."""
@@ -149,14 +141,9 @@ def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:
     return (*layout.indices("tensor"), *numbers)
 
 
-def is_imported(recipe: Recipe) -> bool:
-    """Return whether a recipe is a framework's own custom gradient, run by its original."""
-    return recipe.imported is not None
-
-
 def is_original_on(recipe: Recipe, backend: Backend) -> bool:
     """Return whether a recipe is imported and this is its framework, where its original runs."""
-    return is_imported(recipe) and backend.name == recipe.dialect()
+    return recipe.imported is not None and backend.name == recipe.dialect()
 
 
 def no_original(error: TraceError, recipe: Recipe) -> TraceError:
@@ -187,7 +174,7 @@ def run_recipe(
         pull = recorded.pull
     else:
         foreign = error if is_foreign(error, recipe, backend) else None
-        if foreign is not None and is_imported(recipe):
+        if foreign is not None and recipe.imported is not None:
             raise no_original(foreign, recipe) from foreign.__cause__
         leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
         attempt = partial(run_abroad, recipe, leaves, foreign)
@@ -211,11 +198,7 @@ def run_abroad(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Run code, or its pullback, on tensors of another framework than its recipe's own.
-
-    Raises:
-        TraceError: it fails, and `foreign` says why it has no graph, which would run anywhere.
-    """
+    """Run code, or its pullback, on tensors of another framework than its recipe's own."""
     try:
         with intercepting():  # custom gradients inside, which are another framework's
             return within_call(run, leaves)(*args, **kwargs)
@@ -277,11 +260,7 @@ def warn_disproved(error: DisprovedError, module: str) -> None:
 def check_native(
     function: str, path: str, tensor: Tensor, gradient: Tensor | None, backend: Backend
 ) -> Tensor | None:
-    """Return a gradient that fits its argument.
-
-    Raises:
-        GradientError: it is no tensor, or has another shape or dtype.
-    """
+    """Return a gradient that fits its argument."""
     if gradient is None or dtype_name(tensor.dtype) not in FLOATS:
         return None
     if owner_of(gradient) is None:

@@ -24,7 +24,7 @@ from ...graph.support.trees import optree
 from ...lowering.checks import find_device
 from ...trace.active_rules import KeySource
 from ...trace.assertions import FORWARD_MODE
-from .arguments import Layout
+from .arguments import Layout, replace_at
 from .as_written import run_as_it_is
 from .recipe import Recipe, Variant
 
@@ -52,26 +52,13 @@ class Entry(NamedTuple):
         """Return `f(x)` for tensors like x, with these numbers for the rest of the leaves."""
         if self.bind is not None and all(type(number) is float for number in numbers):
             return self.bind(x, numbers)
-        return partial(_run_with, self.run, numbers, draws)
+        run = self.run
+        return lambda x: run((x, *numbers), draws)
 
     def open(self, draws: KeySource) -> Callable[..., Any]:
         """Return `f(x, *numbers)` for numbers that have been checked."""
-        return self.call or partial(_run_on, self.run, draws)
-
-
-def _run_flat(
-    variant: Variant, flat: Run, single: bool, leaves: Sequence[Any], draws: KeySource
-) -> Any:
-    outputs = flat(leaves, draws)
-    return assemble(variant, (outputs,) if single else outputs)
-
-
-def _run_with(run: Run, numbers: tuple[Any, ...], draws: KeySource, x: Tensor) -> Any:
-    return run((x, *numbers), draws)
-
-
-def _run_on(run: Run, draws: KeySource, *leaves: Any) -> Any:
-    return run(leaves, draws)
+        run = self.run
+        return self.call or (lambda *leaves: run(leaves, draws))
 
 
 def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Attached) -> Entry:
@@ -116,7 +103,12 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
         bind = backend.autodiff.bind and partial(backend.autodiff.bind, lowered.native)
         return Entry(inner, bind, call)
     if not bare:
-        inner = partial(_run_flat, variant, inner, len(variant.graphs.cotangents) == 1)
+        flat, is_single = inner, len(variant.graphs.cotangents) == 1
+
+        def inner(leaves: Sequence[Any], draws: KeySource) -> Any:
+            outputs = flat(leaves, draws)
+            return assemble(variant, (outputs,) if is_single else outputs)
+
     is_placed = any(node.op in PLACED for node in variant.graphs.forward.nodes)
     if not is_placed and (inner is run or len(tensors) < 2):
         return Entry(inner, call=call if inner is run and len(tensors) < 2 else None)
@@ -169,8 +161,6 @@ def assemble(variant: Variant, values: Sequence[Any]) -> Any:
 
 
 # --- what is assumed of values -------------------------------------------------------------------
-
-
 # Larger tensors are not read for a check, which would wait for the device.
 MOST_ELEMENTS = 4096
 
@@ -183,11 +173,7 @@ def is_told(node: Node, layout: Layout) -> bool:
 def check_assumptions(
     subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]
 ) -> None:
-    """Check what the code asserts of the values of a call, as far as that is cheap.
-
-    Raises:
-        AssertionError, or what the code raises there: it does not hold.
-    """
+    """Check what the code asserts of the values of a call, as far as that is cheap."""
     layout = variant.layout
     inputs = {
         leaf.name: value
@@ -210,9 +196,11 @@ PLACED = (
 
 
 def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:
-    """Raise which index lies outside if that made a call fail."""
-    # The ops are evaluated by their meaning: a framework's own error names neither the function nor
-    # its line.
+    """Raise which index lies outside if that made a call fail.
+
+    A framework's own error names neither the function nor its line, so the ops are evaluated by
+    their meaning.
+    """
     graph, layout = variant.graphs.forward, variant.layout
     inputs = dict(zip([leaf.name for leaf in layout.leaves], leaves, strict=True))
     # A traced tensor has no values, but its shape decides about constant indices.
@@ -291,8 +279,7 @@ def follow_casts(
 ) -> Entry:
     """Return an entry that asks at each call whether the framework chooses dtypes now.
 
-    Args:
-        native: makes the entry of the original; None: the graph runs then, too.
+    `native` makes the entry of the original; None: the graph runs then, too.
     """
     casts, run, call = backend.autodiff.casts, entry.run, entry.call
     assert casts is not None
@@ -324,11 +311,8 @@ def follow_casts(
 
 def follow_weak(entry: Entry, recipe: Recipe, variant: Variant, backend: Backend) -> Entry:
     """Return an entry whose results are weakly typed where those of the original are."""
-    layout, weak_types, run = (
-        variant.layout.without_objects(),
-        backend.tensors.weak_types,
-        entry.run,
-    )
+    layout, run = variant.layout.without_objects(), entry.run
+    weak_types = backend.tensors.weak_types
     assert weak_types is not None
     is_weak, tensors = weak_types.is_weak, layout.indices("tensor")
     # By the shapes, dtypes and weakness of the tensors; grows with them, and is never emptied.
@@ -352,9 +336,7 @@ def follow_weak(entry: Entry, recipe: Recipe, variant: Variant, backend: Backend
         return optree.tree_unflatten(tree, [weak_types.weaken(y) if w else y for y, w in pairs])
 
     def forward(leaves: Sequence[Any], *given: Any) -> list[Any]:
-        every = list(leaves)
-        for i, x in zip(tensors, given, strict=True):
-            every[i] = x
+        every = replace_at(leaves, tensors, given)
         return optree.tree_leaves(recipe.run_forward(*layout.rebuild(every)))
 
     return Entry(following)

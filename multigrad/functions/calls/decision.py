@@ -35,10 +35,9 @@ UNSEEN = frozenset((ASSERTIONS, BRANCHES, ORDERS, SPARSE, UNDIFFERENTIATED))
 
 
 class Door(NamedTuple):
-    """A way to run a Function, or to write it down.
+    """A way to run a Function, or to write it down; `name` is for messages.
 
     Attributes:
-        name: its name in messages.
         takes: the kinds of omissions that do not count there. AUTOCAST is one of them at every
             door while the framework does not choose dtypes by itself.
         refuses: the kinds that are an error on the code's own framework. For all other kinds the
@@ -48,10 +47,6 @@ class Door(NamedTuple):
     name: str
     takes: frozenset[str]
     refuses: frozenset[str] = frozenset()
-
-    def showing(self, kinds: frozenset[str]) -> Door:
-        """Return this door for a place where omissions of these kinds would show, so they count."""
-        return self._replace(takes=self.takes - kinds)
 
 
 INSTEAD = f"return the new value, or have it write on copies by capture={COPIES}"
@@ -75,8 +70,7 @@ class Decision(NamedTuple):
     """How a call runs.
 
     Attributes:
-        variant: the graphs.
-        reason: why the code runs as written; "": the graphs run.
+        reason: why the code runs as written; "": the graphs of the variant run.
         kinds: the omissions of its graphs that count for a call; none if the graphs run.
     """
 
@@ -132,13 +126,10 @@ def decide(
 def form_under_autocast(
     recipe: Recipe, variant: Variant, backend: Backend, native: bool | None
 ) -> str:
-    """Return which form of a call runs under autocast.
+    """Return which form of a call runs under autocast; see `decide` for `native`.
 
     SAME: the one that runs otherwise, too; ORIGINAL: the code as written; GRAPH: the graph, in its
     own dtypes.
-
-    Args:
-        native: see `decide`.
     """
     casts, graphs = backend.autodiff.casts, variant.graphs
     if casts is None or graphs.is_rule:

@@ -40,7 +40,6 @@ class Update(NamedTuple):
     """An argument that was updated.
 
     Attributes:
-        leaf: which.
         node: what it holds afterwards.
         output: which output it has become, as autodiff sees it; None: autodiff was not told.
         where: the line that did it.
@@ -148,12 +147,8 @@ def put_updates(
 
     Args:
         graph: its forward.
-        inputs: what the graph's inputs are there.
-        holders: the arguments by name.
+        inputs, holders: what the graph's inputs are there, and the arguments, by name.
         outputs: what the call gave.
-
-    Raises:
-        TraceError: an argument is a constant, or cannot be updated there.
     """
     check_apart(f"{graph.name!r}", updates, [v for v in holders.values() if isinstance(v, Value)])
     for leaf, node, output, _ in updates:
@@ -181,9 +176,7 @@ class Note(NamedTuple):
 
     Attributes:
         holder: whose it is: an argument by name, an output by position.
-        name: its name.
-        value: a plain one, a node of the forward, or a holder.
-        kind: which of them: "plain", "node", "holder".
+        value: a plain one, a node of the forward, or a holder; `kind` says which.
     """
 
     holder: str | int
@@ -193,11 +186,7 @@ class Note(NamedTuple):
 
 
 def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) -> tuple[Note, ...]:
-    """Return the attributes that the code has set on its arguments and on its outputs.
-
-    Raises:
-        TraceError: one is neither a tensor that it computed nor a plain value.
-    """
+    """Return the attributes that the code has set on its arguments and on its outputs."""
     holders: dict[str | int, Any] = {**inputs, **dict(enumerate(outputs))}
     holders = {key: value for key, value in holders.items() if isinstance(value, Value)}
     notes: list[Note] = []
@@ -206,9 +195,8 @@ def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) 
     )
     for holder, owner in holders.items():
         for name, value in (owner.notes or {}).items():
-            if name in ("grad", "requires_grad"):  # which every framework decides by itself
-                continue
-            if name.startswith(hints):
+            # Every framework decides by itself about the first two.
+            if name in ("grad", "requires_grad") or name.startswith(hints):
                 continue
             key_of_value = next((key for key, other in holders.items() if other is value), None)
             if key_of_value is not None:
@@ -241,9 +229,6 @@ def put_notes(
         values: what the graph's inputs are there.
         holders: the arguments by name and the outputs by position, as the caller has them.
         is_class: whether it ran its forward without gradients, as what it computed then has none.
-
-    Raises:
-        TraceError: an attribute is a tensor whose gradient is not known, or of a constant.
     """
     for note in notes:
         value, holder = note.value, holders[note.holder]

@@ -35,12 +35,7 @@ ATTRIBUTE = "attribute."
 def gather_facts(
     subject: str, needed: frozenset[str], layout: Layout, leaves: Sequence[Any]
 ) -> dict[str, Any]:
-    """Return facts about a call's arguments, by name: "ndim", "shape:w", "param:c", "dtype".
-
-    Raises:
-        NotCaptured: a shape is not known in Python.
-        TraceError: a number is not.
-    """
+    """Return facts about a call's arguments, by name: "ndim", "shape:w", "param:c", "dtype"."""
     facts: dict[str, Any] = {}
     if layout.mixes_floats or layout.is_apart:
         # Such layouts are captured for each dtype.
@@ -88,8 +83,7 @@ def gather_facts(
         else:
             raise TraceError(
                 f"{subject} needs the value of param {layout.leaves[index].name!r} in Python (a "
-                "branch or a loop), "
-                "but it is a tensor here. Pass a Python number"
+                "branch or a loop), but it is a tensor here. Pass a Python number"
             )
     return facts
 
@@ -189,11 +183,7 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
 
 
 def library_of(trace: Trace) -> str:
-    """Return the library that symbols belong to.
-
-    Raises:
-        NeedsConcrete: that of the call's tensors has to be known.
-    """
+    """Return the library that symbols belong to."""
     rely_on_library(trace)
     if trace.reading.owner not in OF_TENSORS:
         return trace.reading.dialect if trace.reading.owner in OF_CODE else ""

@@ -37,11 +37,7 @@ CONTAINERS = (tuple, list, dict)
 
 
 def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
-    """Return a gradient (or None) for each leaf of the arguments.
-
-    Raises:
-        GradientError: their number or nesting fits neither the arguments nor their leaves.
-    """
+    """Return a gradient (or None) for each leaf of the arguments."""
     leaves = layout.leaves
     returned = with_own_classes(returned)
     args, kwargs = layout.rebuild(range(len(leaves)))
@@ -89,7 +85,13 @@ def refuse_objects(function: str, gradients: list[Any], layout: Layout) -> list[
 
 def _refuse_unordered(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     dicts = [kwargs]
-    optree.tree_map(lambda _: None, args, is_leaf=lambda node: _note_dict(node, dicts))
+
+    def note_dict(node: Any) -> bool:
+        if isinstance(node, dict) and not isinstance(node, OrderedDict):
+            dicts.append(node)
+        return False
+
+    optree.tree_map(lambda _: None, args, is_leaf=note_dict)
     for each in dicts:
         names = [name for name, value in each.items() if optree.tree_leaves(value)]
         # Leaves come by sorted keys; keywords in the order of a call, which its function does not
@@ -100,12 +102,6 @@ def _refuse_unordered(function: str, args: tuple[Any, ...], kwargs: dict[str, An
                 f"function {function!r} returned flat gradients for arguments by name, which have "
                 f"no order. Nest them like the arguments: {{{shown}}}"
             )
-
-
-def _note_dict(node: Any, dicts: list[dict[Any, Any]]) -> bool:
-    if isinstance(node, dict) and not isinstance(node, OrderedDict):
-        dicts.append(node)
-    return False
 
 
 def _match_structure(
@@ -158,11 +154,7 @@ def _assign(shape: Any, nesting: Any, gradients: list[Any]) -> bool:
 
 
 def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> Value | None:
-    """Return a gradient as a symbolic value of its argument's type; None where there is none.
-
-    Raises:
-        GradientError: it has another dtype, or surely another shape.
-    """
+    """Return a gradient as a symbolic value of its argument's type; None where there is none."""
     if gradient is None:
         return None
     type_ = argument.type
@@ -270,12 +262,7 @@ _used: dict[int, tuple[weakref.ref[Any], Callable[[], bool]]] = {}
 
 
 def read_modes(name: str, signature: Signature | None, accumulate: Any) -> Modes:
-    """Return the modes that `accumulate` sets, as (argument, mode) pairs without "sum".
-
-    Raises:
-        RuleTypeError: it names an unknown argument, or is neither a string nor a mapping.
-        RuleValueError: a mode is unknown.
-    """
+    """Return the modes that `accumulate` sets, as (argument, mode) pairs without "sum"."""
     if accumulate is None or accumulate == "sum":
         return ()
     if not isinstance(accumulate, str | Mapping):
@@ -312,9 +299,6 @@ def refuse_second_call(name: str, tensors: Sequence[tuple[str, str, Tensor]]) ->
     """Raise if another call got one of these tensors and a derivative may pass through both.
 
     A framework adds up the cotangents of several calls, and knows no other way.
-
-    Args:
-        tensors: each with its argument and its mode.
     """
     for argument, mode, tensor in tensors:
         known = _used.get(id(tensor))

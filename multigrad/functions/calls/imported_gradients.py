@@ -68,8 +68,7 @@ def tangent_graph(
     """Return the graph of a tangent rule, see `FunctionGraph.pushed`; None: it moves no inputs.
 
     Args:
-        inputs: those of forward.
-        tensors: the names of the tensors among them, in order.
+        inputs: those of forward; `tensors` are the names of the tensors among them, in order.
         outputs: what forward returned, as a flat list.
         carried: the outputs that carry a gradient as tensors, each with its place in that list.
     """
@@ -107,9 +106,7 @@ def _fit(change: Any, output: Value) -> Value:
 class Delivery:
     """The variables that a function has read, and the gradients that it delivers to them.
 
-    Attributes:
-        is_added: whether its backward has added to one's gradient by itself.
-        is_done: whether it has delivered.
+    `is_added` tells whether its backward has added to a variable's gradient by itself.
     """
 
     variables: Sequence[Any]
@@ -124,15 +121,11 @@ DELIVERY: contextvars.ContextVar[Delivery | None] = contextvars.ContextVar(
 )
 
 
-def never_added(variable: Any) -> bool:
-    return False
-
-
 def pull_delivering(
     pull: Callable[..., Any],
     cotangents: Sequence[Tensor],
     variables: Sequence[Any],
-    is_added: Callable[[Any], bool] = never_added,
+    is_added: Callable[[Any], bool] = lambda variable: False,
 ) -> tuple[Any, list[Tensor | None]]:
     """Return a pull's gradients, and those that it delivers to variables, None for none."""
     delivery = Delivery(variables, [None] * len(variables), is_added)
@@ -207,15 +200,15 @@ class WithinOwnRules:
 def outputs_of(name: str, outputs: Any, asked: Any, recorded: Any) -> Any:
     """Return outputs to a rule that calls its own function.
 
-    No derivative may be taken of them if the arguments are not those of the rule.
-
-    Args:
-        asked: the arguments of this call, nested.
-        recorded: those that the rule is recorded for, nested alike; None if they are not known.
+    No derivative may be taken of them if the arguments of this call (`asked`) are not those that
+    the rule is recorded for (`recorded`, nested alike; None if they are not known).
     """
-    symbols = [each for each in _flatten(asked) if isinstance(each, Value)]
-    if recorded is not None and are_same(_flatten(asked), _flatten(recorded)):
-        return as_outputs(outputs)
+    given = optree.tree_leaves(asked, none_is_leaf=True)
+    if recorded is not None:
+        known = optree.tree_leaves(recorded, none_is_leaf=True)
+        if len(given) == len(known) and all(map(is_same, given, known)):
+            return as_outputs(outputs)
+    symbols = [each for each in given if isinstance(each, Value)]
     if symbols:
         trace = symbols[0].trace
         trace.backward.lost_gradient = name
@@ -234,16 +227,8 @@ def as_outputs(outputs: Any) -> Any:
     return optree.tree_unflatten(tree, marked)
 
 
-def are_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    return len(a) == len(b) and all(itertools.starmap(is_same, zip(a, b, strict=True)))
-
-
 def is_same(a: Any, b: Any) -> bool:
     if isinstance(a, Value) and isinstance(b, Value):
         return a.trace is b.trace and a.node is b.node
     # Plain values may be made anew for each call, so their texts decide.
     return a is b or (type(a) is type(b) and repr(a) == repr(b))
-
-
-def _flatten(arguments: Any) -> list[Any]:
-    return optree.tree_leaves(arguments, none_is_leaf=True)

@@ -152,8 +152,8 @@ class Completion:
 
     Attributes:
         parameters: the names of the arguments; None: they are not known.
-        values: by position, for the arguments behind the first; schedules among them are read
-            anew at each call. Empty: each call gives all that it needs.
+        values: by position; schedules among them are read anew at each call. Empty: each call gives
+            all that it needs.
     """
 
     def __init__(self, parameters: inspect.Signature | None, values: tuple[Any, ...] = ()) -> None:
@@ -175,7 +175,6 @@ class Completion:
         if not self.values or self.parameters is None:
             return leaves, tree
         args, kwargs = optree.tree_unflatten(tree, leaves)
-        # Schedules among the values are read now, at the call.
         bound = self.parameters.bind(*args, **kwargs)
         bound.apply_defaults()
         return flatten(tuple(now(value, backend) for value in bound.args), {})

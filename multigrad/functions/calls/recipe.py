@@ -47,11 +47,9 @@ class Recorded:
     Attributes:
         outputs: any nesting of tensors.
         pull: maps cotangents, nested like the outputs, to gradients; None: the true derivative.
-        first_order: see `FunctionGraph`.
-        keeps_output: see `FunctionGraph`.
+        first_order, keeps_output, second_order: see `FunctionGraph`.
         undifferentiable: outputs that carry no gradient.
         missing: maps an output to what backward gets if its cotangent is missing; None: zeros.
-        second_order: see `FunctionGraph`.
         takes_ctx: whether `pull` takes what torch calls a backward with, as `ctx=`.
         dirty: arguments that it says to have updated in place.
         push: runs the author's own tangent rule; None: there is none, or no graph holds it.
@@ -71,12 +69,7 @@ class Recorded:
     rolls: bool = False
 
 
-def no_check(backend: Backend, leaves: Sequence[Any]) -> None:
-    """Accept the arguments of a call: `ArgumentRules.check`."""
-
-
 def no_refusals(layout: Layout) -> Mapping[str, str]:
-    """Refuse no derivatives: `ArgumentRules.refused`."""
     return {}
 
 
@@ -115,7 +108,7 @@ class ArgumentRules:
     """
 
     lay_out_leaves: Callable[[inspect.Signature | None, Sequence[Any], Any], Layout] | None = None
-    check: Callable[[Backend, Sequence[Any]], None] = no_check
+    check: Callable[[Backend, Sequence[Any]], None] = lambda backend, leaves: None
     refused: Callable[[Layout], Mapping[str, str]] = no_refusals
 
 
@@ -190,7 +183,7 @@ class Recipe:
     """How a function with a gradient of its own is run and captured: data, and a few functions.
 
     Attributes:
-        name: the name of the function, for messages.
+        name: for messages.
         run: `run(args, kwargs)` runs it as written, on a framework's tensors.
         record: `record(trace, args, kwargs)` runs it on symbolic values; None: `graphs.capture`
             has its graphs.
@@ -204,9 +197,6 @@ class Recipe:
             of a chain, an equation.
         copied: `copied(copy)` makes the recipe of copies of the objects that it calls; None: it
             calls none of the user's own.
-        options: what its author has chosen.
-        arguments: how the arguments of a call are read, and what is refused of them.
-        graphs: where graphs come from, if not from code.
         imported: the framework's own custom gradient that it is; None: it comes from no framework.
         opaque: how other frameworks call it, if nothing of it is captured; None: by its graphs.
     """
@@ -318,7 +308,6 @@ class Variant:
 
     Attributes:
         graphs: the tensors and the numbers of the layout are their inputs, in order.
-        layout: of the arguments.
         outputs: the nesting of the outputs.
         fixed: outputs that are no tensors, by position.
         facts: what was fixed for the capture.
