@@ -42,17 +42,13 @@ ON_A_LINE = ({"dtype", "shape", "values"}, {"of", "value", "derivative"})  # of 
 TOKENS = re.compile(r'"[^"]*"?|[\[{\]},]')  # where no escape is left
 
 
-# --- the head ------------------------------------------------------------------------------------
-
-
 def seal(kind: str, fields: dict[str, Data], read: Callable[[dict[str, Data]], Any]) -> Data:
     """Return the document of these fields, once `read` has made their object of them.
 
-    Raises `FormatError` if there is more than a document holds.
+    A document that could not be read again is never returned: there is a `FormatError`.
     """
     document = {"format": FORMAT, "version": VERSION, "kind": kind, **fields}
     check_plain(document)
-    # A document that could not be read again is never returned.
     read(fields)
     return document
 
@@ -81,9 +77,6 @@ def clean(doc: str | None) -> str:
 def decode_arrays(data: Data, where: str) -> list[ArrayValue]:
     items = read_list(data, where, MOST_ARRAYS)
     return [decode_array(item, f"{where}[{i}]") for i, item in enumerate(items)]
-
-
-# --- text to data --------------------------------------------------------------------------------
 
 
 def parse(raw: bytes) -> Data:
@@ -188,9 +181,6 @@ def _check_leaf(item: Data) -> None:
         fail("", f"a {type(item).__name__} is no plain data: expected what JSON holds")
 
 
-# --- data to text --------------------------------------------------------------------------------
-
-
 def format_document(data: Data) -> str:
     """Return data as JSON text: the same for the same data, one node a line."""
     return f"{_format(data, '', False)}\n"
@@ -227,9 +217,6 @@ def _format_field(name: str, value: Data, indent: str) -> str:
 def _separated(lines: list[str], indent: str) -> list[str]:
     last = len(lines) - 1
     return [f"{indent}{line}{',' if i < last else ''}" for i, line in enumerate(lines)]
-
-
-# --- the content hash: of what is computed, not of how it is written -----------------------------
 
 
 READ_BY_PEOPLE = ("doc", "evidence")  # and "at" of a node: where in a source it stood
@@ -282,17 +269,10 @@ def _graph(graph: Data) -> Data:
 
 def _node(node: Data) -> Data:
     fields = {name: data for name, data in node.items() if name != "at"}
-    if "attrs" in fields:
-        fields["attrs"] = {name: _attr(data) for name, data in fields["attrs"].items()}
+    for name, data in fields.get("attrs", {}).items():
+        if isinstance(data, dict) and set(data) == {"graph"}:
+            fields["attrs"] = {**fields["attrs"], name: {"graph": _graph(data["graph"])}}
     return fields
-
-
-def _attr(data: Data) -> Data:
-    is_graph = isinstance(data, dict) and set(data) == {"graph"}
-    return {"graph": _graph(data["graph"])} if is_graph else data
-
-
-# --- saved forms ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -334,13 +314,10 @@ class Form:
 def choose(forms: Iterable[Form], known: Mapping[str, Any]) -> Form | None:
     """Return the form that holds for what is known of the arguments, None where none does.
 
-    Raises:
-        NeedsConcrete: more has to be known.
+    `NeedsConcrete` if more has to be known.
     """
     fitting = [
-        form
-        for form in forms
-        if all(known.get(name, value) == value for name, value in form.facts.items())
+        f for f in forms if all(known.get(n, value) == value for n, value in f.facts.items())
     ]
     for form in fitting:
         if form.facts.keys() <= known.keys():

@@ -18,7 +18,7 @@ import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -88,9 +88,9 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
     signature = _signature_of(saved)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        # There is nothing to run but graphs.
-        message = f"function {saved.name!r} comes from a document, so it cannot run as written"
-        raise TraceError(message)
+        raise TraceError(
+            f"function {saved.name!r} comes from a document, so it cannot run as written"
+        )
 
     def refused(layout: Layout) -> Mapping[str, str]:
         names = {leaf.name for leaf in layout.tensors}
@@ -147,14 +147,12 @@ def _record(
         positional, named = optree.tree_unflatten(tree, rows)
         return (*positional, named) if named else positional
 
-    marked = tuple(outputs[i] for i in graphs.undifferentiable)
-    nested = assemble(variant, outputs)
     return Recorded(
-        nested,
+        assemble(variant, outputs),
         pull,
         graphs.first_order,
         keeps_output=graphs.keeps_output,
-        undifferentiable=marked,
+        undifferentiable=tuple(outputs[i] for i in graphs.undifferentiable),
         second_order=graphs.second_order,
     )
 
@@ -315,6 +313,8 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
     # A document may have one word, `keeps_output`, for a mark at every output.
     if keeps_output and not marks(backward):
         backward = mark_everywhere(backward, forward.outputs)
+    refused = data.get(REFUSED, {})
+    read_fields(refused, f"{where}.{REFUSED}", (), [leaf.name for leaf in layout.tensors])
     graphs = FunctionGraph(
         name,
         forward,
@@ -326,14 +326,11 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         keeps_output=keeps_output,
         undifferentiable=undifferentiable,
         second_order=read_bool(data["twice"], f"{where}.twice"),
-        refused=_decode_refused(data.get(REFUSED, {}), f"{where}.{REFUSED}", layout),
+        refused={
+            n: read_text(word, f"{where}.{REFUSED}.{n}", MOST_DOC) for n, word in refused.items()
+        },
     ).without_needless_marks()
     return Form.of(Variant(graphs, layout, outputs, fixed, facts), facts, forward, backward)
-
-
-def _decode_refused(data: Data, where: str, layout: Layout) -> dict[str, str]:
-    read_fields(data, where, (), [leaf.name for leaf in layout.tensors])
-    return {name: read_text(data[name], f"{where}.{name}", MOST_DOC) for name in data}
 
 
 def _decode_graph(
@@ -359,10 +356,8 @@ def _declare(
     is_random = any(graph.input("key") is not None for graph in (forward, backward))
     declared = inputs({**types, "key": KEY} if is_random else types)
     return (
-        Graph(forward.name, declared, forward.outputs, forward.locations),
-        Graph(
-            backward.name, (*inputs(cotangents), *declared), backward.outputs, backward.locations
-        ),
+        replace(forward, inputs=declared),
+        replace(backward, inputs=(*inputs(cotangents), *declared)),
     )
 
 

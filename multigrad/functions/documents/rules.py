@@ -10,6 +10,7 @@ import itertools
 import json
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -55,11 +56,7 @@ OVER = ("over",)
 
 
 def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
-    """Return the rule of a document's fields, made by the class of rules.
-
-    Raises:
-        FormatError: they are damaged.
-    """
+    """Return the rule of a document's fields, made by the class of rules."""
     dot = f"{where}." if where else ""
     if type(data) is dict and "parts" in data:
         read_fields(data, where, COMPOSED_FIELDS, OVER)
@@ -196,14 +193,10 @@ def _decode_form(
     return Form.of(has_tin, dict(sorted(facts.items())), graph)
 
 
-# --- what stands for a rule's function -----------------------------------------------------------
-
-
 class SavedRule:
     """Stands for `fn(ctx, grad_out, tin, **params)`; one object for equal documents.
 
-    Attributes:
-        fixed: the values of params with which the rule was captured; any other may be set.
+    `fixed` has the values of params with which the rule was captured; any other may be set.
     """
 
     def __init__(
@@ -247,8 +240,11 @@ class SavedRule:
             value = params.get(param.name, param.default)
             if param.name in self.fixed:
                 _check_fixed(trace, param.name, self.fixed[param.name], value)
+            elif isinstance(value, bool | str | tuple | None):
+                problem = f"was saved with a number for {param.name}, which cannot be {value!r:.60}"
+                raise trace.error(f"{problem} here")
             else:
-                inputs[param.name] = _check_number(trace, param.name, value)
+                inputs[param.name] = float(value) if isinstance(value, int) else value
         form = self._choose(trace, tin is not None)
         inputs.update(form.enter(trace))
         return replay(trace, form.graphs[0], inputs)[0]
@@ -281,12 +277,6 @@ def _parameter(param: RuleParam) -> inspect.Parameter:
     return inspect.Parameter(param.name, kind, default=param.default, annotation=annotation)
 
 
-def _check_number(trace: Trace, name: str, value: Any) -> Any:
-    if isinstance(value, bool | str | tuple | None):
-        raise trace.error(f"was saved with a number for {name}, which cannot be {value!r:.60} here")
-    return float(value) if isinstance(value, int) else value
-
-
 def _check_fixed(trace: Trace, name: str, saved: Any, value: Any) -> None:
     if isinstance(value, Value):
         if value.node.op is not ops.CONST:
@@ -303,17 +293,10 @@ def _describe(facts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items() if ":" not in name)
 
 
-# --- rules to data: which graphs are saved -------------------------------------------------------
-
-
 def encode_rule(rule: Rule) -> dict[str, Data]:
-    """Return a rule's document.
+    """Return a rule's document; `TraceError` if it cannot be captured.
 
     A param that is a float may be set in what is loaded; any other keeps the value that it has now.
-
-    Raises:
-        TraceError: it cannot be captured.
-        FormatError: it has more than a document holds.
     """
     return seal("rule", _encode(rule), lambda fields: decode_rule(type(rule), fields))
 
@@ -342,10 +325,12 @@ def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict
         count = len(fixed)
         captured = [v for has_tin in (True, False) for v in _variants(bound_rule, has_tin, fixed)]
     arrays: list[ArrayValue] = []
-    graphs = [
-        {"tin": has_tin, "facts": facts, **encode_graph(_without(fixed, graph), arrays)}
-        for has_tin, facts, graph in captured
-    ]
+    graphs = []
+    for has_tin, facts, graph in captured:
+        plain = drop_calls(graph)
+        inputs = tuple(node for node in plain.inputs if node.attr("name") not in fixed)
+        encoded = encode_graph(replace(plain, inputs=inputs), arrays)
+        graphs.append({"tin": has_tin, "facts": facts, **encoded})
     known = rule.copy(bound={}).signature
     names = [*known.params, *(name for name in bound_rule.params if name not in known.params)]
     static = {**bound_rule.specialization.static, **fixed}
@@ -433,12 +418,6 @@ def _choices(bound_rule: Any, need: NeedsConcrete, has_tin: bool) -> Iterator[di
             )
     for values in itertools.product(*(CHOICES[name] for name in names)):
         yield dict(zip(names, values, strict=True))
-
-
-def _without(fixed: Mapping[str, Any], graph: Graph) -> Graph:
-    graph = drop_calls(graph)
-    inputs = tuple(node for node in graph.inputs if node.attr("name") not in fixed)
-    return Graph(graph.name, inputs, graph.outputs, graph.locations)
 
 
 def _encode_param(rule: Rule, param: RuleParam, static: Mapping[str, Any]) -> Data:

@@ -35,8 +35,7 @@ class Disagreement:
     Attributes:
         what: "the result", "output 1", "the gradient of x".
         index: of the first element that differs; (): shapes or dtypes do, or there are no axes.
-        original: the number that the user's code gave, or words for a shape or a dtype.
-        graph: the same of the graph.
+        original, graph: their numbers there, or words for a shape or a dtype.
     """
 
     what: str

@@ -65,17 +65,17 @@ class FunctionUnderProof:
     may_act: bool = False
     traces: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
 
-    # Cached, as both sides ask for these with each sample.
-    @cached_property
+    @property
     def graphs(self) -> FunctionGraph:
         return self.variant.graphs
 
+    # Cached, as both sides ask for these with each sample.
     @cached_property
     def seeds(self) -> tuple[str | None, ...]:
         """The names of the cotangents, None for outputs that carry no gradient."""
         return self.graphs.seeds
 
-    @cached_property
+    @property
     def layout(self) -> Layout:
         return self.variant.layout
 
@@ -136,7 +136,6 @@ def _run_side(
     return _run_eagerly(captured, backend, sample, side) if results is None else results
 
 
-# --- on traces ------------------------------------------------------------------------------------
 def _run_traced(
     captured: FunctionUnderProof, backend: Backend, sample: Sample, side: partial[Outputs]
 ) -> dict[str, Any] | None:
@@ -212,7 +211,6 @@ def _trace(
     return captured.traces[key]
 
 
-# --- on values ------------------------------------------------------------------------------------
 def _run_eagerly(
     captured: FunctionUnderProof, backend: Backend, sample: Sample, side: Side
 ) -> dict[str, Any]:
@@ -278,7 +276,6 @@ def _are_written(
     )
 
 
-# --- second derivatives ---------------------------------------------------------------------------
 def _second_derivatives(
     captured: FunctionUnderProof,
     backend: Backend,
@@ -305,8 +302,9 @@ def _second_derivatives(
 
     try:
         _, pull = vjp(first, [*[leaves[i] for i in positions], *[cotangents[i] for i in seeds]])
-        weights = [to_tensor(backend, _weights(as_array(backend, g))) for g in gradients.values()]
-        derivatives = pull(weights)
+        arrays = [as_array(backend, each) for each in gradients.values()]
+        weights = [np.linspace(0.5, 1.5, a.size).reshape(a.shape).astype(a.dtype) for a in arrays]
+        derivatives = pull([to_tensor(backend, each) for each in weights])
     except Exception:  # it has none, and says so
         return {}
     return {
@@ -333,11 +331,6 @@ def _attached(captured: FunctionUnderProof, backend: Backend) -> Attached:
         return build_once(captured.variant.lowered, backend.name, build)
 
 
-def _weights(like: Array) -> Array:
-    return np.linspace(0.5, 1.5, like.size).reshape(like.shape).astype(like.dtype)
-
-
-# --- the lowered graphs ---------------------------------------------------------------------------
 def _lowered(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
     graphs, lowered = captured.graphs, _attached(captured, backend)
     tensors, numbers = captured.tensors, [leaves[i] for i in captured.layout.indices("number")]
@@ -383,9 +376,9 @@ def _by_autodiff(
     return outputs, pull
 
 
-# --- the original ---------------------------------------------------------------------------------
 def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
     recipe, layout, apply = captured.recipe, captured.layout, captured.apply
+    fixed = captured.variant.fixed  # outputs that are no tensors, which the graphs lack
     run_own = within_call(recipe.run, leaves)
 
     def run(filled: Sequence[Any]) -> list[Any]:
@@ -393,7 +386,8 @@ def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[A
             filled = [*map(copied, filled)]
         args, kwargs = layout.rebuild(filled)
         result = apply(*args, **kwargs) if apply is not None else run_own(args, kwargs).outputs
-        return _computed(captured, optree.tree_leaves(result, none_is_leaf=True))
+        flat = optree.tree_leaves(result, none_is_leaf=True)
+        return [each for i, each in enumerate(flat) if i not in fixed]
 
     if apply is not None or captured.recipe.is_derived:
         return _by_autodiff(captured, backend, leaves, run)
@@ -406,15 +400,14 @@ def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[A
     def pull(cotangents: Sequence[Any]) -> Mapping[str, Any]:
         rest = iter(cotangents)
         upstream = [
-            None if i in captured.variant.fixed else _zeros(next(rest), y, backend)
-            for i, y in enumerate(flat)
+            None if i in fixed else _zeros(next(rest), y, backend) for i, y in enumerate(flat)
         ]
         returned = pull_own(optree.tree_unflatten(tree, upstream))
         gradients = match_gradients(recipe.name, returned, layout)
         rows = zip(layout.leaves, leaves, gradients, strict=True)
         return {leaf.name: _as_of(tensor, g, backend) for leaf, tensor, g in rows}
 
-    return _computed(captured, flat), pull
+    return [each for i, each in enumerate(flat) if i not in fixed], pull
 
 
 def _as_of(tensor: Any, gradient: Any, backend: Backend) -> Any:
@@ -423,11 +416,6 @@ def _as_of(tensor: Any, gradient: Any, backend: Backend) -> Any:
     if len(set(dtypes)) < 2 or not {*dtypes} <= {*FLOATS}:
         return gradient
     return backend.kernels.rows[ops.CAST](gradient, dtype=tensor.dtype)
-
-
-def _computed(captured: FunctionUnderProof, flat: Sequence[Any]) -> list[Any]:
-    # The graphs lack the fixed outputs, which are no tensors.
-    return [each for i, each in enumerate(flat) if i not in captured.variant.fixed]
 
 
 def _zeros(cotangent: Any, output: Any, backend: Backend) -> Any:

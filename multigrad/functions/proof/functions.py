@@ -74,11 +74,18 @@ def prove_function(
         graphs=(graphs.forward, graphs.backward),
         names=(*graphs.outputs, *(f"gradient of {name}" for name in graphs.wrt)),
         shown=_shown(captured),
-        dtypes=_dtypes(captured, slots),
+        dtypes={
+            name: samples.first_float(slots) if output.type.dtype == T else output.type.dtype
+            for name, output in zip(graphs.outputs, graphs.forward.outputs, strict=True)
+        },
         is_neutral=captured.apply is None and (is_neutral(dialect) or not is_named),
         slots=slots,
         slots_as_called=_slots_as_called(captured, slots),
-        numbers=_numbers(captured),
+        numbers={
+            leaf.name: float(value)
+            for leaf, value in zip(captured.layout.leaves, captured.leaves, strict=True)
+            if leaf.kind == "number"
+        },
         fixed_numbers=frozenset(
             f.removeprefix("param:") for f in captured.variant.facts if f.startswith("param:")
         ),
@@ -117,14 +124,6 @@ def _shown(captured: FunctionUnderProof) -> dict[str, str]:
     return shown
 
 
-def _dtypes(captured: FunctionUnderProof, slots: Sequence[InputSlot]) -> dict[str, str]:
-    graphs = captured.graphs
-    first = samples.first_float(slots)
-    outputs = zip(graphs.outputs, graphs.forward.outputs, strict=True)
-    return {name: first if y.type.dtype == T else y.type.dtype for name, y in outputs}
-
-
-# --- inputs ---------------------------------------------------------------------------------------
 def _slots(captured: FunctionUnderProof) -> tuple[InputSlot, ...] | None:
     # Tensors are small if their shapes are free; None if fixed ones are too large.
     facts = captured.variant.facts
@@ -165,9 +164,7 @@ def _fill(captured: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tu
     rows = []
     for i, shape in zip(layout.indices("tensor"), shapes, strict=True):
         leaf = layout.leaves[i]
-        dtype = samples.float_dtype(
-            T if leaf.dtype == T else leaf.dtype, captured.variant.facts, first
-        )
+        dtype = samples.float_dtype(leaf.dtype, captured.variant.facts, first)
         values = samples.values_of(captured.leaves[i], shape)
         rows.append(InputSlot(leaf.name, shape, dtype, values, _is_strided(captured.leaves[i])))
     return tuple(rows)
@@ -181,11 +178,6 @@ def _is_strided(tensor: Any) -> bool:
         return ask is not None and not tensors.is_traced(tensor) and not ask(tensor)
     except Exception:  # of a kind that cannot say
         return False
-
-
-def _numbers(captured: FunctionUnderProof) -> dict[str, float]:
-    layout = captured.layout
-    return {layout.leaves[i].name: float(captured.leaves[i]) for i in layout.indices("number")}
 
 
 def _cotangents_for(graphs: FunctionGraph) -> Callable[[Sample], Sample]:

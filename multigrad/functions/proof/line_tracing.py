@@ -125,17 +125,19 @@ def find_parting(
 ) -> Location | None:
     """Return the first line after which a variable of the original is not what capture took it for.
 
-    Args:
-        agree: whether an array of the original and a node are the same; True if that cannot be
-            told.
+    `agree` tells whether an array of the original and a node are the same, as far as that can be
+    told.
     """
     trails = Trail(files), Trail(files)
     for trail, run in zip(trails, (run_original, run_capture), strict=True):
+        before = sys.gettrace()
+        sys.settrace(trail.enter)
         try:
-            with following(trail):
-                run()
+            run()
         except Exception:  # as far as it came
             pass
+        finally:
+            sys.settrace(before)
     for step, value in trails[0].steps.items():
         if step in trails[1].steps and not agree(value, trails[1].steps[step]):
             text = linecache.getline(step.file, step.line).strip()
@@ -158,9 +160,8 @@ RETURNED = "return"  # the variable of what a function returns
 class Trail:
     """What each line of some files that ran has assigned, or written in place, in order.
 
-    Attributes:
-        steps: the values: arrays of the original, nodes of a capture. Copies, which no later line
-            writes into.
+    `steps` has the values: arrays of the original, nodes of a capture. Copies, which no later line
+    writes into.
     """
 
     def __init__(self, files: Collection[str]) -> None:
@@ -212,14 +213,3 @@ def _is_same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a.dtype == b.dtype and a.tobytes() == b.tobytes()
     return a is b
-
-
-@contextmanager
-def following(trail: Trail) -> Iterator[None]:
-    """Record what runs on this thread in a trail."""
-    before = sys.gettrace()
-    sys.settrace(trail.enter)
-    try:
-        yield
-    finally:
-        sys.settrace(before)

@@ -86,9 +86,8 @@ def _compute(
 class Bounded:
     """A value in float64, and for each element the largest magnitude that led to it.
 
-    Args:
-        largest: these magnitudes, or a function that finds them when they are first read: most
-            results agree to the last digit, and nobody asks.
+    `largest` may be a function that finds these when they are first read: most results agree to the
+    last digit, and nobody asks.
     """
 
     __slots__ = ("_largest", "value")
@@ -106,9 +105,8 @@ class Bounded:
 def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | None = None) -> Any:
     """Return the value of a node by its op's meaning in float64, given its operands.
 
-    Args:
-        dtype: the one that T stands for.
-        change: applied to each value, those inside loops included.
+    `dtype` is the one that T stands for; `change` is applied to each value, those inside loops
+    included.
     """
     if node.op is ops.CONST:
         return node.attr("value")
@@ -267,9 +265,8 @@ def has_signs(graphs: Sequence[Graph]) -> bool:
 class VectorSigns:
     """The signs that a library's kernels give to vectors in a dtype, times `flips`.
 
-    Attributes:
-        flips: 1 or -1 for each vector, by the node that gives them; filled as runs meet the nodes,
-            and changed by `fit`.
+    `flips` has 1 or -1 for each vector, by the node that gives them; filled as runs meet the nodes,
+    and changed by `fit`.
     """
 
     library: str

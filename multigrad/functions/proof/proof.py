@@ -115,7 +115,8 @@ def _samples(attempt: Attempt) -> list[Sample]:
 def _more_samples(attempt: Attempt) -> Iterator[Sample]:
     fixed = attempt.fixed_numbers
     free = {name: value for name, value in attempt.numbers.items() if name not in fixed}
-    numbers = {**attempt.numbers, **samples.vary(free)}
+    other = {name: value * 1.375 + (0.0 if value else 0.25) for name, value in free.items()}
+    numbers = {**attempt.numbers, **other}
     called = samples.own_values(attempt.slots, numbers)
     if called is not None and called.arrays:
         yield attempt.add_cotangents(called)

@@ -48,11 +48,8 @@ MOST_READ = 1_024  # elements of an array
 class Rounding:
     """How far roundings spread the results of an attempt's graphs on one sample.
 
-    Args:
-        choose: makes the choices that ops leave open; None: NumPy's.
-
-    Attributes:
-        eps: that of the coarsest dtype among the sample's floats.
+    `choose` makes the choices that ops leave open; None: NumPy's. `eps` is that of the coarsest
+    dtype among the sample's floats.
     """
 
     def __init__(self, attempt: Attempt, sample: Sample, choose: Change | None = None) -> None:
@@ -95,9 +92,8 @@ class Rounding:
     ) -> Array:
         """Return which of the elements that differ do so by more than roundings spread them.
 
-        Args:
-            cap: the most coarsely that any step is rounded, whatever its dtype.
-            least: how coarsely each is at least.
+        Each step is rounded at most as coarsely as `cap`, whatever its dtype, and at least as
+        `least`.
         """
         spread = self._spread(cap, least)[name]
         with np.errstate(all="ignore"):

@@ -72,14 +72,7 @@ class RuleUnderProof:
 def prove_rule(
     captured: RuleUnderProof, recapture: Callable[[], Any], *, is_call: bool = False
 ) -> str:
-    """Return "" if a rule's graph computes what its code does, else why that stays open.
-
-    Args:
-        recapture, is_call: see `prove_function`.
-
-    Raises:
-        DisprovedError: it does not.
-    """
+    """Return "" if a rule's graph computes what its code does; see `prove_function`."""
     parts = list(_parts_with_code(captured.rule))
     functions = [part.function for part in parts]
     if any(isinstance(function, SavedRule) for function in functions):
@@ -156,7 +149,6 @@ def _numbers(captured: RuleUnderProof) -> dict[str, float]:
     return numbers
 
 
-# --- both sides -----------------------------------------------------------------------------------
 def _runner(
     captured: RuleUnderProof, dialects: Mapping[int, str], functions: Sequence[Any]
 ) -> Callable[[Sequence[Sample]], list[Outcome]]:

@@ -37,8 +37,7 @@ class Outcome:
 
     Attributes:
         original: by the user's code; None: it raised.
-        lowered: by the graphs' lowered code on the original's own framework; None: it did not run.
-        home: the framework that they ran on.
+        lowered: by the graphs' lowered code on the same framework, `home`; None: it did not run.
     """
 
     original: Mapping[str, Any] | None
@@ -61,12 +60,11 @@ def run_samples(
 ) -> list[Outcome]:
     """Run both sides on samples, all at once in isolation, on the framework of a dialect.
 
+    What the original raises for the first of them is raised.
+
     Args:
         limit: ends the original if it goes on for too long on made-up numbers.
         elsewhere: whether the original may run on another framework if its own lacks a name.
-
-    Raises:
-        Exception: what the original raised for the first of them.
     """
     dtypes = [a.dtype.name for a in samples[0].arrays.values() if is_float(a)]
     # JAX has float64 only in a mode of its own: one for all samples.
@@ -169,9 +167,6 @@ def on_first_home(dialect: str, run: Callable[[Backend], Any], *, elsewhere: boo
     """Run on the framework of a dialect; if that lacks a name, on the first one that has it.
 
     Where code has nothing but methods, its library is a guess: one without a method is not meant.
-
-    Raises:
-        Exception: what the first of them raised.
     """
     failure: Exception | None = None
     for backend in homes(dialect):
@@ -190,12 +185,10 @@ def on_first_home(dialect: str, run: Callable[[Backend], Any], *, elsewhere: boo
 def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bool) -> Any:
     """Run a function in the mode that keeps a dtype, whatever the backend's modes are around it.
 
-    Args:
-        is_random: whether the framework's own draws are to take the keys of `REPLAYED`.
+    `is_random`: the framework's own draws take the keys of `REPLAYED`.
     """
-    precise = (
-        nullcontext() if backend.tensors.precision is None else backend.tensors.precision(dtype)
-    )
+    precision = backend.tensors.precision
+    precise = nullcontext() if precision is None else precision(dtype)
 
     def run_precisely() -> Any:
         with np.errstate(all="ignore"), precise:

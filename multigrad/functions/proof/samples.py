@@ -32,15 +32,8 @@ EDGES = (*FINITE_EDGES, math.inf, -math.inf, math.nan)
 DRAWN, OWN = "drawn", "the call's own"
 ON_EDGES, FAR, ALONE = "on edges", "far out", "one output alone"
 BY_LINES = "line by line"
-SEEDS = {
-    DRAWN: 7,
-    "other numbers": 13,
-    "edges": 17,
-    "beside": 19,
-    "cotangents": 23,
-    FAR: 29,
-    ALONE: 31,
-}
+SEEDS = {DRAWN: 7, "other numbers": 13, "edges": 17, "beside": 19, "cotangents": 23}
+SEEDS |= {FAR: 29, ALONE: 31}
 # Where squares and sums leave a dtype, and where float32 and float64 no longer hold each integer.
 FAR_FLOATS = {"float16": 300.0, "bfloat16": 1e20, "float32": 1e20, "float64": 1e160}
 FAR_WHOLE = {"int32": 2**24 + 1, "int64": 2**53 + 1}
@@ -71,8 +64,7 @@ class InputSlot:
 class Sample:
     """Values for all inputs: arrays and numbers by name.
 
-    Attributes:
-        absent: cotangents that are not given at all, which are zero.
+    `absent` are cotangents that are not given at all, which are zero.
     """
 
     label: str
@@ -119,13 +111,9 @@ def called_dtype() -> str:
 
 
 def draw(slots: Sequence[InputSlot], numbers: Mapping[str, Any], label: str = DRAWN) -> Sample:
-    return Sample(label, _drawn(slots, label), numbers)
-
-
-def _drawn(slots: Sequence[InputSlot], label: str) -> Mapping[str, Array]:
     generator = np.random.default_rng(SEEDS[label])
     fill = _fill_far if label == FAR else _fill
-    return {slot.name: fill(slot, generator) for slot in slots}
+    return Sample(label, {slot.name: fill(slot, generator) for slot in slots}, numbers)
 
 
 def draw_far(
@@ -133,8 +121,7 @@ def draw_far(
 ) -> Sample:
     """Return numbers so large that they leave a dtype's range, or lose digits in it.
 
-    Args:
-        only_whole: only integers are large; floats are drawn as usual.
+    `only_whole`: only integers are large; floats are drawn as usual.
     """
     far = draw(slots, numbers, FAR)
     near = draw(slots, numbers).arrays if only_whole else {}
@@ -170,8 +157,7 @@ def on_edges(
 ) -> Sample:
     """Return the first float tensor but the cotangents on edge values, the others drawn.
 
-    Args:
-        distinct: no two of its elements are equal, nor equal but for their signs.
+    `distinct`: no two of its elements are equal, nor equal but for their signs.
     """
     sample = draw(slots, numbers, "edges")
     arrays = dict(sample.arrays)
@@ -190,13 +176,12 @@ def on_edges(
 
 def own_values(slots: Sequence[InputSlot], numbers: Mapping[str, Any]) -> Sample | None:
     """Return the call's own values, with cotangents drawn; None if some are many, or unknown."""
-    arrays: dict[str, Array] = {}
-    drawn = _drawn(slots, DRAWN)
+    arrays = dict(draw(slots, numbers).arrays)
     for slot in slots:
-        if slot.own is None and not slot.name.startswith("grad_out"):
+        if slot.own is not None:
+            arrays[slot.name] = in_layout(slot, slot.own)
+        elif not slot.name.startswith("grad_out"):
             return None
-        array = drawn[slot.name] if slot.own is None else in_layout(slot, slot.own)
-        arrays[slot.name] = array
     return Sample(FAR if any(map(_squares_overflow, arrays.values())) else OWN, arrays, numbers)
 
 
@@ -206,10 +191,6 @@ def _squares_overflow(array: Array) -> bool:
         return False
     with np.errstate(over="ignore"):
         return bool(np.isinf(np.square(array[np.isfinite(array)])).any())
-
-
-def vary(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value * 1.375 + (0.0 if value else 0.25) for name, value in numbers.items()}
 
 
 def values_of(leaf: Any, shape: tuple[int, ...]) -> Array | None:
@@ -246,8 +227,7 @@ def expanded(array: Array) -> Array:
 def lengths(tensor: Any) -> tuple[int | None, ...]:
     """Return the shape of a tensor, None for each length that is a symbol of a compiler's.
 
-    Raises:
-        ValueError: not even the number of axes is known, in a graph of TensorFlow.
+    Raises `ValueError` if not even the number of axes is known, in a graph of TensorFlow.
     """
     return tuple(n if isinstance(n, int) else None for n in tensor.shape)
 

@@ -17,10 +17,9 @@ from .compare import Disagreement
 
 @dataclass(frozen=True, slots=True)
 class ProofSubject:
-    """What is proven, for messages.
+    """What is proven, for messages: "rule 'gate'", in `words`.
 
     Attributes:
-        words: "rule 'gate'".
         code: of its first function; None: that has none.
         home: the framework that it is written for, "" if for any.
     """
@@ -64,9 +63,8 @@ def disprove(
 ) -> DisprovedError:
     """Return the error for a graph that computes something else than its code.
 
-    Args:
-        parted: the first line after which the two differ; None: it is not known.
-        blame: whose fault it is, one of the sentences above.
+    `parted` is the first line after which the two differ, if it is known; `blame` says whose fault
+    it is, by one of the sentences above.
     """
     where = f" ({Location(*subject.place)})" if subject.place else ""
     line = f". They first differ at line {parted.line}: {parted.text!r}" if parted else ""

@@ -36,9 +36,6 @@ MAX_CONDITIONS = 8  # on one path: a loop that ends by a tensor's value may neve
 class BranchPath:
     """The branch decisions of one recording: those prescribed, then "true" for each later one.
 
-    Args:
-        prescribed: the decisions for the first conditions that the function meets.
-
     Attributes:
         conditions: the conditions met, in their order, each once.
         error: the error to raise if the paths cannot be merged: that of the first condition.
@@ -53,9 +50,7 @@ class BranchPath:
         """Return whether a condition holds on this path.
 
         None if it has several elements, or if the path has its most conditions already.
-
-        Raises:
-            NeedsConcrete: whether it has one element is not known.
+        `NeedsConcrete` if it is not known whether it has one element.
         """
         shape = known_shape(value)
         if shape is None:
@@ -89,11 +84,8 @@ class BranchPath:
 def record_paths(record: Callable[[BranchPath], tuple[Trace, Variant]]) -> Variant:
     """Return one variant for all paths through a function's branches.
 
-    Args:
-        record: records the function along a path.
-
-    Raises:
-        NotCaptured: a path cannot be recorded, or the paths cannot be merged.
+    `record` records the function along a path. `NotCaptured` if one cannot be recorded, or if the
+    paths cannot be merged.
     """
     first, count = BranchPath(), 0
 
@@ -133,11 +125,8 @@ def _merge_paths(trace: Trace, condition: Node, a: Variant, b: Variant) -> Varia
         raise TypeError("its paths change what they are given")
     graphs = _merge_graphs(trace, condition, a.graphs, b.graphs)
     omissions = {**b.omissions, **a.omissions}
-    if any(
-        dialect.tensors.mutable
-        for dialect in map(find_dialect, trace.source.routes)
-        if dialect is not None
-    ):
+    dialects = filter(None, map(find_dialect, trace.source.routes))
+    if any(dialect.tensors.mutable for dialect in dialects):
         omissions[BRANCHES] = BRANCHES  # torch runs the original; jax and TensorFlow compile
     facts, combines = {**b.facts, **a.facts}, a.combines or b.combines
     return replace(

@@ -53,9 +53,8 @@ def check_tensors(first: Trace, second: Trace) -> None:
 def check_draws(trace: Trace, variant: Variant, other: Variant, *, drew: bool) -> None:
     """Compare the graphs of two captures.
 
-    Args:
-        drew: a random generator advanced during both captures, so the code draws from it. One
-            that advanced during one alone was used by another thread.
+    `drew`: a random generator advanced during both, so the code draws from it. One that advanced
+    during one alone was used by another thread.
     """
     if drew or not are_same(variant, other):
         advice = trace.words.advise("draw with xp.rand_like(x)", "pass the number as an argument")
@@ -94,8 +93,7 @@ def find_number(trace: Trace, variant: Variant) -> Location | None:
 def check_memory(variant: Variant, again: Any) -> None:
     """Record again for tensors that are not contiguous, which no value tells from others.
 
-    Args:
-        again: a recording of the same function that has not run yet.
+    `again` is a recording of the same function that has not run yet.
     """
     again.trace.memory.is_dense = False
     try:
@@ -124,29 +122,21 @@ def refusing_read(name: str, watched: list[Callable[[], str]]) -> Iterator[None]
     """Raise if a capture has read a variable, whose value would be a constant of the graph.
 
     A capture that failed may have failed for that reason, so its variables are reported, too.
-
-    Args:
-        name: the name of the function.
-        watched: functions that each list the variables that a library has seen read.
+    `watched` are functions that each list the variables that a library has seen read.
     """
+    failure: Exception | None = None
     try:
         yield
     except (NeedsConcrete, NotCaptured):
         raise
-    except Exception as failure:
-        _check_read(name, watched, failure)
-        raise
-    _check_read(name, watched, None)
-
-
-def _check_read(name: str, watched: list[Callable[[], str]], failure: Exception | None) -> None:
+    except Exception as error:  # noqa: BLE001  # raised below, unless a variable was read
+        failure = error
     read = ", ".join(filter(None, [names() for names in watched]))
     if read:
         message = f"reads {read}, which waits for a gradient. Pass it as an argument"
         raise NotCaptured(TraceError(f"function {name!r} {message}")) from failure
-
-
-# --- missing cotangents --------------------------------------------------------------------------
+    if failure is not None:
+        raise failure
 
 
 UNKNOWN_SHAPE = (31,)  # the shape of a sample where no fact tells it
@@ -178,16 +168,10 @@ def compare_missing(
         cotangents: those of all outputs; missing already for an output that never has one.
         gradients: those that `pull` returned for `cotangents`.
         drawn: how many draws the trace had made before that; each further run begins there.
-
-    Raises:
-        NotCaptured: the gradients differ.
     """
     # The other outputs have no gradient: no call gives a cotangent for them.
-    positions = [
-        i
-        for i, each in enumerate(cotangents)
-        if isinstance(each, Value) and each.node.op is ops.INPUT
-    ]
+    symbols = [(i, each) for i, each in enumerate(cotangents) if isinstance(each, Value)]
+    positions = [i for i, each in symbols if each.node.op is ops.INPUT]
     for chosen in missing_choices(len(positions)):
         missing = {positions[i]: make_missing(cotangents[positions[i]]) for i in chosen}
         try:
@@ -211,8 +195,8 @@ def is_as_zero(
 ) -> bool:
     """Return whether `gradients` equal `whole` where the cotangents `missing` are zero.
 
-    They are equal if they consist of the same ops, or give the same numbers on a sample. Both are
-    by the inputs' names.
+    Both are by the inputs' names. They are equal if they consist of the same ops, or give the same
+    numbers on a sample.
     """
     names = tuple(whole)
     expected_gradients = set_to_zero(_simplified([whole[name] for name in names]), missing)
@@ -255,20 +239,18 @@ def _rebuild(node: Node, operands: Sequence[Node | None]) -> Node | None:
     if node.op in (ops.ADD, ops.SUB) and len(nonzero) == 1 and nonzero[0].type == node.type:
         is_positive = node.op is ops.ADD or operands[0] is not None
         return nonzero[0] if is_positive else make_node(ops.NEG, nonzero, {}, node.type)
+
+    def zeros_like(old: Node) -> Node:
+        attrs = {"dtype": old.type.dtype}
+        return make_node(ops.FULL_LIKE, (old, constant(0.0)), attrs, old.type)
+
     pairs = zip(operands, node.operands, strict=True)
-    filled = [_zeros_like(old) if new is None else new for new, old in pairs]
+    filled = [zeros_like(old) if new is None else new for new, old in pairs]
     return make_node(node.op, filled, dict(node.attrs), node.type)
 
 
-def _zeros_like(node: Node) -> Node:
-    return make_node(ops.FULL_LIKE, (node, constant(0.0)), {"dtype": node.type.dtype}, node.type)
-
-
 def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
-    """Return whether two values, None for zero, are the same numbers on a sample.
-
-    None if they cannot be computed in the shapes that are known.
-    """
+    """Return whether two values (None: zero) are equal on a sample; None: no sample fits them."""
     # A fixed seed: whether a function is captured must not depend on luck.
     generator = np.random.default_rng(7)
     arrays: dict[str, Any] = {}

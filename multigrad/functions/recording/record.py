@@ -165,11 +165,9 @@ class _Run:
     """A forward that has run on symbols.
 
     Attributes:
-        leaves: the symbols of the arguments, and the values of the static ones.
+        leaves: the symbols of the arguments, and the values of the static ones; `named` by name.
         rebuilt: the arguments and keywords made of them.
-        named: the leaves by their names.
-        recorded: what the recipe returned.
-        flat: its outputs, of the nesting `outputs`.
+        flat: the outputs that the recipe returned, of the nesting `outputs`.
         updates: what it wrote into the arguments.
         dirty: the arguments that the author says are written into.
     """
@@ -322,8 +320,7 @@ class _Recording:
         trace, layout, recorded = self.trace, self.layout, run.recorded
         viewed, copied = find_aliases(results.symbols, run.leaves)
         pushed, is_pushed_first = self.pushed(run, results)
-        leaves = [self.inputs[leaf.name] for leaf in (*layout.tensors, *layout.numbers)]
-        inputs = (*leaves, *(() if trace.key is None else (trace.key,)))
+        inputs = self.all_inputs()
         nodes, locations = tuple(each.node for each in results.values), trace.source.locations
         forward = drop_marks(Graph(trace.name, inputs, nodes, locations))
         backward = Graph(trace.name, (*self.heads(cotangents), *inputs), gradients, locations)
@@ -362,18 +359,14 @@ class _Recording:
     def check_updates(self, updates: Sequence[Update]) -> None:
         trace = self.trace
         for update in updates:
-            where = self.inputs[update.leaf.name]
-            if where in trace.memory.updates:
+            argument = self.inputs[update.leaf.name]
+            if argument in trace.memory.updates:
                 advice = trace.words.advise(
                     f"work on a copy: {update.leaf.path}.clone()", f"give it capture={COPIES}"
                 )
-                raise NotCaptured(
-                    trace.error(
-                        f"{describe_updates(updates)}, which the caller would see in one framework "
-                        f"only{advice}",
-                        trace.memory.updates[where],
-                    )
-                )
+                what = f"{describe_updates(updates)}, which the caller would see in one framework"
+                place = trace.memory.updates[argument]
+                raise NotCaptured(trace.error(f"{what} only{advice}", place))
 
     def symbol(self, leaf: Leaf) -> Any:
         """Return the symbol for a leaf while it is recorded; a static leaf keeps its value."""
@@ -410,19 +403,13 @@ class _Recording:
         """Return an output that is no symbolic value: a number, a word, None."""
         if isinstance(output, bool | int | float | str | type(None)):
             return output
+        problem = f"returns a {type(output).__name__} that it did not compute from its arguments"
         if isinstance(output, Picked):
-            problem = "selects elements by a mask, so that the values decide on the size"
-            raise NotCaptured(
-                self.trace.error(f"{problem}{self.trace.words.advise('use xp.where(mask, x, 0)')}")
-            )
-        if isinstance(output, Pair):
+            advice = self.trace.words.advise("use xp.where(mask, x, 0)")
+            problem = f"selects elements by a mask, so that the values decide on the size{advice}"
+        elif isinstance(output, Pair):
             problem = "returns complex numbers: return their real and their imaginary part"
-            raise NotCaptured(self.trace.error(problem))
-        raise NotCaptured(
-            self.trace.error(
-                f"returns a {type(output).__name__} that it did not compute from its arguments"
-            )
-        )
+        raise NotCaptured(self.trace.error(problem))
 
     def check_dtypes(self, outputs: list[Any]) -> None:
         for value in (each for each in outputs if isinstance(each, V)):
@@ -445,6 +432,10 @@ class _Recording:
 
     def heads(self, cotangents: tuple[str, ...]) -> tuple[Node, ...]:
         return tuple(self.inputs[name] for name in cotangents if name in self.inputs)
+
+    def all_inputs(self) -> tuple[Node, ...]:
+        leaves = [self.inputs[leaf.name] for leaf in (*self.layout.tensors, *self.layout.numbers)]
+        return (*leaves, *(() if self.trace.key is None else (self.trace.key,)))
 
     def gradients(
         self, run: _Run, results: _Results, cotangents: tuple[str, ...]
@@ -521,12 +512,9 @@ class _Recording:
             for i, (place, value) in enumerate(zip(places, results.values, strict=True))
             if is_float(value.node.type) and i not in results.undifferentiable
         ]
-        key = () if self.trace.key is None else (self.trace.key,)
-        leaves = (*self.layout.tensors, *self.layout.numbers)
-        inputs = (*(self.inputs[leaf.name] for leaf in leaves), *key)
         tensors = [leaf.name for leaf in self.layout.tensors]
         graph = tangent_graph(
-            self.trace, rule, inputs, tensors=tensors, outputs=run.flat, carried=carried
+            self.trace, rule, self.all_inputs(), tensors, outputs=run.flat, carried=carried
         )
         return graph, graph is not None and rule.is_first
 
