@@ -14,6 +14,7 @@ import numpy as np
 
 from ..functions.calls.arguments import replace_at
 from .trial import (
+    SEED,
     Arrays,
     ForwardRun,
     NotApplicable,
@@ -145,6 +146,24 @@ def judge_each_input(trial: Trial) -> str:
 # --- repeated, interleaved and concurrent calls ---------------------------------------------------
 
 
+def judge_parameters(trial: Trial) -> str:
+    """Name the parameters that get no gradient, or zeros, at every number that is tried."""
+    dead = [n for n in trial.floats if n >= trial.input_count]
+    if not dead:
+        raise NotApplicable("it has no parameters")
+    draws = np.random.default_rng(SEED)
+    # What is initialized as zero, such as the second factor of a low-rank update, lets nothing
+    # through to what comes before it: so others are tried.
+    tried = [
+        trial.changed(trial.inputs, lambda a: a + draws.normal(size=a.shape)) for _ in range(3)
+    ]
+    for arrays in (trial.inputs, *tried):
+        run = trial.run(arrays)
+        gradients = run.gradients(trial.cotangents(run))
+        dead = [n for n in dead if gradients[n] is None or not gradients[n].any()]
+    return f"none, or zeros, for {', '.join(f'argument {n}' for n in dead)}" if dead else ""
+
+
 def judge_twice(trial: Trial) -> str:
     run, u = start_run(trial)
     first, second = (run.gradients(u) for _ in range(2))
@@ -201,7 +220,7 @@ def judge_threads(trial: Trial) -> str:
     if trial.seeds is not None:
         raise NotApplicable("it draws, and threads share the generator")
     given = trial.inputs
-    each = [trial.changed(given, lambda a, k=k: a * (1 - k / 8)) for k in range(THREADS)]
+    each = [trial.changed(trial.inputs, lambda a, k=k: a * (1 - k / 8)) for k in range(THREADS)]
     u = [trial.cotangents(trial.run(arrays), seed=k) for k, arrays in enumerate(each)]
     wanted = [trial.run(arrays).gradients(c) for arrays, c in zip(each, u, strict=True)]
 

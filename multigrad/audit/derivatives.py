@@ -36,6 +36,7 @@ from .trial import (
     Remark,
     Trial,
     Weigh,
+    error_in_ulps,
     find_difference,
     has_few_digits,
     largest_of,
@@ -490,7 +491,9 @@ def differs_in(
         )
         if error > allowed / 2 * size + 4 * rounding + noise:
             return f"on average it is off by {error:.3g}, of numbers of {size:.3g}"
-    return ""
+    eps = float(eps_of(as_numpy_dtype(dtype)))
+    most = max((error_in_ulps(*pair, eps)[0] for pair in there), default=0.0)
+    return Remark(f"off by at most {most:.2g} ulps of the largest number")
 
 
 def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:

@@ -39,7 +39,7 @@ from .modes import kept_tensors
 from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds
 from .sizes import find_axes, numbers_in_code, resized, sizes_to_try
-from .trial import Arrays, Trial, place_of_largest, trial_of
+from .trial import Arrays, Trial, error_in_ulps, trial_of
 
 # Only if they are asked for: two take tens of seconds each, the third is about no backward.
 NOT_BY_DEFAULT = ("compiled", "compiled transforms", "forward mode")
@@ -473,8 +473,8 @@ def _different_shapes(found: dict[str, Any], exact: dict[str, Any]) -> str:
 
 def _row(case: GateCase, name: str, found: Any, exact: Any, other: Any) -> Budget:
     eps = float(eps_of(as_numpy_dtype(case.dtype)))
-    ulps, relative, place = _error(found, exact, eps)
-    own_ulps, own_relative, _ = _error(other, exact, eps)
+    ulps, relative, place = error_in_ulps(found, exact, eps)
+    own_ulps, own_relative, _ = error_in_ulps(other, exact, eps)
     allowed = max(FACTOR * own_ulps, FLOORS[case.dtype])
     where = f"{name}{brackets(place)}, {case.name}"
     said = f"{found[place]:.9g}, expected {exact[place]:.9g}" if ulps > allowed else ""
@@ -482,17 +482,3 @@ def _row(case: GateCase, name: str, found: Any, exact: Any, other: Any) -> Budge
         case.dtype, where=where, ulps=ulps, relative=relative, reference_ulps=own_ulps,
         reference_relative=own_relative, allowed=allowed, reason=said,
     )  # fmt: skip
-
-
-def _error(found: Any, exact: Any, eps: float) -> tuple[float, float, tuple[int, ...]]:
-    """Return the largest error in ulps, that of the norms, and where the largest is."""
-    if not exact.size:
-        return 0.0, 0.0, ()
-    same = (found == exact) | (np.isnan(found) & np.isnan(exact))
-    with np.errstate(all="ignore"):
-        error = np.where(same, 0.0, np.nan_to_num(np.abs(found - exact), nan=np.inf))
-        finite = np.where(np.isfinite(exact), exact, 0.0)
-        largest = float(np.max(np.abs(finite))) or 1.0
-        norm = float(np.linalg.norm(finite)) or 1.0
-        place = place_of_largest(error)
-        return float(error[place]) / largest / eps, float(np.linalg.norm(error)) / norm, place

@@ -98,6 +98,13 @@ LAWS: tuple[Law, ...] = (
         matters="training with a frozen part, or a call with one tensor for two, goes wrong",
     ),
     Law(
+        "each parameter",
+        "Each trained parameter of a module gets a gradient, which is not zero at all numbers.",
+        consistency.judge_parameters,
+        matters="a part of the model is never trained",
+        is_loud=False,
+    ),
+    Law(
         "strided cotangent",
         "A cotangent may have another memory order, or be a part of a larger tensor.",
         unusual_inputs.judge_strided_cotangent,

@@ -482,6 +482,22 @@ def has_few_digits(here: Array, near: Array, far: Array) -> bool:
     return is_same and 2 * np.count_nonzero(here != far) > np.count_nonzero(here)
 
 
+def error_in_ulps(found: Array, exact: Array, eps: float) -> tuple[float, float, tuple[int, ...]]:
+    """Return the largest error in units of the last place of the largest number, that of the norms,
+    and where the largest is.
+    """
+    if not exact.size:
+        return 0.0, 0.0, ()
+    same = (found == exact) | (np.isnan(found) & np.isnan(exact))
+    with np.errstate(all="ignore"):
+        error = np.where(same, 0.0, np.nan_to_num(np.abs(found - exact), nan=np.inf))
+        finite = np.where(np.isfinite(exact), exact, 0.0)
+        largest = float(np.max(np.abs(finite))) or 1.0
+        norm = float(np.linalg.norm(finite)) or 1.0
+        place = place_of_largest(error)
+        return float(error[place]) / largest / eps, float(np.linalg.norm(error)) / norm, place
+
+
 def start_run(trial: Trial) -> tuple[ForwardRun, Arrays]:
     """Return a forward in the widest dtype, and cotangents for it."""
     run = trial.run()

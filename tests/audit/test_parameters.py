@@ -144,3 +144,49 @@ def test_a_module_is_audited_on_the_framework_of_its_parameters_alone() -> None:
     for x in (np.float32(X), jnp.asarray(X)):
         report = xg.audit(Layer(), x, laws=["derivative"])
         assert report.home == "torch" and not report.ok
+
+
+@pytest.mark.needs("torch")
+def test_a_parameter_that_is_never_trained_is_named_and_one_behind_zeros_is_not() -> None:
+    import torch
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down, self.up = torch.nn.Linear(3, 2), torch.nn.Linear(2, 3, bias=False)
+            torch.nn.init.zeros_(self.up.weight)
+            self.scale, self.unused = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.scale.detach() + self.up(self.down(x))
+
+    ((law, reason),) = broken(Model(), torch.ones(2, 3), laws=("each parameter",))
+    assert law == "each parameter" and reason == "none, or zeros, for scale, unused"
+
+
+@pytest.mark.needs("torch")
+def test_a_number_that_compiled_code_keeps_from_its_first_call_is_found() -> None:
+    import torch
+
+    first: list[Any] = []
+
+    def f(x: Any, weight: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return x * first[0] + 0 * weight
+        first[:] = first or [weight.detach().clone()]
+        return x * weight.detach() + 0 * weight
+
+    x, weight = torch.tensor([0.5, -2.0]), torch.tensor([3.0, 0.25])
+    ((law, reason),) = broken(f, x, weight, laws=("compiled",))
+    assert law == "compiled" and reason.startswith("called again, with 3/4 of the inputs")
+
+
+@pytest.mark.needs("torch")
+def test_the_error_of_16_bits_is_a_number() -> None:
+    import torch
+
+    report = xg.audit(torch.tanh, torch.linspace(-2, 2, 9), laws=("float16", "bfloat16"))
+    assert report.ok
+    reasons = [law.reason for law in report.laws]
+    assert all(reason.endswith("ulps of the largest number") for reason in reasons)
+    assert 0 < float(reasons[0].split()[4]) < 8
