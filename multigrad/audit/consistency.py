@@ -219,7 +219,6 @@ def judge_threads(trial: Trial) -> str:
     """Each thread has numbers of its own, so that a value of another thread shows."""
     if trial.seeds is not None:
         raise NotApplicable("it draws, and threads share the generator")
-    given = trial.inputs
     each = [trial.changed(trial.inputs, lambda a, k=k: a * (1 - k / 8)) for k in range(THREADS)]
     u = [trial.cotangents(trial.run(arrays), seed=k) for k, arrays in enumerate(each)]
     wanted = [trial.run(arrays).gradients(c) for arrays, c in zip(each, u, strict=True)]
