@@ -65,16 +65,22 @@ def apply_rule(
     """
     if others:
         raise unknown_keyword_error(apply_rule, "apply_rule", rule, others)
-    optax = _import_optax()
+    try:
+        import optax
+    except ModuleNotFoundError as error:
+        if error.name != "optax":
+            raise
+        raise BackendNotFound(
+            "multigrad.optax needs optax, which is not installed: pip install optax"
+        ) from error
     if rule is None and params:
         raise RuleError(f"params {sorted(params)} need a rule to take them")
     words = None if key is None else normalize_key(key)
-    transform = None if rule is None else _Scheduled(rule, params or {})
-    if transform is not None and transform.rule.draws and words is None:
-        raise RuleError(
-            f"rule {transform.rule.look_up().specialization.rule.name!r} is random, and jax has no "
-            "generator to draw from: pass key=, e.g. apply_rule(rule, key=jax.random.key(0))"
-        )
+    schedules = {name: value for name, value in (params or {}).items() if callable(value)}
+    own_rule = None
+    if rule is not None:
+        own_rule = _bind_rule(rule, params or {}, schedules, has_key=words is not None)
+
 
     def init(parameters: Any) -> RuleState:
         return RuleState(
@@ -84,11 +90,15 @@ def apply_rule(
     def update(
         updates: Any, state: RuleState, parameters: Any = None, **extra: Any
     ) -> tuple[Any, RuleState]:
-        in_force = _follow_rules(state) if transform is None else transform.at_step(state)
+        if own_rule is None:
+            in_force = _follow_rules(state)
+        else:
+            numbers = {name: schedule(state.count) for name, schedule in schedules.items()}
+            in_force = own_rule.at_step(numbers, state.key, state.count)
 
         def apply(leaf: Tensor) -> Tensor:
             leaf = jnp.asarray(leaf)
-            if transform is None:  # also without a rule: that is what a trace would keep
+            if own_rule is None:  # also without a rule: that is what a trace would keep
                 compile.on_read(leaf, None, "params")
             if in_force is None:
                 return leaf
@@ -100,23 +110,27 @@ def apply_rule(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-class _Scheduled:
-    """A rule with params that are functions of the step count."""
-
-    def __init__(self, rule: Any, params: Mapping[str, Any]) -> None:
-        self.schedules = {name: value for name, value in params.items() if callable(value)}
-        start = jnp.zeros([], jnp.int32)
-        begun = {name: jnp.asarray(schedule(start)) for name, schedule in self.schedules.items()}
-        self.rule = GradientRule(rule, {**params, **begun})
-        for name in self.schedules.keys() - self.rule.numbers.keys():
-            raise RuleError(
-                f"param {name!r} of rule {self.rule.look_up().specialization.rule.name!r} decides "
-                "what its Python code does, so it cannot follow a schedule; pass a number"
-            )
-
-    def at_step(self, state: RuleState) -> RuleInForce:
-        numbers = {name: schedule(state.count) for name, schedule in self.schedules.items()}
-        return self.rule.at_step(numbers, state.key, state.count)
+def _bind_rule(
+    rule: Any,
+    params: Mapping[str, Any],
+    schedules: Mapping[str, Callable[[Tensor], Any]],
+    has_key: bool,
+) -> GradientRule:
+    """Return a rule with its params, those that are schedules of the step count as at step 0."""
+    start = jnp.zeros([], jnp.int32)
+    begun = {name: jnp.asarray(schedule(start)) for name, schedule in schedules.items()}
+    bound_rule = GradientRule(rule, {**params, **begun})
+    for name in schedules.keys() - bound_rule.numbers.keys():
+        raise RuleError(
+            f"param {name!r} of rule {bound_rule.look_up().specialization.rule.name!r} decides "
+            "what its Python code does, so it cannot follow a schedule; pass a number"
+        )
+    if bound_rule.draws and not has_key:
+        raise RuleError(
+            f"rule {bound_rule.look_up().specialization.rule.name!r} is random, and jax has no "
+            "generator to draw from: pass key=, e.g. apply_rule(rule, key=jax.random.key(0))"
+        )
+    return bound_rule
 
 
 def _follow_rules(state: RuleState) -> RuleInForce | None:
@@ -125,15 +139,3 @@ def _follow_rules(state: RuleState) -> RuleInForce | None:
     if active is None or state.key is None:
         return active
     return active.with_draws(KeySource(fold_step(state.key, state.count), Counter()))
-
-
-def _import_optax() -> Any:
-    try:
-        import optax
-    except ModuleNotFoundError as error:
-        if error.name != "optax":
-            raise
-        raise BackendNotFound(
-            "multigrad.optax needs optax, which is not installed: pip install optax"
-        ) from error
-    return optax

@@ -252,9 +252,6 @@ def recipe_of_pullback(function: Rule, name: str, original: Any, copies: bool = 
 def import_function(function: Any) -> Recipe:
     """Return the recipe of a `jax.custom_vjp`, `jax.custom_jvp` or `jax.custom_gradient` function,
     or of equinox's `filter_custom_vjp`.
-
-    Raises:
-        RuleTypeError: it is neither, or its rules are not defined yet.
     """
     inner = function
     while isinstance(inner, JITTED):

@@ -25,9 +25,6 @@ INLINED = {
 }
 
 
-# --- walks ----------------------------------------------------------------------------------------
-
-
 def walk(
     jaxpr: Any,
     consts: Sequence[Any],
@@ -109,9 +106,6 @@ class TracedResults:
         rest = iter(arrays)
         leaves = [next(rest) if is_array else leaf for is_array, leaf in self._leaves]
         return jax.tree.unflatten(self._tree, leaves)
-
-
-# --- jaxprs in a jaxpr ----------------------------------------------------------------------------
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:

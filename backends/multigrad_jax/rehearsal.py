@@ -95,15 +95,8 @@ def on_one_shard(run: Callable[[], Any], names: tuple[str, ...] = ()) -> Any:
             names = (*names, missing[1])
 
 
-# --- rehearse: traced once ------------------------------------------------------------------------
-
-
 def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., Any]:
-    """Return a function that computes the result tree for arrays of these shapes and dtypes.
-
-    Raises:
-        Exception: the one that jax raises where the function needs the values of its arguments.
-    """
+    """Return a function that computes the result tree for arrays of these shapes and dtypes."""
     results = TracedResults((jax.Array, np.ndarray))
 
     # The same settings as where the function is called, so that jax's cached traces are found.
@@ -116,9 +109,6 @@ def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., 
             return results.join(compute(tensors))
 
     return compute_tree
-
-
-# --- a jaxpr, computed by NumPy -------------------------------------------------------------------
 
 
 def prepare(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]]:

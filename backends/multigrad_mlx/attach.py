@@ -66,11 +66,7 @@ def precision(dtype: str) -> AbstractContextManager[Any]:
 
 
 def dtype(name: str) -> Any:
-    """Return MLX's dtype of an IR name.
-
-    Raises:
-        UnsupportedOp: there is none.
-    """
+    """Return MLX's dtype of an IR name."""
     if name.startswith("float8"):
         raise UnsupportedOp(f"a cast to {name} is not available on mlx: {NO_FLOAT8}")
     return getattr(mx, "bool_" if name == "bool" else name)
@@ -151,7 +147,6 @@ def take_outputs(emitted: Emitted) -> str:
 
 
 def render_tangent(emitted: Emitted) -> str:
-    """Return the source of the tangent map, if there is one."""
     tangent = emitted.derivative.tangent
     if tangent is None:
         return ""
@@ -327,7 +322,6 @@ def flatten(tree: Any, like: Any = None) -> tuple[list[Any], Function]:
 
 
 def replaced(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
-    """Return values, with others at some positions."""
     return list({**dict(enumerate(values)), **dict(zip(places, others, strict=True))}.values())
 
 
@@ -502,24 +496,20 @@ def jvp(
 
 
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Call a guest; its gradient flows back through MLX's autodiff.
-
-    Raises:
-        UnsupportedOp: within mx.compile or mx.vmap.
-    """
+    """Call a guest; its gradient flows back through MLX's autodiff."""
     if compile.find_traced(tensors) is not None:
         raise guest.unsupported(
             "mx.compile and mx.vmap", "call it outside them, or run it in mlx (backend=None)"
         )
     if not compile.is_tracing():
-        return borrow_all(guest.run(lend_all(tensors)))
+        return tuple(map(borrow, guest.run(list(map(lend, tensors)))))
     # Outside differentiation no pullback is recorded. Within it, forward runs before backward.
     pulls: list[Pull] = []
 
     def forward(*values: Tensor) -> tuple[Tensor, ...]:
-        lent, pull = guest.record(lend_all(values))
+        lent, pull = guest.record(list(map(lend, values)))
         pulls[:] = [pull]
-        return borrow_all(lent)
+        return tuple(map(borrow, lent))
 
     def pull_back(primals: Any, cotangents: Any, outputs: Any) -> tuple[Tensor, ...]:
         inputs = primals if isinstance(primals, tuple) else (primals,)
@@ -538,11 +528,3 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     native.vjp(pull_back)
     native.jvp(refuse("a function of another framework"))
     return tuple(native(*tensors))
-
-
-def lend_all(tensors: Sequence[Tensor]) -> list[SharedBuffer]:
-    return [lend(x) for x in tensors]
-
-
-def borrow_all(lent: Sequence[SharedBuffer]) -> tuple[Tensor, ...]:
-    return tuple(borrow(y) for y in lent)

@@ -98,20 +98,16 @@ class TransformedFunction:
         return self._call(*args, **kwargs)
 
 
-# --- whether anything is traced ------------------------------------------------------------------
 def find_leaked() -> Tensor:
     """Return a placeholder of a finished trace, which tells whether another one is running."""
     placeholders: list[Tensor] = []
-    mx.eval(mx.compile(keep_in(placeholders))(mx.array(0.0)))
-    return placeholders[0]
 
-
-def keep_in(placeholders: list[Tensor]) -> Callable[[Tensor], Tensor]:
-    def kept(x: Tensor) -> Tensor:
+    def keep(x: Tensor) -> Tensor:
         placeholders.append(x)
         return x + 1
 
-    return kept
+    mx.eval(mx.compile(keep)(mx.array(0.0)))
+    return placeholders[0]
 
 
 LEAKED = find_leaked()
@@ -165,7 +161,7 @@ def on_enter(token: str) -> Callable[[], None]:
         frame.open += 1
         return functools.partial(leave, frame)
     if not is_tracing():
-        return do_nothing
+        return lambda: None
     frame = Frame(FrameKind.ENTERED, compilers.CURRENT.get(), None, open=1)
     reset = FRAME.set(frame)
     return lambda: FRAME.reset(reset)
@@ -175,16 +171,8 @@ def leave(frame: Frame) -> None:
     frame.open -= 1
 
 
-def do_nothing() -> None:
-    """Leave a `use` outside transformations."""
-
-
 def on_read(x: Tensor, activation: Any = None, scope: str = "activations") -> None:
-    """Raise an error if a trace would keep the rule in force for other rules.
-
-    Raises:
-        StaleTraceError: `mx.compile` or `mx.vmap` would keep it.
-    """
+    """Raise an error if a trace would keep the rule in force for other rules."""
     for frame in frames():
         if frame.kind in (FrameKind.KEYED, FrameKind.AT_ONCE) or frame.puts_in_force(scope):
             return
@@ -210,11 +198,7 @@ def is_known() -> bool:
 
 
 def refuse_kept_draw() -> None:
-    """Raise an error if a compiled function draws from a state that is not one of its arguments.
-
-    Raises:
-        StaleTraceError: it would draw the same numbers at each call.
-    """
+    """Raise an error if a compiled function draws from a state that is not one of its arguments."""
     is_kept = any(frame.kind in (FrameKind.COMPILED, FrameKind.KEYED) for frame in frames())
     if is_kept and is_tracing() and not is_traced(mx.random.state[0]):
         raise StaleTraceError(
@@ -229,11 +213,7 @@ def note_pending(message: str) -> None:
 
 
 def check_pending(values: Iterable[Any]) -> None:
-    """Raise an error if a transformation without a frame keeps what it has read.
-
-    Raises:
-        StaleTraceError: it does.
-    """
+    """Raise an error if a transformation without a frame keeps what it has read."""
     message = PENDING.get()
     if not message:
         return

@@ -26,8 +26,6 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MlxRecipe(importers.CodeRecipe):
-    """The recipe of an `mx.custom_function`."""
-
     function: Any
     forward: Function
     backward: Function
@@ -113,11 +111,7 @@ def reads_outputs(backward: Function) -> bool:
 
 
 def import_function(function: Any) -> MlxRecipe:
-    """Return the recipe of an `mx.custom_function`.
-
-    Raises:
-        TypeError: it is not one, or has no vjp.
-    """
+    """Return the recipe of an `mx.custom_function`."""
     if not isinstance(function, mx.custom_function):
         raise TypeError(
             f"expected an mx.custom_function, got a {type(function).__name__}: {function!r:.60}. "
@@ -168,5 +162,4 @@ INTERCEPTIONS = (importers.Interception(mx.custom_function, "__call__", call_cus
 
 
 def is_custom_gradient(value: Any) -> bool:
-    """Return whether a value is a function with a gradient of its own."""
     return isinstance(value, mx.custom_function)

@@ -399,6 +399,7 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
     namespace = dict(inspect.unwrap(primal_of(native)).__globals__)
     forward = distributed.within(namespace, inspect.unwrap(native.fwd))
     count, dual = len(emitted.names.inputs), emitted.derivative.dual
+    assert dual is not None
     places = [i for i, name in enumerate(emitted.names.inputs) if name in emitted.names.wrt]
     carried = [i for i, carries in enumerate(emitted.carries) if carries]
 
@@ -414,8 +415,12 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
         def push(leaves: Sequence[Tensor], tangents_in: Sequence[Tensor]) -> Sequence[Tensor]:
             moves = dict(zip(live, tangents_in, strict=True))
             whole = [moves[i] if i in moves else _zeros(types[i]) for i in range(count)]
+            try:
+                emitted_push = dual().native.push
+            except UnsupportedOp as error:
+                raise GradientError(str(error)) from error
             shapes = tuple(map(_zeros, out_types))
-            return _tangent_map(dual)(jax.tree.unflatten(tree, leaves), whole, shapes)
+            return emitted_push(jax.tree.unflatten(tree, leaves), whole, shapes)
 
         def pull(leaves: Sequence[Tensor], cotangents_in: Sequence[Tensor]) -> Sequence[Tensor]:
             moves = dict(zip(carried, cotangents_in, strict=True))
@@ -438,14 +443,6 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
     # the emitted forward calls the function by name: from here on, this one
     namespace[emitted.names.identifier] = function
     return function
-
-
-def _tangent_map(dual: Callable[[], Any] | None) -> Callable[..., Any]:
-    assert dual is not None
-    try:
-        return dual().native.push
-    except UnsupportedOp as error:
-        raise GradientError(str(error)) from error
 
 
 def _zeros(type_: Any) -> Tensor:

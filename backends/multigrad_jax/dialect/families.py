@@ -49,8 +49,8 @@ from ..kernels import ops
 Tensor = Any
 
 
-def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
-    # The array stays on the device of the rule's input.
+def itself(x: Any, *args: Any, **options: Any) -> Any:
+    """Return x: a mark of placement or of varying axes, which a graph does not have."""
     return x
 
 
@@ -300,7 +300,7 @@ JAX = Library(jnp, {"lax": lax, "nn": jax.nn, "special": special}, values={"keep
 LINALG = Library(jnp.linalg)
 ALIASES: dict[Any, Callable[..., Any]] = {
     **named(ops.NAMES, jnp, lax=lax, nn=jax.nn, special=special),
-    jax.device_put: placed,
+    jax.device_put: itself,
     **Library(lax, values=dict.fromkeys(AXES, tuple)).called(
         {
             xp: """

@@ -96,10 +96,13 @@ class IndexedUpdate:
         index = symbolic_if_outside(self.value, self.index)
         if holds_places(index):
             return self._added_at_places(index, compute, values, outside)
-        rows = self._listed_rows()
-        if rows is not None and all(map(_is_scalar, values)):
-            return self._computed_row_by_row(rows, compute, values)
         x = self._copy()
+        is_known = not isinstance(self.index, Value) and hasattr(self.index, "dtype")
+        rows = np.asarray(self.index if is_known else None)
+        if rows.ndim == 1 and rows.dtype.kind in "iu" and all(map(_is_scalar, values)):
+            for row in rows.tolist():  # one after the other, as a row may occur twice
+                x = indexing.assigned(x, row, compute(x[row], *values))
+            return x
         if indexing.is_mask(self.index):
             return indexing.assigned(x, self.index, self._picked_by_mask(x, compute, values))
         if indexing.is_whole(self.index):
@@ -122,22 +125,6 @@ class IndexedUpdate:
         x = self._copy()
         at, part = add_at(x, index, values[0] if sign == 1 else -values[0], outside)
         return indexing.assigned(x, at, part)
-
-    def _listed_rows(self) -> list[int] | None:
-        # None unless the index is a list of integers that is known.
-        if isinstance(self.index, Value) or not hasattr(self.index, "dtype"):
-            return None
-        rows = np.asarray(self.index)
-        return rows.tolist() if rows.ndim == 1 and rows.dtype.kind in "iu" else None
-
-    def _computed_row_by_row(
-        self, rows: Sequence[int], compute: Handler, values: Sequence[Any]
-    ) -> Tensor:
-        # One after the other, as a row may occur twice.
-        x: Any = self._copy()
-        for row in rows:
-            x = indexing.assigned(x, row, compute(x[row], *values))
-        return x
 
     def _picked_by_mask(self, x: V, compute: Handler, values: Sequence[Any]) -> indexing.Picked:
         # The values are scalars, or picked by the same mask.

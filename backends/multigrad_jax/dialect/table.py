@@ -190,17 +190,13 @@ def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
     return over_each(lambda leaf, names: xp.ppermute(leaf, list(perm), names))(x, axis_name)
 
 
-def itself(x: Any, *args: Any, **options: Any) -> Any:
-    """Return x: a mark of placement or of varying axes, which a graph does not have."""
-    return x
-
-
 COLLECTIVES: dict[Any, Any] = JAX.taking_the_same(
     {
         __name__: """
             lax.psum; lax.pmax; lax.pmin; lax.pmean; lax.all_gather; lax.psum_scatter;
-            lax.all_to_all; lax.ppermute; itself: lax.pcast lax.with_sharding_constraint
-        """
+            lax.all_to_all; lax.ppermute
+        """,
+        families: "itself: lax.pcast lax.with_sharding_constraint",
     }
 )
 

@@ -57,12 +57,7 @@ DECORATORS = jax.custom_gradient.__code__.co_filename  # jax's file of `custom_g
 def import_function(
     function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Record the jaxpr of a function of symbolic values.
-
-    Raises:
-        NeedsConcrete: the jaxpr depends on a rank, dtype or shape that is open.
-        TraceError: it uses a primitive that has no op, or jax cannot trace it.
-    """
+    """Record the jaxpr of a function of symbolic values."""
     note({ModeOf("jax"): modes()["jax"]})  # the width of numbers that jax makes depends on it
     try:
         return _import(function, trace, args, kwargs)
@@ -71,7 +66,6 @@ def import_function(
 
 
 def own_trace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a recorder of a function's calls by their jaxprs."""
     return OwnTrace(_record_call, function)
 
 
@@ -389,6 +383,16 @@ def _are_alike(wide: Any, single: Any) -> bool:
     return True
 
 
+def _numbers_alike(wide: Any, single: Any) -> bool:
+    if hasattr(wide, "as_numpy"):
+        arrays = wide.as_numpy(np.float32), single.as_numpy(np.float32)
+    elif isinstance(wide, float):
+        arrays = np.float32(wide), np.float32(single)
+    else:
+        return wide == single
+    return bool(np.array_equal(*arrays, equal_nan=True))
+
+
 def _paired_regions(a: Node, b: Node) -> list[tuple[Node, Node]] | None:
     pairs: list[tuple[Node, Node]] = []
     for (_, one), (_, other) in zip(a.attrs, b.attrs, strict=True):
@@ -402,14 +406,3 @@ def _paired_regions(a: Node, b: Node) -> list[tuple[Node, Node]] | None:
             return None
         pairs += zip(first.outputs, second.outputs, strict=True)
     return pairs
-
-
-def _numbers_alike(wide: Any, single: Any) -> bool:
-    if not isinstance(wide, float):
-        wide_array = getattr(wide, "as_numpy", None)
-        if wide_array is None:
-            return wide == single
-        return np.array_equal(
-            wide.as_numpy(np.float32), single.as_numpy(np.float32), equal_nan=True
-        )
-    return bool(np.array_equal(np.float32(wide), np.float32(single), equal_nan=True))

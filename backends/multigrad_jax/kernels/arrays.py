@@ -217,7 +217,6 @@ def signdet(x: Tensor) -> Tensor:
     return jnp.linalg.slogdet(x).sign
 
 
-# --- factors --------------------------------------------------------------------------------------
 def lu(x: Tensor) -> Tensor:
     return lax.linalg.lu(x)[0]
 
@@ -257,7 +256,6 @@ def qr(x: Tensor) -> Tensor:
     return jnp.linalg.qr(x)[0]
 
 
-# --- spectra --------------------------------------------------------------------------------------
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     whole = lax.complex(x[..., 0], x[..., 1])
     transform = jnp.fft.ifft if inverse else jnp.fft.fft

@@ -175,7 +175,6 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
     return polygamma_by_zeta(jnp, special.zeta, x, n)
 
 
-# --- activations ---------------------------------------------------------------------------------
 WIDE_FLOATS = (jnp.dtype("float32"), jnp.dtype("float64"))
 
 

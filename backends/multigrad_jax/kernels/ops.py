@@ -47,7 +47,6 @@ NAMES = f"{elementwise.NAMES}; {shapes.NAMES}"
 UNSUPPORTED: dict[Op, str] = {}
 
 
-# --- loops ---------------------------------------------------------------------------------------
 def while_loop(
     carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
 ) -> tuple[Tensor, ...]:

@@ -288,7 +288,6 @@ def live(jaxpr: Any) -> list[Any]:
     return equations[::-1]
 
 
-# --- where the channels lie -----------------------------------------------------------------------
 def has_columns(equation: Any, at: int) -> bool:
     """Return whether a product's weight has one axis of columns."""
     (contracted, batch) = equation.params["dimension_numbers"]

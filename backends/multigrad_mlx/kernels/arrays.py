@@ -118,7 +118,6 @@ def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
     return (shifted - total).astype(x.dtype)
 
 
-# --- products ----------------------------------------------------------------------------------
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     return mx.matmul(accumulated(a), accumulated(b)).astype(a.dtype)
 
@@ -232,7 +231,6 @@ def size(x: Tensor) -> int:
     return x.size
 
 
-# --- parts -------------------------------------------------------------------------------------
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     item = as_index(index)
     check(x.shape, item)
@@ -366,7 +364,6 @@ def put(shape: tuple[int, ...], index: Any, values: Tensor) -> Tensor:
     return sums.at[index].add(values) if values.size and sums.size else sums
 
 
-# --- sorting -----------------------------------------------------------------------------------
 def order(x: Tensor, axis: int, descending: bool) -> Tensor:
     if not x.size:
         return mx.zeros(x.shape, mx.uint32)

@@ -231,7 +231,6 @@ def logaddexp(a: Tensor, b: Tensor) -> Tensor:
     return mx.where(a == b, a + LOG_2, apart)
 
 
-# --- bits --------------------------------------------------------------------------------------
 def shift(function: Callable[..., Tensor], a: Any, b: Any, emptied: Any) -> Tensor:
     dtype = next(value.dtype for value in (a, b) if isinstance(value, mx.array))
     a, b = as_array(a, dtype), as_array(b, dtype)
@@ -260,7 +259,6 @@ def where(condition: Tensor, a: Any, b: Any) -> Tensor:
     return mx.where(condition, a, b)
 
 
-# --- activations ---------------------------------------------------------------------------------
 def magnitude(x: Tensor) -> Tensor:
     # Not mx.abs: at 0 this has the derivative from above.
     return mx.where(x < 0, -x, x)
@@ -296,7 +294,6 @@ def elu(x: Tensor, *, alpha: float) -> Tensor:
     return mx.where(x >= 0, x, alpha * mx.expm1(mx.minimum(x, 0.0)))
 
 
-# --- error functions -----------------------------------------------------------------------------
 # MLX 0.32 has only `erf`, off by 1e6 eps near zero, and in float64 that of float32. These kernels
 # fit Chebyshev polynomials: up to 1 of erf(x) / x in 2 x^2 - 1, and beyond of (1 + 2 x) exp(x^2)
 # erfc(x) in (x - 3.75) / (x + 3.75). fmt: off

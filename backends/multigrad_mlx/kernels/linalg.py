@@ -126,7 +126,6 @@ def diagonal(x: Tensor) -> tuple[Tensor, Tensor]:
     return mx.diagonal(factors, axis1=-2, axis2=-1), (1 - 2 * odd).astype(x.dtype)
 
 
-# --- factors --------------------------------------------------------------------------------------
 def lu_parts(x: Tensor) -> tuple[Tensor, Tensor]:
     if is_of_nothing(x):
         return x, mx.zeros((*x.shape[:-2], 0), mx.uint32)
@@ -199,7 +198,6 @@ def qr(x: Tensor) -> Tensor:
     return mx.linalg.qr(x, **CPU)[0]
 
 
-# --- spectra --------------------------------------------------------------------------------------
 @widened
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     if x.dtype == mx.float64:  # MLX (0.32) has complex numbers of float32 only

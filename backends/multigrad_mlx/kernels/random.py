@@ -20,11 +20,7 @@ WORDS: tuple[Any, ...] = (mx.uint32, mx.int32, mx.uint64, mx.int64)
 
 
 def draw_key() -> Tensor:
-    """Draw a key from `mlx.core.random`'s global state, which `mx.random.seed` seeds.
-
-    Raises:
-        StaleTraceError: a trace would keep the key.
-    """
+    """Draw a key from `mlx.core.random`'s global state, which `mx.random.seed` seeds."""
     compile.refuse_kept_draw()
     return mx.random.randint(0, 1 << 32, (2,), mx.uint64).astype(mx.uint32)
 
