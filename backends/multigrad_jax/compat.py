@@ -81,7 +81,6 @@ def apply_rule(
     if rule is not None:
         own_rule = _bind_rule(rule, params or {}, schedules, has_key=words is not None)
 
-
     def init(parameters: Any) -> RuleState:
         return RuleState(
             jnp.zeros([], jnp.int32), None if words is None else jnp.asarray(words, jnp.uint32)
