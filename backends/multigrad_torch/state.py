@@ -69,9 +69,6 @@ def plain_keys_on(device: str) -> frozenset[Any]:
     return frozenset(keys)
 
 
-# --- of an emitted Function ----------------------------------------------------------------------
-
-
 class Like:
     """The shape, dtype and device of a tensor, kept for a backward that reads no values of it."""
 

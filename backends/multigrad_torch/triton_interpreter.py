@@ -237,7 +237,6 @@ def add_bfloat16(interpreter: Any) -> None:
         kind.apply_impl = in_float32_along(kind.apply_impl)
 
 
-# --- libdevice, which is code for GPUs ------------------------------------------------------------
 def add_libdevice(
     interpreter: Any, functions: Mapping[str, Callable[..., Any]] = FUNCTIONS
 ) -> None:

@@ -112,9 +112,6 @@ def _like_fx(dynamo: ModuleType) -> Iterator[None]:
             tracer._is_fx_tracing_flag = before
 
 
-# --- parameters of fully_shard --------------------------------------------------------------------
-
-
 def find_groups() -> Iterator[Any]:
     """Yield the groups of parameters of each module that `fully_shard` has sharded."""
     from torch.distributed._composable_state import _module_state_mapping
@@ -134,9 +131,6 @@ def find_groups() -> Iterator[Any]:
                 "the rule of scope 'params' acts: apply it to the gradients, "
                 "xg.apply_to_gradients(grads, rule), before optimizer.step()"
             )
-
-
-# --- hooks for saved tensors ----------------------------------------------------------------------
 
 
 class _Held(threading.local):

@@ -47,11 +47,8 @@ Run = Callable[..., tuple[tuple[Any, ...], Callable[..., tuple[Any, ...]], tuple
 def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
     """Apply a function whose backward is the user's own code to tensors.
 
-    Args:
-        run: `run(*tensors) -> (outputs, pull, positions of outputs without a gradient)`; pull is
-            called as `pull(*cotangents, ctx=ctx)`.
-        tensors: its inputs.
-        name: its name in messages and profiles.
+    `run(*tensors)` returns the outputs, `pull`, which is called as `pull(*cotangents, ctx=ctx)`,
+    and the positions of outputs without a gradient.
     """
     layouts = [layout_of(x) if is_distributed(x) else None for x in tensors]
     if any(layouts):

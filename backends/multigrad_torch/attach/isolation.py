@@ -58,8 +58,7 @@ def keep(x: Tensor, whole: bool) -> Callable[[], str] | None:
     """Return a function that restores a tensor to its present state and describes any change, "" if
     there is none. None for a tensor of another kind, or without memory of its own.
 
-    Args:
-        whole: whether to copy the values; otherwise a write is only detected, not undone.
+    Unless `whole`, values are not copied, and a write is only detected.
     """
     if type(x) not in KINDS or not is_memory(x) or x.is_meta:
         return None

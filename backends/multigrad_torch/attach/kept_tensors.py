@@ -66,16 +66,17 @@ def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> 
     return rows
 
 
-class Watch:
-    """What hooks and the dispatch mode have seen.
+class Watch(TorchDispatchMode):
+    """A mode that notes the memory that ops read, and hooks for what is saved.
 
     Attributes:
-        read: the addresses of the memory that was read.
+        read: the addresses of the memory that was read; reading only a shape does not count.
         without: by node, which arguments get no gradient.
         unpacked: the saved tensors that were unpacked, in order.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.read: set[int] = set()
         self.without: dict[Any, list[bool]] = {}
         self.unpacked: list[KeptTensor] = []
@@ -93,6 +94,15 @@ class Watch:
             return saved.unpack()
 
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = op.__name__.partition(".")[0]
+        is_like = name.endswith("_like") or name.startswith("new_") or name == "detach"
+        if not op.is_view and not is_like:
+            operands = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+            self.read.update(map(address, operands))
+        return op(*args, **kwargs)
 
 
 class KeptTensor:
@@ -180,23 +190,6 @@ def kept_unknown_to_torch(each: KeptTensor, watch: Watch) -> str:
     return "input"
 
 
-class Reads(TorchDispatchMode):
-    """Notes the memory that ops read. Reading only a shape does not count."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = op.__name__.partition(".")[0]
-        is_like = name.endswith("_like") or name.startswith("new_") or name == "detach"
-        if not op.is_view and not is_like:
-            operands = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
-            self.watch.read.update(map(address, operands))
-        return op(*args, **kwargs)
-
-
 def watch_reads(pull: Callable[..., Any], nodes: Sequence[Any], watch: Watch) -> None:
     """Run backward once, and note what it reads, and which arguments of nodes get no gradient."""
 
@@ -210,7 +203,7 @@ def watch_reads(pull: Callable[..., Any], nodes: Sequence[Any], watch: Watch) ->
     hooks = [node.register_hook(note_of(node)) for node in nodes]
     watch.read.clear()
     try:
-        with Reads(watch), watch.hooks():
+        with watch, watch.hooks():
             try:
                 # A backward whose gradients have gradients reads more, and saves again what it
                 # keeps.

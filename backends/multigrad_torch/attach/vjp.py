@@ -159,7 +159,6 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | Non
     return lambda: node() is not None and not done
 
 
-# --- identities that refuse a derivative ----------------------------------------------------------
 def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
     """Return the identity as a function whose derivative raises an error."""
 

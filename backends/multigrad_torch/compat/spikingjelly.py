@@ -228,9 +228,6 @@ class MultiLevelSpikeCount(SurrogateFunctionBase):
         return torch.clamp(x, 0, params["max_spike_count"])
 
 
-# --- the functions beside the classes -------------------------------------------------------------
-
-
 class SpikingjellyFunction:
     """A surrogate as SpikingJelly's functions apply it: `atan.apply(x, 2.0)`."""
 

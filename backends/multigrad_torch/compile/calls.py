@@ -307,9 +307,6 @@ def call_of_guest(guest: Any) -> CompiledCall:
     return CompiledCall(call, call, assemble=emit_assembly(guest.nesting, {}, False))
 
 
-# --- the nesting of outputs ----------------------------------------------------------------------
-
-
 def emit_assembly(nesting: Any, fixed: Mapping[int, Any], is_bare: bool) -> Callable[..., Any]:
     """Return a function that restores the nesting of outputs, in code that Dynamo can read.
 

@@ -363,9 +363,6 @@ def warn_of_graphs(in_force: RuleInForce) -> None:
         )
 
 
-# --- where Dynamo reads none of our code ----------------------------------------------------------
-
-
 def between_graphs(apply: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `apply` for an old Dynamo, which calls it between its graphs, with a warning."""
 

@@ -73,10 +73,25 @@ class Mirror(threading.local):
 
 
 class ApplicationCount:
-    """Counts the applications within one `xg.jit` call whose key is an input: each draws anew."""
+    """Counts the applications within one `xg.jit` call whose key is an input: each draws anew.
 
-    def __init__(self) -> None:
-        self.number = 0
+    Eager code, after a graph break, counts on from what compiled code has added to `number`.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self.start, self.number = start, 0
+
+    @property
+    def count(self) -> int:
+        return self.start + self.number
+
+    def __next__(self) -> int:
+        n = self.count
+        self.number += 1
+        return n
+
+    def advance(self, number: int) -> None:
+        self.number += number
 
 
 class EpochText:
@@ -253,15 +268,15 @@ def mirroring(
 ) -> Iterator[None]:
     """Mirror a rule under `xg.jit`; its counter ends where eager code would leave it."""
     in_force, applications = active.activations, ApplicationCount()
+    counter = None if in_force is None else in_force.counter
     before = MIRROR.token, MIRROR.exact_token, MIRROR.jit_inputs, MIRROR.applications
     with ExitStack() as stack:
         # Eager code after a graph break reads the same rules.
         if active is not CURRENT.get():
             stack.callback(CURRENT.reset, CURRENT.set(active))
-        if in_force is not None and in_force.counter is not None:
-            # Eager code after a graph break continues the count of compiled code.
-            counter = SharedCounter(in_force.counter.count, applications)
-            inner = in_force.with_draws(KeySource(in_force.key, counter))
+        if in_force is not None and counter is not None:
+            applications.start = counter.count
+            inner = in_force.with_draws(KeySource(in_force.key, applications))
             stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=inner)))
         MIRROR.token, MIRROR.exact_token = token, exact_token
         MIRROR.jit_inputs, MIRROR.applications = inputs, applications
@@ -269,25 +284,5 @@ def mirroring(
             yield
         finally:
             MIRROR.token, MIRROR.exact_token, MIRROR.jit_inputs, MIRROR.applications = before
-            if in_force is not None and in_force.counter is not None:
-                in_force.counter.advance(applications.number)
-
-
-class SharedCounter:
-    """Counts applications in eager code and compiled code together."""
-
-    def __init__(self, start: int, applications: ApplicationCount) -> None:
-        self.start = start
-        self.applications = applications
-
-    @property
-    def count(self) -> int:
-        return self.start + self.applications.number
-
-    def __next__(self) -> int:
-        n = self.count
-        self.applications.number += 1
-        return n
-
-    def advance(self, number: int) -> None:
-        self.applications.number += number
+            if counter is not None:
+                counter.advance(applications.number)

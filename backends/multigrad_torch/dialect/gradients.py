@@ -339,9 +339,6 @@ def vmap(
     return transformed
 
 
-# --- wrappers that a graph does without -----------------------------------------------------------
-
-
 def as_written(model: Any = None, **options: Any) -> Any:
     """Return a function unchanged instead of compiled."""
     return partial(as_written, **options) if model is None else model

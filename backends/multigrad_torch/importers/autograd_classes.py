@@ -158,15 +158,20 @@ def record_call(
 ) -> Recorded:
     """Run a class's forward; return its outputs, and what runs its backward and its jvp.
 
-    Args:
-        call: `call(function, *values)` runs one of the class's functions.
+    `call(function, *values)` runs one of the class's functions.
     """
     args = code.bind(positional, kwargs)
     ctx = Context(trace, args)
     # `custom_bwd` stands outside or inside `once_differentiable`.
     backward, is_once = unwrap_once(unwrap_amp(code.backward, trace))
     backward = unwrap_amp(backward, trace)
-    outputs = run_forward(code, call, ctx, trace, args)
+    cls = code.function_class
+    forward = unwrap_amp(cls.forward, trace)
+    if code.has_setup:
+        outputs = call(forward, *args)
+        call(cls.setup_context, ctx, args, outputs)
+    else:
+        outputs = call(forward, ctx, *args)
     # `Value` first: asked for another class, a symbol answers by the code that asks.
     is_one = isinstance(outputs, Value)
     outputs = tuple(outputs) if not is_one and isinstance(outputs, Extremes) else outputs
@@ -212,23 +217,6 @@ def record_call(
     )
 
 
-def run_forward(
-    code: ClassCode,
-    call: Callable[..., Any],
-    ctx: Context,
-    trace: Trace | None,
-    args: tuple[Any, ...],
-) -> Any:
-    """Return forward's outputs; ctx keeps what the class saves for backward."""
-    cls = code.function_class
-    forward = unwrap_amp(cls.forward, trace)
-    if not code.has_setup:
-        return call(forward, ctx, *args)
-    outputs = call(forward, *args)
-    call(cls.setup_context, ctx, args, outputs)
-    return outputs
-
-
 def run_jvp(
     code: ClassCode, call: Callable[..., Any], ctx: Context, is_tuple: bool
 ) -> Pushed | None:
@@ -256,7 +244,6 @@ def run_jvp(
     return None if is_stub else Pushed(moved, changes)
 
 
-# --- gradients as torch's engine takes them -------------------------------------------------------
 def check_gradients(name: str, returned: Any, count: int) -> tuple[Any, ...]:
     """Return one gradient for each of `count` arguments, from what the class `name` returned."""
     gradients = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
@@ -344,7 +331,7 @@ class Context:
 
     def set_materialize_grads(self, value: bool) -> None:
         """Set whether a missing cotangent is zeros; otherwise it is None."""
-        self._missing = None if value else no_cotangent
+        self._missing = None if value else lambda output: None
 
     def __getattr__(self, name: str) -> Any:
         if name == "saved_variables":  # `saved_tensors` before torch 0.4
@@ -352,10 +339,6 @@ class Context:
         if self._trace is not None and hasattr(torch.autograd.function.BackwardCFunction, name):
             raise self._trace.error(f"uses ctx.{name}, which is not captured")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-
-def no_cotangent(output: Any) -> None:
-    """Return None, as the cotangent of an unused output if backward does not want zeros."""
 
 
 def may_have_gradient(value: Any) -> bool:

@@ -30,6 +30,7 @@ from multigrad.graph.support.trees import optree
 from multigrad.trace.python_protocols import place_of
 from multigrad.trace.trace import Trace, Value
 
+from ..attach.vjp import as_leaf
 from .autograd_classes import (
     ClassCode,
     FunctionClass,
@@ -74,17 +75,13 @@ def recipe_of_class(function_class: FunctionClass, copies: bool = False) -> Reci
             code.apply,
             partial(run_primal, code),
             on_copies=partial(recipe_of_class, function_class, copies=True),
-            bound_to=stay_unbound,
+            bound_to=lambda instance: None,  # `apply` is not bound to the object with the class
             gives_tangents=code.gives_tangents,
             has_setup=code.has_setup,
             holds=holds_parameters,
             gather=gather,
         ),
     )
-
-
-def stay_unbound(instance: Any) -> None:
-    """Return None: `apply` is not bound to the object that holds the class."""
 
 
 def record_class(
@@ -137,7 +134,7 @@ class Gathering(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: Callable[[Sequence[Tensor]], Any], *tensors: Tensor) -> Any:
         with torch.enable_grad():
-            leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in tensors]
+            leaves = list(map(as_leaf, tensors))
             outputs = run(leaves)
         ctx.leaves, ctx.outputs = leaves, outputs if isinstance(outputs, tuple) else (outputs,)
         shown = tuple(y.detach() if isinstance(y, torch.Tensor) else y for y in ctx.outputs)
@@ -286,10 +283,8 @@ def unwrapped_kernel(kernel: Any) -> Any:
 def class_of(
     definition: Any, kernel: Callable[..., Any], keywords: tuple[str, ...]
 ) -> FunctionClass:
-    """Return an operator as a class its author might have written; keyword-only arguments last.
-
-    Args:
-        keywords: the names of the keyword-only arguments, which a class takes by position.
+    """Return an operator as a class its author might have written; `keywords`, its keyword-only
+    arguments, come last, by position.
     """
     author_setup, author_backward = definition._setup_context_fn, definition._backward_fn
 

@@ -207,7 +207,6 @@ def qr(x: Tensor) -> Tensor:
     return torch.linalg.qr(x)[0]
 
 
-# --- spectra --------------------------------------------------------------------------------------
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     whole, places = torch.view_as_complex(x.contiguous()), [axis + 1 for axis in axes]
     if inverse:

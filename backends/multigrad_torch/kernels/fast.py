@@ -155,8 +155,6 @@ def divide_gradient(node: Node) -> Node | None:
     return make_node(DIVIDED, (x, number, safe, divisor), {}, node.type)
 
 
-# --- norms as numbers -----------------------------------------------------------------------------
-
 NORM_NUMBER = kernel("torch.norm_number", "x", lambda x: FLOAT_SCALAR)
 
 

@@ -86,11 +86,7 @@ def rules_inside(rule: Any, merges: bool = False) -> Mapping[str, CallRule]:
 
 # --- rules without weights ------------------------------------------------------------------------
 class PlainRule:
-    """A rule that acts on the one tensor from which a call computes its output.
-
-    Args:
-        operations: those that it may meet.
-    """
+    """A rule that acts on the one tensor from which a call computes its output."""
 
     def __init__(self, rule: Any, operations: Collection[str] = OPERATIONS) -> None:
         self.rule = resolve(rule)
@@ -113,16 +109,9 @@ class PlainRule:
         return self.activations.get(operation)
 
     def apply(self, x: Tensor, forward: Call, where: Callable[[], str]) -> Tensor:
-        """Return the output of a forward on x, with the rule's gradient.
+        """Return the output of a forward on x alone, with the rule's gradient.
 
-        Args:
-            x: a tensor that may require a gradient.
-            forward: a function of the tensor alone.
-            where: returns the call's name, for messages.
-
-        Raises:
-            RuleValueError: forward returns something other than a tensor, or writes into x.
-            GradientError: the output has another shape than x, so the rule's gradient does not fit.
+        `where` returns the call's name, for messages.
         """
         if not may_have_gradient(x):
             self.draw_along(x)
@@ -283,8 +272,7 @@ def reads(node: Any, x: Tensor) -> bool:
 class WeightRule:
     """A rule that reads weights, for calls of operations of the kinds that it knows.
 
-    Args:
-        merges: whether a batch normalization after the layer may be merged with it.
+    `merges`: whether a batch normalization after the layer may be merged with it.
     """
 
     def __init__(self, rule: LayerRule, merges: bool = False) -> None:

@@ -47,13 +47,9 @@ class CheckpointAware(Acting):
 
 
 class LayerInterceptor(CheckpointAware):
-    """A rule on layers, of which each layer has one at most.
+    """A rule on layers, of which each layer has one at most."""
 
-    Attributes:
-        rule_name: the rule's name in messages.
-    """
-
-    rule_name: str
+    rule_name: str  # in messages
 
     def around_forward(self, original: type, method: Method) -> Method:
         ruled = self.wrap_forward(original, method)

@@ -170,11 +170,7 @@ def nest_modes(
     """Note which of two modes with rules on one operation goes around the other.
 
     The inner model's rules win in it; two models of which none contains the other are refused.
-
-    Args:
-        model: the model of the first mode.
-        parts: the identities of its modules.
-        name: of the module in it on which the other mode acts.
+    The first mode is that of `model`, with the modules `parts`; the other acts on that of a name.
     """
     shared, roots = other.hits.keys() & mode.hits.keys(), other.roots()
     if not shared:

@@ -139,7 +139,7 @@ class OperationMode(TorchFunctionMode):
         if not is_compiling():
             known = self.table.get(func)
         # Dynamo makes new objects of some functions, so traced code cannot use them as keys.
-        elif row := note_seen(self.key, func):
+        elif row := ask_mode(self.key, "note_seen", func):
             known = self.rows[row]
         if known is None:
             if self.seen is not None and not is_compiling():
@@ -173,7 +173,7 @@ class OperationMode(TorchFunctionMode):
 
     def note_hit(self, name: str) -> None:
         if is_compiling():
-            note_hit(self.key, name)
+            ask_mode(self.key, "note_traced", name)
             return
         self.hits[name] += 1
         if self.seen is not None and (torch.is_grad_enabled() or is_first_without_gradients()):
@@ -182,9 +182,25 @@ class OperationMode(TorchFunctionMode):
         for region in note_regions():
             region.modes.setdefault(self, lambda: nullcontext() if is_entered(self) else self)
 
+    def note_traced(self, name: str) -> None:
+        self.hits[name] += 1
+        self.recorded.add(name)
+
+    def note_seen(self, function: Any) -> str:
+        """Note an operation in traced code; return the key of its row, or ""."""
+        name, known = name_operation(function), self.table.get(function)
+        if known is None and name in self.rules:
+            known = KnownFunction(name, writes=describe(name, function).writes)
+        if known is None and self.seen is not None:
+            self.seen.add(name)
+        return "" if known is None else self.row_names[known]
+
     def count(self) -> int:
         """Return how often its rules have acted, or were traced."""
-        return count_hits(self.key) if is_compiling() else sum(self.hits.values())
+        return ask_mode(self.key, "count_hits") if is_compiling() else self.count_hits()
+
+    def count_hits(self) -> int:
+        return sum(self.hits.values())
 
     def say_missing(self) -> str:
         """Return an error message after a call of the whole; "" if every rule acted."""
@@ -208,7 +224,7 @@ class OperationMode(TorchFunctionMode):
 
 def check_met(mode: OperationMode) -> None:
     """Raise, after a call of the whole, if a rule of the mode acted nowhere."""
-    message = say_missing(mode.key) if is_compiling() else mode.say_missing()
+    message = ask_mode(mode.key, "say_missing") if is_compiling() else mode.say_missing()
     if message:
         refuse(message)
 
@@ -225,33 +241,9 @@ def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
 
 
 @dynamo.assume_constant_result
-def note_hit(key: str, name: str) -> bool:
-    KEYED[key].hits[name] += 1
-    KEYED[key].recorded.add(name)
-    return True
-
-
-@dynamo.assume_constant_result
-def note_seen(key: str, function: Any) -> str:
-    """Note an operation in traced code; return the key of the mode's row for it, or ""."""
-    mode, name = KEYED[key], name_operation(function)
-    known = mode.table.get(function)
-    if known is None and name in mode.rules:
-        known = KnownFunction(name, writes=describe(name, function).writes)
-    if known is None and mode.seen is not None:
-        mode.seen.add(name)
-    return "" if known is None else mode.row_names[known]
-
-
-@dynamo.assume_constant_result
-def say_missing(key: str) -> str:
-    message: str = KEYED[key].say_missing()
-    return message
-
-
-@dynamo.assume_constant_result
-def count_hits(key: str) -> int:
-    return sum(KEYED[key].hits.values())
+def ask_mode(key: str, method: str, *args: Any) -> Any:
+    """Return the answer of a mode's method, called while Dynamo traces."""
+    return getattr(KEYED[key], method)(*args)
 
 
 def is_entered(mode: OperationMode) -> bool:

@@ -164,9 +164,6 @@ def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
     return weights
 
 
-# --- pickles --------------------------------------------------------------------------------------
-
-
 def reduce_quantized(self: nn.Module, protocol: Any) -> Any:
     """Return how a pickle restores a quantized module: from the plain one and its quantizers."""
     lists: Any = self.parametrizations
