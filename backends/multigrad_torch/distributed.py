@@ -220,7 +220,6 @@ def is_whole(x: Tensor, of: Tensor, names: Names) -> bool:
 
 
 def single_group(op: str, names: Names) -> str:
-    """Return torch's name of the only group in `names`."""
     group, *others = group_names(names)
     if others:
         raise RuleValueError(
@@ -340,9 +339,6 @@ def make_group(distributed: Any, store: Any) -> Group:
     """Return the ranks of the default process group, which write to its store and read from it."""
     keys = distributed.PrefixStore(PREFIX, store)
 
-    def put(key: str, text: str) -> None:
-        keys.set(key, text)
-
     def look(key: str) -> str | None:
         return keys.get(key).decode() if keys.check([key]) else None
 
@@ -351,11 +347,14 @@ def make_group(distributed: Any, store: Any) -> Group:
         if not isinstance(store, distributed.FileStore):
             keys.delete_key(key)
 
-    def timeout() -> float:
-        return store.timeout.total_seconds()
-
-    rank, size = distributed.get_rank(), distributed.get_world_size()
-    return Group(rank=rank, size=size, put=put, look=look, drop=drop, timeout=timeout)
+    return Group(
+        rank=distributed.get_rank(),
+        size=distributed.get_world_size(),
+        put=keys.set,
+        look=look,
+        drop=drop,
+        timeout=lambda: store.timeout.total_seconds(),
+    )
 
 
 @dynamo.disable

@@ -166,7 +166,6 @@ def called_by(program: Any) -> Iterator[Operator]:
 
 
 def as_dims(shapes: Shapes, dims: dict[str, Any]) -> Shapes:
-    """Return shapes with one `Dim` of torch for each name."""
     if isinstance(shapes, str):
         return dims.setdefault(shapes, torch.export.Dim(shapes))
     if isinstance(shapes, Mapping):
@@ -186,7 +185,6 @@ def write_onnx(
     numbers: Sequence[float],
     shapes: Shapes,
 ) -> tuple[Path, Path]:
-    """Write forward and backward as one model each, and return their paths."""
     if not versions.has("xg.export"):
         raise versions.refuse("xg.export", "write it as a file by `multigrad eject`")
     lacking = [name for name in NEEDED if importlib.util.find_spec(name) is None]

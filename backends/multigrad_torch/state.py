@@ -100,7 +100,6 @@ def eager_of(native: Any) -> Callable[..., Any]:
 
 @contextmanager
 def without_autocast() -> Iterator[None]:
-    """Compute in the dtypes that are given."""
     with ExitStack() as stack:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from traceback import walk_stack
 from types import ModuleType
 from typing import Any
 
@@ -145,14 +146,11 @@ def _watch_hooks() -> Callable[[bool], Any]:
     # watched.
     autograd, entered = torch._C._autograd, _Held()
     # Hooks that were entered before this patch are unknown, so a checkpoint may not be running now.
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_globals is vars(torch.utils.checkpoint):
-            raise MultigradError(
-                f"with torch {torch.__version__} multigrad cannot be loaded inside "
-                "torch.utils.checkpoint: call xg.backends() before the model runs"
-            )
-        frame = frame.f_back
+    if any(f.f_globals is vars(torch.utils.checkpoint) for f, _ in walk_stack(sys._getframe())):
+        raise MultigradError(
+            f"with torch {torch.__version__} multigrad cannot be loaded inside "
+            "torch.utils.checkpoint: call xg.backends() before the model runs"
+        )
     push_own = autograd._push_saved_tensors_default_hooks
     pop_own = autograd._pop_saved_tensors_default_hooks
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -101,10 +102,8 @@ def _apply_once(
                 grad, version = before[id(x)]
                 return x.grad is not grad or (grad is not None and grad._version != version)
 
-            def pull_with(*gradients: Tensor) -> Any:
-                return pull(*gradients, ctx=ctx)
-
-            gradients, of_leaves = pull_delivering(pull_with, cotangents, reached, is_added)
+            pull_with_ctx = partial(pull, ctx=ctx)
+            gradients, of_leaves = pull_delivering(pull_with_ctx, cotangents, reached, is_added)
             of_asked = dict(zip(map(id, reached), of_leaves, strict=True))
             laid_out = [lay_out(g, layout) for g, layout in zip(gradients, layouts, strict=True)]
             return (*laid_out, *(of_asked.get(id(x)) for x in besides))

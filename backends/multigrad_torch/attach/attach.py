@@ -75,8 +75,17 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     native.eager._backward_cls.__name__ = native._backward_cls.__name__
     native.prepare = namespace.get(f"{name}_prepare")
     native.constants = None if native.prepare is None else PreparedNumbers(native.prepare, emitted)
-    if emitted.derivative.dual is not None and not emitted.derivative.pushes:
-        native.jvp = staticmethod(make_refusing_jvp(emitted.derivative.dual))
+    dual = emitted.derivative.dual
+    if dual is not None and not emitted.derivative.pushes:
+
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            """Raise an error with the reason why there is no forward mode."""
+            try:
+                dual()
+            except UnsupportedOp as error:
+                raise GradientError(str(error)) from error
+
+        native.jvp = staticmethod(jvp)
     native.emitted, native.subject = emitted, emitted.origin.name
     native.tensors = len(emitted.names.inputs)
     native.elementwise = native.whole = None
@@ -87,18 +96,6 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     # Under torch.func transforms Dynamo (torch 2.13) would differentiate the forward instead.
     dynamo.allow_in_graph(native)
     return native
-
-
-def make_refusing_jvp(dual: Callable[[], Any]) -> Callable[..., Any]:
-    """Return the `jvp` of a Function without forward mode: it raises an error with the reason."""
-
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        try:
-            dual()
-        except UnsupportedOp as error:
-            raise GradientError(str(error)) from error
-
-    return jvp
 
 
 # --- calls ----------------------------------------------------------------------------------------

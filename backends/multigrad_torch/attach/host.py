@@ -151,8 +151,6 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 class Bridged(Function):
-    """Applies a guest to tensors, eagerly."""
-
     @staticmethod
     @dynamo.disable
     def forward(ctx: Any, guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -355,7 +353,6 @@ def _guest_of(guest: Guest | int) -> Guest:
 
 # --- in compiled code -----------------------------------------------------------------------------
 def number_guest(guest: Guest) -> int:
-    """Return a new number by which a graph names a guest."""
     number = next(SERIALS)  # two threads may number guests at once
     GUESTS[number] = guest
     return number

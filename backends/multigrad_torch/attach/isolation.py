@@ -29,8 +29,10 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     state = torch.get_rng_state()
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     with ExitStack() as stack:
-        for clear in (without_modes, without_autocast, without_saved_tensor_hooks):
-            stack.enter_context(clear())
+        stack.enter_context(without_modes())
+        stack.enter_context(without_autocast())
+        if top_hooks(True) is not None:  # checkpointed regions count what their hooks are given
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         if is_random:
@@ -41,16 +43,6 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
             torch.set_rng_state(state)
             torch.set_grad_enabled(grad)
             torch.set_default_dtype(dtype)
-
-
-@contextmanager
-def without_saved_tensor_hooks() -> Iterator[None]:
-    """Save tensors without hooks: checkpointed regions count what their hooks are given."""
-    if top_hooks(True) is None:
-        yield
-        return
-    with torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is):
-        yield
 
 
 # --- tensors that are restored --------------------------------------------------------------------

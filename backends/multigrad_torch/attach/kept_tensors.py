@@ -142,7 +142,6 @@ class KeptTensor:
 
 
 def saved_of(node: Any, watch: Watch) -> Iterator[KeptTensor]:
-    """Yield the tensors that a node has saved."""
     # Reading `saved_tensors` calls the unpack hook once for each of them, in order.
     watch.unpacked.clear()
     names = [n for n, x in enumerate(node.saved_tensors) if x is not None]
@@ -218,7 +217,6 @@ def watch_reads(pull: Callable[..., Any], nodes: Sequence[Any], watch: Watch) ->
 def changes_a_gradient(
     each: KeptTensor, pull: Callable[..., Any], gradients: Sequence[Tensor | None]
 ) -> bool:
-    """Return whether another tensor instead of this one changes a gradient."""
     other = other_values(each.tensor)
     if other is None:
         return True

@@ -133,7 +133,6 @@ def list_nodes(outputs: Sequence[Any], stops: Collection[Any] = ()) -> list[Any]
 
 
 def custom_nodes(outputs: Sequence[Any]) -> list[Any]:
-    """Return the nodes of custom classes among those that lead to outputs."""
     return [node for node in list_nodes(outputs) if hasattr(node, "_forward_cls")]
 
 

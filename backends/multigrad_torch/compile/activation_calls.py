@@ -113,7 +113,6 @@ class TracedRuleParams:
         return JIT_INPUTS if self.is_under_jit else 0
 
     def write_sources(self) -> list[str]:
-        """Return the source of each param: an input or a literal."""
         if self.passed:
             return [f"inputs[{self.first + i}]" for i in range(self.passed)]
         if self.numbers_are_inputs:

@@ -44,7 +44,6 @@ PLAIN = (
 
 
 def is_object(value: Any) -> bool:
-    """Return whether an argument is not one of the constants that Dynamo knows."""
     return not (isinstance(value, PLAIN) or callable(value))
 
 
@@ -98,7 +97,6 @@ def restore(described: Any) -> Any:
 
 
 def has_lengths(described: Any) -> bool:
-    """Return whether each tensor of a description has its lengths."""
     match described:
         case ("tensor", _, shape, _, _):
             return isinstance(shape, tuple)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from traceback import walk_stack
 from typing import Any, TypeAlias
 
 import torch
@@ -97,11 +98,9 @@ def reentrant_regions() -> Iterator[tuple[Any, str]]:
     """Yield the regions of `use_reentrant=True`, each an `autograd.Function` being called."""
     if is_forward_mode_enabled() or torch.is_inference_mode_enabled():
         return
-    caller = sys._getframe()
-    while caller is not None:
+    for caller, _ in walk_stack(sys._getframe()):
         if caller.f_code is CheckpointFunction.forward.__code__:
             yield caller.f_locals["ctx"], REENTRANT
-        caller = caller.f_back
 
 
 def on_draw(draw: Callable[[], Any]) -> Any:
@@ -217,12 +216,7 @@ def has_acted(key: Any) -> bool:
 
 def is_run_again() -> bool:
     """Return whether torch runs a region again in which nothing of ours acted before."""
-    caller = sys._getframe()
-    while caller is not None:
-        if caller.f_globals is CHECKPOINT:
-            return True
-        caller = caller.f_back
-    return False
+    return any(caller.f_globals is CHECKPOINT for caller, _ in walk_stack(sys._getframe()))
 
 
 def is_first_without_gradients() -> bool:

@@ -188,11 +188,10 @@ def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ..
 
 @dynamo.disable
 def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if versions.COMPILES and torch.compiler.is_exporting():
-        # Not on detached arguments: the code may write to them.
-        with torch.no_grad():
-            return function._apply(args, kwargs)
-    return function._apply(args, kwargs)
+    is_exported = versions.COMPILES and torch.compiler.is_exporting()
+    # Not on detached arguments: the code may write to them.
+    with torch.no_grad() if is_exported else nullcontext():
+        return function._apply(args, kwargs)
 
 
 # --- outside the trace ---------------------------------------------------------------------------
@@ -223,7 +222,6 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
 
 
 def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
-    """Return an answer of `prepare`."""
     try:
         if epoch and not is_under_jit(token):
             check_mirror(token)
@@ -297,7 +295,6 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
 
 
 def store(key: Any, call: CompiledCall) -> str:
-    """Store a call under what it depends on, and return its name."""
     if len(NAMES) >= MOST_CALLS:
         # Both together: a name without its call would be an AttributeError in traced code.
         NAMES.clear()

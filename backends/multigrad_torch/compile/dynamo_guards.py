@@ -131,7 +131,6 @@ def on_tensors(active: ActiveRules) -> None:
 
 
 def tensors_in(in_force: RuleInForce | None) -> tuple[Tensor | Cell, ...]:
-    """Return the params that may change, as tensors or cells."""
     if in_force is None or not in_force.has_tensors:
         return ()
     return tuple(cell_of(value) for value in in_force.values if may_change(value))

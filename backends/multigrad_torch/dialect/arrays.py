@@ -61,7 +61,6 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Return parts of one length, or of the given lengths."""
     if isinstance(split_size_or_sections, Sequence):
         return parts.pieces(tensor, split_size_or_sections, dim)
     return parts.pieces_of(tensor, split_size_or_sections, dim)

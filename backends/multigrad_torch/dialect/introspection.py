@@ -62,7 +62,6 @@ def is_strided(x: torch.Tensor) -> bool:
 
 
 def lies_in_order(x: torch.Tensor) -> bool:
-    """Return whether a tensor is contiguous; a sparse one is not."""
     return is_strided(x) and x.is_contiguous()
 
 

@@ -49,7 +49,6 @@ def find_traced(function: Any) -> Callable[..., Any] | None:
 
 
 def overloads_of(function: Any) -> list[Any]:
-    """Return the overloads of an operator; none for anything else."""
     if isinstance(function, torch._ops.OpOverloadPacket):
         return [getattr(function, name) for name in function.overloads()]
     return [function] if isinstance(function, torch._ops.OpOverload) else []
@@ -180,16 +179,12 @@ def run(module: Any, tensors: Sequence[Any], trace: Trace) -> list[Any]:
     raise TypeError("torch's trace gives nothing")
 
 
-def is_number(x: Value) -> bool:
-    return x.node.type.kind == "scalar"
-
-
 def check_result(node: Any, result: Any) -> None:
     """Check that an operator's result has the type that torch's trace says."""
     expected = node.meta.get("val")
     is_tensor = isinstance(expected, torch.Tensor)
     fits = isinstance(result, Value | torch.Tensor) == is_tensor
-    if fits and is_tensor and isinstance(result, Value) and not is_number(result):
+    if fits and is_tensor and isinstance(result, Value) and result.node.type.kind != "scalar":
         shape, dtype = described(result, result.trace)
         fits = shape == tuple(expected.shape) and dtype == expected.dtype
     elif fits and isinstance(result, Value):

@@ -64,7 +64,6 @@ def dispatched_overloads(name: str) -> list[Any]:
 
 
 def is_composite(overload: Any) -> bool:
-    """Return whether an operator calls other ones, each of which rounds."""
     return overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 

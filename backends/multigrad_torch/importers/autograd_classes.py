@@ -69,7 +69,6 @@ class ClassCode:
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The author's functions, the forward first."""
         cls = self.function_class
         setup = (cls.setup_context,) if self.has_setup else ()
         return (cls.forward, *setup, unwrap_once(self.backward)[0])
@@ -113,7 +112,6 @@ def signature_of_apply(cls: FunctionClass) -> inspect.Signature | None:
 
 
 def find_problem(cls: FunctionClass) -> str:
-    """Return the fault in the definition of a class, "" if there is none."""
     if cls.forward is BASE.forward:
         return "has no forward; define it as a static method"
     has_backward, has_vjp = cls.backward is not BASE.backward, cls.vjp is not BASE.vjp

@@ -47,7 +47,6 @@ def make_function(function_class: FunctionClass) -> Function:
 
 
 def import_function(function_class: Any) -> Recipe:
-    """Return the recipe of a class."""
     is_class = isinstance(function_class, type)
     if not is_class or not issubclass(function_class, torch.autograd.Function):
         owner = getattr(function_class, "__self__", None)

@@ -279,7 +279,6 @@ def former_soft_shrink(x: Tensor, *, lambd: float) -> Tensor:
 
 
 def former_log1p(x: Tensor) -> Tensor:
-    """Return log1p, finite up to the largest float32."""
     return torch.where(x > BIG, torch.log(x), torch.log1p(x))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -26,7 +27,7 @@ from multigrad.backend.rows import (
     take_norms_as_numbers,
 )
 from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node, make_node
+from multigrad.graph.ir.graph import Node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import FLOAT_SCALAR, Type
 from multigrad.graph.ops.results import elementwise
@@ -162,10 +163,6 @@ def norm_number(x: Tensor) -> Any:
     norm = torch.linalg.vector_norm(x)
     # On another device `item` would wait for it.
     return norm.item() if x.is_cpu and x.dtype in WIDE else norm
-
-
-def take_norms(graph: Graph) -> Graph:
-    return take_norms_as_numbers(graph, NORM_NUMBER)
 
 
 # --- signs, clamps and norms ----------------------------------------------------------------------
@@ -418,7 +415,7 @@ FAST = FastKernels(
         Pattern(
             "torch.norm_number",
             "clip_norm's factor as tensors 5.5 us, as numbers 4.0",
-            rewrite_graph=take_norms,
+            rewrite_graph=partial(take_norms_as_numbers, kernel=NORM_NUMBER),
             rounds=True,
         ),
         Pattern(

@@ -192,7 +192,6 @@ def over_many(graph: Graph, in_place: bool) -> Graph | None:
 
 
 def over(result: Node, target: Node) -> Node:
-    """Return a node that writes the result over a given list."""
     for op, of_lists in FOREACH.items():
         if result.op is of_lists and result.operands[0] is target:
             return make_node(OVER[op], result.operands, {}, result.type)

@@ -88,7 +88,6 @@ def batched(
 
 
 def is_any(test: Tensor) -> bool:
-    """Return whether a bool is true for any example."""
     while torch._C._functorch.is_functorch_wrapped_tensor(test):
         test = torch._C._functorch.get_unwrapped(test)
     return bool(test.any())

@@ -49,7 +49,6 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
-    """Return standard normals like x."""
     return draw_like(draw_normal, "normal", key, x)
 
 

@@ -95,7 +95,12 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
         layer, rule = choice.layer.layer, choice.rule
         name = choice.layer.names[0]
         if isinstance(layer, HeldFunction):
-            plan.append((acting_on_function(name, layer, rule), layer.layer, name))
+            refuse_scripted(name, layer.layer)
+            for other in acting_on(layer.layer):
+                if isinstance(other, RuleOnHeldFunction) and other.attribute == layer.attribute:
+                    refuse_second(f"function {name!r}", other.rule.name)
+            function = RuleOnHeldFunction(PlainRule(rule), layer.attribute)
+            plan.append((function, layer.layer, name))
             continue
         refuse_scripted(name, layer)
         refuse_ruled(name, layer)
@@ -120,17 +125,7 @@ def functions_of(layers: list[Layer]) -> list[Layer]:
     ]
 
 
-def acting_on_function(name: str, function: HeldFunction, rule: Any) -> RuleOnHeldFunction:
-    """Return an object that applies a rule to a function held by a module."""
-    refuse_scripted(name, function.layer)
-    for other in acting_on(function.layer):
-        if isinstance(other, RuleOnHeldFunction) and other.attribute == function.attribute:
-            refuse_second(f"function {name!r}", other.rule.name)
-    return RuleOnHeldFunction(PlainRule(rule), function.attribute)
-
-
 def refuse_ruled(name: str, layer: nn.Module) -> None:
-    """Raise for a layer that has a rule already."""
     for other in acting_on(layer):
         if isinstance(other, LayerInterceptor):
             refuse_second(f"layer {name!r}", other.rule_name)

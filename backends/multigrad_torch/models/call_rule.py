@@ -160,10 +160,7 @@ class PlainRule:
         """Call an operation that is none of our activations, under the rule."""
         floats = find_activations(name, args, kwargs)
         active = [each for each in floats if may_have_gradient(each[1])]
-
-        def where() -> str:
-            return f"operation {name!r}"
-
+        where = lambda: f"operation {name!r}"
         if not active:
             if name == "embedding":
                 raise RuleValueError(
@@ -206,9 +203,8 @@ class PlainRule:
         """Check that a forward keeps the shape, as the rule does, whether or not there is a
         gradient.
         """
-        if not isinstance(out, torch.Tensor) or out.shape == x.shape:
-            return
-        refuse_shape(self.name, where(), x.shape, out.shape)
+        if isinstance(out, torch.Tensor) and out.shape != x.shape:
+            refuse_shape(self.name, where(), x.shape, out.shape)
 
 
 def find_activations(

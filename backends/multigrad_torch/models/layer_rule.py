@@ -132,9 +132,7 @@ class PlainRuleOnLayer(LayerInterceptor):
             def call(given: Tensor) -> Any:
                 return method(module, given, *rest, **kwargs)
 
-            def where() -> str:
-                return self.name_of(module)
-
+            where = lambda: self.name_of(module)
             if getattr(module, "inplace", None) is True:
                 # The rule must see x as it was before the layer wrote into it.
                 return x.copy_(self.rule.apply(x.clone(), lambda given: call(given.clone()), where))
@@ -258,10 +256,8 @@ class RuleOnHeldFunction(CheckpointAware):
             def forward(given: Tensor) -> Any:
                 return function(given, *args, **kwargs)
 
-            def where() -> str:
-                return f"function {self.modules.get(id(module), (None, self.attribute))[1]!r}"
-
-            return self.rule.apply(x, forward, where)
+            name = self.modules.get(id(module), (None, self.attribute))[1]
+            return self.rule.apply(x, forward, lambda: f"function {name!r}")
 
         return call
 

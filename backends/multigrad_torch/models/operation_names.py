@@ -44,7 +44,6 @@ CALLABLES = (
 
 
 def find_operation(selector: Any) -> str | None:
-    """Return the operation that a selector means, or None."""
     if isinstance(selector, str):
         return selector if selector in operation_names() else None
     if isinstance(selector, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
@@ -103,7 +102,6 @@ def torch_names() -> frozenset[str]:
 
 @functools.cache
 def operation_names() -> frozenset[str]:
-    """Return the names of all operations."""
     return frozenset(map(plain_name, torch_names()))
 
 
@@ -126,7 +124,6 @@ def known_functions() -> dict[Any, str]:
 
 
 def is_public(name: str) -> bool:
-    """Return whether a name is public, as those of operators are."""
     return not name.startswith("_") or (name.startswith("__") and name.endswith("__"))
 
 

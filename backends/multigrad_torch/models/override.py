@@ -231,7 +231,6 @@ def check_met(mode: OperationMode) -> None:
 
 # --- the mode in traced code: what Dynamo asks it about, and what runs while Dynamo traces --------
 def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
-    """Let Dynamo ask modes about functions."""
     if COMPILES:
         # Dynamo asks only about those that torch lists as overridable (torch 2.13): hardswish, tanh
         # and relu_ are not among them.
@@ -266,8 +265,6 @@ def find_inner(mode: OperationMode) -> OperationMode | None:
 
 # --- xg.override for functions of torch -----------------------------------------------------------
 def override_calls(function: Call, rules: Any) -> Call:
-    """Return a function with rules on the operations that it calls."""
-
     def make(rows: list[tuple[Meant, Any]]) -> OperationMode:
         acting = {meant.name: rule_of_operation(meant.name, rule) for meant, (rule, _) in rows}
         return OperationMode(acting, f"function {name_of(function)!r}")

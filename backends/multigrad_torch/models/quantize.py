@@ -66,7 +66,6 @@ def quantize_module(
     axis: int | tuple[int, ...] | None,
     sample: Any,
 ) -> nn.Module:
-    """Quantize a module in place; see `xg.quantize`."""
     shown = type(module).__name__.removeprefix("Parametrized")
     planned, inputs = [], None
     if weights is not None:
@@ -87,7 +86,6 @@ def quantize_module(
 def plan_weights(
     module: nn.Module, shown: str, how: Quantization, axis: int | tuple[int, ...] | None
 ) -> list[tuple[nn.Module, str, Quantizer]]:
-    """Return a quantizer for each weight, which starts from the weight's values."""
     planned = []
     for owner, name in list_weights(module, shown):
         weight = getattr(owner, name).detach()
@@ -134,7 +132,6 @@ def quantize_input(
 
 
 def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
-    """Return the weights of a module to quantize, each with the module that contains it."""
     weights = []
     for path, owner in module.named_modules():
         if parametrize.is_parametrized(owner):

@@ -112,12 +112,16 @@ class CompiledKernels:
             graphs = self.emitted.origin.graphs or ()
             self.pays &= max(map(count_kernels, graphs)) >= MANY
         self.first = [*self.layouts.values()].index(WHOLE)
-        self.slots = slots_of(self)
+        self.slots = {n: KernelSlot(self.dtype, layout) for n, layout in self.layouts.items()}
+        for name, place in zip(self.names, self.keep.kernel.parts.results, strict=True):
+            if place.is_packed:
+                self.slots[name] = KernelSlot(torch.uint8, None)
+            elif place.is_mask:
+                self.slots[name] = KernelSlot(torch.bool, place.layout)
         base: Any = super(Function, as_function(native, self))
         self.apply = base.apply
 
     def prepare_call(self, values: Any, shape: torch.Size, device: torch.device) -> KernelCall:
-        """Prepare calls for given values of the params and a given shape of the elements."""
         if self.rank not in (None, len(shape)):
             raise CannotFuseError(f"{len(shape)} axes, where it reduces {self.rank}")
         n, columns = shape.numel(), shape[-self.row_axes :].numel()
@@ -361,16 +365,6 @@ class KernelSlot(NamedTuple):
         return ((shape.numel() + 7) // 8,) if self.layout is None else self.layout.shape(shape)
 
 
-def slots_of(kernels: CompiledKernels) -> dict[str, KernelSlot]:
-    slots = {name: KernelSlot(kernels.dtype, layout) for name, layout in kernels.layouts.items()}
-    for name, place in zip(kernels.names, kernels.keep.kernel.parts.results, strict=True):
-        if place.is_packed:
-            slots[name] = KernelSlot(torch.uint8, None)
-        elif place.is_mask:
-            slots[name] = KernelSlot(torch.bool, place.layout)
-    return slots
-
-
 def _restorer(native: Any, kernels: CompiledKernels) -> Callable[[Any, list[Tensor]], Restored]:
     """Return a function that adds to a ctx what the plain forward would have saved."""
     emitted, slots = kernels.emitted, kernels.slots
@@ -405,7 +399,6 @@ def _restorer(native: Any, kernels: CompiledKernels) -> Callable[[Any, list[Tens
 
 
 def as_function(native: Any, kernels: CompiledKernels) -> type[Function]:
-    """Return the class that runs the kernels."""
     emitted, eager = kernels.emitted, native.eager
     # What forward has: the inputs, and what it writes.
     names = [*emitted.names.inputs, *kernels.names]
@@ -413,12 +406,9 @@ def as_function(native: Any, kernels: CompiledKernels) -> type[Function]:
     of_outputs = [names.index(passed.get(i, name)) for i, name in enumerate(emitted.names.outputs)]
     outputs = itemgetter(*of_outputs)
     of_saved = list(map(names.index, kernels.saved))
-    constant = [
-        i
-        for i in emitted.derivative.undifferentiable
-        if emitted.origin.output_types[i].dtype != BOOL
-    ]
-    constant = [of_outputs[i] for i in constant]
+    types = emitted.origin.output_types
+    undifferentiable = emitted.derivative.undifferentiable
+    constant = [of_outputs[i] for i in undifferentiable if types[i].dtype != BOOL]
     # Of what backward returns: gradients, or None, which stands last.
     count = len(emitted.names.inputs)
     slopes = {name: i for i, name in enumerate(emitted.names.wrt)}
