@@ -159,7 +159,6 @@ def _add_loops(interpreter: Any) -> None:
 
 # --- bfloat16, whose bits the interpreter keeps as uint16 -----------------------------------------
 def widen(data: Any) -> Any:
-    """Return bits of bfloat16 as numbers in float32."""
     return np.ascontiguousarray(data).view(ml_dtypes.bfloat16).astype(np.float32)
 
 

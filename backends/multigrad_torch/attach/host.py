@@ -228,7 +228,6 @@ def apart(result: Tensor, others: Sequence[Tensor]) -> Tensor:
 
 
 def span(x: Tensor) -> tuple[int, int]:
-    """Return the addresses between which a contiguous tensor lies."""
     start = x.data_ptr()
     return start, start + x.numel() * x.element_size()
 

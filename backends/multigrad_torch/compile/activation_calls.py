@@ -109,7 +109,6 @@ class TracedRuleParams:
 
     @property
     def first(self) -> int:
-        """The place of the first value or param among the inputs."""
         return JIT_INPUTS if self.is_under_jit else 0
 
     def write_sources(self) -> list[str]:

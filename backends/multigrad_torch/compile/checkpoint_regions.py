@@ -7,9 +7,9 @@ forward, and later runs again under the rules of that time.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextvars import ContextVar
 from traceback import walk_stack
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from multigrad.backend import Reader
 from multigrad.backend.compiler_events import enter_rules, leave_rules, show_tensors
+from multigrad.graph.support.threads import set_within
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.trace.active_rules import Noted
@@ -105,7 +106,7 @@ def reentrant_regions() -> Iterator[tuple[Any, str]]:
 
 def on_draw(draw: Callable[[], Any]) -> Any:
     """Return the key of a call; in a second run of a region, the key of its first run."""
-    again = _RUNNING.again
+    again = _RUNNING.get()
     if torch.compiler.is_compiling() or (again is None and not may_run_again()):
         return draw()
     regions = note_regions()
@@ -116,19 +117,13 @@ def on_draw(draw: Callable[[], Any]) -> Any:
 
 
 def draw_noting(draw: Callable[[], Any]) -> tuple[Any, bool]:
-    """Return a new key, and whether torch's own generator produced it."""
     before = random.DRAWN.number
     key = draw()
     return key, random.DRAWN.number != before
 
 
-class _Running(threading.local):
-    """The region that runs again on this thread."""
-
-    again: RunAgain | None = None
-
-
-_RUNNING = _Running()
+# The region that runs again now.
+_RUNNING: ContextVar[RunAgain | None] = ContextVar("running", default=None)
 
 
 class RunAgain:
@@ -175,8 +170,8 @@ class RunAgain:
             # With hooks `may_run_again` is true, so activations look up what names meant then.
             if self.noted.names:
                 stack.enter_context(saved_tensors_hooks(as_it_is, as_it_is))
-            stack.callback(setattr, _RUNNING, "again", _RUNNING.again)
-            _RUNNING.again, self.repeated = self, 0
+            stack.enter_context(set_within(_RUNNING, self))
+            self.repeated = 0
             # The mode that was noted first is the innermost.
             for enter in (*self.acted.values(), *reversed(self.modes.values())):
                 stack.enter_context(enter())
@@ -202,12 +197,12 @@ def is_around_region() -> bool:
 
 
 def is_second_run() -> bool:
-    return graph_task() != -1 and (_RUNNING.again is not None or is_run_again())
+    return graph_task() != -1 and (_RUNNING.get() is not None or is_run_again())
 
 
 def has_acted(key: Any) -> bool:
     """Return whether something acted on modules in the first run of a region that runs again."""
-    again = _RUNNING.again
+    again = _RUNNING.get()
     if again is not None:
         return key in again.acted
     # Outside second runs it may act; in one that was not noted, nothing has acted.
@@ -221,7 +216,7 @@ def is_run_again() -> bool:
 
 def is_first_without_gradients() -> bool:
     """Return whether a reentrant region runs for the first time, without gradients, or again."""
-    again = _RUNNING.again
+    again = _RUNNING.get()
     if again is not None:
         # A call must draw in both runs or in none, or the second would get other keys.
         return again.is_reentrant

@@ -126,7 +126,6 @@ def leave(before: str) -> None:
 
 
 def on_tensors(active: ActiveRules) -> None:
-    """Mirror the tensors among the params of the rule in force for Dynamo."""
     MIRROR.param_tensors = tensors_in(active.activations)
 
 

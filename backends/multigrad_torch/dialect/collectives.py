@@ -36,7 +36,6 @@ def over_group(tensor: Tensor, op: Any = None, group: Any = None) -> Tensor:
 
 
 def all_reduce(tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> None:
-    """Record torch.distributed's all_reduce, which writes in place."""
     if async_op:
         raise TypeError("all_reduce with async_op=True")
     tensor.update(over_group(tensor, op, group))

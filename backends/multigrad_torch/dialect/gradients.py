@@ -203,7 +203,6 @@ def recording(transform: Function) -> Function:
 
 
 def detached(value: Any) -> Any:
-    """Return a tensor without its history; anything else unchanged."""
     if not isinstance(value, Value) or value.node.type.kind != "tensor":
         return value
     return xp.stop_gradient(value) if is_float(value.node.type) else value

@@ -44,7 +44,6 @@ class ModuleState(Telling):
 
     @classmethod
     def of(cls, module: Module) -> Self:
-        """Return the fact about a module, which keeps the module alive."""
         fact = cls(f"state {id(module)} of a {type(module).__name__}")
         fact.module = module
         return fact

@@ -93,7 +93,6 @@ class Forwards:
         return self.notes[0] if self.notes else (0, EMPTY)
 
     def mark(self, module: nn.Module) -> None:
-        """From now on, tie the outputs of an outermost module to the rules of their forward."""
         if not self.marks:
             self.marks = True
             self._handles.append(module.register_forward_hook(mark_outputs))

@@ -184,5 +184,4 @@ class Reduction:
 
 
 def queue(callback: Callable[[], None]) -> None:
-    """Let the engine call a function after its present callbacks."""
     Variable._execution_engine.queue_callback(callback)  # pyright: ignore

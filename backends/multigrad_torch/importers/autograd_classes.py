@@ -275,16 +275,8 @@ def fit_to_argument(gradient: Any, argument: Any) -> Any:
 class Context:
     """The `ctx` of one call. It keeps symbolic values in a capture, tensors elsewhere.
 
-    The class's code may set any attribute, so that ours begin with an underscore.
-
-    Attributes:
-        _trace: the capture; None: the code runs on tensors.
-        _args: the arguments of the call.
-        _saved, _saved_for_forward: what backward and jvp see as `saved_tensors`.
-        _undifferentiable: outputs without a gradient.
-        _dirty: arguments that forward has updated in place.
-        _missing: gives the cotangent of an unused output; None: zeros.
-        _in_jvp: whether jvp is running.
+    The class's code may set any attribute, so that ours begin with an underscore. `_missing` gives
+    the cotangent of an unused output; None: zeros.
     """
 
     def __init__(self, trace: Trace | None, args: Sequence[Any]) -> None:
@@ -340,7 +332,6 @@ class Context:
 
 
 def may_have_gradient(value: Any) -> bool:
-    """Return whether a value is a float tensor, symbolic or real."""
     if isinstance(value, Value):
         return value.node.type.kind == "tensor" and is_float(value.node.type)
     return owner_of(value) is not None and dtype_name(value.dtype) in FLOATS

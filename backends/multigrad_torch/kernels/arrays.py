@@ -293,7 +293,6 @@ def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
 
 
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
-    """Return the indices counted from the front, as a tensor."""
     places = from_front(indices, x.shape[axis])
     return torch.tensor(places, dtype=torch.int64, device=x.device)
 

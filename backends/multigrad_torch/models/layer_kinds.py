@@ -222,6 +222,5 @@ WITH_WEIGHTS = frozenset(
 
 
 def kind_of(module: nn.Module) -> str | None:
-    """Return the kind of a module, None if no row has its class."""
     rows = OPERATIONS.values()
     return next((row.kind for row in rows if isinstance(module, row.modules)), None)

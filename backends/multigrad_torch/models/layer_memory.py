@@ -72,7 +72,7 @@ class Record:
             memory = _memory(tensor)
             parts = counted.setdefault(memory, {})
             part = tensor.nbytes, tensor.storage_offset() if tensor.layout is torch.strided else 0
-            size = min(tensor.nbytes, _size_of_memory(tensor) - sum(parts.values()))
+            size = min(tensor.nbytes, memory[1] - sum(parts.values()))
             if memory in own or part in parts or size <= 0:
                 continue
             dtype = str(tensor.dtype).removeprefix("torch.")
@@ -155,20 +155,13 @@ def _make_inputs(
     return inputs
 
 
-def _memory(tensor: Tensor) -> Any:
+def _memory(tensor: Tensor) -> tuple[int, int]:
+    """Return the address and the bytes of a tensor's memory, which are those of all its views."""
     try:
-        # All views of a memory have one address.
-        return tensor.untyped_storage().data_ptr() or id(tensor)
+        storage = tensor.untyped_storage()
+        return storage.data_ptr() or id(tensor), storage.nbytes()
     except (NotImplementedError, RuntimeError):  # of subclasses without a storage
-        return id(tensor)
-
-
-def _size_of_memory(tensor: Tensor) -> int:
-    try:
-        # An expanded view is larger than its memory.
-        return tensor.untyped_storage().nbytes()
-    except (NotImplementedError, RuntimeError):
-        return tensor.nbytes
+        return id(tensor), tensor.nbytes
 
 
 def _tensors_in(values: Any) -> list[Tensor]:

@@ -196,7 +196,6 @@ class OperationMode(TorchFunctionMode):
         return "" if known is None else self.row_names[known]
 
     def count(self) -> int:
-        """Return how often its rules have acted, or were traced."""
         return ask_mode(self.key, "count_hits") if is_compiling() else self.count_hits()
 
     def count_hits(self) -> int:

@@ -317,23 +317,21 @@ def __deepcopy__(self: Any, memo: Any) -> Any:
     # torch's `__deepcopy__` of parametrized modules is on the class that ours replaces.
     if own is None and is_parametrized(type(self)):
         own = copy_parametrized
-    if own is not None:
-        return _as_well(self, own(self, memo))
-    made = copy._reconstruct(self, memo, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
-    return _as_well(self, made)
+    return _as_well(self, None if own is None else own(self, memo), memo)
 
 
 def __copy__(self: Any) -> Any:
-    original = original_class(self)
-    own = getattr(original, "__copy__", None)
-    if own is not None:
-        return _as_well(self, own(self))
-    made = copy._reconstruct(self, None, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
-    return _as_well(self, made)
+    own = getattr(original_class(self), "__copy__", None)
+    return _as_well(self, None if own is None else own(self), None)
 
 
-def _as_well(module: nn.Module, copied: nn.Module) -> nn.Module:
-    # What acts on a module acts on its copy, too.
+def _as_well(module: nn.Module, copied: Any, memo: Any) -> nn.Module:
+    """Return the copy of a module, by Python's own protocol if None is given; what acts on the
+    module acts on it, too.
+    """
+    if copied is None:
+        reduced: Any = module.__reduce_ex__(4)
+        copied = copy._reconstruct(module, memo, *reduced)  # type: ignore[attr-defined]
     acting = acting_on(module)
     if acting_on(copied) != acting:
         _assign(copied, acting)

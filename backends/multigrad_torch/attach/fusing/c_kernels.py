@@ -215,7 +215,6 @@ def give(library: ctypes.CDLL, kernels: str, dtype: str) -> None:
 
 
 def is_in(kernels: str, name: str) -> bool:
-    """Return whether kernels call a function, directly or through `power`."""
     names = (name, "power") if name == ops.SQRT.name else (name,)
     return any(f"torch_{each}(" in kernels for each in names)
 

@@ -93,7 +93,6 @@ class TritonLaunch:
                     launch.compile((BLOCK,), kinds, (n,) if self.is_plain else (n, n, 2))
 
     def pack(self, numbers: Sequence[float], n: int, columns: int) -> Any:
-        """Return the numbers, elements, and length of a row, as a call takes them."""
         return tuple(numbers), n, columns
 
     def __call__(self, tensors: Sequence[Tensor], packed: Any) -> None:
@@ -153,7 +152,6 @@ class CompiledTriton:
         self.known: dict[Any, Any] = {}
 
     def compile(self, tile: Sequence[int], kinds: Sequence[Any], sizes: Sequence[int]) -> None:
-        """Compile the function for lengths of the same divisibility by 16."""
         arguments = *kinds, *sizes, *tile
         self.known[tile, divides(sizes)] = self.function.warmup(*arguments, grid=(1,), **OPTIONS)
 
