@@ -100,16 +100,10 @@ NAN_TO_NUM = function(
 def cast(x: Array, *, dtype: Any) -> Array:
     x, target = np.asarray(x), as_numpy_dtype(dtype)
     if target.kind in "iu" and x.dtype.kind in "fV":
-        return to_int64(x) if target == np.int64 else to_integers(x, target)
+        return to_integers(x, target)
     if x.dtype == np.float64 and target.name in FLOAT8:  # rounded twice, as everywhere
         x = x.astype(np.float32)
     return x.astype(target)
-
-
-def to_integers(x: Array, dtype: Any) -> Array:
-    """Return integers, truncated and saturated, 0 for NaN: NumPy leaves these to the processor."""
-    whole, range_ = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0), np.iinfo(dtype)
-    return np.clip(whole, range_.min, range_.max).astype(dtype)
 
 
 # The largest number below 2**63 in all float dtypes that have one so large.
@@ -117,9 +111,11 @@ LARGEST = 255 * 2.0**55
 MOST_IN_FLOAT8 = 464.0  # rounds to 448, the largest number of float8_e4m3fn
 
 
-def to_int64(x: Array) -> Array:
-    whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
-    return np.clip(whole, -LARGEST, LARGEST).astype(np.int64)
+def to_integers(x: Array, dtype: Any) -> Array:
+    """Return integers, truncated and saturated, 0 for NaN: NumPy leaves these to the processor."""
+    whole, range_ = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0), np.iinfo(dtype)
+    low, high = (-LARGEST, LARGEST) if dtype == np.int64 else (range_.min, range_.max)
+    return np.clip(whole, low, high).astype(dtype)
 
 
 def cast_vjp(xp: Any, ct: Any, y: Any, x: Any, *, dtype: str) -> Cotangents:

@@ -157,15 +157,9 @@ POLYGAMMA = function(
 
 
 def digamma_by_reflection(xp: Any, digamma: Any, x: Any) -> Any:
-    """Return psi of an array, by reflection below zero.
+    """Return psi of an array, by reflection below zero, from a framework's functions and its psi.
 
-    A framework's own loses every digit near its poles in float64 (torch 2.13, jax 0.10,
-    tensorflow 2.21).
-
-    Args:
-        xp: the framework's own functions.
-        digamma: its psi.
-        x: an array of it.
+    That loses every digit near its poles in float64 (torch 2.13, jax 0.10, tensorflow 2.21).
     """
     is_below = x < 0
     is_inside = is_below & (x != xp.floor(x))
@@ -176,14 +170,7 @@ def digamma_by_reflection(xp: Any, digamma: Any, x: Any) -> Any:
 
 
 def polygamma_by_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
-    """Return the n-th derivative of psi by a framework's Hurwitz zeta.
-
-    Args:
-        xp: the framework's own functions.
-        zeta: its Hurwitz zeta function.
-        x: an array of it.
-        n: the order, at least 1.
-    """
+    """Return the n-th derivative of psi, n at least 1, by a framework's functions and zeta."""
     sign, zeros = (-1.0) ** (n + 1), xp.zeros_like(x)
     is_inside = (x > 0) & (x < math.inf)
     values = sign * math.factorial(n) * zeta(zeros + (n + 1.0), xp.where(is_inside, x, 1.0))

@@ -45,6 +45,7 @@ from ..ir.types import (
 )
 from ..ops.attributes import REGION, is_name
 from ..ops.properties import LENGTH_BITS
+from .simplify import constant
 from .verify import InvalidGraph, verify
 
 Data = Any  # what JSON holds
@@ -66,9 +67,6 @@ REGION_TYPES = (
 PLACE = re.compile(r"([^/\\:]{1,100}):([1-9][0-9]{0,7})")
 # The indices of `take` may be as many as the elements of its result.
 LONG_ATTRS = {"indices": MOST_ELEMENTS}
-
-
-# --- types ---------------------------------------------------------------------------------------
 
 
 def encode_type(type_: Type) -> Data:
@@ -244,7 +242,9 @@ def _decode_node(
         for name in op.attrs
     }
     if op is ops.CONST:
-        type_ = _number_type(attrs["value"], where)
+        if type(attrs["value"]) not in (bool, int, float):
+            fail(where, "a constant is a number")
+        type_ = constant(attrs["value"]).type
     # `simplify` folds these, so a graph that was written has none.
     elif operands and all(operand.op is ops.CONST for operand in operands):
         fail(where, f"{op.name} of constants alone is a constant: write its value")
@@ -285,13 +285,6 @@ def _integers(value: Any) -> list[int]:
     if isinstance(value, tuple):
         return [number for item in value for number in _integers(item)]
     return [value] if type(value) is int else []
-
-
-def _number_type(value: Any, where: str) -> Type:
-    kinds = {bool: BOOL_SCALAR, int: INT_SCALAR, float: FLOAT_SCALAR}
-    if type(value) not in kinds:
-        fail(where, "a constant is a number")
-    return kinds[type(value)]
 
 
 def _result_type(op: Op, operands: list[Node], attrs: Mapping[str, Any], where: str) -> Type:
@@ -354,9 +347,7 @@ def _estimate(estimate: Callable[..., int] | None, node: Node, known: dict[Node,
     return max(operands, default=1) if estimate is None else estimate(node, operands)
 
 
-# --- fields, values and arrays --------------------------------------------------------------------
-
-
+# --- fields --------------------------------------------------------------------------------------
 MOST_PLACES = 64  # axes, and values for each of them
 MOST_TEXT = 200
 MOST_INTEGER = 1 << 63
@@ -379,9 +370,6 @@ def kind_of(data: Data) -> str:
     return {dict: "object", list: "list", str: "string", type(None): "null"}.get(
         type(data), type(data).__name__
     )
-
-
-# --- fields --------------------------------------------------------------------------------------
 
 
 def read_fields(

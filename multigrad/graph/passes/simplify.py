@@ -12,12 +12,13 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from .. import ops
-from ..ir.graph import Graph, Location, Node, make_node, walk, with_operands
+from ..ir.graph import Graph, Node, make_node, walk, with_operands
 from ..ir.op import Op
 from ..ir.types import BOOL, BOOL_SCALAR, FLOAT_SCALAR, INPUT_SHAPE, INT_SCALAR, SCALAR_SHAPE
 from ..ops.results import PER_ELEMENT
@@ -236,28 +237,27 @@ def simplify(graph: Graph) -> Graph:
     return rebuild(graph, change)
 
 
-def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
+def rebuild(
+    graph: Graph,
+    change: Callable[[Node], Node],
+    replacements: Mapping[Node, Node] = MappingProxyType({}),
+) -> Graph:
     """Return the graph with each node, its operands already replaced, passed to `change`.
 
-    Nodes without operands are unchanged.
+    Nodes without operands are unchanged, and those in `replacements` replaced as these say.
     """
-    done: dict[Node, Node] = {}
+    done: dict[Node, Node] = dict(replacements)
     locations = dict(graph.locations)
     for node in graph.nodes:
-        done[node] = node
-        if node.operands:
-            operands = tuple([done[each] for each in node.operands])
-            own = node if operands == node.operands else with_operands(node, operands)
-            done[node] = change(own)
+        if node not in done:
+            done[node] = node
+            if node.operands:
+                operands = tuple([done[each] for each in node.operands])
+                own = node if operands == node.operands else with_operands(node, operands)
+                done[node] = change(own)
         if node in graph.locations:
             # The first location wins, where several nodes became one.
             locations.setdefault(done[node], graph.locations[node])
-    return _with_outputs(graph, done, locations)
-
-
-def _with_outputs(
-    graph: Graph, done: Mapping[Node, Node], locations: Mapping[Node, Location]
-) -> Graph:
     outputs = tuple([done[node] for node in graph.outputs])
     if outputs == graph.outputs and not graph.origin:
         return graph
@@ -268,15 +268,7 @@ def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
     """Return the graph with nodes replaced; replacements below a replaced node do not count."""
     if replacements.keys().isdisjoint(graph.nodes):
         return replace(graph, origin="") if graph.origin else graph
-    done: dict[Node, Node] = dict(replacements)
-    locations = dict(graph.locations)
-    for node in graph.nodes:
-        if node not in done:
-            operands = tuple([done[each] for each in node.operands])
-            done[node] = node if operands == node.operands else with_operands(node, operands)
-        if node in graph.locations:
-            locations.setdefault(done[node], graph.locations[node])
-    return _with_outputs(graph, done, locations)
+    return rebuild(graph, lambda node: node, replacements)
 
 
 def without_stops(graph: Graph, of: Sequence[str] | None = None) -> Graph:

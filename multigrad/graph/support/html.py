@@ -37,19 +37,14 @@ def escape_and_clip(text: object, most: int = 400) -> str:
     return escape(characters if len(characters) <= most else f"{characters[:most]}…")
 
 
-def paragraph(text: object) -> str:
+def paragraph(text: object, style: str = "margin:.2em 0;max-width:75ch") -> str:
     """Return a paragraph; "" for empty text."""
-    if not text:
-        return ""
-    return f'<div style="margin:.2em 0;max-width:75ch">{escape_and_clip(text, 2000)}</div>'
+    return f'<div style="{style}">{escape_and_clip(text, 2000)}</div>' if text else ""
 
 
 def faint_paragraph(text: object) -> str:
     """Return a paragraph in small, pale letters; "" for empty text."""
-    if not text:
-        return ""
-    style = "margin:.2em 0;opacity:.75;font-size:12px"
-    return f'<div style="{style}">{escape_and_clip(text, 2000)}</div>'
+    return paragraph(text, "margin:.2em 0;opacity:.75;font-size:12px")
 
 
 def pre(text: object) -> str:

@@ -23,16 +23,9 @@ from ..attributes import are_integers, flag
 from ..numerics import Array, widened, wider
 from ..properties import linear
 from ..result_shapes import Shape, square, with_matrices
-from ..results import kept, of_matrix, rows_of
+from ..results import kept, rows_of
 from ..table import Cotangents, op, zero
 from .linalg import mark_infinities, of_matrices
-
-# --- parts of a matrix ----------------------------------------------------------------------------
-
-
-def columns_of(xp: Any, x: Any) -> Any:
-    """Return ones on the diagonal and zeros elsewhere, in the shape of x's transpose."""
-    return xp.tril(xp.triu(xp.ones_like(xp.matrix_transpose(x))))
 
 
 def eye_like(xp: Any, x: Any) -> Any:
@@ -69,7 +62,7 @@ def lu(x: Array) -> Array:
 def lu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # Seeger et al., Auto-differentiating linear algebra, 2017, for the square case: columns of an
     # identity make l square, rows of it make u square.
-    short = columns_of(xp, x)
+    short = eye_like(xp, xp.matrix_transpose(x))
     below = xp.tril(y, -1)
     left = xp.matmul(below, short)
     whole = xp.matmul(short, xp.triu(y))
@@ -118,7 +111,7 @@ LU = of_matrices(
     lu,
     lu_vjp,
     "l, whose diagonal is one, and u in one matrix: the factors of x in other rows.",
-    result=of_matrix,
+    result=kept,
     shape_of=with_matrices,
     in_vjps=True,
     xp="packed_lu",

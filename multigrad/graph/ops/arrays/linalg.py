@@ -17,7 +17,7 @@ from ..attributes import flag, number
 from ..numerics import Array, widened
 from ..properties import CONSTANT, LINEAR, Degree, multiplied
 from ..result_shapes import Shape, square
-from ..results import of_matrix, over_matrices, reshaped
+from ..results import kept, over_matrices, reshaped
 from ..table import Cotangents, op, zero
 
 
@@ -40,7 +40,6 @@ def each(function: Callable[..., Array], *arrays: Array) -> Array:
     return results
 
 
-# --- shapes, apart from the NumPy functions, which refuse some matrices ---------------------------
 def of_right_side(a: Shape, b: Shape, **attrs: Any) -> Shape:
     """Return the shape of the right sides, with both batches broadcast."""
     if len(b) < 2 or square(a)[-1] != b[-2]:
@@ -51,9 +50,6 @@ def of_right_side(a: Shape, b: Shape, **attrs: Any) -> Shape:
 def transposed(x: Shape, **attrs: Any) -> Shape:
     """Return the shape of matrices with rows and columns exchanged."""
     return (*x[:-2], x[-1], x[-2])
-
-
-# --- factors -------------------------------------------------------------------------------------
 
 
 def cholesky_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
@@ -74,11 +70,9 @@ CHOLESKY = of_matrices(
     widened(np.linalg.cholesky),
     cholesky_vjp,
     "The lower triangular factor of symmetric positive definite matrices; it reads that half.",
-    result=of_matrix,
+    result=kept,
     shape_of=square,
 )
-
-# --- linear systems ------------------------------------------------------------------------------
 TRIANGLE = {"lower": flag(True), "transposed": flag(False), "unit": flag(False)}
 
 
@@ -122,17 +116,10 @@ TRIANGULAR_SOLVE = of_matrices(
 )
 
 
+@widened
 def solve(a: Array, b: Array) -> Array:
-    """Solve by LU.
-
-    Raises:
-        LinAlgError: a matrix is singular.
-    """
-    return widened(solve_wide)(a, b)
-
-
-def solve_wide(a: Array, b: Array) -> Array:
-    # NumPy 1 takes right sides with fewer axes than the matrices for vectors.
+    # By LU; LinAlgError where a matrix is singular. NumPy 1 takes right sides with fewer axes than
+    # the matrices for vectors.
     axes = max(a.ndim, b.ndim)
     return np.linalg.solve(*(m.reshape((1,) * (axes - m.ndim) + m.shape) for m in (a, b)))
 
@@ -169,7 +156,7 @@ INV = of_matrices(
     widened(np.linalg.inv),  # LinAlgError where a matrix is singular
     inv_vjp,
     "The inverses of matrices.",
-    result=of_matrix,
+    result=kept,
     shape_of=square,
 )
 
@@ -269,7 +256,7 @@ EXPM = of_matrices(
     expm,
     expm_vjp,
     "The exponentials of matrices, not of their elements.",
-    result=of_matrix,
+    result=kept,
     shape_of=square,
 )
 

@@ -38,7 +38,7 @@ OF_A_LOOP = (
 )
 
 
-# --- its type -------------------------------------------------------------------------------------
+# --- loops that values end ------------------------------------------------------------------------
 def carried(*types: Type, condition: Region, body: Region, position: int) -> Type:
     """Return the type of one carried tensor.
 
@@ -76,7 +76,6 @@ def _listed(types: Sequence[Type]) -> str:
     return ", ".join(map(str, types))
 
 
-# --- its meaning ----------------------------------------------------------------------------------
 class Endless(Exception):
     """A loop has turned more often than it may."""
 
@@ -201,8 +200,7 @@ WHILE_LOOP = op(
 )  # fmt: skip
 
 
-# === loops over rows ==============================================================================
-# --- its type -------------------------------------------------------------------------------------
+# --- loops over rows ------------------------------------------------------------------------------
 def scanned(
     *types: Type, body: Region, carried: int, rows: int, position: int, **attrs: bool
 ) -> Type:
@@ -233,7 +231,6 @@ def scanned(
     return Type("tensor", row.dtype, UNKNOWN)
 
 
-# --- its meaning ----------------------------------------------------------------------------------
 def turn_rows(
     carry: Sequence[Array],
     rows: Sequence[Sequence[Array]],
@@ -335,7 +332,6 @@ def scan_by(
     return run_scan(values[:carried], values[carried:first], values[first:], meaning(body), reverse)
 
 
-# --- its shape, its degree, and nodes that share a scan -------------------------------------------
 def shape_of_scan(
     *shapes: Shape, body: Region, carried: int, rows: int, position: int, **attrs: bool
 ) -> Shape:
@@ -371,15 +367,11 @@ def degree_of_scan(node: Node, degrees: list[Degree]) -> Degree:
     for _ in range(2 * carried + 1):
         found = spread(graph, dict(zip(graph.inputs, own, strict=True)))
         after = [LINEAR if is_zero(output) else found[output] for output in graph.outputs]
-        joined = [_both(a, b) for a, b in zip(own[:carried], after, strict=False)]
-        if joined == own[:carried]:
+        both = [a if a == b else None for a, b in zip(own[:carried], after, strict=False)]
+        if both == own[:carried]:
             break
-        own[:carried] = joined
+        own[:carried] = both
     return after[node.attr("position")]
-
-
-def _both(first: Degree, other: Degree) -> Degree:
-    return first if first == other else None
 
 
 def key_of(node: Node) -> tuple[Any, ...]:

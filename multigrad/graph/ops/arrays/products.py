@@ -83,6 +83,11 @@ def as_matrix(product: Array, a: Array, b: Array) -> Array:
     return product[..., None, :] if a.ndim == 1 else product
 
 
+PRODUCT: dict[str, Any] = {
+    "degree": in_one, "on_bools": "numbers", "copies": multiplied, "integer": True,
+}  # fmt: skip
+# Of ops for VJPs: cotangents in the shape of the last operand.
+COTANGENT: dict[str, Any] = {"degree": in_one, "in_vjps": True, "shape_only": (2,)}
 MATMUL = op(
     "matmul",
     "a b",
@@ -90,11 +95,8 @@ MATMUL = op(
     vjp=matmul_vjp,
     result=reshaped,
     doc="The product of matrices in the last two axes; a vector counts as a row or a column.",
-    degree=in_one,
-    on_bools="numbers",
-    copies=multiplied,
-    integer=True,
     shape_of=product,
+    **PRODUCT,
 )
 MATMUL_LEFT = op(
     "matmul_left",
@@ -103,10 +105,8 @@ MATMUL_LEFT = op(
     vjp=matmul_left_vjp,
     result=cotangent_of_left,
     doc="The cotangent of the left operand of matmul, in its shape.",
-    in_vjps=True,
-    degree=in_one,
-    shape_only=(2,),
     shape_of=left_shape,
+    **COTANGENT,
 )
 MATMUL_RIGHT = op(
     "matmul_right",
@@ -115,10 +115,8 @@ MATMUL_RIGHT = op(
     vjp=matmul_right_vjp,
     result=cotangent_of_right,
     doc="The cotangent of the right operand of matmul, in its shape.",
-    in_vjps=True,
-    degree=in_one,
-    shape_only=(2,),
     shape_of=right_shape,
+    **COTANGENT,
 )
 
 
@@ -152,10 +150,7 @@ EINSUM = op(
     result=contracted,
     doc="A sum of products over named axes, such as 'ij,jk->ik'.",
     composed=True,
-    degree=in_one,
-    on_bools="numbers",
-    copies=multiplied,
-    integer=True,
+    **PRODUCT,
 )
 
 
@@ -345,10 +340,8 @@ CONV_LEFT = op(
     numpy=conv_left,
     vjp=conv_left_vjp,
     result=cotangent_of_left,
-    degree=in_one,
-    in_vjps=True,
-    shape_only=(2,),
     shape_of=conv_left_shape,
+    **COTANGENT,
     **STEPS,
     doc="The cotangent of the x of conv, in its shape; a transposed convolution.",
 )
@@ -359,9 +352,7 @@ CONV_RIGHT = op(
     vjp=conv_right_vjp,
     result=cotangent_of_right,
     shape_of=conv_right_shape,
-    degree=in_one,
-    in_vjps=True,
-    shape_only=(2,),
+    **COTANGENT,
     **STEPS,
     doc="The cotangent of the kernels of conv, in their shape.",
 )

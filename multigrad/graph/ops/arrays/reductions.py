@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,16 @@ def reduction(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
 def over(x: Array, axis: Axis) -> Axis:
     """Return the axes to reduce over; as in torch, a scalar has none, whatever is given."""
     return () if x.ndim == 0 else axis
+
+
+def over_axes(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a reduction of NumPy as an op."""
+
+    def call(x: Array, *, axis: Axis, keepdims: bool) -> Array:
+        return function(x, axis=over(x, axis), keepdims=keepdims)
+
+    call.__name__ = call.__qualname__ = function.__name__
+    return call
 
 
 def count(x: Array, axis: Axis) -> int:
@@ -56,26 +67,10 @@ def _count(xp: Any, x: Any, axis: Any) -> Any:
     return total
 
 
-# --- bools -------------------------------------------------------------------------------------
-
-
-def any_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.any(x, axis=over(x, axis), keepdims=keepdims)
-
-
-def all_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.all(x, axis=over(x, axis), keepdims=keepdims)
-
-
-ANY = reduction("any", any_, zero, "At least one.", coerce="bool")
-ALL = reduction("all", all_, zero, "Every one.", coerce="bool")
+ANY = reduction("any", over_axes(np.any), zero, "At least one.", coerce="bool")
+ALL = reduction("all", over_axes(np.all), zero, "Every one.", coerce="bool")
 
 # --- sums and extremes -------------------------------------------------------------------------
-
-
-@widened
-def sum_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.sum(x, axis=over(x, axis), keepdims=keepdims)
 
 
 def sum_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
@@ -91,24 +86,11 @@ def mean_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> 
     return (spread(xp, ct, x, axis, keepdims) / _count(xp, x, axis),)
 
 
-def max_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.max(x, axis=over(x, axis), keepdims=keepdims)
-
-
-def min_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.min(x, axis=over(x, axis), keepdims=keepdims)
-
-
 def extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
     chosen = xp.equal(x, spread(xp, y, x, axis, keepdims)) * 1.0
     # Ties share the cotangent equally.
     number = xp.sum(chosen, axis=axis, keepdims=keepdims)
     return (chosen * spread(xp, ct / number, x, axis, keepdims),)
-
-
-@widened
-def prod(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.prod(x, axis=over(x, axis), keepdims=keepdims)
 
 
 def prod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
@@ -127,16 +109,37 @@ def count_nonzero(x: Array, *, axis: Axis, keepdims: bool) -> Array:
 
 
 SUM = reduction(
-    "sum", sum_, sum_vjp, "The sum; 0 if there are no elements.", degree=linear, integer=INT64
+    "sum",
+    widened(over_axes(np.sum)),
+    sum_vjp,
+    "The sum; 0 if there are no elements.",
+    degree=linear,
+    integer=INT64,
 )
 MEAN = reduction("mean", mean, mean_vjp, "The mean; NaN if there are no elements.", degree=linear)
 MAX = reduction(
-    "max", max_, extreme_vjp, "The largest; NaN propagates.", on_bools=ANY, integer=True
+    "max",
+    over_axes(np.max),
+    extreme_vjp,
+    "The largest; NaN propagates.",
+    on_bools=ANY,
+    integer=True,
 )
 MIN = reduction(
-    "min", min_, extreme_vjp, "The smallest; NaN propagates.", on_bools=ALL, integer=True
+    "min",
+    over_axes(np.min),
+    extreme_vjp,
+    "The smallest; NaN propagates.",
+    on_bools=ALL,
+    integer=True,
 )
-PROD = reduction("prod", prod, prod_vjp, "The product; 1 if there are no elements.", integer=INT64)
+PROD = reduction(
+    "prod",
+    widened(over_axes(np.prod)),
+    prod_vjp,
+    "The product; 1 if there are no elements.",
+    integer=INT64,
+)
 COUNT_NONZERO = reduction(
     "count_nonzero", count_nonzero, zero, "How many elements are not 0, as a float of x's dtype."
 )
