@@ -22,25 +22,12 @@ def sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
 
 
-def sigmoid_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    # By y, not x: the residual is the result, and nothing overflows.
-    return (ct * (y * (1.0 - y)),)
-
-
 def log_sigmoid(xp: Any, x: Any) -> Any:
     return xp.minimum(x, 0.0) - xp.log1p(xp.exp(-xp.abs(x)))
 
 
-def log_sigmoid_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.sigmoid(-x),)
-
-
 def logit(xp: Any, x: Any) -> Any:
     return xp.log(x) - xp.log1p(-x)
-
-
-def logit_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct / (x * (1.0 - x)),)
 
 
 def silu(xp: Any, x: Any) -> Any:
@@ -56,10 +43,6 @@ def softplus(xp: Any, x: Any) -> Any:
     return xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
-def softplus_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.sigmoid(x),)
-
-
 def mish(xp: Any, x: Any) -> Any:
     return x * xp.tanh(xp.softplus(x))
 
@@ -69,11 +52,12 @@ def mish_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * (t + x * xp.sigmoid(x) * (1.0 - t * t)),)
 
 
-SIGMOID = function("sigmoid", sigmoid, sigmoid_vjp, "1 / (1 + exp(-x)).")
-LOG_SIGMOID = composite(log_sigmoid, log_sigmoid_vjp, "log(sigmoid(x)).")
-LOGIT = composite(logit, logit_vjp, "log(x / (1 - x)).", domain=BETWEEN_ZERO_AND_ONE)
+# By y, not x: the residual is the result, and nothing overflows.
+SIGMOID = function("sigmoid", sigmoid, "ct * (y * (1.0 - y))", "1 / (1 + exp(-x)).")
+LOG_SIGMOID = composite(log_sigmoid, "ct * xp.sigmoid(-x)", "log(sigmoid(x)).")
+LOGIT = composite(logit, "ct / (x * (1.0 - x))", "log(x / (1 - x)).", domain=BETWEEN_ZERO_AND_ONE)
 SILU = composite(silu, silu_vjp, "x sigmoid(x).")
-SOFTPLUS = composite(softplus, softplus_vjp, "log(1 + exp(x)).")
+SOFTPLUS = composite(softplus, "ct * xp.sigmoid(x)", "log(1 + exp(x)).")
 MISH = composite(mish, mish_vjp, "x tanh(softplus(x)).")
 
 # --- rectifiers and exponential units ----------------------------------------------------------
@@ -86,24 +70,12 @@ def relu(x: Array) -> Array:
     return np.maximum(x, zero_like(x))
 
 
-def relu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.greater(x, 0),)
-
-
 def relu6(xp: Any, x: Any) -> Any:
     return xp.clip(x, 0.0, 6.0)
 
 
-def relu6_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (xp.greater(x, 0) & xp.less(x, 6)),)
-
-
 def leaky_relu(xp: Any, x: Any, *, slope: float) -> Any:
     return xp.where(x > 0, x, slope * x)
-
-
-def leaky_relu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, slope: float) -> Cotangents:
-    return (ct * xp.where(xp.greater(x, 0), 1.0, slope),)
 
 
 # For x above 0 the branch not chosen must not overflow: its gradient would be 0 * inf.
@@ -111,16 +83,8 @@ def elu(xp: Any, x: Any, *, alpha: float) -> Any:
     return xp.where(x > 0, x, alpha * xp.expm1(xp.minimum(x, 0.0)))
 
 
-def elu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, alpha: float) -> Cotangents:
-    return (ct * xp.where(xp.greater(x, 0), 1.0, alpha * xp.exp(xp.minimum(x, 0.0))),)
-
-
 def celu(xp: Any, x: Any, *, alpha: float) -> Any:
     return xp.where(x > 0, x, alpha * xp.expm1(xp.minimum(x, 0.0) / alpha))
-
-
-def celu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, alpha: float) -> Cotangents:
-    return (ct * xp.where(xp.greater(x, 0), 1.0, xp.exp(xp.minimum(x, 0.0) / alpha)),)
 
 
 def selu(xp: Any, x: Any) -> Any:
@@ -154,14 +118,29 @@ def gelu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, approximate: bool) -> Cotangen
     return (ct * (cdf + x * pdf),)
 
 
-RELU = function("relu", relu, relu_vjp, "max(x, 0).", integer=True)
-RELU6 = composite(relu6, relu6_vjp, "min(max(x, 0), 6).", rounds=False)
+RELU = function("relu", relu, "ct * xp.greater(x, 0)", "max(x, 0).", integer=True)
+RELU6 = composite(
+    relu6, "ct * (xp.greater(x, 0) & xp.less(x, 6))", "min(max(x, 0), 6).", rounds=False
+)
 LEAKY_RELU = composite(
-    leaky_relu, leaky_relu_vjp, "x above zero, else slope x.", slope=number(0.01, 0.3, 0.0)
+    leaky_relu,
+    "ct * xp.where(xp.greater(x, 0), 1.0, slope)",
+    "x above zero, else slope x.",
+    slope=number(0.01, 0.3, 0.0),
 )
 ALPHA = number(1.0, 1.5, 0.5)
-ELU = composite(elu, elu_vjp, "x above zero, else alpha (exp(x) - 1).", alpha=ALPHA)
-CELU = composite(celu, celu_vjp, "x above zero, else alpha (exp(x / alpha) - 1).", alpha=ALPHA)
+ELU = composite(
+    elu,
+    "ct * xp.where(xp.greater(x, 0), 1.0, alpha * xp.exp(xp.minimum(x, 0.0)))",
+    "x above zero, else alpha (exp(x) - 1).",
+    alpha=ALPHA,
+)
+CELU = composite(
+    celu,
+    "ct * xp.where(xp.greater(x, 0), 1.0, xp.exp(xp.minimum(x, 0.0) / alpha))",
+    "x above zero, else alpha (exp(x / alpha) - 1).",
+    alpha=ALPHA,
+)
 SELU = composite(selu, selu_vjp, "1.0507 times elu with alpha = 1.67326.")
 GELU = composite(gelu, gelu_vjp, "x Phi(x); approximate: the tanh form.", approximate=flag(False))
 
@@ -188,16 +167,8 @@ def sparse_plus(xp: Any, x: Any) -> Any:
     return xp.where(x >= 1.0, x, 0.25 * inside * inside)
 
 
-def sparse_plus_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.sparse_sigmoid(x),)
-
-
 def sparse_sigmoid(xp: Any, x: Any) -> Any:
     return 0.5 * (xp.clip(x, -1.0, 1.0) + 1.0)
-
-
-def sparse_sigmoid_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (0.5 * xp.less(xp.abs(x), 1.0)),)
 
 
 def soft_sign(xp: Any, x: Any) -> Any:
@@ -213,10 +184,6 @@ def tanh_shrink(xp: Any, x: Any) -> Any:
     return x - xp.tanh(x)
 
 
-def tanh_shrink_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.square(xp.tanh(x)),)
-
-
 def soft_shrink(xp: Any, x: Any, *, lambd: float) -> Any:
     # With a negative lambd nothing is inside, and all move by its absolute value.
     inside = (x >= -lambd) & (x <= lambd)
@@ -227,34 +194,16 @@ def hard_shrink(xp: Any, x: Any, *, lambd: float) -> Any:
     return xp.where((x >= -lambd) & (x <= lambd), 0.0, x)
 
 
-def soft_shrink_vjp(xp: Any, ct: Any, y: Any, x: Any, *, lambd: float) -> Cotangents:
-    return (ct * xp.greater(xp.abs(x), lambd),)
-
-
 def threshold(xp: Any, x: Any, *, threshold: float, default: float) -> Any:
     return xp.where(x <= threshold, default, x)
-
-
-def threshold_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, *, threshold: float, default: float
-) -> Cotangents:
-    return (ct * xp.greater(x, threshold),)
 
 
 def hard_tanh(xp: Any, x: Any, *, min: float, max: float) -> Any:
     return xp.clip(x, min, max)
 
 
-def hard_tanh_vjp(xp: Any, ct: Any, y: Any, x: Any, *, min: float, max: float) -> Cotangents:
-    return (ct * (xp.greater(x, min) & xp.less(x, max)),)
-
-
 def hard_sigmoid(xp: Any, x: Any) -> Any:
     return xp.clip(x + 3.0, 0.0, 6.0) / 6.0
-
-
-def hard_sigmoid_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (xp.less(xp.abs(x), 3.0) * (1 / 6)),)
 
 
 def hard_silu(xp: Any, x: Any) -> Any:
@@ -278,35 +227,44 @@ SQUAREPLUS = composite(
     "(x + sqrt(x^2 + b)) / 2; the square is not formed.",
     b=number(4.0, 0.0, 1.0),
 )
-SPARSE_PLUS = composite(sparse_plus, sparse_plus_vjp, "0 below -1, (x + 1)^2 / 4 up to 1, then x.")
-SPARSE_SIGMOID = composite(sparse_sigmoid, sparse_sigmoid_vjp, "(x + 1) / 2 limited to [0, 1].")
+SPARSE_PLUS = composite(
+    sparse_plus, "ct * xp.sparse_sigmoid(x)", "0 below -1, (x + 1)^2 / 4 up to 1, then x."
+)
+SPARSE_SIGMOID = composite(
+    sparse_sigmoid, "ct * (0.5 * xp.less(xp.abs(x), 1.0))", "(x + 1) / 2 limited to [0, 1]."
+)
 SOFT_SIGN = composite(soft_sign, soft_sign_vjp, "x / (1 + |x|).")
-TANH_SHRINK = composite(tanh_shrink, tanh_shrink_vjp, "x - tanh(x).")
+TANH_SHRINK = composite(tanh_shrink, "ct * xp.square(xp.tanh(x))", "x - tanh(x).")
 LAMBD = number(0.5, 2.0, 0.0)
 SOFT_SHRINK = composite(
     soft_shrink,
-    soft_shrink_vjp,
+    "ct * xp.greater(xp.abs(x), lambd)",
     "x moved by lambd towards zero, zero within lambd of it.",
     lambd=LAMBD,
 )
 HARD_SHRINK = composite(
-    hard_shrink, soft_shrink_vjp, "x, but zero within lambd of zero.", lambd=LAMBD
+    hard_shrink,
+    "ct * xp.greater(xp.abs(x), lambd)",
+    "x, but zero within lambd of zero.",
+    lambd=LAMBD,
 )
 THRESHOLD = composite(
     threshold,
-    threshold_vjp,
+    "ct * xp.greater(x, threshold)",
     "x above the threshold, else the default; NaN stays.",
     threshold=required(number(0.5, -1.0)),
     default=required(number(20.0, 0.0)),
 )
 HARD_TANH = composite(
     hard_tanh,
-    hard_tanh_vjp,
+    "ct * (xp.greater(x, min) & xp.less(x, max))",
     "x limited to [min, max]; the slope is zero at both.",
     min=number(-1.0, -2.0),
     max=number(1.0, 0.5),
     rounds=False,
 )
-HARD_SIGMOID = composite(hard_sigmoid, hard_sigmoid_vjp, "relu6(x + 3) / 6.")
+HARD_SIGMOID = composite(
+    hard_sigmoid, "ct * (xp.less(xp.abs(x), 3.0) * (1 / 6))", "relu6(x + 3) / 6."
+)
 HARD_SILU = composite(hard_silu, hard_silu_vjp, "x hard_sigmoid(x).")
 HEAVISIDE = function("heaviside", heaviside, zero, "1 above zero, else 0.")

@@ -35,26 +35,6 @@ def infix(symbol: str, name: str, numpy: Any, vjp: Any, on_numbers: Any, **more:
 # --- sums and products -------------------------------------------------------------------------
 
 
-def add_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    return ct, ct
-
-
-def sub_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    return ct, -ct
-
-
-def mul_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    return ct * b, ct * a
-
-
-def div_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    return ct / b, -ct * (y / b)
-
-
-def neg_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (-ct,)
-
-
 def divide(a: Number, b: Number) -> Number:
     # Python raises for a division by zero; IEEE 754 gives NaN or a signed infinity.
     if b != 0:
@@ -77,18 +57,25 @@ def square_root(a: Number) -> Number:
 EITHER = Refused("Write a ^ b for where they differ")
 CONTRARY = Refused("Write ~x for the contrary")
 ADD = infix(
-    "+", "add", np.add, add_vjp, operator.add, degree=linear, on_bools=logic.OR, bits=carried
+    "+", "add", np.add, "ct, ct", operator.add, degree=linear, on_bools=logic.OR, bits=carried
 )
 SUB = infix(
-    "-", "sub", np.subtract, sub_vjp, operator.sub, degree=linear, on_bools=EITHER, bits=carried
+    "-", "sub", np.subtract, "ct, -ct", operator.sub, degree=linear, on_bools=EITHER, bits=carried
 )
 MUL = infix(
-    "*", "mul", np.multiply, mul_vjp, operator.mul, degree=product, on_bools=logic.AND, bits=added
+    "*",
+    "mul",
+    np.multiply,
+    "ct * b, ct * a",
+    operator.mul,
+    degree=product,
+    on_bools=logic.AND,
+    bits=added,
 )
 DIV = function(
     "div",
     np.true_divide,
-    div_vjp,
+    "ct / b, -ct * (y / b)",
     "a / b.",
     "a b",
     xp="divide",
@@ -97,7 +84,7 @@ DIV = function(
     on_numbers=divide,
     domain=(REALS, ABOVE_ZERO),
 )
-NEG = infix("-", "neg", np.negative, neg_vjp, operator.neg, degree=linear, on_bools=CONTRARY)
+NEG = infix("-", "neg", np.negative, "-ct", operator.neg, degree=linear, on_bools=CONTRARY)
 
 # --- powers ------------------------------------------------------------------------------------
 
@@ -107,27 +94,6 @@ def pow_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     safe = xp.where(xp.greater(a, 0), a, 1.0)
     by_a = xp.where(xp.equal(b, 0), 0.0, b * xp.pow(a, b - 1))
     return ct * by_a, ct * xp.where(xp.greater(a, 0), y * xp.log(safe), 0.0)
-
-
-def square_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (2.0 * x),)
-
-
-def sqrt_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * 0.5 / y,)
-
-
-# By y and x, because y ** 3 overflows earlier.
-def rsqrt_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * -0.5 * y / x,)
-
-
-def reciprocal_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (-ct * y * y,)
-
-
-def cbrt_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct / (3.0 * y * y),)
 
 
 def square(x: Number) -> Number:
@@ -165,7 +131,7 @@ POW = function(
 SQUARE = function(
     "square",
     np.square,
-    square_vjp,
+    "ct * (2.0 * x)",
     "x times x.",
     power=2,
     on_numbers=square,
@@ -175,23 +141,26 @@ SQUARE = function(
 SQRT = function(
     "sqrt",
     np.sqrt,
-    sqrt_vjp,
+    "ct * 0.5 / y",
     "The square root; NaN below zero.",
     power=0.5,
     domain=ABOVE_ZERO,
     on_numbers=square_root,
 )
-RSQRT = function("rsqrt", rsqrt, rsqrt_vjp, "1 / sqrt(x).", power=-0.5, domain=ABOVE_ZERO)
+# By y and x, because y ** 3 overflows earlier.
+RSQRT = function("rsqrt", rsqrt, "ct * -0.5 * y / x", "1 / sqrt(x).", power=-0.5, domain=ABOVE_ZERO)
 RECIPROCAL = composite(
     reciprocal,
-    reciprocal_vjp,
+    "-ct * y * y",
     "1 / x.",
     rounds=False,
     power=-1,
     on_bools=OF_NUMBERS,
     domain=ABOVE_ZERO,
 )
-CBRT = function("cbrt", cube_root, cbrt_vjp, "The cube root.", domain=ABOVE_ZERO, made_of=cbrt)
+CBRT = function(
+    "cbrt", cube_root, "ct / (3.0 * y * y)", "The cube root.", domain=ABOVE_ZERO, made_of=cbrt
+)
 
 # --- the larger, the smaller, and signs --------------------------------------------------------
 
@@ -216,15 +185,6 @@ def fmax_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
 
 def fmin_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     return to_chosen(xp, ct, a, b, is_first=xp.less(a, b) | xp.isnan(b))
-
-
-def abs_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.sign(x),)
-
-
-def copysign_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    # The slope is the product of both signs; by sign bits, because sign(0) is 0.
-    return ct * xp.where(xp.logical_xor(xp.signbit(a), xp.signbit(b)), -1.0, 1.0), None
 
 
 def maximum(a: Number, b: Number) -> Number:
@@ -290,7 +250,7 @@ ABS = op(
     "abs",
     "x",
     numpy=np.abs,
-    vjp=abs_vjp,
+    vjp="ct * xp.sign(x)",
     doc="|x|.",
     result=elementwise,
     integer=True,
@@ -298,34 +258,26 @@ ABS = op(
     on_bools="numbers",
 )
 SIGN = function("sign", sign, zero, "-1, 0 or 1; NaN stays NaN.", on_bools=OF_NUMBERS, integer=True)
+# The slope is the product of both signs; by sign bits, because sign(0) is 0.
 COPYSIGN = binary(
-    "copysign", wide(np.copysign), copysign_vjp, "|a| with the sign of b.", made_of=copysign
+    "copysign",
+    wide(np.copysign),
+    "ct * xp.where(xp.logical_xor(xp.signbit(a), xp.signbit(b)), -1.0, 1.0), None",
+    "|a| with the sign of b.",
+    made_of=copysign,
 )
 
 
-def nextafter_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    # The distance to the next number is constant between powers of two.
-    return ct, None
-
-
+# The distance to the next number is constant between powers of two.
 NEXTAFTER = function(
     "nextafter",
     np.nextafter,
-    nextafter_vjp,
+    "ct, None",
     "The next number of a's dtype after a towards b; its slope in a is 1.",
     "a b",
 )
 
 # --- rounding and remainders -------------------------------------------------------------------
-
-
-def remainder_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    return ct, -ct * xp.floor_divide(a, b)
-
-
-def fmod_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    # round, because (a - y) / b is an integer but for rounding.
-    return ct, -ct * xp.round((a - y) / b)
 
 
 def floor_divide(a: Number, b: Number) -> Number:
@@ -364,14 +316,19 @@ FLOOR_DIVIDE = binary(
 REMAINDER = binary(
     "remainder",
     wide(np.remainder),
-    remainder_vjp,
+    "ct, -ct * xp.floor_divide(a, b)",
     "a - b floor(a / b), with the sign of b.",
     integer=True,
     on_numbers=remainder,
     on_bools=OF_NUMBERS,
 )
+# round, because (a - y) / b is an integer but for rounding.
 FMOD = binary(
-    "fmod", wide(np.fmod), fmod_vjp, "a - b trunc(a / b), with the sign of a.", on_bools=OF_NUMBERS
+    "fmod",
+    wide(np.fmod),
+    "ct, -ct * xp.round((a - y) / b)",
+    "a - b trunc(a / b), with the sign of a.",
+    on_bools=OF_NUMBERS,
 )
 
 # --- geometry ----------------------------------------------------------------------------------
@@ -386,10 +343,6 @@ def atan2_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     distance = xp.hypot(a, b)  # its square may overflow
     length = xp.where(xp.equal(distance, 0), 1.0, distance)
     return ct * (b / length / length), -ct * (a / length / length)
-
-
-def lerp_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any, weight: Any) -> Cotangents:
-    return ct * (1.0 - weight), ct * weight, ct * (b - a)
 
 
 def lerp(xp: Any, a: Any, b: Any, weight: Any) -> Any:
@@ -420,4 +373,9 @@ HYPOT = function(
 ATAN2 = function(
     "atan2", wide(np.arctan2), atan2_vjp, "The angle of the point (b, a), in radians.", "a b"
 )
-LERP = composite(lerp, lerp_vjp, "start + weight (end - start).", "start end weight")
+LERP = composite(
+    lerp,
+    "ct * (1.0 - weight), ct * weight, ct * (end - start)",
+    "start + weight (end - start).",
+    "start end weight",
+)

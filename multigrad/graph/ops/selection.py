@@ -34,10 +34,6 @@ def clip_number(x: Number, low: Number, high: Number) -> Number:
     return minimum(maximum(x, low), high)
 
 
-def where_vjp(xp: Any, ct: Any, y: Any, condition: Any, a: Any, b: Any) -> Cotangents:
-    return None, xp.where(condition, ct, 0.0), xp.where(condition, 0.0, ct)
-
-
 def where(condition: Number, a: Number, b: Number) -> Number:
     return a if condition else b
 
@@ -50,12 +46,6 @@ def nan_to_num(x: Array, *, nan: float, posinf: float | None, neginf: float | No
     below = -largest if neginf is None else x.dtype.type(neginf)
     finite = np.where(x == np.inf, above, np.where(x == -np.inf, below, x))
     return np.where(np.isnan(x), x.dtype.type(nan), finite).astype(x.dtype)
-
-
-def nan_to_num_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, *, nan: float, posinf: float | None, neginf: float | None
-) -> Cotangents:
-    return (ct * xp.isfinite(x),)
 
 
 CLIP = op(
@@ -75,7 +65,7 @@ WHERE = op(
     "condition a b",
     coerce="where",
     numpy=np.where,
-    vjp=where_vjp,
+    vjp="None, xp.where(condition, ct, 0.0), xp.where(condition, 0.0, ct)",
     result=chosen,
     doc="a where the condition holds, else b.",
     degree=choice,
@@ -85,7 +75,7 @@ WHERE = op(
 NAN_TO_NUM = function(
     "nan_to_num",
     nan_to_num,
-    nan_to_num_vjp,
+    "ct * xp.isfinite(x)",
     "x with NaN and infinities replaced; None: by the largest number of the dtype.",
     nan=number(0.0, 7.0),
     posinf=number_or_none(1.0),
@@ -118,16 +108,8 @@ def to_integers(x: Array, dtype: Any) -> Array:
     return np.clip(whole, low, high).astype(dtype)
 
 
-def cast_vjp(xp: Any, ct: Any, y: Any, x: Any, *, dtype: str) -> Cotangents:
-    return (xp.cast_like(ct, x),)
-
-
 def full_like(x: Array, value: Array, *, dtype: Any = None) -> Array:
     return np.full_like(x, value, dtype=x.dtype if dtype is None else as_numpy_dtype(dtype))
-
-
-def full_like_vjp(xp: Any, ct: Any, y: Any, x: Any, value: Any, *, dtype: Any) -> Cotangents:
-    return None, ct
 
 
 def stop_gradient(x: Array) -> Array:
@@ -140,7 +122,7 @@ CAST = op(
     dtype=DTYPE,
     coerce="raw",
     numpy=cast,
-    vjp=cast_vjp,
+    vjp="xp.cast_like(ct, x)",
     result=cast_to,
     doc="x in another dtype; T is the input's. To integers: truncated, saturated, NaN gives 0; "
     "integers wrap around. To float8: by float32, and NaN beyond float8_e4m3fn.",
@@ -154,7 +136,7 @@ FULL_LIKE = op(
     dtype=DTYPE,
     coerce="raw",
     numpy=full_like,
-    vjp=full_like_vjp,
+    vjp="None, ct",
     result=filled,
     doc="A tensor of x's shape filled with a number.",
     composed=True,

@@ -20,26 +20,6 @@ MILLS_FROM = 8.0  # beyond this |x|, the inverse Mills ratio comes from a contin
 erfc = from_scipy("erfc")
 
 
-def erf_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x))),)
-
-
-def erfc_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (-ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x))),)
-
-
-def erfinv_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (math.sqrt(math.pi) / 2 * xp.exp(y * y)),)
-
-
-def ndtr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (xp.exp(-0.5 * x * x) * (1 / ROOT_TAU)),)
-
-
-def ndtri_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (ROOT_TAU * xp.exp(0.5 * y * y)),)
-
-
 def log_ndtr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # phi(x) / Phi(x); in the left tail, where that quotient cancels, by `inverse_mills`.
     tail = inverse_mills(xp.maximum(-x, MILLS_FROM))
@@ -70,16 +50,38 @@ def inverse_mills(t: Any) -> Any:
     return fraction
 
 
-ERF = function("erf", from_scipy("erf"), erf_vjp, "The error function.")
-ERFC = function("erfc", erfc, erfc_vjp, "1 - erf(x), accurate where that is small.")
+ERF = function(
+    "erf",
+    from_scipy("erf"),
+    "ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))",
+    "The error function.",
+)
+ERFC = function(
+    "erfc",
+    erfc,
+    "-ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))",
+    "1 - erf(x), accurate where that is small.",
+)
 ERFINV = function(
-    "erfinv", from_scipy("erfinv"), erfinv_vjp, "The inverse of erf.", domain=WITHIN_ONE
+    "erfinv",
+    from_scipy("erfinv"),
+    "ct * (math.sqrt(math.pi) / 2 * xp.exp(y * y))",
+    "The inverse of erf.",
+    domain=WITHIN_ONE,
 )
 NDTR = function(
-    "ndtr", from_scipy("ndtr"), ndtr_vjp, "The normal distribution function Phi.", made_of=ndtr
+    "ndtr",
+    from_scipy("ndtr"),
+    "ct * (xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi)))",
+    "The normal distribution function Phi.",
+    made_of=ndtr,
 )
 NDTRI = function(
-    "ndtri", from_scipy("ndtri"), ndtri_vjp, "The inverse of ndtr.", domain=BETWEEN_ZERO_AND_ONE
+    "ndtri",
+    from_scipy("ndtri"),
+    "ct * (math.sqrt(2 * math.pi) * xp.exp(0.5 * y * y))",
+    "The inverse of ndtr.",
+    domain=BETWEEN_ZERO_AND_ONE,
 )
 LOG_NDTR = function(
     "log_ndtr",
@@ -97,10 +99,6 @@ def lgamma(x: Array) -> Array:
     from scipy.special import gammaln
 
     return np.where(np.isinf(x), np.abs(x), gammaln(x))  # SciPy's is -inf at -inf
-
-
-def lgamma_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.digamma(x),)
 
 
 @widened
@@ -135,18 +133,14 @@ def polygamma(x: Array, *, n: int) -> Array:
     return ((-1) ** (n + 1) * np.where(x > 0, values, beyond)).astype(x.dtype)
 
 
-def polygamma_vjp(xp: Any, ct: Any, y: Any, x: Any, *, n: int) -> Cotangents:
-    return (ct * xp.polygamma(n + 1, x),)
-
-
-LGAMMA = function("lgamma", lgamma, lgamma_vjp, "log |gamma(x)|.")
+LGAMMA = function("lgamma", lgamma, "ct * xp.digamma(x)", "log |gamma(x)|.")
 DIGAMMA = function(
     "digamma", digamma, digamma_vjp, "The derivative of lgamma; NaN at its poles but zero."
 )
 POLYGAMMA = function(
     "polygamma",
     polygamma,
-    polygamma_vjp,
+    "ct * xp.polygamma(n + 1, x)",
     "The n-th derivative of digamma, n at least 1; NaN below zero.",
     n=count(1, 2),
     composed=True,
@@ -181,10 +175,6 @@ def polygamma_by_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
 # --- Bessel functions --------------------------------------------------------------------------
 
 
-def i0e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (xp.i1e(x) - xp.sign(x) * y),)
-
-
 def i1e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # i0e(x) - i1e(x) (sign(x) + 1 / x), which is 1/2 at zero.
     size = xp.abs(x)
@@ -193,7 +183,12 @@ def i1e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * xp.where(is_near, 0.5 - size + 0.9375 * size * size, slope),)
 
 
-I0E = function("i0e", from_scipy("i0e"), i0e_vjp, "exp(-|x|) I0(x), the Bessel function scaled.")
+I0E = function(
+    "i0e",
+    from_scipy("i0e"),
+    "ct * (xp.i1e(x) - xp.sign(x) * y)",
+    "exp(-|x|) I0(x), the Bessel function scaled.",
+)
 I1E = function("i1e", from_scipy("i1e"), i1e_vjp, "exp(-|x|) I1(x), the Bessel function scaled.")
 
 # --- sinc --------------------------------------------------------------------------------------

@@ -2,16 +2,18 @@
 
 `made_of` is a function `(xp, *operands, **attrs)` of other ops and Python's operators; a backend
 without a row for the op computes it with its rows for `xp`. A VJP is a named function `(xp,
-cotangent, result, *operands, **attrs)` that returns one cotangent per operand, None for zero. The
-functions of its `xp` record, so it is itself a graph that can be lowered, shown and differentiated
-again. Broadcasting is undone for it.
+cotangent, result, *operands, **attrs)` that returns one cotangent per operand, None for zero; or,
+if it is one expression, the text of that: "ct * b, ct * a", of the cotangent `ct`, the result `y`,
+and the operands and attributes by their names. The functions of its `xp` record, so it is itself a
+graph that can be lowered, shown and differentiated again. Broadcasting is undone for it.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +37,7 @@ def op(
     /,
     *,
     numpy: Callable[..., Any],
-    vjp: Callable[..., Cotangents] | None,
+    vjp: Callable[..., Cotangents] | str | None,
     doc: str,
     result: ResultRule,
     coerce: str = "float",
@@ -54,6 +56,8 @@ def op(
             further fields of `Op`.
     """
     attrs = {key: value for key, value in more.items() if isinstance(value, Attr)}
+    if isinstance(vjp, str):
+        vjp = by_formula(f"{name}_vjp", (*args.split(), *(f"{each}=None" for each in attrs)), vjp)
     properties = {key: value for key, value in more.items() if key not in attrs}
     properties.setdefault("shape_of", BY_RESULT.get(result))
     meaning = {"coerce": coerce, "result": result, "numpy": numpy, "vjp": vjp}
@@ -65,6 +69,21 @@ def op(
 def function(name: str, numpy: Any, vjp: Any, doc: str, args: str = "x", /, **more: Any) -> Op:
     """Declare an elementwise op with a float result."""
     return op(name, args, numpy=numpy, vjp=vjp, doc=doc, result=float_elementwise, **more)
+
+
+def by_formula(name: str, parameters: Iterable[str], formula: str) -> Callable[..., Cotangents]:
+    """Return the VJP of this name whose cotangents are those of a formula."""
+
+    @functools.cache
+    def compiled() -> Callable[..., Cotangents]:
+        source = f"lambda xp, ct, y, {', '.join(parameters)}: ({formula},)"
+        return eval(compile(source, f"<{name}>", "eval"), {"math": math})
+
+    def vjp(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
+        return compiled()(xp, ct, y, *operands, **attrs)
+
+    vjp.__name__ = vjp.__qualname__ = name
+    return vjp
 
 
 def zero(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:

@@ -14,38 +14,6 @@ from .table import Cotangents, composite, function
 # --- exponentials and logarithms ---------------------------------------------------------------
 
 
-def exp_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * y,)
-
-
-def expm1_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.exp(x),)
-
-
-def exp2_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (y * math.log(2)),)
-
-
-def log_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct / x,)
-
-
-def log1p_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct / (1.0 + x),)
-
-
-def log2_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct / x * (1 / math.log(2)),)
-
-
-def log10_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct / x * (1 / math.log(10)),)
-
-
-def logaddexp_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    return ct * xp.sigmoid(a - b), ct * xp.sigmoid(b - a)
-
-
 def logaddexp(xp: Any, a: Any, b: Any) -> Any:
     # Equal operands have no gap, two infinities neither, whose difference is NaN.
     gap = xp.where(xp.equal(a, b), 0.0, -xp.abs(a - b))
@@ -76,19 +44,31 @@ def xlog1py_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     return by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, 1.0 + b))
 
 
-EXP = function("exp", np.exp, exp_vjp, "e to the power x.")
-EXPM1 = function("expm1", np.expm1, expm1_vjp, "exp(x) - 1, accurate near zero.")
-EXP2 = function("exp2", wide(np.exp2), exp2_vjp, "2 to the power x.")
-LOG = function("log", np.log, log_vjp, "The natural logarithm.", domain=ABOVE_ZERO)
+EXP = function("exp", np.exp, "ct * y", "e to the power x.")
+EXPM1 = function("expm1", np.expm1, "ct * xp.exp(x)", "exp(x) - 1, accurate near zero.")
+EXP2 = function("exp2", wide(np.exp2), "ct * (y * math.log(2))", "2 to the power x.")
+LOG = function("log", np.log, "ct / x", "The natural logarithm.", domain=ABOVE_ZERO)
 LOG1P = function(
-    "log1p", np.log1p, log1p_vjp, "log(1 + x), accurate near zero.", domain=ABOVE_MINUS_ONE
+    "log1p", np.log1p, "ct / (1.0 + x)", "log(1 + x), accurate near zero.", domain=ABOVE_MINUS_ONE
 )
-LOG2 = function("log2", wide(np.log2), log2_vjp, "The logarithm to base 2.", domain=ABOVE_ZERO)
-LOG10 = function("log10", wide(np.log10), log10_vjp, "The logarithm to base 10.", domain=ABOVE_ZERO)
+LOG2 = function(
+    "log2",
+    wide(np.log2),
+    "ct / x * (1 / math.log(2))",
+    "The logarithm to base 2.",
+    domain=ABOVE_ZERO,
+)
+LOG10 = function(
+    "log10",
+    wide(np.log10),
+    "ct / x * (1 / math.log(10))",
+    "The logarithm to base 10.",
+    domain=ABOVE_ZERO,
+)
 LOGADDEXP = function(
     "logaddexp",
     wide(np.logaddexp),
-    logaddexp_vjp,
+    "ct * xp.sigmoid(a - b), ct * xp.sigmoid(b - a)",
     "log(exp(a) + exp(b)), without overflow.",
     "a b",
     made_of=logaddexp,
@@ -107,31 +87,6 @@ XLOG1PY = composite(
 # --- angles ------------------------------------------------------------------------------------
 
 
-def sin_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.cos(x),)
-
-
-def cos_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (-ct * xp.sin(x),)
-
-
-def tan_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (1.0 + y * y),)
-
-
-def asin_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    # By factors: 1 - x * x loses digits near 1.
-    return (ct * xp.rsqrt((1.0 - x) * (1.0 + x)),)
-
-
-def acos_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (-ct * xp.rsqrt((1.0 - x) * (1.0 + x)),)
-
-
-def atan_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct / (1.0 + x * x),)
-
-
 def deg2rad(xp: Any, x: Any) -> Any:
     return x * (math.pi / 180)
 
@@ -140,16 +95,27 @@ def rad2deg(xp: Any, x: Any) -> Any:
     return x * (180 / math.pi)
 
 
-SIN = function("sin", np.sin, sin_vjp, "The sine; x in radians.")
-COS = function("cos", np.cos, cos_vjp, "The cosine; x in radians.")
-TAN = function("tan", wide(np.tan), tan_vjp, "The tangent; x in radians.", domain=WITHIN_ONE)
+SIN = function("sin", np.sin, "ct * xp.cos(x)", "The sine; x in radians.")
+COS = function("cos", np.cos, "-ct * xp.sin(x)", "The cosine; x in radians.")
+TAN = function(
+    "tan", wide(np.tan), "ct * (1.0 + y * y)", "The tangent; x in radians.", domain=WITHIN_ONE
+)
+# By factors: 1 - x * x loses digits near 1.
 ASIN = function(
-    "asin", wide(np.arcsin), asin_vjp, "The inverse sine, in radians.", domain=WITHIN_ONE
+    "asin",
+    wide(np.arcsin),
+    "ct * xp.rsqrt((1.0 - x) * (1.0 + x))",
+    "The inverse sine, in radians.",
+    domain=WITHIN_ONE,
 )
 ACOS = function(
-    "acos", wide(np.arccos), acos_vjp, "The inverse cosine, in radians.", domain=WITHIN_ONE
+    "acos",
+    wide(np.arccos),
+    "-ct * xp.rsqrt((1.0 - x) * (1.0 + x))",
+    "The inverse cosine, in radians.",
+    domain=WITHIN_ONE,
 )
-ATAN = function("atan", np.arctan, atan_vjp, "The inverse tangent, in radians.")
+ATAN = function("atan", np.arctan, "ct / (1.0 + x * x)", "The inverse tangent, in radians.")
 DEG2RAD = function(
     "deg2rad", wide(np.deg2rad), None, "Degrees in radians.", degree=linear, made_of=deg2rad
 )
@@ -160,39 +126,23 @@ RAD2DEG = function(
 # --- hyperbolic functions ----------------------------------------------------------------------
 
 
-def sinh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.cosh(x),)
-
-
-def cosh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.sinh(x),)
-
-
-def tanh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (1.0 - y * y),)
-
-
-def asinh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    # x * x may overflow.
-    return (ct / xp.hypot(x, 1.0),)
-
-
-def acosh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    # Two roots: x * x - 1 loses digits near 1 and overflows far from it.
-    return (ct / (xp.sqrt(x - 1.0) * xp.sqrt(x + 1.0)),)
-
-
-def atanh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct / ((1.0 - x) * (1.0 + x)),)
-
-
-SINH = function("sinh", wide(np.sinh), sinh_vjp, "The hyperbolic sine.")
-COSH = function("cosh", wide(np.cosh), cosh_vjp, "The hyperbolic cosine.")
-TANH = function("tanh", wide(np.tanh), tanh_vjp, "The hyperbolic tangent.")
-ASINH = function("asinh", wide(np.arcsinh), asinh_vjp, "The inverse hyperbolic sine.")
+SINH = function("sinh", wide(np.sinh), "ct * xp.cosh(x)", "The hyperbolic sine.")
+COSH = function("cosh", wide(np.cosh), "ct * xp.sinh(x)", "The hyperbolic cosine.")
+TANH = function("tanh", wide(np.tanh), "ct * (1.0 - y * y)", "The hyperbolic tangent.")
+# x * x may overflow.
+ASINH = function("asinh", wide(np.arcsinh), "ct / xp.hypot(x, 1.0)", "The inverse hyperbolic sine.")
+# Two roots: x * x - 1 loses digits near 1 and overflows far from it.
 ACOSH = function(
-    "acosh", wide(np.arccosh), acosh_vjp, "The inverse hyperbolic cosine.", domain=ABOVE_ONE
+    "acosh",
+    wide(np.arccosh),
+    "ct / (xp.sqrt(x - 1.0) * xp.sqrt(x + 1.0))",
+    "The inverse hyperbolic cosine.",
+    domain=ABOVE_ONE,
 )
 ATANH = function(
-    "atanh", wide(np.arctanh), atanh_vjp, "The inverse hyperbolic tangent.", domain=WITHIN_ONE
+    "atanh",
+    wide(np.arctanh),
+    "ct / ((1.0 - x) * (1.0 + x))",
+    "The inverse hyperbolic tangent.",
+    domain=WITHIN_ONE,
 )

@@ -42,11 +42,6 @@ def alone(name: str) -> Callable[..., Any]:
     return call
 
 
-def all_sum_vjp(xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names) -> Cotangents:
-    # Every shard's result depends on this x, so the cotangents of all shards add up.
-    return xp.all_sum(ct, names, of=of), None
-
-
 def all_max_vjp(xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names) -> Cotangents:
     # Ties share the cotangent equally, as in max.
     chosen = xp.equal(x, y) * 1.0
@@ -74,26 +69,6 @@ def of_one_shard(x: tuple[int, ...], *others: Any, **attrs: Any) -> tuple[int, .
         if name in attrs:
             places(attrs[name], len(x))
     return x
-
-
-def all_gather_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, axis: int
-) -> Cotangents:
-    # Every shard's result holds this x: it gets its part of the sum of all cotangents.
-    return xp.reduce_scatter(ct, names, axis, of=of), None
-
-
-def reduce_scatter_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, axis: int
-) -> Cotangents:
-    # Each part of x is in the result of another shard.
-    return xp.all_gather(ct, names, axis, of=of), None
-
-
-def all_to_all_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, axis: int, concat: int
-) -> Cotangents:
-    return xp.all_to_all(ct, names, concat, axis, of=of), None
 
 
 def ppermute(x: Array, of: Array, *, names: Names, pairs: tuple[tuple[int, int], ...]) -> Array:
@@ -127,10 +102,11 @@ def all_dim(x: Array, *, axis: int, names: Names) -> int:
 
 # For all ops that communicate: of operand 1, `of`, only the placement is read.
 TALKS = {"shape_only": (1,), "collective": True, "names": GROUP_NAMES}
+# Every shard's result depends on this x, so the cotangents of all shards add up.
 ALL_SUM = over_shards(
     "all_sum",
     "x of",
-    all_sum_vjp,
+    "xp.all_sum(ct, names, of=of), None",
     "The sum over the shards of `of`, element by element.",
     degree=linear,
     **TALKS,
@@ -144,18 +120,20 @@ ALL_MAX = over_shards(
 )
 # For ops that change the length of an axis, unless there is one shard.
 RESIZES = {**TALKS, "result": reshaped, "shape_of": of_one_shard, "degree": linear}
+# Every shard's result holds this x: it gets its part of the sum of all cotangents.
 ALL_GATHER = over_shards(
     "all_gather",
     "x of",
-    all_gather_vjp,
+    "xp.reduce_scatter(ct, names, axis, of=of), None",
     "The x of all shards of `of`, joined along an axis.",
     **RESIZES,
     axis=AXIS,
 )
+# Each part of x is in the result of another shard.
 REDUCE_SCATTER = over_shards(
     "reduce_scatter",
     "x of",
-    reduce_scatter_vjp,
+    "xp.all_gather(ct, names, axis, of=of), None",
     "The sum of x over the shards of `of`, of which each gets its own part along an axis.",
     **RESIZES,
     axis=AXIS,
@@ -163,7 +141,7 @@ REDUCE_SCATTER = over_shards(
 ALL_TO_ALL = over_shards(
     "all_to_all",
     "x of",
-    all_to_all_vjp,
+    "xp.all_to_all(ct, names, concat, axis, of=of), None",
     "x cut along an axis, a part for each shard of `of`; those received joined along `concat`.",
     **RESIZES,
     axis=AXIS,

@@ -358,13 +358,6 @@ def fft(x: Array, *, axes: tuple[int, ...], inverse: bool) -> Array:
     return np.stack((found.real, found.imag), -1).astype(x.dtype, copy=False)
 
 
-def fft_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, *, axes: tuple[int, ...], inverse: bool
-) -> Cotangents:
-    # The transpose of the real matrix is the conjugate transform.
-    return (xp.packed_fft(ct, axes=axes, inverse=not inverse),)
-
-
 def of_parts(x: Shape, axes: tuple[int, ...] = (-2,), **attrs: Any) -> Shape:
     """Return the operand's shape, or raise ValueError if it has no such transform."""
     if not x or x[-1] != 2 or -min(axes) > len(x) or not all(x[axis] for axis in axes):
@@ -372,11 +365,12 @@ def of_parts(x: Shape, axes: tuple[int, ...] = (-2,), **attrs: Any) -> Shape:
     return x
 
 
+# The transpose of the real matrix is the conjugate transform.
 FFT = op(
     "fft",
     "x",
     numpy=fft,
-    vjp=fft_vjp,
+    vjp="xp.packed_fft(ct, axes=axes, inverse=not inverse)",
     doc="Fourier transforms of numbers whose parts lie in the last axis, without a divisor.",
     result=kept,
     degree=linear,

@@ -425,10 +425,6 @@ def output(value: Array, *, position: int) -> Array:
     return value
 
 
-def output_vjp(xp: Any, ct: Any, y: Any, value: Any, *, position: int) -> Cotangents:
-    return (ct,)
-
-
 def uncomputed(name: str, args: str, doc: str, /, result: Any = structural, **more: Any) -> Op:
     return op(name, args, numpy=structural, vjp=None, doc=doc, result=result, **more)
 
@@ -448,7 +444,7 @@ OUTPUT = op(
     "output",
     "value",
     numpy=output,
-    vjp=output_vjp,
+    vjp="ct",
     result=called,
     coerce="raw",
     position=HALVES,

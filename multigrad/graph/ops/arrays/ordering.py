@@ -61,10 +61,6 @@ def from_either_end(function: Callable[..., Array]) -> Callable[..., Array]:
     return widened(lifted(call))
 
 
-def cumsum_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, reverse: bool) -> Cotangents:
-    return (xp.cumsum(ct, axis=axis, reverse=not reverse),)
-
-
 def cumprod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
     # Right at zeros too: the share of the first zero is a sum over products without it. With two
     # zeros in one product the second derivative is lost, as in `prod`.
@@ -140,7 +136,7 @@ def unhold(x: Array, mask: Array, *, axis: int) -> Array:
 CUMSUM = cumulative(
     "cumsum",
     from_either_end(np.cumsum),
-    cumsum_vjp,
+    "xp.cumsum(ct, axis=axis, reverse=not reverse)",
     "The sum of each element and those before it along an axis (`reverse`: after it).",
     reverse=flag(False),
     degree=linear,

@@ -30,10 +30,6 @@ def matmul(a: Array, b: Array) -> Array:
     return np.matmul(wider(a), wider(b)).astype(a.dtype)
 
 
-def matmul_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    return xp.matmul_left(ct, b, a), xp.matmul_right(a, ct, b)
-
-
 def left_shape(cotangent: Shape, b: Shape, like: Shape) -> Shape:
     rows, columns = matrix_shape(cotangent, like, b), b if len(b) > 1 else (*b, 1)
     result = product(rows, (*columns[:-2], columns[-1], columns[-2]))
@@ -49,11 +45,6 @@ def matmul_left(cotangent: Array, b: Array, like: Array) -> Array:
     return sum_to(result, like).astype(cotangent.dtype)
 
 
-# The sum of ct * (a @ b) is linear in each of the three: the VJPs close among three ops.
-def matmul_left_vjp(xp: Any, ct: Any, y: Any, cotangent: Any, b: Any, like: Any) -> Cotangents:
-    return xp.matmul(ct, b), xp.matmul_right(ct, cotangent, b), None
-
-
 def right_shape(a: Shape, cotangent: Shape, like: Shape) -> Shape:
     columns, rows = matrix_shape(cotangent, a, like), a if len(a) > 1 else (1, *a)
     result = product((*rows[:-2], rows[-1], rows[-2]), columns)
@@ -66,10 +57,6 @@ def matmul_right(a: Array, cotangent: Array, like: Array) -> Array:
     result = np.swapaxes(rows, -1, -2) @ columns
     result = result if like.ndim > 1 else result[..., 0]
     return sum_to(result, like).astype(cotangent.dtype)
-
-
-def matmul_right_vjp(xp: Any, ct: Any, y: Any, a: Any, cotangent: Any, like: Any) -> Cotangents:
-    return xp.matmul_left(cotangent, ct, a), xp.matmul(a, ct), None
 
 
 def matrix_shape(product: Shape, a: Shape, b: Shape) -> Shape:
@@ -92,17 +79,18 @@ MATMUL = op(
     "matmul",
     "a b",
     numpy=matmul,
-    vjp=matmul_vjp,
+    vjp="xp.matmul_left(ct, b, a), xp.matmul_right(a, ct, b)",
     result=reshaped,
     doc="The product of matrices in the last two axes; a vector counts as a row or a column.",
     shape_of=product,
     **PRODUCT,
 )
+# The sum of ct * (a @ b) is linear in each of the three: the VJPs close among three ops.
 MATMUL_LEFT = op(
     "matmul_left",
     "cotangent b like",
     numpy=matmul_left,
-    vjp=matmul_left_vjp,
+    vjp="xp.matmul(ct, b), xp.matmul_right(ct, cotangent, b), None",
     result=cotangent_of_left,
     doc="The cotangent of the left operand of matmul, in its shape.",
     shape_of=left_shape,
@@ -112,7 +100,7 @@ MATMUL_RIGHT = op(
     "matmul_right",
     "a cotangent like",
     numpy=matmul_right,
-    vjp=matmul_right_vjp,
+    vjp="xp.matmul_left(cotangent, ct, a), xp.matmul(a, ct), None",
     result=cotangent_of_right,
     doc="The cotangent of the right operand of matmul, in its shape.",
     shape_of=right_shape,

@@ -278,19 +278,11 @@ def softmax(x: Array, *, axis: Axis) -> Array:
     return powers / np.sum(powers, axis=axis, keepdims=True)
 
 
-def softmax_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any) -> Cotangents:
-    return (y * (ct - xp.sum(ct * y, axis=axis, keepdims=True)),)
-
-
 @widened
 def log_softmax(x: Array, *, axis: Axis) -> Array:
     axis = over(x, axis)
     shifted = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
     return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
-
-
-def log_softmax_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any) -> Cotangents:
-    return (ct - xp.softmax(x, axis=axis) * xp.sum(ct, axis=axis, keepdims=True),)
 
 
 def gated_half(xp: Any, x: Any, *, axis: int) -> Any:
@@ -310,12 +302,17 @@ SOFTMAX = op(
     "softmax",
     "x",
     numpy=softmax,
-    vjp=softmax_vjp,
+    vjp="y * (ct - xp.sum(ct * y, axis=axis, keepdims=True))",
     doc="Exponentials divided by their sum.",
     **SHARES,
 )
 LOG_SOFTMAX = op(
-    "log_softmax", "x", numpy=log_softmax, vjp=log_softmax_vjp, doc="The log of softmax.", **SHARES
+    "log_softmax",
+    "x",
+    numpy=log_softmax,
+    vjp="ct - xp.softmax(x, axis=axis) * xp.sum(ct, axis=axis, keepdims=True)",
+    doc="The log of softmax.",
+    **SHARES,
 )
 GLU = op(
     "glu",

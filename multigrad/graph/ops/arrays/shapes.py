@@ -59,10 +59,6 @@ def broadcast_to(x: Array, like: Array) -> Array:
     return np.broadcast_to(x, np.shape(like))
 
 
-def broadcast_to_shape_vjp(xp: Any, ct: Any, y: Any, x: Any, *, shape: Any) -> Cotangents:
-    return (xp.sum_to(ct, x),)
-
-
 def filled(node: Node, sizes: Sequence[int]) -> int:
     return max(1, math.prod(abs(n) for n in node.attr("shape"))) * sizes[0]
 
@@ -87,7 +83,7 @@ BROADCAST_TO = shaped(
 BROADCAST_TO_SHAPE = rearrangement(
     "broadcast_to_shape",
     np.broadcast_to,
-    broadcast_to_shape_vjp,
+    "xp.sum_to(ct, x)",
     "x repeated to a static shape.",
     shape=SHAPE,
     xp="broadcast_to",
@@ -113,22 +109,14 @@ SIZE = length_of("size", size, "The number of elements, an integer known at run 
 # --- other shapes ------------------------------------------------------------------------------
 
 
-def reshape_vjp(xp: Any, ct: Any, y: Any, x: Any, **attrs: Any) -> Cotangents:
-    return (xp.reshape_like(ct, x),)
-
-
 def reshape_like(x: Array, like: Array) -> Array:
     return np.reshape(x, np.shape(like))
-
-
-def expand_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
-    return (xp.sum(ct, axis=axis, keepdims=False),)
 
 
 RESHAPE = rearrangement(
     "reshape",
     reshape,
-    reshape_vjp,
+    "xp.reshape_like(ct, x)",
     "The same elements in another shape; one length may be -1.",
     shape=SHAPE,
     composed=True,
@@ -145,7 +133,7 @@ RESHAPE_LIKE = shaped(
 SQUEEZE = rearrangement(
     "squeeze",
     np.squeeze,
-    reshape_vjp,
+    "xp.reshape_like(ct, x)",
     "x without axes of length 1 (None: without all of them).",
     axis=AXES,
     view="always",
@@ -153,7 +141,7 @@ SQUEEZE = rearrangement(
 EXPAND_DIMS = rearrangement(
     "expand_dims",
     np.expand_dims,
-    expand_dims_vjp,
+    "xp.sum(ct, axis=axis, keepdims=False)",
     "A new axis of length 1.",
     expanded,
     axis=NEW_AXIS,
@@ -169,10 +157,6 @@ def permute_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axes: Any) -> Cotangen
     # The inverse permutation.
     places = [axis % len(axes) for axis in axes]
     return (xp.permute_dims(ct, tuple(places.index(i) for i in range(len(axes)))),)
-
-
-def moveaxis_vjp(xp: Any, ct: Any, y: Any, x: Any, *, source: Any, destination: Any) -> Cotangents:
-    return (xp.moveaxis(ct, destination, source),)
 
 
 def flip(x: Array, *, axis: Any) -> Array:
@@ -210,7 +194,7 @@ SWAPAXES = rearrangement(
 MOVEAXIS = rearrangement(
     "moveaxis",
     np.moveaxis,
-    moveaxis_vjp,
+    "xp.moveaxis(ct, destination, source)",
     "Axes moved to other positions; the others keep their order.",
     source=MOVED,
     destination=MOVED,
@@ -252,18 +236,10 @@ def _below(x: Array, offset: int) -> Array:
     return np.arange(columns) - np.arange(rows)[:, None] <= offset
 
 
-def tril_vjp(xp: Any, ct: Any, y: Any, x: Any, *, offset: int) -> Cotangents:
-    return (xp.tril(ct, offset),)
-
-
-def triu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, offset: int) -> Cotangents:
-    return (xp.triu(ct, offset),)
-
-
 def triangle(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
     more = {"offset": OFFSET, "composed": True, "shape_of": with_matrices}
     return rearrangement(name, numpy, vjp, doc, kept, **more)
 
 
-TRIL = triangle("tril", tril, tril_vjp, "Zero above a diagonal of the last two axes.")
-TRIU = triangle("triu", triu, triu_vjp, "Zero below a diagonal of the last two axes.")
+TRIL = triangle("tril", tril, "xp.tril(ct, offset)", "Zero above a diagonal of the last two axes.")
+TRIU = triangle("triu", triu, "xp.triu(ct, offset)", "Zero below a diagonal of the last two axes.")
