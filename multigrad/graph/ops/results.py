@@ -98,6 +98,10 @@ def kept(x: Type, *others: Type, **attrs: Any) -> Type:
     return x
 
 
+def of_matrix(x: Type) -> Type:
+    return kept(x)
+
+
 def rows_of(x: Type, *others: Type) -> Type:
     need_tensors(x, *others)
     return Type("tensor", INT64, UNKNOWN)

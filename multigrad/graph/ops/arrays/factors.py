@@ -23,7 +23,7 @@ from ..attributes import are_integers, flag
 from ..numerics import Array, widened, wider
 from ..properties import linear
 from ..result_shapes import Shape, square, with_matrices
-from ..results import kept, rows_of
+from ..results import kept, of_matrix, rows_of
 from ..table import Cotangents, op, zero
 from .linalg import mark_infinities, of_matrices
 
@@ -111,7 +111,7 @@ LU = of_matrices(
     lu,
     lu_vjp,
     "l, whose diagonal is one, and u in one matrix: the factors of x in other rows.",
-    result=kept,
+    result=of_matrix,
     shape_of=with_matrices,
     in_vjps=True,
     xp="packed_lu",

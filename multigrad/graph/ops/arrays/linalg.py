@@ -17,7 +17,7 @@ from ..attributes import flag, number
 from ..numerics import Array, widened
 from ..properties import CONSTANT, LINEAR, Degree, multiplied
 from ..result_shapes import Shape, square
-from ..results import kept, over_matrices, reshaped
+from ..results import of_matrix, over_matrices, reshaped
 from ..table import Cotangents, op, zero
 
 
@@ -70,7 +70,7 @@ CHOLESKY = of_matrices(
     widened(np.linalg.cholesky),
     cholesky_vjp,
     "The lower triangular factor of symmetric positive definite matrices; it reads that half.",
-    result=kept,
+    result=of_matrix,
     shape_of=square,
 )
 TRIANGLE = {"lower": flag(True), "transposed": flag(False), "unit": flag(False)}
@@ -156,7 +156,7 @@ INV = of_matrices(
     widened(np.linalg.inv),  # LinAlgError where a matrix is singular
     inv_vjp,
     "The inverses of matrices.",
-    result=kept,
+    result=of_matrix,
     shape_of=square,
 )
 
@@ -256,7 +256,7 @@ EXPM = of_matrices(
     expm,
     expm_vjp,
     "The exponentials of matrices, not of their elements.",
-    result=kept,
+    result=of_matrix,
     shape_of=square,
 )
 
