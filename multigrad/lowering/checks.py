@@ -166,11 +166,7 @@ _float_dtypes: dict[Any, bool] = {}
 
 
 def check_float(x: Tensor, rule: Any) -> None:
-    """Check that a rule can act on a tensor.
-
-    Raises:
-        GradientError: its dtype is not a float that rules compute in.
-    """
+    """Raise GradientError if a tensor's dtype is not a float that rules compute in."""
     is_float = _float_dtypes.get(x.dtype)
     if is_float is None:
         is_float = _float_dtypes[x.dtype] = dtype_name(x.dtype) in FLOATS
@@ -195,10 +191,8 @@ def say_where(rule: Any) -> str:
 
 
 def find_lacking(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]:
-    """Return error messages by input dtype, where the backend lacks an op for it.
-
-    Raises:
-        UnsupportedOp: it lacks an op for a dtype that a rule itself chose.
+    """Return error messages by input dtype, where the backend lacks an op for it; raise
+    UnsupportedOp if it lacks one for a dtype that a rule itself chose.
     """
     lacking: dict[str, str] = {}
     # Most backends lack no op for single dtypes, and need no walk.

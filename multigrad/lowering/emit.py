@@ -212,11 +212,7 @@ class _Writer:
         return text, strength, depth
 
     def loop(self, node: Node) -> str:
-        """Return the code of a loop's result; the loop runs once for all of its results.
-
-        Raises:
-            UnsupportedOp: the backend has no such loop.
-        """
+        """Return the code of a loop's result; the loop runs once for all of its results."""
         key = key_of(node)
         name = self.loops.get(key)
         if name is None:
@@ -372,11 +368,7 @@ class _Writer:
         return None
 
     def native(self, op: ops.Op) -> Any:
-        """Return the backend's callable of an op.
-
-        Raises:
-            UnsupportedOp: the backend lists it as missing, with its reason.
-        """
+        """Return the backend's callable of an op, or raise UnsupportedOp with the reason."""
         if op in (PACK, UNPACK) and self.backend.kernels.bits is not None:
             return self.backend.kernels.bits[op is UNPACK]
         native = self.backend.kernels.rows.get(op, INFIX if op.symbol else None)

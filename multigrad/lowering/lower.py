@@ -84,10 +84,6 @@ class Lowering:
         return self.style == "fast" and bool(kernels.patterns or kernels.in_place)
 
     @property
-    def is_compiled(self) -> bool:
-        return self.style == "compiled"
-
-    @property
     def prepares(self) -> bool:
         """Whether fast code has what it needs of the params computed before a call."""
         if f"{self.backend.name}.constants" in self.emission.off:
@@ -201,7 +197,7 @@ def _cut(lowering: Lowering) -> Cuts:
         lowering.backend,
         forward_mode=lowering.forward_mode,
         fast=lowering.is_fast,
-        compiled=lowering.is_compiled,
+        compiled=lowering.style == "compiled",
     )
     lowering.emission.taken.update(cuts.anywhere.residuals, cuts.histories)
     return cuts
@@ -212,7 +208,7 @@ def _emit_codes(lowering: Lowering, cuts: Cuts) -> tuple[Code, Code]:
     autodiff = lowering.backend.autodiff
     wide = cuts.wide if autodiff.keeps_float_derivatives else None
     code = fast = _emit(lowering, cuts.anywhere, wide, lowering.is_fast and autodiff.only_fast)
-    is_other = lowering.is_fast or (lowering.is_compiled and cuts.wide is not None)
+    is_other = lowering.is_fast or (lowering.style == "compiled" and cuts.wide is not None)
     if is_other and not autodiff.only_fast:
         fast = _emit(lowering, cuts.anywhere, cuts.wide, lowering.is_fast)
     return _check_dtypes(lowering, code, fast) if lowering.checks else (code, fast)
@@ -278,7 +274,7 @@ def _origin(lowering: Lowering, cuts: Cuts) -> Origin:
     return Origin(
         name=graphs.name,
         is_rule=graphs.is_rule,
-        compiled=lowering.is_compiled,
+        compiled=lowering.style == "compiled",
         fused=graphs.fused,
         graphs=(graphs.forward, cut.keep, cut.backward) if cuts.wide is None else None,
         input_types=tuple(map(graphs.type_of, graphs.inputs)),

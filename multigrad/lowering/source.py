@@ -18,6 +18,7 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
+from ..backend.emitted import Body
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import UNKNOWN
 from ..graph.support.threads import SERIALS, build_once
@@ -29,9 +30,6 @@ from .forwards import Forward
 Tensor = Any
 MOST_EMITTED = 16  # functions of one rule: by backend, and by what it asks of its input
 EmittedRules = dict[tuple[Any, ...], Callable[..., Any]]
-
-
-# --- compiled source ------------------------------------------------------------------------------
 
 
 def compile_source(source: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
@@ -66,16 +64,11 @@ def identifier(name: str) -> str:
     return f"rule_{word}" if word[0].isdigit() or keyword.iskeyword(word) else word
 
 
-# --- one graph ------------------------------------------------------------------------------------
-
-
 def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tensor]:
     """Return an activation as a plain function of a backend, with the framework's derivative."""
     emission = Emission(backend, forward.name)
     body = emit_body(forward.graph(), emission)
-    source = f"def forward(tin):\n{body.indented(4)}    return {body.result}\n"
-    source = emission.with_definitions(source)
-    return _wrap(compile_source(source, forward.name, emission.namespace)["forward"], backend)
+    return _wrap(_compile("forward", body, body.result, emission)[0], backend)
 
 
 def emit_rule_once(graph: Graph, backend: Backend, known: EmittedRules) -> Callable[..., Any]:
@@ -108,10 +101,15 @@ def _emit(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], bool, str
     if graph.outputs[0].type.shape == UNKNOWN:
         check = emission.bind("check_shape", shape_check(graph.name))
         result = f"{check}({result}, grad_out)"
-    source = f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}    return {result}\n"
-    source = emission.with_definitions(source)
-    function = compile_source(source, graph.name, emission.namespace)[name]
+    function, source = _compile(name, body, result, emission)
     return function, body.elementwise, source
+
+
+def _compile(name: str, body: Body, result: str, emission: Emission) -> tuple[Any, str]:
+    """Return a function of this name, and its source."""
+    head = f"def {name}({', '.join(body.parameters)}):\n"
+    source = emission.with_definitions(f"{head}{body.indented(4)}    return {result}\n")
+    return compile_source(source, emission.rule, emission.namespace)[name], source
 
 
 def _wrap(function: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
@@ -127,9 +125,7 @@ def run_reference(graph: Graph, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
     # The name of the function that is compiled below.
     emission.taken.add("reference")
     body = emit_body(drop_calls(graph), emission)
-    lines, results = body.indented(4), "".join(f"{each}, " for each in body.results)
-    source = f"def reference({', '.join(body.parameters)}):\n{lines}    return ({results})\n"
-    source = emission.with_definitions(source)
-    function = compile_source(source, graph.name, emission.namespace)["reference"]
+    results = "".join(f"{each}, " for each in body.results)
+    function, _ = _compile("reference", body, f"({results})", emission)
     with np.errstate(all="ignore"):
         return function(*[inputs[name] for name in body.parameters]) if body.results else ()

@@ -348,7 +348,7 @@ def find_native(
             return None
         key = with_words(key, tuple(words.tolist()))
     kernels = core.find_kernels(math.prod(shape))
-    return None if kernels is None else (kernels, core.lay_out(key, shape))
+    return None if kernels is None else (kernels, core.lay_out_runs(key, shape))
 
 
 def is_plain() -> bool:
@@ -361,7 +361,7 @@ def is_plain() -> bool:
 
 
 class Scratch:
-    """The `NormalScratch` of torch's draws."""
+    """The scratch memory of torch's normals, see `DrawKernels.normal`."""
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
         # Reused by later draws, which may run outside inference mode.

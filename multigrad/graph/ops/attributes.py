@@ -13,8 +13,6 @@ from ..ir.graph import Region
 from ..ir.op import REQUIRED, Attr
 from ..ir.types import DTYPES, T
 
-# --- legal values ------------------------------------------------------------------------------
-
 
 def is_axis(value: object) -> bool:
     axes = value if isinstance(value, tuple) else (value,)
@@ -132,9 +130,6 @@ def instance_of(kind: type) -> Callable[[object], bool]:
 
 def optional(legal: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or legal(value)
-
-
-# --- kinds -------------------------------------------------------------------------------------
 
 
 def number(*samples: float, taken: str = "float") -> Attr:

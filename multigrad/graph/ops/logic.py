@@ -13,8 +13,6 @@ from .properties import shifted
 from .results import compared, elementwise
 from .table import Number, op, zero
 
-# --- comparisons -------------------------------------------------------------------------------
-
 
 def comparison(name: str, symbol: str, numpy: Any, on_numbers: Any, doc: str) -> Op:
     """Declare an elementwise comparison; with NaN it is False, except for `ne`."""
@@ -28,8 +26,6 @@ GT = comparison("gt", ">", np.greater, operator.gt, "a > b.")
 GE = comparison("ge", ">=", np.greater_equal, operator.ge, "a >= b.")
 EQ = comparison("eq", "==", np.equal, operator.eq, "a equals b; 0 equals -0.")
 NE = comparison("ne", "!=", np.not_equal, operator.ne, "a differs from b; NaN always differs.")
-
-# --- logic -------------------------------------------------------------------------------------
 
 
 def logical(name: str, symbol: str, numpy: Any, on_numbers: Any, doc: str) -> Op:
@@ -51,8 +47,6 @@ OR = logical("or", "|", np.logical_or, logical_or, "At least one.")
 XOR = logical("xor", "^", np.logical_xor, operator.ne, "Exactly one.")
 NOT = logical("not", "~", np.logical_not, operator.not_, "Negation.")
 
-# --- questions about numbers -------------------------------------------------------------------
-
 
 def question(name: str, numpy: Any, doc: str, on_numbers: Any = None) -> Op:
     return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=compared, on_numbers=on_numbers)
@@ -62,8 +56,6 @@ ISNAN = question("isnan", np.isnan, "x is NaN.", math.isnan)
 ISINF = question("isinf", np.isinf, "x is infinite.", math.isinf)
 ISFINITE = question("isfinite", np.isfinite, "Not NaN, not inf.", math.isfinite)
 SIGNBIT = question("signbit", np.signbit, "The sign bit is set: x is below zero, or -0.")
-
-# --- the bits of integers ----------------------------------------------------------------------
 
 
 def bitwise(name: str, numpy: Any, on_numbers: Any, doc: str, **more: Any) -> Op:

@@ -88,8 +88,6 @@ def as_numpy_dtype(dtype: Any) -> np.dtype[Any]:
     return np.dtype(dtype)
 
 
-# --- differences between releases ----------------------------------------------------------------
-
 # Python 3.10 has no SciPy from 1.16 on.
 IS_OLD_SCIPY = sys.version_info < (3, 11)
 RELEASE = tuple(map(int, np.__version__.split(".")[:2]))

@@ -109,7 +109,6 @@ def length(node: Node, bits: Sequence[int]) -> int:
     return LENGTH_BITS
 
 
-# --- domain: the operands for which an op is smooth --------------------------------------------
 class Domain(NamedTuple):
     """An open interval; `falls`: no element is larger than the one before it, along the axis."""
 

@@ -14,8 +14,6 @@ from .properties import ABOVE_ONE, BELOW_MINUS_ONE, REALS, choice, linear
 from .results import cast_to, chosen, elementwise, filled, same
 from .table import Cotangents, Number, function, op, zero
 
-# --- choices and limits ------------------------------------------------------------------------
-
 
 def clip(x: Array, min: Array, max: Array) -> Array:
     # In this order NaN propagates, and max wins where min > max.
@@ -83,8 +81,6 @@ NAN_TO_NUM = function(
     composed=True,
     on_bools="numbers",
 )
-
-# --- dtypes and copies -------------------------------------------------------------------------
 
 
 def cast(x: Array, *, dtype: Any) -> Array:

@@ -13,7 +13,6 @@ from .numerics import log_ndtr as log_ndtr_by_erfcx
 from .properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
 from .table import Cotangents, composite, function
 
-# --- error functions and the normal distribution -----------------------------------------------
 ROOT_TAU = math.sqrt(2 * math.pi)
 MILLS_FROM = 8.0  # beyond this |x|, the inverse Mills ratio comes from a continued fraction
 
@@ -91,8 +90,6 @@ LOG_NDTR = function(
     made_of=log_ndtr,
 )
 
-# --- gamma functions ---------------------------------------------------------------------------
-
 
 @widened
 def lgamma(x: Array) -> Array:
@@ -147,8 +144,6 @@ POLYGAMMA = function(
     domain=ABOVE_ZERO,
 )
 
-# --- for backends whose own digamma or polygamma is inaccurate ---------------------------------
-
 
 def digamma_by_reflection(xp: Any, digamma: Any, x: Any) -> Any:
     """Return psi of an array, by reflection below zero, from a framework's functions and its psi.
@@ -172,9 +167,6 @@ def polygamma_by_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
     return xp.where(is_inside, values, xp.where(x != 0, outside, sign * math.inf))
 
 
-# --- Bessel functions --------------------------------------------------------------------------
-
-
 def i1e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # i0e(x) - i1e(x) (sign(x) + 1 / x), which is 1/2 at zero.
     size = xp.abs(x)
@@ -191,7 +183,6 @@ I0E = function(
 )
 I1E = function("i1e", from_scipy("i1e"), i1e_vjp, "exp(-|x|) I1(x), the Bessel function scaled.")
 
-# --- sinc --------------------------------------------------------------------------------------
 # Below SINC_NEAR the quotient cancels; SINC_TERMS terms of the series give float64 accuracy there.
 SINC_NEAR, SINC_TERMS = 0.3, 9
 

@@ -11,8 +11,6 @@ from .numerics import wide
 from .properties import ABOVE_MINUS_ONE, ABOVE_ONE, ABOVE_ZERO, REALS, WITHIN_ONE, linear
 from .table import Cotangents, composite, function
 
-# --- exponentials and logarithms ---------------------------------------------------------------
-
 
 def logaddexp(xp: Any, a: Any, b: Any) -> Any:
     # Equal operands have no gap, two infinities neither, whose difference is NaN.
@@ -84,8 +82,6 @@ XLOG1PY = composite(
     domain=(REALS, ABOVE_MINUS_ONE),
 )
 
-# --- angles ------------------------------------------------------------------------------------
-
 
 def deg2rad(xp: Any, x: Any) -> Any:
     return x * (math.pi / 180)
@@ -122,9 +118,6 @@ DEG2RAD = function(
 RAD2DEG = function(
     "rad2deg", wide(np.rad2deg), None, "Radians in degrees.", degree=linear, made_of=rad2deg
 )
-
-# --- hyperbolic functions ----------------------------------------------------------------------
-
 
 SINH = function("sinh", wide(np.sinh), "ct * xp.cosh(x)", "The hyperbolic sine.")
 COSH = function("cosh", wide(np.cosh), "ct * xp.sinh(x)", "The hyperbolic cosine.")

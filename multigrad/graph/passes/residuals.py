@@ -242,7 +242,10 @@ def choose(
     An input named in `free` costs next to nothing, and none of `again` is computed again.
     """
     known = find_known(backward, roles)
-    needed = find_needed(backward, known)
+    # The known nodes that the rest of backward reads.
+    readers = [node for node in backward.nodes if node not in known]
+    read = [*backward.outputs, *[operand for node in readers for operand in node.operands]]
+    needed = list(dict.fromkeys([node for node in read if node in known]))
     costs = {node: cost(node, node in results, keepable.floats) for node in known}
     costs |= {n: SINGLE for n in known if n.op is ops.INPUT and n.attr("name") in free}
     if keepable.bits:
@@ -339,13 +342,6 @@ def find_known(backward: Graph, roles: Roles) -> dict[Node, None]:
         elif name in (*roles.inputs, *roles.outputs) or not known.keys().isdisjoint(node.operands):
             known[node] = None
     return known
-
-
-def find_needed(backward: Graph, known: Mapping[Node, None]) -> list[Node]:
-    """Return the known nodes that the rest of backward reads."""
-    readers = [node for node in backward.nodes if node not in known]
-    read = [*backward.outputs, *[operand for node in readers for operand in node.operands]]
-    return list(dict.fromkeys([node for node in read if node in known]))
 
 
 def cost(node: Node, is_output: bool, floats: bool) -> int:

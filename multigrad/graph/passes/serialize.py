@@ -362,14 +362,9 @@ def fail(where: str, problem: str) -> NoReturn:
 
 def describe(data: Data) -> str:
     """Return a value from a document, short enough for a message."""
-    return f"{data!r:.60}" if isinstance(data, str | int | float | None) else f"a {kind_of(data)}"
-
-
-def kind_of(data: Data) -> str:
-    """Return JSON's name for the type of a value."""
-    return {dict: "object", list: "list", str: "string", type(None): "null"}.get(
-        type(data), type(data).__name__
-    )
+    if isinstance(data, str | int | float | None):
+        return f"{data!r:.60}"
+    return "a object" if type(data) is dict else f"a {type(data).__name__}"
 
 
 def read_fields(

@@ -17,7 +17,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -77,28 +77,13 @@ class DrawLayout(NamedTuple):
     firsts: Array
 
 
-def lay_out(key: Any, shape: Sequence[int]) -> DrawLayout:
+def lay_out_runs(key: Any, shape: Sequence[int]) -> DrawLayout:
     if isinstance(key, PlacedKey):
         firsts, length = find_runs(key, tuple(shape))
         first, second = key.key
         return DrawLayout(int(first), int(second), address_of(firsts), length, firsts)
     first, second = key
     return DrawLayout(int(first), int(second), FROM_ZERO_ADDRESS, math.prod(shape), FROM_ZERO)
-
-
-class NormalScratch(Protocol):
-    """Memory for the second pass over a block of normals, and that pass.
-
-    Attributes:
-        addresses: where `w` and the roots lie: two arrays of as many elements as a block has.
-    """
-
-    addresses: tuple[int, int]
-
-    def take_roots(self, number: int) -> None:
-        """Replace the first `number` elements of `w` by minus their logarithms, and store the roots
-        of these.
-        """
 
 
 class DrawKernels:
@@ -138,12 +123,14 @@ class DrawKernels:
         *,
         double: bool,
         block: int,
-        scratch: NormalScratch,
+        scratch: Any,
     ) -> None:
         """Write normals to an address, in float64 (`double`) or float32.
 
         Args:
-            block: elements at a time, for which `scratch` has room.
+            block: elements at a time.
+            scratch: has the `addresses` of w and the roots of a block, and `take_roots(number)`,
+                the second pass over as many elements.
         """
         begin, finish, itemsize = self.normals[double]
         w, roots = scratch.addresses
@@ -156,7 +143,7 @@ class DrawKernels:
 
 # --- NumPy's draws by them ------------------------------------------------------------------------
 class NumPyScratch:
-    """The `NormalScratch` of NumPy's draws."""
+    """The scratch memory of NumPy's normals."""
 
     def __init__(self, size: int, wide: str) -> None:
         self.rows = np.empty((2, size), wide)
@@ -169,26 +156,22 @@ class NumPyScratch:
         np.sqrt(w, roots)
 
 
-def uniform(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+def compiled_uniform(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     draw = np.empty(shape, dtype)
-    fill_uniform(kernels, draw, key, name_of(draw.dtype))
+    layout, name = lay_out_runs(key, shape), name_of(draw.dtype)
+
+    def fill(out: int, start: int, count: int) -> None:
+        kernels.uniform(out, layout, start, count, name)
+
+    fill_wide(draw, "float64" if name == "float64" else "float32", fill)
     return draw
 
 
-def fill_uniform(kernels: DrawKernels, draw: Array, key: Any, dtype: str) -> None:
-    layout = lay_out(key, draw.shape)
-
-    def fill(out: int, start: int, count: int) -> None:
-        kernels.uniform(out, layout, start, count, dtype)
-
-    fill_wide(draw, "float64" if dtype == "float64" else "float32", fill)
-
-
-def normal(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+def compiled_normal(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     draw = np.empty(shape, dtype)
     double = name_of(draw.dtype) == "float64"
     wide = "float64" if double else "float32"
-    layout = lay_out(key, shape)
+    layout = lay_out_runs(key, shape)
     scratch = NumPyScratch(min(draw.size, BLOCK), wide)
 
     def fill(out: int, start: int, count: int) -> None:
@@ -363,7 +346,7 @@ def bind(library: ctypes.CDLL) -> DrawKernels:
     part = PlacedKey((WORD_MASK, 7), (1 << 32) - CHUNK, (4, CHUNK + 9))
     for key, shape in (((0, 7), (3,)), (part, (2, CHUNK + 5))):
         for dtype in ("float32", "float64"):
-            for plain, compiled in ((draws.uniform, uniform), (draws.normal, normal)):
+            for plain, compiled in COMPILED.items():
                 expected = plain(key, shape, dtype)
                 if compiled(kernels, key, shape, dtype).tobytes() != expected.tobytes():
                     raise NoLibraryError(f"{library._name} draws other numbers than plain code")
@@ -371,8 +354,26 @@ def bind(library: ctypes.CDLL) -> DrawKernels:
 
 
 LIBRARY = CLibrary("draws", write_source, bind, PAYS_FROM)
+COMPILED = {draws.uniform: compiled_uniform, draws.normal: compiled_normal}
 
 
 def find_kernels(size: int) -> DrawKernels | None:
     """Return the compiled functions, or None where plain code draws this many elements."""
     return LIBRARY.get(size + COST_OF_CALL)
+
+
+def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    return _draw(draws.uniform, key, shape, dtype)
+
+
+def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    return _draw(draws.normal, key, shape, dtype)
+
+
+def _draw(plain: Callable[..., Array], key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    dtype = np.dtype(dtype)
+    draws.check_dtype(name_of(dtype))
+    kernels = find_kernels(math.prod(shape))
+    if kernels is None:
+        return plain(key, shape, dtype)
+    return COMPILED[plain](kernels, key, shape, dtype)

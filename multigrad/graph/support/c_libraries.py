@@ -101,10 +101,8 @@ class CLibrary(Generic[Bound]):
     # --- what callers ask -------------------------------------------------------------------------
 
     def load(self) -> Bound:
-        """Return the functions, compiled now if no earlier process kept them.
-
-        Raises:
-            NoLibraryError: there can be none, and why.
+        """Return the functions, compiled now if no earlier process kept them, or raise
+        NoLibraryError with the reason.
         """
         if (self.setting or read_setting()) == "off":
             raise NoLibraryError(f"{VARIABLE}=off")
@@ -279,8 +277,7 @@ def read_setting() -> str:
 def find_command(flags: Sequence[str] = ()) -> list[str]:
     """Return the compiler's command: `$CC`, or the system's.
 
-    Raises:
-        NoLibraryError: there is none, or this kind of machine was never tried.
+    Raise NoLibraryError if there is none, or this kind of machine was never tried.
     """
     if os.name == "nt" or platform.machine().lower() not in PROCESSORS:
         raise NoLibraryError(f"not on {platform.system()} on {platform.machine()}")

@@ -23,7 +23,6 @@ from pathlib import Path
 AnyPath = str | os.PathLike[str]
 
 
-# --- files of the user's --------------------------------------------------------------------------
 @contextmanager
 def replacing(path: AnyPath) -> Iterator[str]:
     """Yield a path of the same name to write to; what is there at the end replaces the file, unless
@@ -53,11 +52,7 @@ def replacing(path: AnyPath) -> Iterator[str]:
 
 
 def write_whole(path: AnyPath, content: str | bytes) -> None:
-    """Write a file, all of it or nothing.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a file, all of it or nothing; raise OSError if it cannot be written."""
     raw = content.encode("utf-8") if isinstance(content, str) else content
     with replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(raw)
@@ -66,7 +61,6 @@ def write_whole(path: AnyPath, content: str | bytes) -> None:
             os.fsync(file.fileno())
 
 
-# --- the cache ------------------------------------------------------------------------------------
 VARIABLE = "MULTIGRAD_CACHE"
 LIBRARIES = "native"  # the folder of compiled libraries
 OFF = ("off", "0", "no", "false")
@@ -131,11 +125,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def describe_kept() -> str:
-    """Return the place and the size of the cache, in lines.
-
-    Raises:
-        OSError: it cannot be read, or others may write into it.
-    """
+    """Return the place and size of the cache, in lines; raise OSError if others may write there."""
     root = cache_root()
     if root is None:
         return f"{VARIABLE} is off, so nothing is kept"
@@ -153,7 +143,6 @@ def clear_kept() -> str:
 
 
 def list_libraries(root: Path) -> list[Path]:
-    """Return the compiled libraries in the cache; raise if others may write there."""
     folder = root / LIBRARIES
     if not folder.is_dir():
         return []

@@ -119,11 +119,7 @@ static inline R remainder_of(R x, R divisor) {
 
 
 def begin(dtype: str) -> str:
-    """Return the beginning of a file of kernels for a dtype.
-
-    Raises:
-        CannotFuseError: there are none.
-    """
+    """Return the beginning of a file of kernels; raise CannotFuseError for a dtype without any."""
     check_dtype(dtype)
     computed = TYPES[COMPUTED[dtype]]
     suffix = WIDTHS[computed]

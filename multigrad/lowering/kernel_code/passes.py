@@ -75,11 +75,7 @@ class Arrangement:
         self.reductions = [node for node in layouts.of if layouts.reduces(node)]
 
     def loops(self) -> tuple[Loop, ...]:
-        """Return the loops, in order.
-
-        Raises:
-            CannotFuseError: elements need the sums of columns.
-        """
+        """Return the loops, in order; raise CannotFuseError if elements need sums of columns."""
         layouts, found = self.layouts, []
         for turn in range(max(layouts.passes.values(), default=0) + 1):
             now = [node for node in layouts.of if layouts.passes[node] == turn]

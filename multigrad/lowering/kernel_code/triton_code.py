@@ -118,11 +118,7 @@ def power_by_number(computed: str) -> str:
 
 
 def language(dtype: str) -> Language:
-    """Return how kernels for a dtype are written.
-
-    Raises:
-        CannotFuseError: there are none.
-    """
+    """Return how kernels are written; raise CannotFuseError for a dtype without any."""
     check_dtype(dtype)
     computed = COMPUTED[dtype]
     number, stored = f"{{}}.to(tl.{computed})", f"{{}}.to(tl.{dtype})"
@@ -166,10 +162,6 @@ class Stage(NamedTuple):
     over: str
     before: tuple[LoopStep, ...]
     loop: Loop
-
-    @property
-    def gives(self) -> bool:
-        return any(total.kind != ROW for step in self.loop for total in step.totals)
 
 
 def stages_of(parts: Parts) -> list[Stage]:
@@ -321,7 +313,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         ]
         for step in self.stage.loop:
             rows += self.of_rows(step) if step.space == ROW else self.over_row(step)
-        if not self.stage.gives:
+        if not of_all and not columns:
             return ["r = program", *rows]
         ends = [*map(self.give, of_all)]
         if columns:

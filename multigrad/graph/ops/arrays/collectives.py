@@ -59,11 +59,7 @@ def all_norm_vjp(
 
 
 def of_one_shard(x: tuple[int, ...], *others: Any, **attrs: Any) -> tuple[int, ...]:
-    """Return the shape of x.
-
-    Raises:
-        AxisError: it has no such axis.
-    """
+    """Return the shape of x, or raise AxisError if it has no such axis."""
     # `concat` is the second axis of all_to_all.
     for name in ("axis", "concat"):
         if name in attrs:

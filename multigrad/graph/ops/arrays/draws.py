@@ -20,14 +20,6 @@ def draw(name: str, operands: str, numpy: Any, doc: str, **more: Any) -> Op:
     return op(name, operands, coerce="raw", numpy=numpy, vjp=zero, result=drawn, doc=doc, **more)
 
 
-def uniform_like(key: Any, x: Array) -> Array:
-    return random.uniform_like(key, np.asarray(x))
-
-
-def normal_like(key: Any, x: Array) -> Array:
-    return random.normal_like(key, np.asarray(x))
-
-
 def uniform_wide(key: Any, x: Array) -> Array:
     # 16-bit dtypes draw in float32, so that a function of the uniforms rounds once.
     return random.uniform(key, np.shape(x), np.float32 if is_16_bit(x) else x.dtype)
@@ -35,12 +27,12 @@ def uniform_wide(key: Any, x: Array) -> Array:
 
 def bernoulli_like(key: Any, x: Array, p: Any) -> Array:
     # p rounds to x's dtype first, as in `bernoulli` below.
-    return (uniform_like(key, x) < np.asarray(p).astype(x.dtype)).astype(x.dtype)
+    return (random.uniform_like(key, x) < np.asarray(p).astype(x.dtype)).astype(x.dtype)
 
 
 def rademacher_like(key: Any, x: Array) -> Array:
     half, one = x.dtype.type(0.5), x.dtype.type(1)
-    return np.where(uniform_like(key, x) < half, one, -one)
+    return np.where(random.uniform_like(key, x) < half, one, -one)
 
 
 def exponential_like(key: Any, x: Array) -> Array:
@@ -87,12 +79,16 @@ FOLD_IN = op(
 UNIFORM_LIKE = draw(
     "uniform_like",
     "key x",
-    uniform_like,
+    random.uniform_like,
     "Uniform on [0, 1), of x's shape and dtype.",
     xp="rand_like",
 )
 NORMAL_LIKE = draw(
-    "normal_like", "key x", normal_like, "Standard normal, of x's shape and dtype.", xp="randn_like"
+    "normal_like",
+    "key x",
+    random.normal_like,
+    "Standard normal, of x's shape and dtype.",
+    xp="randn_like",
 )
 BERNOULLI_LIKE = draw(
     "bernoulli_like",

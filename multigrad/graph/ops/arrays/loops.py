@@ -40,10 +40,8 @@ OF_A_LOOP = (
 
 # --- loops that values end ------------------------------------------------------------------------
 def carried(*types: Type, condition: Region, body: Region, position: int) -> Type:
-    """Return the type of one carried tensor.
-
-    Raises:
-        TypeError: the regions do not take these values, or a turn changes a dtype or a shape.
+    """Return the type of one carried tensor, or raise TypeError: the regions do not take these
+    values, or a turn changes a dtype or a shape.
     """
     inputs, after = body.graph.inputs, body.graph.outputs
     if not position < len(after) <= len(inputs):
@@ -101,9 +99,7 @@ def run_while(
 ) -> tuple[Array, ...]:
     """Turn while the condition holds; a comparison with NaN is false, and ends the loop.
 
-    Raises:
-        TypeError: a turn changes a dtype or a shape.
-        Endless: it turns too often, where that is limited.
+    Raise TypeError if a turn changes a dtype or a shape, Endless if it turns too often.
     """
     body = limited(body)
     while condition(*carry, *constants):
@@ -185,11 +181,7 @@ def meaning_of(region: Region) -> Function:
 
 
 def refuse_derivative(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
-    """Refuse the derivative: reverse mode would need every turn.
-
-    Raises:
-        TraceError: always.
-    """
+    """Raise TraceError: reverse mode would need every turn."""
     raise y.trace.error(f"takes {OF_A_LOOP}", y.trace.source.locations.get(y.node))
 
 
@@ -204,10 +196,8 @@ WHILE_LOOP = op(
 def scanned(
     *types: Type, body: Region, carried: int, rows: int, position: int, **attrs: bool
 ) -> Type:
-    """Return the type of a carried tensor after the last turn, or of stacked rows.
-
-    Raises:
-        TypeError: the region does not take these values, or a turn changes a dtype or a shape.
+    """Return the type of a carried tensor after the last turn, or of stacked rows; raise TypeError:
+    the region does not take these values, or a turn changes a dtype or a shape.
     """
     inputs, after = body.graph.inputs, body.graph.outputs
     if len(inputs) != len(types) or carried + rows > len(inputs) or not rows:
@@ -241,12 +231,8 @@ def turn_rows(
 ) -> tuple[Array, ...]:
     """Return the carry after the last row, then the results of all turns, stacked.
 
-    Args:
-        rows: of each tensor that is scanned, its rows, at least one.
-        stack: stacks arrays along a new first axis.
-
-    Raises:
-        TypeError: a turn changes a dtype or a shape.
+    `rows` are those of each tensor that is scanned, at least one; `stack` stacks arrays along a new
+    first axis. Raise TypeError if a turn changes a dtype or a shape.
     """
     state = tuple(carry)
     own, gathered = len(state), []
@@ -280,10 +266,6 @@ def scanning(
         unstack: gives the rows of an array.
         stack: stacks arrays along a new first axis.
         zeros: `(like, shape)`, zeros of an array's dtype.
-
-    Raises:
-        TypeError: at a call; a turn changes a dtype or a shape.
-        ValueError: at a call; the lengths of the first axes differ.
     """
 
     def run(

@@ -149,8 +149,6 @@ EINSUM = op(
 
 Ints = tuple[int, ...]
 
-# --- windows -----------------------------------------------------------------------------------
-
 
 def spans(lengths: Ints, sizes: Ints, strides: Ints, dilations: Ints) -> list[int]:
     """Return the number of windows along each axis."""
@@ -287,11 +285,7 @@ def conv_right_vjp(
 
 
 def grouped_windows(x: Array, kernels: Ints, strides: Ints, dilations: Ints, groups: int) -> Array:
-    """Return the windows of x with an axis of groups before its channels.
-
-    Raises:
-        ValueError: the channels of x are not those of the kernels.
-    """
+    """Return the windows of x with an axis of groups before its channels."""
     check_groups(x.shape, kernels, groups)
     seen = windows(wider(x), sizes=kernels[2:], strides=strides, dilations=dilations)
     return seen.reshape(len(x), groups, kernels[1], *seen.shape[2:])

@@ -40,9 +40,6 @@ def length_of(name: str, numpy: Any, doc: str, **more: Any) -> Op:
     return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=integer, **more)
 
 
-# --- broadcasting ------------------------------------------------------------------------------
-
-
 @widened
 def sum_to(x: Array, like: Array) -> Array:
     # Python numbers have no shape: they count as scalars.
@@ -92,8 +89,6 @@ BROADCAST_TO_SHAPE = rearrangement(
     copies=filled,
 )
 
-# --- lengths -----------------------------------------------------------------------------------
-
 
 def dim(x: Array, *, axis: int) -> int:
     return np.shape(x)[axis]
@@ -105,8 +100,6 @@ def size(x: Array) -> int:
 
 DIM = length_of("dim", dim, "The length of one axis, an integer known at run time.", axis=AXIS)
 SIZE = length_of("size", size, "The number of elements, an integer known at run time.")
-
-# --- other shapes ------------------------------------------------------------------------------
 
 
 def reshape_like(x: Array, like: Array) -> Array:
@@ -147,8 +140,6 @@ EXPAND_DIMS = rearrangement(
     axis=NEW_AXIS,
     view="always",
 )
-
-# --- other orders ------------------------------------------------------------------------------
 
 
 def permute_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axes: Any) -> Cotangents:
@@ -219,8 +210,6 @@ ROLL = rearrangement(
     axis=AXES,
     composed=True,
 )
-
-# --- triangles ---------------------------------------------------------------------------------
 
 
 def tril(x: Array, *, offset: int) -> Array:
