@@ -43,7 +43,6 @@ class PlainFunctions:
     """Forward and backward as plain functions of tensors, then run-time params, then a key.
 
     Attributes:
-        emitted: what they were made of.
         keep: `*inputs, *params, [key] -> (outputs, the residuals that are computed)`.
         backward: `*cotangents, *residuals, *params, [key] -> gradients`.
         is_random: whether they take a key.

@@ -48,8 +48,7 @@ def op(
     Args:
         name: the name in graphs and documents.
         args: the operands' names; a last one called `*arrays` means one or more.
-        numpy: the meaning, on arrays and numbers.
-        vjp: see above.
+        numpy: the meaning, on arrays and numbers; `Composed` where it is only made of others.
         doc: one line.
         result: the result's type, of the operands' types and the attributes.
         more: static attributes, an `Attr` each, in the order in which `xg.xp` takes them; and
@@ -60,8 +59,12 @@ def op(
         vjp = by_formula(f"{name}_vjp", (*args.split(), *(f"{each}=None" for each in attrs)), vjp)
     properties = {key: value for key, value in more.items() if key not in attrs}
     properties.setdefault("shape_of", BY_RESULT.get(result))
+    if isinstance(numpy, Composed):
+        properties |= {"made_of": numpy.made_of, "rounds": numpy.rounds}
     meaning = {"coerce": coerce, "result": result, "numpy": numpy, "vjp": vjp}
     row = Op(name, tuple(args.split()), attrs, doc=doc, **meaning, **properties)
+    if isinstance(numpy, Composed):
+        numpy.row = row
     DECLARED[name] = row
     return row
 
@@ -110,10 +113,12 @@ Row = Callable[..., Any]
 
 
 class Composed:
-    """The NumPy function of an op that is only made of others."""
+    """The NumPy function of an op that is only made of others, by `made_of`."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    row: Op  # set by `op`
+
+    def __init__(self, made_of: Row, rounds: bool = True) -> None:
+        self.made_of, self.rounds = made_of, rounds
 
     def __call__(self, *operands: Array, **attrs: Any) -> Array:
         return self.function(*operands, **attrs)
@@ -121,18 +126,19 @@ class Composed:
     @cached_property
     def function(self) -> Row:
         """The composition of the NumPy functions of its parts."""
-        row = DECLARED[self.name]
+        row = self.row
         found = compose(row, {part: part.numpy for part in parts_of(row)})
         return found if row.coerce == "indices" else widened(found)  # places are not widened
 
 
-def composite(made_of: Any, vjp: Any, doc: str, args: str = "x", /, **more: Any) -> Op:
+def composite(
+    made_of: Any, vjp: Any, doc: str, args: str = "x", /, rounds: bool = True, **more: Any
+) -> Op:
     """Declare an elementwise op with a float result and the name of the function it is made of.
 
     Without a VJP its derivative is that of the composition.
     """
-    name = made_of.__name__
-    return function(name, Composed(name), vjp, doc, args, made_of=made_of, **more)
+    return function(made_of.__name__, Composed(made_of, rounds), vjp, doc, args, **more)
 
 
 def compose(row: Op, rows: Mapping[Op, Row]) -> Row:

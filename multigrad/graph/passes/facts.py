@@ -46,13 +46,9 @@ def shape_fact(node: Node, what: str) -> str | None:
 
 
 def needed_shapes(node: Node, shapes: Shapes | None = None) -> tuple[str, ...]:
-    """Return the facts from which a value's shape follows.
+    """Return the facts from which a value's shape follows; `shapes` remembers those on the way.
 
-    Args:
-        shapes: remembers the facts of all values on the way.
-
-    Raises:
-        TraceError: it depends on how many shards there are.
+    Raise TraceError if it depends on how many shards there are.
     """
     found = (shapes or Shapes({})).needed(node)
     if SHARDS in found:

@@ -60,9 +60,7 @@ class CLibrary(Generic[Bound]):
         reason: why there are none and will be none.
         is_settled: whether one of the two is known; then nothing changes again.
         work: how much work plain code has done since.
-        is_looked_for: whether a kept file was looked for.
-        thread: the thread that compiles or has compiled.
-        process: the compiler that runs or ran.
+        thread, process: in which the compiler runs or ran.
         is_stopping: whether the program ends, so that no compiler may run on.
     """
 
@@ -98,8 +96,6 @@ class CLibrary(Generic[Bound]):
         self.process: Any = None
         self.is_stopping = False
 
-    # --- what callers ask -------------------------------------------------------------------------
-
     def load(self) -> Bound:
         """Return the functions, compiled now if no earlier process kept them, or raise
         NoLibraryError with the reason.
@@ -115,8 +111,6 @@ class CLibrary(Generic[Bound]):
         """Return the functions, or None where plain code must do this much work."""
         # The path of every call: one attribute, no lock.
         return self.bound if self.is_settled else self.advance(work)
-
-    # --- the states until it is settled -----------------------------------------------------------
 
     def advance(self, work: int) -> Bound | None:
         """Count the work; look for the library, or start to compile it, when it is time."""
@@ -161,8 +155,6 @@ class CLibrary(Generic[Bound]):
             message = f"{VARIABLE}=on, but plain code runs, with the same results: {reason}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         return bound
-
-    # --- files and the compiler -------------------------------------------------------------------
 
     def find(self) -> Bound | None:
         """Load the library that an earlier process kept, if any; a damaged one is removed."""
@@ -248,8 +240,6 @@ class CLibrary(Generic[Bound]):
         """Return the start of a file name, made of the source, the compiler and the machine."""
         parts = (source, *command, describe_compiler(command[0]), describe_processor())
         return f"{self.name}-{digest(chr(0).join(parts).encode())}"
-
-    # --- the end of the program, and forks --------------------------------------------------------
 
     def wait(self) -> None:
         if self.thread is not None:

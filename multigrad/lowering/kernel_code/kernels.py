@@ -44,14 +44,12 @@ SAME = dict.fromkeys((ops.STOP_GRADIENT, ops.BROADCAST_TO), "{0}")
 
 
 class KernelTensor(NamedTuple):
-    """A tensor that a kernel reads or writes.
+    """A tensor that a kernel reads or writes, under the name `value`.
 
     Attributes:
         name: the input's; "" for a result.
-        value: its name in the kernel.
-        is_mask: whether it holds bools: one byte each,
-        is_packed: or one bit each.
-        layout: its layout relative to the elements.
+        is_mask, is_packed: whether it holds bools, one byte or one bit each.
+        layout: relative to the elements.
         is_reduced: whether a reduction feeds it.
     """
 
@@ -200,16 +198,13 @@ def write_kernel(
     packs: Collection[int] = (),
     layouts: Mapping[str, KernelLayout] | None = None,
 ) -> Kernel:
-    """Return a graph as a kernel.
+    """Return a graph as a kernel, or raise CannotFuseError for an op, dtype or shape without one.
 
     Args:
         dtype: the dtype that T means.
         packed: the names of masks among the inputs that are packed to bits.
         packs: the positions of masks among the outputs that are to be packed.
         layouts: the layouts of the inputs; by default all have the shape of the elements.
-
-    Raises:
-        CannotFuseError: no kernel computes one of its ops, dtypes or shapes.
     """
     check_dtype(dtype)
     # In terms of ops that kernels have.

@@ -28,9 +28,6 @@ def undoing(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
     return shaped(name, numpy, vjp, doc, in_vjps=True, **more)
 
 
-# --- indices -----------------------------------------------------------------------------------
-
-
 def as_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the Python index that an attribute represents."""
     return tuple(
@@ -124,8 +121,6 @@ UNTAKE = undoing(
     axis=AXIS,
 )
 
-# --- parts -------------------------------------------------------------------------------------
-
 
 def half_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, position: int) -> Cotangents:
     zeros = xp.zeros_like(ct)
@@ -156,13 +151,11 @@ def along(x: Array, start: int, length: int, axis: int) -> tuple[slice, ...]:
 
 HALF = rearrangement(
     "half",
-    Composed("half"),
+    Composed(half_of, rounds=False),
     half_vjp,
     "The first or second half along an axis of even length.",
     position=HALVES,
     axis=AXIS,
-    made_of=half_of,
-    rounds=False,
     in_vjps=True,
     view="sometimes",
     shape_of=result_shapes.halved,
@@ -185,8 +178,6 @@ UNPART = undoing(
     shape_of=result_shapes.put_from,
     **PIECE,
 )
-
-# --- copies ------------------------------------------------------------------------------------
 
 
 def tile(x: Array, *, repetitions: tuple[int, ...]) -> Array:
@@ -234,13 +225,11 @@ TILE = rearrangement(
 )
 UNTILE = undoing(
     "untile",
-    Composed("untile"),
+    Composed(sum_of_tiles, rounds=False),
     moved_by("tile"),
     "The sum over the copies that tile makes.",
     shape_of=result_shapes.untiled,
     repetitions=REPETITIONS,
-    made_of=sum_of_tiles,
-    rounds=False,
 )
 REPEAT = rearrangement(
     "repeat",
@@ -255,17 +244,13 @@ REPEAT = rearrangement(
 )
 UNREPEAT = undoing(
     "unrepeat",
-    Composed("unrepeat"),
+    Composed(sum_of_repeats, rounds=False),
     moved_by("repeat"),
     "The sum over the copies that repeat makes.",
     shape_of=result_shapes.unrepeated,
     repeats=COPIES,
     axis=AXIS,
-    made_of=sum_of_repeats,
-    rounds=False,
 )
-
-# --- borders and joints ------------------------------------------------------------------------
 
 
 def as_pairs(widths: tuple[Any, ...], ndim: int) -> list[tuple[int, int]]:

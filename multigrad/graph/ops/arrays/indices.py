@@ -23,8 +23,6 @@ from ..results import counted, gathered, index_reduced, placed, puts, selected
 from ..table import Composed, moved_by, op, zero
 from .ordering import lifted, order
 
-# --- where something is ------------------------------------------------------------------------
-
 
 def place(name: str, numpy: Any, doc: str, **more: Any) -> Op:
     """Declare an op of numbers that returns indices."""
@@ -60,8 +58,6 @@ ARGSORT = place(
     axis=AXIS,
     descending=flag(False),
 )
-
-# --- reading at indices, and adding at them ----------------------------------------------------
 
 
 def at_places(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
@@ -246,12 +242,10 @@ UNTAKE_AT = at_places(
 TAKE_INSIDE = at_places(
     "take_inside",
     "x indices",
-    Composed("take_inside"),
+    Composed(take_inside, rounds=False),
     moved_by("untake_inside", 1, 0),
     "The slices of x at indices along an axis; zeros for an index that lies outside.",
     **AT,
-    made_of=take_inside,
-    rounds=False,
 )
 TAKE_NEAREST = at_places(
     "take_nearest",
@@ -267,13 +261,11 @@ TAKE_NEAREST = at_places(
 UNTAKE_INSIDE = at_places(
     "untake_inside",
     "x indices like",
-    Composed("untake_inside"),
+    Composed(untake_inside, rounds=False),
     moved_by("take_inside", 1),
     "Zeros in the shape of `like`, slices of x added at indices along an axis; those are dropped "
     "whose index lies outside.",
     **BACK,
-    made_of=untake_inside,
-    rounds=False,
 )
 LAST_PUT = at_places(
     "last_put",

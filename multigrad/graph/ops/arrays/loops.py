@@ -106,9 +106,7 @@ def run_while(
         before, carry = carry, body(*carry, *constants)
         if RELEASE < (2, 0):
             carry = tuple(map(as_narrow, before, carry))
-        for old, new in zip(before, carry, strict=True):
-            if old.dtype != new.dtype or old.shape != new.shape:
-                raise changed(old, new)
+        check_kept(before, carry)
     return carry
 
 

@@ -36,9 +36,6 @@ def lifted(function: Callable[..., Array]) -> Callable[..., Array]:
     return call
 
 
-# --- cumulative --------------------------------------------------------------------------------
-
-
 def cumulative(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
     return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=kept, axis=AXIS, **more)
 
@@ -198,8 +195,6 @@ UNHOLD = in_order(
     result=held,
 )
 
-# --- sorting -----------------------------------------------------------------------------------
-
 
 def rearranged(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
     return in_order(name, "values x", numpy, vjp, doc, descending=flag(False))
@@ -250,8 +245,6 @@ SORT_LIKE = rearranged(
 UNSORT = rearranged(
     "unsort", unsort, moved_by("sort_like", 1), "Values in the order of sorted x, put back."
 )
-
-# --- masks -------------------------------------------------------------------------------------
 
 
 def mask(name: str, numpy: Any, doc: str, **more: Any) -> Op:

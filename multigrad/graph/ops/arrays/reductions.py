@@ -235,19 +235,17 @@ NORM = reduction(
 CORRECTION = number(0, 1, 0.5, taken="")
 VAR = reduction(
     "var",
-    Composed("var"),
+    Composed(mean_square),
     var_vjp,
     "Variance; divides by n - correction.",
     correction=CORRECTION,
-    made_of=mean_square,
 )
 STD = reduction(
     "std",
-    Composed("std"),
+    Composed(root_of_var),
     std_vjp,
     "Standard deviation; divides as var does.",
     correction=CORRECTION,
-    made_of=root_of_var,
 )
 
 # --- sums of exponentials ----------------------------------------------------------------------
@@ -318,12 +316,11 @@ GLU = op(
     "glu",
     "x",
     axis=AXIS,
-    numpy=Composed("glu"),
+    numpy=Composed(gated_half),
     vjp=glu_vjp,
     result=reshaped,
     shape_of=halved,
     doc="The first half along an axis times the sigmoid of the second.",
-    made_of=gated_half,
 )
 
 
@@ -416,11 +413,9 @@ def quantile_vjp(
 
 MEDIAN = reduction(
     "median",
-    Composed("median"),
+    Composed(middle, rounds=False),
     None,
     "The middle value, the mean of the two middle ones if their number is even; NaN propagates.",
-    made_of=middle,
-    rounds=False,
 )
 QUANTILE = op(
     "quantile",
@@ -428,11 +423,10 @@ QUANTILE = op(
     axis=AXES,
     keepdims=flag(False),
     q=FRACTION,
-    numpy=Composed("quantile"),
+    numpy=Composed(between),
     vjp=quantile_vjp,
     result=reduced,
     doc="The q-quantile, linear between neighbors; NaN propagates.",
-    made_of=between,
     composed=True,
 )
 QUANTILE_WEIGHTS = op(
@@ -440,10 +434,9 @@ QUANTILE_WEIGHTS = op(
     "x",
     q=FRACTION,
     axis=AXES,
-    numpy=Composed("quantile_weights"),
+    numpy=Composed(shares),
     vjp=zero,
     result=kept,
     doc="What each element contributes to the q-quantile.",
-    made_of=shares,
     in_vjps=True,
 )
