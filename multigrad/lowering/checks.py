@@ -178,16 +178,13 @@ def check_float_name(dtype: str, rule: Any) -> None:
     if dtype not in FLOATS:
         is_complex = dtype.startswith("complex")
         parts = ", or apply the rule to the real and the imaginary part" if is_complex else ""
+        code = getattr(rule.function, "__code__", None)  # none of a rule that is made of others
+        place = code and Location(code.co_filename, code.co_firstlineno)
+        where = f" (the rule: {place})" if place else ""
         raise GradientError(
             f"rule {rule.name!r} got a {dtype} tensor; expected one of {', '.join(FLOATS)}: cast "
-            f"it first{parts}{say_where(rule)}"
+            f"it first{parts}{where}"
         )
-
-
-def say_where(rule: Any) -> str:
-    """Return where a rule is defined, as the end of an error; "" if it is made of others."""
-    code = getattr(rule.function, "__code__", None)
-    return f" (the rule: {Location(code.co_filename, code.co_firstlineno)})" if code else ""
 
 
 def find_lacking(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]:

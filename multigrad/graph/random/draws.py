@@ -289,14 +289,10 @@ def threefry2x32(key: Key, counters: tuple[Array, Array]) -> tuple[Array, Array]
 
 
 def encrypt(key: Key, x: Array, y: Array, space: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Run the rounds, in place on y.
+    """Run the rounds, in place on y; x is consumed, or one for all.
 
-    Args:
-        key: two words.
-        x: uint32 of y's shape, which is consumed, or one for all.
-        y: uint32.
-        space: two arrays of y's shape: the first holds x if it was one for all, the second is
-            scratch.
+    `space` are two arrays of y's shape: the first holds x if it was one for all, the second is
+    scratch.
     """
     high, scratch = space
 
@@ -363,10 +359,7 @@ def make_space(size: int) -> Array:
 
 
 def fill_uniform(draw: Array, key: Any, dtype: str) -> None:
-    """Fill a contiguous array with the uniforms of `dtype`.
-
-    `dtype` says how many bits are drawn; `draw` may have a wider one.
-    """
+    """Fill a contiguous array with the uniforms of `dtype`, which may be narrower than its own."""
     flat = draw.reshape(-1)
     space = make_space(flat.size)
     words, counted = lay_out(key, draw.shape)

@@ -29,10 +29,7 @@ def page(title: str, *parts: str) -> str:
 
 
 def escape_and_clip(text: object, most: int = 400) -> str:
-    """Return text escaped for HTML, cut to `most` characters.
-
-    Every text that enters a page passes through here.
-    """
+    """Return text escaped for HTML, cut to `most` characters; every text of a page is."""
     characters = str(text)
     return escape(characters if len(characters) <= most else f"{characters[:most]}…")
 

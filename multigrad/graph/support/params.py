@@ -44,11 +44,7 @@ _WITH_INDEX = re.compile(r"(?P<name>.*)\[(?P<index>\d+)\]")
 
 
 class FixedParams(dict[str, Any]):
-    """A copy of params by name; changing one raises TypeError, because it would have no effect.
-
-    Args:
-        advice: what to do instead, for the message.
-    """
+    """A copy of params by name; changing one raises TypeError with this advice."""
 
     __slots__ = ("_advice",)
 
@@ -93,11 +89,7 @@ def is_address(name: str) -> bool:
 def find_part(owner: str, address: str, labels: Sequence[str]) -> tuple[int, str]:
     """Return the position of the part that an address names, and the param's own name.
 
-    Of ["scale", "noise"], "noise.sigma" gives (1, "sigma").
-
-    Args:
-        owner: the owner of the parts, for messages.
-        labels: the parts' names, which may repeat.
+    Of ["scale", "noise"], "noise.sigma" gives (1, "sigma"). `owner` is for messages.
     """
     label, _, param = address.rpartition(".")
     found = [i for i, each in enumerate(labels) if each == label]
@@ -216,11 +208,9 @@ class Range:
     def check(
         self, subject: str, name: str, value: Any, others: Mapping[str, Any] = NOTHING
     ) -> None:
-        """Check the value of a param; tensors are not read.
+        """Check the value of a param of `subject`, such as "rule 'triangular'"; no tensor is read.
 
-        Args:
-            subject: whose param it is, such as "rule 'triangular'".
-            others: the values of the other params, as far as they are known.
+        `others` are the values of the other params, as far as they are known.
         """
         if not self.holds(value, others):
             known = {other: others[other] for other in sorted(self.others) if other in others}

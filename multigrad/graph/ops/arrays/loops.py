@@ -53,10 +53,15 @@ def carried(*types: Type, condition: Region, body: Region, position: int) -> Typ
         own = [node.type for node in region.graph.inputs]
         if len(own) != len(types) or not all(map(fits, types, own)):
             raise TypeError(f"its {region.graph.name} takes {_listed(own)}, not {_listed(types)}")
+    check_turn(inputs, after)
+    return inputs[position].type
+
+
+def check_turn(inputs: Sequence[Node], after: Sequence[Node]) -> None:
+    """Raise TypeError if a turn changes the type of a carried tensor."""
     for before, new in zip(inputs, after, strict=False):
         if before.type.kind != "tensor" or not keeps(new.type, before.type):
             raise TypeError(f"a turn makes {new.type} of {before.type}")
-    return inputs[position].type
 
 
 def fits(given: Type, expected: Type) -> bool:
@@ -208,9 +213,7 @@ def scanned(
         alike = (own.kind, own.dtype) == (given.kind, given.dtype) if is_row else fits(given, own)
         if not alike or (is_row and own.kind != "tensor"):
             raise TypeError(f"its body takes {own}, not {given}")
-    for before, new in zip(inputs[:carried], after, strict=False):
-        if before.type.kind != "tensor" or not keeps(new.type, before.type):
-            raise TypeError(f"a turn makes {new.type} of {before.type}")
+    check_turn(inputs[:carried], after)
     if position < carried:
         return inputs[position].type
     row = after[position].type

@@ -356,9 +356,8 @@ def moved_last(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def neighbor(xp: Any, length: Any, q: float, like: Any) -> tuple[Any, Any]:
-    """Return the position below the q-quantile and the weight of the next one.
-
-    Both are numbers, but tensors where a framework knows the length only at run time.
+    """Return the position below the q-quantile and the weight of the next one, as tensors where a
+    framework knows the length only at run time.
     """
     if not hasattr(length, "dtype"):
         low, _, weight = neighbors(length, q)
