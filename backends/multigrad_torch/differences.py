@@ -1,6 +1,4 @@
-"""Known differences of torch's kernels (torch 2.13, CPU); see
-`multigrad/backend/differences.py`.
-"""
+"""Known differences of torch's kernels (2.13, CPU); see `multigrad/backend/differences.py`."""
 
 from __future__ import annotations
 

@@ -34,12 +34,7 @@ COMMS = torch.ops._c10d_functional
 # --- groups by their names ------------------------------------------------------------------------
 @dynamo.assume_constant_result
 def group_names(names: Names) -> tuple[str, ...]:
-    """Return torch's names of the process groups with these names; None means the default group.
-
-    Raises:
-        GradientError: there are no process groups.
-        RuleValueError: no group has that name, or several have.
-    """
+    """Return torch's names of the process groups with these names; None means the default group."""
     dist = torch.distributed
     if not dist.is_available() or not dist.is_initialized():
         raise GradientError(

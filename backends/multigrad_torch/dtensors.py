@@ -213,10 +213,7 @@ def refuse_odd(subject: str, tensors: Sequence[Tensor]) -> None:
 
 
 def on_whole(native: Any) -> Any:
-    """Return an emitted class for DTensors, whose gradients have the layouts of the inputs.
-
-    It derives from the class with `setup_context`, whose forward gets no ctx.
-    """
+    """Return an emitted class for DTensors, whose gradients have the layouts of the inputs."""
 
     class OnWhole(native):
         @staticmethod

@@ -1,6 +1,4 @@
-"""Differences between releases of torch, in one form for all; docs/versions.md lists
-the releases.
-"""
+"""Differences between releases of torch, in one form; docs/versions.md lists the releases."""
 
 from __future__ import annotations
 

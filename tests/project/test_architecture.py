@@ -42,10 +42,11 @@ MOST_FILES = 16  # in one folder
 ADDED = ("multigrad_mlx",)
 BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", *ADDED)
 DOOR = {"multigrad.backend"}
-# Files of backends that import what costs start-up where it is asked for.
+# Files of backends that import what costs start-up where it is asked for; torch's models and hooks
+# are imported by `late` (multigrad_torch/__init__.py).
 LATE = {
-    *("multigrad_torch.models", "multigrad_jax.models", "multigrad_tensorflow.models"),
-    *("multigrad_torch.hooks", "multigrad_torch.attach.fusing.dispatch"),
+    *("multigrad_jax.models", "multigrad_tensorflow.models"),
+    "multigrad_torch.attach.fusing.dispatch",
 }
 
 

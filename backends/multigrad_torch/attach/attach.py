@@ -236,10 +236,7 @@ def ways_to_apply(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def apply_transformed(native: Any) -> Callable[..., Any]:
-    """Return torch's `apply` of a class for calls under transforms.
-
-    In forward mode it is that of another class, which has a jvp and is emitted when first needed.
-    """
+    """Return torch's `apply` of a class under transforms; in forward mode, of one with a jvp."""
     derivative = native.emitted.derivative
     if derivative.pushes and derivative.dual is not None and is_pushing():
         native = derivative.dual().native
@@ -306,10 +303,7 @@ class PreparedNumbers:
 
 
 def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
-    """Return a function that makes a prepared number an operand for ops on tensors like x.
-
-    Tensors of `literals`, the numbers in the source, are cached.
-    """
+    """Return a function that makes a number an operand for ops on tensors like x."""
     if not x.is_cpu or x.dtype not in CONSTANT_DTYPES:
         return as_number
     dtype, constants = x.dtype, {}

@@ -78,10 +78,7 @@ def {name}({inputs}{emitted.signature}):
 
 
 def render_operator(emitted: Emitted, name: str) -> str:
-    """Return the source of a torch operator, which exported programs hold by name.
-
-    Its backward consists of ATen ops, so it can be differentiated again.
-    """
+    """Return the source of a torch operator for exported programs; its backward is of ATen ops."""
     name_in_source, code = emitted.names.identifier, emitted.code
     arguments = f"{', '.join(emitted.names.inputs)}{emitted.arguments}"
     types = [f"Tensor {each}" for each in emitted.names.inputs]

@@ -1,3 +1,1 @@
-"""torch.compile, xg.jit and checkpointed regions: what is traced, what guards it, what
-runs again.
-"""
+"""torch.compile, xg.jit and checkpointed regions: what is traced, what guards it, what is rerun."""

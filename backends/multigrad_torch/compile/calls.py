@@ -87,12 +87,7 @@ class CompiledCall:
 def find_variant(
     function: Function, leaves: Sequence[Any], described: Any, tree: Any = None
 ) -> Variant:
-    """Return the captured variant of a Function for arguments.
-
-    Raises:
-        MoreNeeded: its Python code reads the lengths of tensors, which are not known.
-        NotCaptured: it runs as written.
-    """
+    """Return the captured variant; raise MoreNeeded, or NotCaptured if it runs as written."""
     recipe, layout = function.recipe, find_layout(function, leaves, tree)
     while True:
         needed = function.captures.facts
@@ -219,12 +214,7 @@ def without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def call_of_function(function: Function, described: Any) -> CompiledCall:
-    """Return `call(*tensors)` for a Function.
-
-    Raises:
-        MoreNeeded: if `prepare` has to be told more.
-        NotCaptured: the Function runs as written.
-    """
+    """Return `call(*tensors)`; raise MoreNeeded, or NotCaptured if the Function runs as written."""
     recipe, opaque = function.recipe, function.recipe.opaque
     if function.native is True and opaque is None:
         raise MultigradError(f"function {function.name!r} runs as written")

@@ -140,11 +140,7 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tensor]]:
-    """Return the answer of `prepare`, and the tensors among the arguments.
-
-    `reads_rules`: whether the call depends on the rules in force. More is sent only if `prepare`
-    asks.
-    """
+    """Return the answer of `prepare`, and the tensors among the arguments."""
     has_lengths = has_numbers = False
     while True:
         tensors: list[Tensor] = []
@@ -250,11 +246,7 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
 def find_activation(
     activation: Activation, subject: Any, described: Any, token: str, epoch: str
 ) -> str:
-    """Return the name of an activation's call.
-
-    Raises:
-        MoreNeeded: if `prepare` has to be told more.
-    """
+    """Return the name of an activation's call; raise MoreNeeded to be told more."""
     in_force = activation.in_force()
     exporting = (torch.compiler.is_exporting(), asks_for_operators())
     key = (subject, described, token, epoch, exporting)
@@ -271,11 +263,7 @@ def find_activation(
 
 
 def find_function(function: Function, described: Any, token: str, epoch: str) -> str:
-    """Return the name of a Function's call.
-
-    Raises:
-        MoreNeeded: if `prepare` has to be told more.
-    """
+    """Return the name of a Function's call; raise MoreNeeded if `prepare` has to be told more."""
     if not epoch and reads_more(function):
         raise MoreNeeded(READS)
     if numbers_are_inputs(token):

@@ -233,9 +233,7 @@ def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pass_as_inputs(in_force: RuleInForce | None) -> tuple[str, str, tuple[Tensor, ...]]:
-    """Return the values of `MIRROR` that stand for a rule, with its numbers and key as tensors: its
-    token, its exact token and its inputs, which `activation_calls.py` lists.
-    """
+    """Return the token, exact token and inputs of `MIRROR` for a rule under xg.jit."""
     numbers: tuple[Any, ...] = ()
     words, start, keyed = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
     token = exact = f"{JIT}-"

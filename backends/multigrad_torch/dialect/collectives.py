@@ -1,6 +1,4 @@
-"""torch's collectives in a rule: sums and maxima over processes of a group, and exchanges of
-tensors.
-"""
+"""torch's collectives in a rule: sums and maxima over a group's processes, exchanges of tensors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Replacements in torch while code is captured: for calls of modules, and of classes with a
-gradient.
-"""
+"""Replacements in torch while code is captured: for calls of modules, and of custom gradients."""
 
 from __future__ import annotations
 

@@ -328,11 +328,7 @@ def get_rng_state(trace: Trace) -> GeneratorState:
 
 
 def set_rng_state(trace: Trace, new_state: Any) -> None:
-    """Accept the present state, which a checkpoint sets although its function may draw nothing.
-
-    Raises:
-        TraceError: something was drawn since then, which would be drawn again.
-    """
+    """Accept the present state, which a checkpoint sets although its function may draw nothing."""
     if not isinstance(new_state, GeneratorState):
         refusing(torch.set_rng_state, SWITCHES, trace, "torch.set_rng_state")()
     if new_state.draws != trace.draws:

@@ -1,6 +1,4 @@
-"""torch functions without a row, recorded as the ATen operators into which torch traces
-the call.
-"""
+"""torch functions without a row, recorded as the ATen operators into which torch traces a call."""
 
 from __future__ import annotations
 

@@ -80,17 +80,13 @@ ROUNDS_NOTHING = frozenset({"hardshrink"})
 
 
 def casts_operands_first(function: Any) -> bool:
-    """Return whether a function casts all operands to the result's dtype before it computes: one
-    kernel does, but `ldexp`, which reads integer exponents.
-    """
+    """Return whether all operands are cast first; not by `ldexp`, which reads integer exponents."""
     return rounds_once(function) and getattr(function, "__name__", "") not in ("ldexp", "ldexp_")
 
 
 @functools.cache
 def rounds_once(function: Any) -> bool:
-    """Return whether torch computes it in one kernel, in float32 for 16-bit tensors, and rounds
-    once.
-    """
+    """Return whether torch computes it in one kernel, which rounds once: in float32 for 16 bits."""
     name = str(getattr(function, "__name__", "")).rstrip("_")
     if name in CALLS_ONE_KERNEL or name in ROUNDS_NOTHING:
         return name in CALLS_ONE_KERNEL

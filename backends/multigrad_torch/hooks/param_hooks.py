@@ -368,9 +368,7 @@ def _plan_below(
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield a module's own trainable parameters, including those in lists and dicts, as in Keras
-    layers.
-    """
+    """Yield a module's own trainable parameters, also those in lists and dicts."""
     in_transform = torch._C._are_functorch_transforms_active()
     for name, parameter in module._parameters.items():
         if parameter is None or is_lazy(parameter):

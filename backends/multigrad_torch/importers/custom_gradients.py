@@ -282,9 +282,7 @@ def unwrapped_kernel(kernel: Any) -> Any:
 def class_of(
     definition: Any, kernel: Callable[..., Any], keywords: tuple[str, ...]
 ) -> FunctionClass:
-    """Return an operator as a class its author might have written; `keywords`, its keyword-only
-    arguments, come last, by position.
-    """
+    """Return an operator as a class; `keywords`, its keyword-only arguments, come last."""
     author_setup, author_backward = definition._setup_context_fn, definition._backward_fn
 
     def split(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:

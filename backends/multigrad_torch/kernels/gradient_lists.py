@@ -169,10 +169,7 @@ def blocks_of(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def over_many(graph: Graph, in_place: bool) -> Graph | None:
-    """Return the graph of a bare rule on lists of gradients; None if an op has no kernel for lists.
-
-    `in_place`: the result is written over the gradients.
-    """
+    """Return the graph of a rule on lists of gradients; None: an op has no kernel for them."""
     (gradient,) = graph.outputs
     # The caller compares an unknown shape with the gradient's, which lists do not allow.
     if gradient.type.shape == UNKNOWN:

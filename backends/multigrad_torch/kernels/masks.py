@@ -1,6 +1,4 @@
-"""torch's fast kernels for masks: comparisons into floats and bytes, masked gradients,
-packed bits.
-"""
+"""torch's fast kernels for masks: comparisons, masked gradients, packed bits."""
 
 from __future__ import annotations
 

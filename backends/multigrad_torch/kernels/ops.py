@@ -57,11 +57,7 @@ UNSUPPORTED: dict[Op, str] = {}
 def while_loop(
     carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
 ) -> tuple[Tensor, ...]:
-    """Repeat the body while the condition holds.
-
-    Raises:
-        TypeError: a turn changes a dtype or a shape.
-    """
+    """Repeat the body while the condition holds; TypeError if a dtype or shape changes."""
     if torch.compiler.is_compiling():
         return compiled(carry, constants, condition, body)
     if torch._C._are_functorch_transforms_active():
@@ -151,12 +147,7 @@ def turns(
     assumed: Sequence[tuple[int, int]],
     held: Sequence[tuple[int, int]],
 ) -> tuple[Tensor, ...]:
-    """Scan with a body that writes into the results. The first turn uses `body`, which returns the
-    shapes that all others have.
-
-    Raises:
-        TypeError: the first turn changes a dtype or a shape.
-    """
+    """Scan with a body that writes into the results; the first turn gives their shapes."""
     length, carried = length_of(rows), len(carry)
     fits = all(rows[i - carried].shape[1:] == carry[j].shape for i, j in assumed)
     if length < 2 or not fits or torch.is_autocast_enabled(rows[0].device.type):

@@ -206,10 +206,7 @@ def plan_composite(
 
 
 def acting_for_rule(rule: Any, merges: bool = False) -> LayerInterceptor:
-    """Return an object that applies a rule to layers: one of relevance, or any other.
-
-    `merges`: whether a batch normalization may be merged into the layer.
-    """
+    """Return what applies a rule to layers; `merges`: a batch normalization may join a layer."""
     if rule is None or is_layer_rule(rule):
         return RuleOnCallsInside(rule, merges)
     return PlainRuleOnLayer(PlainRule(rule))

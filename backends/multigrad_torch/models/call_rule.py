@@ -109,7 +109,7 @@ class PlainRule:
         return self.activations.get(operation)
 
     def apply(self, x: Tensor, forward: Call, where: Callable[[], str]) -> Tensor:
-        """Return the output of a forward on x alone, with the rule's gradient.
+        """Return the output of forward on x alone, with the rule's gradient.
 
         `where` returns the call's name, for messages.
         """
@@ -200,9 +200,7 @@ class PlainRule:
                 self.over.here()(x, x)
 
     def check_shape(self, x: Tensor, out: Any, where: Callable[[], str]) -> None:
-        """Check that a forward keeps the shape, as the rule does, whether or not there is a
-        gradient.
-        """
+        """Check that a forward keeps the shape, as the rule does."""
         if isinstance(out, torch.Tensor) and out.shape != x.shape:
             refuse_shape(self.name, where(), x.shape, out.shape)
 
@@ -266,10 +264,7 @@ def reads(node: Any, x: Tensor) -> bool:
 
 # --- rules that read weights ----------------------------------------------------------------------
 class WeightRule:
-    """A rule that reads weights, for calls of operations of the kinds that it knows.
-
-    `merges`: whether a batch normalization after the layer may be merged with it.
-    """
+    """A rule that reads weights; `merges`: a batch normalization may be merged with the layer."""
 
     def __init__(self, rule: LayerRule, merges: bool = False) -> None:
         self.rule = rule

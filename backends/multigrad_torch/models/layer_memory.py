@@ -1,6 +1,4 @@
-"""The tensors that a model's layers keep for backward, read by autograd's hooks for
-saved tensors.
-"""
+"""The tensors that a model's layers keep for backward, read by hooks for saved tensors."""
 
 from __future__ import annotations
 

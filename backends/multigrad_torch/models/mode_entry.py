@@ -79,10 +79,7 @@ class ModeEntry(ActingByMode):
 
 
 class ModePause(ActingByMode):
-    """Suspends the mode in a layer of torch that calls none of its operations.
-
-    The mode would look at each of the layer's calls for nothing, and each look costs.
-    """
+    """Suspends the mode in a layer of torch with none of its operations: each look would cost."""
 
     def around_forward(self, original: type, method: Method) -> Method:
         mode = self.mode
@@ -150,11 +147,7 @@ class CheckedRoot(ModeRoot):
 def make_mode(
     model: torch.nn.Module, layers: Sequence[Layer], rules: Mapping[str, CallRule]
 ) -> OperationMode:
-    """Return the mode that applies rules to operations of a model.
-
-    Raises:
-        RuleValueError: an operation has a rule already, in this model or in a layer it shares.
-    """
+    """Return the mode of operations; RuleValueError if one has a rule already."""
     mode = OperationMode(rules)
     parts = {id(layer.layer) for layer in layers}
     for layer in layers:

@@ -96,9 +96,7 @@ def plan_weights(
 
 
 def plan_inputs(module: nn.Module, shown: str, how: Quantization, sample: Any) -> Quantizer:
-    """Return a quantizer of a layer's inputs, which starts from a sample of them; None: as if they
-    were standard normal.
-    """
+    """Return a quantizer that starts from a sample of inputs, or from a standard normal."""
     if isinstance(module, CONTAINERS) or hasattr(module, INPUTS):
         raise RuleTypeError(
             f"{shown}: a container, or one whose inputs are quantized, takes no quantizer of "

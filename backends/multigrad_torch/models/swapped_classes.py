@@ -81,11 +81,7 @@ def acting_on(module: nn.Module) -> tuple[Acting, ...]:
 
 
 def put_on(module: nn.Module, acting: Acting, name: str) -> None:
-    """Let something act on a module from now on, around everything that acts already.
-
-    Raises:
-        RuleTypeError: its class has no subclass that fits.
-    """
+    """Let something act on a module from now on, around everything that acts already."""
     dynamo.forget()
     acts = acting_on(module)
     at = next((i for i, other in enumerate(acts) if acting.goes_inside(other)), len(acts))

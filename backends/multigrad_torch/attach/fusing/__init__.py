@@ -1,3 +1,1 @@
-"""Functions fused into one kernel each for forward, forward with residuals, and backward: C,
-Triton.
-"""
+"""Functions fused into one kernel each for forward, forward with residuals, and backward."""

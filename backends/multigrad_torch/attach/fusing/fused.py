@@ -69,12 +69,7 @@ class CompiledKernels:
         is_proven: bool,
         layouts: Sequence[KernelLayout] | None = None,
     ) -> None:
-        """Write and compile kernels for tensors like this one with these layouts.
-
-        Raises:
-            CannotFuseError: there are none.
-            NoLibraryError: there is no compiler, or it fails.
-        """
+        """Write and compile kernels; raise CannotFuseError or NoLibraryError if there are none."""
         self.native, self.is_proven = native, is_proven
         self.dtype, self.device = like.dtype, like.device
         self.emitted: Emitted = native.emitted
@@ -158,12 +153,7 @@ class CompiledKernels:
         )
 
     def prove(self, values: Any) -> CompiledKernels:
-        """Compare these kernels with eager code on edge values, for these values of params; return
-        them.
-
-        Raises:
-            CannotFuseError: the numbers differ.
-        """
+        """Compare the kernels with eager code; return them, or raise CannotFuseError."""
         with torch.inference_mode(False), torch.enable_grad():
             agree(self.native, self, values)
         self.is_proven = True

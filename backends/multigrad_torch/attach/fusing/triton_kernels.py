@@ -141,11 +141,7 @@ def tile_of(columns: int) -> tuple[int, int, bool]:
 
 
 class CompiledTriton:
-    """One Triton function with its compiled forms.
-
-    `known` holds them by tile and whether 16 divides the lengths. Calling these takes Python half
-    the time that Triton needs to look them up.
-    """
+    """One Triton function and its compiled forms: `known` halves the time of a look-up."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
