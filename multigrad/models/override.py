@@ -133,7 +133,10 @@ class Overridden(Generic[P, R]):
     def captured_form(self) -> Function:
         """The function as a graph with the rules in it: what NumPy takes, and other captures."""
         if self._captured is None:
-            make = functools.partial(captured, self.function)
+
+            def make(rows: list[tuple[RecordedCall, Replacement]]) -> Function:
+                return Function(recipe_of_override(self.function, rows), self.function, True)
+
             self._captured = Following(self.rules, find, make)
         return self._captured.now()
 
@@ -320,11 +323,7 @@ class Following(Generic[A]):
 
 
 def parts_of(rules: Any) -> list[tuple[Any, Any]]:
-    """Return each selector with its rule, the parts of a tuple one by one.
-
-    Raises:
-        RuleTypeError: the rules are those of a composite.
-    """
+    """Return each selector with its rule, the parts of a tuple one by one."""
     if isinstance(rules, Composite):
         raise RuleTypeError(
             f"composite {rules.name!r} reads the layers of a model: xg.attach(model, composite), "
@@ -461,7 +460,7 @@ def find(selector: Any) -> RecordedCall:
 
 
 def op_of(function: Callable[..., Any]) -> Op | None:
-    """Return the one op that a function of an array records, or None if it records others too."""
+    """Return the op that a function applies to an array; None if it records others."""
     trace = Trace(name_of(function), {"ndim": 1}, V, "function", xp)
     x = trace.input("x", INPUT)
     ops: list[Op] = []
@@ -472,19 +471,11 @@ def op_of(function: Callable[..., Any]) -> Op | None:
             continue
         with suppress(MultigradError, TypeError, ValueError):
             result = function(*args)
-            if isinstance(result, Value) and is_direct(result, x):
+            if not isinstance(result, Value):
+                continue
+            operands = result.node.operands
+            if x.node in operands and all(o is x.node or not o.operands for o in operands):
                 ops.append(result.node.op)
     # Of several forms the one with the function's own name, else the first.
     named = [op for op in ops if op.name == name_of(function)]
     return next(iter((*named, *ops)), None)
-
-
-def is_direct(result: Value, x: Value) -> bool:
-    operands = result.node.operands
-    return x.node in operands and all(each is x.node or not each.operands for each in operands)
-
-
-def captured(
-    function: Callable[..., Any], rows: list[tuple[RecordedCall, Replacement]]
-) -> Function:
-    return Function(recipe_of_override(function, rows), function, True)

@@ -108,28 +108,15 @@ def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:
     return obj
 
 
-# --- files ---------------------------------------------------------------------------------------
-
-
 def read_file(path: Path) -> Data:
-    """Return the data in a file.
-
-    Raises:
-        FormatError: it is no document of plain data, or too large.
-        OSError: the file cannot be read.
-    """
+    """Return the data in a file."""
     with open(path, "rb") as file:
         # One byte more than allowed, so that `parse` notices a larger file.
         return parse(file.read(MOST_BYTES + 1))
 
 
 def write_file(path: Path, data: Data) -> None:
-    """Write data as JSON, all of it or nothing: until that is complete, an old file stays as it is.
-
-    Raises:
-        FormatError: it is larger than what is read again.
-        OSError: the file cannot be written.
-    """
+    """Write data as JSON, all of it or nothing: an old file stays until that is complete."""
     raw = format_document(data).encode("utf-8")
     if len(raw) > MOST_BYTES:
         raise FormatError(
@@ -444,7 +431,7 @@ def check_evidence(data: Data, document: Mapping[str, Data]) -> None:
         )
 
 
-def read_evidence(data: Data, where: str) -> Data:
+def read_evidence(data: Data, where: str) -> None:
     fields = read_fields(data, where, FIELDS, ("without",))
     if type(fields["hash"]) is not str or not HASH.fullmatch(fields["hash"]):
         fail(f"{where}.hash", f"expected sha256 and 64 digits, got {describe(fields['hash'])}")
@@ -458,7 +445,6 @@ def read_evidence(data: Data, where: str) -> Data:
     read_text(fields.get("without", ""), f"{where}.without", 400, "\n")
     _check_conventions(fields["conventions"], f"{where}.conventions")
     check_vectors(fields["vectors"], f"{where}.vectors")
-    return fields
 
 
 def _check_conventions(data: Data, where: str) -> None:

@@ -258,11 +258,7 @@ MODULAR = (
 
 
 def small_result(op: Op, nodes: list[Node]) -> str | None:
-    """Return the small integer dtype of an op's operands, computed in int32; None if there is none.
-
-    Raises:
-        TypeError: a number among them does not fit, so libraries differ.
-    """
+    """Return the small integer dtype of operands, computed in int32; None: there is none."""
     if not (op.integer or op.coerce == "int"):
         if op is ops.POW and _integer_dtype(nodes) in SMALL:
             raise TypeError(
@@ -324,9 +320,6 @@ def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
 
     If all are bools, arithmetic stays among them, or is an error. With a number, and in sums, bools
     are 0 and 1.
-
-    Raises:
-        TypeError: libraries refuse the op on bools.
     """
     if {node.type.dtype for node in operands} != {BOOL}:
         return op, False
@@ -388,11 +381,7 @@ class Promotion:
         return cast_node(node, dtype) if dtype in SMALL and is_other else node
 
     def cast_dtype(self, op: Op) -> str | None:
-        """Return the dtype that tensors are cast to; None if it is not known.
-
-        Raises:
-            TypeError: graphs do not compute in it.
-        """
+        """Return the dtype that tensors are cast to; None if it is not known."""
         dtype = self.target_dtype(op)
         if dtype and dtype not in (T, *DTYPES):
             raise TypeError(f"it computes in {dtype}: cast to int64 first")

@@ -11,6 +11,7 @@ import enum
 import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from ..backend.discovery import entry_points
 EXACT = (bool, int, str, bytes, type(None), type(Ellipsis), type(NotImplemented), np.dtype)
 MOST_HELD = 256  # objects that are read inside one object, at any depth
 FIXED = (type, enum.Enum, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
-_MISSING: Any = object()
 
 
 class Same:
@@ -129,22 +129,14 @@ def _contents(value: Any, seen: list[Any]) -> Any:
 
 def attributes_of(value: Any) -> list[tuple[Any, Any]]:
     """Return an object's own attributes without running code of its class."""
-    try:
-        rows = [*object.__getattribute__(value, "__dict__").items()]
-    except AttributeError:
-        rows = []
+    rows: list[tuple[Any, Any]] = []
+    with suppress(AttributeError):
+        rows += object.__getattribute__(value, "__dict__").items()
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             member = kind.__dict__.get(name)
             if isinstance(member, types.MemberDescriptorType):
-                held = _read(member, value)
-                rows += [] if held is _MISSING else [(name, held)]
+                with suppress(AttributeError):  # a slot without a value
+                    rows.append((name, member.__get__(value)))
     return rows
-
-
-def _read(member: types.MemberDescriptorType, value: Any) -> Any:
-    try:
-        return member.__get__(value)
-    except AttributeError:
-        return _MISSING

@@ -49,11 +49,7 @@ OWN = (
 
 
 def read_setting() -> str:
-    """Return how much is compared: "" (nothing), "rules" or "1" (everything).
-
-    Raises:
-        RuleValueError: a variable says something else.
-    """
+    """Return how much is compared: "" (nothing), "rules" or "1" (everything)."""
     word, seconds = os.environ.get(VARIABLE, ""), os.environ.get(TIMEOUT, "")
     if word not in ("", "0", RULES, EVERYTHING):
         raise RuleValueError(f"{VARIABLE} is 0, 1 or rules, got {word!r}")
@@ -126,11 +122,7 @@ Entry = RankReport | str
 
 
 def compare(what: str) -> None:
-    """Compare the lines of the step with the other ranks' once `what` has ended on all.
-
-    Raises:
-        GradientError: the ranks differ, or one failed, ended or did not come.
-    """
+    """Compare the lines of the step with the other ranks' once `what` has ended on all."""
     group = find_group()
     if group is None:
         return

@@ -90,11 +90,7 @@ def is_lent(trace: Trace) -> bool:
 
 
 def lend(trace: Trace) -> None:
-    """End a capture, or a failed part of it: code that leans is captured again as the tensors'.
-
-    Raises:
-        NeedsConcrete: the capture has to know the library of the tensors.
-    """
+    """End a capture, or a failed part of it: code that leans is captured again as the tensors'."""
     source = trace.source
     if source.was_leaning or LEANING in (trace.reading.owner, source.latest.owner):
         raise NeedsConcrete(*BY_EVENT[LEANING, ENDS].repeated_with, noted=False) from None

@@ -66,7 +66,9 @@ def smooth(
 
     Source: Smilkov et al., 2017 (arXiv 1706.03825).
     """
-    check_deviation(sigma)
+    known = as_array(sigma)
+    if known is not None and not (np.isfinite(known) & (known >= 0)).all():
+        raise RuleValueError(f"sigma is a deviation, finite and 0 or more, not {sigma!r:.40}")
     draw = add_noise if key is None else add_noise.keyed(key)
     return _mean(gradient, (draw(x, sigma) for _ in range(_count(n))), n)
 
@@ -121,12 +123,6 @@ def _count(n: int) -> int:
     if isinstance(n, bool) or not hasattr(n, "__index__") or index(n) < 1:
         raise RuleValueError(f"a mean is over n points, a whole number of 1 or more, not {n!r:.40}")
     return index(n)
-
-
-def check_deviation(sigma: Any) -> None:
-    known = as_array(sigma)
-    if known is not None and not (np.isfinite(known) & (known >= 0)).all():
-        raise RuleValueError(f"sigma is a deviation, finite and 0 or more, not {sigma!r:.40}")
 
 
 def check_baseline(x: Tensor, baseline: Any) -> None:

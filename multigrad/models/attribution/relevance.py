@@ -404,8 +404,7 @@ def _number(value: Any) -> Any:
 
 # --- its numbers, checked where they are given: no map of NaN says what made it -------------------
 NOT_NEGATIVE = Range.read(">= 0 and finite")
-NAMES = ("epsilon", "gamma", "alpha", "beta", "stabilizer")
-RANGES: Mapping[str, Range] = dict.fromkeys(NAMES, NOT_NEGATIVE)
+LIMITED = ("epsilon", "gamma", "alpha", "beta", "stabilizer")
 
 
 def check_numbers(subject: str, numbers: Mapping[str, Any]) -> None:
@@ -413,8 +412,8 @@ def check_numbers(subject: str, numbers: Mapping[str, Any]) -> None:
         known = as_array(value)
         if known is None:
             continue
-        if name in RANGES:
-            RANGES[name].check(subject, name, float(known) if known.ndim == 0 else value)
+        if name in LIMITED:
+            NOT_NEGATIVE.check(subject, name, float(known) if known.ndim == 0 else value)
         elif np.isnan(known).any():
             raise RuleValueError(f"{subject}: param {name!r} holds NaN; expected numbers")
     low, high = as_array(numbers.get("low")), as_array(numbers.get("high"))

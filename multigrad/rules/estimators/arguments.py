@@ -55,11 +55,7 @@ class Argument:
 def order_arguments(
     subject: str, arguments: Sequence[Argument], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Return the values of all arguments in order, defaults among them.
-
-    Raises:
-        RuleTypeError: one is missing, unknown, given twice or too many.
-    """
+    """Return the values of all arguments in order, defaults among them."""
     values, rest = list(args), dict(kwargs)
     for argument in arguments[len(args) :]:
         values.append(rest.pop(argument.name, argument.default))
@@ -164,11 +160,7 @@ def plain_type_of(annotation: str) -> type:
 
 
 def convert(subject: str, name: str, annotation: str, value: Any) -> Any:
-    """Return a value as the kind of its annotation; symbols, and None where it may be, as they are.
-
-    Raises:
-        RuleTypeError: it is of another kind.
-    """
+    """Return a value as the kind of its annotation; a symbol, and None if allowed, unchanged."""
     kind, _, rest = annotation.partition(" | ")
     if isinstance(value, Value) or (value is None and rest == "None"):
         return value

@@ -275,11 +275,7 @@ def recipe_of_estimator(function: Callable[..., Any]) -> Recipe:
 def lay_out_floats(
     own: Recipe, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
 ) -> Layout:
-    """Return the layout of a call.
-
-    Raises:
-        GradientError: a tensor has no float dtype.
-    """
+    """Return the layout of a call, whose tensors are floats."""
     layout = read_layout(own.name, parameters, leaves, tree)
     for leaf in layout.tensors:
         if leaf.dtype not in (*FLOATS, T):

@@ -59,13 +59,21 @@ def table(module: str) -> Callable[..., Rule]:
         source = source if " " in source else f"`{source or last}` of {package}"
         numbers = {old: p if isinstance(p, tuple) else (old, p) for old, p in params.items()}
         words = {old: word for old, (word, _) in numbers.items()}
-        make: Any = _renamed if isinstance(what, Rule) else _multiplying
-        function = make(what, numbers)
+        function = (
+            _renamed(what, numbers) if isinstance(what, Rule) else _multiplying(what, numbers)
+        )
         # The registry and the docs read these, as of a rule that is written by hand.
         function.__name__ = last
         function.__module__ = module
         function.__doc__ = _described(what, words, f"{note} Source: {source}.".strip())
-        function.__signature__ = _signature(dict(numbers.values()))
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        own_params = [
+            inspect.Parameter(word, kind, default=default, annotation=type(default).__name__)
+            for word, default in numbers.values()
+        ]
+        function.__signature__ = inspect.Signature(
+            [*LEADING, *own_params], return_annotation="Tensor"
+        )
         ranges = {words[old]: _reworded(text, words) for old, text in _ranges_of(what, words)}
         return register(name, ranges=ranges)(function)
 
@@ -89,15 +97,6 @@ def _renamed(same: Rule, numbers: Mapping[str, tuple[str, Number]]) -> Any:
         return run(ctx, grad_out, tin, **{old: params.get(*new) for old, new in numbers.items()})
 
     return rule
-
-
-def _signature(defaults: Mapping[str, Number]) -> inspect.Signature:
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    params = [
-        inspect.Parameter(name, kind, default=default, annotation=type(default).__name__)
-        for name, default in defaults.items()
-    ]
-    return inspect.Signature([*LEADING, *params], return_annotation="Tensor")
 
 
 def _ranges_of(what: Any, words: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -148,9 +148,6 @@ class GradientCalls:
         Args:
             cotangents: those of all values that are known by now.
             active: the nodes that depend on what the derivative is taken with respect to.
-
-        Raises:
-            TraceError: the derivative reaches an input that has none.
         """
         called: CustomCall = node.attr("function")
         nodes = self.nodes[called]
@@ -217,17 +214,14 @@ def _retyped(trace: Trace, node: Node, operands: Sequence[Node]) -> dict[str, Re
     # The regions of a loop are recorded anew with the types that its operands have here.
     regions = {name: value for name, value in node.attrs if isinstance(value, Region)}
     for name, region in regions.items():
-        inputs = [
-            make_node(ops.INPUT, (), dict(own.attrs), _as_given(own.type, operand.type))
-            for own, operand in zip(region.graph.inputs, operands, strict=True)
-        ]
+        inputs = []
+        for own, operand in zip(region.graph.inputs, operands, strict=True):
+            given_type, shape = operand.type, own.type.shape
+            # The shape becomes unknown if it may change.
+            shape = shape if shape == given_type.shape else UNKNOWN
+            type_ = Type(given_type.kind, given_type.dtype, shape)
+            inputs.append(make_node(ops.INPUT, (), dict(own.attrs), type_))
         given = {each.attr("name"): trace.value(each) for each in inputs}
         outputs = tuple(value.node for value in replay(trace, region.graph, given))
         regions[name] = Region(Graph(name, tuple(inputs), outputs))
     return regions
-
-
-def _as_given(own: Type, given: Type) -> Type:
-    # The shape becomes unknown if it may change.
-    shape = own.shape if own.shape == given.shape else UNKNOWN
-    return Type(given.kind, given.dtype, shape)

@@ -286,9 +286,6 @@ def tangent_map(
         tangents: an input for each gradient of the backward; by default one named "tangent".
         outputs: nodes with the shapes of the cotangents; a rule's has the tangent's.
         noun: names the backward in messages.
-
-    Raises:
-        UnsupportedOp: the backward is not linear in its cotangents.
     """
     together = cotangents[0] if len(cotangents) == 1 else "its cotangents"
     if not is_linear(backward, cotangents):

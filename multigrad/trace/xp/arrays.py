@@ -362,12 +362,7 @@ def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
 
 
 def _draw_key(name: str, x: Tensor, key: Any) -> Any:
-    """Return the key of a draw: in a rule or a Function the next, for a tensor the given key.
-
-    Raises:
-        RuleError: a bare tensor has no key.
-        TraceError: the key is a constant of the captured code.
-    """
+    """Return the key of a draw: in a rule or a Function the next, for a tensor the given key."""
     if isinstance(key, Value):
         return key
     if isinstance(x, Value):
