@@ -21,12 +21,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...backend.discovery import backend_of
-from ...capture.dialects.xp import finfo, float32
 from ...errors import BackendNotFound, RuleTypeError, RuleValueError, suggest
 from ...functions.custom_gradient import custom_gradient
 from ...functions.function import Function
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
+from ...rules.estimators.arguments import widened
 from ...trace.xp import all as xp
 from .kinds import KINDS, Inputs, LayerKind
 
@@ -225,11 +225,6 @@ def share_out(
                 term = x * cotangent
                 total[i] = term if total[i] is None else total[i] + term
     return tuple(total)
-
-
-def widened(x: Tensor) -> Tensor:
-    """Return a 16-bit tensor in float32, any other unchanged."""
-    return x if x is None or finfo(x).bits > 16 else xp.cast(x, float32)
 
 
 # One for each formula and layer, so that it is captured and lowered once.

@@ -233,11 +233,11 @@ def examples_of(arguments: Sequence[Argument]) -> tuple[Any, ...]:
 
 
 def is_tensor(value: Any) -> bool:
-    return not isinstance(value, int | float)
+    return value is not None and not isinstance(value, int | float)
 
 
 def widened(value: Any) -> Any:
-    """Return a 16-bit tensor in float32, any other argument as it is."""
+    """Return a 16-bit tensor in float32, any other argument, or None, as it is."""
     if not is_tensor(value) or finfo(value).bits > 16:
         return value
     return xp.cast(value, float32)

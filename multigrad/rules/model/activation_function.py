@@ -130,15 +130,15 @@ def as_forward(
     is_fixed = isinstance(forward, Function | types.FunctionType)
     if is_fixed or owner_of_method(forward) is None:
         key = function_key(forward)
-        return _of_function.get(key) or _of_function.setdefault(key, _make(forward))
-    return _make(forward)
+        return _of_function.get(key) or _of_function.setdefault(key, _make_forward(forward))
+    return _make_forward(forward)
 
 
 def forward_by_key(key: str) -> Forward:
     return _by_key.get(key) or find_forward(key)
 
 
-def _make(forward: Any) -> ForwardOfCode:
+def _make_forward(forward: Any) -> ForwardOfCode:
     function = _function_of(forward)
     required = [p.name for p in _parameters_after_first(function) if p.default is p.empty]
     if required:
@@ -248,11 +248,11 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
             raise self._explain(error.error) from error.__cause__
         except TraceError as error:
             raise self._explain(error) from error.__cause__
-        output = self._check(trace, output)
+        output = self._check_output(trace, output)
         graph = Graph(self.name, (tin.node,), (output.node,), trace.source.locations)
         return simplify(drop_calls(graph))
 
-    def _check(self, trace: Trace, output: Any) -> Value:
+    def _check_output(self, trace: Trace, output: Any) -> Value:
         if not isinstance(output, Value) or output.node.type.kind != "tensor":
             raise self._misfit(f"a {type(output).__name__}")
         if trace.key is not None:
@@ -470,13 +470,13 @@ def _capture(
     facts: Mapping[str, Any],
     leaves: Sequence[Any],
 ) -> Variant:
-    is_call = bool(leaves) and not isinstance(leaves[0], Value)
+    has_values = bool(leaves) and not isinstance(leaves[0], Value)
     own_facts = _without_reads(facts)
     forward.graph_for(own_facts)  # outside `try`: its failure is not the rule's
-    if is_call:
+    if has_values:
         forward.prove(leaves[0])
     try:
-        with _calling(specialization, leaves) if is_call else nullcontext():
+        with _proving_like(specialization, leaves) if has_values else nullcontext():
             graphs = graphs_under(specialization, forward, own_facts)
     except TraceError as error:
         raise NotCaptured(error) from error.__cause__
@@ -498,7 +498,7 @@ def _prove(
     if not leaves or isinstance(leaves[0], Value):
         return ""
     own_facts = _without_reads(variant.facts)
-    with _calling(specialization, leaves):
+    with _proving_like(specialization, leaves):
         if is_call:
             specialization.prove_call(True, own_facts)
             return ""
@@ -514,8 +514,10 @@ def _without_reads(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {fact: value for fact, value in facts.items() if not is_read(fact)}
 
 
-def _calling(specialization: Specialization, leaves: Sequence[Any]) -> AbstractContextManager[None]:
-    # A proof runs on values like those of this call.
+def _proving_like(
+    specialization: Specialization, leaves: Sequence[Any]
+) -> AbstractContextManager[None]:
+    # A proof within runs on values like those of this call.
     return calling(leaves[0], specialization.params(tuple(leaves[1:])))
 
 
