@@ -116,6 +116,7 @@ def found(wrap):
         (gradient,) = torch.autograd.grad(y.sum(), x)
     return not torch.allclose(gradient * x, y)
 """,
+        "pytorch/pytorch#190758",
     ),
     Fault(
         "tangent of a custom operator",
