@@ -383,7 +383,7 @@ def same(
         typer.Argument(
             metavar="PATH_B",
             help="The other, in the same file unless it names one; or a law of batches: order, "
-            "accumulation.",
+            "accumulation, padding.",
         ),
     ],
     parameters: Annotated[

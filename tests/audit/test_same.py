@@ -266,6 +266,28 @@ def test_a_path_keeps_the_laws_of_a_batch_or_says_which_example_counts_more(back
     assert not report.ok and "centered under accumulation" in str(report)
 
 
+@pytest.mark.backends("torch")
+def test_padding_changes_nothing_unless_a_path_reads_hidden_positions(backend: Any) -> None:
+    own, whole = placed(backend)
+    short = {name: x[:, :3] for name, x in whole.items()}  # the model has as many places as `whole`
+    assert xg.same(loss, "padding", own, short).ok
+    report = xg.same(lambda p, b: xp.mean(losses(p, b) * b["mask"]), "padding", own, short)
+    assert report.factor == pytest.approx(3 / 5)
+
+
+@pytest.mark.backends("torch", "jax", "tensorflow")
+def test_labels_that_are_left_out_hide_positions_from_the_law_of_padding(backend: Any) -> None:
+    def labeled(p: Any, b: Any) -> Any:
+        counted = b["y"] != -100
+        errors = (b["x"] * p - xp.cast_like(b["y"], p)) ** 2
+        return xp.sum(xp.where(counted, errors, 0.0)) / xp.sum(xp.where(counted, 1.0, 0.0))
+
+    given = {"x": np.arange(6.0).reshape(2, 3), "y": np.array([[1, -100, 2], [0, 1, -100]])}
+    assert xg.same(labeled, "padding", backend.array(np.array(0.5)), given).ok
+    with pytest.raises(RuleTypeError, match="'padding' asks for a mask of zeros and ones"):
+        xg.same(labeled, "padding", backend.array(np.array(0.5)), {"x": given["x"]})
+
+
 def test_what_cannot_be_compared_is_an_error() -> None:
     with pytest.raises(RuleTypeError, match="no law 'packing' of a batch; there are order"):
         xg.same(loss, "packing", weights(), batch())

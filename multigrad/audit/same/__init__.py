@@ -17,12 +17,14 @@ from ...capture.user_code.signature import name_of
 from ...errors import RuleTypeError
 from ...functions.calls.arguments import owner_of
 from ...graph.support.trees import optree
-from ...look.subject import Report
+from ...look.subject import Report, as_array
 from ..seeds import Seeds
+from ..trial import Array
 from .hypotheses import Comparison, find_reason
-from .paired_runs import ParameterRow, Path, make_pair
+from .paired_runs import ParameterRow, Path, is_mask, make_pair
 
 xp: Any = _xp
+HIDDEN = -100  # the label that losses leave out
 MOST_ROWS = 12  # of parameters in a printed report
 
 
@@ -93,18 +95,19 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
     Args:
         path_a: the path that is taken to be right.
         path_b: the other path; or a law that the first is to keep: "order" (the examples of the
-            batch may be permuted), or "accumulation" (the mean over parts of the batch, weighted by
-            their sizes, is that over the whole).
+            batch may be permuted), "accumulation" (the mean over parts of the batch, weighted by
+            their sizes, is that over the whole), or "padding" (there may be more positions that a
+            mask of zeros and ones hides, or labels of -100, and anything may stand there).
         parameters: a model (a torch module, a Keras layer or model, any object with trained
             tensors), or tensors nested in lists, tuples and dicts.
         batch: tensors, nested likewise, with the examples along their first axis; NumPy arrays
             become the framework's tensors.
 
     Raises:
-        RuleTypeError: a path cannot be called, there is no law of that name, or no parameter is a
-            float tensor.
+        RuleTypeError: a path cannot be called, there is no law of that name, no parameter is a
+            float tensor, or "padding" finds nothing that hides positions.
     """
-    other = _with_law(path_a, path_b) if isinstance(path_b, str) else path_b
+    other = _with_law(path_a, path_b, batch) if isinstance(path_b, str) else path_b
     with Seeds().kept():
         pair = make_pair((path_a, other), parameters, batch)
         first, second = pair.first, pair.second
@@ -120,32 +123,69 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
     return replace(report, reason=words, culprit=culprit, factor=factor)
 
 
-def _with_law(path: Path, law: str) -> Path:
+def _with_law(path: Path, law: str, batch: Any) -> Path:
     if law not in LAWS_OF_BATCHES:
         raise RuleTypeError(f"no law {law!r} of a batch; there are {', '.join(LAWS_OF_BATCHES)}")
-    changed = LAWS_OF_BATCHES[law]
-
-    def kept(parameters: Any, batch: Any) -> Any:
-        return changed(path, parameters, batch)
-
-    kept.__name__ = f"{name_of(path)} under {law}"
-    return kept
+    changed = LAWS_OF_BATCHES[law](path, batch)
+    changed.__name__ = f"{name_of(path)} under {law}"
+    return changed
 
 
-def _in_another_order(path: Path, parameters: Any, batch: Any) -> Any:
-    return path(parameters, _examples(batch, lambda n: [*range(1, n, 2), *range(0, n, 2)]))
+def _in_another_order(path: Path, _: Any) -> Path:
+    def permuted(parameters: Any, batch: Any) -> Any:
+        return path(parameters, _examples(batch, lambda n: [*range(1, n, 2), *range(0, n, 2)]))
+
+    return permuted
 
 
-def _accumulated(path: Path, parameters: Any, batch: Any) -> Any:
-    lengths = {len(x) for x in optree.tree_leaves(batch) if owner_of(x) is not None and x.shape}
-    count = max(lengths, default=0)
-    cut = (3 * count) // 8 or 1
-    parts = (range(cut), cut), (range(cut, count), count - cut)
-    losses = [
-        path(parameters, _examples(batch, lambda _, places=places: [*places])) * (size / count)
-        for places, size in parts
-    ]
-    return losses[0] + losses[1]
+def _accumulated(path: Path, _: Any) -> Path:
+    def accumulated(parameters: Any, batch: Any) -> Any:
+        lengths = {len(x) for x in optree.tree_leaves(batch) if owner_of(x) is not None and x.shape}
+        count = max(lengths, default=0)
+        cut = (3 * count) // 8 or 1
+        parts = (range(cut), cut), (range(cut, count), count - cut)
+        losses = [
+            path(parameters, _examples(batch, lambda _, places=places: [*places])) * (size / count)
+            for places, size in parts
+        ]
+        return losses[0] + losses[1]
+
+    return accumulated
+
+
+def _padded(path: Path, batch: Any) -> Path:
+    # The numbers are read here: within a path they may be symbols of a transform.
+    arrays = [np.asarray(as_array(x)) for x in optree.tree_leaves(batch)]
+    hidden = [a == HIDDEN if HIDDEN in a else a == 0 for a in arrays if _hides(a)]
+    if not hidden:
+        raise RuleTypeError(
+            "'padding' asks for a mask of zeros and ones with the shape [examples, positions] in "
+            f"the batch, or for labels of {HIDDEN}"
+        )
+    shape = hidden[0].shape
+    free = np.logical_and.reduce([each for each in hidden if each.shape == shape])
+    more = [*range(shape[1]), *range(0, shape[1], 2)]
+
+    def padded(parameters: Any, batch: Any) -> Any:
+        leaves, structure = optree.tree_flatten(batch)
+        return path(parameters, optree.tree_unflatten(structure, map(longer, leaves, arrays)))
+
+    def longer(x: Any, array: Array) -> Any:
+        if array.shape[:2] != shape:
+            return x
+        tail = np.arange(len(more)) >= shape[1]
+        x = xp.take(x, np.asarray(more), axis=1)
+        if _hides(array):
+            return xp.where(tail, HIDDEN if HIDDEN in array else 0, x)
+        away = np.concatenate([free, np.ones((shape[0], len(more) - shape[1]), bool)], 1)
+        away = away.reshape(away.shape + (1,) * (array.ndim - 2))
+        return xp.where(away, xp.flip(xp.flip(x, axis=1), axis=0), x)
+
+    return padded
+
+
+def _hides(array: Array) -> bool:
+    return array.ndim == 2 and (is_mask(array) or HIDDEN in array)
 
 
 def _examples(batch: Any, choose: Callable[[int], list[int]]) -> Any:
@@ -157,4 +197,5 @@ def _examples(batch: Any, choose: Callable[[int], list[int]]) -> Any:
     return optree.tree_map(taken, batch)
 
 
-LAWS_OF_BATCHES = {"order": _in_another_order, "accumulation": _accumulated}
+# By name, what makes another path of a path and the batch that it is called with first.
+LAWS_OF_BATCHES = {"order": _in_another_order, "accumulation": _accumulated, "padding": _padded}
