@@ -26,11 +26,11 @@ from ..rules.activation import Activation
 from ..rules.model.rule import Rule
 from ..trace.derived.derivatives import is_linear
 from .intention import recognize, stated_intention
-from .laws import LAWS, Law
+from .laws import LAWS
 from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds
 from .smallest import lines_to_copy, smallest
-from .trial import NotApplicable, Surrogate, Trial, trial_of
+from .trial import Law, NotApplicable, Surrogate, Trial, trial_of
 
 REPEATABLE = "repeatable"
 DERIVATIVE = "derivative"
@@ -245,7 +245,6 @@ def _audit(
 
 
 def choose_laws(names: Iterable[str] | None) -> Sequence[Law]:
-    """Return the laws of these names, all for None."""
     if names is None:
         return LAWS
     rows = {law.name: law for law in LAWS}
@@ -264,7 +263,7 @@ def _test_law(called: Any, trial: Trial, law: Law) -> Finding:
                 raise NotApplicable(
                     f"it is not {REPEATABLE}: its numbers differ each time, whatever the seed"
                 )
-            said = law.judge(trial)
+            said = law(trial)
             if said and (reason := excuse(called, law.name)):
                 raise NotApplicable(reason)
         # A `Remark` is false, as "" is, but has text.

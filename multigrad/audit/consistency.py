@@ -22,11 +22,9 @@ from .trial import (
     Tensor,
     Trial,
     added,
-    compare_runs,
-    find_any_difference,
     find_difference,
+    law,
     scaled,
-    start_run,
 )
 
 THREADS = 4
@@ -38,11 +36,14 @@ FAR_FACTORS = {"float64": 2.0**40, "float32": 2.0**20}
 LONGEST = 1.0  # seconds of calls that are all alike
 
 
-# --- linearity in the cotangent -------------------------------------------------------------------
-
-
+@law(
+    "linear",
+    "doubling a loss does not double its gradient; sums of losses are wrong",
+    is_loud=False,
+)
 def judge_linear(trial: Trial) -> str:
-    run, u = start_run(trial)
+    """The gradient is linear in the cotangent."""
+    run, u = trial.start()
     v = trial.cotangents(run, seed=1)
     # Both factors are exact in every float dtype.
     mixed = added(scaled(u, 1.75), scaled(v, -0.625))
@@ -52,37 +53,40 @@ def judge_linear(trial: Trial) -> str:
 
 
 def _differs_from_parts(trial: Trial, u: Arrays, whole: Arrays) -> str:
-    """Compare with the sum over parts of the cotangents, whose other numbers are zeros: kernels
-    take shortcuts for rows of zeros, and for one number that is not.
-    """
+    # Kernels take shortcuts for rows of zeros, and for one number that is not.
     for name, size in (("one number", 0), ("every second row", 2)):
-        masks = []
+        halves: tuple[Arrays, Arrays] = [], []
         for a in u:
             rows = np.arange(a.size).reshape(a.shape) // (a.shape[-1] if a.ndim > 1 and size else 1)
-            masks.append(rows % size == 0 if size else rows == 0)
-        parts = [
-            trial.run().gradients(
-                [np.where(m, a, 0).astype(a.dtype) for a, m in zip(u, each, strict=True)]
-            )
-            for each in (masks, [~m for m in masks])
-        ]
+            mask = rows % size == 0 if size else rows == 0
+            for half, own in zip(halves, (mask, ~mask), strict=True):
+                half.append(np.where(own, a, 0).astype(a.dtype))
+        parts = (trial.run().gradients(each) for each in halves)
         said = trial.find_difference(added(*parts), whole, 4)
         if said:
             return f"the cotangent's {name} and the rest, added up: {said}"
     return ""
 
 
+@law("scale", "loss scaling changes the gradient", is_loud=False)
 def judge_scale(trial: Trial) -> str:
-    """Powers of two are exact, so that a gradient that is linear follows them to the bit."""
-    run, u = start_run(trial)
+    """A cotangent times a power of two gives the gradient times it, bit for bit.
+
+    Powers of two are exact, so that a gradient that is linear follows them to the bit.
+    """
+    run, u = trial.start()
     far = FAR_FACTORS.get(trial.digits, 1.0)
     said = (_follows(trial, run, u, factor) for factor in (4.0, far, 1.0 / far))
     return next(filter(None, said), "")
 
 
+@law("ones", "a shortcut for the cotangent 1 hides that it is otherwise ignored", is_loud=False)
 def judge_ones(trial: Trial) -> str:
-    """A loss has the cotangent 1, for which kernels take shortcuts."""
-    run, u = start_run(trial)
+    """A cotangent of ones is treated like any other.
+
+    A loss has the cotangent 1, for which kernels take shortcuts.
+    """
+    run, u = trial.start()
     ones = [np.ones_like(a) for a in u]
     return _follows(trial, run, ones, 2.0) or _follows(trial, run, ones, -1.0)
 
@@ -92,20 +96,26 @@ def _follows(trial: Trial, run: ForwardRun, cotangents: Arrays, factor: float) -
     return find_difference(other, scaled(run.gradients(cotangents), factor), 1e-12)
 
 
+@law("zero", "a masked loss gives NaN", is_loud=False)
 def judge_zero(trial: Trial) -> str:
-    """Compare where the gradient is finite only: at a pole, 0 times infinity is NaN."""
-    run, u = start_run(trial)
+    """A cotangent of zeros gives zeros.
+
+    Compare where the gradient is finite only: at a pole, 0 times infinity is NaN.
+    """
+    run, u = trial.start()
     usual = run.gradients(u)
     zeros = trial.run().gradients([np.zeros_like(a) for a in u])
     wanted = [
         None if g is None else np.where(np.isfinite(each), 0, g).astype(g.dtype)
         for g, each in zip(zeros, usual, strict=True)
     ]
-    return find_any_difference(zeros, wanted)
+    return find_difference(zeros, wanted)
 
 
+@law("each output", "a loss on one output alone is wrong")
 def judge_each_output(trial: Trial) -> str:
-    run, u = start_run(trial)
+    """The gradient is the sum of the gradients of the outputs, taken separately."""
+    run, u = trial.start()
     if len(u) < 2:
         raise NotApplicable("it has one output")
     whole = run.gradients(u)
@@ -114,11 +124,13 @@ def judge_each_output(trial: Trial) -> str:
     return trial.find_difference(added(*parts), whole)
 
 
+@law("each input", "training with a frozen part, or a call with one tensor for two, goes wrong")
 def judge_each_input(trial: Trial) -> str:
+    """An input's gradient is the same if the other inputs need none, or share its memory."""
     vjp = trial.backend.autodiff.vjp
     if len(trial.floats) < 2 or vjp is None:
         raise NotApplicable("it has one float input, or its framework has no autodiff")
-    run, u = start_run(trial)
+    run, u = trial.start()
     wanted, given = run.gradients(u), trial.inputs
     for n in trial.floats:
         tensors = trial.tensors(given)
@@ -137,17 +149,15 @@ def judge_each_input(trial: Trial) -> str:
         equal = trial.run(replace_at(given, [b], [given[a].copy()]))
         tensors = trial.tensors(given)
         shared = trial.run_on(replace_at(tensors, [b], [tensors[a]]))
-        said = compare_runs(trial, shared, equal, u, equal.gradients(u))
+        said = trial.compare(shared, equal, u, equal.gradients(u))
         if said:
             return f"arguments {a} and {b} are one tensor: {said}"
     return ""
 
 
-# --- repeated, interleaved and concurrent calls ---------------------------------------------------
-
-
+@law("each parameter", "a part of the model is never trained", is_loud=False)
 def judge_parameters(trial: Trial) -> str:
-    """Name the parameters that get no gradient, or zeros, at every number that is tried."""
+    """Each trained parameter of a module gets a gradient, which is not zero at all numbers."""
     dead = [n for n in trial.floats if n >= trial.input_count]
     if not dead:
         raise NotApplicable("it has no parameters")
@@ -164,36 +174,45 @@ def judge_parameters(trial: Trial) -> str:
     return f"none, or zeros, for {', '.join(f'argument {n}' for n in dead)}" if dead else ""
 
 
+# --- repeated, interleaved and concurrent calls ---------------------------------------------------
+@law("backward twice", "a saved tensor is overwritten", is_loud=False)
 def judge_twice(trial: Trial) -> str:
-    run, u = start_run(trial)
+    """A second backward through a retained graph gives the same result."""
+    run, u = trial.start()
     first, second = (run.gradients(u) for _ in range(2))
-    return find_any_difference(second, first)
+    return find_difference(second, first)
 
 
+@law("written", "numbers that other code holds change", is_loud=False)
 def judge_written(trial: Trial) -> str:
+    """Inputs, cotangents and outputs are not written to."""
     arrays = trial.inputs
-    run, u = start_run(trial)
+    run, u = trial.start()
     before = [np.array(a) for a in run.arrays()]
     made = trial.tensors(u)
     run.pull(made)
     for kind, tensors, wanted in (
         ("input", run.inputs, arrays), ("cotangent", made, u), ("output", run.outputs, before),
     ):  # fmt: skip
-        said = find_any_difference([run.read(x) for x in tensors], list(wanted))
+        said = find_difference([run.read(x) for x in tensors], list(wanted))
         if said:
             return f"it writes into its {said.replace('argument', kind)}"
     return ""
 
 
+@law("repeatable", "no other law can be tested", is_loud=False)
 def judge_repeatable(trial: Trial) -> str:
-    """Compare the outputs and gradients of many calls: a race shows in one of 40, or so."""
-    run, u = start_run(trial)
+    """Calls with the same inputs give the same result.
+
+    Compare the outputs and gradients of many calls: a race shows in one of 40, or so.
+    """
+    run, u = trial.start()
     outputs, gradients = run.arrays(), run.gradients(u)
     began = time.monotonic()
     for count in range(2, MOST_CALLS + 1):
         again = trial.run()
-        said = find_any_difference(again.arrays(), outputs).replace("argument", "output")
-        said = said or find_any_difference(again.gradients(u), gradients)
+        said = find_difference(again.arrays(), outputs).replace("argument", "output")
+        said = said or find_difference(again.gradients(u), gradients)
         if said:
             return f"call {count} differs from the first: {said}"
         if time.monotonic() - began > LONGEST and count >= FEWEST_CALLS:
@@ -201,22 +220,34 @@ def judge_repeatable(trial: Trial) -> str:
     return ""
 
 
+@law(
+    "seeded",
+    "no run can be repeated, and a checkpoint's second forward is another one",
+    is_loud=False,
+)
 def judge_seeded(trial: Trial) -> str:
+    """What draws at random draws the same from the same seed."""
     if trial.seeds is not None:
         return Remark("it draws, and is given the same seed before each run")
     raise NotApplicable("it draws nothing")
 
 
+@law("interleaved", "values for the backward are kept outside the call", is_loud=False)
 def judge_interleaved(trial: Trial) -> str:
+    """Another call in between changes nothing."""
     # Two calls are under way before either goes backward, as in a network that uses it twice.
-    run, u = start_run(trial)
+    run, u = trial.start()
     alone = trial.run().gradients(u)
     trial.run(trial.changed(trial.inputs, lambda a: a * 0.5))
-    return find_any_difference(run.gradients(u), alone)
+    return find_difference(run.gradients(u), alone)
 
 
+@law("threads", "values for the backward are shared between threads", is_loud=False)
 def judge_threads(trial: Trial) -> str:
-    """Each thread has numbers of its own, so that a value of another thread shows."""
+    """Concurrent threads give the same results as one.
+
+    Each thread has numbers of its own, so that a value of another thread shows.
+    """
     if trial.seeds is not None:
         raise NotApplicable("it draws, and threads share the generator")
     each = [trial.changed(trial.inputs, lambda a, k=k: a * (1 - k / 8)) for k in range(THREADS)]
@@ -226,7 +257,7 @@ def judge_threads(trial: Trial) -> str:
     def work(k: int) -> str:
         with trial.quiet():
             for _ in range(TURNS):
-                said = find_any_difference(trial.run(each[k]).gradients(u[k]), wanted[k])
+                said = find_difference(trial.run(each[k]).gradients(u[k]), wanted[k])
                 if said:
                     return said
         return ""

@@ -1,19 +1,12 @@
 """Laws of derivatives: a gradient is compared with differences of its forward.
 
-    judge_derivative    in float64 element by element; then once more at other numbers, along one
-                        direction; then with autodiff of the forward, which has more digits
-    judge_second        the gradient's own gradient with differences of the gradient
-    both in float32     where code computes in it whatever it is given: few digits, so long steps
-                        along directions in which every element moves
-    in_16_bits          a 16-bit dtype with the widest
-    judge_type          the shape and dtype of a gradient
-
-A judge returns what it saw, "" if the law is kept (see `trial.py`).
+In float64 that is done element by element. Where code computes in float32 whatever it is given,
+digits are few, so steps are long, along directions in which every element moves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,7 +16,7 @@ import numpy as np
 from ..capture.dialects import xp as _xp
 from ..functions.proof.compare import eps_of, smallest_of
 from ..graph.ops.numerics import as_numpy_dtype
-from ..look.check import pick, slope_at
+from ..look.check import differentiate, pick, slope_at
 from ..look.subject import as_float, brackets
 from .trial import (
     SEED,
@@ -31,7 +24,7 @@ from .trial import (
     TINY_STEP,
     TOLERANCES,
     Arrays,
-    DirectionSlope,
+    Law,
     NotApplicable,
     Remark,
     Trial,
@@ -40,13 +33,10 @@ from .trial import (
     find_difference,
     has_few_digits,
     largest_of,
-    moved_along,
+    law,
     moved_by,
     place_of_largest,
-    slope_along,
-    start_run,
     wave,
-    weighed_output,
     where_different,
 )
 
@@ -62,9 +52,70 @@ def require_float64(trial: Trial) -> None:
         raise NotApplicable("it does not compute in float64, in which differences are taken")
 
 
+# --- functions of a step, for differences ---------------------------------------------------------
+def moved_along(weigh: Weigh, arrays: Arrays, ways: Mapping[int, Any]) -> Callable[[float], float]:
+    """Return `weigh` as a function of a step; tensors without a direction do not move."""
+
+    def moved(steps: float) -> float:
+        ends = [
+            (a + steps * ways[n]).astype(a.dtype) if n in ways else a for n, a in enumerate(arrays)
+        ]
+        return weigh(ends)
+
+    return moved
+
+
+class DirectionSlope(NamedTuple):
+    """The slope along a direction in which elements of several arguments move.
+
+    Attributes:
+        moved: the weighed outputs as a function of a step along it.
+        slope: by differences.
+        is_settled: whether there is one.
+        parts: what the slope by the custom gradient adds up.
+    """
+
+    moved: Callable[[float], float]
+    slope: float
+    is_settled: bool
+    parts: Arrays
+
+    @property
+    def gradient(self) -> float:
+        """The slope by the custom gradient."""
+        return sum(float(np.sum(part)) for part in self.parts)
+
+    @property
+    def size(self) -> float:
+        return sum(float(np.sum(np.abs(part))) for part in self.parts)
+
+    @property
+    def is_wrong(self) -> bool:
+        allowed = 1e-5 * max(abs(self.slope), self.size, 1e-3) + 1e-7
+        # `not <=`, so that NaN counts as wrong.
+        return self.is_settled and not abs(self.gradient - self.slope) <= allowed
+
+    def is_kept_by(self, shorter: int) -> bool:
+        """Return whether steps so many times shorter give the same slope: among many elements two
+        may change places within a step, and what oscillates may look settled.
+        """
+        again, is_settled = differentiate(lambda t: self.moved(t / shorter) * shorter, 0.0)
+        error = abs(self.gradient - self.slope)
+        return is_settled and not abs(again - self.slope) > 0.1 * error
+
+
+def slope_along(
+    weigh: Weigh, arrays: Arrays, gradients: Arrays, ways: Mapping[int, Any]
+) -> DirectionSlope:
+    moved = moved_along(weigh, arrays, ways)
+    parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]
+    return DirectionSlope(moved, *differentiate(moved, 0.0), parts)
+
+
 # --- in float64 -----------------------------------------------------------------------------------
+@law("derivative", "training goes wrong", is_loud=False)
 def judge_derivative(trial: Trial) -> str:
-    """Compare the gradient with differences of the forward, or of what a surrogate is meant for."""
+    """The gradient is the derivative of the forward."""
     if trial.contradiction:
         return trial.contradiction
     if trial.is_surrogate and trial.meant is None:
@@ -72,15 +123,14 @@ def judge_derivative(trial: Trial) -> str:
     if trial.digits == "float32":
         return _judge_derivative_in_float32(trial)
     require_float64(trial)
-    run, u = start_run(trial)
+    run, u = trial.start()
     arrays, gradients = trial.cast("float64"), run.gradients(u)
-    weigh = weighed_output(trial.stated, u)
+    weigh = trial.stated.weighed(u)
     if trial.meant is not None:
         shapes = [[y.shape for y in each.run(arrays).arrays()] for each in (trial, trial.stated)]
         if shapes[0] != shapes[1]:
             return f"outputs are {shapes[0]}, those of what is meant {shapes[1]}"
     elements = list(_elements(trial, weigh, arrays, gradients))
-    is_flat = not any(each.slope for each in elements)
     wrong = [
         f"argument {each.argument}{brackets(each.place)} = "
         f"{arrays[each.argument][each.place]:.6g}: {each.gradient:.9g}, expected "
@@ -97,6 +147,7 @@ def judge_derivative(trial: Trial) -> str:
     if not (at_other_numbers.is_settled or elements):
         raise NotApplicable("it has no derivative at any of the inputs' elements")
     # Wrong and flat: a surrogate, unless the caller has said what is meant.
+    is_flat = not any(each.slope for each in elements)
     if wrong and trial.meant is None and (is_flat or _has_flat_output(trial)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
     if wrong:
@@ -114,8 +165,8 @@ def judge_derivative(trial: Trial) -> str:
 def factor_of_derivative(trial: Trial) -> float | None:
     """Return the constant that the gradient is times the derivative; None if there is none."""
     require_float64(trial)
-    run, u = start_run(trial)
-    arrays, weigh = trial.cast("float64"), weighed_output(trial, u)
+    run, u = trial.start()
+    arrays, weigh = trial.cast("float64"), trial.weighed(u)
     return _factor_of(list(_elements(trial, weigh, arrays, run.gradients(u))))
 
 
@@ -132,10 +183,9 @@ def _factor_of(elements: Sequence[ElementSlope]) -> float | None:
 def _compare_at_other_numbers(trial: Trial) -> DirectionSlope:
     """Compare at 3/4 of the inputs, which shows what was wrongly kept from the first call."""
     arrays = trial.changed(trial.cast("float64"), lambda a: a * 0.75)
-    run = trial.run(arrays)
-    u = trial.cotangents(run, seed=1)
+    run, u = trial.start(arrays, seed=1)
     ways = {n: wave(arrays[n], n) for n in trial.floats}
-    return slope_along(weighed_output(trial.stated, u), arrays, run.gradients(u), ways)
+    return slope_along(trial.stated.weighed(u), arrays, run.gradients(u), ways)
 
 
 def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
@@ -155,7 +205,7 @@ def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
         if find_difference([got], [want], 1e-5, 1e-7):
             # Differences tell whose it is: the forward may hide a part of itself.
             place = place_of_largest(np.abs(got - want))
-            slope, is_settled = slope_at(weighed_output(trial, u), arrays, n, place)
+            slope, is_settled = slope_at(trial.weighed(u), arrays, n, place)
             if not is_settled or abs(got[place] - slope) < 10 * abs(want[place] - slope):
                 return ""
             return f"argument {n}{brackets(place)}: {got[place]:.9g}, expected {slope:.9g}"
@@ -193,8 +243,7 @@ def differs_in_own_dtype(trial: Trial, arrays: Arrays, tolerance: float = 0.0) -
         return ""
     narrow = [as_float(a, "float32") if n in trial.floats else a for n, a in enumerate(arrays)]
     with trial.quiet("float32"):
-        run = trial.run(narrow)
-        u = trial.cotangents(run)
+        run, u = trial.start(narrow)
         outputs, gradients = run.arrays(), run.gradients(u)
     exact = trial.changed(narrow, lambda a: as_float(a, trial.wide))
     if find_difference(outputs, trial.run(exact).arrays(), MOST_LOST):
@@ -209,13 +258,15 @@ def differs_in_own_dtype(trial: Trial, arrays: Arrays, tolerance: float = 0.0) -
     return f"in float32 {said}" if said else ""
 
 
+@law("second derivative", "gradient penalties have no effect")
 def judge_second(trial: Trial) -> str:
+    """The gradient's own gradient is right, or is refused with an error."""
     if trial.digits != "float32":
         require_float64(trial)
     vjp = trial.backend.autodiff.vjp
     if vjp is None:
         raise NotApplicable(f"{trial.backend.name} has no autodiff of its own")
-    run, u = start_run(trial)
+    run, u = trial.start()
     arrays = trial.inputs
     weights = [wave(a).astype(a.dtype) for a in arrays]
 
@@ -307,10 +358,10 @@ Moved = Callable[[float], float]
 
 
 def _judge_derivative_in_float32(trial: Trial) -> str:
-    run, u = start_run(trial)
+    run, u = trial.start()
     size = float(sum(np.sum(np.abs(c * y)) for c, y in zip(u, run.arrays(), strict=True)))
     compared, moves, has_stairs, said = 0, False, False, ""
-    for each in _directions(trial, weighed_output(trial.stated, u), run.gradients(u), size):
+    for each in _directions(trial, trial.stated.weighed(u), run.gradients(u), size):
         moves = moves or abs(each.slope) > each.doubt
         error = abs(each.gradient - each.slope)
         if not error > 4 * each.doubt and each.doubt > SHARE * each.size:
@@ -350,14 +401,10 @@ def _judge_second_in_float32(
 
 
 class CoarseSlope(NamedTuple):
-    """The slope along a direction in which every element of an argument moves.
+    """The slopes along a direction of one argument, by differences and by the custom gradient.
 
-    Attributes:
-        moved: the weighed outputs as a function of a step along it.
-        slope: by differences.
-        doubt: how far that may be off.
-        gradient: the slope by the custom gradient.
-        size: how large either is, or could be if its parts did not cancel.
+    `doubt` is how far the former may be off, `size` how large either could be if its parts did not
+    cancel.
     """
 
     argument: int
@@ -371,7 +418,7 @@ class CoarseSlope(NamedTuple):
 def _directions(
     trial: Trial, weigh: Weigh, gradients: Sequence[Any], size: float
 ) -> Iterator[CoarseSlope]:
-    """Yield directions of the float arguments, each with its slope.
+    """Yield directions in which every element of a float argument moves.
 
     Args:
         size: the sum of the terms that `weigh` adds up, of whose rounding slopes consist in part.
@@ -408,7 +455,9 @@ def _slope(moved: Moved, size: float) -> tuple[float, float]:
 
 
 # --- dtypes ---------------------------------------------------------------------------------------
+@law("type", "accumulation casts it silently, or fails far away", is_loud=False)
 def judge_type(trial: Trial) -> str:
+    """A gradient has the shape and the dtype of its argument."""
     with trial.quiet(trial.dtype):
         run = trial.run(trial.given)
         gradients = run.pull(trial.tensors(trial.cotangents(run)))
@@ -425,10 +474,8 @@ def judge_type(trial: Trial) -> str:
     return ""
 
 
-def in_16_bits(dtype: str) -> Callable[[Trial], str]:
-    """Return a judge that compares a 16-bit dtype with the widest, to the digits of the dtype and
-    to what one rounding of the inputs changes.
-    """
+def in_16_bits(dtype: str, matters: str) -> Law:
+    """Return the law of a 16-bit dtype: what one rounding of the inputs changes is allowed."""
 
     def judge(trial: Trial) -> str:
         trial.refuse_draws("another dtype gets")
@@ -442,7 +489,12 @@ def in_16_bits(dtype: str) -> Callable[[Trial], str]:
         exact = trial.changed(narrow, lambda a: as_float(a, trial.wide))
         return differs_in(dtype, trial, outputs=run.arrays(), gradients=gradients, u=u, exact=exact)
 
-    return judge
+    sentence = f"In {dtype} the gradient is that of float64, to the precision of {dtype}."
+    return Law(dtype, sentence, judge, matters)
+
+
+judge_float16 = in_16_bits("float16", "16 bits overflow or lose a small term on the way")
+judge_bfloat16 = in_16_bits("bfloat16", "16 bits lose a small term on the way")
 
 
 def differs_in(

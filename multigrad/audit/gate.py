@@ -89,11 +89,13 @@ class Side:
         Args:
             numbers: lengths to try beside those around powers of two, as code states them.
         """
-        trial, cases = self.trial, []
+        trial, cases = self.trial, list[GateCase]()
         for n in range(DRAWS):
-            rng = np.random.default_rng((seed, n))
-            arrays = trial.changed(trial.cast("float64"), lambda a, rng=rng: _moved(a, rng))
-            arrays = arrays if n else trial.cast("float64")
+            rng, arrays = np.random.default_rng((seed, n)), trial.cast("float64")
+            for k in trial.floats if n else ():
+                # Signs and ranges stay, so that what has to be positive, or within 0 and 1, is.
+                drawn = rng.permutation(arrays[k].ravel()).reshape(arrays[k].shape)
+                arrays[k] = drawn * rng.uniform(0.9, 1.0, drawn.shape)
             name = f"draw {n}" if n else "the inputs"
             cases += [GateCase(name, dtype, _rounded(arrays, dtype), (seed, n)) for dtype in dtypes]
         for axis in find_axes(trial):
@@ -129,7 +131,6 @@ class Side:
         return [self.answer(case) for case in cases]
 
     def truths(self, cases: Sequence[GateCase]) -> list[tuple[Answer, Answer]]:
-        """Return the reference's results in float64, and in the dtypes of the cases."""
         if self.trial.seeds is not None or not self.trial.is_repeatable:
             return [("the reference draws at random", "")] * len(cases)
         exact = [self.answer(case, "float64") for case in cases]
@@ -137,7 +138,6 @@ class Side:
         return [(each, "" if isinstance(each, str) else self.answer(c)) for c, each in pairs]
 
     def seconds(self) -> float:
-        """Return how long one forward and backward takes."""
         with self.trial.quiet(self.trial.dtype), keeping_dtypes(self.called), ignoring_warnings():
             tensors = self.trial.tensors(self.trial.given)
             start = time.perf_counter()
@@ -160,11 +160,6 @@ class Side:
         return numbers_in_code(self.trial)
 
 
-def _moved(array: Any, rng: np.random.Generator) -> Any:
-    # Signs and ranges stay, so that what has to be positive, or within 0 and 1, is.
-    return rng.permutation(array.ravel()).reshape(array.shape) * rng.uniform(0.9, 1.0, array.shape)
-
-
 def _rounded(arrays: Arrays, dtype: str) -> Arrays:
     return [as_float(as_float(a, dtype), "float64") if is_float_array(a) else a for a in arrays]
 
@@ -175,8 +170,6 @@ def _drawn(case: GateCase, n: int, output: Any) -> Any:
 
 
 # --- the verdict ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The errors in one dtype, each beside the reference in float64 on the same rounded inputs.
@@ -204,14 +197,13 @@ class Budget:
     reason: str = ""
 
     def __str__(self) -> str:
-        if not self.where:
-            return f"{self.dtype}: {self.state}{f': {self.reason}' if self.reason else ''}"
-        said = f"; {self.reason}" if self.reason else ""
-        return (
-            f"{self.dtype}: {self.state}: {self.ulps:.3g} ulps ({self.relative:.2g} relative), the "
-            f"reference {self.reference_ulps:.3g} ({self.reference_relative:.2g}), "
-            f"{self.allowed:.3g} allowed, at {self.where}{said}"
+        errors = (
+            f"{self.ulps:.3g} ulps ({self.relative:.2g} relative), the reference "
+            f"{self.reference_ulps:.3g} ({self.reference_relative:.2g}), "
+            f"{self.allowed:.3g} allowed, at {self.where}"
         )
+        said = "; ".join(filter(None, (errors if self.where else "", self.reason)))
+        return f"{self.dtype}: {self.state}{f': {said}' if said else ''}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -331,10 +323,12 @@ class SideFails(Exception):
         self.verdict = verdict
 
 
-def _asking(ask: Ask, blame: Callable[[str], GateVerdict], raised: tuple[type, ...]) -> Ask:
-    def asked(method: str, *args: Any) -> Any:
+def blaming(blame: Callable[[str], GateVerdict], ask: Ask, *raised: type[Exception]) -> Ask:
+    """Return what asks a side, and raises SideFails for all errors but some."""
+
+    def asked(*args: Any) -> Any:
         try:
-            return ask(method, *args)
+            return ask(*args)
         except raised:
             raise
         except Exception as error:
@@ -348,10 +342,9 @@ def _asking(ask: Ask, blame: Callable[[str], GateVerdict], raised: tuple[type, .
 def compare_sides(
     name: str, own: Ask, other: Ask, *, dtypes: Sequence[str], laws: Sequence[str], seed: int
 ) -> GateVerdict:
-    """Return the verdict on a custom gradient's side beside that of its reference."""
     start = time.perf_counter()
-    own = _asking(own, partial(does_not_run, name), (RuleTypeError,))
-    other = _asking(other, partial(reference_does_not_run, name), ())
+    own = blaming(partial(does_not_run, name), own, RuleTypeError)
+    other = blaming(partial(reference_does_not_run, name), other)
     try:
         numbers, report = own("numbers"), replace(own("audit", laws), name=name)
         cases = other("cases", dtypes, numbers, seed)
@@ -369,7 +362,6 @@ def compare_sides(
 
 
 def choose(dtypes: Sequence[str], laws: Iterable[str] | None) -> list[str]:
-    """Return the names of the laws to test."""
     for dtype in dtypes:
         if dtype not in FLOORS:
             raise RuleTypeError(f"no dtype {dtype!r}; there are {', '.join(FLOORS)}")
@@ -406,7 +398,6 @@ def judge(
     ratios: tuple[float | None, float | None],
     seconds: float,
 ) -> GateVerdict:
-    """Return the verdict of what was found of both."""
     own, other = reports
     broken = {each.law for each in other.findings}
     wrong = [each for each in other.findings if each.law in OF_REFERENCES]
@@ -429,9 +420,6 @@ def judge(
     is_far = any(row.state == BROKEN for row in budgets)
     is_far |= any(each.law in OF_REFERENCES for each in blamed)
     return GateVerdict(own.name, own.home, tuple(failures), score / 2 if is_far else score, *rest)
-
-
-# --- errors ---------------------------------------------------------------------------------------
 
 
 def budget(

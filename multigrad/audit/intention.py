@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .derivatives import factor_of_derivative
-from .trial import Arrays, Surrogate, Trial, find_difference, is_float, start_run, wave
+from .trial import Arrays, Surrogate, Trial, find_difference, is_float, wave
 
 IN_CODE = "SURROGATE"
 # Whole words of a name: "GradReverse" and "grad_reverse" have "reverse", "Signed" has no "sign".
@@ -78,7 +78,7 @@ def recognize(trial: Trial, obj: Any) -> Trial:
 
 
 def _recognize(trial: Trial, words: set[str]) -> Trial:
-    run, u = start_run(trial)
+    run, u = trial.start()
     outputs, gradients = run.arrays(), run.gradients(u)
     factor = _factor_of_identity(trial, outputs, u, gradients)
     if factor not in (None, 0.0, 1.0):

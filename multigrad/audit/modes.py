@@ -26,11 +26,10 @@ from .trial import (
     Remark,
     Trial,
     as_output_difference,
-    compare_runs,
     draw_like,
     find_difference,
     largest_of,
-    start_run,
+    law,
 )
 
 # Between two formulas of one derivative, of which one may be an approximation.
@@ -46,10 +45,14 @@ def _mode(trial: Trial, name: str) -> Any:
     return mode
 
 
+@law("forward mode", "products with a Jacobian or a Hessian belong to another function")
 def judge_forward(trial: Trial) -> str:
-    """The product of cotangent and output tangent is the product of gradient and input tangent."""
+    """Forward mode, if there is one, is the transpose of the backward.
+
+    The product of cotangent and output tangent is the product of gradient and input tangent.
+    """
     push = _mode(trial, "jvp")
-    run, u = start_run(trial)
+    run, u = trial.start()
     gradients, given = run.gradients(u), trial.inputs
     if not all(np.isfinite(gradients[n]).all() for n in trial.floats if gradients[n] is not None):
         raise NotApplicable("it has no finite gradient at the inputs")
@@ -96,24 +99,30 @@ def _product(first: Sequence[Any], second: Sequence[Any]) -> tuple[float, float]
     return sum(float(np.sum(t)) for t in terms), sum(float(np.sum(np.abs(t))) for t in terms)
 
 
+@law("checkpoint", "saving memory changes the training")
 def judge_checkpoint(trial: Trial) -> str:
+    """Under a checkpoint, which runs the forward again, it gives the same result."""
     ways = _mode(trial, "checkpoints")
-    run, u = start_run(trial)
+    run, u = trial.start()
     wanted, given = run.gradients(u), trial.inputs
     for name, vjp in ways.items():
         other = trial.run_on(trial.tensors(given), vjp)
-        if said := compare_runs(trial, other, run, u, wanted):
+        if said := trial.compare(other, run, u, wanted):
             return f"under {name} {said}"
     return ""
 
 
+@law("autocast", "training in mixed precision fails in the backward, or loses a term")
 def judge_autocast(trial: Trial) -> str:
+    """Under autocast to bfloat16 the gradient is that of float64, to the precision of bfloat16, and
+    has the dtype of its argument.
+    """
     # The forward runs under autocast, the backward after it, as in a training step.
     vjp = _mode(trial, "autocast")
     trial.refuse_draws("another dtype gets")
     if trial.dtype not in ("float32", "float64"):
         raise NotApplicable("autocast begins with float32")
-    start_run(trial)
+    trial.start()
     given = trial.cast("float32")
     with trial.quiet("float32"):
         try:
@@ -146,7 +155,7 @@ def judge_autocast(trial: Trial) -> str:
 # --- what is kept ---------------------------------------------------------------------------------
 def kept_tensors(trial: Trial, factor: float = 1.0) -> list[Kept]:
     ask = _mode(trial, "kept")
-    start_run(trial)
+    trial.start()
 
     def cotangents(outputs: Sequence[Any]) -> list[Any]:
         seed = int(8 * factor)
@@ -159,7 +168,9 @@ def kept_tensors(trial: Trial, factor: float = 1.0) -> list[Kept]:
     return list(kept)
 
 
+@law("bytes", "memory is wasted, unless other code needs it anyway")
 def judge_bytes(trial: Trial) -> str:
+    """The backward reads everything that is kept for it."""
     kept = kept_tensors(trial)
     unread = [each for each in kept if not each.is_read]
     if unread:  # by these numbers, but perhaps by others
@@ -190,17 +201,22 @@ def _least(trial: Trial) -> str:
     return f", {least} once it is converted"
 
 
+@law(
+    "saved",
+    "a later in-place change is not noticed, and an output that refers to itself is never freed",
+)
 def judge_saved(trial: Trial) -> str:
+    """Inputs and outputs are kept by `save_for_backward`."""
     for each in kept_tensors(trial):
         if each.apart:
             return f"{each.where}, is an {each.apart} that is not kept by save_for_backward"
     return ""
 
 
-# --- maps and compilers -------------------------------------------------------------------------
-
-
+# --- maps and compilers ---------------------------------------------------------------------------
+@law("vmap", "per-example gradients are unavailable, or wrong")
 def judge_batched(trial: Trial) -> str:
+    """The framework's map over a batch gives what a loop gives."""
     vmap, vjp = trial.backend.autodiff.vmap, trial.backend.autodiff.vjp
     if vmap is None or vjp is None:
         name = trial.backend.name
@@ -223,12 +239,14 @@ def judge_batched(trial: Trial) -> str:
     return trial.find_difference([singles[0].read(g) for g in pulled], wanted)
 
 
+@law("compiled", "a gradient that is right in a notebook differs in production")
 def judge_compiled(trial: Trial) -> str:
+    """The framework's compiler gives the same result."""
     backend = trial.backend
     if backend.compiler.jit is None or backend.autodiff.vjp is None:
         raise NotApplicable(f"{backend.name} has no compiler")
     trial.refuse_draws("compiled code draws")
-    _, u = start_run(trial)
+    _, u = trial.start()
     made = trial.tensors(u)
 
     def both(*tensors: Any) -> list[Any]:
@@ -248,10 +266,15 @@ def judge_compiled(trial: Trial) -> str:
     return ""
 
 
+@law(
+    "compiled transforms",
+    "the compiler differentiates the forward, and silently drops the backward",
+)
 def judge_compiled_transforms(trial: Trial) -> str:
+    """A transform of gradients inside the compiler gives the same result."""
     transforms, drops = _mode(trial, "transforms"), trial.backend.modes.drops
     trial.refuse_draws("compiled code draws")
-    run, u = start_run(trial)
+    run, u = trial.start()
     call = trial.as_plain_code()
     if len(call(run.inputs)) != len(u):
         raise NotApplicable("it has outputs that are no floats")

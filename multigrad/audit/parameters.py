@@ -25,17 +25,12 @@ Tensor = Any
 def open_up(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
     """Return the object to call, its inputs, and the names of the parameters that follow them.
 
-    Args:
-        fn: the object to audit. A forward and a backward, as `xg.function` takes them, run as they
-            are; for a module or a layer, its parameters are added to the inputs.
+    A forward and a backward, as `xg.function` takes them, run as they are; the parameters of a
+    module or a layer are added to its inputs.
     """
     if isinstance(fn, tuple) and 1 < len(fn) < 4 and all(map(callable, fn)):
         forward, backward, *residuals = fn
         return function(forward, backward, *residuals, native=True), inputs, ()
-    return _open_object(fn, inputs)
-
-
-def _open_object(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
     if isinstance(fn, type):
         original = find_original(fn)
         fn = fn if original.is_custom else original.call
@@ -116,7 +111,6 @@ class Opened:
         return self.filled(held)(*inputs, **kwargs)
 
     def filled(self, held: dict[str, Tensor]) -> Any:
-        """Return a copy of the module or layer that has these tensors."""
         dtype = next(x.dtype for x in optree.tree_leaves(held) if owner_of(x) is not None)
         rest = {name: _with_dtype(held_by(own), dtype) for name, own in self.rest.items()}
         return FilledCopy(self.owner, self.state, {**rest, **held}).object

@@ -20,16 +20,20 @@ import numpy as np
 from ..capture.user_code.inspection import mentioned
 from ..capture.user_code.snapshot import functions_of
 from ..functions.calls.arguments import replace_at
-from .derivatives import differs_in_own_dtype, in_16_bits, judge_second
+from .derivatives import (
+    differs_in_own_dtype,
+    judge_bfloat16,
+    judge_float16,
+    judge_second,
+    slope_along,
+)
 from .trial import (
     Arrays,
     ForwardRun,
     NotApplicable,
     Trial,
-    slope_along,
-    start_run,
+    law,
     wave,
-    weighed_output,
 )
 
 Array = Any
@@ -54,8 +58,10 @@ class Axis(NamedTuple):
     places: tuple[tuple[int, int], ...]
 
 
+@law("sizes", "the last block, a larger batch or a longer sequence gets a wrong gradient")
 def judge_sizes(trial: Trial) -> str:
-    run, u = start_run(trial)
+    """The gradient is right for every length of an axis, and for more axes."""
+    run, u = trial.start()
     if _beside_differences(trial, trial.inputs, u, run.gradients(u)):
         raise NotApplicable("it is no derivative at the given lengths either")
     numbers, tried = numbers_in_code(trial), 0
@@ -86,8 +92,7 @@ def _compare_all_odd(trial: Trial) -> str:
         sizes.append(f"{size} in place of {axis.length}")
     if len(sizes) < 2 or not _runs(trial, arrays):
         return ""
-    run = trial.run(arrays)
-    u = trial.cotangents(run)
+    run, u = trial.start(arrays)
     said = _beside_differences(trial, arrays, u, run.gradients(u))
     return f"with {' and '.join(sizes)}: {said}" if said else ""
 
@@ -100,7 +105,7 @@ def _judge_more_rows(trial: Trial) -> str:
             continue
         leaves = replace_at(trial.arguments.leaves, trial.arguments.places, arrays)
         larger = replace(trial, arguments=replace(trial.arguments, leaves=tuple(leaves)))
-        for judge in (in_16_bits("float16"), in_16_bits("bfloat16"), judge_second):
+        for judge in (judge_float16, judge_bfloat16, judge_second):
             # What is refused, or tells nothing, is no difference.
             with suppress(Exception):
                 said = judge(larger)
@@ -132,7 +137,7 @@ def _compare_more_axes(trial: Trial) -> str:
         arrays = [
             stack(a, b) if n in own else a for n, (a, b) in enumerate(zip(*pair, strict=True))
         ]
-        if not _runs(trial, arrays, with_gradient=True):
+        if not trial.runs(arrays):
             continue
         run = trial.run(arrays)
         outputs = [stack(a, b) for a, b in zip(*(each.arrays() for each in runs), strict=True)]
@@ -149,11 +154,9 @@ def _compare_more_axes(trial: Trial) -> str:
     return ""
 
 
-def _runs(trial: Trial, arrays: Arrays, with_gradient: bool = False) -> bool:
+def _runs(trial: Trial, arrays: Arrays) -> bool:
     try:
-        run = trial.run(arrays)
-        if with_gradient:
-            run.gradients(trial.cotangents(run))
+        trial.run(arrays)
     except Exception:  # of the user's code, which takes no such length
         return False
     return True
@@ -194,7 +197,6 @@ def numbers_in_code(trial: Trial) -> list[int]:
 
 
 def source_of(value: Any) -> str:
-    """Return the source of a function, or of a Triton kernel; "" if it has none."""
     stated = getattr(value, "src", None)
     if isinstance(stated, str):
         return stated
@@ -217,8 +219,7 @@ def resized(trial: Trial, axis: Axis, size: int, given: Arrays | None = None) ->
 
 
 def _compare(trial: Trial, axis: Axis, size: int, arrays: Arrays, *, by_parts: bool) -> str:
-    run = trial.run(arrays)
-    u = trial.cotangents(run)
+    run, u = trial.start(arrays)
     gradients = run.gradients(u)
     for n in trial.floats:
         if gradients[n] is not None and gradients[n].shape != arrays[n].shape:
@@ -238,7 +239,7 @@ def _beside_differences(trial: Trial, arrays: Arrays, u: Arrays, gradients: Arra
     if trial.digits != "float64" or (trial.is_surrogate and trial.meant is None):
         return ""
     ways = {n: wave(arrays[n], n) for n in trial.floats}
-    found = slope_along(weighed_output(trial.stated, u), arrays, gradients, ways)
+    found = slope_along(trial.stated.weighed(u), arrays, gradients, ways)
     # A flat forward is that of a surrogate.
     if not found.slope or not found.is_wrong or not found.is_kept_by(256):
         return ""
@@ -252,9 +253,8 @@ def _beside_parts(trial: Trial, axis: Axis, arrays: Arrays, short: int) -> str |
     """Return where gradients of rows differ from those of the same rows alone, "" if nowhere; None
     if rows affect each other.
     """
-    run = trial.run(arrays)
-    outputs, u = run.arrays(), trial.cotangents(run)
-    found = run.gradients(u)
+    run, u = trial.start(arrays)
+    outputs, found = run.arrays(), run.gradients(u)
     n, at = axis.places[0]
     size = arrays[n].shape[at]
     own = {n for n, _ in axis.places}

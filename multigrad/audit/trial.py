@@ -3,7 +3,7 @@
 Nothing is captured: arrays go in and come out, and between them the author's code runs under the
 framework's own autodiff. A law's judge is a function of a Trial; most begin
 
-    run, u = start_run(trial)        a `ForwardRun` on the inputs, and cotangents for its outputs
+    run, u = trial.start()           a `ForwardRun` on the inputs, and cotangents for its outputs
     gradients = run.gradients(u)     arrays, None where an argument has no gradient
 
 and compare these with other runs. A judge returns what it saw, "" or a `Remark` if the law is kept.
@@ -12,12 +12,12 @@ It raises `NotApplicable` if the law does not apply; any error of the code itsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import cached_property
 from ..graph.support.trees import optree
-from ..look.check import differentiate
 from ..look.subject import (
     Arguments,
     as_float,
@@ -50,6 +49,7 @@ Tensor = Any
 # Whether a gradient is meant to differ, or the function whose derivative it is; None: not known.
 Surrogate = bool | Callable[..., Any] | None
 Arrays = list[Any]  # None where there is none
+Weigh = Callable[[Arrays], float]
 SEED = 20
 # By how much two computations of one number may differ, relative to it.
 TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "float16": 4e-2, "bfloat16": 2e-1}
@@ -64,6 +64,40 @@ class Remark(str):
 
     def __bool__(self) -> bool:
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """One law.
+
+    Attributes:
+        name: as `xg.audit(laws=...)` takes it.
+        sentence: what it says.
+        judge: runs a trial; "" or a remark where the law is kept, else what it saw.
+        matters: what goes wrong where it is broken.
+        is_loud: whether code that raises here refuses, instead of breaking the law.
+    """
+
+    name: str
+    sentence: str
+    judge: Callable[[Trial], str]
+    matters: str
+    is_loud: bool = True
+
+    def __call__(self, trial: Trial) -> str:
+        return self.judge(trial)
+
+
+def law(
+    name: str, matters: str, *, is_loud: bool = True
+) -> Callable[[Callable[[Trial], str]], Law]:
+    """Make a law of its judge, whose docstring begins with the sentence."""
+
+    def declare(judge: Callable[[Trial], str]) -> Law:
+        sentence = " ".join((judge.__doc__ or "").partition("\n\n")[0].split())
+        return Law(name, sentence, judge, matters, is_loud)
+
+    return declare
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +199,7 @@ class Trial:
         # Only a run tells: code may refuse float64, or lack a kernel for it.
         try:
             with self.quiet("float64"):
-                run = self.run(self.cast("float64"))
-                run.gradients(self.cotangents(run))
+                self.outputs_and_gradients(self.cast("float64"))
         except Exception:
             return self.dtype
         return "float64"
@@ -217,10 +250,7 @@ class Trial:
         """Whether two calls give the same result; True if it does not run."""
         with self.quiet():
             try:
-                runs = [self.run() for _ in range(2)]
-                first, second = (
-                    [*run.arrays(), *run.gradients(self.cotangents(run))] for run in runs
-                )
+                first, second = (self.outputs_and_gradients() for _ in range(2))
             except Exception:
                 return True  # the law `repeatable` reports the error
         return all(
@@ -229,7 +259,6 @@ class Trial:
         )
 
     def cast(self, dtype: str) -> Arrays:
-        """Return the tensors with their floats in a dtype."""
         return self.arguments.cast(dtype)
 
     def changed(self, arrays: Arrays, change: Callable[[Array], Array]) -> Arrays:
@@ -265,6 +294,42 @@ class Trial:
     def run(self, arrays: Sequence[Array] | None = None) -> ForwardRun:
         """Run forward on arrays; None: on the inputs, in the widest dtype."""
         return self.run_on(self.tensors(self.inputs if arrays is None else arrays))
+
+    def start(self, arrays: Arrays | None = None, seed: int = 0) -> tuple[ForwardRun, Arrays]:
+        """Return a forward on arrays, else on the inputs, and cotangents for it."""
+        run = self.run(arrays)
+        if not run.outputs:
+            raise NotApplicable("it has no float output")
+        return run, self.cotangents(run, seed)
+
+    def outputs_and_gradients(self, arrays: Arrays | None = None) -> Arrays:
+        run = self.run(arrays)
+        return [*run.arrays(), *run.gradients(self.cotangents(run))]
+
+    def runs(self, arrays: Arrays) -> bool:
+        """Return whether the code takes inputs of other shapes, forward and backward."""
+        try:
+            self.outputs_and_gradients(arrays)
+        except Exception:  # of the user's code
+            return False
+        return True
+
+    def total(self, arrays: Arrays) -> float:
+        return float(sum(np.sum(y) for y in self.run(arrays).arrays()))
+
+    def weighed(self, cotangents: Arrays) -> Weigh:
+        """Return a function of the tensors: the sum of the outputs, weighted by cotangents."""
+
+        def weigh(given: Arrays) -> float:
+            pairs = zip(cotangents, self.run(given).arrays(), strict=True)
+            return float(sum(np.sum(c.astype(np.float64) * y.astype(np.float64)) for c, y in pairs))
+
+        return weigh
+
+    def compare(self, other: ForwardRun, run: ForwardRun, u: Arrays, wanted: Arrays) -> str:
+        """Return where a run's outputs differ from another's, or its gradients from others."""
+        said = as_output_difference(self.find_difference(other.arrays(), run.arrays()))
+        return said or self.find_difference(other.gradients(u), wanted)
 
     def run_on(self, tensors: Sequence[Tensor], vjp: Any = None) -> ForwardRun:
         """Run forward on tensors of the framework, by its own vjp or another one."""
@@ -317,7 +382,6 @@ class Trial:
 
 
 def draw_like(y: Tensor, *seed: int) -> Array:
-    """Return normal numbers in the shape and dtype of a tensor."""
     drawn = np.random.default_rng(seed).standard_normal(tuple(map(int, y.shape)))
     return as_float(np.asarray(drawn), dtype_name(y.dtype))
 
@@ -375,8 +439,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         try:
             # Before the verdict of any law: code that does not run is not audited.
             with trial.quiet(trial.dtype):
-                run = trial.run(trial.given)
-                run.gradients(trial.cotangents(run))
+                trial.outputs_and_gradients(trial.given)
         except Exception as error:
             failure = failure or error
         else:
@@ -386,8 +449,10 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
 
 
 # --- what judges compare --------------------------------------------------------------------------
-def find_difference(found: Arrays, wanted: Arrays, tolerance: float, noise: float = 0.0) -> str:
-    """Return where two lists of gradients differ most, "" if they agree.
+def find_difference(
+    found: Arrays, wanted: Arrays, tolerance: float = 0.0, noise: float = 0.0
+) -> str:
+    """Return where two lists of gradients differ most, "" if they agree, but for signs of zeros.
 
     Args:
         tolerance: the allowed difference, relative to the largest element of a gradient.
@@ -416,21 +481,8 @@ def find_difference(found: Arrays, wanted: Arrays, tolerance: float, noise: floa
     return ""
 
 
-def compare_runs(
-    trial: Trial, other: ForwardRun, run: ForwardRun, u: Arrays, wanted: Arrays
-) -> str:
-    """Return where a run's outputs differ from another's, or its gradients from those wanted."""
-    said = as_output_difference(trial.find_difference(other.arrays(), run.arrays()))
-    return said or trial.find_difference(other.gradients(u), wanted)
-
-
 def as_output_difference(said: str) -> str:
     return f"the output differs: {said.replace('argument', 'output')}" if said else ""
-
-
-def find_any_difference(found: Arrays, wanted: Arrays) -> str:
-    """Return where gradients differ, "" if all bits agree but for the sign of zero."""
-    return find_difference(found, wanted, 0.0)
 
 
 def place_of_largest(error: Array) -> tuple[int, ...]:
@@ -453,7 +505,6 @@ def added(*parts: Arrays) -> Arrays:
 
 
 def with_element(arrays: Arrays, n: int, place: int, number: float) -> Arrays:
-    """Return copies of arrays, with another number for one element."""
     copies = [a.copy() for a in arrays]
     copies[n].flat[place] = number
     return copies
@@ -496,84 +547,3 @@ def error_in_ulps(found: Array, exact: Array, eps: float) -> tuple[float, float,
         norm = float(np.linalg.norm(finite)) or 1.0
         place = place_of_largest(error)
         return float(error[place]) / largest / eps, float(np.linalg.norm(error)) / norm, place
-
-
-def start_run(trial: Trial) -> tuple[ForwardRun, Arrays]:
-    """Return a forward in the widest dtype, and cotangents for it."""
-    run = trial.run()
-    if not run.outputs:
-        raise NotApplicable("it has no float output")
-    return run, trial.cotangents(run)
-
-
-# --- functions of a step, for differences ---------------------------------------------------------
-Weigh = Callable[[Arrays], float]
-
-
-def total_output(trial: Trial, arrays: Arrays) -> float:
-    return float(sum(np.sum(y) for y in trial.run(arrays).arrays()))
-
-
-def weighed_output(trial: Trial, cotangents: Arrays) -> Weigh:
-    """Return a function of the tensors: the sum of the outputs, weighted by cotangents."""
-
-    def weigh(given: Arrays) -> float:
-        outputs = trial.run(given).arrays()
-        pairs = zip(cotangents, outputs, strict=True)
-        return float(sum(np.sum(c.astype(np.float64) * y.astype(np.float64)) for c, y in pairs))
-
-    return weigh
-
-
-def moved_along(weigh: Weigh, arrays: Arrays, ways: Mapping[int, Any]) -> Callable[[float], float]:
-    """Return `weigh` as a function of a step; tensors without a direction do not move."""
-
-    def moved(steps: float) -> float:
-        ends = [
-            (a + steps * ways[n]).astype(a.dtype) if n in ways else a for n, a in enumerate(arrays)
-        ]
-        return weigh(ends)
-
-    return moved
-
-
-class DirectionSlope(NamedTuple):
-    """The slope along a direction in which elements of several arguments move.
-
-    Attributes:
-        moved: the weighed outputs as a function of a step along it.
-        slope: by differences.
-        is_settled: whether there is one.
-        gradient: by the custom gradient.
-        size: the sum of the sizes of what that adds up.
-    """
-
-    moved: Callable[[float], float]
-    slope: float
-    is_settled: bool
-    gradient: float
-    size: float
-
-    @property
-    def is_wrong(self) -> bool:
-        allowed = 1e-5 * max(abs(self.slope), self.size, 1e-3) + 1e-7
-        # `not <=`, so that NaN counts as wrong.
-        return self.is_settled and not abs(self.gradient - self.slope) <= allowed
-
-    def is_kept_by(self, shorter: int) -> bool:
-        """Return whether steps so many times shorter give the same slope: among many elements two
-        may change places within a step, and what oscillates may look settled.
-        """
-        again, is_settled = differentiate(lambda t: self.moved(t / shorter) * shorter, 0.0)
-        error = abs(self.gradient - self.slope)
-        return is_settled and not abs(again - self.slope) > 0.1 * error
-
-
-def slope_along(
-    weigh: Weigh, arrays: Arrays, gradients: Arrays, ways: Mapping[int, Any]
-) -> DirectionSlope:
-    moved = moved_along(weigh, arrays, ways)
-    parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]
-    gradient = sum(float(np.sum(part)) for part in parts)
-    size = sum(float(np.sum(np.abs(part))) for part in parts)
-    return DirectionSlope(moved, *differentiate(moved, 0.0), gradient, size)

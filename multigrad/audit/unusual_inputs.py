@@ -15,27 +15,27 @@ import numpy as np
 from ..capture.dialects import xp as _xp
 from ..look.check import pick, slope_at
 from ..look.subject import as_float, brackets
-from .derivatives import MOST_PLACES, MOST_STEPS, judge_derivative, require_float64
+from .derivatives import (
+    MOST_PLACES,
+    MOST_STEPS,
+    judge_derivative,
+    moved_along,
+    require_float64,
+    slope_along,
+)
 from .trial import (
     Arrays,
+    ForwardRun,
     NotApplicable,
     Trial,
     as_output_difference,
-    compare_runs,
-    moved_along,
-    slope_along,
-    start_run,
-    total_output,
+    law,
     wave,
-    weighed_output,
     where_different,
     with_element,
 )
 
 xp: Any = _xp
-
-
-# --- how cotangents and inputs lie in memory ------------------------------------------------------
 
 
 def _transposed(trial: Trial, x: Any) -> Any:
@@ -65,9 +65,11 @@ def _require_strides(trial: Trial) -> None:
         raise NotApplicable(f"{trial.backend.name}'s tensors have no strides")
 
 
+@law("strided cotangent", "a transpose after the call changes the gradient")
 def judge_strided_cotangent(trial: Trial) -> str:
+    """A cotangent may have another memory order, or be a part of a larger tensor."""
     _require_strides(trial)
-    run, u = start_run(trial)
+    run, u = trial.start()
     wanted = run.gradients(u)
     for lay in LAYOUTS:
         made = [lay(trial, x) for x in trial.tensors(u)]
@@ -77,25 +79,30 @@ def judge_strided_cotangent(trial: Trial) -> str:
     return ""
 
 
+@law("broadcast cotangent", "kernels read or write past the one number")
 def judge_broadcast_cotangent(trial: Trial) -> str:
-    """`y.sum().backward()` passes one number of stride 0."""
+    """A cotangent may be one repeated number, as `sum` gives.
+
+    `y.sum().backward()` passes one number of stride 0.
+    """
     _require_strides(trial)
-    run, u = start_run(trial)
-    number = [np.full_like(a, 0.75) for a in u]
-    wanted = run.gradients(number)
+    run, u = trial.start()
+    wanted = run.gradients([np.full_like(a, 0.75) for a in u])
     other = trial.run()
     one = trial.tensors([np.full((1,) * a.ndim, 0.75, a.dtype) for a in u])
     made = [xp.broadcast_to(x, a.shape) for x, a in zip(one, u, strict=True)]
     return trial.find_difference([run.read(g) for g in other.pull(made)], wanted)
 
 
+@law("strided input", "a transpose before the call changes the numbers")
 def judge_strided_input(trial: Trial) -> str:
+    """An input may have another memory order, or be a part of a larger tensor."""
     _require_strides(trial)
-    run, u = start_run(trial)
+    run, u = trial.start()
     wanted = run.gradients(u)
     for lay in LAYOUTS:
         made = trial.changed(trial.tensors(trial.inputs), partial(lay, trial))
-        if said := compare_runs(trial, trial.run_on(made), run, u, wanted):
+        if said := trial.compare(trial.run_on(made), run, u, wanted):
             return said
     return ""
 
@@ -109,44 +116,42 @@ NEAR_POLE = 1e-6  # from here down a pole is near
 MOST_COMPARED = 1e2  # up to here no wave fits into a step of differences
 
 
+@law("edges", "a clamp counts at both branches, or 0 / 0 is NaN")
 def judge_edges(trial: Trial) -> str:
-    """Check that with one element of the first tensor at a number where code often branches, the
-    gradient lies between the slopes to both sides.
+    """At numbers where code often branches, and where numbers are alike, the gradient lies between
+    the slopes on both sides.
     """
     if trial.is_surrogate:
         raise NotApplicable(trial.intention or "it is a surrogate, which is meant to differ")
     require_float64(trial)
-    inputs, compared = trial.cast("float64"), 0
-    for n in trial.floats[:1]:  # others may be limits of it, which must not cross
-        if not inputs[n].size:
+    # Of the first tensor alone: others may be limits of it, which must not cross.
+    inputs, n, was_compared = trial.cast("float64"), trial.floats[0], False
+    own = inputs[n].flat[:1].tolist()
+    # The element's own number comes first: a fault there is not the edge's.
+    for number in (*own, *EDGES) if own else ():
+
+        def weigh(step: float, number: float = number) -> float:
+            return trial.total(with_element(inputs, n, 0, number + step))
+
+        low, high = sorted(_slope_to(weigh, side) for side in (-1.0, 1.0))
+        if not np.isfinite([low, high]).all():
             continue
-        own = float(inputs[n].flat[0])
-        for number in (own, *EDGES):
-
-            def weigh(step: float, n: int = n, number: float = number) -> float:
-                return total_output(trial, with_element(inputs, n, 0, number + step))
-
-            sides = [_slope_to(weigh, side) for side in (-1.0, 1.0)]
-            low, high = min(sides), max(sides)
-            if not np.isfinite([low, high]).all():
-                continue
-            run = trial.run(with_element(inputs, n, 0, number))
-            gradient = run.gradients([np.ones_like(a) for a in run.arrays()])[n]
-            got = 0.0 if gradient is None else float(gradient.flat[0])
-            compared += 1
-            if low == high == 0 and np.isfinite(got):
-                continue  # it is flat there, and may be a surrogate
-            noise = 1e-4 * (1 + max(abs(low), abs(high)))
-            if not low - noise <= got <= high + noise:
-                # The element's own number comes first: a fault there is not the edge's.
-                if number == own:
-                    raise NotApplicable("it is no derivative at other numbers either")
-                return (
-                    f"argument {n}'s first element = {number:g}: {got:.6g}, expected "
-                    f"{f'{low:.6g}' if high - low < noise else f'{low:.6g} to {high:.6g}'} by "
-                    "differences to both sides"
-                )
-    if not compared:
+        run = trial.run(with_element(inputs, n, 0, number))
+        gradient = run.gradients([np.ones_like(a) for a in run.arrays()])[n]
+        got = 0.0 if gradient is None else float(gradient.flat[0])
+        was_compared = True
+        if low == high == 0 and np.isfinite(got):
+            continue  # it is flat there, and may be a surrogate
+        noise = 1e-4 * (1 + max(abs(low), abs(high)))
+        if not low - noise <= got <= high + noise:
+            if [number] == own:
+                raise NotApplicable("it is no derivative at other numbers either")
+            wanted = f"{low:.6g}" if high - low < noise else f"{low:.6g} to {high:.6g}"
+            return (
+                f"argument {n}'s first element = {number:g}: {got:.6g}, expected {wanted} by "
+                "differences to both sides"
+            )
+    if not was_compared:
         raise NotApplicable("it has no slopes there")
     return _differs_where_alike(trial, inputs)
 
@@ -165,7 +170,7 @@ def _differs_where_alike(trial: Trial, inputs: Arrays) -> str:
         run = trial.run(arrays)
         # Not all alike: the outputs of a softmax add up to one.
         u = [1 + 0.5 * wave(y) for y in run.arrays()]
-        moved = moved_along(weighed_output(trial, u), arrays, {n: way})
+        moved = moved_along(trial.weighed(u), arrays, {n: way})
         sides = [_slope_to(moved, side) for side in (-1.0, 1.0)]
         gradient = run.gradients(u)[n]
         if gradient is None or not np.isfinite([*sides, gradient.sum()]).all() or not any(sides):
@@ -188,8 +193,9 @@ def _slope_to(f: Callable[[float], float], side: float) -> float:
     return slope if is_settled else float("nan")
 
 
+@law("far numbers", "one large activation turns a training into NaN")
 def judge_far(trial: Trial) -> str:
-    """Compare far numbers in the dtype of the call with float64."""
+    """Where the derivative at a large number is finite, the gradient equals it."""
     trial.refuse_draws("another dtype gets")
     if trial.dtype != "float32" or trial.wide != "float64":
         raise NotApplicable("it takes float32 and float64 both, or there is nothing to compare")
@@ -228,7 +234,7 @@ def _differs_far(trial: Trial, number: float) -> str:
     outputs = run.arrays()
     # Cotangents are not all alike either: the outputs of a softmax add up to one.
     u = [wave(y).astype(y.dtype) for y in outputs]
-    gradients, weigh = run.gradients(u), weighed_output(trial.stated, u)
+    gradients, weigh = run.gradients(u), trial.stated.weighed(u)
     for n in trial.floats:
         got = gradients[n]
         if got is None:
@@ -261,11 +267,11 @@ def _is_derivative(trial: Trial) -> bool:
         return False
 
 
+@law("zeros", "the sign of a zero decides the gradient")
 def judge_zeros(trial: Trial) -> str:
-    """Compare the gradients at 0 and -0, which are one number."""
-    run, _ = start_run(trial)
-    given = trial.inputs
-    gradients = []
+    """0 and -0 have the same gradient."""
+    trial.start()  # or the law does not apply
+    given, gradients = trial.inputs, []
     for zero in (0.0, -0.0):
         run = trial.run(trial.changed(given, lambda a, zero=zero: np.full_like(a, zero)))
         gradients.append(run.gradients([np.ones_like(a) for a in run.arrays()]))
@@ -276,7 +282,7 @@ def judge_zeros(trial: Trial) -> str:
         return ""
     zeros = [np.zeros_like(a) for a in given]
     if trial.digits == "float64" and not all(
-        slope_at(partial(total_output, trial), zeros, n, place)[1]
+        slope_at(trial.total, zeros, n, place)[1]
         for n in trial.floats
         for place in pick(zeros[n].shape, MOST_PLACES)[:MOST_STEPS]
     ):
@@ -289,13 +295,15 @@ FAR = 1e3  # on either side of where codes decide
 MOST_SUSPECTS = 8  # elements of which it is asked whether they affect an output
 
 
+@law("not finite", "one bad sample turns the entire batch into NaN")
 def judge_not_finite(trial: Trial) -> str:
-    """An infinite or NaN element may change only the gradients of elements that share an output
-    with it; gradients are taken of the unaffected outputs.
+    """An infinite element, or NaN, affects only gradients of elements that share an output; that of
+    a cotangent is not hidden.
+
+    Gradients are taken of the unaffected outputs.
     """
-    run, u = start_run(trial)
-    said = "" if trial.is_surrogate else _hides(trial, u, run.gradients(u))
-    if said:
+    run, u = trial.start()
+    if not trial.is_surrogate and (said := _hides(trial, u, run.gradients(u))):
         return said
     given, n = trial.inputs, trial.floats[0]
     if not given[n].size:
@@ -308,8 +316,7 @@ def judge_not_finite(trial: Trial) -> str:
             continue  # a sum of all
         was_told = True
         masked = [np.where(c, 0, a).astype(a.dtype) for c, a in zip(changed, u, strict=True)]
-        leak = _find_leak(trial, given, changed, other.gradients(masked), masked)
-        if leak:
+        if leak := _find_leak(trial, given, changed, other.gradients(masked), masked):
             return f"argument {n}'s first element = {number}: {leak}"
     if not was_told:
         raise NotApplicable("one element changes all outputs")
@@ -346,11 +353,10 @@ def _find_leak(
         got, want = gradients[k], before[k]
         if got is None or want is None:
             continue
-        # The changed element itself may have any gradient.
-        places = [
-            p for p in np.flatnonzero(where_different(got, want)).tolist() if (k, p) != (n, 0)
-        ]
-        for place in places[:MOST_SUSPECTS]:
+        differs = np.ravel(where_different(got, want))
+        if k == n:
+            differs[0] = False  # the changed element itself may have any gradient
+        for place in np.flatnonzero(differs).tolist()[:MOST_SUSPECTS]:
             if not any(_affects(trial, base, changed, k, place) for base in bases):
                 where = brackets(np.unravel_index(place, want.shape))
                 return f"argument {k}{where}: {got.flat[place]:.9g}, before {want.flat[place]:.9g}"
@@ -374,34 +380,36 @@ def _affects(trial: Trial, given: Arrays, changed: Arrays, n: int, place: int) -
     # NaN spreads through most functions; the steps are for those that drop it.
     for number in (np.nan, value + 1.0, value - 1.0, 2.0 * value):
         after = trial.run(with_element(given, n, place, number)).arrays()
-        if any(
-            (where_different(a, b) & c).any()
-            for a, b, c in zip(after, before, changed, strict=True)
-        ):
+        rows = zip(after, before, changed, strict=True)
+        if any((where_different(a, b) & c).any() for a, b, c in rows):
             return True
     return False
 
 
+@law("broadcast input", "kernels read past the one row, or its gradient shares that row's memory")
 def judge_broadcast_input(trial: Trial) -> str:
-    """`x.expand(n, -1)` is one row of stride 0, which holds the same numbers as n rows."""
+    """An input may be one repeated row, as `expand` gives.
+
+    `x.expand(n, -1)` is one row of stride 0, which holds the same numbers as n rows.
+    """
     _require_strides(trial)
     rows = _of_inputs(trial, lambda a: a[:1] if a.ndim and a.shape[0] > 1 else None)
     arrays = trial.inputs
     for n, row in rows.items():
         arrays[n] = np.broadcast_to(row, arrays[n].shape).copy()
-    run = _run_or_pass(trial, arrays)
-    u = trial.cotangents(run)
+    run, u = _start_if_taken(trial, arrays)
     wanted = run.gradients(u)
     if not all(np.isfinite(a).all() for a in (*run.arrays(), *wanted) if a is not None):
         raise NotApplicable("it is not finite where all rows are alike")
     tensors = trial.tensors(arrays)
     for n, row in rows.items():
         tensors[n] = xp.broadcast_to(*trial.tensors([row]), arrays[n].shape)
-    return compare_runs(trial, trial.run_on(tensors), run, u, wanted)
+    return trial.compare(trial.run_on(tensors), run, u, wanted)
 
 
+@law("empty", "the last batch, or an expert without tokens, fails")
 def judge_empty(trial: Trial) -> str:
-    """Check the shapes of gradients of inputs without elements."""
+    """An empty batch has an empty gradient."""
     count = trial.input_count  # parameters have no batch
     arrays = [a[:0] if a.ndim and n < count else a for n, a in enumerate(trial.inputs)]
     if not any(a.ndim and n in trial.floats for n, a in enumerate(trial.given)):
@@ -415,25 +423,23 @@ def judge_empty(trial: Trial) -> str:
     return ""
 
 
+@law("no axes", "a loss, a temperature or a learned scale fails, or gets an axis")
 def judge_no_axes(trial: Trial) -> str:
-    """Compare a scalar with a vector of one element."""
+    """A scalar has the same gradient as a vector of one element."""
     ones = _of_inputs(
         trial, lambda a: a.reshape(-1)[:1] if a.ndim and a.size else None, are_all=True
     )
     arrays = trial.inputs
     for n, one in ones.items():
         arrays[n] = one
-    run = _run_or_pass(trial, arrays)
+    run, u = _start_if_taken(trial, arrays)
     if any(y.shape != (1,) for y in run.arrays()):
         raise NotApplicable("its outputs have other axes than its inputs")
-    u = trial.cotangents(run)
     bare = [a.reshape(()) if n in ones else a for n, a in enumerate(arrays)]
     other = trial.run(bare)
-    shapes = [y.shape for y in other.arrays()]
-    if any(shapes):
+    if any(y.shape for y in other.arrays()):
         raise NotApplicable("its outputs have axes all the same")
-    said = trial.find_difference([y.reshape(1) for y in other.arrays()], run.arrays())
-    if said:
+    if said := trial.find_difference([y.reshape(1) for y in other.arrays()], run.arrays()):
         return as_output_difference(said)
     gradients = other.gradients([a.reshape(()) for a in u])
     for n, got in enumerate(gradients):
@@ -456,13 +462,7 @@ def _of_inputs(trial: Trial, change: Callable[[Any], Any], are_all: bool = False
     return kept
 
 
-def _run_or_pass(trial: Trial, arrays: Arrays) -> Any:
-    try:
-        run = trial.run(arrays)
-        run.gradients(trial.cotangents(run))
-    except Exception as error:
-        raise NotApplicable("it takes no such inputs") from error
-    if not run.outputs:
-        raise NotApplicable("it has no float output")
-    # A fresh run: the gradients above may have used its graph up.
-    return trial.run(arrays)
+def _start_if_taken(trial: Trial, arrays: Arrays) -> tuple[ForwardRun, Arrays]:
+    if not trial.runs(arrays):
+        raise NotApplicable("it takes no such inputs")
+    return trial.start(arrays)

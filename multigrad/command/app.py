@@ -22,7 +22,6 @@ from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
 
 from . import STOPPED
-from .entry import app, command
 from .options import (
     FAILED,
     MISUSED,
@@ -34,6 +33,8 @@ from .options import (
     Python,
     RuleName,
     Shapes,
+    app,
+    command,
     prepare_environment,
     split,
     working,
@@ -544,7 +545,6 @@ MOVED = {"demo": "examples/demo", "bench": "tools/bench"}
 
 
 def say_where(context: typer.Context) -> None:
-    """Print where a clone of the repository has the command, and exit."""
     name = context.info_name or ""
     typer.echo(
         f"error: multigrad {name} is {MOVED[name]} in the repository; in a clone of it, type:"

@@ -43,14 +43,9 @@ Print = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """The options of an audit, the same for every target.
+    """The options of an audit, the same for every target: those of the command.
 
-    Attributes:
-        words: the inputs, one for each argument; if empty, they are guessed.
-        laws: the names of those to hold it against; None: all.
-        surrogate: whether the gradient is meant to differ from the derivative; None: it is found.
-        limit: seconds for each target.
-        examples: whether docstrings and tests are run, to see what targets are called with.
+    `words` are the inputs, guessed if there are none.
     """
 
     words: tuple[str, ...] = ()
@@ -69,12 +64,7 @@ def audit_targets(
     html: Path | None = None,
     echo: Print = print,
 ) -> int:
-    """Audit the targets, print a report of each, and return the exit status.
-
-    Args:
-        targets: module:name, a module, a package or a file.
-        junit, html: where reports are written.
-    """
+    """Audit the targets, print a report of each, and return the exit status."""
     read_inputs(asked.words)
     reports: list[tuple[str, AuditReport]] = []
     with Progress(echo) as progress, Apart(asked.limit) as process:
@@ -176,10 +166,7 @@ def _record(process: Apart, names: Sequence[str], folder: str, *, limit: float, 
 # --- in the other process -------------------------------------------------------------------------
 def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditReport:
     """Audit one target with the first inputs that it accepts: given, stated by its module, found in
-    annotations, docstrings or tests, or guessed.
-
-    Args:
-        recorded: the file of a call that a docstring or a test has made.
+    annotations, docstrings or `recorded` calls of tests, or guessed.
     """
     fn = find_target(what)
     given = bool(asked.words)

@@ -140,7 +140,6 @@ class PackageGradients:
 
 # --- in another process, if they are a package's ------------------------------------------------
 def find_all(module: str, asked: ConvertRequest) -> PackageGradients:
-    """Return the custom gradients that a module or a package defines."""
     gradients, unimported = find_custom_gradients(import_named(module))
     transforms = (VMAP, COMPILE) if asked.transforms else ()
     return PackageGradients(tuple(gradients), installed(asked.names), unimported, transforms)
@@ -151,7 +150,6 @@ def installed(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conversion:
-    """Convert module:name, with inputs that are given or guessed."""
     module, _, name = what.partition(":")
     obj = find_in(import_named(module), name)
     given = read_inputs(asked.words) or guess_inputs(obj)
@@ -194,7 +192,6 @@ def summarize(report: Conversion) -> tuple[str, str]:
 
 
 def to_json(name: str, report: Conversion) -> str:
-    """Return a report as one line of JSON."""
 
     def data(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         places = [(each, *(each.place or (None, None))) for each in verdicts]

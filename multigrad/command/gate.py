@@ -30,6 +30,8 @@ from multigrad.audit.gate import (
     DTYPES,
     GateVerdict,
     Side,
+    SideFails,
+    blaming,
     choose,
     compare_sides,
     does_not_run,
@@ -43,6 +45,7 @@ from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError
 
 MOST_TOLD = 5
+JOURNAL = "told"  # a file in the folder of the walls: what code tried that they refuse
 PLACES_OF_FILES = """
 TMPDIR XDG_CACHE_HOME MPLCONFIGDIR MULTIGRAD_CACHE JAX_COMPILATION_CACHE_DIR
 TORCHINDUCTOR_CACHE_DIR TORCH_EXTENSIONS_DIR TRITON_CACHE_DIR
@@ -97,10 +100,11 @@ def gate_files(asked: GateRequest) -> GateVerdict:
         Apart(asked.limit, "fork") as own,
         Apart(asked.limit, "fork") as other,
     ):
-        walls = Walls(folder, asked.memory, asked.reference)
-        own.first, other.first = (wall_in, walls), (wall_in, replace(walls, reference=""))
+        own.first = (wall_in, folder, asked.memory, asked.reference)
+        other.first = (wall_in, folder, asked.memory)
         verdict = _judge(own, other, asked)
-        told = walls.journal.read_text().splitlines() if walls.journal.exists() else []
+        journal = Path(folder, JOURNAL)
+        told = journal.read_text().splitlines() if journal.exists() else []
     if told:
         said = tuple(f"it {each}" for each in [*dict.fromkeys(told)][:MOST_TOLD])
         verdict = replace(verdict, failures=(*said, *verdict.failures), score=0.0)
@@ -116,25 +120,21 @@ def _import_frameworks(asked: GateRequest) -> None:
 
 def _judge(own: Apart, other: Apart, asked: GateRequest) -> GateVerdict:
     name = Path(asked.kernel).name
-    # The kernel first, whose process has nothing of the reference.
+    of_kernel = partial(_call, own, asked)
+    of_reference = partial(_call, other, asked)
+    ask_reference = blaming(partial(reference_does_not_run, name), of_reference)
     try:
-        names = _call(own, asked, public_names, asked.kernel)
-    except MultigradError as error:
-        return does_not_run(name, str(error))
-    try:
-        wanted = _call(other, asked, public_names, asked.reference)
+        # The kernel first, whose process has nothing of the reference.
+        names = blaming(partial(does_not_run, name), of_kernel)(public_names, asked.kernel)
+        wanted = ask_reference(public_names, asked.reference)
         pair = pair_of_names(names, wanted, asked.name)
-        made: bytes = _call(other, asked, make_reference, asked, pair[1])
-    except Misuse:
-        raise
-    except MultigradError as error:
-        return reference_does_not_run(name, str(error))
-    name = f"{name}:{pair[0]}"
-    try:
-        _call(own, asked, make_side, asked.kernel, pair[0], asked.seed, made)
-    except MultigradError as error:
-        return does_not_run(name, str(error))
-    sides = (partial(_call, process, asked, ask_side) for process in (own, other))
+        made: bytes = ask_reference(make_reference, asked, pair[1])
+        name = f"{name}:{pair[0]}"
+        make_kernel = blaming(partial(does_not_run, name), of_kernel)
+        make_kernel(make_side, asked.kernel, pair[0], asked.seed, made)
+    except SideFails as failure:
+        return failure.verdict
+    sides = (partial(of_side, ask_side) for of_side in (of_kernel, of_reference))
     laws = choose(asked.dtypes, asked.laws)
     return compare_sides(name, *sides, dtypes=asked.dtypes, laws=laws, seed=asked.seed)
 
@@ -158,10 +158,6 @@ def _call(process: Apart, asked: GateRequest, function: Callable[..., Any], *arg
         process.limit = max(process.limit - (time.perf_counter() - start), 0.1)
 
 
-class Misuse(MultigradError):
-    """A request that cannot be answered, whatever the kernel does."""
-
-
 def pair_of_names(names: Sequence[str], wanted: Sequence[str], name: str) -> tuple[str, str]:
     """Return the names of the kernel and of its reference: `ModelNew` beside `Model`, else those
     that are equal but for case and underscores, such as `Square` and `square`.
@@ -179,7 +175,7 @@ def pair_of_names(names: Sequence[str], wanted: Sequence[str], name: str) -> tup
     if len(pairs) != 1:
         which = ", ".join(pair[0] for pair in pairs)
         told = f"both have {which}; name one by --name" if pairs else "they have no name in common"
-        raise Misuse(f"{told} ({', '.join(names)}; {', '.join(wanted)})")
+        raise MultigradError(f"{told} ({', '.join(names)}; {', '.join(wanted)})")
     return pairs[0]
 
 
@@ -223,24 +219,16 @@ def _warm_up(asked: GateRequest) -> None:
 
 
 # --- walls, in the process of a file --------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Walls:
-    """What confines a process: a folder, memory in GiB, a file that it may not read."""
+def wall_in(walls: str, memory: float, reference: str = "") -> None:
+    """Confine this process to a folder from now on.
 
-    folder: str
-    memory: float
-    reference: str = ""
-
-    @property
-    def journal(self) -> Path:
-        return Path(self.folder, "told")
-
-
-def wall_in(walls: Walls) -> None:
-    """Confine this process from now on."""
+    Args:
+        memory: in GiB.
+        reference: a file that it may not read; "": it is the reference itself, and trusted.
+    """
     import resource  # of POSIX alone
 
-    folder = tempfile.mkdtemp(dir=walls.folder)
+    folder = tempfile.mkdtemp(dir=walls)
     os.chdir(folder)
     tempfile.tempdir = folder
     for name in PLACES_OF_FILES.split():
@@ -252,14 +240,12 @@ def wall_in(walls: Walls) -> None:
     if os.path.exists("/proc/self/statm") and not os.path.exists("/dev/nvidiactl"):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         held = pages * resource.getpagesize()
-        _limit(resource.RLIMIT_AS, held + int(walls.memory * 2**30))
-    journal = os.open(walls.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    if not walls.reference:
-        journal = os.open(os.devnull, os.O_WRONLY)  # the reference is trusted, and still walled in
-    reads = set[str]()
-    if walls.reference:
-        compiled = importlib.util.cache_from_source(walls.reference)
-        reads = {walls.reference, os.path.realpath(compiled)}
+        _limit(resource.RLIMIT_AS, held + int(memory * 2**30))
+    journal, reads = os.open(os.devnull, os.O_WRONLY), set[str]()
+    if reference:
+        journal = os.open(Path(walls, JOURNAL), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        compiled = importlib.util.cache_from_source(reference)
+        reads = {reference, os.path.realpath(compiled)}
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # where the next requests are
 
@@ -342,7 +328,6 @@ def _first_that_runs(target: str, stated: Any) -> list[Any]:
 
 
 def make_side(path: str, name: str, seed: int, made: bytes) -> None:
-    """Make the side of this process."""
     init, inputs = pickle.loads(made)
     fn = find_target(f"{path}:{name}")
     # Made with the same seed, so that the parameters are equal.

@@ -13,6 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,6 @@ def with_params(found: Any, words: Sequence[str]) -> Any:
 
 
 def read_params(words: Sequence[str]) -> dict[str, Any]:
-    """Return params with their values, from words such as width=0.5,1,2."""
     params = {}
     for name, values in _split_params(words, "width=0.5,1,2").items():
         parts = [read_value(value.strip()) for value in values.split(",")]
@@ -84,7 +84,6 @@ def _split_params(words: Sequence[str], example: str) -> dict[str, str]:
 
 
 def read_value(word: str) -> Any:
-    """Return a Python literal's value, or the word itself."""
     try:
         return ast.literal_eval(word)
     except (SyntaxError, ValueError):
@@ -104,13 +103,18 @@ def _find(what: str) -> Any:
 
 
 def import_named(name: str) -> types.ModuleType:
-    """Import a module, which may be in the current folder."""
-    sys.path.insert(0, "")  # as python -m has it: modules of the current folder
+    """Import a module, which may be in the current folder, or a file."""
+    path = Path(name)
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise MultigradError(f"there is no file {name}")
+    folder = str(path.parent) if is_file else ""  # as python -m has it: the current folder
+    sys.path.insert(0, folder)
     try:
-        return importlib.import_module(name)
+        return _import_file(path) if is_file else importlib.import_module(name)
     except ModuleNotFoundError as error:
         # The module itself was found, and a module that it imports was not.
-        if not f"{name}.".startswith(f"{error.name}."):
+        if is_file or not f"{name}.".startswith(f"{error.name}."):
             raise MultigradError(f"{name} needs {error.name}, which is not installed") from error
         parent, _, last = name.rpartition(".")
         hint = ""
@@ -126,11 +130,25 @@ def import_named(name: str) -> types.ModuleType:
             f"{name} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     finally:
-        sys.path.remove("")
+        sys.path.remove(folder)
+
+
+def _import_file(path: Path) -> types.ModuleType:
+    if getattr(sys.modules.get(path.stem), "__file__", "") == str(path):
+        return sys.modules[path.stem]
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # of any .py file
+    # In sys.modules before it runs, as importlib does: dataclasses look themselves up there.
+    module = sys.modules[path.stem] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module
 
 
 def find_in(module: types.ModuleType, name: str) -> Any:
-    """Return a module's attribute by its name, which may be dotted."""
     obj: Any = module
     for part in name.split("."):
         if not hasattr(obj, part):
@@ -187,13 +205,11 @@ MOST = 3  # integers are below: small enough to be indices
 
 
 def read_inputs(words: Sequence[str]) -> list[Any]:
-    """Return the values of words; a tensor is an array, equal in every run."""
     generator = np.random.default_rng(SEED)
     return [read_input(word, generator) for word in words]
 
 
 def read_input(word: str, generator: np.random.Generator) -> Any:
-    """Return the value of a word in one of FORMS."""
     match = SHAPE.fullmatch(word.strip())
     if match is None:
         try:

@@ -1,9 +1,10 @@
-"""Options and behavior that commands share: arguments, a progress line, and how an error or Ctrl-C
-ends one.
+"""The app, and what its commands share: arguments, a progress line, and how an error or Ctrl-C ends
+one.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 FAILED, MISUSED = 1, 2
 Item = TypeVar("Item")
+Body = TypeVar("Body", bound=Callable[..., int | None])
 
 RuleName = Annotated[
     str,
@@ -166,7 +168,6 @@ class Progress(ExitStack):
         return self
 
     def begin(self, what: str, total: int | None = None) -> None:
-        """Start a new piece of work, of so many parts."""
         # Names of targets may have brackets, which rich reads as markup.
         self._bar.reset(self._task, description=escape(what), total=total)
 
@@ -184,7 +185,6 @@ class Progress(ExitStack):
             self.advance()
 
     def echo(self, text: str) -> None:
-        """Print to standard output, above the progress line."""
         # The line is live: a print below it would tear it apart.
         self._bar.stop()
         self._echo(text)
@@ -209,3 +209,41 @@ def show_version(asked: bool) -> None:
     if asked:
         typer.echo(f"multigrad {xg.__version__}")
         raise typer.Exit()
+
+
+app = typer.Typer(
+    name="multigrad",
+    no_args_is_help=True,
+    # typer's own tracebacks show locals, which may be whole tensors.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Write a gradient rule once; train with it in PyTorch, JAX, TensorFlow and Keras."""
+
+
+def command(example: str) -> Callable[[Body], Body]:
+    """Add a command to the app; what it returns is the exit status.
+
+    An error that the user can fix becomes its text and exit status 2.
+    """
+
+    def add(body: Body) -> Body:
+        @functools.wraps(body)
+        def run(**options: Any) -> None:
+            with report_errors():
+                status = body(**options)
+            raise typer.Exit(status or 0)
+
+        app.command(epilog=f"Example: multigrad {example}")(run)
+        return body
+
+    return add

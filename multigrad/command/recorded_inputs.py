@@ -166,9 +166,11 @@ class Recorder:
             self._replace(target, name, keep)
         else:
             target = target[0] if isinstance(target, tuple) else target
-            stand_in = RecordingFunction(
-                target, lambda args, kwargs: self.keep(n, None, _positional(target, args, kwargs))
-            )
+
+            def keep_call(args: Any, kwargs: Any) -> None:
+                self.keep(n, None, _positional(target, args, kwargs))
+
+            stand_in = RecordingFunction(target, keep_call)
             # Modules may have imported the function by name: replace it wherever it is bound.
             for module in list(sys.modules.values()):
                 for name, value in list(getattr(module, "__dict__", {}).items()):

@@ -95,7 +95,6 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
 
 
 def find_target(what: str) -> Any:
-    """Return the object that a target's name refers to."""
     if _is_of_library(what):
         return find(what)
     module, _, name = what.partition(":")
@@ -203,7 +202,6 @@ def _operators(module: types.ModuleType) -> Iterator[str]:
 
 
 def source_of(module: types.ModuleType) -> str:
-    """Return a module's source code, "" if there is none."""
     try:
         return inspect.getsource(module)
     except (OSError, TypeError):
@@ -249,36 +247,12 @@ def _is_made_bare(cls: type) -> bool:
 def import_target(name: str) -> types.ModuleType:
     help_imports()
     try:
-        return _import_as_named(name)
+        return import_named(name)
     except MultigradError as error:
         missing = getattr(error.__cause__, "name", None)
         if not isinstance(error.__cause__, ModuleNotFoundError) or missing not in HELPERS:
             raise
         raise MultigradError(f"{error}: {extra_line(missing)}") from error
-
-
-def _import_as_named(name: str) -> types.ModuleType:
-    path = Path(name)
-    if path.suffix != ".py":
-        return import_named(name)
-    if path.stem in sys.modules and getattr(sys.modules[path.stem], "__file__", "") == str(path):
-        return sys.modules[path.stem]
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise MultigradError(f"there is no file {name}")
-    # In sys.modules before it runs, as importlib does: dataclasses look themselves up there.
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[path.stem]
-        raise MultigradError(
-            f"{name} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
 
 
 # --- libraries that need help where they are imported ---------------------------------------------

@@ -225,7 +225,6 @@ def load(framework: str) -> Any:
 
 
 def version_of(framework: str, module: Any) -> str:
-    """Return a framework's version; Keras's with what it runs on."""
     # Without the build's part, such as +cpu.
     version = str(module.__version__).partition("+")[0]
     return f"{version} on {module.backend.backend()}" if framework == "keras" else version
@@ -270,7 +269,6 @@ def run_probe(framework: str, module: Any, probe: Probe) -> Outcome:
 
 
 def cotangent(shape: Sequence[int]) -> Any:
-    """Return 1, 2, 3 and so on in a shape, as nested lists."""
     count = 1
     for length in shape:
         count *= length
@@ -297,7 +295,6 @@ def hex_of(number: float) -> str:
 
 
 def main() -> None:
-    """Answer the question on the input, a line for each probe."""
     # Frameworks print to stdout: theirs goes to stderr, so that only answers are left.
     out, sys.stdout = sys.stdout, sys.stderr
     warnings.simplefilter("ignore")

@@ -204,7 +204,6 @@ def _document(word: str, found: Any) -> Data:
 
 
 def is_file(word: str) -> bool:
-    """Return whether a word names a saved file."""
     return Path(word).suffix == ".json" or (":" not in word and Path(word).is_file())
 
 

@@ -63,7 +63,6 @@ class Reason(NamedTuple):
 
 
 def find_reason(comparison: Comparison) -> Reason | None:
-    """Return the first hypothesis that explains the difference."""
     return next(filter(None, (explain(comparison) for explain in HYPOTHESES)), None)
 
 

@@ -101,11 +101,9 @@ class PathPair:
         return weighted, float(sum(np.sum(y.astype(np.float64)) for y in weighted))
 
     def with_tensor(self, n: int, array: Array) -> Arrays:
-        """Return the tensors with another one at a position."""
         return replace_at(self.given, [n], [array])
 
     def scaled(self, numbers: list[int], factor: float) -> Arrays:
-        """Return the tensors with those at some positions scaled."""
         return scaled_at(self.given, numbers, factor)
 
     def gradient(self, run: PathRun, n: int) -> Array:
@@ -142,7 +140,6 @@ class PathPair:
         return ParameterRow(self.names[n], False, factor, largest / size if size else math.inf)
 
     def outputs_differ(self, a: PathRun, b: PathRun) -> str:
-        """Return where the outputs differ, "" if they do not."""
         shapes = [[list(y.shape) for y in each.outputs] for each in (a, b)]
         if shapes[0] != shapes[1]:
             return f"outputs have shapes {shapes[0]} and {shapes[1]}"
@@ -221,7 +218,6 @@ def is_mask(array: Array) -> bool:
 
 
 def size_of(array: Array | None) -> float:
-    """Return the largest absolute value, 0 for no array."""
     return 0.0 if array is None else float(np.max(np.abs(array), initial=0.0))
 
 
