@@ -284,17 +284,9 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One array library as rules are written in it.
+    """One array library as rules are written in it: each group of fields is told at its class.
 
-    Attributes:
-        names: what its names mean.
-        tensors: what its tensors are.
-        classes: what tells its tensors from other values.
-        calls: how calls of it reach us, and what else may record them.
-        gradients: its custom gradients, and where it lets none pass.
-        state: its variables, and what else holds state.
-        habits: where its spellings mean something else than NumPy's.
-        types: optional; how the library is asked for types (`oracle.TypeOracle`).
+    `types`, if given, is how the library is asked for types (`values.oracle.TypeOracle`).
     """
 
     names: Names
@@ -345,9 +337,7 @@ def load_dialects() -> None:
 
 @functools.cache
 def entry_points(group: str = GROUP) -> Mapping[str, Any]:
-    """Return the entry points of all dialects by their library's import name, read once per
-    process.
-    """
+    # By their library's import name.
     return {point.name: point for point in find_points(group)}
 
 
@@ -371,7 +361,6 @@ def check_dialect(name: Any) -> str:
     Raises:
         RuleTypeError: no dialect has that name.
     """
-
     if name is None:
         return ""
     known = sorted({*_dialects, *entry_points(), *find_backends(), XP})
@@ -388,7 +377,6 @@ def require_dialect(name: str) -> None:
     Raises:
         BackendNotFound: that is not installed.
     """
-
     if name in _dialects or name == OWN:
         return
     if name in find_backends():
@@ -397,15 +385,13 @@ def require_dialect(name: str) -> None:
         entry_points()[name].load()
 
 
-# --- what a capture relies on ---------------------------------------------------------------------
 AT_KINK = "at the kink of"
 UNORDERED = "equal elements in any order:"
 
 
 def passes_at(trace: Trace, name: str) -> bool:
-    """Return whether a gradient passes at a function's kink in the installed library of the code.
-
-    It passes in a function without a row.
+    """Return whether a gradient passes at a function's kink in the installed library of the code;
+    True without a row.
     """
     library = trace.reading.dialect
     dialect = find_dialect(library)

@@ -101,8 +101,7 @@ def record_call(
         raise trace.error(f"calls {shown}, which is not captured{advice}")
     target, kwargs = _find_target(name, args, kwargs)
     if target is not None and not isinstance(target, Value):
-        kind = type(target).__name__
-        problem = f"write into a {kind} that the rule did not get or make"
+        problem = f"write into a {type(target).__name__} that the rule did not get or make"
         raise trace.error(f"lets {shown} {problem}. Use the function's result")
     # What `xg.override` puts in its place, or Python's numbers give, is not recorded by the row.
     if trace.overriding is not None:
@@ -211,11 +210,7 @@ def symbols_in(tree: Any) -> Iterator[Value]:
 
 
 def _with_numbers(tree: Any) -> Any:
-    """Return nested arguments with Python's number for each symbol of one.
-
-    Raises:
-        NeedsConcrete: it is not known.
-    """
+    """Return nested arguments with Python's number, then a fact, for each symbol of one."""
     if isinstance(tree, Value):
         return operator.index(tree) if tree.node.type == INT_SCALAR else float(tree)
     if type(tree) in (list, tuple):
@@ -413,12 +408,8 @@ OWN_TRACE = "'s own trace of "
 
 
 class TracedCall:
-    """A call of a library's function, as a function of the tensors among its arguments.
-
-    Attributes:
-        trace: the capture.
-        given: the tensors, symbolic or not.
-        has_none: whether None is among the arguments.
+    """A call of a library's function, as a function of the tensors among its arguments: `given`,
+    symbolic or not.
     """
 
     def __init__(self, function: Callable[..., Any], tensor: type, args: Any, kwargs: Any) -> None:
@@ -460,16 +451,14 @@ class TracedCall:
         routes = dict(trace.source.routes)
         with trace.reading_as((library,)):
             yield
-        trace.source.routes = routes
-        self._note_route(trace.reading.dialect)
-
-    def _note_route(self, library: str) -> None:
         # The route lists, for `xg.show`, the functions whose own trace was taken.
+        library = trace.reading.dialect
         words = f" and by {library}{OWN_TRACE}"
-        before, _, names = self.trace.source.routes.get(library, "").partition(words)
+        before, _, names = routes.get(library, "").partition(words)
         own = getattr(self._function, "__name__", str(self._function))
         listed = dict.fromkeys((*filter(None, names.split(", ")), own))
-        self.trace.source.routes[library] = f"{before or 'protocol'}{words}{', '.join(listed)}"
+        routes[library] = f"{before or 'protocol'}{words}{', '.join(listed)}"
+        trace.source.routes = routes
 
 
 def dtype_in(trace: Trace, name: str) -> str:

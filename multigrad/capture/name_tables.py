@@ -199,10 +199,7 @@ def named(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[.
 
 
 def handlers_by_name(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
-    """Map the library names in rows such as "div: div divide; add" to our handlers.
-
-    The rows are keyed by the module that defines the handlers.
-    """
+    """Map the library names in rows such as "div: div divide; add", by module, to our handlers."""
     return {name: meaning for meaning, name, _ in meanings(rows)}
 
 
@@ -453,10 +450,11 @@ def reflected(record: Callable[[Any, Any], Any], name: str = "") -> Callable[[An
 
 
 class AliasesAndMore(Mapping[Any, Callable[..., Any]]):
-    """A library's aliases, and those of another library once it is imported."""
+    """A library's aliases, and those of another library once it is imported: `more` returns one of
+    these or raises KeyError.
+    """
 
     def __init__(self, aliases: Mapping[Any, Handler], library: str, more: Handler) -> None:
-        """Take a function that returns the other library's handler or raises KeyError."""
         self.aliases, self.library, self.more = aliases, library, more
 
     def __getitem__(self, function: Any) -> Handler:

@@ -67,10 +67,8 @@ class SymbolicDType:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, SymbolicDType) and self.symbol == other.symbol:
             return True
-        if T in (self.symbol, getattr(other, "symbol", None)) and BOOL not in (
-            self.symbol,
-            getattr(other, "symbol", None),
-        ):
+        symbols = (self.symbol, getattr(other, "symbol", None))
+        if T in symbols and BOOL not in symbols:
             raise NeedsConcrete("dtype")
         return self.symbol == dtype_name(other)
 
@@ -287,15 +285,12 @@ def _number_operator(name: str) -> Any:
 
 
 def among_numbers(record: Any, *numbers: Any, divides: bool = False) -> Any:
-    """Return the result of a function of Python numbers; integers alone give an exact integer.
-
-    Args:
-        divides: the function gives a float for integers too.
+    """Return the result of a function of Python numbers; integers alone give an exact integer,
+    unless it `divides`.
     """
     whole = not divides and all(map(is_whole, numbers))
-    result = record(
-        *(number if whole else _in_floats(number) for number in map(_as_tensor, numbers))
-    )
+    tensors = map(_as_tensor, numbers)
+    result = record(*(tensors if whole else map(_in_floats, tensors)))
     if not isinstance(result, Value) or result.node.type.kind != "tensor":
         return result
     return result.as_whole() if whole else result.as_number()  # type: ignore[attr-defined]
@@ -325,7 +320,7 @@ def _in_floats(number: Any) -> Any:
 
 
 def is_whole(number: Any) -> bool:
-    """Return whether a Python number, symbolic or not, is an integer."""
+    # Of a Python number, symbolic or not.
     if isinstance(number, Number):
         return number.kind is int
     if isinstance(number, Value):
@@ -369,12 +364,7 @@ ATTRIBUTES = (SymbolicShape, SymbolicDType, SymbolicDevice)
 
 
 def class_of(value: Any) -> type:
-    """Return the class of the value that a symbol represents.
-
-    Raises:
-        NeedsConcrete: it is known with a fact.
-        TraceError: it may be one of several.
-    """
+    """Return the class of the value that a symbol represents; TraceError if it may be several."""
     if isinstance(value, ATTRIBUTES):
         return _class_of_attribute(value)
     if not isinstance(value, Value):
@@ -392,9 +382,8 @@ def class_of(value: Any) -> type:
 def _class_of_attribute(value: Any) -> type:
     if isinstance(value, SymbolicShape):
         dialect = find_dialect(value.value.trace.reading.dialect)
-        if dialect is None or dialect.tensors.shape_class is not tuple:
-            return tuple if dialect is None else dialect.tensors.shape_class
-        return builtins.type(value._known())
+        kind = tuple if dialect is None else dialect.tensors.shape_class
+        return builtins.type(value._known()) if dialect is not None and kind is tuple else kind
     if isinstance(value, SymbolicDevice):
         return value._refuse()
     if value.trace is None:

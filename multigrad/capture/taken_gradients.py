@@ -44,11 +44,8 @@ def prepare(trace: Trace) -> Trace:
         trace.backward.rename = rename
     # A class gives its own backward, so a pause in its code matters only if it differentiates.
     heeds = tells_apart or trace.kind == "function"
-    asked = [
-        each.gradients.pauses
-        for each in registered_dialects().values()
-        if each.gradients.pauses is not None
-    ]
+    known = [each.gradients.pauses for each in registered_dialects().values()]
+    asked = [pauses for pauses in known if pauses is not None]
 
     def is_paused() -> bool:  # runs at each op
         for pauses in asked:  # a call may refuse
@@ -67,12 +64,8 @@ def passing() -> Iterator[list[Callable[[], str]]]:
     Yields functions that name the variables read meanwhile that wait for a gradient.
     """
     with ExitStack() as stack:
-        dialects = tuple(registered_dialects().values())
-        entered = [
-            stack.enter_context(each.gradients.passes())
-            for each in dialects
-            if each.gradients.passes
-        ]
+        passes = [each.gradients.passes for each in registered_dialects().values()]
+        entered = [stack.enter_context(each()) for each in passes if each]
         yield [watched for watched in entered if watched is not None]
 
 

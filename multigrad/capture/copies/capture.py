@@ -15,7 +15,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ...backend.discovery import in_use
 from ...errors import GradientError, MultigradError, TraceError
@@ -56,7 +56,6 @@ def capture(
     """Run a rule on symbolic values and return its simplified graph.
 
     Args:
-        name: the rule's name, for messages.
         run: runs the rule (one function, or a chain of them) in a trace.
         has_tin: whether the rule gets its forward input; else `tin` is None.
         runtime: names of the params that are run-time scalars, in order.
@@ -68,7 +67,6 @@ def capture(
         TraceError: the rule cannot be captured.
         GradientError: its result is no gradient of its input.
     """
-
     in_use()  # frameworks imported by now register their dialects
     load_dialects()
 
@@ -270,7 +268,7 @@ class Witness:
     def __enter__(self) -> Self:
         if self.outside.used_up:
             self.outside.restore()
-            self._refuse_used_up()
+        self._refuse_used_up()
         return self
 
     @property
@@ -315,23 +313,22 @@ class Witness:
             if hasattr(type(value), "assign") and is_state(value):
                 self._variable = "a variable from outside"
         self.outside.see_function(function)
-        if self.outside.used_up:
-            self._refuse_used_up()
+        self._refuse_used_up()
 
     def see_value(self, value: Any) -> None:
         """Remember a value that can change."""
         self.outside.see(value)
-        if self.outside.used_up:
-            self._refuse_used_up()
+        self._refuse_used_up()
 
     def see_namespace(self, namespace: dict[str, Any]) -> None:
         """Remember the globals of a copied function, which are a copy as well."""
         self._namespaces.append((namespace, dict(namespace)))
 
-    def _refuse_used_up(self) -> NoReturn:
+    def _refuse_used_up(self) -> None:
         # An iterator that a run has advanced cannot be put back.
-        problem = f"refers to {self.outside.used_up}, and a graph would not"
-        raise self.trace.error(f"{problem}{self.trace.words.advise('give it what comes')}")
+        if self.outside.used_up:
+            problem = f"refers to {self.outside.used_up}, and a graph would not"
+            raise self.trace.error(f"{problem}{self.trace.words.advise('give it what comes')}")
 
     def _tensor_read_from_object(self) -> str:
         # The tensor of an object that the rule's functions mention, in words; "" for none.
@@ -368,11 +365,7 @@ class Witness:
         return ""
 
     def refuse_escaped_symbols(self) -> None:
-        """Look for symbols that are kept outside the graph, when the capture itself holds none.
-
-        Raises:
-            TraceError: there is one.
-        """
+        """Raise TraceError for a symbol outside the graph, once the capture itself holds none."""
         # Cheap collections first; the pauses are for a collector at work in another thread.
         for generation, seconds in ((1, 0.0), (2, 0.0), (2, 0.02), (2, 0.1)):
             if not self._has_escaped():

@@ -37,10 +37,8 @@ def run_written_in(
 ) -> Any:
     """Call a function in a trace, replacing what Python hides from symbolic values.
 
-    If substitution cannot see through the function, its dialect may import it in another way.
-
-    Args:
-        library: the library that the function is written in; "": the code tells.
+    If substitution cannot see through the function, its dialect may import it in another way. The
+    code tells its library where that is "".
     """
     return run_or_import(library, function, trace, args, kwargs)
 
@@ -157,10 +155,8 @@ def find_numpys_code(function: Any) -> Callable[..., Any] | None:
 
 
 def run_numpys_code(code: FunctionType, /, *args: Any, **kwargs: Any) -> Any:
-    """Record a call by running a copy of a NumPy function's own code with stand-ins.
-
-    Raises:
-        TypeError: something that it calls is not captured.
+    """Record a call by running a copy of a NumPy function's own code with stand-ins; TypeError if
+    something that it calls is not captured.
     """
     trace = next(symbols_in((args, kwargs))).trace
     with setting(trace.source, codes=set(trace.source.codes), witness=None):

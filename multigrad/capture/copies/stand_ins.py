@@ -75,8 +75,7 @@ class PossibleClasses:
     """One of several classes; its text only answers whether a word is in it."""
 
     def __init__(self, classes: tuple[type, ...], trace: Trace) -> None:
-        self.classes = classes
-        self.trace = trace
+        self.classes, self.trace = classes, trace
 
     def __repr__(self) -> str:
         return TextOfClasses(self)
@@ -252,8 +251,7 @@ class Log:
     """A stand-in for a logger."""
 
     def __init__(self, logger: Any, trace: Trace) -> None:
-        self._logger = logger
-        self._trace = trace
+        self._logger, self._trace = logger, trace
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._logger, name)

@@ -64,10 +64,7 @@ def substitute(function: Callable[..., Any], trace: Trace, root: str = "") -> Ca
 
     A Python function, a bound method, a `functools.partial` or an object with `__call__` is copied
     down to its functions; anything else is returned unchanged. A copy shares code with its
-    original.
-
-    Args:
-        root: the package whose functions are helpers; the rule's own.
+    original. Functions of the package `root`, by default the rule's own, are helpers.
     """
     return _Substitution(trace, root or own_root(function)).replace(function)
 

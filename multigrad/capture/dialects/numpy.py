@@ -50,7 +50,6 @@ def meshgrid(*xi: Tensor, copy: bool = True, sparse: bool = False, indexing: str
     return parts.meshgrid(*xi, indexing=indexing)
 
 
-# --- neighbors ------------------------------------------------------------------------------------
 def pad(
     array: Tensor, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0
 ) -> Tensor:
@@ -72,7 +71,6 @@ def pad(
     return parts.padded(array, pad_width, mode, constant_values)
 
 
-# --- products -------------------------------------------------------------------------------------
 def vdot(a: Tensor, b: Tensor, /) -> Tensor:
     return xp.vecdot(xp.reshape(a, -1), xp.reshape(b, -1))
 
@@ -93,7 +91,6 @@ def cov(
     return matrices.covariance(m, (0 if bias else 1) if ddof is None else ddof)
 
 
-# --- reductions -----------------------------------------------------------------------------------
 def ptp(a: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
     return xp.subtract(xp.max(a, axis, keepdims), xp.min(a, axis, keepdims))
 
@@ -110,7 +107,6 @@ def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool 
     return xp.divide(xp.sum(xp.multiply(a, whole), axis, keepdims), xp.sum(whole, axis, keepdims))
 
 
-# --- elementwise ----------------------------------------------------------------------------------
 def divmod_(x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
     return xp.floor_divide(x1, x2), xp.remainder(x1, x2)
 
@@ -125,7 +121,6 @@ def cumulative_sum(x: Tensor, /, *, axis: int = -1) -> Tensor:
     return xp.cumsum(x, axis)
 
 
-# --- linear algebra -------------------------------------------------------------------------------
 def pinv(a: Tensor, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NO_VALUE) -> Tensor:
     # The default cutoff is 1e-15; `rtol=None` means one eps per row.
     if hermitian:
@@ -167,7 +162,6 @@ def _as(function: Any, results: tuple[Tensor, ...]) -> Any:
     return type(function(np.eye(1)))(*results)
 
 
-# --- values and shapes ----------------------------------------------------------------------------
 def clip(
     x: Tensor, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None
 ) -> Tensor:
@@ -228,7 +222,6 @@ def view(x: Tensor, dtype: Any = None) -> Tensor:
     return x
 
 
-# --- types ----------------------------------------------------------------------------------------
 def stand_in_tensor(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
     return np.full(shape, number, as_numpy_dtype(dtype))
 

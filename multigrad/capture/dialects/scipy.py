@@ -151,16 +151,13 @@ def named_in(module: ModuleType) -> dict[Any, Handler]:
 
 
 def stand_ins(has_symbols: Callable[..., bool]) -> dict[Any, Handler]:
-    """Return what takes the place of scipy.linalg's functions in captured code.
-
-    Args:
-        has_symbols: whether a tuple of arguments holds a symbolic value; then a call is recorded.
+    """Return what takes the place of scipy.linalg's functions in captured code: a call is recorded
+    where the tuple of its arguments `has_symbols`.
     """
     return {each: functools.partial(call, has_symbols, each) for each in functions()}
 
 
 def call(has_symbols: Callable[..., bool], function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a function, or record its meaning if an argument is symbolic."""
     if not has_symbols((*args, *kwargs.values())):
         return function(*args, **kwargs)
     shown = f"{MODULE}.{function.__name__}"

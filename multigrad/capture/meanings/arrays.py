@@ -29,30 +29,25 @@ def habits_for(x: Tensor, name: str) -> Habits:
     return habits_of(x.trace)
 
 
-def axis_given(dim: Any, axis: Any) -> Any:
-    return dim if axis is None else axis
-
-
 def numbers(values: tuple[Any, ...]) -> Any:
     """Return numbers passed one by one, or as one sequence, as a sequence."""
     return values[0] if len(values) == 1 and not isinstance(values[0], int | Value) else values
 
 
-# --- reductions and what goes along an axis -------------------------------------------------------
 def softmax(x: Tensor, dim: Any = None, dtype: Any = None, *, axis: Any = None) -> Tensor:
-    return in_dtype(xp.softmax(x, axis_given(dim, axis)), dtype)
+    return in_dtype(xp.softmax(x, dim if axis is None else axis), dtype)
 
 
 def log_softmax(x: Tensor, dim: Any = None, dtype: Any = None, *, axis: Any = None) -> Tensor:
-    return in_dtype(xp.log_softmax(x, axis_given(dim, axis)), dtype)
+    return in_dtype(xp.log_softmax(x, dim if axis is None else axis), dtype)
 
 
 def cumsum(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) -> Tensor:
-    return _cumulative(xp.cumsum, x, axis_given(dim, axis), dtype)
+    return _cumulative(xp.cumsum, x, dim if axis is None else axis, dtype)
 
 
 def cumprod(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) -> Tensor:
-    return _cumulative(xp.cumprod, x, axis_given(dim, axis), dtype)
+    return _cumulative(xp.cumprod, x, dim if axis is None else axis, dtype)
 
 
 def _cumulative(function: Handler, x: Tensor, axis: Any, dtype: Any) -> Tensor:
@@ -76,19 +71,14 @@ def quantile(
     return xp.quantile(x, q, dim, keepdim)
 
 
-# --- shapes ---------------------------------------------------------------------------------------
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     lengths = numbers(shape)
-    # A 0-d tensor reshaped to () is itself; a symbolic shape keeps the graph free of fixed lengths.
-    if (
-        x.node.type.kind == "scalar"
-        and not isinstance(lengths, SymbolicShape)
-        and not tuple(lengths)
-    ):
-        return x
+    # A symbolic shape keeps the graph free of fixed lengths.
     if isinstance(lengths, SymbolicShape):
         same = lengths.value.node.type.shape == x.node.type.shape == "x"
         return renamed(x) if same else xp.reshape_like(x, lengths.value)
+    if x.node.type.kind == "scalar" and not tuple(lengths):
+        return x
     if isinstance(x.shape, tuple) and tuple(lengths) == x.shape:
         return renamed(x)
     return xp.reshape(x, tuple(lengths))
@@ -135,7 +125,7 @@ def permute(x: Tensor, *dims: Any) -> Tensor:
 
 
 def squeeze(x: Tensor, dim: Any = None, *, axis: Any = None) -> Tensor:
-    return xp.squeeze(x, axis_given(dim, axis))
+    return xp.squeeze(x, dim if axis is None else axis)
 
 
 def expand(x: Tensor, *sizes: Any) -> Tensor:

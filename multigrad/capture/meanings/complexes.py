@@ -200,7 +200,7 @@ def is_complex(x: Complex) -> bool:
     return True
 
 
-# --- arithmetic -----------------------------------------------------------------------------------
+# --- arithmetic, and the two parts ----------------------------------------------------------------
 def negative(x: Any) -> Any:
     return -x
 
@@ -287,7 +287,6 @@ def where(condition: Tensor, x: Any, y: Any) -> Complex:
     return Complex(*(xp.where(condition, *pair) for pair in ((a, c), others)))
 
 
-# --- parts ----------------------------------------------------------------------------------------
 def polar(abs: Tensor, angle: Tensor) -> Complex:
     return Complex(abs * xp.cos(angle), abs * xp.sin(angle))
 

@@ -58,7 +58,6 @@ def _refuse_generator(generator: Any) -> None:
         raise TypeError("a generator; draws follow the key of xg.use(..., key=...)")
 
 
-# --- comparisons, logarithms ----------------------------------------------------------------------
 def isposinf(x: Tensor) -> Tensor:
     return xp.equal(x, math.inf)
 
@@ -150,9 +149,6 @@ def rel_entr(x: Tensor, y: Tensor) -> Tensor:
     return xp.where(inside, xp.multiply(safe_x, xp.log(xp.divide(safe_x, safe_y))), outside)
 
 
-# --- bits -----------------------------------------------------------------------------------------
-
-
 SHIFTS = np.arange(7, -1, -1)  # of the bits of a byte, the highest first
 
 
@@ -193,9 +189,6 @@ def _shifts(bitorder: str) -> Any:
     if bitorder not in ("big", "little"):
         raise TypeError(f"a bit order of {bitorder!r}")
     return SHIFTS if bitorder == "big" else SHIFTS[::-1].copy()
-
-
-# --- elementwise, as tensor methods ---------------------------------------------------------------
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:

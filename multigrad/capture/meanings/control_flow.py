@@ -13,9 +13,10 @@ reads pass no cotangent there, as in JAX's vmapped branches
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -53,8 +54,8 @@ from .loops import (
     make_inputs,
     make_region,
     run_loop,
-    type_of_carried,
     widen_until_kept,
+    without_lengths,
 )
 from .parts import shape_of
 
@@ -110,7 +111,7 @@ def scan(
         if length is None:
             raise TypeError("scan takes tensors, or the number of steps: scan(f, init, length=10)")
         rows = [np.arange(length, dtype=np.int32)]
-        f = _without_row(f)
+        step, f = f, lambda carry, _: step(carry, None)
         row_tree = optree.tree_structure(0)
     trace = find_trace((leaves, rows))
     nesting: list[Any] = []
@@ -146,10 +147,6 @@ def scan(
 def map_rows(f: Callable[[Any], Any], xs: Any) -> Any:
     """Apply a function to each row and stack the results."""
     return scan(lambda _, row: (None, f(row)), None, xs)[1]
-
-
-def _without_row(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda carry, _: f(carry, None)
 
 
 def _scan_arrays(
@@ -317,12 +314,8 @@ def record_turns(
     reverse: bool,
     keep_every: int | None = None,
 ) -> list[Value]:
-    """Record a scan and return its results.
-
-    A carried number becomes a tensor of the dtype that it has after a turn.
-
-    Raises:
-        TypeError: a turn changes a dtype or a shape, makes an assertion or draws random numbers.
+    """Record a scan as `record_scan` does; a carried number becomes a tensor of the dtype that it
+    has after a turn.
     """
     numbers = CarriedNumbers(trace, leaves)
 
@@ -362,9 +355,7 @@ def record_scan(
     """Record a scan and return its final carry and the stacked results of its turns.
 
     Args:
-        initial: the tensors that it begins with.
         rows: the tensors whose rows the turns take, at least one.
-        turn: records the next carried values and the results of the turn.
         keep_every: keep the carry before every so many turns, and nothing else.
 
     Raises:
@@ -373,7 +364,7 @@ def record_scan(
     _check_lengths(rows)
     if keep_every is not None and keep_every > 1:
         return _record_blocks(trace, initial, rows, turn, reverse, size=keep_every)
-    types = [type_of_carried(value) for value in initial]
+    types = [without_lengths(value.node.type) for value in initial]
     row_types = [Type("tensor", value.node.type.dtype, UNKNOWN) for value in rows]
     before = count_effects(trace)
     inputs = [*initial, *rows]
@@ -442,16 +433,11 @@ def _check_lengths(rows: Tensors) -> None:
 
 # --- branches -------------------------------------------------------------------------------------
 def guards_of(which: Value, count: int) -> list[Any]:
-    """Return a guard for each alternative of a choice by number; the last takes all other numbers.
-
-    Args:
-        which: the number of the alternative, from 0.
+    """Return a guard for each alternative of a choice by number, from 0; the last takes all other
+    numbers.
     """
     taken = [xp.equal(which, i) for i in range(count - 1)]
-    others = taken[0]
-    for each in taken[1:]:
-        others = xp.logical_or(others, each)
-    return [*taken, xp.logical_not(others)]
+    return [*taken, xp.logical_not(functools.reduce(xp.logical_or, taken))]
 
 
 def guarded(value: Tensor, taken: Any) -> Tensor:
@@ -478,11 +464,7 @@ def branch(guards: Sequence[Value], alternatives: Sequence[Callable[[], Any]]) -
 
 
 def choose(taken: Any, a: Any, b: Any) -> Any:
-    """Return one of two values of the same shape and dtype.
-
-    Raises:
-        TypeError: they differ in shape or dtype.
-    """
+    """Return one of two values; TypeError if they differ in shape or dtype."""
     nodes = [x.node for x in (a, b) if isinstance(x, Value)]
     if a is b or (len(nodes) == 2 and nodes[0] is nodes[1]):
         return a
@@ -500,15 +482,11 @@ def choose(taken: Any, a: Any, b: Any) -> Any:
     return xp.where(taken, a, b)
 
 
-class RecordedBody(NamedTuple):
-    """The result of an alternative: its leaves, and the structure that they had."""
+def _record(trace: Trace, guard: Value, alternative: Callable[[], Any]) -> tuple[list[Any], Any]:
+    """Record an alternative and return the leaves of its result, and their structure.
 
-    leaves: list[Any]
-    tree: Any
-
-
-def _record(trace: Trace, guard: Value, alternative: Callable[[], Any]) -> RecordedBody:
-    """Record an alternative; what it reads from around it is guarded afterwards."""
+    What it reads from around it is guarded afterwards.
+    """
     outside = set(trace.source.locations)
     before = count_effects(trace)
     result = alternative()
@@ -526,15 +504,12 @@ def _record(trace: Trace, guard: Value, alternative: Callable[[], Any]) -> Recor
     for node, where in graph.locations.items():
         trace.source.locations.setdefault(node, where)
     nodes = iter(graph.outputs)
-    return RecordedBody(
-        [trace.value(next(nodes)) if isinstance(leaf, Value) else leaf for leaf in leaves], tree
-    )
+    return [trace.value(next(nodes)) if isinstance(x, Value) else x for x in leaves], tree
 
 
 def _reads(outputs: Iterable[Node], recorded: set[Node]) -> list[Node]:
-    """Return the float tensors that the nodes of an alternative read from around it; constants need
-    no guard.
-    """
+    # The float tensors that the nodes of an alternative read from around it; constants need no
+    # guard.
     inner: set[Node] = set()
     read: dict[Node, None] = {}
     for node in walk(outputs):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +30,6 @@ from .parts import rank
 Tensor = Any
 
 
-# --- functions that make a tensor like another one ------------------------------------------------
 def dtype_to_create_in(dtype: Any, like: Any = None) -> Any:
     """Return the dtype to create in: bool, else the input's, as for any constant.
 
@@ -68,16 +66,8 @@ def drawn(draw: Callable[[Tensor], Tensor], like: Tensor, dtype: Any = None) -> 
     return draw(xp.zeros_like(like, dtype) if name and name != own_dtype(like) else like)
 
 
-def arange(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    raise TypeError("arange takes numbers, not a shape")
-
-
-def eye(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    raise TypeError("eye takes numbers, not a shape")
-
-
-def linspace(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    raise TypeError("linspace takes numbers, not a shape")
+def refuse_shape(name: str, like: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError(f"{name} takes numbers, not a shape")
 
 
 # --- the stand-ins --------------------------------------------------------------------------------
@@ -90,15 +80,16 @@ CONVERTERS = {
     "tensor": True,
 }
 CUTTING = ("tensor",)  # torch.tensor takes the values alone
-CREATORS: dict[str, Callable[..., Any]] = {"empty": zeros} | {
-    function.__name__: function
-    for function in (arange, eye, full, linspace, ones, rand, randn, zeros)
-}
 # In a function these are recorded as nodes even if all lengths are known: its draws must follow the
 # key, and a tensor that code writes symbols into must be a symbol itself.
 RECORDED_WITH_KNOWN_LENGTHS = (full, ones, rand, randn, zeros)
-# What a recorded tensor does not take: it has the device and layout of the input, and
-# `parse_call` reads the shape.
+CREATORS: dict[str, Callable[..., Any]] = {
+    "empty": zeros,
+    **{make.__name__: make for make in RECORDED_WITH_KNOWN_LENGTHS},
+    **{name: partial(refuse_shape, name) for name in ("arange", "eye", "linspace")},
+}
+# What a recorded tensor does not take: it has the device and layout of the input, and `create`
+# reads the shape.
 NOT_TAKEN = ("device", "layout", "like", "order", "pin_memory", "requires_grad", "shape", "size")
 
 
@@ -122,23 +113,19 @@ def stand_in_for(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class TraceBound:
-    """A stand-in whose result depends on the capture.
-
-    Attributes:
-        run: is called with the trace, then with the arguments of a call.
-        trace: the trace that captures; None before `in_trace` binds it.
+    """A stand-in whose result depends on the capture: `run` is called with the trace, then with the
+    arguments of a call. The trace is None before `in_trace` binds it.
     """
 
     run: Callable[..., Any]
-    trace: Trace | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(self.trace, *args, **kwargs)
+        return self.run(None, *args, **kwargs)
 
 
 def in_trace(stand_in: Any, trace: Trace) -> Any:
     """Return a stand-in, bound to the trace if its result depends on the capture."""
-    return replace(stand_in, trace=trace) if isinstance(stand_in, TraceBound) else stand_in
+    return partial(stand_in.run, trace) if isinstance(stand_in, TraceBound) else stand_in
 
 
 def convert(
@@ -153,9 +140,8 @@ def convert(
 ) -> Any:
     """Return a symbolic tensor, or a stacked list of them; else call the library's `function`.
 
-    Args:
-        is_copy: whether the result is independent of later updates of the argument.
-        is_cut: whether the gradient stops.
+    The result is independent of later updates of the argument if `is_copy`; `is_cut` stops the
+    gradient.
     """
     dtype = kwargs.get("dtype", args[0] if args else None)
     items = list(obj) if isinstance(obj, list | tuple) else []
@@ -185,90 +171,50 @@ def create(
     **kwargs: Any,
 ) -> Any:
     """Create a tensor: recorded by `make`, like another tensor, or by the library's `function`."""
-    call = parse_call(args, kwargs, make)
-    if isinstance(call.shape, SymbolicShape):
-        like = call.shape.value
-        options, is_weak = typed_options(like.trace, function, call)
-        return mark_weak(make(like, *call.args[1:], **options), is_weak)
-    call = replace(call, args=concrete_args(call.args))
-    if trace is not None:
-        # The library's own call needs this too: it notes a dtype's cause, as torch's default dtype.
-        options, is_weak = typed_options(trace, function, call)
-        # A rule needs no such node: `Witness` refuses its draws, and a tensor that it writes into
-        # becomes a symbol in `as_buffer`.
-        if trace.kind != "rule" and make in RECORDED_WITH_KNOWN_LENGTHS:
-            made = create_recorded(make, trace, replace(call, options=options))
-            if made is not None:
-                return mark_weak(made, is_weak)
-    return as_buffer(trace, function(*call.args, **call.kwargs))
-
-
-@dataclass(frozen=True, slots=True)
-class CreationCall:
-    """A call of a creation function.
-
-    Attributes:
-        args: the positional arguments, without a dtype.
-        kwargs: all keyword arguments.
-        shape: the first argument, or the one of that name.
-        fills: the number that `full` takes; else empty.
-        options: the keyword arguments that a recorded tensor takes.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    shape: Any
-    fills: tuple[Any, ...]
-    options: dict[str, Any]
-
-
-def parse_call(
-    args: tuple[Any, ...], kwargs: dict[str, Any], make: Callable[..., Any]
-) -> CreationCall:
-    """Return a call with its parts named; NumPy and jax take the dtype by position too."""
+    # NumPy and jax take the dtype by position too, after the number that `full` takes.
     dtype_position = 2 if make is full else 1
     if len(args) == dtype_position + 1 and is_dtype(args[-1]):
         args, kwargs = args[:-1], {**kwargs, "dtype": args[-1]}
     shape = args[0] if args else kwargs.get("size", kwargs.get("shape"))
     options = {name: value for name, value in kwargs.items() if name not in NOT_TAKEN}
-    return CreationCall(args, kwargs, shape, args[1:2] if make is full else (), options)
-
-
-def create_recorded(make: Callable[..., Any], trace: Trace, call: CreationCall) -> Value | None:
-    """Record a tensor of known lengths; None if the library must make it.
-
-    Raises:
-        TraceError: it is drawn from a generator.
-    """
-    if call.kwargs.get("generator") is not None:
-        advice = trace.words.advise("leave it out: draws then follow the key")
-        raise trace.error(f"draws from a generator that no key seeds{advice}")
-    sizes, rest = split_sizes(list(call.args) or [call.shape], make is full)
-    # an int decides the dtype of `full`, which the library knows
-    is_filled = make is full and bool(rest) and not isinstance(rest[0], int)
-    if not sizes or (rest and not is_filled) or not gives_way(call.kwargs.get("dtype")):
-        return None
-    like = trace.value(lift(trace, np.zeros(sizes)))
-    return make(like, *rest, **call.options)
-
-
-def concrete_args(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments with numbers for symbolic lengths."""
-    return tuple(
-        tuple(map(length, arg)) if isinstance(arg, tuple | list) else length(arg) for arg in args
-    )
+    typed = partial(typed_options, function, args[1:2] if make is full else (), options)
+    if isinstance(shape, SymbolicShape):
+        options, is_weak = typed(shape.value.trace)
+        return mark_weak(make(shape.value, *args[1:], **options), is_weak)
+    # Symbolic lengths become numbers.
+    args = tuple(tuple(map(length, x)) if isinstance(x, tuple | list) else length(x) for x in args)
+    if trace is not None:
+        # The library's own call needs this too: it notes a dtype's cause, as torch's default dtype.
+        options, is_weak = typed(trace)
+        # A rule needs no such node: `Witness` refuses its draws, and a tensor that it writes into
+        # becomes a symbol in `as_buffer`.
+        if trace.kind != "rule" and make in RECORDED_WITH_KNOWN_LENGTHS:
+            if kwargs.get("generator") is not None:
+                advice = trace.words.advise("leave it out: draws then follow the key")
+                raise trace.error(f"draws from a generator that no key seeds{advice}")
+            sizes, rest = split_sizes(list(args) or [shape], make is full)
+            # an int decides the dtype of `full`, which the library knows
+            is_filled = make is full and bool(rest) and not isinstance(rest[0], int)
+            if sizes and (is_filled or not rest) and gives_way(kwargs.get("dtype")):
+                like = trace.value(lift(trace, np.zeros(sizes)))
+                return mark_weak(make(like, *rest, **options), is_weak)
+    return as_buffer(trace, function(*args, **kwargs))
 
 
 def typed_options(
-    trace: Trace, function: Callable[..., Any], call: CreationCall
+    function: Callable[..., Any], fills: tuple[Any, ...], options: dict[str, Any], trace: Trace
 ) -> tuple[dict[str, Any], bool]:
-    """Return the options with the dtype that the library gives, and whether the dtype is weak."""
+    """Return the options with the dtype that the library gives, and whether the dtype is weak.
+
+    Args:
+        fills: the number that `full` takes; else empty.
+    """
     if not is_exact(trace):
-        return call.options, False
+        return options, False
     own = getattr(function, "__wrapped__", function)
-    known = trace.types.type_created(own, ((1,), *call.fills), call.options)
-    dtype, is_weak = known or (call.options.get("dtype"), False)
-    return {**call.options, "dtype": dtype}, is_weak
+    known = trace.types.type_created(own, ((1,), *fills), options)
+    dtype, is_weak = known or (options.get("dtype"), False)
+    return {**options, "dtype": dtype}, is_weak
 
 
 def is_dtype(value: Any) -> bool:
@@ -276,7 +222,7 @@ def is_dtype(value: Any) -> bool:
 
 
 def mark_weak(made: Value, is_weak: bool) -> Value:
-    """Mark a tensor as weakly typed if `is_weak`: its dtype then gives way to others."""
+    # Its dtype then gives way to others.
     if is_weak:
         made.trace.types.weak.add(made.node)
     return made

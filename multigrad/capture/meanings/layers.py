@@ -12,6 +12,7 @@ the textbook's, the short one would give an infinity or a NaN.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -144,7 +145,7 @@ def spread(x: Tensor, steps: Ints) -> Tensor:
     return x
 
 
-# --- pooling --------------------------------------------------------------------------------------
+# --- pooling, layouts -----------------------------------------------------------------------------
 def max_pool(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Ints) -> Tensor:
     # The gradient of each window goes to the first of equal elements, in row order, as in torch.
     seen = xp.windows(bordered(x, border, -math.inf), sizes, strides, dilations)
@@ -212,7 +213,6 @@ def adaptive(xs: tuple[Tensor, ...], counts: Sequence[Any], reduce: Any) -> tupl
     return xs
 
 
-# --- layouts --------------------------------------------------------------------------------------
 def channels_first(x: Tensor) -> Tensor:
     return xp.moveaxis(x, -1, 1)
 
@@ -256,13 +256,13 @@ def resized(x: Tensor, axis: int, length: int, resize: Callable[[Numbers], Any])
     if most > MOST_TAKEN:
         moved = xp.matmul(xp.moveaxis(x, axis, -1), xp.cast_like(weights, x))
         return xp.moveaxis(moved, -1, axis)
-    total: Any = None
+    seen = []
     for places, shares in taps_of(weights, reads, most):
         part = xp.take(x, places, axis)
         if not np.all(shares == 1):
             part = part * xp.cast_like(shares.reshape(-1, *(1,) * (-axis - 1)), x)
-        total = part if total is None else total + part
-    return x if total is None else total
+        seen.append(part)
+    return functools.reduce(operator.add, seen) if seen else x
 
 
 def taps_of(weights: Numbers, reads: Numbers, most: int) -> list[tuple[Numbers, Numbers]]:
@@ -292,17 +292,14 @@ def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners:
     sizes = lengths(x, axes)
     along: list[Taps] = []
     for i, size in enumerate(sizes):
-        place = xp.getitem(grid, (..., axes - 1 - i))
-        along.append(
-            TAPS[mode](unnormalized(place, size, align_corners), size, padding, align_corners)
-        )
+        place = xp.getitem(grid, (..., axes - 1 - i)) + 1
+        place = place / 2 * (size - 1) if align_corners else (place * size - 1) / 2
+        along.append(TAPS[mode](place, size, padding, align_corners))
     lead, outer = shape_of(x)[:2], shape_of(grid)[1:-1]
     flat = xp.reshape(x, (*lead, math.prod(sizes)))
-    total: Any = None
-    for corner in itertools.product(*along):
-        part = at_corner(flat, corner, sizes, (*lead, *outer))
-        total = part if total is None else total + part
-    return total
+    corners = itertools.product(*along)
+    parts = (at_corner(flat, corner, sizes, (*lead, *outer)) for corner in corners)
+    return functools.reduce(operator.add, parts)
 
 
 def at_corner(flat: Tensor, corner: Any, sizes: Sequence[int], shape: tuple[int, ...]) -> Tensor:
@@ -323,12 +320,6 @@ def at_corner(flat: Tensor, corner: Any, sizes: Sequence[int], shape: tuple[int,
     seen = xp.reshape(xp.take_along(flat, index, axis=-1), shape)
     seen = xp.where(xp.expand_dims(inside, 1), seen, 0.0)
     return seen if weight is None else seen * xp.expand_dims(weight, 1)
-
-
-def unnormalized(place: Tensor, size: int, align_corners: bool) -> Tensor:
-    if align_corners:
-        return (place + 1) / 2 * (size - 1)
-    return ((place + 1) * size - 1) / 2
 
 
 def bounded(place: Tensor, size: int, padding: str, align_corners: bool) -> Tensor:
@@ -386,7 +377,7 @@ TAPS: dict[str, Callable[..., Taps]] = {
 }
 
 
-# --- layers and losses ----------------------------------------------------------------------------
+# --- layers, distances and losses -----------------------------------------------------------------
 def linear(x: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
     """Return x times the transposed weight, plus the bias."""
     columns = xp.matrix_transpose(weight) if rank(weight) > 1 else weight
@@ -399,7 +390,6 @@ def bilinear(a: Tensor, b: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
     return product if bias is None else xp.add(product, bias)
 
 
-# --- normalizations -------------------------------------------------------------------------------
 def scaled_and_shifted(x: Tensor, scale: Any, shift: Any) -> Tensor:
     scaled = x if scale is None else xp.multiply(x, scale)
     return scaled if shift is None else xp.add(scaled, shift)
@@ -447,7 +437,6 @@ def batch_norm(
     return scaled_and_shifted(plain, channels(scale, x, axis), channels(shift, x, axis))
 
 
-# --- distances ------------------------------------------------------------------------------------
 def distances(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
     """Return the distance of each row of a from each row of b."""
     return xp.norm(xp.subtract(xp.expand_dims(a, -2), xp.expand_dims(b, -3)), -1, False, p)
@@ -478,7 +467,6 @@ def raised(x: Tensor, least: float) -> Tensor:
     return xp.where(xp.less(x, least), least + (x - xp.stop_gradient(x)), x)
 
 
-# --- of differences -------------------------------------------------------------------------------
 def squared_error(x: Tensor, target: Any) -> Tensor:
     return xp.square(xp.subtract(x, target))
 
@@ -501,7 +489,6 @@ def smooth_l1(x: Tensor, target: Any, beta: Any = 1.0) -> Tensor:
     return huber(x, target, beta) / beta
 
 
-# --- of probabilities -----------------------------------------------------------------------------
 def binary_cross_entropy(p: Tensor, target: Any) -> Tensor:
     """Return -t log p - (1 - t) log(1 - p), the logarithms limited to at least -100.
 

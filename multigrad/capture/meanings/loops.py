@@ -106,7 +106,6 @@ def _check_counters(before: Any, after: Any) -> None:
 
 
 def _known_number(value: Any) -> Any:
-    """Return the known number of a symbol; anything else unchanged."""
     is_known = isinstance(value, Value) and value.node.op is ops.CONST
     return value.node.attr("value") if is_known else value
 
@@ -127,10 +126,8 @@ def record_structured_loop(
 ) -> Any:
     """Record a loop over variables in any structure, and return the final ones as tensors.
 
-    It carries their leaves, and the number of turns at the end. For the args see `run_loop`.
-
-    Raises:
-        TypeError: a turn changes a structure, a dtype or a shape, makes an assertion or draws.
+    It carries their leaves, and the number of turns at the end. For the arguments and errors see
+    `run_loop`.
     """
     leaves, tree = optree.tree_flatten([*values, 0], none_is_leaf=True)
 
@@ -159,18 +156,13 @@ def record_loop(
     goes_on: Callable[[Tensors], Value],
     turn: Callable[[Tensors], Tensors],
 ) -> list[Value]:
-    """Record a loop and return the values that it carries at its end.
-
-    Args:
-        initial: the tensors that it begins with.
-        goes_on: (carried values) -> the condition, recorded.
-        turn: (carried values) -> the next ones, recorded.
+    """Record a loop over tensors and return those that it carries at its end.
 
     Raises:
         TypeError: a turn changes a dtype or a shape, makes an assertion or draws random numbers.
     """
     # One turn and its condition are recorded on symbols of what is carried.
-    types = [type_of_carried(value) for value in initial]
+    types = [without_lengths(value.node.type) for value in initial]
     before = count_effects(trace)
     with carried_symbols(trace, initial, types) as symbols:
         test = goes_on(symbols)
@@ -209,11 +201,7 @@ def record_loop(
 
 # --- numbers that are carried ---------------------------------------------------------------------
 class WrongGuess(Exception):
-    """A carried number has another dtype after a turn than was guessed."""
-
-    def __init__(self, position: int, dtype: str) -> None:
-        super().__init__(position, dtype)
-        self.position, self.dtype = position, dtype
+    """A carried number, by its place, has another dtype after a turn than was guessed."""
 
 
 class CarriedNumbers:
@@ -235,10 +223,8 @@ class CarriedNumbers:
         self.dtypes = [guess_dtype(trace, leaf) for leaf in leaves]
 
     def after_turn(self, leaves: Sequence[Any]) -> list[Value]:
-        """Return the carry after a turn as tensors.
-
-        Raises:
-            WrongGuess: what began as a number is a tensor of another dtype now.
+        """Return the carry after a turn as tensors; WrongGuess if a number is one of another dtype
+        now.
         """
         for i, (first, leaf) in enumerate(zip(self.leaves, leaves, strict=True)):
             is_tensor = isinstance(leaf, Value) and leaf.node.type.kind == "tensor"
@@ -248,16 +234,13 @@ class CarriedNumbers:
         return self._as_tensors(leaves)
 
     def record(self, record: Callable[[Tensors], list[Value]]) -> list[Value]:
-        """Return the results of `record`, called with the initial values of a loop as tensors.
-
-        Raises:
-            TypeError: a number takes another dtype at each turn.
-        """
+        """Return the results of `record`, called with the initial values of a loop as tensors."""
         for _ in self.leaves or [None]:
             try:
                 return record(self._as_tensors(self.leaves))
             except WrongGuess as guess:
-                self.dtypes[guess.position] = guess.dtype
+                position, dtype = guess.args
+                self.dtypes[position] = dtype
         raise TypeError("a loop that carries a number, which takes other dtypes at each turn")
 
     def _as_tensors(self, leaves: Sequence[Any]) -> list[Value]:
@@ -285,10 +268,7 @@ def as_tensor(trace: Trace, leaf: Any, dtype: str) -> Value:
 
 
 def filled(trace: Trace, number: Value, dtype: str, like: Value | Sequence[int]) -> Value:
-    """Return a tensor filled with a number, shaped like another or by lengths.
-
-    Unlike `xp.full_like` it takes integer dtypes too.
-    """
+    # Shaped like another or by lengths. Unlike `xp.full_like` it takes integer dtypes too.
     if isinstance(like, Value):
         return apply(ops.FULL_LIKE, like, number, dtype=dtype)
     ones = trace.value(lift_array(trace, np.ones(tuple(like) or (1,))))
@@ -319,11 +299,7 @@ def widen_until_kept(
         ]
 
 
-def type_of_carried(value: Value) -> Type:
-    return _without_lengths(value.node.type)
-
-
-def _without_lengths(type_: Type) -> Type:
+def without_lengths(type_: Type) -> Type:
     """Return a type with an unknown shape, unless that is the input's or empty."""
     if type_.kind != "tensor" or type_.shape in (INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN):
         return type_
@@ -348,15 +324,10 @@ def count_effects(trace: Trace) -> tuple[int, int]:
 def carried_symbols(
     trace: Trace, initial: Tensors, types: Sequence[Type], rows: int = 0
 ) -> Iterator[list[Value]]:
-    """Yield symbols for the carry during a turn.
+    """Yield symbols of these types for the carry during a turn.
 
     A question about a symbol's shape becomes one about the value that the loop begins with; facts
-    about the symbols are removed at the end.
-
-    Args:
-        initial: the values that the loop begins with.
-        types: of the symbols.
-        rows: how many of the last symbols stand for a row of their value.
+    about the symbols are removed at the end. The last `rows` symbols stand for rows.
     """
     sources: dict[str, Value] = {}  # by the symbol's name
     carry = []
@@ -381,10 +352,8 @@ def carried_symbols(
 
 
 def find_constants(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -> list[Node]:
-    """Return the nodes that the results read from around the loop, without known numbers.
-
-    Raises:
-        TypeError: one of them is a random key.
+    """Return the nodes that the results read from around the loop, without known numbers; TypeError
+    for a random key.
     """
     # In the order of computation: what depends on the carry, and what this reads that does not.
     moving, read = set(carry), dict[Node, None]()
@@ -409,12 +378,10 @@ def make_inputs(
 ) -> dict[Node, Node]:
     """Return new inputs of a region, by the nodes that they replace.
 
-    Args:
-        carried: the name of each input that changes from turn to turn, the node that it replaces,
-            and its type.
+    Of each that changes from turn to turn, `carried` has the name, the node and the type.
     """
     fixed = [
-        (f"constant_{i}", node, _without_lengths(node.type)) for i, node in enumerate(constants)
+        (f"constant_{i}", node, without_lengths(node.type)) for i, node in enumerate(constants)
     ]
     return {
         node: make_node(ops.INPUT, (), {"name": name}, type_)

@@ -19,6 +19,7 @@ import numpy as np
 from ...graph.ir.types import INT32, T
 from ...trace.xp import all as xp
 from ...trace.xp import transposes
+from ..symbols import in_dtype
 from .composites import scaled
 from .parts import length, rank, shape_of
 
@@ -29,7 +30,6 @@ def turned(x: Tensor, transposed: bool = True) -> Tensor:
     return xp.matrix_transpose(x) if transposed else x
 
 
-# --- factors --------------------------------------------------------------------------------------
 def cholesky(x: Tensor, upper: bool = False) -> Tensor:
     """Return the lower factor, read from the lower triangle, or the upper one from the upper."""
     return turned(xp.cholesky(turned(x, upper)), upper)
@@ -46,7 +46,6 @@ def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
     return cholesky_solve(xp.where(diagonal, 1.0, xp.zeros_like(factor)), factor, upper)
 
 
-# --- systems --------------------------------------------------------------------------------------
 def solve(a: Tensor, b: Tensor, vectors: bool = False) -> Tensor:
     """Solve a x = b; b holds matrices or vectors in its last axes."""
     return xp.squeeze(xp.solve(a, xp.expand_dims(b, -1)), -1) if vectors else xp.solve(a, b)
@@ -94,7 +93,6 @@ def scipy_solve(a: Tensor, b: Tensor, lower: bool, assume_a: Any, transposed: bo
     return xp.solve(turned(a, transposed), b)
 
 
-# --- inverses and determinants --------------------------------------------------------------------
 def pinv(x: Tensor, rtol: Any, epsilons: float) -> Tensor:
     """Return the pseudo-inverse; without a cutoff it is `epsilons` eps per row."""
     if rtol is None:
@@ -102,7 +100,6 @@ def pinv(x: Tensor, rtol: Any, epsilons: float) -> Tensor:
     return xp.pinv(x, float(rtol), 0.0)
 
 
-# --- LU -------------------------------------------------------------------------------------------
 def lu_factor(x: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
     """Return the packed factors, and pivots in int32 that count from `first`."""
     packed, pivots = xp.lu(x)
@@ -163,7 +160,6 @@ def lu_solve_of(packed: Tensor, pivots: Tensor, b: Tensor, transposed: bool = Fa
     return xp.squeeze(result, -1) if rank(b) == 1 else result
 
 
-# --- singular values ------------------------------------------------------------------------------
 def svd(x: Tensor, full: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Return u, the singular values, and v transposed."""
     if full and length(x, -2) != length(x, -1):
@@ -175,7 +171,6 @@ def svdvals(x: Tensor) -> Tensor:
     return xp.svd(x)[1]
 
 
-# --- eigenvalues ----------------------------------------------------------------------------------
 def is_upper(triangle: Any) -> bool:
     if triangle not in ("L", "U", "l", "u"):
         raise TypeError(f"UPLO={triangle!r}; 'L' and 'U' are known")
@@ -191,7 +186,6 @@ def eigvalsh(x: Tensor, upper: bool = False) -> Tensor:
     return eigh(x, upper)[0]
 
 
-# --- QR -------------------------------------------------------------------------------------------
 def qr(x: Tensor, full: bool = False) -> tuple[Tensor, Tensor]:
     if full and length(x, -2) > length(x, -1):
         raise TypeError("columns of q beyond those of the matrix; use the reduced mode")
@@ -217,7 +211,7 @@ def norm(
     if axis is not None and not isinstance(axis, int):
         axis = tuple(axis)
     if ord is None:
-        return xp.norm(converted(x, dtype), axis, keepdims)
+        return xp.norm(in_dtype(x, dtype), axis, keepdims)
     if axis is None:
         axis = tuple(range(rank(x)))
     if isinstance(axis, int) or len(axis) == 1:
@@ -234,7 +228,7 @@ def vector_norm(
     axis = tuple(axis) if isinstance(axis, list) else axis
     if not isinstance(ord, int | float):
         raise TypeError(f"a norm of order {ord!r} of vectors; a number is known")
-    x = converted(x, dtype)
+    x = in_dtype(x, dtype)
     if ord > 0:
         return xp.norm(x, axis, keepdims, ord)
     sizes = xp.abs(x)
@@ -249,7 +243,7 @@ def matrix_norm(
     x: Tensor, ord: Any, axes: Any = (-2, -1), keepdims: bool = False, dtype: Any = None
 ) -> Tensor:
     """Return the Frobenius norm, one of the singular values, or the largest (smallest) sum."""
-    x, axes = converted(x, dtype), tuple(axes)
+    x, axes = in_dtype(x, dtype), tuple(axes)
     if ord == "fro":
         return xp.norm(x, axes, keepdims)
     if ord in BY_VALUES:
@@ -270,10 +264,6 @@ def matrix_norm(
     return result if keepdims else xp.squeeze(result, axes)
 
 
-def converted(x: Tensor, dtype: Any) -> Tensor:
-    return x if dtype is None else xp.cast(x, dtype)
-
-
 def cond(x: Tensor, ord: Any = None) -> Tensor:
     """Return the condition number: how much a linear system may enlarge an error."""
     if ord in (None, 2, -2):
@@ -287,7 +277,6 @@ def normalize(x: Tensor, ord: Any = 2, axis: Any = -1, eps: Any = 0.0) -> Tensor
     return x / xp.maximum(xp.norm(x, axis, True, ord), eps)
 
 
-# --- products and diagonals -----------------------------------------------------------------------
 def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """Return the diagonals of matrices in two axes, along a new last axis."""
     axes = rank(x)

@@ -93,7 +93,7 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
     Raises:
         TypeError: arrays are not neighbors, or do not hold integers.
     """
-    at = [i for i, item in enumerate(items) if not _is_whole(item)]
+    at = [i for i, item in enumerate(items) if not is_whole(item)]
     if at != list(range(at[0], at[-1] + 1)):
         raise TypeError("indices that stand apart put their axes first; take them one by one")
     arrays = [as_value(x, items[i]) for i in at]
@@ -136,7 +136,7 @@ def _is_known_inside(node: Node, length: int) -> bool:
     return not values.size or bool(values.min() >= 0 and values.max() < length)
 
 
-def _is_whole(item: Any) -> bool:
+def is_whole(item: Any) -> bool:
     return item is Ellipsis or (isinstance(item, slice) and item == slice(None))
 
 
@@ -167,7 +167,7 @@ def taken(
         fill: the value for indices out of range, if not zero.
     """
     outside = outside or habits_of(x.trace).outside[0]
-    if outside == "nearest" and all(has_no_axes(item) for item in items if not _is_whole(item)):
+    if outside == "nearest" and all(has_no_axes(item) for item in items if not is_whole(item)):
         outside = "clip"  # of single elements; the nearest one gets the gradient
     merged = merge(x, items, outside, from_end)
     slices = TAKING[outside](merged.whole, merged.places, axis=merged.axis)
@@ -258,13 +258,6 @@ def pieces(x: Tensor, lengths: Sequence[Any], axis: int) -> tuple[Tensor, ...]:
     return tuple(cut(x, axis, end - n, end) for n, end in zip(sizes, ends, strict=True))
 
 
-def pieces_between(x: Tensor, marks: Any, axis: int) -> tuple[Tensor, ...]:
-    """Return the parts between indices, which may be negative or beyond the end, as in slices."""
-    starts: list[Any] = [0, *map(operator.index, marks)]
-    stops: list[Any] = [*starts[1:], None]
-    return tuple(at(x, axis, slice(start, stop)) for start, stop in zip(starts, stops, strict=True))
-
-
 def pieces_of(x: Tensor, step: Any, axis: int) -> tuple[Tensor, ...]:
     """Return parts of one length; the last may be shorter."""
     whole, step = length(x, axis), operator.index(step)
@@ -274,20 +267,17 @@ def pieces_of(x: Tensor, step: Any, axis: int) -> tuple[Tensor, ...]:
     return pieces(x, [min(step, whole - start) for start in starts], axis)
 
 
-def nearly_equal(x: Tensor, count: Any, axis: int) -> tuple[Tensor, ...]:
-    """Return `count` parts whose lengths differ by at most one, the longer ones first."""
-    count = operator.index(count)
+def array_split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
+    """Return nearly equal parts, the longer ones first, or those between indices, as in slices."""
+    if isinstance(indices_or_sections, Sequence | np.ndarray):
+        starts: list[Any] = [0, *map(operator.index, indices_or_sections)]
+        bounds = zip(starts, [*starts[1:], None], strict=True)
+        return tuple(at(x, axis, slice(start, stop)) for start, stop in bounds)
+    count = operator.index(indices_or_sections)
     if count <= 0:
         raise TypeError(f"{count} parts")
     step, rest = divmod(length(x, axis), count)
     return pieces(x, [step + (i < rest) for i in range(count)], axis)
-
-
-def array_split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
-    """Return nearly equal parts, or those between indices."""
-    if isinstance(indices_or_sections, Sequence | np.ndarray):
-        return pieces_between(x, list(indices_or_sections), axis)
-    return nearly_equal(x, indices_or_sections, axis)
 
 
 def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
@@ -304,7 +294,7 @@ def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     return tuple(at(x, axis, i) for i in range(length(x, axis)))
 
 
-# --- joining --------------------------------------------------------------------------------------
+# --- joining, broadcasting, shapes ----------------------------------------------------------------
 def atleast_1d(x: Tensor) -> Tensor:
     return xp.reshape(x, (1,)) if rank(x) == 0 else x
 
@@ -335,7 +325,6 @@ def block_diag(*matrices: Tensor) -> Tensor:
     return xp.concatenate(rows, 0)
 
 
-# --- broadcasting ---------------------------------------------------------------------------------
 def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Return each tensor repeated to the common shape; a number fills it in the library's dtype."""
     symbols = [x for x in tensors if is_tensor(x)]
@@ -391,7 +380,6 @@ def meshgrid(*vectors: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
     return broadcast_arrays(*lines)
 
 
-# --- shapes ---------------------------------------------------------------------------------------
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Merge neighboring axes into one."""
     if start_dim == 0 and end_dim == -1:

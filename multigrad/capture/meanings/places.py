@@ -125,7 +125,7 @@ def first_of(op: Reduction, loses: Reduction, x: Any, y: Any, *, missing: Any) -
     """Return the extreme of two; the whole gradient of equal ones goes to x.
 
     Args:
-        loses: whether x is not the extreme: (x, y) -> bools.
+        loses: (x, y) -> bools, where x is not the extreme.
         missing: the operand whose NaN selects y.
     """
     if not is_differentiated(x, y):
@@ -136,13 +136,6 @@ def first_of(op: Reduction, loses: Reduction, x: Any, y: Any, *, missing: Any) -
 
 
 MISSING: Any = object()
-
-
-def axis_of(dim: Any, axis: Any) -> Any:
-    return dim if axis is MISSING else axis
-
-
-# --- where something is ---------------------------------------------------------------------------
 
 
 def place(find: Reduction) -> Reduction:
@@ -157,7 +150,7 @@ def place(find: Reduction) -> Reduction:
         keepdims: bool = False,
         out: None = None,
     ) -> Tensor:
-        return find(counted(x), axis_of(dim, axis), keepdim or keepdims)
+        return find(counted(x), dim if axis is MISSING else axis, keepdim or keepdims)
 
     record.__name__ = record.__qualname__ = find.__name__
     return record
@@ -176,7 +169,7 @@ def argsort(
     kind: Any = None,
 ) -> Tensor:
     # NumPy's default may sort equal elements in any order, which is noted; ours is stable.
-    over = axis_of(dim, axis)
+    over = dim if axis is MISSING else axis
     x, over = (xp.reshape(x, -1), 0) if over is None else (x, over)
     order = xp.argsort(x, over, descending)
     if kind != "stable":
@@ -193,9 +186,6 @@ def counted(x: Tensor) -> Tensor:
 def count_nonzero(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     # An integer, as in all libraries; `xg.xp.count_nonzero` gives a float.
     return xp.sum(cast(cast(x, BOOL), INT64), axis, keepdims)
-
-
-# --- torch ----------------------------------------------------------------------------------------
 
 
 def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
@@ -409,9 +399,6 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     return cast(last >= 0, INT64)
 
 
-# --- NumPy ----------------------------------------------------------------------------------------
-
-
 def np_take(
     a: Tensor, indices: Any, axis: Any = None, out: None = None, mode: str = "raise"
 ) -> Tensor:
@@ -432,11 +419,8 @@ def np_put_along_axis(x: Tensor, indices: Tensor, values: Any, axis: Any) -> Non
     x.update(last)
 
 
-# --- what several libraries have ------------------------------------------------------------------
-
-
 def segment_sum(data: Tensor, segment_ids: Any, num_segments: int) -> Tensor:
-    """Return the sums of slices with the same id; slices with an id out of range are dropped."""
+    """Return the sums of slices with the same id; those with an id out of range are dropped."""
     trace = data.trace if isinstance(data, Value) else segment_ids.trace
     data, ids = trace.value(lift(trace, data)), as_places(data, segment_ids)
     count = operator.index(num_segments)

@@ -54,12 +54,9 @@ def roll(trace: Trace, values: Sequence[Value]) -> list[Value]:
     return [trace.value(node) for node in nodes]
 
 
-# --- what repeats itself --------------------------------------------------------------------------
 def _find_run(trace: Trace, outputs: Sequence[Node], left: set[Node]) -> Turns | None:
-    """Return the longest repeated run of ops, of the shortest period; None if there is none.
-
-    Args:
-        left: nodes that are no loop and stay unrolled.
+    """Return the longest repeated run of ops, of the shortest period, without the nodes that are
+    left; None if there is none.
     """
     # The sequence of kinds is compared with itself, shifted by each period: O(n * MOST_IN_A_TURN).
     order = [node for node in _in_order(trace, outputs) if node not in left]
@@ -118,7 +115,6 @@ def _kind_of(node: Node) -> Any:
     return node.op, type_.kind, type_.dtype, len(node.operands), tuple(attrs)
 
 
-# --- a loop ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRead:
     """What a turn reads of a tensor: an element along an axis, one step further at each turn.
@@ -180,11 +176,7 @@ class Loop:
     rows: dict[tuple[Node, ...], RowRead] = field(default_factory=dict)
 
     def keeps_shapes(self) -> bool:
-        """Return whether all turns have the dtypes and shapes of the first.
-
-        Raises:
-            NeedsConcrete: the shapes are not known.
-        """
+        """Return whether all turns have the dtypes and shapes of the first, which must be known."""
         columns = [
             [*([self.carried[i]] if i in self.carried else []), *column]
             for i, column in enumerate(zip(*self.turns, strict=True))
@@ -233,10 +225,8 @@ class Loop:
             new[node] = ends[i] if t == last and i in ends else stacks[i][t]
         whole: dict[Node, Value] = {}
         for node in around:
-            if (
-                node.op is ops.STACK
-                and (stack := self._stack_of_all_turns(node, stacks, place)) is not None
-            ):
+            stack = self._stack_of_all_turns(node, stacks, place) if node.op is ops.STACK else None
+            if stack is not None:
                 whole[node] = stack
         return _with_replaced(trace, _with_replaced(trace, outputs, whole), new)
 
@@ -290,10 +280,9 @@ def _read_loop(trace: Trace, turns: Turns) -> Loop | None:
 def _has_one_role(
     loop: Loop, operands: tuple[Node, ...], places: Sequence[Any], outside: set[Node]
 ) -> bool:
-    """Return whether an operand has one role in all turns, and note a row or a carry in the loop.
+    """Return whether an operand, given turn by turn, has one role, and note a row or a carry.
 
     Args:
-        operands: the operand, turn by turn.
         places: (turn, place in it) of each; None: it is from around the loop.
         outside: what the loop reads from around it, which grows.
     """

@@ -297,11 +297,8 @@ def is_dispatching(value: Any) -> bool:
 
 def asks_for_class(trace: Trace, reader: types.FrameType) -> bool:
     """Return whether user code, a `match`, a dispatch or the library's `isinstance` reads
-    `__class__`. A library's C code that user code calls gets the symbol's own class: told that it
-    is a tensor, it would read its memory.
-
-    Args:
-        reader: the innermost frame of Python code that reads it.
+    `__class__`; `reader` is the innermost frame of Python code. A library's C code that user code
+    calls gets the symbol's own class: told that it is a tensor, it would read its memory.
     """
     code = reader.f_code
     is_users = any(code is each for each in trace.source.codes)

@@ -129,10 +129,8 @@ def _reads_constants_only(function: types.FunctionType) -> bool:
 
 
 def library_for(trace: Trace, method: str) -> str:
-    """Return the library whose methods a tensor has, for a method that differs between libraries.
-
-    Raises:
-        RuleValueError: the code may be written in several.
+    """Return the library whose methods a tensor has, for a method that differs between libraries;
+    RuleValueError if the code may be written in several.
     """
     libraries = trace.reading.libraries
     if len(libraries) > 1:

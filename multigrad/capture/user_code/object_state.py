@@ -77,22 +77,14 @@ def read_state(owner: Any) -> ObjectState:
 
 
 class StateReader:
-    """One walk through an object.
-
-    Attributes:
-        roots: by id, where the walk begins; functions elsewhere are not opened.
-        state: what was read so far, but for its key.
-        key_parts: of the key.
-        serials: by id, the number of a tensor.
-        numbers: by id, the number of an open value, in the order of first visits.
-    """
+    """One walk through an object: its state, but for the key, which `key_parts` will make."""
 
     def __init__(self, roots: set[int]) -> None:
-        self.roots = roots
+        self.roots = roots  # by id, where the walk begins; functions elsewhere are not opened
         self.state = ObjectState()
         self.key_parts: list[Any] = []
-        self.serials: dict[int, int] = {}
-        self.numbers: dict[int, int] = {}
+        self.serials: dict[int, int] = {}  # by id, the number of a tensor
+        self.numbers: dict[int, int] = {}  # of open values, in the order of first visits
 
     def visit(self, value: Any, path: tuple[str, ...], holder: Any = None) -> bool:
         """Read a value and return whether it is, or leads to, a tensor."""
@@ -157,9 +149,8 @@ def _is_variable(value: Any) -> bool:
 
 
 def describe(value: Any) -> tuple[str, bool] | None:
-    """Return a library's name for a variable or holder and whether it is trained; None if unknown.
-
-    The name "" means the path to it.
+    """Return a library's name for a variable or holder ("": the path to it), and whether it is
+    trained; None if unknown.
     """
     known = (dialect.state.describe for dialect in registered_dialects().values())
     return next(filter(None, (each(value) for each in known if each is not None)), None)
@@ -178,10 +169,8 @@ def _array_key(array: np.ndarray[Any, Any]) -> Any:
 
 
 def is_open(value: Any) -> bool:
-    """Return whether a value's contents are read.
-
-    True of containers, bound methods and objects with attributes; not of classes, modules and
-    functions, nor of our objects, except layers with weights.
+    """Return whether a value's contents are read: those of containers, bound methods and objects
+    with attributes; not of classes, modules and functions, nor of our objects but layers.
     """
     kind = type(value)
     if kind in CONTAINERS or kind is types.MethodType:
@@ -252,10 +241,8 @@ def copied(called: Any) -> Any:
 
 
 class FilledCopy:
-    """A copy of an object with other tensors.
-
-    Attributes:
-        object: the copy, which shares with the original all values that lead to no tensor.
+    """A copy of an object with other tensors: `object`, which shares with the original all values
+    that lead to no tensor.
     """
 
     def __init__(self, owner: Any, state: ObjectState, tensors: Mapping[str, Any]) -> None:
@@ -321,14 +308,11 @@ class FilledCopy:
                     trace.source.codes.update(nested_codes(code))
 
     def changed(self) -> str:
-        """Return in words an assignment to the copy, which the object would keep; "" for none.
-
-        A new attribute that holds no symbol may be a cache.
-        """
+        """Return in words an assignment to the copy, which the object would keep; "" for none."""
         for each, rows in self._before:
             before = dict(rows)
             for name, now in contents_of(each):
-                is_new = name not in before
+                is_new = name not in before  # one that holds no symbol may be a cache
                 if now is not before.get(name) and (not is_new or isinstance(now, Value)):
                     return f"assigns to {name!r} of {_shown(each)}"
         return ""

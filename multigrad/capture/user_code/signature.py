@@ -56,11 +56,7 @@ class Signature:
 
 
 def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
-    """Read and check `fn(ctx, grad_out, tin, **params)`; other defaults are left to the function.
-
-    Raises:
-        RuleTypeError: the function does not take three leading positional arguments.
-    """
+    """Read and check `fn(ctx, grad_out, tin, **params)`; it keeps other defaults to itself."""
     if not callable(function):
         raise RuleTypeError(
             f"rule {name!r} must be a function fn(ctx, grad_out, tin, **params), got "

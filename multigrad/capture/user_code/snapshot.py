@@ -66,8 +66,6 @@ class Snapshot:
     """The present contents of objects.
 
     Attributes:
-        names: by which code may reach the contents of objects.
-        owners: the objects that were seen, with their depth.
         moved: whether a random generator had drawn when it was restored.
         new_attributes: owners and names of attributes that the run added, which stay, as they may
             be a cache.
@@ -76,11 +74,11 @@ class Snapshot:
     """
 
     def __init__(self) -> None:
-        self.names: set[str] = set()
+        self.names: set[str] = set()  # by which code may reach the contents of objects
         self.moved = False
         self.new_attributes: list[tuple[Any, str]] = []
         self.used_up = self.change = ""
-        self.owners: list[tuple[Any, int]] = []
+        self.owners: list[tuple[Any, int]] = []  # that were seen, with their depth
         self._seen: set[int] = set()  # ids of objects that the entries keep alive
         self._restores: list[Callable[[], str]] = []  # each returns the change in words, or ""
         self._room = MOST_ELEMENTS  # elements of tensors and arrays that may still be copied

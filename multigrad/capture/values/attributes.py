@@ -33,7 +33,6 @@ from .methods import REFUSED, BoundMethod, find_method
 PROBED = ("graph", "is_tensor_like")
 
 
-# --- reading and setting one ----------------------------------------------------------------------
 def read_attribute(value: Value, name: str, reader: FrameType) -> Any:
     """Return `value.name`, for a name that the symbol's class lacks.
 
@@ -145,11 +144,8 @@ def check_callers(value: Value, name: str) -> None:
 
 # --- a name's row ---------------------------------------------------------------------------------
 def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> AttributeRow | None:
-    """Return the row of an attribute in a library, or None if it has none.
-
-    Args:
-        dialect: the library's; None: it is not known.
-        kind: the class of symbols, whose own attributes are modelled.
+    """Return the row of an attribute in a library (None: not known), or None if it has none; own
+    attributes of `kind`, the class of symbols, are modelled.
     """
     # The order decides: facts, protocols, the library's own attributes, our methods, refusals.
     if name in FACTS:
@@ -253,19 +249,12 @@ def refusals(groups: Mapping[str, str]) -> Refusals:
 
     The groups map reasons to names, in which `*` matches any letters.
     """
-    exact: dict[str, str] = {}
-    patterns: list[tuple[str, str]] = []
-    for reason, names in (*SHARED.items(), *groups.items()):
-        for name in names.split():
-            if "*" in name:
-                patterns.append((name, reason))
-            else:
-                exact[name] = reason
+    rows = (*SHARED.items(), *groups.items())
+    known = {name: reason for reason, names in rows for name in names.split()}
+    patterns = [name for name in known if "*" in name]
 
     def find(name: str) -> str | None:
-        reason = exact.get(name)
-        if reason is not None:
-            return reason
-        return next((r for pattern, r in patterns if fnmatch.fnmatchcase(name, pattern)), None)
+        matching = (each for each in patterns if fnmatch.fnmatchcase(name, each))
+        return known.get(name) or known.get(next(matching, ""))
 
     return find

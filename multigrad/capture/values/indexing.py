@@ -29,7 +29,7 @@ from ...trace.trace import NeedsConcrete, Value, cast, lift
 from ...trace.xp import all as xp
 from ..dialect import habits_of
 from ..meanings import arrays, parts
-from ..meanings.parts import holds_places
+from ..meanings.parts import holds_places, is_whole
 
 Tensor = Any
 Array = np.ndarray[Any, Any]
@@ -38,11 +38,7 @@ WHOLE: Any = slice(None)
 
 # --- x[index], and x[index] = value ---------------------------------------------------------------
 def picked(x: Value, index: Any, outside: str | None = None, fill: Any = None) -> Any:
-    """Return the elements of x at an index.
-
-    Args:
-        outside, fill: see `parts.taken`.
-    """
+    """Return the elements of x at an index; for `outside` and `fill` see `parts.taken`."""
     index = symbolic_if_outside(x, index)
     if is_mask(index):
         return Picked(x.trace.value(x.node), index)
@@ -148,10 +144,6 @@ def _is_array(item: Any) -> bool:
     return isinstance(item, list | tuple) or getattr(item, "ndim", 0) > 0
 
 
-def is_whole(index: Any) -> bool:
-    return index is Ellipsis or (isinstance(index, slice) and index == slice(None))
-
-
 def is_mask(index: Any) -> bool:
     return isinstance(index, Value) and index.node.type.dtype == BOOL
 
@@ -182,9 +174,6 @@ def symbolic_if_outside(x: Any, index: Any) -> Any:
 def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) -> Value:
     """Return the elements at an index that holds arrays: a copy, as in every library.
 
-    Args:
-        outside, fill: see `parts.taken`.
-
     Raises:
         TypeError: the index is not captured, or out of range.
     """
@@ -206,12 +195,8 @@ def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) ->
 def put_at(
     x: Any, index: Any, value: Any, outside: str | None = None
 ) -> tuple[tuple[Any, ...], Tensor]:
-    """Return an index without arrays, and the new contents of that part after a value is put.
-
-    Of two values for one place the last stays.
-
-    Raises:
-        TypeError: the index is not captured, or out of range.
+    """Return an index without arrays, and the new contents of that part after a value is put; of
+    two values for one place the last stays. TypeError as in `take_at`.
     """
     items = _read_items(x, index)
     # In torch an overwritten value of a repeated place gets a gradient, which the op version gives.
@@ -239,11 +224,7 @@ def put_at(
 def add_at(
     x: Any, index: Any, value: Any, outside: str | None = None
 ) -> tuple[tuple[Any, ...], Tensor]:
-    """Return an index without arrays, and the new contents of that part after a value is added.
-
-    Raises:
-        TypeError: the index is not captured, or out of range.
-    """
+    """Return an index without arrays, and the new contents of that part after a value is added."""
     items = _read_items(x, index)
     _check_apart(x, items)
     part = parts.added(_basic_part(x, items), _array_index(items), value, outside)
@@ -341,10 +322,8 @@ def _read_basic(item: Any) -> Any:
 
 
 def _read_array(x: Any, item: Any) -> Any:
-    """Return an item as NumPy's array, or a symbolic one.
-
-    Raises:
-        TypeError: it is anything but known integers or bools, or symbolic integers.
+    """Return an item as NumPy's array of integers or bools, or symbolic integers; TypeError for
+    anything else.
     """
     if isinstance(item, Value):
         if not holds_places(item):
@@ -513,11 +492,7 @@ class Picked:
 
 def _of_picked(compute: Callable[..., Any], is_reflected: bool = False) -> Callable[..., Picked]:
     def operate(self: Picked, *others: Any) -> Picked:
-        return (
-            self._combine(compute, *others, self)
-            if is_reflected
-            else self._combine(compute, self, *others)
-        )
+        return self._combine(compute, *((*others, self) if is_reflected else (self, *others)))
 
     return operate
 

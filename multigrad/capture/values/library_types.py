@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +71,6 @@ from .oracle import (
     TypeOracle,
     Unaskable,
     answer_to,
-    are_plain,
     calls_back,
     computed_in,
     in_terms_of,
@@ -89,20 +88,6 @@ from .oracle import (
 MOST_ELEMENTS = 65_536  # of tensors in their own shapes
 
 
-class CallInProgress(NamedTuple):
-    """What is known of the call whose ops are being recorded.
-
-    Attributes:
-        dtypes: of the leaves of its result, as the library gives them; () where it does not say.
-        float_dtype: the one float dtype of its operands, "" if they were not searched for it.
-        operands: these; its only op mostly has the same.
-    """
-
-    dtypes: tuple[str, ...]
-    float_dtype: str = ""
-    operands: tuple[Any, ...] = ()
-
-
 class LibraryTypes:
     """What the libraries say of the calls of one capture.
 
@@ -117,17 +102,16 @@ class LibraryTypes:
         self.unconfirmed: dict[str, None] = {}
         self.weak: set[Node] = set()
         self.reach = Reach(trace.facts.named_dtypes)
-        # Set while a call's ops are recorded, which are not asked about by themselves; else None.
-        self._in_progress: CallInProgress | None = None
+        # The dtypes of the result of the call whose ops are being recorded, which are not asked
+        # about by themselves; () where the library does not say, None while there is no call.
+        self._in_progress: tuple[str, ...] | None = None
         self._modes = modes()  # by library, as they were when the capture began
         self._oracles: dict[str, TypeOracle] = {}  # by library
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The dtypes of the leaves of the result of the call in progress, () where the library does
-        not say.
-        """
-        return () if self._in_progress is None else self._in_progress.dtypes
+        """The dtypes of the leaves of the result of the call in progress, () if not known."""
+        return self._in_progress or ()
 
     @property
     def expected(self) -> str:
@@ -143,11 +127,8 @@ class LibraryTypes:
         record: Callable[..., Any],
         shown: str = "",
     ) -> Any:
-        """Return the result of `record(*args, **kwargs)` in the type that the library gives it.
-
-        Args:
-            function: the library's own, which it is asked about.
-            shown: how people write its name.
+        """Return the result of `record(*args, **kwargs)` in the type that the library says its
+        `function` gives.
 
         Raises:
             TypeError: the graph's ops do not compute in that type.
@@ -165,28 +146,28 @@ class LibraryTypes:
         result = self._operator_on_floats(oracle, function, args, kwargs, record)
         if result is not None:
             return result
-        is_plain = are_plain(args, kwargs)
-        if not is_plain and calls_back(args, kwargs):  # what it calls is asked about, each alone
+        if calls_back(args, kwargs):  # what it calls is asked about, each alone
             return record(*args, **kwargs)
         if function is operator.floordiv and self.trace.reading.owner in OF_CODE:
             # Libraries differ where integers are divided by zero.
             dialect = find_dialect(self.trace.reading.dialect)
             methods = {} if dialect is None else dialect.names.methods
             record = methods.get("__floordiv__", record)
-        call = LibraryCall(function, args, kwargs, record, is_plain)
-        if is_not_asked(call.name):
-            return self._within(CallInProgress(()), call.recorded)
-        answer = self._answer(function, args, kwargs)
-        if not is_plain:
-            dtype = self.normal(computed_in(call.name, args, kwargs))
-            call = call.computed_in(dtype) if dtype in (T, *DTYPES) else call
+        call = LibraryCall(function, args, kwargs, record)
+        is_asked = not is_not_asked(call.name)
+        answer = self._answer(function, args, kwargs) if is_asked else None
+        dtype = self.normal(computed_in(call.name, args, kwargs)) if is_asked else ""
+        if dtype in (T, *DTYPES):
+            call = call.computed_in(dtype)
+        dtypes = tuple([leaf.dtype for leaf in answer or ()])
+        if not is_asked:
+            return self._within(dtypes, call.recorded)
         return self._within(
-            CallInProgress(tuple([leaf.dtype for leaf in answer or ()])),
-            lambda: self._as_answered(oracle, call, answer, shown or call.name),
+            dtypes, lambda: self._as_answered(oracle, call, answer, shown or call.name)
         )
 
-    def _within(self, call: CallInProgress, record: Callable[[], Any]) -> Any:
-        self._in_progress = call
+    def _within(self, dtypes: tuple[str, ...], record: Callable[[], Any]) -> Any:
+        self._in_progress = dtypes
         try:
             return record()
         finally:
@@ -203,8 +184,7 @@ class LibraryTypes:
         if not float_dtype:
             return None
         dtype = float_dtype if follows else BOOL
-        call = CallInProgress((dtype,), float_dtype, args)
-        result = self._within(call, lambda: record(*args))
+        result = self._within((dtype,), lambda: record(*args))
         if own_dtype(result) != dtype:
             return None
         if fixed is None:
@@ -262,10 +242,15 @@ class LibraryTypes:
         oracle = self._oracle()
         if oracle is None or not oracle.ranks_count:
             return False
-        # A symbol that is no tensor says nothing before it is known who asks.
+        # First: `isinstance` of a symbol with another class inspects frames. A symbol that is no
+        # tensor says nothing before it is known who asks.
         numbers = SymbolicDType | SymbolicDevice | np.generic
-        leaves = (x for x in leaves_of(arguments) if not isinstance(x, numbers))
-        marks = [self.mark(x) for x in leaves if getattr(x, "dtype", None) is not None]
+        marks = [
+            self.mark(x)
+            for x in leaves_of(arguments)
+            if isinstance(x, Value)
+            or not (isinstance(x, numbers) or getattr(x, "dtype", None) is None)
+        ]
         return any(mark.rank == 0 and mark.dtype in FLOATS[2:] for mark in marks)
 
     def _note_unconfirmed(self, shown: str, result: Any, call: LibraryCall) -> None:
@@ -313,12 +298,7 @@ class LibraryTypes:
         oracle = self._oracle()
         if oracle is None:
             return None
-        call = self._in_progress or CallInProgress(())
-        is_same = 0 < len(call.operands) == len(operands)
-        if is_same and all(map(operator.is_, call.operands, operands)):
-            dtype = call.float_dtype
-        else:
-            dtype = self._kept_by_numbers(oracle, operands)
+        dtype = self._kept_by_numbers(oracle, operands)
         return dtype if dtype in ("", T) else self.normal(dtype)
 
     def float_of(self, marks: Sequence[Mark]) -> str:
@@ -494,11 +474,7 @@ class LibraryTypes:
 
 # --- whose dtypes a call shows the code to have, where it mentions no framework -------------------
 def meet_call(trace: Trace, arguments: Any) -> None:
-    """Note what the arguments of a call tell about the library of the code.
-
-    Raises:
-        NeedsConcrete: the library of the tensors has to be known.
-    """
+    """Note what the arguments of a call tell about the library of the code."""
     if trace.reading.owner not in UNDECIDED:  # as in most code
         return
     # Code that has its tensors' dtypes was perhaps NumPy's on numbers: an array tells that it is.

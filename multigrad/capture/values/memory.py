@@ -177,15 +177,11 @@ ORDER_KEEPING = (ops.EXPAND_DIMS, ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE)
 
 
 def contiguous(x: Value) -> Value:
-    """Return the result of `contiguous()`: the same memory if x is contiguous, else a copy.
-
-    Which one matters only while both tensors, or the base of a view, are alive: hence weak
-    references.
-    """
+    """Return the result of `contiguous()`: the same memory if x is contiguous, else a copy."""
     result = copy_of(x)
     if x.base is not None:
         mark_view(result, x, False)
-    else:
+    else:  # weakly: which one matters only while both tensors are alive
         result.twin = weakref.ref(x)
         x.views.append(weakref.ref(result))
     return result
@@ -205,8 +201,7 @@ def in_format(x: Value, memory_format: Any) -> Value:
 def resolve_twin(value: Value) -> bool:
     """Decide whether a value is a view of its twin, if that is known; return whether it is decided.
 
-    A twin that is known to be contiguous becomes the base. One that is no longer alive does not
-    matter.
+    A twin that is known to be contiguous becomes the base.
     """
     twin = None if value.twin is None else value.twin()
     if twin is None:
@@ -228,10 +223,8 @@ def is_view(view: Value) -> bool:
 
 
 def is_known_contiguous(value: Value) -> bool:
-    """Return whether a tensor is known to be C-contiguous.
-
-    Raises:
-        NeedsConcrete: it is if an argument is.
+    """Return whether a tensor is known to be C-contiguous; NeedsConcrete if it is if an argument
+    is.
     """
     base = value.base
     if value.twin is not None:
@@ -241,13 +234,8 @@ def is_known_contiguous(value: Value) -> bool:
     if not is_view(value):
         return False
     # A view of a whole tensor, in its order, or of one stretch of it.
-    if (
-        value.node is base.node
-        or value.node.op in ORDER_KEEPING
-        or _is_contiguous_slice(value.node)
-    ):
-        return is_known_contiguous(base)
-    return False
+    keeps_order = value.node is base.node or value.node.op in ORDER_KEEPING
+    return (keeps_order or _is_contiguous_slice(value.node)) and is_known_contiguous(base)
 
 
 def _is_contiguous_slice(node: Node) -> bool:

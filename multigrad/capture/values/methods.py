@@ -47,11 +47,7 @@ def axis_of(dim: Any, axis: Any) -> Any:
 
 
 def keeps_axes(keepdim: Any, keepdims: Any) -> bool:
-    """Return whether reduced axes stay, given under either name.
-
-    Raises:
-        TypeError: it is a dtype, which NumPy takes in the same position.
-    """
+    # Given under either name. A dtype, which NumPy takes in the same position, is refused.
     for given in (keepdim, keepdims):
         if not isinstance(given, bool | int | np.bool_):
             raise TypeError(f"keepdim is True or False, not {given!r}; name other arguments")
@@ -385,13 +381,9 @@ REFUSED = {
 }
 
 
-# --- from a name to a call ------------------------------------------------------------------------
 class Method(NamedTuple):
-    """What a method's name means.
-
-    Attributes:
-        record: called with the tensor and the arguments; returns the result.
-        updates: whether the tensor takes the result as its new value, as `x.add_(1)` does.
+    """What a method's name means: a handler, and whether the tensor takes its result as its new
+    value, as `x.add_(1)` does.
     """
 
     record: Callable[..., Any]
@@ -399,11 +391,7 @@ class Method(NamedTuple):
 
 
 def find_method(name: str, dialect: Dialect | None) -> Method | None:
-    """Return what a method means in a library's code; None if it is not captured.
-
-    Args:
-        dialect: the library's; None: it is not known.
-    """
+    """Return what a method means in a library's code; None if it is not captured."""
     methods = {} if dialect is None else dialect.names.methods
     record = methods.get(name) or METHODS.get(name)
     if record is not None:

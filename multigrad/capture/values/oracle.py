@@ -44,11 +44,8 @@ Mode = Any
 
 
 class LeafType(NamedTuple):
-    """The type of a leaf of a result.
-
-    Attributes:
-        dtype: T if it follows the input's; "" for what is no tensor.
-        is_weak: whether it gives way to other dtypes.
+    """The type of a leaf of a result: its dtype, T if it follows the input's and "" for what is no
+    tensor, and whether that gives way to other dtypes.
     """
 
     dtype: str
@@ -101,12 +98,7 @@ NO_PAIRS = Mark("pairs", value=())
 
 @dataclass(frozen=True, slots=True)
 class StandInCall:
-    """A call on stand-ins.
-
-    Attributes:
-        function: the function that is called.
-        arguments: (tiny) -> args and kwargs, of tensors that `tiny` makes.
-    """
+    """A call on stand-ins; `arguments` makes its args and kwargs, of tensors that `tiny` makes."""
 
     function: Callable[..., Any]
     arguments: Callable[[Tiny], tuple[Any, Any]]
@@ -188,7 +180,7 @@ class Unaskable(Exception):
     """A call cannot be made on stand-ins."""
 
 
-# --- which calls are asked ------------------------------------------------------------------------
+# --- which calls are asked, trees, marks ----------------------------------------------------------
 # Calls that would act, draw or wait, and calls that keep their operand's dtype.
 NOT_ASKED = (
     r"rand|bernoulli|dropout|(^|\.)normal_?$|uniform|multinomial|exponential_|poisson|permut|masked_s"
@@ -212,7 +204,6 @@ ORDERS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", 
 is_not_asked = partial(re.search, NOT_ASKED)
 
 
-# --- trees of arguments and results ---------------------------------------------------------------
 def leaves_of(tree: Any) -> list[Any]:
     # First: `isinstance` of a symbol with another class inspects frames.
     if isinstance(tree, Value):
@@ -239,7 +230,6 @@ def with_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
     return change(tree)
 
 
-# --- marks ----------------------------------------------------------------------------------------
 def mark_tree(tree: Any, mark: Callable[[Any], Mark], found: list[Mark]) -> Mark:
     """Return the mark of nested arguments; the marks of the leaves are appended to `found`."""
     if isinstance(tree, Value):
@@ -262,10 +252,8 @@ def mark_tree(tree: Any, mark: Callable[[Any], Mark], found: list[Mark]) -> Mark
 
 
 def mark_plain(x: Any) -> Mark:
-    """Return the mark of an argument that is not a tensor.
-
-    Raises:
-        Unaskable: it is a function of the user's, or not hashable.
+    """Return the mark of an argument that is not a tensor; Unaskable for a function of the user's,
+    or what is not hashable.
     """
     if isinstance(x, SymbolicDType):
         return Mark("dtype", x.symbol)
@@ -322,11 +310,6 @@ def calls_back(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         callable(x) and not isinstance(x, type | Value | np.dtype) and not is_dtype(x)
         for x in leaves_of((args, dict(kwargs)))
     )
-
-
-def are_plain(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a call takes only symbols and Python numbers, as most do."""
-    return not (kwargs or [x for x in args if type(x) not in KINDS and not isinstance(x, Value)])
 
 
 def computed_in(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -435,8 +418,7 @@ def ask(
 
     Args:
         key: the marks of the call's args and kwargs.
-        dialect: the library that is asked.
-        mode: its settings.
+        mode: the library's settings.
     """
     oracle, found = dialect.types, [None] * len(choices)
     for attempt in ATTEMPTS:
@@ -454,7 +436,6 @@ def ask(
     ]
 
 
-# --- answers --------------------------------------------------------------------------------------
 def combine(answers: Sequence[Answer | None], choices: Sequence[str]) -> Answer | NoAnswer | None:
     """Return one answer for all dtypes that T may be.
 
