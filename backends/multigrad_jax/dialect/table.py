@@ -101,16 +101,6 @@ def cond(
     return true_fun(*operands) if pred else false_fun(*operands)
 
 
-def creators() -> dict[Any, Handler]:
-    stand_ins: dict[Any, Handler] = {
-        getattr(jnp, name): creation.stand_in_for(name, at_once(getattr(jnp, name)))
-        for name in ("arange", "array", "asarray", "empty", "full", "ones", "zeros")
-    }
-    for function in (jnp.linspace, jnp.logspace, jnp.geomspace, jnp.eye, jnp.identity, jnp.tri):
-        stand_ins[function] = functools.partial(creation.with_numbers, at_once(function))
-    return stand_ins
-
-
 # --- the exchange between devices: over mapped axes -----------------------------------------------
 # One graph serves all shards, so functions that tell shards apart, or count them, are refused.
 def names_of(axis_name: Any, axis_index_groups: Any) -> Axes:
@@ -201,9 +191,11 @@ COLLECTIVES: dict[Any, Any] = JAX.taking_the_same(
 )
 
 
+MAKING = ("arange", "array", "asarray", "empty", "full", "ones", "zeros")
+CREATORS = creation.creators_of(jnp, MAKING, at_once)
 # Functions that captured code finds others in place of, whatever it passes to them.
 HIDDEN: dict[Any, Handler] = {
-    **creators(),
+    **{getattr(jnp, name): each for name, each in CREATORS.items()},
     **dict.fromkeys((jax.jit, jax.checkpoint, jax.remat, jax.named_call), transparent),
     jnp.finfo: finfo,
     jnp.issubdtype: issubdtype,

@@ -202,34 +202,23 @@ SAME = """
     isnan log log10 log2 logaddexp maximum minimum nan_to_num nextafter rad2deg round sign
     signbit sin sqrt square tan tanh trunc where
 """
+SAME_IN_LAX = "rsqrt erf erfc lgamma stop_gradient"
+# The own gradient of its relu6 is 0 at the bounds; that of a clip is 1.
+SAME_IN_NN = "log_sigmoid relu6 elu gelu relu silu softplus"
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
     **rows_of({name: getattr(jnp, name) for name in SAME.split()}),
     ops.POW: power,
-    ops.RSQRT: jax.lax.rsqrt,
     ops.ATAN: jnp.arctan,
-    ops.ERF: jax.lax.erf,
-    ops.FLOOR_DIVIDE: floor_divide,
-    ops.REMAINDER: remainder,
     ops.ASIN: jnp.arcsin,
     ops.ACOS: jnp.arccos,
     ops.ASINH: jnp.arcsinh,
     ops.ACOSH: jnp.arccosh,
-    ops.ERFC: jax.lax.erfc,
-    ops.NDTRI: special.ndtri,
-    ops.LGAMMA: jax.lax.lgamma,
-    ops.I0E: special.i0e,
-    ops.I1E: special.i1e,
+    **rows_of({name: getattr(special, name) for name in ("ndtri", "i0e", "i1e")}),
     ops.BITWISE_LEFT_SHIFT: jnp.left_shift,
     ops.BITWISE_RIGHT_SHIFT: jnp.right_shift,
-    ops.STOP_GRADIENT: jax.lax.stop_gradient,
-    ops.LOG_SIGMOID: jax.nn.log_sigmoid,
-    ops.RELU6: jax.nn.relu6,  # its own gradient is 0 at its bounds; that of a clip is 1
-    ops.ELU: jax.nn.elu,
-    ops.GELU: jax.nn.gelu,
-    ops.RELU: jax.nn.relu,
-    ops.SILU: jax.nn.silu,
-    ops.SOFTPLUS: jax.nn.softplus,
+    **rows_of({name: getattr(jax.lax, name) for name in SAME_IN_LAX.split()}),
+    **rows_of({name: getattr(jax.nn, name) for name in SAME_IN_NN.split()}),
 }
 NAMES = """
     add: add lax.add; sub: subtract lax.sub; mul: multiply lax.mul; div: divide true_divide;

@@ -478,6 +478,11 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     return last.at[rows(places, axis)].maximum(mx.where(outside, -1, places_of_all))
 
 
+# Ops over shards that are the identity where there is one.
+WHOLE = (
+    *(ops.PLACE_KEY, ops.TO_SHARD, ops.FROM_SHARD, ops.ALL_SUM, ops.ALL_MAX),
+    *(ops.ALL_GATHER, ops.REDUCE_SCATTER, ops.ALL_TO_ALL),
+)
 OPS: dict[Op, Callable[..., Any]] = {
     **orderings(order, mx.take_along_axis),
     **rows_of(vars()),
@@ -488,14 +493,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.SWAPAXES: mx.swapaxes,
     ops.BROADCAST_TO_SHAPE: mx.broadcast_to,
     ops.REPEAT: mx.repeat,
-    ops.PLACE_KEY: unchanged,
-    ops.TO_SHARD: unchanged,
-    ops.FROM_SHARD: unchanged,
-    ops.ALL_SUM: unchanged,
-    ops.ALL_MAX: unchanged,
-    ops.ALL_GATHER: unchanged,
-    ops.REDUCE_SCATTER: unchanged,
-    ops.ALL_TO_ALL: unchanged,
+    **dict.fromkeys(WHOLE, unchanged),
     ops.FOLD_IN: random.fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,

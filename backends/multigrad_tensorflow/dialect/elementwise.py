@@ -66,11 +66,6 @@ def add_n(inputs: Sequence[Tensor], *ignored: Any) -> Tensor:
     return reduce(xp.add, inputs)
 
 
-def divide_no_nan(x: Any, y: Any) -> Tensor:
-    is_zero = xp.equal(y, 0)
-    return xp.where(is_zero, 0.0, xp.divide(x, xp.where(is_zero, 1.0, y)))
-
-
 def multiply_no_nan(x: Any, y: Any) -> Tensor:
     # only where x is not finite: the gradient of y is x at y = 0 too
     is_lost = xp.logical_and(xp.equal(y, 0), xp.logical_not(xp.isfinite(x)))
@@ -276,11 +271,13 @@ NAMED = TENSORFLOW.called(
 ALIASES: dict[Any, Handler] = {
     **TENSORFLOW.taking_the_same(
         {
-            composites: "digamma: math.digamma raw_ops.Digamma",
+            composites: """
+                digamma: math.digamma raw_ops.Digamma;
+                divide_no_nan: math.divide_no_nan raw_ops.DivNoNan
+            """,
             __name__: """
                 add_n; cast_to: cast; clip_by_value; constant; convert: convert_to_tensor; identity:
-                math.conj identity math.real raw_ops.Identity; divide_no_nan: math.divide_no_nan
-                raw_ops.DivNoNan; floordiv: math.floordiv raw_ops.FloorDiv; is_tensor;
+                math.conj identity math.real raw_ops.Identity; floordiv: math.floordiv raw_ops.FloorDiv; is_tensor;
                 multiply_no_nan: math.multiply_no_nan raw_ops.MulNoNan; math.polygamma;
                 math.polyval; squared_difference: math.squared_difference
                 raw_ops.SquaredDifference; truncatediv; where: where raw_ops.SelectV2; xdivy:

@@ -312,7 +312,6 @@ def signdet(x: Tensor) -> Tensor:
     return tf.linalg.slogdet(x).sign
 
 
-# --- factors --------------------------------------------------------------------------------------
 def factored(x: Tensor) -> tuple[Tensor, Tensor]:
     shape, static = tf.shape(x), x.shape
     batch, count = shape[:-2], tf.minimum(shape[-2], shape[-1])
@@ -392,7 +391,6 @@ def qr(x: Tensor) -> Tensor:
     return tf.linalg.qr(x)[0]
 
 
-# --- spectra --------------------------------------------------------------------------------------
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     whole = tf.complex(x[..., 0], x[..., 1])
     places = range(x.shape.rank - 1)
@@ -409,16 +407,10 @@ def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     return tf.stack((tf.math.real(whole), tf.math.imag(whole)), -1)
 
 
+REDUCTIONS = "sum mean max min any all prod logsumexp"  # `tf.reduce_sum` and so on
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
-    ops.SUM: over_axes(tf.reduce_sum),
-    ops.MEAN: over_axes(tf.reduce_mean),
-    ops.MAX: over_axes(tf.reduce_max),
-    ops.MIN: over_axes(tf.reduce_min),
-    ops.ANY: over_axes(tf.reduce_any),
-    ops.ALL: over_axes(tf.reduce_all),
-    ops.PROD: over_axes(tf.reduce_prod),
-    ops.LOGSUMEXP: over_axes(tf.reduce_logsumexp),
+    **rows_of({name: over_axes(getattr(tf, f"reduce_{name}")) for name in REDUCTIONS.split()}),
     ops.EXPAND_DIMS: tf.expand_dims,
     ops.FOLD_IN: random.fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,

@@ -58,6 +58,11 @@ def _refuse_generator(generator: Any) -> None:
         raise TypeError("a generator; draws follow the key of xg.use(..., key=...)")
 
 
+def divide_no_nan(x1: Tensor, x2: Tensor) -> Tensor:
+    is_zero = xp.equal(x2, 0)
+    return xp.where(is_zero, 0.0, xp.divide(x1, xp.where(is_zero, 1.0, x2)))
+
+
 def isposinf(x: Tensor) -> Tensor:
     return xp.equal(x, math.inf)
 

@@ -104,6 +104,24 @@ def stand_ins_of(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
     return stand_ins
 
 
+# Functions that make an array of numbers alone.
+OF_NUMBERS = ("eye", "geomspace", "identity", "linspace", "logspace", "tri")
+
+
+def creators_of(
+    library: Any, names: Iterable[str], at_once: Callable[[Any], Any]
+) -> dict[str, Callable[..., Any]]:
+    """Return stand-ins for a library's functions of these names and those OF_NUMBERS that it has.
+
+    `at_once` is put around the library's own.
+    """
+    stand_ins = {name: stand_in_for(name, at_once(getattr(library, name))) for name in names}
+    for name in OF_NUMBERS:
+        if hasattr(library, name):
+            stand_ins[name] = partial(with_numbers, at_once(getattr(library, name)))
+    return stand_ins
+
+
 def stand_in_for(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the stand-in for a library's creation function of that name."""
     if name in CONVERTERS:

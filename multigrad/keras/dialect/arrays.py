@@ -46,11 +46,6 @@ Tensor = Any
 KERAS = Library(keras.ops)
 
 
-def divide_no_nan(x1: Tensor, x2: Tensor) -> Tensor:
-    is_zero = xp.equal(x2, 0)
-    return xp.where(is_zero, 0.0, xp.divide(x1, xp.where(is_zero, 1.0, x2)))
-
-
 def where(condition: Tensor, x1: Any = None, x2: Any = None) -> Tensor:
     if x1 is None or x2 is None:
         raise TypeError("where without x1 and x2 gives indices")
@@ -368,6 +363,7 @@ NAMED: dict[Any, Handler] = {
     **Library(keras.activations).called(SHARED),
     **KERAS.called(
         {
+            composites: "divide_no_nan",
             arrays: """
                 cumprod; cumsum; expand: broadcast_to; np_outer: outer; np_percentile: percentile;
                 np_quantile: quantile; np_reshape: reshape
@@ -382,7 +378,7 @@ NAMED: dict[Any, Handler] = {
                 nanstd; nansum; nanvar; prod; std; sum; var
             """,
             __name__: """
-                clip; divide_no_nan; dot; floor_divide; fmax; fmin; inner; logical_and; logical_or;
+                clip; dot; floor_divide; fmax; fmin; inner; logical_and; logical_or;
                 logical_xor; matmul; maximum; minimum; tensordot
             """,
             xp: """

@@ -201,22 +201,10 @@ NAMES: dict[str, Mapping[str, Handler]] = {
 }
 
 # Functions that make tensors; a rule's calls of them are replaced without symbolic arguments, too.
-CREATORS = ("arange", "empty", "full", "ones", "zeros")
-OF_NUMBERS = ("eye", "geomspace", "identity", "linspace", "logspace", "tri")
-CREATORS_OF_NUMBERS = tuple(n for n in OF_NUMBERS if hasattr(keras.ops, n))  # geomspace: since 3.14
+MAKING = ("arange", "empty", "full", "ones", "zeros")
 ALWAYS_REPLACED: dict[str, Mapping[str, Handler]] = {
-    "ops": {
-        **{
-            name: creation.stand_in_for(name, at_once(getattr(keras.ops, name)))
-            for name in CREATORS
-        },
-        **{
-            name: functools.partial(creation.with_numbers, at_once(getattr(keras.ops, name)))
-            for name in CREATORS_OF_NUMBERS
-        },
-    },
+    "ops": creation.creators_of(keras.ops, MAKING, at_once)
 }
-
 BRANCHES = "which branches on a tensor. Use keras.ops.where(condition, x, y)"
 LOOPED = "which runs a function in a loop. Write it with keras.ops.scan, or for whole tensors"
 INDICES = "whose indices are not captured. Use a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k)"
