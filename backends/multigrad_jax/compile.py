@@ -266,9 +266,6 @@ def is_tracing_kept() -> bool:
     return False
 
 
-# --- xg.jit ---------------------------------------------------------------------------------------
-
-
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return jax.jit(fn), keyed by the rule in force, whose numbers are run-time arguments."""
     make = functools.partial(_CompiledByJax, fn, options)

@@ -168,8 +168,6 @@ def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def call_in(trace: Trace, own: Any, given: PositionalArguments) -> Call:
-    """Return a caller that records the rules of a function in a trace, for these arguments."""
-
     def call(function: Callable[..., Any], *args: Any) -> Any:
         with recording(own, given.values):
             return run_written_in("jax", function, trace, *args)

@@ -85,7 +85,6 @@ def varying(x: Any) -> Axes:
 
 
 def vary(x: Tensor, axes: Axes) -> Tensor:
-    """Return the same numbers with a type that varies over these axes too."""
     more = tuple(sorted(axes - varying(x)))
     return jax.lax.pcast(x, more, to="varying") if more else x
 
@@ -145,8 +144,6 @@ def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
 
 
 def _alike(function: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """Return a function whose first `count` arguments vary alike when `function` gets them."""
-
     def call(*arguments: Any) -> Any:
         return function(*vary_alike(arguments[:count], arguments[count:]), *arguments[count:])
 
@@ -174,7 +171,6 @@ def own_result(x: Tensor, axes: tuple[str, ...]) -> Tensor:
 
 
 def wide(number: int) -> Wide:
-    """Return an integer modulo 2**64."""
     return np.uint32(number >> 32 & core.WORD_MASK), np.uint32(number & core.WORD_MASK)
 
 
@@ -406,7 +402,6 @@ MISSING = "NOT_FOUND"
 
 
 def group() -> Group | None:
-    """Return the processes of `jax.distributed.initialize`; None without several."""
     state = versions.distributed.global_state
     if state.client is None or (state.num_processes or 1) < 2:
         return None

@@ -77,7 +77,6 @@ def with_pullback(forward: Rule, backward: Rule) -> Rule:
 
 
 def called(function: Any, vjp_arg: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call such a function, whose other arguments have zero gradients."""
     args, kwargs = jax.lax.stop_gradient((args, kwargs))
     return function(vjp_arg, *args, **kwargs)
 
@@ -124,7 +123,6 @@ class JaxCall:
     avals: tuple[Any, ...] = ()
 
     def arguments(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return (args, kwargs) with these arrays at their places."""
         leaves = list(self.leaves)
         for place, array in zip(self.places, arrays, strict=True):
             leaves[place] = array
@@ -142,7 +140,6 @@ class JaxCall:
 
 
 def reading() -> AbstractContextManager[Any]:
-    """Return a context in which calls of custom functions become equations of ours."""
     return APART("reading")
 
 
@@ -235,7 +232,6 @@ CUSTOM_GRADIENT = ("fun",)
 
 
 def recipe_of_pullback(function: Rule, name: str, original: Any, copies: bool = False) -> Recipe:
-    """Return the recipe of a function that `jax.custom_gradient` decorates."""
     return recipe_of_gradient(
         function,
         name,
@@ -335,7 +331,6 @@ def is_jaxs_own(function: Any) -> bool:
 
 
 def intercept(kind: type) -> Interception:
-    """Intercept calls of this kind of custom functions with symbolic values."""
     original = vars(kind)["__call__"]
 
     @functools.wraps(original)

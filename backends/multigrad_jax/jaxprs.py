@@ -93,7 +93,6 @@ class TracedResults:
         self._leaves: list[tuple[bool, Any]] = []  # whether each is an array; if not, itself
 
     def split(self, results: Any) -> list[Any]:
-        """Return the arrays among the results, and keep the rest."""
         leaves, self._tree = jax.tree.flatten(results, is_leaf=lambda leaf: leaf is None)
         arrays = [leaf for leaf in leaves if isinstance(leaf, self.array_types)]
         self._leaves = [
@@ -102,7 +101,6 @@ class TracedResults:
         return arrays
 
     def join(self, arrays: Iterable[Any]) -> Any:
-        """Return the results with arrays in the places of those that were split off."""
         rest = iter(arrays)
         leaves = [next(rest) if is_array else leaf for is_array, leaf in self._leaves]
         return jax.tree.unflatten(self._tree, leaves)
@@ -120,7 +118,6 @@ def called_jaxpr(equation: Any) -> tuple[Any, Sequence[Any]] | None:
 
 
 def inner_jaxprs(equation: Any) -> Iterator[Any]:
-    """Yield the jaxprs among an equation's params."""
     for param in equation.params.values():
         for each in param if isinstance(param, tuple | list) else (param,):
             if isinstance(each, core.ClosedJaxpr | core.Jaxpr):
@@ -128,7 +125,6 @@ def inner_jaxprs(equation: Any) -> Iterator[Any]:
 
 
 def all_equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr, nested ones included."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in inner_jaxprs(equation):

@@ -95,7 +95,6 @@ Function = Callable[..., Any]
 
 
 def render(emitted: Emitted) -> str:
-    """Return the source of the custom function, its backward, and the function that users call."""
     f, b, k = emitted.forward, emitted.backward, emitted.keep
     names = [*emitted.names.inputs, *emitted.names.params]
     arguments = ", ".join(names)
@@ -138,7 +137,6 @@ def {emitted.names.identifier}({", ".join(emitted.names.inputs)}{emitted.signatu
 
 
 def take_outputs(emitted: Emitted) -> str:
-    """Return the line that names the outputs, if backward or its residuals read one."""
     reads = {*emitted.keep.reads, *emitted.backward.reads, *emitted.residuals.names}
     if reads.isdisjoint(emitted.names.outputs):
         return ""
@@ -181,7 +179,6 @@ def tuple_of(words: Any) -> str:
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> Function:
-    """Return the function that users call, with its native object."""
     function = namespace[emitted.names.identifier]
     function.__doc__ = f"{emitted.origin.name}, as emitted by multigrad."
     native = function.native = namespace["native"]
@@ -192,8 +189,6 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> Function:
 
 
 def pushing(dual: Callable[[], Any]) -> Function:
-    """Return the forward mode of a custom function, which is emitted at its first use."""
-
     def push(primals: Any, tangents: Any) -> Any:
         try:
             rule = dual().native.push

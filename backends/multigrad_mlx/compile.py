@@ -70,7 +70,6 @@ FRAME: contextvars.ContextVar[Frame | None] = contextvars.ContextVar(
 
 
 def frames() -> Iterator[Frame]:
-    """Yield the frames around the code that runs now, innermost first."""
     frame = FRAME.get()
     while frame is not None:
         yield frame
@@ -185,7 +184,6 @@ def on_read(x: Tensor, activation: Any = None, scope: str = "activations") -> No
 
 
 def on_depend(held: Any) -> None:
-    """Note in all traces around that they depend on a name, or on a moving number."""
     for frame in frames():
         frame.held.add(held)
     if not is_known():
@@ -193,7 +191,6 @@ def on_depend(held: Any) -> None:
 
 
 def is_known() -> bool:
-    """Return whether a frame around tells what is kept."""
     return any(frame.kind is not FrameKind.ENTERED for frame in frames())
 
 

@@ -151,7 +151,6 @@ def find_checks() -> Iterator[tuple[Any, CheckSpec | None]]:
 
 
 def is_backward(graph: Any) -> bool:
-    """Return whether a graph holds the gradients of a function, taken outside it."""
     return graph.name.startswith("__backward_")
 
 
@@ -240,7 +239,6 @@ def describe(token: str) -> str:
 
 
 def explain(holder: Any) -> str:
-    """Return why a trace is stale, given what was superseded."""
     if isinstance(holder, NumberRead):
         return (
             f"holds {holder.number!r} for {holder.moving.where()}, where it stands at "
@@ -253,9 +251,6 @@ def explain(holder: Any) -> str:
             f"which retraces, or {advice}"
         )
     return f"was traced before a layer in it was given another rule, function or backend: {advice}"
-
-
-# --- xg.jit ---------------------------------------------------------------------------------------
 
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:

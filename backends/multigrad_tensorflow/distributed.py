@@ -278,7 +278,6 @@ def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> 
 
 
 def counters_of(active: ActiveRules) -> Iterator[Counter | None]:
-    """Yield the counters of the active rules; replicas that enter a `use` have one each."""
     for in_force in (active.activations, active.params):
         yield None if in_force is None else in_force.counter
 

@@ -177,7 +177,6 @@ def make_function(f: Any) -> Function:
 
 
 def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a decorated function; with symbolic values, as a Function with its own gradient."""
     if not comes_to_us(args, kwargs, "tensorflow", "numpy"):
         return CALL(self, *args, **kwargs)
     stand_in = with_own_gradient(self)
@@ -203,7 +202,6 @@ def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
-    """Check that a decorated function returned (outputs, grad_fn), and return the pair."""
     if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
         shown = "None" if result is None else f"a {kind_name(result)}"
         raise GradientError(

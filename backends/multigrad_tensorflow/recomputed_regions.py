@@ -186,7 +186,6 @@ def recall(key: Any, value: Any) -> Any:
 
 @contextmanager
 def in_force_again(active: ActiveRules, noted: Noted) -> Iterator[None]:
-    """Put rules in force, with the numbers and names of a region's first run."""
     with ExitStack() as stack:
         stack.enter_context(noted.again())
         stack.callback(leave_rules, enter_rules(active.token))
@@ -201,7 +200,6 @@ def on_call() -> AbstractContextManager[Any]:
 
 
 def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
-    """Apply an activation where a region may be around it."""
     with on_call():
         activation = activation.of_then()
         if values:

@@ -217,7 +217,6 @@ def take(layers: Sequence[RuledLayer], handle: LayerRules) -> None:
 
 
 def forget_compiled(layers: Sequence[RuledLayer], handle: LayerRules) -> None:
-    """Make compiled steps and traces again that hold any of these layers."""
     renew_steps(find_compiled([handle.model, *(each.layer for each in layers)]))
     # a user's own tf.function knows nothing of the rules
     if HOST.compiler.forget_traces is not None:
@@ -226,7 +225,6 @@ def forget_compiled(layers: Sequence[RuledLayer], handle: LayerRules) -> None:
 
 # --- rules on operations --------------------------------------------------------------------------
 def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
-    """Return the rules by operation; raise for one that is unknown, or needs a layer."""
     for choice in operations:
         if is_layer_rule(choice.rule):
             raise RuleTypeError(
@@ -254,7 +252,6 @@ def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int
 def refuse_twice(
     handle: LayerRules, forwards: Mapping[int, Any], layers: Sequence[RuledLayer]
 ) -> None:
-    """Raise for a layer or operation that has a rule by another handle."""
     for each in layers:
         shown = f"layer {each.layer.name!r}"
         if each.forward_handle is not None and id(each.layer) in forwards:

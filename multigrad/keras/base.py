@@ -101,8 +101,6 @@ class HoldingLayer(keras.layers.Layer):
         """Return the arguments that `_describe_held` wrote into a config; errors name the layer."""
         raise NotImplementedError
 
-    # --- what it holds ----------------------------------------------------------------------------
-
     def _set_held(self, held: Any, backend: str | None) -> None:
         self._check_ops(held, HOST if backend is None else load_backend(backend))
         self._held = HeldObject(held, backend)

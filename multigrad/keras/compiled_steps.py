@@ -124,7 +124,6 @@ def run_inference(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 # Keras (3.15) does not tell a layer its step, model or loop. So they are found on the stack, only
 # while a compiler traces or an error passes: a compiled step does none of this.
 def frames_around() -> Iterator[FrameType]:
-    """Yield the frames around a call, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -273,7 +272,6 @@ def state_of_fit(model: Any) -> tuple[Any, ...]:
 
 
 def variables_of_group(model: Any, group: str) -> list[Any]:
-    """Return one of the groups of a model's Variables that a loop takes."""
     if group == "optimizer":
         return model.optimizer.variables
     names = {"model": "trainable", "state": "non_trainable", "metrics": "metrics"}
@@ -281,7 +279,6 @@ def variables_of_group(model: Any, group: str) -> list[Any]:
 
 
 def fetch_weights(models: Iterable[Any]) -> None:
-    """Restore the weights that a training step has taken from models (amid `fit` on jax)."""
     for model in models:
         fetch = getattr(model, "jax_state_sync", None)
         if fetch is not None:

@@ -82,7 +82,6 @@ def find_name(rule: Rule) -> str | None:
 
 
 def is_same(registered: Rule, rule: Rule) -> bool:
-    """Return whether a rule is the registered one, perhaps with more params bound."""
     return (
         registered.function is rule.function
         and registered.parts == rule.parts
@@ -186,7 +185,6 @@ def without_texts(data: Any) -> Any:
 
 
 def find_rule(name: str) -> Rule:
-    """Return the rule that a saved name means here."""
     try:
         return resolve(name)
     except RuleError as error:
@@ -228,7 +226,6 @@ def _from_json(value: Any) -> Any:
 
 
 def describe_function(owner: str, function: Function) -> dict[str, Any]:
-    """Return the Function of a layer or operation as data: its captured graphs."""
     try:
         return function.to_dict()
     except MultigradError as error:
@@ -236,7 +233,6 @@ def describe_function(owner: str, function: Function) -> dict[str, Any]:
 
 
 def read_function(owner: str, data: Any) -> Function:
-    """Return the Function from the data of `describe_function`."""
     try:
         function = from_dict(data)
     except FormatError as error:

@@ -411,7 +411,6 @@ class Bound:
 
 
 def check_function(layer: str, function: Any) -> None:
-    """Raise, with advice, if an object is not a Function."""
     if isinstance(function, Function):
         return
     given = getattr(function, "__name__", None) or type(function).__name__

@@ -132,7 +132,6 @@ class RuledLayer:
         return getattr(type(self.layer), name).__get__(self.layer)
 
     def call(self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the layer's outputs under the rules that act now."""
         if in_symbolic_scope():
             # it only finds shapes: no rule acts, and nothing may go stale
             return run_layer(self.operations, None, original, args, kwargs)
@@ -206,7 +205,6 @@ def ruled_layer(layer: Any) -> RuledLayer:
 
 
 def check_reached(handle: LayerRules) -> None:
-    """Raise if a model's call reached not all operations, or made selected layers."""
     missing = [name for name in handle.operations if name not in vars(handle.called)]
     if missing:
         called = vars(handle.called).keys() & {*OPERATION_OF_NAME.values()}

@@ -71,7 +71,6 @@ def list_layers(model: Any) -> list[Layer]:
 
 
 def list_functions(layers: Sequence[Layer]) -> list[Layer]:
-    """Return the functions that layers hold as activations."""
     return [
         hold(each, attribute, held)
         for each in layers
@@ -83,7 +82,6 @@ def list_functions(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def operation_held(name: str, held: HeldFunction) -> str:
-    """Return the operation that a layer's activation is."""
     operation = (
         OPERATION_OF_FUNCTION.get(held.function) if inspect.isfunction(held.function) else None
     )
@@ -112,7 +110,6 @@ def callers_of(held: HeldFunction, layers: Sequence[Layer]) -> list[Any]:
 
 
 def refuse_cells(layers: Sequence[Layer], chosen: Collection[int]) -> None:
-    """Raise for rules on cells of recurrent layers, given by their identities."""
     for each in layers:
         cell = getattr(each.layer, "cell", None)
         if cell is not None and id(cell) in chosen:
@@ -157,7 +154,6 @@ def kept_by_layers(
 
 @contextmanager
 def layers_within(model: Any, within: Within) -> Iterator[None]:
-    """Route calls of a model's layers through `within`."""
     layers = [each for each in list_layers(model) if isinstance(each.layer, keras.Layer)]
     before = [(vars(each.layer), vars(each.layer).get("call")) for each in layers]
     try:
@@ -228,7 +224,6 @@ def is_addition_in_code(layer: Any) -> bool:
     return type(layer) is AddOperation
 
 
-# --- a call of a layer, as a rule reads it --------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Read(LayerCall):
     """A call of a layer of Keras; `order`: its axes in the kind's order, None if equal."""
@@ -269,12 +264,10 @@ class WithoutActivation:
 
 
 def compute(layer: Any, *args: Any) -> Tensor:
-    """Return a layer's output before its activation."""
     return type(layer).call(WithoutActivation(layer), *args)
 
 
 def read_layer(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
-    """Return the inputs and parameters of a layer's call that a rule reads."""
     if getattr(layer, "quantization_mode", None) is not None:
         raise refuse(layer, "its weights are quantized")
     return READERS[kind](layer, kind, inputs)
@@ -370,7 +363,6 @@ READERS: Mapping[str, Callable[[Any, str, tuple[Tensor, ...]], Read]] = {
 }
 
 
-# --- layouts --------------------------------------------------------------------------------------
 def as_tensor(variable: Any) -> Tensor:
     return None if variable is None else keras.ops.convert_to_tensor(variable)
 
@@ -388,7 +380,6 @@ def invert(order: Sequence[int]) -> tuple[int, ...]:
 
 
 def lengths_of(layer: Any, x: Tensor, order: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the lengths of the axes other than batch and channels."""
     lengths = tuple(x.shape[2:]) if order is None else tuple(x.shape[1:-1])
     if not all(isinstance(n, int) for n in lengths):
         raise refuse(layer, f"the lengths of its input {tuple(x.shape)} are not known")

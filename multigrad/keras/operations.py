@@ -131,7 +131,6 @@ CURRENT = Current()
 
 
 def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return an operation's outputs, under its rule if it has one."""
     acting = CURRENT.operations
     if acting is None:
         return original(*args, **kwargs)
@@ -169,7 +168,6 @@ def note_call(acting: OperationRules, name: str) -> CurrentReplacement | None:
 def run_under(
     rule: CurrentReplacement | None, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return an operation's outputs, with a rule's gradient for its tensor."""
     if rule is None or not args or in_symbolic_scope():
         return original(*args, **kwargs)
     x = args[0].value if isinstance(args[0], keras.Variable) else args[0]

@@ -124,8 +124,6 @@ class RuleParams(Mapping[str, Any]):
         for schedule in self.schedules.values():
             self.before_step(schedule)
 
-    # --- numbers ----------------------------------------------------------------------------------
-
     def check(self, name: str, number: float) -> None:
         """Check a number for a Variable, together with the rule's fixed numbers."""
         rule = self._find_rule()
@@ -337,7 +335,6 @@ class LayerParams(RuleParams):
         self._layer._untrack_variable(variable)
 
     def given_fixed(self) -> dict[str, Any]:
-        """Return the given params that are part of the rule's code."""
         return {name: value for name, value in self.fixed.items() if name in self.given}
 
     def saved_in_config(self) -> dict[str, Any]:
@@ -397,7 +394,6 @@ def add_variable(layer: Any, name: str, value: float, dtype: str) -> Any:
 
 @contextmanager
 def unlocked(layer: Any) -> Iterator[None]:
-    """Let a layer that is built take Variables."""
     locked = layer._tracker.locked
     layer._tracker.unlock()
     try:

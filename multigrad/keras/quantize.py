@@ -374,7 +374,6 @@ class QuantConv2D(QuantizedKind):
 
 
 def description_to_config(layer: str, how: Description | None) -> Any:
-    """Return a description as JSON values."""
     if isinstance(how, Function):
         named = isinstance(how, Estimator)
         return how.name if named else {"function": describe_function(f"layer {layer!r}", how)}

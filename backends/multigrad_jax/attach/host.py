@@ -178,7 +178,6 @@ def call_back(
     tensors: tuple[Tensor, ...],
     kinds: Sequence[Kind],
 ) -> tuple[Tensor, ...]:
-    """Stage out a callback to a function of lent buffers."""
     types = tuple(jax.ShapeDtypeStruct(shape, dtype(kind)) for shape, kind in kinds)
 
     def call(*arrays: Tensor) -> tuple[np.ndarray[Any, Any], ...]:

@@ -70,7 +70,6 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
 
 
 def refuse_gradient(message: str) -> Callable[[Any], Any]:
-    """Return the identity on a number, which raises for an array whose derivative is taken."""
     once = forbid_derivative(message)
 
     def refuse(number: Any) -> Any:
@@ -94,7 +93,6 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | Non
 def many(
     graph: Graph, emit: Callable[[Graph], Callable[..., Any]], in_place: bool
 ) -> Callable[[Sequence[Tensor], Sequence[Any]], list[Tensor] | None] | None:
-    """Return a rule that acts on many gradients in one compiled call; see `Autodiff.many`."""
     rule = emit(graph)
 
     def act(gradients: list[Tensor], values: tuple[Any, ...]) -> list[Tensor]:
@@ -157,8 +155,6 @@ def whole(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
-    """Return the same as `vjp`, with the function under `jax.checkpoint`."""
-
     return vjp(lambda own: run_on_tensors_alone(jax.checkpoint, run, own, is_tensor), inputs)
 
 

@@ -59,7 +59,6 @@ def extreme(function: Callable[..., Any]) -> Handler:
 
 
 def sort(step: EquationStep) -> list[Operand]:
-    """Record a sort of arrays by the first of them."""
     axis = step.params["dimension"]
     if len(step.operands) == 1:
         return [step.result(xp.sort(step.whole(), axis))]
@@ -163,7 +162,6 @@ def _broadcast(places: Places, shape: Shape) -> Places:
 
 
 def take_flat(x: Value, places: Places) -> Value:
-    """Return the elements of a flattened tensor, in the shape of the places."""
     return transposes.take_at(xp.reshape(x, -1), places, axis=0)
 
 
@@ -322,7 +320,6 @@ def computed(function: Callable[..., Value]) -> Callable[[Value, Places, Value],
 
 
 def pad(step: EquationStep) -> Operand:
-    """Record a pad, also between elements and of negative width."""
     fill, config = step.operands[1], step.params["padding_config"]
     node = fill.value.node
     plain = all(low >= 0 and high >= 0 and not inner for low, high, inner in config)

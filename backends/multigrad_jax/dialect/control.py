@@ -98,7 +98,6 @@ def check_size(turns: int, body: Any) -> None:
 
 
 def scan(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    """Record a loop over the first axis: as one op, or unrolled."""
     length, body = equation.params["length"], equation.params["jaxpr"]
     if not isinstance(length, int):
         raise Unknown(f"a loop of {length} turns")

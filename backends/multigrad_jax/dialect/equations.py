@@ -78,7 +78,6 @@ class ImportScope:
         self.examples: dict[Shape, Value] = {}
 
     def remember(self, operand: Operand) -> None:
-        """Keep a tensor as an example of its shape, which others can be broadcast to."""
         if operand.shape and operand.value.node.type.kind == "tensor":
             self.examples.setdefault(operand.shape, operand.value)
 

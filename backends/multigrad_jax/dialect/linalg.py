@@ -88,7 +88,6 @@ def qr(step: EquationStep) -> list[Operand]:
     return [Operand(q, (*batch, rows, count)), Operand(r, (*batch, count, columns))]
 
 
-# --- jax's own functions with a derivative of their own ------------------------------------------
 def det(x: Any) -> tuple[Any]:
     return (xp.det(x),)
 

@@ -61,7 +61,6 @@ def joined(function: Callable[..., Any], name: str) -> Handler:
     return handle
 
 
-# --- shapes ---------------------------------------------------------------------------------------
 def broadcast_in_dim(step: EquationStep) -> Operand:
     """Move the operand's axes, with ones along new axes, repeated later where it matters."""
     operand, places = step.operands[0], step.params["broadcast_dimensions"]

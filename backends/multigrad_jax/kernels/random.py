@@ -198,13 +198,7 @@ def part_of_normals(
 
 
 def count(start: Wide, whole: tuple[int, ...], shape: tuple[int, ...]) -> Wide:
-    """Return the counters of a part's elements within the whole array.
-
-    Args:
-        start: the counter of the part's first element.
-        whole: the whole array's shape.
-        shape: the part's.
-    """
+    """Return the counters of a part's elements within the whole array."""
     core.split_axes(whole, shape)
     counters = jnp.broadcast_to(start[0], shape), jnp.broadcast_to(start[1], shape)
     for axis, stride in enumerate(core.strides(whole)):

@@ -90,7 +90,6 @@ def inlined_activations() -> tuple[Inlined, ...]:
 
 
 def activation_of(equation: Any) -> str | None:
-    """Return the kind of an activation; None for another equation."""
     name = name_of(equation) or equation.primitive.name
     numbers = (atom for atom in equation.invars if isinstance(atom, core.Literal))
     if name == "max" and any(not atom.aval.shape and float(atom.val) == 0.0 for atom in numbers):
@@ -278,7 +277,6 @@ BEGINS: Mapping[str, Callable[[Layers, Any, list[int]], Plan | None]] = {
 
 
 def live(jaxpr: Any) -> list[Any]:
-    """Return the equations whose results are used."""
     used = {atom for atom in jaxpr.outvars if not isinstance(atom, core.Literal)}
     equations: list[Any] = []
     for equation in reversed(jaxpr.eqns):

@@ -215,7 +215,6 @@ def code_of(jaxpr: Any) -> tuple[str, int] | None:
 
 
 def source_of(function: Any) -> tuple[str, int] | None:
-    """Return where a function was written; None if it has no code."""
     plain = inspect.unwrap(getattr(function, "fun", function))
     plain = inspect.unwrap(getattr(plain, "fun", plain))
     code = getattr(plain, "__code__", None)
@@ -282,7 +281,6 @@ def trace(function: Callable[..., Any]) -> Any:
 
 
 def names_in(jaxpr: Any) -> Iterator[str]:
-    """Yield the names of the operations in a jaxpr, nested ones included."""
     for equation in jaxpr.eqns:
         yield name_of(equation) or equation.primitive.name
         if equation.primitive.name not in OWN_DERIVATIVE:
@@ -305,7 +303,6 @@ def hidden_in(jaxpr: Any, meant: CalledOperation, holder: str | None = None) -> 
 
 
 def refuse_hidden(name: str, jaxpr: Any, meant: CalledOperation) -> None:
-    """Raise for an operation that is only called where rules do not reach."""
     holder = hidden_in(jaxpr, meant)
     if holder is not None:
         raise RuleValueError(

@@ -59,7 +59,6 @@ Compute = Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]]
 
 
 def override_calls(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
-    """Return a function with rules on the operations that it calls."""
     if reads_layers(rules):
         composite = composite_of(rules)
 
@@ -158,7 +157,6 @@ class Objects:
         return arrays
 
     def update(self, arrays: list[Any]) -> None:
-        """Write the computed state into the objects, if the call changed any."""
         unchanged = self.tree_after == self.tree and all(map(operator.is_, arrays, self.arrays))
         if not unchanged:
             state = jax.tree_util.tree_unflatten(self.tree_after, arrays)
@@ -284,7 +282,6 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
     def replace(
         self, meant: CalledOperation, rule: Function, equation: Any, operands: list[Tensor]
     ) -> list[Tensor]:
-        """Return the result of an equation, with the rule's gradient."""
         refuse_differentiated(equation, meant.name)
         i = input_of(meant, equation)
         tin = jnp.asarray(operands[i])
@@ -294,7 +291,6 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
         return [replace_gradient(rule, rule.name, f"operation {meant.name!r}", tin, out)]
 
     def compute_jit(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
-        """Return the results of a jitted function, jitted again with the rules."""
         params = equation.params
         closed = params["jaxpr"]
         known = self._jitted.get(closed)

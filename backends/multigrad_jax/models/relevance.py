@@ -29,7 +29,6 @@ OPERATORS = {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jn
 
 
 def reads_layers(rules: Any) -> bool:
-    """Return whether rules are a composite, or read the weights of layers."""
     if isinstance(rules, Composite):
         return True
     return any(is_layer_rule(rule) for rule in rules.values())
@@ -132,7 +131,6 @@ class RelevanceRun:
         return with_elementwise_rule(rule, plan.kind, operands[plan.data_position], out)
 
     def product(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
-        """Return a product with the steps on its channels, each with its rule."""
         if rule is not None:
             held = without_data_gradient(plan, operands)
             if plan.normalizing and self.composite.canonize:
@@ -169,7 +167,6 @@ class RelevanceRun:
     def product_with_rule(
         self, rule: Any, plan: Plan, operands: list[Tensor], out: Tensor
     ) -> Tensor:
-        """Return a layer's output, with the rule's gradient for its input."""
         scale, shift = self.affine(plan)
         is_convolution = plan.kind == "convolution"
         as_layer = (convolution if is_convolution else linear)(plan, operands)

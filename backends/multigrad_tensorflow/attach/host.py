@@ -150,7 +150,6 @@ _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def address(capsule: Any) -> int:
-    """Return the address of a capsule's memory, 0 if it has none."""
     tensor = DLTensor.from_address(_get_pointer(capsule, b"dltensor"))
     return (tensor.data or 0) + tensor.byte_offset
 
@@ -228,7 +227,6 @@ def pull_staged(
 def receive(
     guest: Guest, cotangents: Sequence[Any], outputs: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Return the cotangents of the outputs that carry a gradient."""
     return [
         (tf.zeros_like(y) if c is None else tf.convert_to_tensor(c))
         if guest.carries(i, y.dtype.name)
@@ -238,8 +236,6 @@ def receive(
 
 
 def stage_forward(guest: Guest) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the forward as an op of the graph being built."""
-
     def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
         if guest.like is not None:
             types = [(inputs[i].shape, inputs[i].dtype) for i in guest.like]
@@ -254,8 +250,6 @@ def stage_forward(guest: Guest) -> Callable[..., tuple[Tensor, ...]]:
 def call_back(
     function: Call, tensors: tuple[Tensor, ...], types: Sequence[tuple[Any, Any]], owns: bool
 ) -> tuple[Tensor, ...]:
-    """Add a callback to a function of lent buffers to the graph."""
-
     def call(*arguments: Tensor) -> list[Tensor]:
         return [borrow(y, owns) for y in function([lend(x) for x in arguments])]
 

@@ -166,9 +166,6 @@ def _stop_gradients(result: str, emitted: Emitted) -> str:
     return f"stop({result}, {positions})" if positions else result
 
 
-# --- the function with its own gradient -----------------------------------------------------------
-
-
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `tf.custom_gradient(function)` that a ForwardAccumulator uses too.
 
@@ -208,15 +205,8 @@ def without_tangents(function: Callable[..., Any]) -> Callable[..., Any]:
     return stopped
 
 
-# --- its forward ----------------------------------------------------------------------------------
-
-
 def run_forward(forward: Callable[..., Any], *inputs: Tensor, params: Sequence[Any] = ()) -> Any:
-    """Run the forward so that its own derivative is never taken instead of the rule's.
-
-    Raises:
-        GradientError: a ForwardAccumulator asks for a tangent in a graph.
-    """
+    """Run the forward so that its own derivative is never taken instead of the rule's."""
     if not tf.executing_eagerly():
         if pack_tangents(inputs).tangents:
             raise GradientError(

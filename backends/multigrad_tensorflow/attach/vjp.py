@@ -55,8 +55,6 @@ def vjp(
 
 
 def refuse_gradient(message: str) -> Callable[[Any], Any]:
-    """Return the identity on a number, which raises for a tensor that asks for a gradient."""
-
     def refuse(number: Any) -> Any:
         if not isinstance(number, tf.Tensor | tf.Variable):
             return number
@@ -101,7 +99,6 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool]:
 def many(
     graph: Graph, emit: Callable[[Graph], Callable[..., Any]], in_place: bool
 ) -> Callable[[Sequence[Tensor], Sequence[Any]], list[Tensor] | None] | None:
-    """Return a rule that acts on many gradients in one function; see `Autodiff.many`."""
     rule = emit(graph)
 
     @tf.function(autograph=False)
@@ -149,8 +146,6 @@ def jvp(
 
 
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
-    """Return the same as `vjp`, with the function under `tf.recompute_grad`."""
-
     return vjp(lambda own: run_on_tensors_alone(tf.recompute_grad, run, own, tf.is_tensor), inputs)
 
 

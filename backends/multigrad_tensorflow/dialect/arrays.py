@@ -149,7 +149,6 @@ def fill(dims: Any, value: Any) -> Tensor:
 
 
 def lengths_of(shape: Any) -> Any:
-    """Return a shape of numbers, which fixes symbolic lengths."""
     lengths = static(shape)
     return tuple(map(index, lengths)) if isinstance(lengths, list | tuple) else index(lengths)
 
@@ -184,7 +183,6 @@ def uniform(shape: Any, minval: Any, maxval: Any, dtype: Any, seed: Any) -> Tens
 
 
 def drawn_like(shape: Any, seed: Any) -> Tensor:
-    """Return the tensor whose shape and dtype a draw takes."""
     if seed is not None:
         raise TypeError("a draw with a seed; draws follow the key of xg.use(..., key=...)")
     if not isinstance(shape, SymbolicShape):
@@ -246,7 +244,6 @@ def softmax_cross_entropy(labels: Any, logits: Any, axis: int) -> Tensor:
     return cast(loss, dtype) if dtype else loss
 
 
-# --- running along an axis ------------------------------------------------------------------------
 def cumsum(x: Tensor, axis: Any, exclusive: bool, reverse: bool) -> Tensor:
     axis = index(axis)
     return xp.cumsum(moved(x, axis, reverse, 0.0) if exclusive else x, axis, reverse)
@@ -278,7 +275,6 @@ def sort(values: Tensor, axis: Any, direction: str) -> Tensor:
     return xp.sort(values, index(axis), direction == "DESCENDING")
 
 
-# --- products -------------------------------------------------------------------------------------
 def matmul(
     a: Any,
     b: Any,

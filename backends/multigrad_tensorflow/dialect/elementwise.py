@@ -159,7 +159,6 @@ def is_tensor(x: Any) -> bool:
 
 
 def as_number(value: Any) -> Any:
-    """Return a static number as a Python float; a symbolic one unchanged."""
     return value if isinstance(value, Value | int | float) else float(value)
 
 
@@ -277,7 +276,8 @@ ALIASES: dict[Any, Handler] = {
             """,
             __name__: """
                 add_n; cast_to: cast; clip_by_value; constant; convert: convert_to_tensor; identity:
-                math.conj identity math.real raw_ops.Identity; floordiv: math.floordiv raw_ops.FloorDiv; is_tensor;
+                math.conj identity math.real raw_ops.Identity; floordiv: math.floordiv
+                raw_ops.FloorDiv; is_tensor;
                 multiply_no_nan: math.multiply_no_nan raw_ops.MulNoNan; math.polygamma;
                 math.polyval; squared_difference: math.squared_difference
                 raw_ops.SquaredDifference; truncatediv; where: where raw_ops.SelectV2; xdivy:

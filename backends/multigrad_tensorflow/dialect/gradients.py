@@ -168,7 +168,6 @@ def cotangents_of(outputs: Sequence[Value], cotangents: Any) -> list[Any]:
 def fill_unconnected(
     sources: list[Any], results: list[Value | None], unconnected: Any
 ) -> list[Any]:
-    """Return gradients; None becomes zeros if `unconnected` asks for zeros."""
     if tf.UnconnectedGradients(unconnected) is NONE:
         return list(results)
     return [
@@ -186,7 +185,6 @@ def gradients(
     stop_gradients: Any = None,
     unconnected_gradients: Any = NONE,
 ) -> Any:
-    """A stand-in for `tf.gradients`."""
     outputs, sources = optree.tree_leaves(ys), optree.tree_leaves(xs)
     are_symbols = all(isinstance(each, Value) for each in (*sources, *outputs))
     if stop_gradients is not None or not are_symbols:

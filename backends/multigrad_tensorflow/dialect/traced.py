@@ -33,13 +33,7 @@ def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
 
 
 def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: Any) -> Any:
-    """Record a call by the operations of its graph.
-
-    Raises:
-        NeedsConcrete: a shape or dtype is not known in this capture.
-        TypeError: TensorFlow cannot trace it, an operation has no handler, or a result is no
-            tensor.
-    """
+    """Record a call by the operations of its graph."""
     call = TracedCall(function, tf.Tensor, args, kwargs)
     specs = [described(x, call.trace) for x in call.given]
     with giving_reasons("TensorFlow"), tf.init_scope():
@@ -62,7 +56,6 @@ def described(x: Any, trace: Trace) -> tuple[tuple[int | None, ...], tf.DType]:
 
 
 def stand_in(x: Any, described_as: tuple[Any, tf.DType]) -> tf.Tensor:
-    """Return a graph's tensor for an argument."""
     shape, dtype = described_as
     # with known numbers, as shapes may follow from them
     is_known = isinstance(x, EagerTensor)
@@ -162,7 +155,6 @@ def evaluated(op: tf.Operation, operands: Sequence[Any]) -> Any:
 
 
 def ancestors(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
-    """Return operations and all those that they depend on."""
     reached, stack = set(ops), list(ops)
     while stack:
         before = {x.op for x in stack.pop().inputs} - reached

@@ -199,9 +199,6 @@ def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | N
     return tf.where(tf.math.is_nan(x), tf.constant(nan, x.dtype), finite)
 
 
-# --- bits -----------------------------------------------------------------------------------------
-
-
 def nextafter(a: Any, b: Any) -> Tensor:
     """Return the next number of the dtype towards b; TensorFlow (2.21) has no 16-bit kernel."""
     dtype = next(value.dtype for value in (a, b) if tf.is_tensor(value))
@@ -236,7 +233,6 @@ def as_integers(a: Any, b: Any) -> tuple[Tensor, Tensor, Tensor]:
     return tf.cast(a, dtype), tf.cast(b, dtype), tf.constant(8 * dtype.size - 1, dtype)
 
 
-# --- activations ---------------------------------------------------------------------------------
 def heaviside(x: Tensor) -> Tensor:
     return tf.cast(x > 0, x.dtype)
 

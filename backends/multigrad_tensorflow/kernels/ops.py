@@ -47,11 +47,7 @@ UNSUPPORTED: dict[Op, str] = {}
 def while_loop(
     carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
 ) -> tuple[Tensor, ...]:
-    """Run a loop while its condition holds.
-
-    Raises:
-        TypeError: a turn changes a dtype or a shape.
-    """
+    """Run a loop while its condition holds."""
     tensors = tuple(map(tf.convert_to_tensor, carry))
 
     def goes_on(*values: Tensor) -> Tensor:
@@ -78,11 +74,7 @@ def scan(
     body: Function,
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """Run a turn for each row: in Python in eager code, else by `tf.while_loop`.
-
-    Raises:
-        TypeError: a turn changes a dtype or a shape.
-    """
+    """Run a turn for each row: in Python in eager code, else by `tf.while_loop`."""
     state, rows = tuple(map(tf.convert_to_tensor, carry)), tuple(map(tf.convert_to_tensor, rows))
     # tf.while_loop over no rows still gives results of the right shape
     if tf.executing_eagerly() and rows[0].shape[0]:

@@ -123,7 +123,6 @@ def scan(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:
     return tf.while_loop(lambda shift, x: shift < length, step, [tf.constant(1), x], shapes)[1]
 
 
-# --- sorting -----------------------------------------------------------------------------------
 def sort_key(x: Tensor) -> Tensor:
     """Return integers in the order of x's elements: -0 equals 0, NaN is the largest."""
     if x.dtype.is_integer:
@@ -301,7 +300,6 @@ def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> T
     return tf.cast(moveaxis(full, source=0, destination=axis), x.dtype)
 
 
-# --- copies and joins -----------------------------------------------------------------------------
 def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
     missing = x.shape.rank - len(repetitions)
     if missing < 0:

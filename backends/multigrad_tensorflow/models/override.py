@@ -111,7 +111,6 @@ class OverrideRules(SelectedCalls["CalledOp"]):
 def on_op(
     op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
 ) -> Any:
-    """Put the selected rule, if any, on an op that was just made."""
     if THREAD.is_applying:
         return None
     type_ = op_type.decode() if isinstance(op_type, bytes) else op_type
@@ -142,7 +141,6 @@ def apply_rule(
     output: Tensor,
     make_again: Callable[[list[Tensor]], Tensor],
 ) -> Tensor:
-    """Return the result of an op, with the rule's gradient for its input."""
     position = input_of(meant, inputs, output)
     tin = inputs[position]
     check_fit(rule.name, f"operation {meant.name!r}", tin.shape, output.shape)
@@ -291,7 +289,6 @@ def call_with_rule(
 
 
 def call_function(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a `tf.function`, or its copy for the rules that act."""
     if THREAD.overrides and not THREAD.is_applying:
         self = THREAD.overrides[-1].copy_of(self)
     return _call_function(self, *args, **kwargs)

@@ -130,7 +130,6 @@ def clip(x: Tensor, x_min: Any, x_max: Any) -> Tensor:
     return xp.clip(x, x_min, x_max)
 
 
-# --- cross-entropies ------------------------------------------------------------------------------
 def binary_crossentropy(target: Any, output: Tensor, from_logits: bool = False) -> Tensor:
     need_floats(output)
     output, from_logits = behind(output, from_logits)
@@ -175,7 +174,6 @@ def need_floats(x: Any) -> None:
         raise TypeError("predictions of integers, in which Keras computes: cast to a float first")
 
 
-# --- activations ----------------------------------------------------------------------------------
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     if alpha == 0:
         raise TypeError("celu with alpha=0, which each backend of Keras divides by in its own way")
@@ -234,7 +232,6 @@ ACTIVATIONS: dict[str, Handler] = {
 }
 
 
-# --- normalization --------------------------------------------------------------------------------
 def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = False) -> Any:
     # Keras clips the moments of float16 to its range
     if synchronized or x.trace.facts.has_dtype(*FLOATS_OF_16_BITS):
@@ -275,7 +272,6 @@ def layer_normalization(
     return layers.scaled_and_shifted(xp.standardize(x, axis, added), gamma, beta)
 
 
-# --- shapes ---------------------------------------------------------------------------------------
 def pad(x: Tensor, pad_width: Any, mode: str = "constant", constant_values: Any = None) -> Tensor:
     value = 0 if constant_values is None else constant_values
     return numpy_dialect.pad(x, pad_width, mode, constant_values=value)

@@ -156,11 +156,7 @@ def find_traced(function: Any) -> Handler | None:
 
 
 def record(function: Handler, traced: Handler, /, *args: Any, **kwargs: Any) -> Any:
-    """Record a call by the backend's trace.
-
-    Raises:
-        TypeError: it takes a variable, or its backend's trace of it is not captured.
-    """
+    """Record a call by the backend's trace."""
     leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
     if any(isinstance(x, keras.Variable) for x in leaves):
         raise TypeError("it is given a variable, which a graph does not hold")

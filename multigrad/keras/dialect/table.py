@@ -52,7 +52,6 @@ class BackendTensor:
     """A placeholder for the tensors of Keras's backend, which are no `keras.KerasTensor`."""
 
 
-# --- tensors and dtypes ---------------------------------------------------------------------------
 def convert_to_tensor(x: Any, dtype: Any = None, sparse: Any = None, ragged: Any = None) -> Tensor:
     if isinstance(x, float) and dtype_name(dtype) in WHOLE:
         raise TypeError("a number that is rounded to an integer: cast to a float first")
@@ -229,7 +228,6 @@ REFUSED: dict[str, dict[str, str]] = {
 
 
 def by_function(names: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:
-    """Return the rows keyed by functions, for names that the installed Keras has."""
     return {
         getattr(getattr(keras, module), name): handler
         for module, rows in names.items()
@@ -238,7 +236,6 @@ def by_function(names: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:
     }
 
 
-# --- layers ---------------------------------------------------------------------------------------
 # Attributes in which Keras keeps records of a layer; a call does not compute with them.
 BOOKKEEPING = """
     _called _inbound_nodes _lock _losses _loss_ids _losses_override _metrics
@@ -300,7 +297,6 @@ BEGINS_A_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
-    """Run a Functional model's graph on symbols."""
     refuse_masks(self.operations, trace)
 
     def called(operation: Any) -> Callable[..., Any]:
@@ -321,7 +317,6 @@ def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
 
 
 def methods_of(kind: type) -> dict[str, FunctionType]:
-    """Return the methods of a layer's class that its `call` reaches."""
     methods: dict[str, FunctionType] = {}
     names = [*kind.call.__code__.co_names]  # type: ignore[attr-defined]
     while names:
