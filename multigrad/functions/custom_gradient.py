@@ -17,12 +17,7 @@ from ..capture.user_code.signature import name_of
 from ..errors import RuleTypeError
 from ..graph.support.params import Fused, P, R, Residuals, read_fused
 from ..lowering.function_graph import read_way
-from .calls.gradients import (
-    note_uses,
-    read_modes,
-    refuse_second_call,
-    tensors_with_modes,
-)
+from .calls.gradients import note_uses, read_modes, refuse_second_call, tensors_with_modes
 from .calls.parameters import BoundFunction, signature_of
 from .calls.recipe import Options
 from .code_recipes import recipe_of_gradient, recipe_of_pair

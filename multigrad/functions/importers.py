@@ -8,11 +8,7 @@ from typing import Any, overload
 from ..backend.contract import Backend
 from ..backend.discovery import entry_points, in_use, load_backend
 from ..capture import Capture, capture_options
-from ..errors import (
-    MultigradError,
-    RuleTypeError,
-    UnsupportedOp,
-)
+from ..errors import MultigradError, RuleTypeError, UnsupportedOp
 from ..graph.support.params import P, R
 from .calls.parameters import BoundFunction
 from .calls.recipe import CodeRecipe, Recipe
@@ -274,11 +270,7 @@ def from_tf_custom_gradient(f: Callable[P, R], *, prove: bool = True) -> Functio
 
 
 def import_from(framework: str, native: Any, prove: bool = True) -> Function[..., Any]:
-    """Return a framework's own custom gradient as a Function.
-
-    Raises:
-        UnsupportedOp: that framework's backend imports none.
-    """
+    """Return a framework's own custom gradient as a Function."""
     read = load_backend(framework).imports.import_function
     if read is None:
         raise UnsupportedOp(f"backend {framework!r} imports no custom gradients")
@@ -292,11 +284,7 @@ def as_function(
     prove: bool = True,
     copies: bool = False,
 ) -> Function[..., Any]:
-    """Return the Function of a framework's own custom gradient, from the recipe read from it.
-
-    Raises:
-        RuleTypeError: `copies` is set, which recipes of this framework do not know.
-    """
+    """Return the Function of a framework's own custom gradient, from the recipe read from it."""
     recipe = recipe.as_recipe() if isinstance(recipe, CodeRecipe) else recipe
     imported = recipe.imported
     if copies:

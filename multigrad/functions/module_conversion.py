@@ -104,9 +104,8 @@ def recipe_of_module(
 ) -> Recipe:
     """Return the recipe of an object that is called with other parameters than its own.
 
-    Args:
-        aliases: the name by which each parameter is given, by its path in the object.
-        fixed: the other tensors that it holds, as arrays.
+    `aliases` has the name by which each parameter is given, by its path in the object; `fixed` the
+    other tensors that it holds, as arrays.
     """
     inner = recipe_of_object(module, name, native=False, library=library)
     record_own = inner.record

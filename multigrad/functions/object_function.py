@@ -83,8 +83,7 @@ def recipe_of_object(
 ) -> Recipe:
     """Return the recipe of an object, or of a method of one, whose tensors are hidden arguments.
 
-    Args:
-        library: what its author says that it is written in.
+    `library`: what its author says that it is written in.
     """
     owner, method = owner_of_method(function), called_method(function)
 
@@ -219,11 +218,11 @@ class Structure:
 
 
 class HiddenTensors(Completion):
-    """Completes a call by the tensors that objects hold: what is called, or some arguments.
+    """Completes a call by the tensors that objects hold.
 
     Attributes:
-        called: the object, or the method of one, that is called.
-        holds: whether an argument holds tensors; None: those of `called` are meant.
+        called: the object, or the method of one, that is called, and whose tensors are meant.
+        holds: whether an argument holds tensors, which are meant then; None: those of `called`.
     """
 
     def __init__(self, called: Any = None, holds: Callable[[Any], bool] | None = None) -> None:
@@ -247,7 +246,6 @@ class HiddenTensors(Completion):
         if STATE in kwargs or not self.is_needed(leaves):
             return leaves, tree
         is_inside = self.holds is not None and any(isinstance(leaf, Value) for leaf in leaves)
-        # The tensors of objects may be symbols only inside a capture.
         state = self._read(leaves)
         if is_inside and not all(isinstance(own, Value) for own in state.tensors.values()):
             return leaves, tree  # what is no symbol of the capture around is a constant there

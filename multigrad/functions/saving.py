@@ -49,35 +49,30 @@ GENERAL = ("gradient:", "strided:")
 def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data]:
     """Return a Function's document: the forms in which it has been captured until now.
 
-    Args:
-        is_bare: without the values and the key that it was given, which a pickle holds itself.
-
-    Raises:
-        TraceError: it has not been captured.
-        FormatError: an argument is neither a tensor nor a number, bool, str or None.
+    `is_bare`: without the values and the key that it was given, which a pickle holds itself.
+    `TraceError` if it has not been captured.
     """
     if function.recipe.options.modes:
         raise FormatError(
             f"function {function.name!r} has accumulate=, which no document holds: keep its code, "
             "or write a file of what it was lowered to, xg.source(..., standalone=True)"
         )
-    fields = _encode(function)
-    if not (is_bare and function.defaults) and function.completion.named():
-        fields["defaults"] = [
-            _encode_default(function.name, *i) for i in function.completion.named().items()
-        ]
+    fields, defaults = _encode(function), function.completion.named()
+    if not (is_bare and function.defaults) and defaults:
+        fields["defaults"] = [_encode_default(function.name, *row) for row in defaults.items()]
     if not is_bare and function.is_keyed:
-        fields["key"] = _encode_key(function)
+        key = concrete_key(function.draws.key)
+        if key is None:
+            raise FormatError(
+                f"function {function.name!r} has a key that is not known yet, which no document "
+                "holds: give it an int, or save it without the key"
+            )
+        fields["key"] = list(key)
     return seal("function", fields, decode_function)
 
 
 def encode_variant(function: Function, variant: Variant) -> dict[str, Data]:
-    """Return the document of a Function in one of its captured forms alone, without a docstring.
-
-    Raises:
-        TraceError: the form holds for the gradients that one call asked for, and not for all.
-        FormatError: it has an argument that no document holds.
-    """
+    """Return the document of a Function in one of its captured forms alone, without a docstring."""
     decide(SAVED, function.recipe, variant, None, function.native)
     general = _for_all(function, variant)
     if general is None:
@@ -104,16 +99,6 @@ def _encode_default(function: str, name: str, value: Any) -> Data:
         f"function {function!r} cannot be saved with a {type(value).__name__} for argument "
         f"{name!r}: expected a number, bool, str or None"
     )
-
-
-def _encode_key(function: Function) -> Data:
-    key = concrete_key(function.draws.key)
-    if key is None:
-        raise FormatError(
-            f"function {function.name!r} has a key that is not known yet, which no document holds: "
-            "give it an int, or save it without the key"
-        )
-    return list(key)
 
 
 def _encode(function: Function) -> dict[str, Data]:
@@ -234,11 +219,15 @@ def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
         for name, value in variant.facts.items()
         if not (is_read(name) or name == LIBRARY or _general(name) is not None)
     }
+
+    def numbered(tree: Any) -> Any:
+        return optree.tree_unflatten(tree, range(tree.num_leaves))
+
     return {
         "arguments": [_encode_leaf(pair.name, leaf) for leaf in layout.leaves],
-        "nesting": _encode_tree(pair.name, layout.tree),
+        "nesting": _encode_nesting(pair.name, numbered(layout.tree)),
         "facts": facts,
-        "outputs": _encode_tree(pair.name, variant.outputs),
+        "outputs": _encode_nesting(pair.name, numbered(variant.outputs)),
         "fixed": [[i, encode_value(value)] for i, value in variant.fixed.items()],
         "first_order": pair.first_order,
         "keeps_output": pair.keeps_output,
@@ -282,10 +271,6 @@ def _encode_leaf(function: str, leaf: Leaf) -> Data:
     return data
 
 
-def _encode_tree(function: str, tree: Any) -> Data:
-    return _encode_nesting(function, optree.tree_unflatten(tree, range(tree.num_leaves)))
-
-
 def _encode_nesting(function: str, nesting: Any) -> Data:
     # A leaf is written as its index.
     if type(nesting) is int:
@@ -302,9 +287,7 @@ def _encode_nesting(function: str, nesting: Any) -> Data:
     )
 
 
-# --- operators of frameworks, whose names hold a hash: so no program meets another gradient -------
-
-
+# Operators of frameworks, whose names hold a hash: so no program meets another gradient.
 OPERATORS_FILE = "multigrad.json"  # among the files of a program
 DIGITS = 12  # of the hash, in a name
 
@@ -324,12 +307,7 @@ class Operator(NamedTuple):
 
 
 def as_operator(function: Function, variant: Variant) -> Operator:
-    """Return a Function's captured form as an operator.
-
-    Raises:
-        UnsupportedOp: it draws random numbers.
-        TraceError, FormatError: no document holds it.
-    """
+    """Return a Function's captured form as an operator."""
     if variant.graphs.is_random:
         raise UnsupportedOp(
             f"{function.recipe.subject} draws random numbers, which an exported operator does not: "
@@ -339,11 +317,7 @@ def as_operator(function: Function, variant: Variant) -> Operator:
 
 
 def read_operator(document: Data) -> Operator:
-    """Return the operator of a document.
-
-    Raises:
-        FormatError: it is no document of a Function in one form, or damaged.
-    """
+    """Return the operator of a document."""
     _, fields = unseal(document, ("function",))
     (form, *_) = decode_function(fields).forms
     graphs = form.layout.graphs
@@ -358,11 +332,7 @@ def write_operators(operators: Iterable[Operator]) -> str:
 
 
 def read_operators(data: Data) -> list[Operator]:
-    """Return the operators of a file's data.
-
-    Raises:
-        FormatError: they are damaged, or one has another name than its graphs give it.
-    """
+    """Return the operators of a file's data; `FormatError` if they are damaged."""
     _, fields = unseal(data, ("operators",))
     read_fields(fields, "", ("operators",))
     documents = fields["operators"]

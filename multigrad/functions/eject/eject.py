@@ -58,7 +58,10 @@ def eject(
             f"backend {backend.name!r} does not define standalone files "
             "(Backend.ejection); eject it for another backend, or save it with xg.save"
         )
-    if _draws_parts(graphs, backend):
+    # A draw takes a key of its place, and the framework knows places.
+    nodes = (*graphs.forward.nodes, *graphs.backward.nodes)
+    is_placed = any(node.op is ops.PLACE_KEY for node in nodes)
+    if is_placed and backend.kernels.rows[ops.PLACE_KEY] is not ops.PLACE_KEY.numpy:
         raise UnsupportedOp(
             f"{title} draws each shard's part of an array, which a standalone file for "
             f"{backend.name} cannot do: eject the rule without over= or axis_name=, or save it "
@@ -85,11 +88,7 @@ def eject(
 
 
 def eject_operators(operators: Mapping[str, FunctionGraph], backend: Backend) -> str:
-    """Return a module that registers operators, by name, which programs of a framework call.
-
-    Raises:
-        UnsupportedOp: the framework has none, or one needs something that no file can hold.
-    """
+    """Return a module that registers operators, by name, which programs of a framework call."""
     ejection = backend.ejection
     if ejection is None or ejection.operator is None:
         raise UnsupportedOp(f"programs of {backend.name} call no operators: export a .pt2")
@@ -108,20 +107,10 @@ def eject_operators(operators: Mapping[str, FunctionGraph], backend: Backend) ->
     return text
 
 
-def _draws_parts(graphs: FunctionGraph, backend: Backend) -> bool:
-    # A draw takes a key of its place, and the framework knows places.
-    nodes = (*graphs.forward.nodes, *graphs.backward.nodes)
-    placed = any(node.op is ops.PLACE_KEY for node in nodes)
-    return placed and backend.kernels.rows[ops.PLACE_KEY] is not ops.PLACE_KEY.numpy
-
-
 def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Backend:
     """Return the backend that lowers to the namespace of emitted code, which the shaker writes."""
 
-    def finish(namespace: dict[str, Any], emitted: Emitted) -> dict[str, Any]:
-        return namespace
-
-    def call(native: Any, emitted: Emitted) -> Any:
+    def unchanged(native: Any, emitted: Emitted) -> Any:
         return native
 
     def later(make: Any) -> Any:
@@ -134,8 +123,8 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
     autodiff = replace(
         backend.autodiff,
         render=ejection.render,
-        finish=finish,
-        call=call,
+        finish=unchanged,
+        call=unchanged,
         namespace={name: value for name, value in names.items() if "." not in name},
         forbid_derivative=later(backend.autodiff.forbid_derivative),
         refuse_gradient=later(backend.autodiff.refuse_gradient),
@@ -156,13 +145,9 @@ def _rows_that_round(fast: FastKernels, graphs: FunctionGraph) -> FastKernels:
 
 
 def _words(code: str) -> set[str]:
-    words: set[str] = set()
-    for node in ast.walk(ast.parse(code)):
-        for field in ("id", "arg", "name"):
-            word = getattr(node, field, None)
-            if isinstance(word, str):
-                words.add(word)
-    return words
+    nodes = ast.walk(ast.parse(code))
+    words = (getattr(node, field, None) for node in nodes for field in ("id", "arg", "name"))
+    return {word for word in words if isinstance(word, str)}
 
 
 def _roots(ejection: Ejection) -> frozenset[str]:
@@ -186,22 +171,18 @@ def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) ->
 
 
 def _made_with(backend: Backend) -> str:
-    framework = sys.modules[backend.name]
-    made = f"Made by multigrad {_version()} with {backend.name} {framework.__version__}"
-    return f"{made}; it needs no multigrad"
+    try:
+        version = metadata.version("multigrad-rules")
+    except metadata.PackageNotFoundError:  # a source tree that was never installed
+        version = "0"
+    framework = f"{backend.name} {sys.modules[backend.name].__version__}"
+    return f"Made by multigrad {version} with {framework}; it needs no multigrad"
 
 
 def _write_head(lines: Sequence[str]) -> str:
     body = "\n".join(textwrap.fill(x, WIDEST) for x in lines)
     escaped = body.replace("\\", "\\\\").replace('"""', "'''")
     return f'# SPDX-License-Identifier: {LICENSE}\n"""{escaped}\n"""\n\n'
-
-
-def _version() -> str:
-    try:
-        return metadata.version("multigrad-rules")
-    except metadata.PackageNotFoundError:  # a source tree that was never installed
-        return "0"
 
 
 def write_parts(shaker: Shaker, public: str = "") -> str:

@@ -138,9 +138,6 @@ def _public_names(modules: Mapping[str, types.ModuleType]) -> dict[int, tuple[An
     return names
 
 
-# --- literals -------------------------------------------------------------------------------------
-
-
 def literal(value: Any) -> str:
     """Return a number, a string or None; Python has no literal for infinity and NaN."""
     if isinstance(value, float) and not math.isfinite(value):

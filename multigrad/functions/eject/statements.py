@@ -32,7 +32,6 @@ class FreeName(NamedTuple):
     """A name that a statement reads without binding it.
 
     Attributes:
-        word: the name.
         module: the name of a module of ours before it, as `arrays` in `arrays.cast`; "" for none.
         bound_around: the names that mean something else there.
         node: the place, with the module.
@@ -66,9 +65,6 @@ def rewrite(
         ours: whether a name is bound to a module of ours, whose attributes are names too.
         name: what the function or class is called in the file; its own name where empty.
         decorated: whether its decorators stay.
-
-    Raises:
-        UnsupportedOp: it changes a variable outside it.
     """
     tree = ast.parse(text)
     source = _EditedText(text)
@@ -89,9 +85,6 @@ def rewrite(
             assert source.text_of(free.node) == free.text
             source.edit(free.node, expression)
     return REMARKS.sub("", source.edited())
-
-
-# --- a text and its edits -------------------------------------------------------------------------
 
 
 class _EditedText:
@@ -187,19 +180,12 @@ class _EditedText:
         return (text + data[last:]).decode()
 
 
-# --- free names -----------------------------------------------------------------------------------
-
-
 def _find_free(
     node: ast.AST, bound: frozenset[str], dropped: set[int]
 ) -> Iterator[tuple[ast.AST, frozenset[str]]]:
     """Yield each free name, with the attributes taken of it, and the names bound around it.
 
-    Args:
-        dropped: the `id` of nodes that are not looked into.
-
-    Raises:
-        UnsupportedOp: there is a `global` or `nonlocal`.
+    `dropped` has the `id` of nodes that are not looked into.
     """
     if id(node) in dropped:
         return
@@ -275,9 +261,6 @@ def _bound(node: ast.AST) -> frozenset[str]:
             names.add(each.name)
         waiting.extend(ast.iter_child_nodes(each))
     return frozenset(names)
-
-
-# --- the sources of our modules -------------------------------------------------------------------
 
 
 class ModuleSource:

@@ -78,7 +78,6 @@ class Shaker:
 
         return rewrite(text, resolve, lambda name: False)
 
-    # --- values -----------------------------------------------------------------------------------
     def express(self, value: Any, name: str) -> str:
         """Return an expression for a value, and add its definition where it needs one."""
         value = self.form_of(value)
@@ -104,7 +103,9 @@ class Shaker:
         if isinstance(value, types.SimpleNamespace):  # the parts of a composite
             return self.parts_of_composite(value)
         if isinstance(value, type) and issubclass(value, MultigradError):
-            return _plain_error(value)
+            others = (Exception, BaseException, object, KeyError, LookupError)
+            plain = [c for c in value.__mro__ if c.__module__ == "builtins" and c not in others]
+            return plain[0].__name__ if plain else PLAIN_ERROR
         place = self.find_place(value)
         if place is not None:
             return self.include(*place)
@@ -174,7 +175,6 @@ class Shaker:
             self.parts.append(f"{known} = types.SimpleNamespace({', '.join(words)})")
         return known
 
-    # --- what is ours -----------------------------------------------------------------------------
     def find_place(self, value: Any) -> tuple[str, str] | None:
         """Return the module of ours, and the name there, whose statement defines a value."""
         unwrapped = inspect.unwrap(value) if callable(value) else value
@@ -290,9 +290,9 @@ class Shaker:
                 if isinstance(value, str):
                     # An f-string holds no quotes (Python 3.11).
                     return self.define((word, value), word, lambda: literal(value))
-                if callable(value) and hasattr(value, "__name__"):
-                    return self.express(value, _word(value.__name__) or word)
-                return self.express(value, word)
+                own = getattr(value, "__name__", "") if callable(value) else ""
+                is_name = own.isidentifier() and not keyword.iskeyword(own)
+                return self.express(value, own if is_name else word)
             return self.refer(module, word)
 
         return rewrite(text, resolve, is_module, name=name, decorated=decorated)
@@ -312,16 +312,6 @@ class Shaker:
             chosen, i = f"{name}_{i}", i + 1
         self.taken.add(chosen)
         return chosen
-
-
-def _word(name: str) -> str:
-    return name if name.isidentifier() and not keyword.iskeyword(name) else ""
-
-
-def _plain_error(error: type[BaseException]) -> str:
-    others = (Exception, BaseException, object, KeyError, LookupError)
-    plain = [c for c in error.__mro__ if c.__module__ == "builtins" and c not in others]
-    return plain[0].__name__ if plain else PLAIN_ERROR
 
 
 def scalar_form(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
