@@ -20,7 +20,6 @@ from .subject import (
     Report,
     Subject,
     brackets,
-    find_backend,
     is_float_array,
     make_inputs,
     precision,
@@ -182,7 +181,8 @@ def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = Non
     """
     subject = subject_of(obj)
     read = read_inputs(subject, inputs or make_inputs(subject))
-    case = CheckedCase(subject, read, find_backend(backend, read))
+    owner = read.owner if backend is None else load_backend(backend)
+    case = CheckedCase(subject, read, owner or load_backend("numpy"))
     with precision(case.backend, "float64"):
         is_ruled = subject.is_surrogate and subject.forward is not None
         return _compare_surrogate(case) if is_ruled else _compare_numerically(case)

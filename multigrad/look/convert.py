@@ -257,10 +257,9 @@ class _Oracle:
         assert self.captured is not None
         graphs, layout = self.captured.graphs, self.captured.layout
         leaves, _ = flatten(tuple(self.inputs), {})
-        given: dict[str, Any] = {}
+        pairs = zip(layout.leaves, leaves, strict=True)
+        given = {leaf.name: _widen(value) for leaf, value in pairs}
         arrays = [a for a in leaves if isinstance(a, np.ndarray)]
-        for leaf, value in zip(layout.leaves, leaves, strict=True):
-            given[leaf.name] = _widen(value)
         # `library`: whose signs of vectors to use, as each library chooses its own.
         outputs, gradients = run_graphs(graphs, given, arrays, cotangent, key=KEY, library=library)
         names = ["output"] if len(outputs) == 1 else [f"output {n}" for n in range(len(outputs))]
@@ -464,11 +463,9 @@ def _try_transforms(oracle: _Oracle) -> Iterator[Verdict]:
 
 
 def _draws(oracle: _Oracle) -> bool:
-    # Run again: code that draws gives other numbers.
-    again = run(oracle.original.call, oracle.home, oracle.inputs)
-    return bool(oracle.find_difference(again))
+    # Code that draws gives other numbers when it runs again.
+    return bool(oracle.find_difference(run(oracle.original.call, oracle.home, oracle.inputs)))
 
 
 def brief_refusal(error: MultigradError) -> str:
-    """Return a refusal as one line."""
     return " ".join(str(error).split())

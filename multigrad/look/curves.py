@@ -49,7 +49,6 @@ class Behavior:
 def apply(
     rule: Rule, grad_out: Array, tin: Array | None, params: Mapping[str, Any], key: int = 0
 ) -> Array:
-    """Return the gradient that a rule gives, its draws by a key."""
     keys = {} if rule.signature.takes("key") else {"key": key}
     return np.asarray(rule(None, grad_out, tin, **params, **keys))
 
@@ -60,8 +59,21 @@ def observe(rule: Rule, params: Mapping[str, Any]) -> Behavior:
     Raises:
         MultigradError: the rule does not accept them, or fails.
     """
+    sizes = np.geomspace(1e-3, 12.0, 40)
+    tin = by_size(np.concatenate([-sizes, [0.0], sizes]))
+    grad_out = by_size(np.random.default_rng(SEED).standard_normal(tin.shape))
+    # Zeros among them, for rules that look for signs; a few, for those that look at all.
+    others = (tin + 0.37, np.zeros_like(tin), -tin)
+    few = len(tin) // 3
     with naming(f"rule {rule.name!r}"):
-        return _observe(rule, params)
+        result = apply(rule, grad_out, tin, params)
+        return Behavior(
+            reads_tin=not all(same(result, apply(rule, grad_out, x, params)) for x in others),
+            is_linear=same(2.0 * result, apply(rule, 2.0 * grad_out, tin, params))
+            and same(-result, apply(rule, -grad_out, tin, params)),
+            is_elementwise=same(result[:few], apply(rule, grad_out[:few], tin[:few], params)),
+            is_random=not same(result, apply(rule, grad_out, tin, params, key=1)),
+        )
 
 
 @contextmanager
@@ -75,23 +87,6 @@ def naming(subject: str, advice: str = "") -> Iterator[None]:
         raise RuleValueError(
             f"{subject} cannot be drawn: on a row of numbers it fails: {error}{advice}"
         ) from error
-
-
-def _observe(rule: Rule, params: Mapping[str, Any]) -> Behavior:
-    sizes = np.geomspace(1e-3, 12.0, 40)
-    tin = by_size(np.concatenate([-sizes, [0.0], sizes]))
-    grad_out = by_size(np.random.default_rng(SEED).standard_normal(tin.shape))
-    result = apply(rule, grad_out, tin, params)
-    # Zeros among them, for rules that look for signs; a few, for those that look at all.
-    others = (tin + 0.37, np.zeros_like(tin), -tin)
-    few = len(tin) // 3
-    return Behavior(
-        reads_tin=not all(same(result, apply(rule, grad_out, x, params)) for x in others),
-        is_linear=same(2.0 * result, apply(rule, 2.0 * grad_out, tin, params))
-        and same(-result, apply(rule, -grad_out, tin, params)),
-        is_elementwise=same(result[:few], apply(rule, grad_out[:few], tin[:few], params)),
-        is_random=not same(result, apply(rule, grad_out, tin, params, key=1)),
-    )
 
 
 def by_size(x: Array) -> Array:

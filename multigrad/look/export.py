@@ -28,10 +28,9 @@ from ..functions.saving import OPERATORS_FILE, read_operators
 from ..graph.support.files import write_whole
 from ..graph.support.trees import optree
 from ..rules.activation import Activation
-from ..rules.model.activation_function import put_under
 from ..rules.model.rule_in_force import read_number
 from ..rules.saving import from_dict
-from ..trace.active_rules import settle
+from .subject import function_under
 
 Tensor = Any
 StrPath = str | os.PathLike[str]
@@ -140,11 +139,6 @@ def _pad_dynamic_shapes(inputs: Sequence[Any], shapes: Sequence[Any]) -> tuple[A
             f"dynamic_shapes= has {len(shapes)} entries for {len(inputs)} inputs; expected one for "
             "each, as in ({0: 'batch'}, None)"
         )
-    _check_lengths(inputs, shapes)
-    return (*shapes, *(None,) * (len(inputs) - len(shapes)))
-
-
-def _check_lengths(inputs: Sequence[Any], shapes: Sequence[Any]) -> None:
     # torch.export takes a length of 0 or 1 for a constant, whatever is declared.
     for n, (tensor, axes) in enumerate(zip(inputs, shapes, strict=False)):
         lengths = getattr(tensor, "shape", ())
@@ -154,6 +148,7 @@ def _check_lengths(inputs: Sequence[Any], shapes: Sequence[Any]) -> None:
                     f"axis {axis} of input {n} is to be left open (dynamic_shapes=) and has length "
                     f"{lengths[axis]}, which torch takes for a constant: give one longer than 1"
                 )
+    return (*shapes, *(None,) * (len(inputs) - len(shapes)))
 
 
 def load_operators(path: StrPath) -> dict[str, Function[..., Any]]:
@@ -272,12 +267,9 @@ def _as_function_and_arguments(
     if isinstance(inner, Activation):
         if len(inputs) != 1:
             raise RuleTypeError(f"{inner!r} takes one tensor, got {len(inputs)} inputs")
-        in_force = inner.in_force()
-        if in_force is None:
-            return put_under(None, inner.forward), inputs
         # Schedules are settled: a file holds the numbers of this moment.
-        values = tuple(map(settle, in_force.values))
-        return put_under(in_force.specialization, inner.forward), (*inputs, *values)
+        function, values = function_under(inner)
+        return function, (*inputs, *values)
     raise RuleTypeError(
         f"expected a Function or an activation for {path.name!r}, got {type(obj).__name__} "
         f"{obj!r:.40}: ONNX holds a forward and a backward of each. Make one by xg.function, "

@@ -73,7 +73,6 @@ def plot(
 
 
 def make_figure() -> Any:
-    """Return a figure for a file alone."""
     return import_part("figure").Figure(figsize=SIZE, layout="constrained")
 
 

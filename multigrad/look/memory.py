@@ -32,8 +32,7 @@ from ..graph.passes.residuals import BYTES, ResidualCut
 from ..lowering.function_graph import PACK, FunctionGraph
 from ..models.override import is_model_of
 from ..rules.activation import Activation
-from ..rules.model.activation_function import ForwardOfCode, put_under
-from .subject import Subject, subject_of
+from .subject import Subject, function_under, subject_of
 
 Shape = tuple[int, ...]
 COLUMNS = ("layer", "name", "what", "shape", "dtype", "bytes")
@@ -146,7 +145,7 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
             # Imported by name, as `look` may not depend on the package of Keras.
             layer_kinds = import_module("multigrad.keras.layer_kinds")
             name, rows = layer_kinds.kept_by_layers(obj, shapes, names)
-            return _memory_of_model(obj, name, rows)
+            return Memory(type(obj).__name__, name, tuple([Residual(**row) for row in rows]))
         for backend in in_use():
             if is_model_of(backend, obj):
                 if backend.models.kept is None:
@@ -155,15 +154,12 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
                         "about its activations and Functions"
                     )
                 rows = backend.models.kept(obj, shapes, names)
-                return _memory_of_model(obj, backend.name, rows)
+                residuals = tuple([Residual(**row) for row in rows])
+                return Memory(type(obj).__name__, backend.name, residuals)
     subject = subject_of(obj)
     backend = _backend_for(subject, dtypes)
     variant = _variant_of(obj, subject, shapes, names)
     return Memory(subject.name, backend.name, _residuals_of(variant, backend, shapes, names))
-
-
-def _memory_of_model(model: Any, backend: str, rows: Sequence[Mapping[str, Any]]) -> Memory:
-    return Memory(type(model).__name__, backend, tuple([Residual(**row) for row in rows]))
 
 
 # --- arguments ------------------------------------------------------------------------------------
@@ -263,24 +259,19 @@ def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
     activation: Any = getattr(obj, "_activation", obj)
     if not isinstance(activation, Activation):
         activation = Activation("Linear", activation)
-    in_force, forward = activation.in_force(), activation.forward
-    if in_force is None:
-        is_code = isinstance(forward, ForwardOfCode)
-        return (forward.function if is_code else put_under(None, forward)), ()
-    specialization = in_force.specialization
+    in_force = activation.in_force()
     # Native code may read its whole input, so that no cut is known.
-    if specialization.rule.native is True:
+    if in_force is not None and in_force.specialization.rule.native is True:
         raise TraceError(
-            f"rule {specialization.rule.name!r} runs as it is (native=True), so it may read its "
-            "whole input, which is kept"
+            f"rule {in_force.specialization.rule.name!r} runs as it is (native=True), so it may "
+            "read its whole input, which is kept"
         )
-    return put_under(specialization, forward), tuple(in_force.values)
+    return function_under(activation)
 
 
 def _residuals_of(
     variant: Variant, backend: Backend, shapes: Sequence[Shape], dtypes: Sequence[str]
 ) -> tuple[Residual, ...]:
-    """Return what a backend keeps of a captured form, for tensors of these shapes and dtypes."""
     graphs = variant.graphs.without_calls()
     tensors = [leaf.name for leaf in variant.layout.leaves if leaf.kind == "tensor"]
     input_shapes = dict(zip(tensors, shapes, strict=False))
@@ -343,7 +334,6 @@ def _shapes_under(
 
 
 def _what(name: str, graphs: FunctionGraph, cut: ResidualCut) -> str:
-    """Return what a residual is, in the words of `Residual.what`."""
     if name in graphs.inputs:
         return "input"
     if name in graphs.outputs:

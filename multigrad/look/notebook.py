@@ -41,7 +41,6 @@ from .subject import brackets
 
 
 def html_of(obj: Any) -> str:
-    """Return the page of an object."""
     # Subclasses come before their bases in PAGES: the first match draws.
     for kind, draw in PAGES:
         if isinstance(obj, kind):
@@ -109,9 +108,7 @@ def draw_backward(rule: Rule) -> str:
 
 def draw_function(function: Function) -> str:
     first, *_ = (getattr(function, "__doc__", "") or "").strip().partition("\n\n")
-    return html.page(
-        title_of(function), html.paragraph(first), draw_or_say_why(draw_captured, function)
-    )
+    return html.page(title_of(function), html.paragraph(first), draw_captured(function))
 
 
 def title_of(obj: Rule | Function | BoundFunction) -> str:
@@ -119,13 +116,13 @@ def title_of(obj: Rule | Function | BoundFunction) -> str:
 
 
 def draw_captured(function: Function) -> str:
-    return draw_pair(find_variant(function, SHOWN).graphs)
+    return draw_or_say_why(lambda: draw_pair(find_variant(function, SHOWN).graphs))
 
 
 def draw_bound(bound: BoundFunction) -> str:
     rows = [(name, repr(value)) for name, value in bound.params.items()]
     table = html.table(("argument", "value"), rows)
-    return html.page(title_of(bound), table, draw_or_say_why(draw_captured, bound.function))
+    return html.page(title_of(bound), table, draw_captured(bound.function))
 
 
 def draw_estimator(function: Estimator) -> str:
@@ -136,7 +133,7 @@ def draw_estimator(function: Estimator) -> str:
         html.paragraph(said.formula),
         html.paragraph(f"Gradients: {said.gradients}"),
         html.table(("argument", "default", "range"), rows) if rows else "",
-        draw_or_say_why(draw_captured, function),
+        draw_captured(function),
         html.faint_paragraph(f"Source: {said.source}"),
     )
 
@@ -144,7 +141,7 @@ def draw_estimator(function: Estimator) -> str:
 def draw_activation(activation: Activation) -> str:
     forward = activation.forward
     if activation.rule is None and isinstance(forward, ForwardOfCode):
-        return html.page(repr(activation), draw_or_say_why(draw_captured, forward.function))
+        return html.page(repr(activation), draw_captured(forward.function))
     return html.page(repr(activation), draw_or_say_why(draw_graphs_of, activation))
 
 
@@ -257,7 +254,7 @@ def row_of_rule(name: str) -> tuple[str, str, str]:
 # The first match wins: an Estimator and a Chain are Functions too.
 PAGES: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (Rule, draw_rule),
-    (Chain, lambda chain: html.page(title_of(chain), draw_or_say_why(draw_captured, chain))),
+    (Chain, lambda chain: html.page(title_of(chain), draw_captured(chain))),
     (Estimator, draw_estimator),
     (Function, draw_function),
     (BoundFunction, draw_bound),
@@ -359,7 +356,6 @@ def make_boxes(graph: Graph) -> Boxes:
 
 
 def label_of(node: Node, boxes: Mapping[Hashable, Box]) -> str:
-    """Return the label of a node: its op, with its numbers and attributes."""
     if node.op.name == "const":
         return number_text(node.attr("value"))
     words = ["·" if each in boxes else number_text(each.attr("value")) for each in node.operands]
@@ -413,7 +409,6 @@ def place_boxes(boxes: Mapping[Hashable, Box]) -> list[list[Box]]:
 
 
 def wished_x(box: Box, boxes: Mapping[Hashable, Box]) -> float:
-    """Return the middle of a box's operands."""
     if not box.operands:
         return box.x
     return sum(boxes[each].x for each in box.operands) / len(box.operands)
@@ -449,7 +444,6 @@ def edges_to(box: Box, boxes: Mapping[Hashable, Box]) -> list[str]:
 
 
 def output_arrow(box: Box, place: int, graph: Graph) -> str:
-    """Return the arrow below a node that is an output."""
     top = box.y + HEIGHT / 2
     which = f"{place + 1}" if len(graph.outputs) > 1 else ""
     return (

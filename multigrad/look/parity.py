@@ -13,22 +13,20 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import backends, load_backend
 from ..errors import RuleTypeError, TraceError
-from ..functions.calls.arguments import Layout
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.captures import capture_example
-from ..functions.function import Function
 from ..functions.proof.compare import are_off, eps_of, margins, smallest_of
 from ..functions.proof.meanings import Bounded
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation
 from ..rules.context import use
-from ..rules.model.activation_function import put_under
 from ..trace.lookups import at_present
 from .subject import (
     Inputs,
     Report,
     Subject,
+    function_under,
     is_float_array,
     make_inputs,
     ones,
@@ -159,7 +157,7 @@ def parity(
     subject = subject_of(obj)
     made = not inputs
     read = read_inputs(subject, inputs or make_inputs(subject))
-    arrays = read.cast("float32" if made else None)
+    arrays = read.cast("float32") if made else read.arrays
     names = find_names(backends)
     expected = _expect(subject, read, arrays)
     reference = _run(subject, read, arrays, load_backend("numpy"))
@@ -239,28 +237,23 @@ def _graphs(
     subject: Subject, inputs: Inputs, arrays: Sequence[Array]
 ) -> tuple[FunctionGraph, dict[str, Any]]:
     if subject.function is not None:
-        try:
-            variant = capture_example(subject.function, *inputs.nest(arrays)[0])
-        except NotCaptured as error:
-            raise error.error from None
-        return variant.graphs, _numbers_of(variant.layout, subject.function, inputs.leaves)
-    in_force = subject.call.in_force()
-    specialization = None if in_force is None else in_force.specialization
-    values = () if in_force is None else at_present(in_force).values
-    function = put_under(specialization, subject.call.forward)
+        function, args, leaves = subject.function, inputs.nest(arrays)[0], inputs.leaves
+    else:
+        function, values = function_under(subject.call)
+        args = leaves = (arrays[0], *values)
     try:
-        variant = capture_example(function, arrays[0], *values)
+        variant = capture_example(function, *args)
     except NotCaptured as error:
+        if subject.function is not None:
+            raise error.error from None
         raise TraceError(
             f"{error.error}; what is not captured has no reference to be compared with",
             error.error.place,
         ) from error
-    return variant.graphs, _numbers_of(variant.layout, function, (arrays[0], *values))
-
-
-def _numbers_of(layout: Layout, function: Function, leaves: Sequence[Any]) -> dict[str, float]:
-    leaves, _ = function.completion.complete(leaves, optree.tree_structure((tuple(leaves), {})))
-    return {layout.leaves[i].name: float(leaves[i]) for i in layout.indices("number")}
+    layout, tree = variant.layout, optree.tree_structure((tuple(leaves), {}))
+    completed, _ = function.completion.complete(leaves, tree)
+    numbers = {layout.leaves[i].name: float(completed[i]) for i in layout.indices("number")}
+    return variant.graphs, numbers
 
 
 def _compare(

@@ -80,7 +80,6 @@ def of_rules(
     x: Array | None,
     key: int,
 ) -> Picture:
-    """Return the picture of some rules, each with each set of the params that it takes."""
     for name in spreads[0]:
         if not any(rule.signature.takes(name) for rule in rules):
             raise unknown_param(rules[0].name, name, sorted(rules[0].params))

@@ -161,7 +161,6 @@ def describe_all() -> list[Described]:
 
 
 def describe_estimators() -> list[Described]:
-    """Return the descriptions of all Functions of the library, sorted by family."""
     rows = map(describe_estimator, estimators.catalogue().values())
     return sorted(rows, key=lambda row: row.family)
 

@@ -384,7 +384,6 @@ def _graphs_of_function(function: Function, backend: Backend, forward: str) -> F
 
 
 def _default_numbers(function: Function, graphs: FunctionGraph) -> dict[str, float]:
-    """Return the defaults of a Function's number arguments, by name."""
     known = {} if function.parameters is None else function.parameters.parameters
     numbers = {name: known[name].default for name in graphs.params if name in known}
     return {name: number for name, number in numbers.items() if isinstance(number, float)}

@@ -41,11 +41,12 @@ from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation
-from ..rules.model.activation_function import ForwardOfCode
+from ..rules.model.activation_function import ForwardOfCode, put_under
 from ..rules.model.rule import Rule
 from ..rules.model.specialization import Specialization
 from ..rules.registry import resolve
 from ..rules.vjp import vjp_leaves
+from ..trace.lookups import at_present
 
 Array = Any
 Tensor = Any
@@ -84,7 +85,6 @@ class Subject:
 
 
 def subject_of(obj: Any) -> Subject:
-    """Return an object as a function with a gradient."""
     inner = getattr(obj, "_activation", obj)  # of a module or layer
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
@@ -108,6 +108,15 @@ def subject_of(obj: Any) -> Subject:
     raise RuleTypeError(
         f"expected a Function, an activation, a rule or its name, got {type(obj).__name__}"
     )
+
+
+def function_under(activation: Activation) -> tuple[Function, tuple[Any, ...]]:
+    """Return an activation, with its rule, as a Function, and the current values of its params."""
+    in_force = activation.in_force()
+    if in_force is None:
+        return put_under(None, activation.forward), ()
+    function = put_under(in_force.specialization, activation.forward)
+    return function, tuple(at_present(in_force).values)
 
 
 def gives_surrogate(function: Any) -> bool:
@@ -152,12 +161,11 @@ class Arguments:
     def arrays(self) -> list[Array]:
         return [self.leaves[place] for place in self.places]
 
-    def cast(self, dtype: str | None) -> list[Array]:
-        """Return the arrays, floats in the given dtype, if there is one."""
+    def cast(self, dtype: str) -> list[Array]:
+        """Return the arrays, floats in the given dtype."""
         return [as_float(array, dtype) if is_float_array(array) else array for array in self.arrays]
 
     def nest(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with tensors at their places."""
         return optree.tree_unflatten(self.tree, replace_at(self.leaves, self.places, tensors))
 
     def mode(self, backend: Backend) -> AbstractContextManager[Any]:
@@ -222,10 +230,7 @@ def is_float_array(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def as_float(array: Array, dtype: str | None) -> Array:
-    if dtype is None:
-        return array
-
+def as_float(array: Array, dtype: str) -> Array:
     return array.astype(as_numpy_dtype(dtype))
 
 
@@ -268,15 +273,7 @@ def _name_paths(subject: Subject, tree: Any) -> list[str]:
 
 
 def precision(backend: Backend, dtype: str) -> AbstractContextManager[Any]:
-    """Return the mode in which a backend keeps a dtype."""
     return nullcontext() if backend.tensors.precision is None else backend.tensors.precision(dtype)
-
-
-def find_backend(name: str | None, inputs: Inputs) -> Backend:
-    """Return the backend asked for, else the one that owns the inputs."""
-    if name is not None:
-        return load_backend(name)
-    return inputs.owner or load_backend("numpy")
 
 
 # --- custom gradients of somebody else, as they were found ----------------------------------------
