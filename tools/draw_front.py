@@ -40,18 +40,6 @@ LIGHT = ("#1b1d22", "#5f646e", ("#e8710a", "#1c64c8", "#14532d"))
 DARK = ("#e8eaf0", "#a9b0bb", ("#ff9a4d", "#7db3ff", "#c8f0d4"))
 
 
-class Silent:
-    """Hears how training goes on, and says nothing."""
-
-    def begin_framework(self, framework: str) -> None: ...
-
-    def begin_run(self, framework: str, configuration: Configuration) -> None: ...
-
-    def end_epoch(self, accuracy: float) -> None: ...
-
-    def end_framework(self, framework: str) -> None: ...
-
-
 def surrogates(x: np.ndarray) -> dict[str, np.ndarray]:
     """Return what the step's gradient is at `x` under the rule, by framework."""
     spike = xg.activation("Heaviside", RULE)
@@ -68,7 +56,9 @@ def surrogates(x: np.ndarray) -> dict[str, np.ndarray]:
 def train(task: Task, rule: str) -> dict[str, Run]:
     by_name = {framework.name: framework for framework in FRAMEWORKS}
     return {
-        name: execute(task, name, load(by_name[name]), Configuration("Heaviside", rule), Silent())
+        name: execute(
+            task, name, load(by_name[name]), Configuration("Heaviside", rule), hear=lambda _: None
+        )
         for name in TITLES
     }
 

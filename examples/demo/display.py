@@ -85,7 +85,6 @@ class LiveProgress:
         self.begin(f"importing {framework}")
 
     def begin_run(self, framework: str, configuration: Configuration) -> None:
-        """Say which framework trains now; name the network."""
         if self.imported is None:
             self.imported = time.monotonic() - self.since
             self.begin(f"training {framework}")
@@ -95,17 +94,14 @@ class LiveProgress:
     def end_epoch(self, accuracy: float) -> None:
         self.bar.update(self.task, advance=1, accuracy=f"accuracy {accuracy:.3f}")
 
-    def end_run(self, outcome: Outcome) -> None:
-        """Count a run; the bar jumps over what a gap left out."""
-        self.outcomes.append(outcome)
+    def count_run(self) -> None:
+        """Count a run that has ended; the bar jumps over what a gap left out."""
         self.finished += 1
         self.bar.update(self.task, completed=self.finished * self.epochs)
 
-    def end_line(self, line: str) -> None:
-        """Print the line of a run that has ended."""
-        self.finished += 1
-        self.bar.update(self.task, completed=self.finished * self.epochs)
-        self.print(line)
+    def end_run(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        self.count_run()
 
     def end_framework(self, framework: str) -> None:
         self.print(f"{framework:<10} {describe_outcomes(self.outcomes, self.imported)}")
@@ -113,7 +109,6 @@ class LiveProgress:
 
 
 def describe_outcomes(outcomes: list[Outcome], imported: float | None) -> str:
-    """Return the rest of a framework's line: its runs, their time, and what there is not."""
     seconds = [outcome.seconds for outcome in outcomes if isinstance(outcome, Run)]
     gaps = [outcome for outcome in outcomes if isinstance(outcome, Gap)]
     failed = sum(gap.failed for gap in gaps)

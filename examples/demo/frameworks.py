@@ -100,7 +100,6 @@ def load(framework: Framework) -> TrainingLoop:
 
 
 def find_keras_backend() -> str | None:
-    """Return the framework that Keras would run on, or None if there is none."""
     wanted = os.environ.get("KERAS_BACKEND")
     candidates = KERAS_BACKENDS if wanted is None else (wanted,)
     return next((name for name in candidates if find_spec(name) is not None), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import attrgetter
 
 import numpy as np
 
@@ -70,7 +71,6 @@ def compare(runs: Sequence[Run]) -> list[Comparison]:
 
 
 def compare_row(group: Sequence[Run]) -> Comparison:
-    """Compare the runs of one configuration."""
     reference = next((run for run in group if run.framework == REFERENCE), group[0])
     others = [run for run in group if run is not reference]
     pairs = [differ(first, second) for first, second in combinations(group, 2)]
@@ -79,21 +79,16 @@ def compare_row(group: Sequence[Run]) -> Comparison:
         frameworks=tuple(run.framework for run in group),
         reference=reference.framework,
         to_reference=tuple(differ(reference, run) for run in others),
-        worst=max(pairs, key=rank),
+        worst=max(pairs, key=attrgetter("predictions", "gradient")),
         gradient=float(np.max([pair.gradient for pair in pairs])),
         largest_gradient=max(float(np.abs(each).max()) for each in reference.gradients),
     )
 
 
 def differ(first: Run, second: Run) -> Difference:
-    """Measure two runs of the same configuration against each other."""
     gaps = [
         float(np.abs(mine - other).max())
         for mine, other in zip(first.gradients, second.gradients, strict=True)
     ]
     disagreements = int(np.sum(first.predictions != second.predictions))
     return Difference(first.framework, second.framework, float(np.max(gaps)), disagreements)
-
-
-def rank(difference: Difference) -> tuple[int, float]:
-    return difference.predictions, difference.gradient

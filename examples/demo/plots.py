@@ -114,8 +114,9 @@ def draw_gradient_shapes(configurations: Sequence[Configuration], path: Path) ->
 
 
 def draw_shape(axis: Any, configuration: Configuration, color: str) -> None:
-    """Draw one panel."""
-    outputs, factors = compute_shape(configuration)
+    activation = xg.lower(configuration.backward, "numpy", forward=configuration.forward)
+    outputs, pullback = activation.vjp(INPUTS)
+    factors = pullback(np.ones_like(INPUTS))
     axis.plot(INPUTS, outputs, color=FORWARD_COLOR, linewidth=2.0)
     axis.plot(INPUTS, factors, color=color, linewidth=1.6)
     axis.fill_between(INPUTS, factors, color=color, alpha=0.2, linewidth=0)
@@ -124,7 +125,6 @@ def draw_shape(axis: Any, configuration: Configuration, color: str) -> None:
 
 
 def add_shape_legend(figure: Any) -> None:
-    """Explain the two lines of every panel."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -133,13 +133,6 @@ def add_shape_legend(figure: Any) -> None:
         Patch(color="#555555", alpha=0.4, label="grad_in where grad_out is 1"),
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
-
-
-def compute_shape(configuration: Configuration) -> tuple[np.ndarray, np.ndarray]:
-    """Return an activation's outputs and the gradients that a cotangent of ones becomes."""
-    activation = xg.lower(configuration.backward, "numpy", forward=configuration.forward)
-    outputs, pullback = activation.vjp(INPUTS)
-    return outputs, pullback(np.ones_like(INPUTS))
 
 
 def assign_colors(rules: Sequence[str]) -> dict[str, str]:

@@ -44,7 +44,6 @@ class Results:
 
 
 def write_files(results: Results, comparisons: Sequence[Comparison]) -> list[Path]:
-    """Write the figures and the numbers; return the paths."""
     folder = results.options.out
     numbers = folder / RESULTS
     numbers.write_text(json.dumps(to_document(results, comparisons), indent=1) + "\n")
@@ -58,7 +57,6 @@ def write_files(results: Results, comparisons: Sequence[Comparison]) -> list[Pat
 
 
 def to_document(results: Results, comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Return everything that was measured as plain data."""
     options = results.options
     return {
         "settings": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,17 +65,13 @@ Outcome = Run | Gap
 class Watcher(Protocol):
     """Is told how the runs go on."""
 
-    def begin_framework(self, framework: str) -> None:
-        """Hear that a framework is about to be imported."""
+    def begin_framework(self, framework: str) -> None: ...  # before it is imported
 
-    def begin_run(self, framework: str, configuration: Configuration) -> None:
-        """Hear that a run begins."""
+    def begin_run(self, framework: str, configuration: Configuration) -> None: ...
 
-    def end_epoch(self, accuracy: float) -> None:
-        """Hear the test accuracy after an epoch."""
+    def end_epoch(self, accuracy: float) -> None: ...
 
-    def end_framework(self, framework: str) -> None:
-        """Hear that a framework has no more runs."""
+    def end_framework(self, framework: str) -> None: ...
 
 
 def check_rules(names: Sequence[str]) -> list[str]:
@@ -124,38 +120,48 @@ def run_one(
         if reason is not None:
             return Gap(framework, configuration, reason, failed=False)
     try:
-        return execute(task, framework, loop, configuration, watcher)
+        return execute(task, framework, loop, configuration, watcher.end_epoch)
     except Exception as error:  # noqa: BLE001 - reported, and the exit code tells
         return Gap(framework, configuration, summarize(error), failed=True)
 
 
+class Recorder:
+    """Keeps what a training loop reports of each epoch, and passes the test accuracy on."""
+
+    def __init__(self, task: Task, hear: Callable[[float], object]) -> None:
+        self.task, self.hear = task, hear
+        self.losses: list[float] = []
+        self.accuracies: list[float] = []
+        self.predictions = np.empty(0, np.int64)
+
+    def __call__(self, loss: float, predicted: np.ndarray) -> None:
+        self.losses.append(loss)
+        self.accuracies.append(float(np.mean(predicted == self.task.test_y)))
+        self.predictions = predicted
+        self.hear(self.accuracies[-1])
+
+
 def execute(
-    task: Task, framework: str, loop: TrainingLoop, configuration: Configuration, watcher: Watcher
+    task: Task,
+    framework: str,
+    loop: TrainingLoop,
+    configuration: Configuration,
+    hear: Callable[[float], object],
 ) -> Run:
-    """Train once, on the clock."""
-    losses: list[float] = []
-    accuracies: list[float] = []
-    predictions = np.empty(0, np.int64)
-
-    def record(loss: float, predicted: np.ndarray) -> None:
-        nonlocal predictions
-        predictions = predicted
-        losses.append(loss)
-        accuracies.append(float(np.mean(predicted == task.test_y)))
-        watcher.end_epoch(accuracies[-1])
-
+    """Train once, on the clock; `hear` gets the test accuracy after each epoch."""
+    report = Recorder(task, hear)
     forward, backward = configuration.forward, configuration.backward
     gradients = loop.first_gradients(task, forward, backward)
     start = time.perf_counter()
-    loop.train(task, forward, backward, record)
+    loop.train(task, forward, backward, report)
     seconds = time.perf_counter() - start
     return Run(
         framework,
         configuration,
         seconds,
-        losses=tuple(losses),
-        accuracies=tuple(accuracies),
-        predictions=predictions,
+        losses=tuple(report.losses),
+        accuracies=tuple(report.accuracies),
+        predictions=report.predictions,
         gradients=gradients,
     )
 

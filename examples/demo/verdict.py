@@ -41,7 +41,6 @@ def show_verdict(console: Console, results: Results, comparisons: Sequence[Compa
 def describe_agreement(
     outcomes: Sequence[Outcome], comparisons: Sequence[Comparison], names: Mapping[str, str]
 ) -> str:
-    """Return what the comparisons come to, as a sentence."""
     failed = [gap.framework for gap in outcomes if isinstance(gap, Gap) and gap.failed]
     failures = [f"{names.get(name, name)} failed" for name in dict.fromkeys(failed)]
     if not comparisons:
@@ -78,7 +77,6 @@ def name_framework(name: str, comparisons: Sequence[Comparison], names: Mapping[
 
 
 def explain(row: Comparison, images: int, names: Mapping[str, str]) -> str:
-    """Return what in a row is more than rounding."""
     worst = row.worst
     if worst.predictions > row.expected_predictions:
         difference = (
@@ -99,7 +97,6 @@ def build_table(
     comparisons: Sequence[Comparison],
     configurations: Sequence[Configuration],
 ) -> Table:
-    """Return a row for each network: what all frameworks make of it, and how far they are apart."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in COLUMNS[:2] else "right")

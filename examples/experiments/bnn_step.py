@@ -20,7 +20,7 @@ between 0.979 and 0.985.
 """
 
 import numpy as np
-from course import Outcome, Outcomes, conduct, draw_curves, whose_marks
+from course import Outcome, Outcomes, conduct, draw_training
 from suc import draw_ones
 from task import batches, draw_layers, sgd, train
 
@@ -62,12 +62,7 @@ def run(ops, seed: int, quick: bool) -> Outcome:
 
 
 def draw(figure, outcomes: Outcomes) -> None:
-    loss, accuracy = figure.subplots(1, 2)
-    draw_curves(loss, outcomes, "loss")
-    draw_curves(accuracy, outcomes, "accuracy")
-    loss.set(xlabel="epoch", ylabel="training loss: the share of wrong answers", yscale="log")
-    accuracy.set(xlabel="epoch", ylabel="test accuracy")
-    accuracy.legend(title=whose_marks(outcomes))
+    draw_training(figure, outcomes, "training loss: the share of wrong answers")
 
 
 def main(arguments: list[str] | None = None) -> Outcomes:

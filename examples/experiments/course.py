@@ -151,6 +151,16 @@ def draw_curves(axis: Any, outcomes: Outcomes, quantity: str, names: Sequence[st
     axis.grid(alpha=0.25)
 
 
+def draw_training(figure: Any, outcomes: Outcomes, label: str = "training loss") -> None:
+    """Draw the losses and the accuracies of all methods over the epochs."""
+    loss, accuracy = figure.subplots(1, 2)
+    draw_curves(loss, outcomes, "loss")
+    draw_curves(accuracy, outcomes, "accuracy")
+    loss.set(xlabel="epoch", ylabel=label, yscale="log")
+    accuracy.set(xlabel="epoch", ylabel="test accuracy")
+    accuracy.legend(title=whose_marks(outcomes))
+
+
 def whose_marks(outcomes: Outcomes) -> str:
     """Return which line or mark is whose."""
     first, *others = outcomes

@@ -84,7 +84,6 @@ def grow(share):
 
 
 def choose_strength(way: str, steps: int):
-    """Return the strength of the reversal: a number, or a schedule."""
     if way == "scheduled":
         return xg.schedule.of(lambda step: grow(step / steps))
     return 0.0 if way == "source only" else STRENGTH
@@ -107,7 +106,6 @@ def draw_epochs(seed: int, count: int, others: np.ndarray, strength):
 
 
 def learn(ops, seed: int, quick: bool, target: str, way: str) -> Trained:
-    """Train on labeled digits and the target's images."""
     train_x, _, test_x, test_y = digits()
     others, other_test = (TARGETS[target](images) for images in (train_x, test_x))
     count = 3 if quick else EPOCHS
@@ -128,10 +126,8 @@ def learn(ops, seed: int, quick: bool, target: str, way: str) -> Trained:
     def score(weights):
         return accuracy(ops, evaluate(weights, test_images), test_y)
 
-    start, epochs = (
-        draw_weights(np.random.default_rng(seed)),
-        draw_epochs(seed, count, others, strength),
-    )
+    start = draw_weights(np.random.default_rng(seed))
+    epochs = draw_epochs(seed, count, others, strength)
     return train(ops, loss, start, adam(RATE), epochs, score)
 
 

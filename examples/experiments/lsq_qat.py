@@ -40,11 +40,6 @@ LAYERS = range(len(SIZES) - 1)
 relu = xg.activation("ReLU")
 
 
-def top(bits: int, signed: bool) -> int:
-    """Return the number of the highest level."""
-    return 2 ** (bits - signed) - 1
-
-
 def run_network(weights: Weights, steps: Weights, images, bits: int | None = None):
     """Return the logits and the input of each layer; with `bits`, all but the image quantized."""
     x, seen = images, []
@@ -65,7 +60,7 @@ def choose_steps(inputs: list[np.ndarray], weights: Weights, bits: int, by_mean:
     """Return the first step sizes: LSQ's by the mean size, or those that reach to the largest."""
 
     def step(values: np.ndarray, axis: int | None, signed: bool):
-        high, size = top(bits, signed), np.abs(values)
+        high, size = 2 ** (bits - signed) - 1, np.abs(values)  # the highest level
         if by_mean:
             return np.float32(2 * size.mean(axis=axis, keepdims=axis is not None) / high**0.5)
         return np.float32(size.max(axis=axis, keepdims=axis is not None) / high)
@@ -127,7 +122,6 @@ def run(ops, seed: int, quick: bool) -> Outcome:
 
 
 def arrays_of(ops, weights: Weights) -> Weights:
-    """Return a framework's tensors as NumPy arrays."""
     return {name: ops.array(weight) for name, weight in weights.items()}
 
 

@@ -18,7 +18,7 @@ FreeGrad's binary unit is in `bnn_step.py`, its experiment on DIGITS is `example
 """
 
 import numpy as np
-from course import Outcome, Outcomes, conduct, draw_curves, whose_marks
+from course import Outcome, Outcomes, conduct, draw_training
 from task import batches, draw_layers, sgd, train
 
 import multigrad as xg
@@ -75,18 +75,9 @@ def run(ops, seed: int, quick: bool) -> Outcome:
     return Outcome.of(trained)
 
 
-def draw(figure, outcomes: Outcomes) -> None:
-    loss, accuracy = figure.subplots(1, 2)
-    draw_curves(loss, outcomes, "loss")
-    draw_curves(accuracy, outcomes, "accuracy")
-    loss.set(xlabel="epoch", ylabel="training loss", yscale="log")
-    accuracy.set(xlabel="epoch", ylabel="test accuracy")
-    accuracy.legend(title=whose_marks(outcomes))
-
-
 def main(arguments: list[str] | None = None) -> Outcomes:
     return conduct(
-        __file__, __doc__, run, draw, arguments=arguments,
+        __file__, __doc__, run, draw_training, arguments=arguments,
         frameworks=("torch", "jax", "tensorflow"), seeds=5,
     )  # fmt: skip
 

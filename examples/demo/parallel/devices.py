@@ -66,7 +66,6 @@ def check_devices(devices: int) -> int:
 
 
 def choose_sharded(names: Sequence[str]) -> list[str]:
-    """Return the frameworks to run sharded: those named, or all that are installed."""
     for name in names:
         if name.lower() not in SHARDED:
             raise MultigradError(
@@ -106,7 +105,8 @@ def run(options: Options, devices: int) -> int:
             live.begin_framework(group.label)
             for outcome in run_group(group, configurations, options, live):
                 outcomes.append(outcome)
-                live.end_line(devices_shown.describe(outcome))
+                live.count_run()
+                live.print(devices_shown.describe(outcome))
     pairs = pair_up(outcomes)
     devices_shown.show_pairs(console, pairs, options.epochs)
     for path in write_files(options, devices, outcomes, pairs):
@@ -146,7 +146,6 @@ def pair_up(outcomes: Sequence[Trained | Gap]) -> list[Pair]:
 
 
 def key_of(run: Trained) -> tuple[Any, ...]:
-    """Return what the runs of a pair have in common."""
     return run.group.framework, run.configuration
 
 

@@ -29,7 +29,6 @@ MARKERS = {"torch": "s", "jax": "^"}
 
 
 def describe(outcome: Trained | Gap) -> str:
-    """Return a run that is finished, or never will be, as a line."""
     configuration = outcome.configuration
     if isinstance(outcome, Gap):
         words = f"{outcome.framework:<12} {configuration.forward:<9} {configuration.rule:<12}"
@@ -39,7 +38,6 @@ def describe(outcome: Trained | Gap) -> str:
 
 
 def show_pairs(console: Console, pairs: Sequence[Pair], epochs: int) -> None:
-    """Print the runs beside each other, and how far they are apart."""
     console.print()
     if not pairs:
         console.print("Nothing to compare: no run was finished on one device and on several.")
@@ -56,7 +54,6 @@ def show_pairs(console: Console, pairs: Sequence[Pair], epochs: int) -> None:
 
 
 def cells_of(run: Trained) -> tuple[str, ...]:
-    """Return a row of the table."""
     group, configuration = run.group, run.configuration
     return (
         group.framework,
@@ -106,7 +103,6 @@ def draw_pairs(pairs: Sequence[Pair], path: Path) -> None:
 
 
 def draw_pair(axes: Any, pair: Pair, color: str) -> None:
-    """Draw one pair into a column of panels."""
     epochs = np.arange(1, len(pair.one.losses) + 1)
     mark = {"marker": MARKERS[pair.one.group.framework], "markerfacecolor": "none"}
     stride = max(1, len(epochs) // 12)
@@ -118,7 +114,6 @@ def draw_pair(axes: Any, pair: Pair, color: str) -> None:
 
 
 def add_legend(figure: Any, pairs: Sequence[Pair], colors: dict[str, str]) -> None:
-    """Explain colors and marks."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=color, label=rule) for rule, color in colors.items()]

@@ -118,7 +118,6 @@ def started(
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End processes, and wait until they are gone."""
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + GRACE
@@ -173,7 +172,6 @@ def explain(folder: Path, rank: int, code: int | None) -> str:
 
 
 def read_run(path: Path, group: Group, configuration: Configuration) -> Trained:
-    """Read what rank 0 wrote of a run."""
     with np.load(path) as arrays:
         return Trained(
             group,

@@ -71,8 +71,4 @@ def split(model: torch.nn.Module) -> torch.nn.Module:
 # DDP looks at the annotations of a hook, which must be no strings.
 def sum_gradients(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     work = dist.all_reduce(bucket.buffer(), async_op=True)
-    return work.get_future().then(first_value)
-
-
-def first_value(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-    return future.value()[0]
+    return work.get_future().then(lambda reduced: reduced.value()[0])

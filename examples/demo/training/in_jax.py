@@ -80,7 +80,6 @@ def build_loss(compute_logits: Logits) -> Callable[[Parameters, Tensor, Tensor],
 def build_step(
     compute_logits: Logits, learning_rate: float
 ) -> Callable[[Parameters, Tensor, Tensor], tuple[Parameters, jax.Array]]:
-    """Return one compiled step of SGD."""
     differentiate = jax.value_and_grad(build_loss(compute_logits))
 
     @jax.jit
@@ -93,8 +92,6 @@ def build_step(
 
 
 def build_predict(compute_logits: Logits) -> Callable[[Parameters, Tensor], jax.Array]:
-    """Return the compiled choice of the label with the largest logit."""
-
     @jax.jit
     def predict(weights: Parameters, x: Tensor) -> jax.Array:
         return compute_logits(weights, x).argmax(1)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import keras
@@ -47,12 +46,17 @@ def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> We
 def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
     """Train with SGD in one `fit`; report each epoch."""
     model = build(task.weights, forward, rule, keras.optimizers.SGD(task.learning_rate))
+
+    def report_epoch(epoch: int, logs: Any = None) -> None:
+        logits = to_numpy(model.predict_on_batch(task.test_x))
+        report(float(logs["loss"]), np.argmax(logits, axis=1))
+
     model.fit(
-        yield_batches(task),
+        (batch for order in task.orders for batch in batches(task, order)),
         epochs=len(task.orders),
         steps_per_epoch=-(-len(task.train_x) // BATCH),
         shuffle=False,
-        callbacks=[ReportEpochs(report, task.test_x)],
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=report_epoch)],
         verbose=0,
     )
 
@@ -63,7 +67,6 @@ def build(
     rule: str | None,
     optimizer: keras.optimizers.Optimizer,
 ) -> Model:
-    """Build and compile the network with the given weights."""
     model = keras.Sequential(
         [
             keras.layers.Input((FEATURES,)),
@@ -76,23 +79,3 @@ def build(
         variable.assign(weight)  # not set_weights, which would ask for the rule's numbers too
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
-
-
-def yield_batches(task: Task) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for order in task.orders:
-        yield from batches(task, order)
-
-
-class ReportEpochs(keras.callbacks.Callback):
-    """Passes on each epoch's loss and test predictions."""
-
-    def __init__(self, report: EpochReport, test_x: np.ndarray) -> None:
-        super().__init__()
-        self.report = report
-        self.test_x = test_x
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Report the epoch that has ended."""
-        assert self.model is not None and logs is not None
-        logits = to_numpy(self.model.predict_on_batch(self.test_x))
-        self.report(float(logs["loss"]), np.argmax(logits, axis=1))

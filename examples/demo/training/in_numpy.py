@@ -56,14 +56,12 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.float32, n
 
 
 def step(weights: Weights, gradients: Weights, learning_rate: float) -> Weights:
-    """Return the weights after one step of SGD."""
     rate = np.float32(learning_rate)
     stepped = zip(weights, gradients, strict=True)
     return tuple(weight - rate * gradient for weight, gradient in stepped)
 
 
 def predict(activation: Any, weights: Weights, x: np.ndarray) -> np.ndarray:
-    """Return the label with the largest logit."""
     hidden_weight, hidden_bias, output_weight, output_bias = weights
     hidden = activation(x @ hidden_weight + hidden_bias)
     return np.argmax(hidden @ output_weight + output_bias, axis=1)

@@ -59,7 +59,6 @@ def load(weights: Weights) -> Variables:
 
 
 def compute_logits(activation: Activation, variables: Variables, x: Tensor) -> Tensor:
-    """Return the network's output."""
     hidden_weight, hidden_bias, output_weight, output_bias = variables
     hidden = activation(x @ hidden_weight + hidden_bias)
     return hidden @ output_weight + output_bias
@@ -79,8 +78,6 @@ def differentiate(
 def build_step(
     activation: Activation, variables: Variables, learning_rate: float
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return one compiled step of SGD."""
-
     @tf.function(input_signature=BATCH_SIGNATURE)
     def step(x: Tensor, labels: Tensor) -> Tensor:
         loss, gradients = differentiate(activation, variables, x, labels)
