@@ -242,7 +242,7 @@ class Entries:
     def _entry_for(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         # An imported gradient has its original on its own framework alone.
         if self.runs_as_written and (
-            not self.recipe.imported is None or is_original_on(self.recipe, backend)
+            self.recipe.imported is None or is_original_on(self.recipe, backend)
         ):
             reason = "it has native=True" if self.native else "its code looks at values"
             return self._native_entry(layout.without_objects(), backend, None, reason)
