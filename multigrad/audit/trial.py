@@ -102,10 +102,7 @@ def law(
 
 @dataclass(frozen=True, slots=True)
 class ForwardRun:
-    """One forward: its float outputs, and the map from their cotangents to gradients.
-
-    `pull` takes cotangent tensors to a gradient for each input.
-    """
+    """One forward: its float outputs, and the map from cotangents to a gradient for each input."""
 
     backend: Backend
     inputs: list[Tensor]

@@ -112,22 +112,21 @@ def import_named(name: str) -> types.ModuleType:
     sys.path.insert(0, folder)
     try:
         return _import_file(path) if is_file else importlib.import_module(name)
-    except ModuleNotFoundError as error:
+    except Exception as error:
+        if is_file or not isinstance(error, ModuleNotFoundError):
+            said = f"{type(error).__name__}: {error}"
+            raise MultigradError(f"{name} cannot be imported: {said}") from error
         # The module itself was found, and a module that it imports was not.
-        if is_file or not f"{name}.".startswith(f"{error.name}."):
+        if not f"{name}.".startswith(f"{error.name}."):
             raise MultigradError(f"{name} needs {error.name}, which is not installed") from error
         parent, _, last = name.rpartition(".")
         hint = ""
         # The missing module's siblings: their names are the likely ones.
         with suppress(AttributeError, ImportError):
-            path = importlib.import_module(parent).__path__ if parent else None
-            hint = suggest(last, (info.name for info in pkgutil.iter_modules(path)))
+            path_of_parent = importlib.import_module(parent).__path__ if parent else None
+            hint = suggest(last, (info.name for info in pkgutil.iter_modules(path_of_parent)))
         raise MultigradError(
             f"there is no module {name!r} here; name it as in an import{hint}"
-        ) from error
-    except Exception as error:
-        raise MultigradError(
-            f"{name} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     finally:
         sys.path.remove(folder)

@@ -260,8 +260,8 @@ HELPERS = {"triton": "multigrad_torch.triton_interpreter"}
 _used: list[Any] = []
 
 
-class Ahead(MetaPathFinder):
-    """A finder that lets a library's helper prepare before the first import of the library."""
+class Ahead(MetaPathFinder, Loader):
+    """Lets a library's helper prepare before the first import of the library, and mend after it."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in HELPERS:
@@ -278,27 +278,20 @@ class Ahead(MetaPathFinder):
         if helper is None or spec is None or spec.loader is None:
             return None
         helper.prepare()
-        spec.loader = Helped(spec.loader, helper)
+        spec.loader_state, spec.loader = (spec.loader, helper), self
         return spec
 
-
-class Helped(Loader):
-    """The loader of a library with a helper, which it calls after the import."""
-
-    def __init__(self, loader: Loader, helper: Any) -> None:
-        self.loader, self.helper = loader, helper
-
     def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
-        return self.loader.create_module(spec)
+        return spec.loader_state[0].create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
+        spec: Any = module.__spec__
+        loader, helper = spec.loader_state
         # Restored first, so that the library sees its own loader.
-        module.__loader__ = self.loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
-        self.helper.mend()
-        _used.append(self.helper)
+        module.__loader__ = spec.loader = loader
+        loader.exec_module(module)
+        helper.mend()
+        _used.append(helper)
 
 
 def help_imports() -> None:
