@@ -71,8 +71,7 @@ _groups_of_dims: dict[tuple[str, frozenset[str]], str] = {}
 def find_in_meshes(name: str, groups: set[str]) -> str:
     """Return the group of the only mesh dimension of a name."""
     kind = torch.distributed.device_mesh.DeviceMesh
-    # torch keeps no list of its meshes, so the garbage collector is asked. A mesh of one dimension
-    # has the group of all processes.
+    # torch lists no meshes, so the garbage collector does.
     meshes = [each for each in gc.get_objects() if type(each) is kind and each.mesh_dim_names]
     of_name: dict[str, set[str]] = {}
     for mesh in meshes:

@@ -260,8 +260,7 @@ def _axes_of(program: Any, count: int, shapes: Shapes) -> list[dict[int, Any]]:
     nodes = list(program.graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"][-count:]
     values = [node.meta["val"] for node in (*inputs, *nodes[-1].args[0])]
-    # An axis without fixed length has the name of the input's axis of the same symbol, if there is
-    # one.
+    # An open axis has the name of the input's axis of the same symbol, if there is one.
     names: dict[str, Any] = {}
     for value, axes in zip(values, shapes, strict=False):
         for axis, name in (axes or {}).items():

@@ -215,8 +215,7 @@ class Activation(nn.Module):
 
     def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:
         act = self._activation
-        # Only torch.jit.trace enters here. A rule's call warns by itself, torch's own function does
-        # not.
+        # Only torch.jit.trace enters here. A rule's call warns by itself, torch's own does not.
         if act.forward.differentiable and act.in_force() is None and tracing_state() is not None:
             warn_of_trace("the true derivative for the gradient")
         return super()._slow_forward(*args, **kwargs)

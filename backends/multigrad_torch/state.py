@@ -28,8 +28,7 @@ Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
 # How many dispatch modes are entered: one may record a graph that is differentiated later.
 count_modes = torch._C._len_torch_dispatch_stack
-# The trace of torch.jit.trace, or None: it cannot record constants in a tuple, nor ONNX the fast
-# kernels.
+# The trace of torch.jit.trace, or None: it records no tuples of constants, ONNX no fast kernels.
 tracing_state = torch._C._get_tracing_state
 # `is_included(BATCHED)`: whether `torch.autograd.grad(is_grads_batched=True)` is around, which uses
 # an older vmap that is no transform of torch.func.
@@ -89,8 +88,7 @@ def eager_of(native: Any) -> Callable[..., Any]:
     """
     if native.eager is native:
         return native.apply
-    # `Function.apply` first looks for default arguments, in Python; its base is the C
-    # implementation.
+    # `Function.apply` first looks for default arguments, in Python; its base is in C.
     base: Any = super(Function, native.eager)
     return base.apply
 

@@ -140,8 +140,7 @@ class _Held(threading.local):
 
 
 def _watch_hooks() -> Callable[[bool], Any]:
-    # torch up to 2.6 cannot tell its innermost hooks for saved tensors, so entering them is
-    # watched.
+    # torch up to 2.6 cannot tell its innermost hooks, so entering them is watched.
     autograd, entered = torch._C._autograd, _Held()
     # Hooks that were entered before this patch are unknown, so a checkpoint may not be running now.
     if any(f.f_globals is vars(torch.utils.checkpoint) for f, _ in walk_stack(sys._getframe())):

@@ -204,8 +204,7 @@ def watch_reads(pull: Callable[..., Any], nodes: Sequence[Any], watch: Watch) ->
     try:
         with watch, watch.hooks():
             try:
-                # A backward whose gradients have gradients reads more, and saves again what it
-                # keeps.
+                # Differentiable, it reads more, and saves again what it keeps.
                 pull(is_further=True)
             except Exception:  # noqa: BLE001, as it refuses a second one
                 pull()

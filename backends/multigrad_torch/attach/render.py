@@ -371,8 +371,7 @@ def _refuse_lines(emitted: Emitted) -> list[str]:
 
 
 def _return_lines(emitted: Emitted, backward: Body, count: int, chosen: bool = False) -> list[str]:
-    # Params get None, and with `chosen` also a gradient that `ctx.needs_input_grad` does not ask
-    # for.
+    # Params get None; with `chosen`, so do gradients that `ctx.needs_input_grad` excludes.
     gradients = list(emitted.gradients(backward))
     if chosen and len(emitted.names.wrt) > 1:
         for i, gradient in enumerate(gradients):

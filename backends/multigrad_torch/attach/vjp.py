@@ -47,8 +47,7 @@ def vjp(
             keeps = again or nested
             differentiated = [outputs[i] for i in active]
             gradients = differentiate(differentiated, [xs[i] for i in wrt], heads, keeps, recorded)
-            # torch does not run nodes that lead to no input, so its own error would never come: the
-            # gradient would silently be zeros.
+            # torch runs no nodes that lead to no input: the gradient would silently be zeros.
             if any(gradient is None for gradient in gradients) and any(
                 node.name() == ONCE for node in list_nodes(differentiated)
             ):

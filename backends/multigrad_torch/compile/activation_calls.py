@@ -77,8 +77,7 @@ def call_of_activation(
     if asks_for_operators():
         return operator_of_activation(activation, in_force, x, passed, described)
     if torch.compiler.is_exporting():
-        # An exported program has only ATen ops. No gradient is better than silently the forward's
-        # own.
+        # A program has only ATen ops. No gradient is better than silently the forward's own.
         forward = forward_on(load_backend("torch"), activation.forward)
         return call_plain(forward, passes_gradient=False)
     params = TracedRuleParams(

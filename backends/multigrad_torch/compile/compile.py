@@ -54,15 +54,13 @@ from .dynamo_guards import (
 )
 
 Tensor: TypeAlias = Any
-# Prefixes of the answers of `prepare`: compiled code calls the Function's own class, which Dynamo
-# reads; or the call cannot be compiled.
+# Prefixes of answers of `prepare`: the Function's own class, which Dynamo reads; a refusal.
 OWN_CLASS = "?"
 REFUSED = "!"
 # Words of a call's name, besides those of its tensors: what traced code has to know of the call.
 CALL, OPERATOR, COUNTS_APPLICATIONS = "call", "operator", "draws"
 MOST_CALLS = 4096  # then all are forgotten
-# In a user's class Dynamo (torch 2.13) makes zeros of missing cotangents, and fails if a tensor is
-# returned twice.
+# In a class Dynamo (torch 2.13) gives zeros for missing cotangents, and takes no tensor twice.
 MISREAD = frozenset((MISSING, TWICE))
 # Names of calls, by everything that a call depends on: what a key leaves out is silently shared.
 NAMES: dict[Any, str] = {}
@@ -129,8 +127,7 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
         torch._dynamo.graph_break(msg=name)
         return apply_function(function, args, kwargs)
     if torch.compiler.is_exporting() and not name.startswith(OPERATOR):
-        # An exported program has only ATen ops. No gradient is better than silently the forward's
-        # own.
+        # A program has only ATen ops. No gradient is better than silently the forward's own.
         tensors = [tensor.detach() for tensor in tensors]
     if any(map(is_partial, tensors)):
         torch._dynamo.graph_break(msg="a partial DTensor")
@@ -210,8 +207,7 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
         token: that of the active rules.
         epoch: the registry's; "" as long as the Function is taken to read only its arguments.
     """
-    # In an export that Dynamo does not trace (strict=False), the ops of a capture would be
-    # recorded.
+    # In an export with strict=False the ops of a capture would be recorded.
     is_recorded = torch.compiler.is_exporting() and torch._guards.CompileContext.try_get() is None
     with without_modes() if is_recorded else nullcontext():
         return find_or_ask(subject, described, token, epoch)
@@ -238,8 +234,7 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
         return f"{REFUSED}{error.error}"
     except Exception as error:  # noqa: BLE001
         note_refused(error)
-        # Raised within Dynamo it would be wrapped; eager code raises it again after the graph
-        # break.
+        # Dynamo would wrap it; eager code raises it again after the graph break.
         return f"{REFUSED}{type(error).__name__}: {error}"
 
 

@@ -211,8 +211,7 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
             return fn(*args, **kwargs)
         active = all_at_present(CURRENT.get(), load_backend("torch"))
         token, exact_token, inputs = pass_as_inputs(active.activations)
-        # One compiled function per rule and epoch, so that changes of rules do not use up
-        # recompile_limit.
+        # One compiled function per rule and epoch: changes of rules do not use up recompile_limit.
         structure = f"{token}~{EPOCH.text}"
         if structure not in compiled:
             compiled[structure] = torch.compile(copy_code(fn), **options)

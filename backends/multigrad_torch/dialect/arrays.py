@@ -210,8 +210,7 @@ def running(name: str, cumulate: Callable[..., Tensor]) -> Callable[..., Any]:
         values = cumulate(input, axis)
 
         def find() -> Value:
-            # As nodes: the positions of a returned pair are asked for when torch's code has run,
-            # and neutral code would count in the input's dtype.
+            # As nodes: asked for after torch's code has run, neutral code counts in other dtypes.
             ones = input.trace.value(cast_node(xp.ones_like(input).node, INT64))
             steps = xp.cumsum(ones, axis) - 1
             is_met = xp.logical_or(xp.equal(input, values), xp.isnan(input))

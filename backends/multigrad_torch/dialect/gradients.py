@@ -34,8 +34,7 @@ def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
     if not requires_grad:
         raise TypeError("requires_grad_(False)")
     x.notes = {"grad": None, **(x.notes or {}), "requires_grad": True}
-    # `.backward()` adds to the `.grad` of these leaves. Weak: a leaf that is gone needs no
-    # gradient.
+    # `.backward()` adds to their `.grad`. Weak: a leaf that is gone needs no gradient.
     x.trace.backward.leaves.append(weakref.ref(x))
     return x
 

@@ -175,8 +175,7 @@ class Engine:
 
 ENGINE: Any = torch.autograd.Variable._execution_engine
 ENTER_HOOKED: Any = BackwardHook.setup_input_hook
-# The class whose `apply` is called by that of `Function` (torch 2.13). An `apply` that was bound
-# earlier looks it up there, too.
+# Its `apply` is called by that of `Function` (torch 2.13), also by one that was bound earlier.
 BASE: Any = torch.autograd.Function.__mro__[1]
 APPLY: Any = vars(torch.autograd.Function)["apply"]
 IS_TRANSFORMING = torch._C._are_functorch_transforms_active

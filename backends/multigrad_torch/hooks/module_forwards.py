@@ -28,8 +28,7 @@ from .. import dynamo
 from ..compile.checkpoint_regions import note_regions
 
 Tensor: TypeAlias = Any
-# Notes of one module: a backward that is later than so many changes of the active rules takes the
-# oldest note.
+# Notes of one module: a backward after so many changes of the rules takes the oldest note.
 MOST_NOTES = 16
 MOST_BACKWARDS = 256
 DEVICES = ("cuda", "cpu")
@@ -43,8 +42,7 @@ class _Era(threading.local):
 
 
 _ERA = _Era()
-# By running backward, the era that it has reached. Not thread-local: the engine may use threads of
-# its own.
+# By running backward, the era that it has reached; the engine may use threads of its own.
 _REACHED: OrderedDict[int, int] = OrderedDict()
 
 

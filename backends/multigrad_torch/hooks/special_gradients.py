@@ -79,8 +79,7 @@ def find_scale(scaler: Any) -> Tensor | None:
     """Return a GradScaler's scale, without a wait for the device if possible; None if disabled."""
     if not scaler.is_enabled():
         return None
-    # `get_scale` returns a Python float, so it synchronizes; before the first `scale` there is no
-    # tensor.
+    # `get_scale` synchronizes; before the first `scale` there is no tensor.
     waiting = getattr(scaler, "_get_scale_async", scaler.get_scale)()
     return scaler.get_scale() if waiting is None else waiting
 
@@ -145,8 +144,7 @@ class Reduction:
         module = self.module()
         if not (module.find_unused_parameters or module.static_graph):
             return list(reached)
-        # A parameter that this process has not used may be used by another, and then has a gradient
-        # everywhere.
+        # A parameter that any process has used has a gradient everywhere.
         used = torch.tensor([float(hook in reached) for hook in self.hooks])
         used = used.to(module.device) if module.device is not None else used
         torch.distributed.all_reduce(used, group=module.process_group)

@@ -52,8 +52,7 @@ def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor
 
 def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor:
     first, sums = like.ndim - len(sizes), wide(x)
-    # From the last axis back, so that the window axis to be summed is always the last axis of
-    # `sums`.
+    # From the last axis back: the window axis to be summed is always the last one.
     for axis in range(len(sizes) - 1, -1, -1):
         size, dilation = sizes[axis], dilations[axis]
         reach = dilation * (size - 1) + 1
@@ -267,8 +266,7 @@ def places(x: Tensor, index: tuple[Any, ...]) -> Tensor:
     """Return the flat positions of the elements that an index with a negative step takes."""
     import numpy as np
 
-    # A copy: NumPy calls one element contiguous whatever its stride, but torch refuses negative
-    # ones.
+    # A copy, as torch refuses negative strides, also of one element.
     flat = np.arange(math.prod(x.shape)).reshape(x.shape)[index].copy()
     return torch.as_tensor(flat, device=x.device)
 

@@ -169,8 +169,7 @@ def cbrt(x: Tensor) -> Tensor:
 
 @aligned
 def fmod(a: Tensor, b: Tensor) -> Tensor:
-    # torch 2.13, CPU: NaN where a / b overflows. So first by a multiple of b that is near 1 or
-    # above.
+    # torch 2.13, CPU: NaN where a / b overflows. So first by a multiple of b, not far below 1.
     power = 2.0 ** (1022 if b.dtype == torch.float64 else 126)
     return torch.fmod(torch.fmod(a, torch.where(b.abs() < 1, b * power, b)), b)
 

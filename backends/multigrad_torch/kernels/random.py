@@ -256,8 +256,7 @@ def find_part(x: Tensor, placements: list[Any]) -> tuple[list[int], tuple[int, .
     return starts, tuple(lengths)
 
 
-# Elements per pass. On a CPU three buffers of this size fit in a cache and still occupy eight
-# threads; on a device the size only bounds memory.
+# Elements per pass: on a CPU three buffers fit in a cache; on a device it bounds memory.
 CPU_BLOCK = 1 << 18
 DEVICE_BLOCK = 1 << 26
 # Elements per call of torch's logarithm, which starts threads and waits for them each time (1e6
@@ -332,8 +331,7 @@ def uniform_blocks(
         yield uniform_block(encrypt(words, high, low), dtype)
 
 
-# Draws by compiled C code, which writes to addresses: not where torch traces, maps or fakes
-# tensors.
+# Draws by compiled C code, which writes to addresses: not where tensors are traced or fake.
 
 
 def find_native(

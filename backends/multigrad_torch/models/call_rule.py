@@ -133,8 +133,7 @@ class PlainRule:
                 "one: select the layer or operation inside it that does"
             )
         self.check_shape(x, out, where)
-        # A Function that returns its input returns a view, which must not be written to: hence a
-        # clone.
+        # A Function that returns its input returns a view, which may not be written: a clone.
         rule = self.over.now() if is_compiling() else self.over.here()
         return rule(x, out).clone()
 
@@ -193,8 +192,7 @@ class PlainRule:
         """Draw as the rule would, in the first run of a reentrant region."""
         if is_compiling() or not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return
-        # No tensor has a gradient there yet. The second run then draws the same, the next step
-        # anew.
+        # No tensor has a gradient there yet. The second run draws the same, the next step anew.
         if is_first_without_gradients():
             with torch.no_grad():
                 self.over.here()(x, x)
@@ -241,15 +239,13 @@ class InPlace:
         if is_leaf or x._is_view() or x._backward_hooks or x.retains_grad:
             return x.copy_(self.activation(x.clone()))  # raises torch's own errors
         y = self.activation(x.clone() if self._clones else x)
-        # Which tensors backward keeps is known only after a call; if x is one, call again on a
-        # clone.
+        # What backward keeps is known only after a call; if x is kept, call again on a clone.
         kind = type(y.grad_fn)
         if kind not in self._reads:
             self._reads[kind] = self._clones = reads(y.grad_fn, x) or self._clones
             if self._clones:
                 y = self.activation(x.clone())
-        # Detached first, or backward would fill a gradient for x's old values with zeros, and add
-        # it.
+        # Detached first, or backward would add zeros as a gradient for x's old values.
         return x.detach_().copy_(y)
 
 
@@ -312,8 +308,7 @@ class WeightRule:
             function = getattr(FUNCTIONS, name)
         else:
             function = self.rule.over(taken.kind, **taken.attributes)
-        # A Function that returns its input returns a view, which must not be written to: hence a
-        # clone.
+        # A Function that returns its input returns a view, which may not be written: a clone.
         result = function(*inputs, *taken.params, output).clone().reshape(shape)
         if self.merges:
             setattr(result, MERGES, (taken, out, version_of(result)))

@@ -231,8 +231,7 @@ def check_met(mode: OperationMode) -> None:
 # --- the mode in traced code: what Dynamo asks it about, and what runs while Dynamo traces --------
 def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
     if COMPILES:
-        # Dynamo asks only about those that torch lists as overridable (torch 2.13): hardswish, tanh
-        # and relu_ are not among them.
+        # Dynamo asks only about those that torch (2.13) lists as overridable, not about tanh.
         from torch._dynamo.variables.torch import get_overridable_functions
 
         get_overridable_functions().update(functions)

@@ -154,8 +154,7 @@ def find_class(cls: type, acting: tuple[Acting, ...], has_own_forward: bool) -> 
 
 
 def _find_parametrized(cls: type, acting: tuple[Acting, ...], has_own_forward: bool) -> type:
-    # torch adds properties to this class and deletes them, and at the end returns to its base, so
-    # the base is what acts.
+    # torch adds properties to this class, and at the end returns to its base: what acts.
     known = vars(cls).get(BEFORE, cls)
     base = find_class(cls.__bases__[0], acting, has_own_forward)
     if not acting and known.__bases__[0] is base and properties(known) == properties(cls):
@@ -189,8 +188,7 @@ copy_parametrized: Any = vars(type(_Parametrized()))["__deepcopy__"]
 
 
 def _make_subclass(like: type, base: type, names: dict[str, Any]) -> type:
-    # Made by type.__new__ on a base that is replaced after, so that no `__init_subclass__` or
-    # metaclass runs.
+    # Made on a base that is replaced after: no `__init_subclass__` or metaclass runs.
     names = {key: value for key, value in names.items() if key not in ("__dict__", "__weakref__")}
     names |= {key: getattr(like, key) for key in ("__module__", "__qualname__", "__doc__")}
     # In torch's own modules an old Dynamo does not read forward, but calls it while it traces.

@@ -95,8 +95,7 @@ class Fusing:
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]
     ) -> tuple[CompiledKernels, KernelCall] | None:
         """Return kernels that may run on these tensors, and the arguments of their call."""
-        # Under saved-tensor hooks (a checkpoint) backward may recompute, and must get what forward
-        # kept, so both run plain code.
+        # Under saved-tensor hooks (a checkpoint) forward may run again: both run plain code.
         if top_hooks(False) is not None:
             return None
         key, is_plain = [], True
@@ -111,8 +110,7 @@ class Fusing:
             pair = self.fit_anew(tensors, values, key)
         elif torch.is_autocast_enabled(device_type):
             return None
-        # Kernels for rows of a new length would be compiled, which breaks a CUDA graph in
-        # recording.
+        # Kernels for rows of a new length are compiled, which breaks a CUDA graph's recording.
         if pair is not None and pair[0].is_by_rows and is_recorded(tensors[0]):
             return None
         return pair

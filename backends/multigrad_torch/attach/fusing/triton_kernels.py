@@ -104,8 +104,7 @@ class TritonLaunch:
         if device >= 0 and device != torch.cuda.current_device():
             with torch.cuda.device(device):
                 return self(tensors, packed)
-        # Compiled for this device, indices of 32 bits and pointers that 16 divides; else Triton
-        # specializes again.
+        # Compiled for this device, 32-bit indices and pointers that 16 divides; else anew.
         is_fast = device == self.device and n < LONG
         is_fast = is_fast and not any(tensor.data_ptr() % 16 for tensor in tensors)
         work = (n + BLOCK - 1) // BLOCK
