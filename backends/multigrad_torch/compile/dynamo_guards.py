@@ -32,6 +32,7 @@ from multigrad.trace.active_rules import KeySource, Moving
 from multigrad.trace.lookups import all_at_present
 
 from .. import versions
+from ..dynamo import Namespace
 from ..kernels import random
 from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
 
@@ -94,16 +95,11 @@ class ApplicationCount:
         self.number += number
 
 
-class EpochText:
-    """The registry's epoch as text, the same on all threads."""
-
-    def __init__(self) -> None:
-        self.text = "0"
-
-
 MIRROR = Mirror()
 _cell_lock = make_lock()
-EPOCH = EpochText()
+# The registry's epoch as text, the same on all threads.
+EPOCH: Any = Namespace()
+EPOCH.text = "0"
 
 
 def on_enter(token: str) -> Callable[[], None]:

@@ -9,7 +9,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, MethodDescriptorType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -63,15 +63,15 @@ def record(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     call = TracedCall(function, torch.Tensor, args, kwargs)
     trace, tensors = call.trace, call.given
     with giving_reasons("torch"):
-        traced = trace_call(call, [described(x, trace) for x in tensors])
-    if any(node.target is function for node in traced.module.graph.nodes):
+        module, structure, bases = trace_call(call, [described(x, trace) for x in tensors])
+    if any(node.target is function for node in module.graph.nodes):
         raise TypeError("torch does not take it apart")
     with call.read_by("torch"):
-        outputs = run(traced.module, tensors, trace)
-    for output, base in zip(outputs, traced.bases, strict=True):
+        outputs = run(module, tensors, trace)
+    for output, base in zip(outputs, bases, strict=True):
         if base is not None and isinstance(tensors[base], Value) and output is not tensors[base]:
             mark_view(output, tensors[base], False)
-    return optree.tree_unflatten(traced.structure, outputs)
+    return optree.tree_unflatten(structure, outputs)
 
 
 def described(x: Any, trace: Trace) -> tuple[tuple[int, ...], torch.dtype]:
@@ -80,24 +80,12 @@ def described(x: Any, trace: Trace) -> tuple[tuple[int, ...], torch.dtype]:
     return tuple(x.shape), getattr(torch, dtype_in(trace, x.node.type.dtype))
 
 
-class Traced(NamedTuple):
-    """torch's trace of a call.
-
-    Attributes:
-        module: its nodes.
-        structure: the tree of its result.
-        bases: the position of the argument whose memory each output shares, None if it shares none.
-    """
-
-    module: Any
-    structure: Any
-    bases: list[int | None]
-
-
 def trace_call(
     called: Callable[..., Any], kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]
-) -> Traced:
-    """Return torch's trace of a call on tensors without values."""
+) -> tuple[Any, Any, list[int | None]]:
+    """Return torch's trace of a call on tensors without values, the tree of its result, and for
+    each output the position of the argument whose memory it shares, if any.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
 
     def flat(*tensors: Any) -> list[Any]:
@@ -120,7 +108,7 @@ def trace_call(
         pure = torch.func.functionalize(flat, remove="mutations")
         module = make_fx(pure, decompositions(), tracing_mode="fake")(*inputs)
     module.graph.eliminate_dead_code()
-    return Traced(module, structure, [base_of(output, inputs) for output in outputs])
+    return module, structure, [base_of(output, inputs) for output in outputs]
 
 
 @contextlib.contextmanager

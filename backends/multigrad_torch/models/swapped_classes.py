@@ -176,15 +176,11 @@ def is_parametrized(cls: type) -> bool:
     return state is not None and state.__module__ == parametrize.__name__
 
 
-class _Parametrized(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(()))
-        parametrize.register_parametrization(self, "weight", nn.Identity())
-
-
 # torch defines its own within a function, so it is taken from an instance.
-copy_parametrized: Any = vars(type(_Parametrized()))["__deepcopy__"]
+_parametrized = nn.Module()
+_parametrized.register_parameter("weight", nn.Parameter(torch.zeros(())))
+parametrize.register_parametrization(_parametrized, "weight", nn.Identity())
+copy_parametrized: Any = vars(type(_parametrized))["__deepcopy__"]
 
 
 def _make_subclass(like: type, base: type, names: dict[str, Any]) -> type:
