@@ -28,7 +28,7 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences, distributed, dynamo, eject, export, state
+from . import differences, distributed, dtensors, dynamo, eject, export, state
 from .attach import (
     as_written,
     attach,
@@ -95,7 +95,7 @@ backend = Backend(
         call=attach.call,
         attach=as_written.attach,
         bind=attach.bind,
-        around_bare=attach.around_bare,
+        around_bare=dtensors.around_bare,
         many=gradient_lists.many,
         vjp=vjp.vjp,
         vmap=torch.func.vmap,

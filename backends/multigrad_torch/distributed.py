@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -55,20 +56,16 @@ def group_of(name: str) -> str:
     for mesh in reversed(entered):
         if name in (mesh.mesh_dim_names or ()):
             return mesh.get_group(name).group_name
-    groups = {group.group_name for group in torch.distributed.distributed_c10d._world.pg_map}
+    known = torch.distributed.distributed_c10d._world.pg_map
+    groups = frozenset([group.group_name for group in known])
     if name in groups:
         return name
-    key = name, frozenset(groups)
-    if key not in _groups_of_dims:
-        _groups_of_dims[key] = find_in_meshes(name, groups)
-    return _groups_of_dims[key]
+    return find_in_meshes(name, groups)
 
 
-# By the name of a mesh's dimension and the groups that existed: new groups mean a new search.
-_groups_of_dims: dict[tuple[str, frozenset[str]], str] = {}
-
-
-def find_in_meshes(name: str, groups: set[str]) -> str:
+# New groups mean a new search.
+@cache
+def find_in_meshes(name: str, groups: frozenset[str]) -> str:
     """Return the group of the only mesh dimension of a name."""
     kind = torch.distributed.device_mesh.DeviceMesh
     # torch lists no meshes, so the garbage collector does.
@@ -306,13 +303,6 @@ OPS = rows_of(globals())
 PREFIX = "multigrad"  # of our keys in the store
 
 
-class Latest:
-    """The store of the default process group and our group on it; replaced with the store."""
-
-    store: Any = None
-    group: Group | None = None
-
-
 def rank_group() -> Group | None:
     """Return the ranks of the default process group; None without one, or for one rank."""
     distributed = sys.modules.get("torch.distributed")
@@ -321,16 +311,15 @@ def rank_group() -> Group | None:
     # Comparisons are made by the main thread only.
     if threading.current_thread() is not threading.main_thread():
         return None
-    store = distributed.distributed_c10d._get_default_store()
-    if store is not Latest.store:
-        Latest.store, Latest.group = store, None
-        if distributed.get_world_size() > 1:
-            Latest.group = make_group(distributed, store)
-    return Latest.group
+    return group_on(distributed, distributed.distributed_c10d._get_default_store())
 
 
-def make_group(distributed: Any, store: Any) -> Group:
+# Of the latest store only.
+@lru_cache(maxsize=1)
+def group_on(distributed: Any, store: Any) -> Group | None:
     """Return the ranks of the default process group, which write to its store and read from it."""
+    if distributed.get_world_size() <= 1:
+        return None
     keys = distributed.PrefixStore(PREFIX, store)
 
     def look(key: str) -> str | None:

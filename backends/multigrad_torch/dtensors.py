@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.graph.ir.types import INPUT_SHAPE
 
+from .state import KINDS
 from .versions import DTENSORS
 
 if TYPE_CHECKING:
@@ -286,19 +287,18 @@ def everywhere(x: Any, mesh: Any) -> Any:
     return tensors.DTensor.from_local(x, mesh, [replicate()] * mesh.ndim, run_check=False)
 
 
-def run_bare(
-    function: Callable[..., Tensor],
-    elementwise: bool,
-    name: str,
-    grad_out: Tensor,
-    args: tuple[Any, ...],
-) -> Tensor:
-    """Apply an emitted bare rule to a gradient of another class, such as a DTensor."""
-    if not is_distributed(grad_out):
-        return function(grad_out, *args)
-    refuse_partial(f"rule {name!r}", grad_out, "a gradient")
-    tensors = (grad_out, *(x for x in args if is_distributed(x)))
-    if elementwise and have_one_layout(tensors):
-        return from_parts(function(*map(to_parts, (grad_out, *args))), grad_out)
-    with OnDistributed(f"rule {name!r}"):
-        return lay_out(function(grad_out, *args), layout_of(grad_out))
+def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[..., Tensor]:
+    """Wrap an emitted bare rule so that it runs on DTensors too."""
+    subject = f"rule {function.__name__!r}"
+
+    def run(grad_out: Tensor, *args: Any) -> Tensor:
+        if type(grad_out) in KINDS or not is_distributed(grad_out):
+            return function(grad_out, *args)
+        refuse_partial(subject, grad_out, "a gradient")
+        tensors = (grad_out, *(x for x in args if is_distributed(x)))
+        if elementwise and have_one_layout(tensors):
+            return from_parts(function(*map(to_parts, (grad_out, *args))), grad_out)
+        with OnDistributed(subject):
+            return lay_out(function(grad_out, *args), layout_of(grad_out))
+
+    return run

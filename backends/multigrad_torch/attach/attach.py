@@ -28,11 +28,7 @@ from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.trace.assertions import FORWARD_MODE
 
 from .. import dynamo
-from ..dtensors import (
-    is_distributed,
-    run_bare,
-    run_distributed,
-)
+from ..dtensors import is_distributed, run_distributed
 from ..state import (
     BATCHED,
     KINDS,
@@ -241,18 +237,6 @@ def apply_transformed(native: Any) -> Callable[..., Any]:
     if derivative.pushes and derivative.dual is not None and is_pushing():
         native = derivative.dual().native
     return super(native, native).apply
-
-
-def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[..., Tensor]:
-    """Wrap an emitted bare rule so that it runs on DTensors too."""
-    name = function.__name__
-
-    def run(grad_out: Tensor, *args: Any) -> Tensor:
-        if type(grad_out) in KINDS:
-            return function(grad_out, *args)
-        return run_bare(function, elementwise, name, grad_out, args)
-
-    return run
 
 
 # --- prepared numbers -----------------------------------------------------------------------------

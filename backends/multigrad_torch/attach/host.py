@@ -15,7 +15,6 @@ import torch
 from torch.autograd import Function
 
 from multigrad.backend import Guest, SharedBuffer, kind_of
-from multigrad.graph.support.threads import SERIALS
 
 from .. import dynamo
 from ..dynamo import at_import
@@ -242,7 +241,7 @@ def run_guest(guest: Guest | int, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return a guest's outputs in memory of their own; compiled code names it by its number."""
     guest = _guest_of(guest)
     lent = guest.run([lend(x) for x in tensors])
-    return [_own(borrow(y, guest.owns), tensors[0]) for y in lent]
+    return [borrow(y, guest.owns).to(tensors[0].device, copy=True) for y in lent]
 
 
 def pull_guest(
@@ -257,13 +256,9 @@ def pull_guest(
     ]
     gradients = guest.gradients([lend(x) for x in tensors], lent)
     return [
-        torch.zeros_like(x) if g is None else _own(borrow(g, guest.owns), x)
+        torch.zeros_like(x) if g is None else borrow(g, guest.owns).to(x.device, copy=True)
         for g, x in zip(gradients, tensors, strict=True)
     ]
-
-
-def _own(y: Tensor, like: Tensor) -> Tensor:
-    return y.to(like.device, copy=True)
 
 
 def call_batch(
@@ -351,12 +346,6 @@ def _guest_of(guest: Guest | int) -> Guest:
 
 
 # --- in compiled code -----------------------------------------------------------------------------
-def number_guest(guest: Guest) -> int:
-    number = next(SERIALS)  # two threads may number guests at once
-    GUESTS[number] = guest
-    return number
-
-
 def describe_outputs(number: int, tensors: Sequence[Tensor]) -> list[Tensor]:
     kinds = GUESTS[number].infer([kind_of(x) for x in tensors])
     return [tensors[0].new_empty(shape, dtype=dtype(name)) for shape, name in kinds]

@@ -140,15 +140,11 @@ def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor
     return random.fold_in_words(key, int(start) + n)
 
 
-def describe_folded_key(key: Tensor, start: Tensor, n: int) -> Tensor:
-    return torch.empty_like(key)
-
-
 @at_import
 def register_operator() -> None:
     schema = "(Tensor key, Tensor start, SymInt n) -> Tensor"
     folded = custom_op("multigrad::fold_in_from", schema)(fold_in_from)
-    folded.register_fake(describe_folded_key)
+    folded.register_fake(lambda key, start, n: torch.empty_like(key))
 
 
 # --- numbers of applications under a key ----------------------------------------------------------

@@ -31,6 +31,7 @@ from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
 from multigrad.functions.saving import as_operator
 from multigrad.graph.support.class_bases import dataclass
+from multigrad.graph.support.threads import SERIALS
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.lower import lower_graphs
 from multigrad.lowering.source import compile_source
@@ -39,7 +40,7 @@ from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.lookups import Telling, is_read
 from multigrad.trace.trace import NeedsConcrete
 
-from ..attach.host import TransformedGuest, number_guest
+from ..attach.host import GUESTS, TransformedGuest
 from ..export import asks_for_operators, register
 from .arguments import draw_key_argument, has_lengths, new_numbers, restore
 
@@ -289,7 +290,8 @@ def reads_more(function: Function) -> bool:
 
 def call_of_guest(guest: Any) -> CompiledCall:
     """Return calls of another framework's function, whose graph holds only its number."""
-    number = number_guest(guest)
+    number = next(SERIALS)  # two threads may number guests at once
+    GUESTS[number] = guest
 
     def call(*tensors: Tensor) -> Any:
         return TransformedGuest.apply(number, *tensors)
