@@ -8,9 +8,22 @@ passes read them; `xg.xp`, the docs and the tests are made from them.
 from __future__ import annotations
 
 from ..ir.op import Op
-from . import activations, arithmetic, arrays, logic, selection, special, transcendental
+from . import activations, arithmetic, logic, selection, special, transcendental
 from .activations import *
 from .arithmetic import *
+from .arrays import (
+    collectives,
+    draws,
+    factors,
+    indexing,
+    indices,
+    linalg,
+    loops,
+    ordering,
+    products,
+    reductions,
+    shapes,
+)
 from .arrays.collectives import *
 from .arrays.draws import *
 from .arrays.factors import *
@@ -28,9 +41,8 @@ from .special import *
 from .transcendental import *
 
 FAMILIES = (
-    arithmetic, transcendental, special, activations, logic, selection, arrays.reductions,
-    arrays.products, arrays.linalg, arrays.factors, arrays.shapes, arrays.indexing, arrays.ordering,
-    arrays.indices, arrays.draws, arrays.collectives, arrays.loops,
+    arithmetic, transcendental, special, activations, logic, selection, reductions, products,
+    linalg, factors, shapes, indexing, ordering, indices, draws, collectives, loops,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)

@@ -39,15 +39,6 @@ def over_axes(function: Callable[..., Array]) -> Callable[..., Array]:
     return call
 
 
-def count(x: Array, axis: Axis) -> int:
-    """Return the number of elements that each result of a reduction combines."""
-    axis = over(x, axis)
-    if axis is None:
-        return x.size
-    axes = axis if isinstance(axis, tuple) else (axis,)
-    return int(np.prod([x.shape[i] for i in axes], dtype=int))
-
-
 def spread(xp: Any, value: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     """Broadcast a reduction's result or cotangent back over x."""
     if axis is not None and not keepdims:
@@ -79,7 +70,8 @@ def sum_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> C
 
 @widened
 def mean(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.sum(x, axis=over(x, axis), keepdims=keepdims) / x.dtype.type(count(x, axis))
+    total = np.sum(x, axis=over(x, axis), keepdims=keepdims)
+    return total / x.dtype.type(x.size // max(np.size(total), 1))
 
 
 def mean_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
@@ -332,13 +324,6 @@ def as_axes(x: Array, axis: Axis) -> tuple[int, ...]:
     return axis if isinstance(axis, tuple) else (axis,)
 
 
-def neighbors(n: int, q: float) -> tuple[int, int, float]:
-    """Return the positions around the q-quantile of n sorted values, and the second's weight."""
-    place = q * (n - 1)
-    low = math.floor(place)
-    return low, min(low + 1, n - 1), place - low
-
-
 def middle(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
     return xp.quantile(x, axis=axis, keepdims=keepdims, q=0.5)
 
@@ -360,8 +345,8 @@ def neighbor(xp: Any, length: Any, q: float, like: Any) -> tuple[Any, Any]:
     framework knows the length only at run time.
     """
     if not hasattr(length, "dtype"):
-        low, _, weight = neighbors(length, q)
-        return low, weight
+        place = q * (length - 1)
+        return math.floor(place), place - math.floor(place)
     # In float64: positions beyond 2**24 are no longer exact in float32.
     place = q * xp.astype(xp.maximum(length - 1, 0), dtype="float64")
     low = xp.floor(place)
