@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from multigrad.backend import (
     Autodiff,
@@ -31,9 +33,9 @@ backend = Backend(
     name="jax",
     tensors=Tensors(
         types=(jax.Array, jax.core.Tracer),
-        dtype=host.dtype,
-        to_numpy=host.to_numpy,
-        from_numpy=host.from_numpy,
+        dtype=jnp.dtype,
+        to_numpy=np.asarray,  # bfloat16 keeps its dtype, by ml_dtypes
+        from_numpy=jnp.asarray,  # it keeps 64 bits only within `precision`
         numbers_widen=True,
         is_traced=host.is_traced,
         weak=host.weak,

@@ -83,11 +83,6 @@ class Shared:
         except IndexError:
             self.value = f"frames {next(SERIALS)}"
 
-    def take(self) -> str | None:
-        """Return the value and forget it: it now belongs to one token."""
-        value, self.value = self.value, None
-        return value
-
     def __del__(self, unowned: list[str] = UNOWNED) -> None:  # the module may be gone by then
         if self.value is not None:
             unowned.append(self.value)
@@ -252,7 +247,9 @@ def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activ
             "first, or compile with xg.jit"
         )
     assert shared is not None
-    keep_for(token, shared.take() or FRAME.value)
+    # the value belongs to one token from now on
+    value, shared.value = shared.value, None
+    keep_for(token, value or FRAME.value)
 
 
 def is_tracing_kept() -> bool:

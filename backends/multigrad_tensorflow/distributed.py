@@ -313,7 +313,15 @@ def rank_group() -> Group | None:
     if replica is None or replica.num_replicas_in_sync < 2:
         return None
     messages = _messages.setdefault(replica.strategy, {})
-    return group_of_replicas(messages, number_of(replica), replica.num_replicas_in_sync)
+    return Group(
+        rank=number_of(replica),
+        size=replica.num_replicas_in_sync,
+        put=messages.__setitem__,
+        look=messages.get,
+        drop=messages.__delitem__,
+        timeout=lambda: TIMEOUT,
+        waits=False,  # one of them runs at a time
+    )
 
 
 def number_of(replica: Any) -> int:
@@ -349,17 +357,4 @@ def group_of_workers(active: Any, rank: int, size: int, lane: str) -> Group:
 
     return Group(
         rank=rank, size=size, put=put, look=look, drop=drop, timeout=lambda: TIMEOUT, lane=lane
-    )
-
-
-def group_of_replicas(messages: dict[str, str], rank: int, size: int) -> Group:
-    """Return the replicas in this process, of which one runs at a time: none waits for another."""
-    return Group(
-        rank=rank,
-        size=size,
-        put=messages.__setitem__,
-        look=messages.get,
-        drop=messages.__delitem__,
-        timeout=lambda: TIMEOUT,
-        waits=False,
     )

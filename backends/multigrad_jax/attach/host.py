@@ -35,15 +35,6 @@ Pullback: TypeAlias = Callable[..., tuple[Tensor | None, ...]]
 WIDE = ("float64", "int64", "uint64")  # dtypes that jax makes narrower by default
 
 
-def to_numpy(x: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(x)  # bfloat16 keeps its dtype, by ml_dtypes
-
-
-def from_numpy(x: np.ndarray[Any, Any]) -> jax.Array:
-    """Return a NumPy array as jax's; it keeps 64 bits only within `precision`."""
-    return jnp.asarray(x)
-
-
 def precision(dtype: str) -> AbstractContextManager[Any]:
     """Return a context that keeps a dtype: jax narrows 64 bits to 32 by default."""
     return jax.enable_x64(True) if dtype in WIDE else nullcontext()
@@ -51,10 +42,6 @@ def precision(dtype: str) -> AbstractContextManager[Any]:
 
 def is_traced(x: Any) -> bool:
     return isinstance(x, jax.core.Tracer)
-
-
-def dtype(name: str) -> Any:
-    return jnp.dtype(name)
 
 
 def is_weak(value: Any) -> bool:
@@ -85,17 +72,10 @@ def lend(x: jax.Array) -> SharedBuffer:
 
 
 def borrow(lent: SharedBuffer, own: bool = False) -> jax.Array:
-    if lent.dtype in WIDE:
-        # whatever the user's mode is: a lent dtype must not be narrowed
-        with jax.enable_x64(True):
-            return _borrow(lent, own)
-    return _borrow(lent, own)
-
-
-def _borrow(lent: SharedBuffer, own: bool) -> jax.Array:
-    if own or lent.exporter is None:
-        return jnp.array(lent.array(), copy=own)
-    return jax.dlpack.from_dlpack(lent.exporter)
+    with precision(lent.dtype):  # whatever the user's mode is: a lent dtype must not be narrowed
+        if own or lent.exporter is None:
+            return jnp.array(lent.array(), copy=own)
+        return jax.dlpack.from_dlpack(lent.exporter)
 
 
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -178,7 +158,7 @@ def call_back(
     tensors: tuple[Tensor, ...],
     kinds: Sequence[Kind],
 ) -> tuple[Tensor, ...]:
-    types = tuple(jax.ShapeDtypeStruct(shape, dtype(kind)) for shape, kind in kinds)
+    types = tuple(jax.ShapeDtypeStruct(shape, jnp.dtype(name)) for shape, name in kinds)
 
     def call(*arrays: Tensor) -> tuple[np.ndarray[Any, Any], ...]:
         return tuple(y.array() for y in function([lend(x) for x in arrays]))

@@ -42,10 +42,6 @@ def to_numpy(x: Any) -> np.ndarray[Any, Any]:
     return np.asarray(x.numpy())
 
 
-def from_numpy(x: np.ndarray[Any, Any]) -> Any:
-    return tf.convert_to_tensor(x)
-
-
 def constant(x: np.ndarray[Any, Any], tensors: Sequence[Any]) -> Any:
     """Return a NumPy array for TensorFlow's operators, floats in the other tensors' dtype."""
     dtype = next((each.dtype for each in tensors if each.dtype.is_floating), None)
@@ -86,10 +82,6 @@ def keep(x: Any, whole: bool) -> Callable[[], str] | None:
         return "writes into a variable from outside it"
 
     return put_back
-
-
-def dtype(name: str) -> Any:
-    return tf.as_dtype(name)
 
 
 def weak(value: Any, dtype: Any) -> Any:

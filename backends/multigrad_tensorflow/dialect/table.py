@@ -382,7 +382,9 @@ def find_operation(kind: str) -> Handler | None:
 
 
 def find_traced(function: Any) -> Handler | None:
-    return traced.find_traced(function, find_operation)
+    home = getattr(function, "__module__", None) or ""
+    is_own = isinstance(function, FunctionType) and home.startswith("tensorflow.")
+    return own_trace(function) if is_own else None
 
 
 def own_trace(function: Handler) -> Handler:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import FunctionType
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework.ops import EagerTensor
 
-from multigrad.capture.dialect import OwnTrace
 from multigrad.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
 from multigrad.capture.symbols import is_exact_cast, own_dtype
 from multigrad.graph.support.trees import optree
@@ -23,13 +21,6 @@ OF_TYPES = ("type", "list(type)")
 NAMED_TYPES = ("DstT", "output_type")
 OWN_GRADIENT = "_gradient_op_type"
 DRAWS = ("StatelessM", "StatelessP", "StatelessR", "StatelessT", "StatelessS")
-
-
-def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
-    """Return a handler for a function of TensorFlow, by its graph; None for other functions."""
-    home = getattr(function, "__module__", None) or ""
-    is_own = isinstance(function, FunctionType) and home.startswith("tensorflow.")
-    return OwnTrace(record, function, find) if is_own else None
 
 
 def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: Any) -> Any:
