@@ -184,8 +184,11 @@ def prepare_equation(equation: Any) -> EquationStep:
 
     if compute is None:
         return by_jax
-    # the others only tell XLA how to compute
-    options = {param: params[param] for param in params_of(compute) if param in params}
+    # the params that the function takes; the others only tell XLA how to compute
+    code = getattr(compute, "__code__", None)
+    first = code.co_argcount if code else 0
+    names = code.co_varnames[first : first + code.co_kwonlyargcount] if code else ()
+    options = {param: params[param] for param in names if param in params}
 
     def by_numpy(operands: Sequence[Array]) -> Sequence[Array]:
         results = compute(*operands, **options)
@@ -196,12 +199,6 @@ def prepare_equation(equation: Any) -> EquationStep:
         return (np.asarray(results, dtypes[0]),)
 
     return by_numpy
-
-
-def params_of(function: Any) -> tuple[str, ...]:
-    code = getattr(function, "__code__", None)
-    first = code.co_argcount if code else 0
-    return code.co_varnames[first : first + code.co_kwonlyargcount] if code else ()
 
 
 def cond(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:

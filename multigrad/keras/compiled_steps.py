@@ -247,7 +247,10 @@ def put_in_state(model: Any, variable: Any, number: float) -> bool:
     copies = getattr(model, "_jax_state", None)
     if not copies or model._jax_state_synced or variable._layout is not None:
         return False
-    state = state_of_fit(model)
+    running = (frame.f_locals for frame in frames_around() if frame.f_code.co_name == "fit")
+    state = next(
+        (own["state"] for own in running if own.get("self") is model and "state" in own), ()
+    )
     for group, values in zip(GROUPS_OF_LOOP["fit"], state, strict=False):
         # Keras restores the model from these copies, so both must have the number
         copy = copies.get(COPY_OF_GROUP.get(group))
@@ -259,16 +262,6 @@ def put_in_state(model: Any, variable: Any, number: float) -> bool:
                 values[place] = copy[place] = np.asarray(number, variable._dtype)
                 return True
     return False
-
-
-def state_of_fit(model: Any) -> tuple[Any, ...]:
-    """Return the state that a model's running `fit` on jax has taken, else ()."""
-    for frame in frames_around():
-        if frame.f_code.co_name == "fit":
-            names = frame.f_locals
-            if names.get("self") is model and "state" in names:
-                return names["state"]
-    return ()
 
 
 def variables_of_group(model: Any, group: str) -> list[Any]:

@@ -139,13 +139,6 @@ def imitate_outputs(
     return optree.tree_map(make, probe_outputs(function, args, kwargs, guest), none_is_leaf=True)
 
 
-def knows_lengths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether every length is a number or None, and none is symbolic."""
-    tensors = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]
-    shapes = [tuple(x.shape) for x in tensors if owner_of(x) is not None]
-    return all(n is None or isinstance(n, int) for shape in shapes for n in shape)
-
-
 def _with_open_lengths(leaf: Any) -> Any:
     """Return a tensor as a symbolic one of Keras, in which symbolic lengths are None."""
     if owner_of(leaf) is None:
@@ -305,7 +298,9 @@ class CustomGradient(HoldingLayer):
             return run_captured(self._drawing, args, kwargs)
         except (NotCaptured, UnsupportedOp):
             # jax's symbolic lengths cannot be given to another framework
-            if not knows_lengths(args, kwargs):
+            tensors = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]
+            lengths = [n for x in tensors if owner_of(x) is not None for n in x.shape]
+            if not all(n is None or isinstance(n, int) for n in lengths):
                 return imitate_outputs(self.function, args, kwargs, guest)
             return self._call_elsewhere(*args, **kwargs)
 

@@ -137,7 +137,14 @@ def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict
     rule = note_call(acting, name)
     CURRENT.operations = None  # functions that it calls are part of it
     try:
-        return run_under(rule, original, args, kwargs)
+        if rule is None or not args or in_symbolic_scope():
+            return original(*args, **kwargs)
+        x = args[0].value if isinstance(args[0], keras.Variable) else args[0]
+        if not is_float(x):
+            return original(*args, **kwargs)
+        out = original(keras.ops.stop_gradient(x), *args[1:], **kwargs)
+        subject = f"operation {original.__name__!r}"
+        return replace_gradient(look_up(rule), named(rule.rule), subject, x, out)
     finally:
         CURRENT.operations = acting
 
@@ -163,19 +170,6 @@ def note_call(acting: OperationRules, name: str) -> CurrentReplacement | None:
             "return_attention_scores=True)"
         )
     return acting.rules.get(name)
-
-
-def run_under(
-    rule: CurrentReplacement | None, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    if rule is None or not args or in_symbolic_scope():
-        return original(*args, **kwargs)
-    x = args[0].value if isinstance(args[0], keras.Variable) else args[0]
-    if not is_float(x):
-        return original(*args, **kwargs)
-    out = original(keras.ops.stop_gradient(x), *args[1:], **kwargs)
-    subject = f"operation {original.__name__!r}"
-    return replace_gradient(look_up(rule), named(rule.rule), subject, x, out)
 
 
 def look_up(rule: CurrentReplacement) -> Replacement:

@@ -221,8 +221,11 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             if grad is not None and not self._overwrite_variable_with_gradient(variable)
         ]
         dense = [_as_dense(grads[i], variables[i], self.loss_scale_factor) for i in places]
-        if self._reduces:
-            dense = sum_over_replicas(dense)
+        if self._reduces and dense:
+            import tensorflow as tf
+
+            context = tf.distribute.get_replica_context()
+            dense = dense if context is None else context.all_reduce("SUM", dense)
         grads = list(grads)
         for i, grad in zip(places, self._apply_rule(dense), strict=True):
             grads[i] = grad
@@ -358,11 +361,3 @@ def take_over_reduction(optimizer: Any) -> bool:
 
 def pass_on(grads_and_vars: Any) -> Any:
     return grads_and_vars
-
-
-def sum_over_replicas(grads: list[Tensor]) -> list[Tensor]:
-    """Return the sums of the replicas' gradients; outside replicas, the gradients."""
-    import tensorflow as tf
-
-    context = tf.distribute.get_replica_context()
-    return grads if context is None or not grads else context.all_reduce("SUM", grads)

@@ -182,8 +182,7 @@ def traced_once(run: Callable[..., Any], *, numbers: bool = True) -> Callable[..
     """Return a function that, where jax stages it out, writes the equations of its earlier trace
     for arguments of these types; elsewhere it runs.
 
-    `numbers`: whether Python numbers are passed through; an eager pullback may get one as a
-    cotangent.
+    `numbers`: whether it runs on Python numbers; an eager pullback may get one as a cotangent.
     """
     stage = staged(run)
 

@@ -88,15 +88,6 @@ def count_equations(jaxpr: Any) -> int:
     return total
 
 
-def check_size(turns: int, body: Any) -> None:
-    size = count_equations(body)
-    if turns * size > MOST_OPERATIONS:
-        raise Unknown(
-            f"a loop of {turns} turns with {size} operations each: at most {MOST_OPERATIONS} "
-            "operations are unrolled"
-        )
-
-
 def scan(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
     length, body = equation.params["length"], equation.params["jaxpr"]
     if not isinstance(length, int):
@@ -214,7 +205,12 @@ def while_(run: Run, scope: ImportScope, equation: Any, operands: list[Operand])
         if not goes_on.known:
             return carry
         turns += 1
-        check_size(turns, body)
+        size = count_equations(body)
+        if turns * size > MOST_OPERATIONS:
+            raise Unknown(
+                f"a loop of {turns} turns with {size} operations each: at most {MOST_OPERATIONS} "
+                "operations are unrolled"
+            )
         carry = run_closed(run, scope, body, [*body_constants, *carry])
 
 

@@ -62,9 +62,10 @@ def override_calls(function: Callable[..., Any], rules: Any) -> Callable[..., An
     if reads_layers(rules):
         composite = composite_of(rules)
 
+        compute = functools.partial(run, composite, name_of(function))
+
         @functools.wraps(function)
         def attributed(*args: Any, **kwargs: Any) -> Any:
-            compute = functools.partial(run, composite, name_of(function))
             return trace_and_compute(compute, function, args, kwargs)
 
         return attributed

@@ -318,10 +318,9 @@ def attach(run: Callable[..., Any], tensors: tuple[Tensor, ...], name: str) -> t
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     """Run a function eagerly and return its result, on its own thread where this one is not free.
 
-    That is so where a graph is built: `tf.init_scope` would also stop tapes that begin inside it.
-    Also within a strategy, which the other thread does not see: the other replicas have nothing to
-    prove and would be waited for. And where tapes are stopped on this thread, as in the forward of
-    `tf.recompute_grad`.
+    That is so where a graph is built: `tf.init_scope` would also stop tapes that begin inside it;
+    within a strategy, whose other replicas would be waited for; and where tapes are stopped, as in
+    the forward of `tf.recompute_grad`.
     """
     ALONE.set(True)  # never reset: the context is a copy for this proof
     if (

@@ -224,11 +224,7 @@ def run_forward_in_reverse_mode(
 ) -> Any:
     """Run the forward of a rule that is not linear in grad_out, so has no forward mode.
 
-    Args:
-        inputs_and_name: the inputs, and last the name of the rule.
-
-    Raises:
-        GradientError: a ForwardAccumulator asks for a tangent.
+    The last of `inputs_and_name` is the name of the rule.
     """
     *inputs, name = inputs_and_name
     if pack_tangents(inputs).tangents:

@@ -209,7 +209,7 @@ def by_vars(
     passing = passing + xp.where(xp.less(x, low), lower, 0.0)
     passing = passing + xp.where(xp.greater(x, high), upper, 0.0)
     result = quantized + (passing - xp.stop_gradient(passing))
-    is_nothing = _is_nothing(*ends)
+    is_nothing = xp.equal(ends[0], 0) & xp.equal(ends[1], 0)
     # with both limits zero the result is 0 and the gradient passes, as in TensorFlow
     return xp.where(is_nothing, inputs - x, result)
 
@@ -258,10 +258,6 @@ def _nudge(low: Any, high: Any, num_bits: int, narrow_range: bool) -> tuple[Any,
     nearest = whole + xp.where(zero - whole >= 0.5, 1.0, 0.0)  # ties away from zero
     zero = xp.where(zero < first, first, xp.where(zero > last, last, nearest))
     return (first - zero) * scale, (last - zero) * scale, scale, inverse
-
-
-def _is_nothing(low: Any, high: Any) -> Any:
-    return xp.equal(low, 0) & xp.equal(high, 0)
 
 
 NAMED = TENSORFLOW.called(
