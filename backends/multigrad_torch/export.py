@@ -84,18 +84,11 @@ def register(operator: Operator) -> Callable[..., Any]:
     if known is not None:
         return known.default
     backend = load_backend("torch")
-
-    def finish(namespace: dict[str, Any], emitted: Emitted) -> Any:
-        return namespace[emitted.names.identifier]
-
-    def call(native: Any, emitted: Emitted) -> Any:
-        return native
-
     autodiff = replace(
         backend.autodiff,
         render=operator_render(operator.name),
-        finish=finish,
-        call=call,
+        finish=lambda namespace, emitted: namespace[emitted.names.identifier],
+        call=lambda native, emitted: native,
         namespace={**backend.autodiff.namespace, "register_operator": register_operator},
         forward_mode=False,
     )

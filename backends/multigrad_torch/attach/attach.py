@@ -177,15 +177,6 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
         return lambda tin: anywhere(tin, *values)
 
     def apply(tin: Tensor) -> Tensor:
-        if transforms_active() or count_modes() or tracing_state() is not None:
-            return anywhere(tin, *values)
-        if forward_ad._current_level >= 0:
-            return anywhere(tin, *values)
-        if tin.numel() >= fusing.least:
-            return fusing.apply((tin,), values)
-        return fast(tin, *values)
-
-    def apply_prepared(tin: Tensor) -> Tensor:
         nonlocal previous
         if transforms_active() or count_modes() or tracing_state() is not None:
             return anywhere(tin, *values)
@@ -193,13 +184,15 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
             return anywhere(tin, *values)
         if tin.numel() >= fusing.least:
             return fusing.apply((tin,), values)
+        if prepare is None:
+            return fast(tin, *values)
         on_cpu, prepared = previous
         if tin.is_cpu is not on_cpu:
             previous = tin.is_cpu, prepare(wrapping(tin), *values)
             prepared = previous[1]
         return fast(tin, prepared)
 
-    return apply if prepare is None else apply_prepared
+    return apply
 
 
 # --- the two ways to apply a class ----------------------------------------------------------------

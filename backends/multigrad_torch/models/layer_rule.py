@@ -34,19 +34,18 @@ Tensor: TypeAlias = torch.Tensor
 
 
 # --- what acts in regions, too --------------------------------------------------------------------
-class CheckpointAware(Acting):
-    """Acts on modules in the second run of a checkpointed region as in the first."""
+def acts_in_regions(acting: Acting, module: nn.Module) -> bool:
+    """Note what acts on a module in the regions around; return whether it did in their first run,
+    for it acts in the second as then.
+    """
+    key = id(acting), id(module)
+    if not has_acted(key):
+        return False
+    note_acting(key, functools.partial(acting_again, acting, module))
+    return True
 
-    def acts_in_regions(self, module: nn.Module) -> bool:
-        """Note that it acts on a module in the regions around; return whether it did at first."""
-        key = id(self), id(module)
-        if not has_acted(key):
-            return False
-        note_acting(key, functools.partial(acting_again, self, module))
-        return True
 
-
-class LayerInterceptor(CheckpointAware):
+class LayerInterceptor(Acting):
     """A rule on layers, of which each layer has one at most."""
 
     rule_name: str  # in messages
@@ -55,7 +54,7 @@ class LayerInterceptor(CheckpointAware):
         ruled = self.wrap_forward(original, method)
 
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_compiling() and is_around_region() and not self.acts_in_regions(module):
+            if not is_compiling() and is_around_region() and not acts_in_regions(self, module):
                 return method(module, *args, **kwargs)
             return ruled(module, *args, **kwargs)
 
@@ -208,7 +207,7 @@ class PlainRuleOnLayer(LayerInterceptor):
         )
 
 
-class RuleOnHeldFunction(CheckpointAware):
+class RuleOnHeldFunction(Acting):
     """A rule acts on a function that a module holds as an attribute, whenever it is called there.
 
     A property of the class takes precedence over the module's own dict, which stays unchanged.
@@ -250,7 +249,7 @@ class RuleOnHeldFunction(CheckpointAware):
         """Return a function with the rule's gradient for its first argument."""
 
         def call(x: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_compiling() and is_around_region() and not self.acts_in_regions(module):
+            if not is_compiling() and is_around_region() and not acts_in_regions(self, module):
                 return function(x, *args, **kwargs)
 
             def forward(given: Tensor) -> Any:

@@ -294,5 +294,4 @@ def find(selector: Any) -> Meant:
 
 
 def look_up(rule: Any) -> tuple[Any, Any]:
-    """Return a rule with what it means now; one that reads weights is what it is."""
     return rule, rule if is_layer_rule(rule) else replacement_for(rule)
