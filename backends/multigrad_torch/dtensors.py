@@ -81,7 +81,8 @@ class ToLocal(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        part = part_of(x)
+        part = x._local_tensor
+        part = part.wait() if hasattr(part, "wait") else part
         ctx.spec, ctx.stride = x._spec, part.stride()
         return part.view_as(part)
 
@@ -107,12 +108,6 @@ class FromLocal(Function):
         if grad.placements != ctx.spec.placements:
             grad = grad.redistribute(ctx.spec.mesh, ctx.spec.placements)
         return ToLocal.apply(grad), None
-
-
-def part_of(x: Tensor) -> Tensor:
-    """Return this process's part, without recording gradients."""
-    part = x._local_tensor
-    return part.wait() if hasattr(part, "wait") else part
 
 
 def to_parts(x: Tensor) -> Tensor:
@@ -182,7 +177,11 @@ def run_distributed(
     refuse_odd(native.subject, tensors)
     # Both attributes are set at the first call on a DTensor, as most classes never see one.
     if native.elementwise is None:
-        native.elementwise = acts_on_elements(native.emitted)
+        emitted: Emitted = native.emitted
+        bodies = (emitted.forward, emitted.keep, emitted.backward)
+        types = (*emitted.origin.output_types, *emitted.origin.gradient_types)
+        keep_shape = all(each.shape == INPUT_SHAPE for each in types)
+        native.elementwise = keep_shape and all(body.elementwise for body in bodies)
     if native.elementwise and have_one_layout(tensors) and not any(map(is_distributed, values)):
         outputs = local(*map(to_parts, tensors), *values)
         if isinstance(outputs, tuple):
@@ -191,12 +190,6 @@ def run_distributed(
     if native.whole is None:
         native.whole = on_whole(native)
     return super(native, native.whole).apply(*tensors, *values)
-
-
-def acts_on_elements(emitted: Emitted) -> bool:
-    bodies = (emitted.forward, emitted.keep, emitted.backward)
-    types = (*emitted.origin.output_types, *emitted.origin.gradient_types)
-    return all(body.elementwise for body in bodies) and all(t.shape == INPUT_SHAPE for t in types)
 
 
 def refuse_odd(subject: str, tensors: Sequence[Tensor]) -> None:

@@ -52,7 +52,10 @@ def share(x: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def from_numpy(x: np.ndarray[Any, Any]) -> torch.Tensor:
     """Return a copy of a NumPy array as a tensor; bfloat16 (ml_dtypes) stays bfloat16."""
-    x = np.array(x)  # a copy of its own: torch writes in place
+    return on_memory(np.array(x))  # a copy of its own: torch writes in place
+
+
+def on_memory(x: np.ndarray[Any, Any]) -> torch.Tensor:
     # The kind is tested first: NumPy takes long to name a dtype.
     if x.dtype.kind == "V" and x.dtype.name == "bfloat16":
         return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
@@ -99,11 +102,8 @@ def borrow(lent: SharedBuffer, own: bool = False) -> torch.Tensor:
     if lent.exporter is None:
         x = lent.array()
         # torch may write in place, so it gets no read-only memory.
-        if own or not x.flags.writeable or not x.flags.c_contiguous:
-            return from_numpy(x)
-        if lent.dtype == "bfloat16":
-            return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
-        return torch.from_numpy(x)
+        is_copied = own or not x.flags.writeable or not x.flags.c_contiguous
+        return from_numpy(x) if is_copied else on_memory(x)
     shared = torch.from_dlpack(lent.exporter)
     return shared.clone() if own else shared
 

@@ -319,11 +319,6 @@ def find_other(function: Any) -> Callable[..., Any] | None:
     return known or traced.find_aten(function) or traced.find_traced(function)
 
 
-def own_trace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a recorder of any function, by torch's own trace of its call."""
-    return OwnTrace(traced.record, function)
-
-
 class Generator:
     """The state of a generator, read and set whatever mode or trace is active."""
 
@@ -402,7 +397,7 @@ register_dialect(
             keeps=interceptions.is_custom_gradient,
             finds=find_other,
             other_way=traced.find_traced,
-            own_trace=own_trace,
+            own_trace=functools.partial(OwnTrace, traced.record),
         ),
         gradients=Gradients(
             wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},

@@ -55,7 +55,8 @@ class ClassCode:
 
     @property
     def has_setup(self) -> bool:
-        return has_setup(self.function_class)
+        """Whether forward gets no ctx, because `setup_context` does."""
+        return self.function_class.setup_context is not BASE.setup_context
 
     @property
     def gives_tangents(self) -> bool:
@@ -95,15 +96,10 @@ class ClassCode:
         return bound.args
 
 
-def has_setup(cls: FunctionClass) -> bool:
-    """Return whether forward gets no ctx, because `setup_context` does."""
-    return cls.setup_context is not BASE.setup_context
-
-
 def signature_of_apply(cls: FunctionClass) -> inspect.Signature | None:
     """Return the signature of forward without ctx; None if it is not known."""
     signature = signature_of(cls.forward)
-    if signature is None or has_setup(cls):
+    if signature is None or cls.setup_context is not BASE.setup_context:
         return signature
     parameters = list(signature.parameters.values())
     if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:

@@ -60,18 +60,12 @@ def draw_like(draw: Callable[..., Tensor], operator: str, key: Tensor, x: Tensor
     if type(x) is not torch.Tensor:
         return draw_for_class(draw, key, x)
     if torch._C._get_tracing_state() is not None:
-        return draw_untraced(draw, key, x)
+        words = words_of(key)
+        if isinstance(words, tuple) or is_readable(words):
+            # A constant: the in-place ops of a draw would change it again at each run of the trace.
+            with untraced():
+                return draw(key, x.shape, x.dtype, x.device)
     return draw(key, x.shape, x.dtype, x.device)
-
-
-def draw_untraced(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    """Draw a constant for a trace of torch.jit."""
-    words = words_of(key)
-    if not isinstance(words, tuple) and not is_readable(words):
-        return draw(key, x.shape, x.dtype, x.device)
-    # In a trace the in-place ops of a draw would change the constant again at each run.
-    with untraced():
-        return draw(key, x.shape, x.dtype, x.device)
 
 
 def draw_for_class(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
