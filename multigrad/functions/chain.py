@@ -189,8 +189,7 @@ def share(
 def _give(
     chain: str, parts: Sequence[ChainPart], address: str, value: Any, shares: list[dict[str, Any]]
 ) -> None:
-    path, name = find(chain, parts, address)
-    part = part_at(parts, path)
+    path, part, name = find(chain, parts, address)
     if is_bound(parts, path, name):
         raise RuleTypeError(f"function {chain!r}: {address!r} is bound, so it can no longer be set")
     if not part.takes(name):
@@ -208,11 +207,13 @@ def _give(
     shares[first][f"{inside.label_of(tuple(inner))}.{name}"] = value
 
 
-def find(chain: str, parts: Sequence[ChainPart], address: str) -> tuple[tuple[int, ...], str]:
-    """Return the path to the part that an address names, and the argument's own name."""
+def find(
+    chain: str, parts: Sequence[ChainPart], address: str
+) -> tuple[tuple[int, ...], ChainPart, str]:
+    """Return the path to the part that an address names, the part, and the argument's own name."""
     rows = list(walk(parts))
-    position, name = find_part(f"function {chain!r}", address, [label for label, _ in rows])
-    return rows[position][1], name
+    position, name = find_part(f"function {chain!r}", address, [part.name for _, part in rows])
+    return *rows[position], name
 
 
 def is_bound(parts: Sequence[ChainPart], path: Sequence[int], name: str) -> bool:
@@ -224,25 +225,19 @@ def is_bound(parts: Sequence[ChainPart], path: Sequence[int], name: str) -> bool
     if not inner:
         return False
     inside = inner_chain(part)
-    addressed = (
-        find(inside.name, inside.parts, address) for address in part.bound if is_address(address)
-    )
+    rows = (find(inside.name, inside.parts, each) for each in part.bound if is_address(each))
+    addressed = ((path, name) for path, _, name in rows)
     return (tuple(inner), name) in addressed or is_bound(inside.parts, inner, name)
 
 
 def walk(
     parts: Sequence[ChainPart], path: tuple[int, ...] = ()
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the names of the parts, and of parts inside them, with their paths."""
+) -> Iterator[tuple[tuple[int, ...], ChainPart]]:
+    """Yield the parts, and the parts inside them, with their paths."""
     for i, part in enumerate(parts):
-        yield part.name, (*path, i)
+        yield (*path, i), part
         if isinstance(part.function, Chain):
             yield from walk(part.function.parts, (*path, i))
-
-
-def part_at(parts: Sequence[ChainPart], path: Sequence[int]) -> ChainPart:
-    first, *inner = path
-    return part_at(inner_chain(parts[first]).parts, inner) if inner else parts[first]
 
 
 def inner_chain(part: ChainPart) -> Chain:
@@ -271,7 +266,7 @@ class Chain(Function):
         return f"<Function {self._words}>"
 
     def label_of(self, path: tuple[int, ...]) -> str:
-        rows = list(walk(self.parts))
+        rows = [(part.name, place) for place, part in walk(self.parts)]
         # Parts of one name are told apart by their numbers: "noise[1]".
         own = next(label for label, place in rows if place == path)
         same = [place for label, place in rows if label == own]

@@ -270,7 +270,7 @@ class Equation:
     @cached_property
     def captured_solver(self) -> Any:
         """The solver as a Function, for tensors of another library than its own."""
-        return function(self.solver, no_gradient, prove=False)
+        return function(self.solver, lambda u, *args, **kwargs: (None,) * len(args), prove=False)
 
     @cached_property
     def captured_residual(self) -> Any:
@@ -479,10 +479,6 @@ def as_arrays(tree: Tree) -> Tree:
 def all_finite(backend: Backend, tree: Tree) -> bool:
     floats = filter(is_float_tensor, flat_tree(tree))
     return all(np.isfinite(backend.tensors.to_numpy(x).astype(float)).all() for x in floats)
-
-
-def no_gradient(upstream: Tree, *args: Any, **kwargs: Any) -> Tree:
-    return (None,) * len(args)
 
 
 def as_gradients(args: Sequence[Any], kwargs: dict[str, Any]) -> Tree:

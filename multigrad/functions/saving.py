@@ -13,13 +13,7 @@ from ..graph.ir.graph import ArrayValue
 from ..graph.ir.types import FLOATS, T
 from ..graph.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
 from ..graph.passes.residuals import drop_marks, mark_everywhere
-from ..graph.passes.serialize import (
-    encode_array,
-    encode_graph,
-    encode_value,
-    fail,
-    read_fields,
-)
+from ..graph.passes.serialize import encode_array, encode_graph, encode_value, fail, read_fields
 from ..graph.passes.simplify import rename_inputs
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
@@ -32,14 +26,7 @@ from .calls.capture_errors import NotCaptured
 from .calls.decision import SAVED, decide
 from .calls.recipe import Variant
 from .captures import capture, find_variant, renewed_variants
-from .documents.format import (
-    Data,
-    clean,
-    format_document,
-    hash_of,
-    seal,
-    unseal,
-)
+from .documents.format import Data, clean, format_document, hash_of, seal, unseal
 from .documents.functions import STATIC, SavedFunction, decode_function
 
 Function = Any  # of function.py, which imports this module

@@ -183,7 +183,8 @@ def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
     Next to another framework's tensors these are all scalars that widen no tensor, next to NumPy
     arrays those of NumPy's scalar types.
     """
-    scalars = [i for i, leaf in enumerate(leaves) if _is_scalar(leaf)]
+    arrays = [(i, x) for i, x in enumerate(leaves) if isinstance(x, np.ndarray | np.generic)]
+    scalars = [i for i, x in arrays if x.ndim == 0 and x.dtype.kind in "biuf"]
     if not scalars:
         return None
     others = [leaf for leaf in leaves if not isinstance(leaf, np.ndarray | np.generic)]
@@ -209,12 +210,6 @@ def _widens(scalar: Any, tensors: Sequence[Tensor]) -> bool:
     dtype = dtype_name(owner.tensors.from_numpy(np.asarray(scalar)).dtype)
     floats = [name for x in tensors if (name := dtype_name(x.dtype)) in FLOATS]
     return bool(floats) and FLOATS.index(dtype) > max(1, *map(FLOATS.index, floats))
-
-
-def _is_scalar(leaf: Any) -> bool:
-    return (
-        isinstance(leaf, np.ndarray | np.generic) and leaf.ndim == 0 and leaf.dtype.kind in "biuf"
-    )
 
 
 def replace_at(leaves: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:

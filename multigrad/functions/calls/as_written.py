@@ -17,13 +17,7 @@ from typing import Any
 from ...backend.contract import Backend
 from ...backend.values import within_call
 from ...capture.foreign_calls import intercepting
-from ...errors import (
-    DisprovedError,
-    GradientError,
-    MultigradError,
-    NativeRuleWarning,
-    TraceError,
-)
+from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
 from ...graph import ops
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.trees import optree
@@ -58,81 +52,55 @@ def run_as_it_is(
         if error is not None and any(owner not in (None, backend) for owner in owners):
             raise error
         return outputs
-    call = _AttachedCall(recipe, layout, backend, leaves, error)
-    tensors = tuple(leaves[i] for i in call.places)
-    return call.nest(backend.autodiff.attach(call.run, tensors, recipe.name))
+    return _attach(recipe, layout, backend, leaves, error)
 
 
-class _AttachedCall:
-    """One call of code as written, to which a backend attaches the gradient.
+def _attach(
+    recipe: Recipe,
+    layout: Layout,
+    backend: Backend,
+    leaves: Sequence[Any],
+    error: TraceError | None,
+) -> Any:
+    # The backend calls `run`, at times again, and later the pull that it returned. Outputs are
+    # nested as those of the last run.
+    places = tensors_among(layout, leaves)
+    last_run: Any = None
 
-    The backend calls `run`, at times again, and later the pull that it returned. Outputs are nested
-    as those of the last run: `flat` in `tree`, with tensors at `positions`; the tensors among the
-    leaves of the arguments are at `places`.
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        layout: Layout,
-        backend: Backend,
-        leaves: Sequence[Any],
-        error: TraceError | None,
-    ) -> None:
-        self.recipe, self.layout, self.backend, self.leaves = recipe, layout, backend, leaves
-        self.error = error
-        self.places = tensors_among(layout, leaves)
-        self.flat: list[Any] = []
-        self.tree: Any = None
-        self.positions: list[int] = []
-
-    def run(self, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any, tuple[int, ...]]:
-        """Return the tensors among the outputs, their pull, and which ones carry no gradient."""
-        recipe, backend, error = self.recipe, self.backend, self.error
-        args, kwargs = self.layout.rebuild(replace_at(self.leaves, self.places, tensors))
+    def run(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Any, tuple[int, ...]]:
+        nonlocal last_run
+        args, kwargs = layout.rebuild(replace_at(leaves, places, tensors))
         recorded = run_recipe(recipe, backend, args, kwargs, error)
-        flat, self.tree = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+        flat, tree = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
         positions = [i for i, each in enumerate(flat) if owner_of(each) is not None]
-        self.flat, self.positions = flat, positions
+        last_run = flat, tree, positions
         foreign = error if is_foreign(error, recipe, backend) else None
         # The code fell back to its own framework's tensors.
         if foreign is not None and any(owner_of(flat[i]) is not backend for i in positions):
             raise foreign.to_keep()
-        undifferentiable = tuple(
-            n
-            for n, i in enumerate(positions)
-            if any(flat[i] is each for each in recorded.undifferentiable)
-        )
 
         def pull(*cotangents: Tensor, ctx: Any = None) -> tuple[Tensor | None, ...]:
-            upstream: list[Any] = [None] * len(flat)
-            for i, cotangent in zip(positions, cotangents, strict=True):
-                upstream[i] = cotangent
-            return self._pull(recorded, tensors, upstream, ctx)
+            assert recorded.pull is not None
+            upstream = replace_at([None] * len(flat), positions, cotangents)
+            context = {"ctx": ctx} if recorded.takes_ctx else {}
+            returned = recorded.pull(optree.tree_unflatten(tree, upstream), **context)
+            if lost := lost_variables():
+                warn_lost(recipe, lost, backend)
+            gradients = match_gradients(recipe.name, returned, layout)
+            return tuple(
+                check_native(recipe.name, layout.leaves[i].path, tensor, gradients[i], backend)
+                for i, tensor in zip(places, tensors, strict=True)
+            )
 
+        constants = recorded.undifferentiable
+        undifferentiable = tuple(
+            n for n, i in enumerate(positions) if any(flat[i] is each for each in constants)
+        )
         return tuple(flat[i] for i in positions), pull, undifferentiable
 
-    def _pull(
-        self, recorded: Recorded, tensors: Sequence[Tensor], upstream: list[Any], ctx: Any
-    ) -> tuple[Tensor | None, ...]:
-        assert recorded.pull is not None
-        context = {"ctx": ctx} if recorded.takes_ctx else {}
-        returned = recorded.pull(optree.tree_unflatten(self.tree, upstream), **context)
-        if lost := lost_variables():
-            warn_lost(self.recipe, lost, self.backend)
-        name, leaves = self.recipe.name, self.layout.leaves
-        gradients = match_gradients(name, returned, self.layout)
-        return tuple(
-            check_native(name, leaves[i].path, tensor, gradients[i], self.backend)
-            for i, tensor in zip(self.places, tensors, strict=True)
-        )
-
-    def nest(self, outputs: Sequence[Tensor]) -> Any:
-        """Return the outputs with the tensors that carry gradients in their places."""
-        flat = list(self.flat)
-        for i, output in zip(self.positions, outputs, strict=True):
-            flat[i] = output
-        return optree.tree_unflatten(self.tree, flat)
+    outputs = backend.autodiff.attach(run, tuple(leaves[i] for i in places), recipe.name)
+    flat, tree, positions = last_run
+    return optree.tree_unflatten(tree, replace_at(flat, positions, outputs))
 
 
 def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:

@@ -45,16 +45,12 @@ class Pushed:
 
 def make_tangent(trace: Trace, position: int, argument: Any) -> Value | None:
     """Return a symbol for an argument's tangent, of its shape; None where it has no tangent."""
-    if not (isinstance(argument, Value) and has_tangent(argument.node)):
+    type_ = argument.node.type if isinstance(argument, Value) else None
+    if type_ is None or type_.kind != "tensor" or not is_float(type_):
         return None
-    type_ = argument.node.type
     name = f"seed {position}"  # no argument has a space in its name
     seed = trace.input(name, Type("tensor", type_.dtype, SCALAR_SHAPE)).node
     return trace.value(make_node(ops.BROADCAST_TO, (seed, argument.node), {}, type_))
-
-
-def has_tangent(node: Node) -> bool:
-    return node.type.kind == "tensor" and is_float(node.type)
 
 
 def tangent_graph(

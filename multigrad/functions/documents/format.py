@@ -39,6 +39,7 @@ MOST_CHARACTERS = 1 << 20  # of one string
 WIDTH = 100
 ROWS = ("nodes", "inputs", "params")  # their items stand on a line each
 ON_A_LINE = ({"dtype", "shape", "values"}, {"of", "value", "derivative"})  # of evidence
+dump = partial(json.dumps, ensure_ascii=False, allow_nan=False)
 TOKENS = re.compile(r'"[^"]*"?|[\[{\]},]')  # where no escape is left
 
 
@@ -183,40 +184,29 @@ def _check_leaf(item: Data) -> None:
 
 def format_document(data: Data) -> str:
     """Return data as JSON text: the same for the same data, one node a line."""
-    return f"{_format(data, '', False)}\n"
+    return f"{_format(data, '')}\n"
 
 
-def _format(data: Data, indent: str, is_row: bool) -> str:
-    line = json.dumps(data, ensure_ascii=False, allow_nan=False)
-    is_container = isinstance(data, dict | list)
-    if not is_container or not data or is_row or len(indent) + len(line) <= WIDTH:
+def _format(data: Data, indent: str, is_long: bool = False) -> str:
+    # On one line if it fits; the items of what `is_long` stand on a line each in any case.
+    line = dump(data)
+    is_dict, inner = isinstance(data, dict), f"{indent}  "
+    fits = not is_long and len(indent) + len(line) <= WIDTH
+    if not data or not isinstance(data, dict | list) or fits:
         return line
-    if isinstance(data, dict) and data.keys() in ON_A_LINE:
+    if is_dict and data.keys() in ON_A_LINE:
         return line
-    inner = f"{indent}  "
-    if isinstance(data, dict):
-        lines = [
-            f"{json.dumps(name, ensure_ascii=False)}: {_format_field(name, value, inner)}"
-            for name, value in data.items()
-        ]
-        opening, closing = "{", "}"
-    else:
-        lines = [_format(item, inner, False) for item in data]
-        opening, closing = "[", "]"
-    return "\n".join([opening, *_separated(lines, inner), f"{indent}{closing}"])
-
-
-def _format_field(name: str, value: Data, indent: str) -> str:
-    if name not in ROWS or not isinstance(value, list) or not value:
-        return _format(value, indent, False)
-    inner = f"{indent}  "
-    lines = [_format(item, inner, True) for item in value]
-    return "\n".join(["[", *_separated(lines, inner), f"{indent}]"])
-
-
-def _separated(lines: list[str], indent: str) -> list[str]:
-    last = len(lines) - 1
-    return [f"{indent}{line}{',' if i < last else ''}" for i, line in enumerate(lines)]
+    lines = []
+    for item in data:
+        if not is_dict:
+            lines.append(dump(item) if is_long else _format(item, inner))
+            continue
+        value = data[item]
+        text = _format(value, inner, is_long=item in ROWS and isinstance(value, list))
+        lines.append(f"{dump(item)}: {text}")
+    opening, closing = "{}" if is_dict else "[]"
+    body = ",\n".join(f"{inner}{each}" for each in lines)
+    return f"{opening}\n{body}\n{indent}{closing}"
 
 
 READ_BY_PEOPLE = ("doc", "evidence")  # and "at" of a node: where in a source it stood

@@ -113,7 +113,9 @@ def _signature_of(saved: SavedFunction) -> inspect.Signature:
     kind, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     defaults, empty = saved.defaults, inspect.Parameter.empty
     rows = [inspect.Parameter(n, kind, default=defaults.get(n, empty)) for n in saved.parameters]
-    named = dict.fromkeys(name for form in saved.forms for name in _named(form.layout))
+    trees = [form.layout.layout.tree for form in saved.forms]
+    keywords = [optree.tree_unflatten(tree, range(tree.num_leaves))[1] for tree in trees]
+    named = dict.fromkeys(name for each in keywords for name in sorted(each))
     rest = [name for name in named if name not in saved.parameters and name.isidentifier()]
     rows += [inspect.Parameter(name, by_name, default=None) for name in rest]
     return inspect.Signature(rows)
@@ -161,8 +163,11 @@ def _choose(
     saved: SavedFunction, trace: Trace, layout: Layout, arguments: Mapping[str, Any]
 ) -> Form:
     candidates = [form for form in saved.forms if _takes(form.layout, layout, arguments)]
+    nodes = {name: value.node for name, value in arguments.items() if isinstance(value, Value)}
+    constants = {n: node.attr("value") for n, node in nodes.items() if node.op is ops.CONST}
+    numbers = {f"param:{name}": value for name, value in constants.items()}
     # It asks for more facts if they decide which form fits.
-    form = choose(candidates, {**trace.facts, **_numbers_of(arguments)})
+    form = choose(candidates, {**trace.facts, **numbers})
     if form is None:
         known = dict.fromkeys(_describe(form.layout) for form in candidates or saved.forms)
         raise NotCaptured(
@@ -172,11 +177,6 @@ def _choose(
             )
         )
     return form
-
-
-def _named(variant: Variant) -> list[str]:
-    tree = variant.layout.tree
-    return sorted(optree.tree_unflatten(tree, range(tree.num_leaves))[1])
 
 
 def _takes(variant: Variant, layout: Layout, arguments: Mapping[str, Any]) -> bool:
@@ -200,11 +200,6 @@ def _takes_leaf(variant: Variant, saved: Leaf, leaf: Leaf, value: Any) -> bool:
     # Which tensor comes first, to whose shape the others relate, is of interest to facts alone.
     fits = expected.shape == given.shape or variant.facts.keys().isdisjoint(("ndim", "shape"))
     return fits and (expected.dtype == given.dtype or both_integers)
-
-
-def _numbers_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    nodes = {name: value.node for name, value in arguments.items() if isinstance(value, Value)}
-    return {f"param:{n}": node.attr("value") for n, node in nodes.items() if node.op is ops.CONST}
 
 
 def _describe(variant: Variant) -> str:

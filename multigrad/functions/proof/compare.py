@@ -200,12 +200,7 @@ def are_equal(original: Mapping[str, Any], lowered: Mapping[str, Any]) -> bool:
 def _is_equal(a: Any, b: Any) -> bool:
     if a is None or b is None:
         return a is b
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    same = a == b
-    if same.all():
-        return True
-    return is_float(a) and bool((same | (np.isnan(a) & np.isnan(b))).all())
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=is_float(a))
 
 
 def largest_of(array: Any) -> float:

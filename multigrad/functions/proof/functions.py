@@ -48,7 +48,10 @@ def prove_function(
     functions = captured.recipe.functions
     if not functions:
         return ""  # made of graphs, as what comes from a document
-    dialect = _dialect(captured)
+    # Code that met Python numbers alone was lent the library of the call's tensors.
+    facts = captured.variant.facts
+    is_lent = ON_NUMBERS in facts and ON_TENSORS not in facts
+    dialect = facts[LIBRARY] if is_lent else captured.recipe.dialect()
     code = getattr(functions[0], "__code__", None)
     subject = ProofSubject(f"function {captured.recipe.name!r}", code, home_name(dialect))
     slots = _slots(captured)
@@ -87,7 +90,7 @@ def prove_function(
             if leaf.kind == "number"
         },
         fixed_numbers=frozenset(
-            f.removeprefix("param:") for f in captured.variant.facts if f.startswith("param:")
+            fact.removeprefix("param:") for fact in facts if fact.startswith("param:")
         ),
         may_act=captured.may_act,
         run=run,
@@ -100,13 +103,6 @@ def prove_function(
         objects=[x.value for x in captured.layout.leaves if x.kind == "static"],
     )
     return prove(attempt, is_call=is_call)
-
-
-def _dialect(captured: FunctionUnderProof) -> str:
-    # Code that met Python numbers alone was lent the library of the call's tensors.
-    facts = captured.variant.facts
-    is_lent = ON_NUMBERS in facts and ON_TENSORS not in facts
-    return facts[LIBRARY] if is_lent else captured.recipe.dialect()
 
 
 def _shown(captured: FunctionUnderProof) -> dict[str, str]:

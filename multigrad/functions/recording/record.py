@@ -65,13 +65,7 @@ from ..calls.imported_gradients import tangent_graph
 from ..calls.recipe import Recipe, Recorded, Variant
 from ..proof.verdicts import ProofSubject, leave_open
 from .branch_paths import BranchPath, record_paths
-from .recapture import (
-    check_draws,
-    check_memory,
-    check_tensors,
-    compare_missing,
-    refusing_read,
-)
+from .recapture import check_draws, check_memory, check_tensors, compare_missing, refusing_read
 
 Tensor = Any
 OWN = __name__.partition(".")[0]
