@@ -90,11 +90,8 @@ PASSING = (
 ENTRANCES: set[CodeType] = set()
 
 
-class Assertion(NamedTuple):
-    """A test after which code goes on with one outcome, and raises with the other."""
-
-    expected: bool
-    kind: type[Exception]
+# The expected truth of a test, and what is raised where it is otherwise.
+Assertion = tuple[bool, type[Exception]]
 
 
 def find_assertion(frame: FrameType) -> Assertion | None:
@@ -133,7 +130,7 @@ def _assertion_at(code: CodeType, at_offset: int, has_bool: bool) -> Assertion |
     first = rows[target if target_fails else at + 1]
     name = first.argval if first.opname in LOADS else ""
     kind = getattr(builtins, name) if name in KINDS else AssertionError
-    return Assertion(jumps_if is not target_fails, kind)
+    return jumps_if is not target_fails, kind
 
 
 def _jump_after(

@@ -16,7 +16,8 @@ was called with it declared otherwise (`accumulate=`, here a mode):
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 from ...errors import UnsupportedOp
 from ...graph import ops
@@ -168,19 +169,6 @@ def _match(trace: Trace, share: Any, operand: Node) -> Any:
 
 
 # --- the cotangents of all values ---------------------------------------------------------------
-class CotangentShare(NamedTuple):
-    """What a node contributes to the cotangent of one of its operands.
-
-    Attributes:
-        place: the call's serial, or -1, and the operand's position: shares are combined in this
-            order, so that the result does not depend on the order of the walk.
-    """
-
-    place: tuple[int, int]
-    node: Node
-    value: Any
-
-
 class Cotangents:
     """The cotangents of the values of one graph, while a derivative is taken.
 
@@ -194,7 +182,9 @@ class Cotangents:
         self.trace = trace
         self.known: dict[Node, Any] = {}
         self.modes = dict(declared)
-        self._shares: dict[Node, list[CotangentShare]] = {}  # of values with a mode
+        # Of values with a mode the place, the node and the share. The place is the call's serial,
+        # or -1, and the operand's position: the result does not depend on the order of the walk.
+        self._shares: dict[Node, list[tuple[tuple[int, int], Node, Any]]] = {}
         for node in order:
             if node.op is ops.CALL:
                 self._declare(node)
@@ -212,25 +202,23 @@ class Cotangents:
         """Take a share of a value's cotangent, from the node that has it as this operand."""
         if value in self.modes:
             serial = node.attr("function").serial if node.op is ops.CALL else -1
-            self._shares.setdefault(value, []).append(
-                CotangentShare((serial, position), node, share)
-            )
+            self._shares.setdefault(value, []).append(((serial, position), node, share))
         else:
             before = self.known.get(value)
             self.known[value] = share if before is None else before + share
 
     def combine(self, value: Node) -> None:
         """Make the cotangent of a value with a mode of its shares, if there are any."""
-        shares = sorted(self._shares.get(value, ()), key=lambda share: share.place)
+        shares = sorted(self._shares.get(value, ()), key=itemgetter(0))
         if not shares:
             return
-        for share in shares:
-            if share.node.op is ops.SCAN or (len(shares) > 1 and share.node.op is not ops.CALL):
-                self._refuse(value, share.node)
-        combined = shares[-1].value
+        for _, node, _ in shares:
+            if node.op is ops.SCAN or (len(shares) > 1 and node.op is not ops.CALL):
+                self._refuse(value, node)
+        *others, (_, _, combined) = shares
         if self.modes[value] == "max":
-            for share in shares[:-1]:
-                combined = xp.maximum(combined, share.value)
+            for _, _, share in others:
+                combined = xp.maximum(combined, share)
         self.known[value] = combined
 
     def _refuse(self, value: Node, node: Node) -> None:
