@@ -17,6 +17,8 @@ import numpy as np
 
 from ...errors import RuleTypeError
 from ...functions.function import Function
+from ...graph.ir.op import Op
+from ...graph.ops import activations
 from ...graph.support.class_bases import dataclass
 from ...rules.model.rule import Rule
 from ...trace.derived.derivatives import accumulate_all
@@ -201,40 +203,13 @@ KINDS: Mapping[str, LayerKind] = MappingProxyType(
 )
 
 
-# Functions of one tensor, by the names that libraries give them, without case and underscores.
+# Functions of one tensor, without case and underscores: our ops, and other libraries' names.
 ACTIVATIONS = frozenset(
-    [
-        "celu",
-        "elu",
-        "gelu",
-        "hardshrink",
-        "hardsigmoid",
-        "hardsilu",
-        "hardswish",
-        "hardtanh",
-        "leakyrelu",
-        "logistic",
-        "logsigmoid",
-        "mish",
-        "prelu",
-        "relu",
-        "relu6",
-        "rrelu",
-        "selu",
-        "sigmoid",
-        "silu",
-        "softplus",
-        "softshrink",
-        "softsign",
-        "sparseplus",
-        "sparsesigmoid",
-        "squareplus",
-        "swish",
-        "tanh",
-        "tanhshrink",
-        "threshold",
-    ]
-)
+    {
+        *(op.in_xp.replace("_", "") for op in vars(activations).values() if isinstance(op, Op)),
+        *("hardswish", "logistic", "prelu", "rrelu", "swish", "tanh"),
+    }
+).difference(("heaviside", "logit"))
 
 
 def kind_of_function(name: str) -> str | None:
