@@ -199,12 +199,16 @@ def put_from(x: Shape, like: Shape, start: Shape, *, axis: int) -> Shape:
     return put(x, in_place_of(like, axis, x[axis]), like)
 
 
-def put_at(x: Shape, indices: Shape, like: Shape, *, axis: int) -> Shape:
-    return put(x, taken_at(like, indices, axis=axis), like)
+def put_back(takes: ShapeRule) -> ShapeRule:
+    """Return the formula of an op whose last operand is `like`, where its x fits into what the op
+    of another formula takes from that.
+    """
 
+    def shape(x: Shape, *others: Shape, **attrs: Any) -> Shape:
+        *given, like = others
+        return put(x, takes(like, *given, **attrs), like)
 
-def untaken(x: Shape, like: Shape, *, indices: Sequence[int], axis: int) -> Shape:
-    return put(x, taken(like, indices=indices, axis=axis), like)
+    return shape
 
 
 def untiled(x: Shape, like: Shape, *, repetitions: tuple[int, ...]) -> Shape:

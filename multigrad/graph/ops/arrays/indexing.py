@@ -48,12 +48,9 @@ def setitem(x: Array, like: Array, *, index: tuple[Any, ...]) -> Array:
     return full
 
 
-def indexed_shape(
-    x: tuple[int, ...], like: tuple[int, ...], *, index: tuple[Any, ...]
-) -> tuple[int, ...]:
+def indexed_shape(x: tuple[int, ...], *, index: tuple[Any, ...]) -> tuple[int, ...]:
     # A view that allocates nothing: only its shape is used.
-    part = np.broadcast_to(0, like)[as_index(index)]
-    return result_shapes.put(x, np.shape(part), like)
+    return np.shape(np.broadcast_to(0, x)[as_index(index)])
 
 
 def setitem_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, *, index: Any) -> Cotangents:
@@ -97,7 +94,7 @@ SETITEM = undoing(
     setitem,
     setitem_vjp,
     "Zeros in the shape of `like`, x where the index points.",
-    shape_of=indexed_shape,
+    shape_of=result_shapes.put_back(indexed_shape),
     index=INDEX,
 )
 TAKE = rearrangement(
@@ -116,7 +113,7 @@ UNTAKE = undoing(
     untake,
     moved_by("take"),
     "Zeros in the shape of `like`, x added at indices along an axis.",
-    shape_of=result_shapes.untaken,
+    shape_of=result_shapes.put_back(result_shapes.taken),
     indices=INDICES,
     axis=AXIS,
 )

@@ -18,7 +18,7 @@ from ...ir.op import Op
 from ..attributes import AXIS, AXIS_OR_NONE, flag
 from ..numerics import Array, wider
 from ..properties import in_first, multiplied
-from ..result_shapes import Shape, in_place_of, put, put_at, taken_at
+from ..result_shapes import Shape, in_place_of, put, put_back, taken_at
 from ..results import counted, gathered, index_reduced, placed, puts, selected
 from ..table import Composed, moved_by, op, zero
 from .ordering import lifted, order
@@ -221,7 +221,7 @@ UNTAKE_ALONG = at_places(
     shape_only=(2,),
 )
 # Attributes of the ops that add slices back, and of those that read slices.
-BACK = {"result": placed, "shape_of": put_at, "shape_only": (2,)}
+BACK = {"result": placed, "shape_of": put_back(taken_at), "shape_only": (2,)}
 AT = {"result": selected, "shape_of": taken_at, "copies": multiplied}
 TAKE_AT = at_places(
     "take_at",

@@ -13,7 +13,7 @@ import numpy as np
 from ..attributes import DILATIONS, GROUPS, SIZES, STRIDES, SUBSCRIPTS
 from ..numerics import Array, wider
 from ..properties import in_first, in_one, multiplied
-from ..result_shapes import Shape, product, put, summed_to
+from ..result_shapes import Shape, product, put, put_back, summed_to
 from ..results import (
     contracted,
     cotangent_of_left,
@@ -176,10 +176,6 @@ def windows_shape(x: Ints, *, sizes: Ints, strides: Ints, dilations: Ints) -> In
     return (*x[:-n], *spans(x[-n:], sizes, strides, dilations), *sizes)
 
 
-def unwindows_shape(x: Ints, like: Ints, **attrs: Any) -> Ints:
-    return put(x, windows_shape(like, **attrs), like)
-
-
 def unwindows(x: Array, like: Array, *, sizes: Ints, strides: Ints, dilations: Ints) -> Array:
     n = len(sizes)
     counts = spans(like.shape[-n:], sizes, strides, dilations)
@@ -216,7 +212,7 @@ UNWINDOWS = op(
     degree=in_first,
     in_vjps=True,
     shape_only=(1,),
-    shape_of=unwindows_shape,
+    shape_of=put_back(windows_shape),
     **SLIDING,
     doc="For each element, the sum over the windows that contain it.",
 )
@@ -238,10 +234,6 @@ def conv(x: Array, w: Array, *, strides: Ints, dilations: Ints, groups: int) -> 
 def conv_shape(x: Ints, w: Ints, *, strides: Ints, dilations: Ints, groups: int) -> Ints:
     check_groups(x, w, groups)
     return (x[0], w[0], *spans(x[2:], w[2:], strides, dilations))
-
-
-def conv_left_shape(cotangent: Ints, w: Ints, like: Ints, **attrs: Any) -> Ints:
-    return put(cotangent, conv_shape(like, w, **attrs), like)
 
 
 def conv_right_shape(x: Ints, cotangent: Ints, like: Ints, **attrs: Any) -> Ints:
@@ -322,7 +314,7 @@ CONV_LEFT = op(
     numpy=conv_left,
     vjp=conv_left_vjp,
     result=cotangent_of_left,
-    shape_of=conv_left_shape,
+    shape_of=put_back(conv_shape),
     **COTANGENT,
     **STEPS,
     doc="The cotangent of the x of conv, in its shape; a transposed convolution.",

@@ -207,12 +207,9 @@ def root_of_var(xp: Any, x: Any, **attrs: Any) -> Any:
     return xp.sqrt(xp.var(x, **attrs))
 
 
-def std_vjp(
-    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, correction: float
-) -> Cotangents:
+def std_vjp(xp: Any, ct: Any, y: Any, x: Any, **attrs: Any) -> Cotangents:
     # Zero where the deviation is zero, as in torch.
-    inner = ct * 0.5 / xp.where(xp.equal(y, 0), 1.0, y)
-    return var_vjp(xp, inner, y, x, axis=axis, keepdims=keepdims, correction=correction)
+    return var_vjp(xp, ct * 0.5 / xp.where(xp.equal(y, 0), 1.0, y), y, x, **attrs)
 
 
 NORM = reduction(
