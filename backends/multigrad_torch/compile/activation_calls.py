@@ -141,7 +141,12 @@ def call_under_rule(
     """Return calls of the Function of a rule, captured for inputs like x or as it is written."""
     function = put_under(in_force.specialization, activation.forward)
     function.recipe.arguments.check(load_backend("torch"), (None, *map(settle, params.values)))
-    variant = find_variant_or_none(function, (x, *params.for_capture()), described)
+    variant = None  # it runs as written
+    if function.native is not True:
+        try:
+            variant = find_variant(function, (x, *params.for_capture()), described)
+        except NotCaptured as error:
+            function.recipe.give_up(error.error)
     if params.numbers_are_inputs and reads_numbers(in_force):
         raise MoreNeeded(NUMBERS)
     if variant is None and any(isinstance(value, Moving) for value in params.values):
@@ -160,19 +165,6 @@ def call_under_rule(
     if activation.rule is None:
         return replace(call, param_tensors=IN_FORCE_TENSORS)
     return replace(call, param_tensors=OWN_TENSORS, own_tensors=own_tensors)
-
-
-def find_variant_or_none(
-    function: Function, leaves: tuple[Any, ...], described: Any
-) -> Variant | None:
-    """Return the captured variant of a rule's Function, None if it runs as written."""
-    if function.native is True:
-        return None
-    try:
-        return find_variant(function, leaves, described)
-    except NotCaptured as error:
-        function.recipe.give_up(error.error)
-        return None
 
 
 def call_as_captured(

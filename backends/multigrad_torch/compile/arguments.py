@@ -83,7 +83,8 @@ def restore(described: Any) -> Any:
         case ("tensor", dtype, shape, requires_grad, device_type):
             lengths = (1,) * shape if isinstance(shape, int) else shape
             tensor = torch.empty(lengths, dtype=dtype, device="meta", requires_grad=requires_grad)
-            return introspection.stand_on(tensor, device_type)
+            setattr(tensor, introspection.STANDS_ON, device_type)
+            return tensor
         case ("value", value):
             return value
         case ("dict", names, inner):

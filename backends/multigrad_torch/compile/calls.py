@@ -242,7 +242,11 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
         call = emit_operator(function, variant, sources, parameters)
     else:
         key = draw_key_argument(function.draws) if variant.graphs.is_random else None
-        is_uncast = ignores_autocast(function, variant)
+        # Autocast is on, and the Function would not compute the same under it.
+        is_uncast = (
+            torch._C._is_any_autocast_enabled()
+            and form_under_autocast(recipe, variant, load_backend("torch"), function.native) != SAME
+        )
         call = emit_call(variant, sources, key, parameters, is_uncast=is_uncast)
     is_bare = len(variant.graphs.cotangents) == 1
     return replace(call, assemble=emit_assembly(variant.outputs, variant.fixed, is_bare))
@@ -273,14 +277,6 @@ def refuse_uncompilable(function: Function, variant: Variant) -> None:
     if any(isinstance(fact, Telling) and not isinstance(fact, ModeOf) for fact in variant.facts):
         message = f"{recipe.subject} reads a tensor from outside at each call"
         raise NotCaptured(TraceError(message))
-
-
-def ignores_autocast(function: Function, variant: Variant) -> bool:
-    """Return whether autocast is on and the Function would not compute the same under it."""
-    if not torch._C._is_any_autocast_enabled():
-        return False
-    form = form_under_autocast(function.recipe, variant, load_backend("torch"), function.native)
-    return form != SAME
 
 
 def reads_more(function: Function) -> bool:

@@ -70,12 +70,6 @@ def requires_grad(x: torch.Tensor) -> bool:
     return x.requires_grad or (x.is_floating_point() and transforms_active())
 
 
-def stand_on(x: torch.Tensor, place: str) -> torch.Tensor:
-    """Mark a meta tensor as representing one on a device of this type."""
-    setattr(x, STANDS_ON, place)
-    return x
-
-
 # --- attributes ----------------------------------------------------------------------------------
 
 

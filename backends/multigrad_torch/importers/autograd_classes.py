@@ -1,8 +1,7 @@
 """A `torch.autograd.Function` class: what it defines, and one call of it with a `ctx` of ours.
 
 `record_call` runs forward and returns a `Recorded`, whose `pull` and `push` run backward and jvp
-with the same ctx. The values are symbols in a capture (`trace`),
-else tensors (`trace` is None).
+with the same ctx. In a capture the values are symbols, else (`trace` is None) tensors.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Traced code cannot hold the mode, so it names the mode by a key.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +110,11 @@ class OperationMode(TorchFunctionMode):
         ]
         self.rows = {str(i): row for i, row in enumerate({*self.table.values(), *by_name})}
         self.row_names = {row: key for key, row in self.rows.items()}
-        let_dynamo_dispatch(self.table)
+        if COMPILES:
+            # Dynamo asks only about those that torch (2.13) lists as overridable, not about tanh.
+            from torch._dynamo.variables.torch import get_overridable_functions
+
+            get_overridable_functions().update(self.table)
 
     def _tabulate(self) -> dict[Any, KnownFunction]:
         table: dict[Any, KnownFunction] = {}
@@ -229,14 +233,6 @@ def check_met(mode: OperationMode) -> None:
 
 
 # --- the mode in traced code: what Dynamo asks it about, and what runs while Dynamo traces --------
-def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
-    if COMPILES:
-        # Dynamo asks only about those that torch (2.13) lists as overridable, not about tanh.
-        from torch._dynamo.variables.torch import get_overridable_functions
-
-        get_overridable_functions().update(functions)
-
-
 @dynamo.assume_constant_result
 def ask_mode(key: str, method: str, *args: Any) -> Any:
     """Return the answer of a mode's method, called while Dynamo traces."""
