@@ -219,5 +219,4 @@ def check_threads(word: str) -> str:
 
 
 def count_threads(word: str) -> int:
-    """Return how many threads "one" or "all" stands for here."""
     return 1 if word == "one" else os.cpu_count() or 1

@@ -70,7 +70,6 @@ def beside(cell: Cell | Contest, rival: str) -> Quartiles | None:
 
 
 def compare(then: Results, now: Results) -> list[Change]:
-    """Return the changes of every rival that both have measured."""
     earlier = {cell.key: cell for cell in (*then.cells, *then.contests)}
     return [
         Change(cell, earlier[cell.key], name)

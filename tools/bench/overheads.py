@@ -59,7 +59,6 @@ def plan(backends: Sequence[str]) -> list[tuple[str, Measurement]]:
 def overhead(
     name: str, backend: str, quartiles: Quartiles, target: tuple[str, float], what: str
 ) -> Overhead:
-    """Return a figure beside its target, which comes with their unit."""
     low, middle, high = quartiles
     quarters = {"first_quartile": low, "third_quartile": high}
     unit, bound = target
@@ -127,7 +126,6 @@ def write_rule(slope: float) -> Callable[..., Any]:
 
 
 def build_call(backend: str, harness: Harness) -> Callable[[], Any]:
-    """Return forward and, where NumPy is not the framework, backward of a step."""
     x, grad_out = harness.make_inputs(*make_values(SIZE))
     activation = xg.activation(STEP.forward)
     if backend == "numpy":

@@ -116,7 +116,6 @@ def show(console: Console, results: Results) -> None:
 
 
 def build_table(cells: Sequence[Cell]) -> Table:
-    """Return the table of one case: a row per size and rival."""
     ratios = ("ours/it", "by med", "by min")
     figures = ("min", "median", "spread", *ratios, "copies", "band", "kept")
     table = start_table(("size", "rival"), figures)
@@ -254,7 +253,6 @@ def show_changes(
 
 
 def format_title(cell: Cell | Contest) -> str:
-    """Return what the cells of one table have in common."""
     part = f"{cell.part}, " if isinstance(cell, Contest) else ""
     return f"{part}{cell.backend}, {cell.case.label}, {format_threads(cell.threads)}"
 
@@ -264,7 +262,6 @@ def format_threads(count: int) -> str:
 
 
 def format_size(size: int) -> str:
-    """Return a number of elements, powers of ten as such."""
     text = f"{size:.0e}".replace("e+0", "e")
     return text if float(text) == size else f"{size:,}"
 

@@ -161,7 +161,6 @@ def best_of(repeated: Sequence[Results]) -> Results:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return what the figures depend on beside the versions."""
     return {
         "system": platform.system(),
         "machine": platform.machine(),
@@ -198,7 +197,6 @@ def to_document(results: Results) -> dict[str, Any]:
 
 
 def to_row(measured: Cell | Contest) -> dict[str, Any]:
-    """Return a cell or a contest as plain data, which name its case beside the rest."""
     row = asdict(measured)
     return {**row.pop("case"), **row}
 

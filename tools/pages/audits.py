@@ -77,7 +77,6 @@ class Fault:
 
 
 def read_audited() -> list[Audited]:
-    """Return the committed table, in the order of the rows."""
     known, meant = (_read(name) for name in ("audited.toml", "meant.toml"))
     rows: dict[str, list[Audited]] = {}
     for cases in ("cases.toml", "audit_cases.toml"):

@@ -43,16 +43,15 @@ def subcommand(name: str, command: Any) -> Iterator[str]:
     yield f"## multigrad {name}"
     yield first_line(command)
     yield f"```text\nmultigrad {name}{words}{' [OPTIONS]' if options else ''}\n```"
-    rows = [*map(argument_row, arguments), *map(option_row, options)]
+    rows = [
+        f"| `{name_of(each)}` | {escaped(each.help)} | {'needed' if each.required else ''} |"
+        for each in arguments
+    ]
+    rows += map(option_row, options)
     if rows:
         yield "| | what | default |\n| --- | --- | --- |\n" + "\n".join(rows)
     language = "console" if name in QUICK else "text"
     yield f"```{language}\n$ {(command.epilog or '').removeprefix('Example: ')}\n```"
-
-
-def argument_row(argument: Any) -> str:
-    needed = "needed" if argument.required else ""
-    return f"| `{name_of(argument)}` | {escaped(argument.help)} | {needed} |"
 
 
 def option_row(option: Any) -> str:

@@ -81,7 +81,8 @@ NO_OPERANDS = {"condition", "indices"}
 def render_names() -> str:
     """Return the file of activations with the names that its tables have."""
     rows = [(name, row.op.name if row.op is not None else "") for name, row in ACTIVATIONS.items()]
-    rows += [(alias, snake(alias)) for alias in ALIASES]
+    # binary_step for BinaryStep
+    rows += [(name, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) for name in ALIASES]
     names: dict[str, None] = {}
     for name, other in rows:
         usual = other if plainly(other) == plainly(name) else name.lower()
@@ -92,11 +93,6 @@ def render_names() -> str:
     before, rest = source.split(NAMES.partition("{")[0])
     after = rest.partition(NAMES.rpartition("}")[2])[2]
     return f"{before}{NAMES.format(names=fill(names))}{after}"
-
-
-def snake(name: str) -> str:
-    """binary_step for BinaryStep."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def fill(names: Any) -> str:
@@ -115,18 +111,17 @@ def render_stub() -> str:
     names = sorted(xp.__all__)
     own = [name for name in names if name not in recorded.__all__]
     head = HEAD.format(title=title, imports=NAMESPACE, names=fill(names))
-    return "".join([head, LIMITS.format(limits=limits), *declarations(xp, own)])
+    return "".join(
+        [head, LIMITS.format(limits=limits), *(declare(name, getattr(xp, name)) for name in own)]
+    )
 
 
 def render_recorded(module: Any) -> str:
     """Return what checkers read in the place of a module of functions that are made from rows."""
     title = "What is made in the module of this name; see `ops.py`."
     head = HEAD.format(title=title, imports=RECORDED, names=fill(sorted(module.__all__)))
-    return "".join([head, *declarations(module, module.__all__)])  # in the order of the rows
-
-
-def declarations(module: Any, names: list[str]) -> list[str]:
-    return [declare(name, getattr(module, name)) for name in names]
+    names = module.__all__  # in the order of the rows
+    return "".join([head, *(declare(name, getattr(module, name)) for name in names)])
 
 
 def declare(name: str, value: Any) -> str:

@@ -89,7 +89,6 @@ ARGUMENTS = {
 
 
 def render_examples() -> str:
-    """Return the module of the examples, in the order of the rows."""
     rows = [row for row in ops.CALLABLE_OPS if not row.composed and not row.in_vjps]
     return MODULE.format(examples="".join(map(example_of, rows)))
 

@@ -127,7 +127,6 @@ def _discrete(name: str, formats: Sequence[Any]) -> Data:
 
 
 def _plain(rows: Any) -> Any:
-    """Return a table with its numbers as texts."""
     if isinstance(rows, dict):
         return {name: _plain(row) for name, row in rows.items()}
     if isinstance(rows, tuple | list):

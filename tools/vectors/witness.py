@@ -130,7 +130,6 @@ def _pole() -> High:
 
 
 def compile_expression(expression: Any, names: Sequence[str]) -> Function:
-    """Return an expression as a function of mpmath's numbers."""
     return library("sympy").lambdify(names, expression, [_meanings(), "mpmath"])
 
 

@@ -36,7 +36,6 @@ WARM_UPS = 2
 
 
 def measure(guests: Sequence[str], threads: int, effort: Effort, workload: Workload) -> Contest:
-    """Train one model with each layer, epoch by epoch in turns."""
     data = make_data(workload)
     layers = list_layers(guests).items()
     epochs = {name: build_epoch(build_model(make, workload), data) for name, make in layers}
@@ -81,7 +80,6 @@ def build_model(make: Callable[[], Any], workload: Workload) -> Any:
 
 
 def build_epoch(model: Any, data: tuple[Any, Any, int]) -> Callable[[], float]:
-    """Return a call that trains an epoch and gives its seconds."""
     x, labels, batch = data
     times: list[float] = []
 

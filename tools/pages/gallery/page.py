@@ -35,7 +35,6 @@ FOOTER = (
 
 
 def render_gallery() -> str:
-    """Return the page: HTML without anything outside of it."""
     cards = make_cards()
     cards.sort(key=place_on_page)
     families = dict.fromkeys(card.described.family for card in cards if card.described.family)
@@ -132,7 +131,6 @@ def split_formula(text: str) -> tuple[str, str]:
 
 
 def render_legend(picture: Picture) -> str:
-    """Return the names of the lines, where there are several, and what is random."""
     curves, notes = picture.curves, picture.title.partition("\n")[2]
     kinds = ["" if curve.group is None else f"c{curve.group % 6}" for curve in curves]
     parts = [

@@ -137,7 +137,6 @@ def straightened(run: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
 
 
 def band_path(x: Array, low: Array, high: Array) -> str:
-    """Return the path around a band, one for each part between breaks."""
     words = []
     for run in runs(x, low, high):
         there = [f"{a:.1f} {b:.1f}" for a, b, _ in run]
