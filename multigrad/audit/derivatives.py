@@ -401,18 +401,24 @@ def _judge_second_in_float32(
 
 
 class CoarseSlope(NamedTuple):
-    """The slopes along a direction of one argument, by differences and by the custom gradient.
-
-    `doubt` is how far the former may be off, `size` how large either could be if its parts did not
-    cancel.
+    """The slope along a direction of one argument by differences, which may be off by `doubt`; and
+    the parts of which the slope by the custom gradient consists.
     """
 
     argument: int
     moved: Moved
     slope: float
     doubt: float
-    gradient: float
-    size: float
+    parts: Any
+
+    @property
+    def gradient(self) -> float:
+        return float(np.sum(self.parts))
+
+    @property
+    def size(self) -> float:
+        """How large the slopes could be if their parts did not cancel."""
+        return max(abs(self.slope), float(np.sqrt(np.sum(self.parts**2))))
 
 
 def _directions(
@@ -432,10 +438,8 @@ def _directions(
             signs = generator.integers(0, 2, x.shape) * 2 - 1
             way = sizes * signs * generator.uniform(0.5, 1.5, x.shape)
             moved = moved_along(weigh, arrays, {n: way})
-            slope, doubt = _slope(moved, size)
             parts = np.zeros(1) if gradients[n] is None else gradients[n] * way
-            largest = max(abs(slope), float(np.sqrt(np.sum(parts**2))))
-            yield CoarseSlope(n, moved, slope, doubt, float(np.sum(parts)), largest)
+            yield CoarseSlope(n, moved, *_slope(moved, size), parts)
 
 
 def _is_flat(moved: Moved) -> bool:

@@ -32,7 +32,7 @@ INSIDE = {
     "functions": ("calls", "documents", "eject", "proof", "recording", ""),
     "rules": ("model", "", "estimators", "library"),
     "models": ("attribution", ""),
-    "audit": ("", "lock", "same", "doctor"),
+    "audit": ("", "lock", "same"),
     "keras": ("", "dialect"),
 }  # fmt: skip
 # They import anything, and nothing imports them.
