@@ -88,16 +88,8 @@ def qr(step: EquationStep) -> list[Operand]:
     return [Operand(q, (*batch, rows, count)), Operand(r, (*batch, count, columns))]
 
 
-def det(x: Any) -> tuple[Any]:
-    return (xp.det(x),)
-
-
-def slogdet(x: Any) -> tuple[Any, Any]:
-    return tuple(xp.slogdet(x))
-
-
-def pinv(x: Any) -> tuple[Any]:
-    return (matrices.pinv(x, None, 10.0),)
+def pinv(x: Any) -> Any:
+    return matrices.pinv(x, None, 10.0)
 
 
 def has_own_cutoff(jaxpr: Any) -> bool:
@@ -114,10 +106,10 @@ def has_own_cutoff(jaxpr: Any) -> bool:
 
 
 # The derivative of their steps fails for a singular matrix; the op has the derivative of jax's own.
-OWN: dict[str, Callable[[Any], tuple[Any, ...]]] = {
-    "_det": det,
+OWN: dict[str, Callable[[Any], Any]] = {
+    "_det": xp.det,
     "_pinv": pinv,
-    "_slogdet_lu": slogdet,
+    "_slogdet_lu": xp.slogdet,
 }
 # Functions whose derivative only the op has, and the condition for it.
 ONLY_OWN: dict[str, Callable[[Any], bool]] = {"_pinv": has_own_cutoff}

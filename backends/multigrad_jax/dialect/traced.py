@@ -264,6 +264,7 @@ def _compute_inner(
     fits = ONLY_OWN.get(named, factors_its_argument)
     if op_function is not None and factors_its_argument(plain) and fits(plain):
         values = op_function(*_whole(scope, equation, operands))
+        values = values if isinstance(values, tuple) else (values,)
         shapes = [tuple(variable.aval.shape) for variable in equation.outvars]
         return [Operand(value, shape) for value, shape in zip(values, shapes, strict=True)]
     # Its primal is recorded, so that a derivative of the capture must raise.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from .operations import OWN_DERIVATIVE, Inlined, find, is_float, name_of, outlin
 SHAPING = ("reshape", "squeeze", "transpose", "broadcast_in_dim", "convert_element_type")
 AFFINE = ("add", "sub", "mul", "div")
 PRODUCTS = ("dot_general", "conv_general_dilated")
+SUMS = ("reduce_sum", "reduce_window_sum")  # with a division they are average poolings
 # The functions of `jax.nn`, and a primitive, that are activations: all others are what they call.
 ACTIVATIONS = frozenset(name for name in (*dir(jax.nn), "logistic") if kind_of_function(name))
 
@@ -150,8 +151,14 @@ class Layers:
         kind = activation_of(equation)
         if kind is not None:
             return Plan(kind, equation, given[0])
-        if name in BEGINS:
-            return BEGINS[name](self, equation, given)
+        if name == "add":
+            return Plan("addition", equation) if len(given) == 2 else None
+        if name == "reduce_window_max":
+            return Plan("max_pooling", equation)
+        if name in PRODUCTS:
+            return self._product(equation, given)
+        if name in SUMS:
+            return self._pooling(equation)
         held = PRODUCTS if name not in OWN_DERIVATIVE else ()
         inside = {
             each.primitive.name for inner in inner_jaxprs(equation) for each in all_equations(inner)
@@ -233,13 +240,7 @@ class Layers:
             return self.numbers_of(inner, kept.index(axis))
         return inner if inner.aval.size == 1 else None
 
-    def _addition(self, equation: Any, given: list[int]) -> Plan | None:
-        return Plan("addition", equation) if len(given) == 2 else None
-
-    def _max_pooling(self, equation: Any, given: list[int]) -> Plan:
-        return Plan("max_pooling", equation)
-
-    def _pooling(self, equation: Any, given: list[int]) -> Plan | None:
+    def _pooling(self, equation: Any) -> Plan | None:
         x, (variable,) = equation.invars[0], equation.outvars
         name = equation.primitive.name
         if name == "reduce_sum":
@@ -264,16 +265,6 @@ class Layers:
             kind = "average_pooling" if name == "reduce_window_sum" else "adaptive_average_pooling"
             return Plan(kind, equation, divisor=float(count))
         return None
-
-
-# The layers that primitives begin, activations aside.
-BEGINS: Mapping[str, Callable[[Layers, Any, list[int]], Plan | None]] = {
-    **dict.fromkeys(PRODUCTS, Layers._product),
-    "add": Layers._addition,
-    "reduce_sum": Layers._pooling,
-    "reduce_window_max": Layers._max_pooling,
-    "reduce_window_sum": Layers._pooling,
-}
 
 
 def live(jaxpr: Any) -> list[Any]:
