@@ -15,7 +15,7 @@ Each has `Recipe.run`, which calls the code as it is, and `Recipe.record`, which
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -112,7 +112,14 @@ def call_gradient(
     has_several = isinstance(outputs, tuple | list)
     if VARIABLES in parameters:
         is_spread = has_several and (takes_any_number or count > 1)
-        return _call_with_variables(grad, upstream if is_spread else (upstream,))
+        # The variables that the function read get gradients of their own.
+        variables = asked_variables()
+        returned = grad(*(upstream if is_spread else (upstream,)), variables=variables)
+        is_pair = isinstance(returned, tuple | list) and len(returned) == 2
+        if not (is_pair and (variables or isinstance(returned[1], list))):
+            return returned
+        deliver(returned[1])
+        return returned[0]
     named = parameters.get(UPSTREAM)
     if named is not None and (
         named.kind is named.KEYWORD_ONLY or takes_any_number or count == len(args) + 1
@@ -123,17 +130,6 @@ def call_gradient(
         return grad(*args, **{**accepted, UPSTREAM: upstream})
     is_spread = has_several and (takes_any_number or count == len(outputs) > 1)
     return grad(*upstream) if is_spread else grad(upstream)
-
-
-def _call_with_variables(grad: Callable[..., Any], cotangents: Sequence[Any]) -> Any:
-    # The variables that the function read get gradients of their own.
-    variables = asked_variables()
-    returned = grad(*cotangents, variables=variables)
-    is_pair = isinstance(returned, tuple | list) and len(returned) == 2
-    if not (is_pair and (variables or isinstance(returned[1], list))):
-        return returned
-    deliver(returned[1])
-    return returned[0]
 
 
 def recipe_of_pair(

@@ -18,7 +18,7 @@ import itertools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
@@ -377,10 +377,10 @@ class Function(InNotebooks, Generic[P, R]):
             args, kwargs = optree.tree_unflatten(tree, leaves)
         if any(isinstance(leaf, Value) for leaf in leaves):
             return inline(self.captures, self.completion, self.draws, leaves, tree)
-        load_dialects()  # they register placeholder types, which the next line looks for
-        call = find_call(leaves)
-        if call is not None:
-            return call(self, args, kwargs)
+        load_dialects()  # they register the types of placeholders
+        for type_, call in _on_placeholders.items():
+            if any(isinstance(leaf, type_) for leaf in leaves):
+                return call(self, args, kwargs)
         # The original may write into the caller's own lists and dicts.
         if has_containers(args, kwargs):
             with giving((args, kwargs), leaves):
@@ -411,14 +411,6 @@ class Function(InNotebooks, Generic[P, R]):
 def take_placeholders(type_: type, call: CallOnPlaceholders) -> None:
     """Register `call(function, args, kwargs)` for calls with placeholders of this type."""
     _on_placeholders[type_] = call
-
-
-def find_call(leaves: Sequence[Any]) -> CallOnPlaceholders | None:
-    """Return the function that handles calls with such placeholders; None if no leaf is one."""
-    for type_, call in _on_placeholders.items():
-        if any(isinstance(leaf, type_) for leaf in leaves):
-            return call
-    return None
 
 
 def _rebuild(

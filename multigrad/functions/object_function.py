@@ -63,11 +63,7 @@ class ObjectFunction(Function):
         return self._apply_any(args, kwargs, None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Raise: no document holds an object.
-
-        Raises:
-            FormatError: always.
-        """
+        """Raise `FormatError`: no document holds an object."""
         raise FormatError(
             f"function {self.name!r} reads the tensors of an object at each call, which no "
             "document holds. Make a function that takes them as arguments"

@@ -71,10 +71,8 @@ def find_updates(
         if isinstance(symbol, Value) and (symbol.node is not node or is_dirty):
             places = [i for i, each in enumerate(outputs) if each is symbol]
             output = places[0] if places and is_dirty else None
-            trace = symbol.trace
-            where = (
-                trace.memory.updates.get(node, trace.source.defined) if node is not None else None
-            )
+            known, defined = symbol.trace.memory.updates, symbol.trace.source.defined
+            where = None if node is None else known.get(node, defined)
             updates.append(Update(leaf, symbol.node, output, where))
     return tuple(updates)
 

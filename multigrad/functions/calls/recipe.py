@@ -301,7 +301,6 @@ class CodeRecipe:
         )
 
 
-# --- what one capture gives -----------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
     """A function captured for one layout of its arguments.

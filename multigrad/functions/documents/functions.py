@@ -245,6 +245,12 @@ def decode_function(data: Data) -> SavedFunction:
     if not items:
         fail("forms", "there is none")
     forms = tuple(_decode_form(item, f"forms[{i}]", name, arrays) for i, item in enumerate(items))
+    key = None
+    if "key" in data:
+        words = read_list(data["key"], "key", 2)
+        if len(words) != 2 or any(type(n) is not int or not 0 <= n < 2**32 for n in words):
+            fail("key", "it is no pair of uint32")
+        key = (words[0], words[1])
     return SavedFunction(
         name,
         parameters,
@@ -253,7 +259,7 @@ def decode_function(data: Data) -> SavedFunction:
         json.dumps({field: data[field] for field in FIELDS}),
         doc,
         defaults=_decode_defaults(data.get("defaults", []), parameters),
-        key=_decode_key(data["key"]) if "key" in data else None,
+        key=key,
     )
 
 
@@ -263,13 +269,6 @@ def _decode_defaults(data: Data, parameters: Sequence[str]) -> dict[str, Any]:
         fail("defaults", f"there are {len(items)} for {len(parameters)} parameters")
     values = [decode_value(item, f"defaults[{i}]") for i, item in enumerate(items)]
     return dict(zip(parameters[len(parameters) - len(items) :], values, strict=True))
-
-
-def _decode_key(data: Data) -> tuple[int, int]:
-    words = read_list(data, "key", 2)
-    if len(words) != 2 or any(type(word) is not int or not 0 <= word < 2**32 for word in words):
-        fail("key", "it is no pair of uint32")
-    return (words[0], words[1])
 
 
 def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]) -> Form:

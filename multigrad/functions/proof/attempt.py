@@ -87,8 +87,3 @@ class Attempt:
     @property
     def ops(self) -> set[ops.Op]:
         return {node.op for graph in self.graphs for node in graph.nodes}
-
-    @property
-    def has_loop(self) -> bool:
-        """Whether a loop of the graphs ends by values, so that it may not end on a sample."""
-        return ops.WHILE_LOOP in self.ops

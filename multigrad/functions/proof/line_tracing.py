@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,12 +70,7 @@ class StepLimit:
         if self._follows:
             sys.settrace(self._enter)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._follows:
             sys.settrace(None)
         if isinstance(error, _Stop):

@@ -49,8 +49,7 @@ def run_bounded(
 
     Args:
         inputs: arrays in float64, numbers, and the key, by the inputs' names.
-        dtype: the one that T stands for; random numbers are drawn in it, since each dtype has its
-            own.
+        dtype: the one that T stands for; random numbers are drawn in it.
         choose: makes the choices that ops leave to each library; None: NumPy's.
     """
     graphs = [graphs] if isinstance(graphs, Graph) else graphs

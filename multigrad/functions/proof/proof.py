@@ -101,11 +101,10 @@ def _prove_on_call(attempt: Attempt, called: Sample, is_call: bool) -> str:
     return compare_outcome(attempt, called, outcome, is_call=True) or ""
 
 
-# --- the samples ----------------------------------------------------------------------------------
 def _samples(attempt: Attempt) -> list[Sample]:
     first = attempt.add_cotangents(samples.draw(attempt.slots, attempt.numbers))
     tried = [first] if attempt.may_act else [first, *_more_samples(attempt)]
-    if attempt.has_loop:
+    if ops.WHILE_LOOP in attempt.ops:  # which may not end on a sample
         tried = [sample for sample in tried if _ends(attempt, sample)]
     if not tried:
         raise Endless(f"a loop has not ended after {MOST_TURNS:,} turns on made-up numbers")

@@ -92,7 +92,6 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 
-# --- how much is proven ---------------------------------------------------------------------------
 VARIABLE = "MULTIGRAD_PROVE"
 OFF, ON, ALL = "0", "1", "all"
 
