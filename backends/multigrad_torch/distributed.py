@@ -252,9 +252,7 @@ def all_dim(x: Tensor, *, axis: int, names: Names) -> Any:
 def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
     """Place a key by this rank's part of the whole; a DTensor's draw is placed later.
 
-    Args:
-        split: for each axis the names of the groups that it is split over, () for the default
-            group; None: it is whole.
+    `split` has for each axis the names of its groups, () for the default one, None if it is whole.
     """
     axes = [(axis, names or None) for axis, names in enumerate(split) if names is not None]
     if is_distributed(like):

@@ -113,14 +113,9 @@ class FunctionModule(torch.nn.Module):
 def write_program(
     model: Any, path: Path, inputs: tuple[Any, ...], shapes: Shapes, strict: bool
 ) -> tuple[Any, list[Operator]]:
-    """Write a model's exported program, with the documents of its operators in it.
+    """Write a model's exported program, and return it with the operators that it calls.
 
-    Returns:
-        the program, and the operators that it calls.
-
-    Raises:
-        MultigradError: a Function or a rule in it cannot be an operator.
-        UnsupportedOp: torch is too old.
+    Their documents are in it. The error of one that cannot be an operator is raised after tracing.
     """
     if not versions.has("xg.export"):
         raise versions.refuse("xg.export", "write it as a file by `multigrad eject`")

@@ -62,14 +62,8 @@ JIT_NUMBERS, JIT_KEY, JIT_START, JIT_INPUTS = "inputs[0]", "inputs[1]", "inputs[
 def call_of_activation(
     activation: Activation, in_force: RuleInForce | None, described: Any, token: str
 ) -> CompiledCall:
-    """Return `call(tin, application, *inputs)` for an activation under the rule in force.
-
-    Args:
-        described: the input and how many values the call passes, as `describe` returns them.
-        token: that of the active rules, as compiled code sees them.
-
-    Raises:
-        MoreNeeded: if `prepare` has to be told more.
+    """Return `call(tin, application, *inputs)` for an activation under the rule in force; raise
+    MoreNeeded to be told more. `described` are the input and how many values the call passes.
     """
     x, passed = restore(described)
     if in_force is None:

@@ -232,7 +232,6 @@ def check_met(mode: OperationMode) -> None:
         refuse(message)
 
 
-# --- the mode in traced code: what Dynamo asks it about, and what runs while Dynamo traces --------
 @dynamo.assume_constant_result
 def ask_mode(key: str, method: str, *args: Any) -> Any:
     """Return the answer of a mode's method, called while Dynamo traces."""

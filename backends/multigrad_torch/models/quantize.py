@@ -31,11 +31,8 @@ INPUTS = "input_quantizer"  # the name of the submodule that quantizes a layer's
 
 
 class Quantizer(nn.Module):
-    """A module that quantizes a tensor; its parameters are what it learns.
-
-    Args:
-        seen: statistics of the tensor, from which the parameters start.
-        like: the tensor whose device and dtype they get, at least float32; None: the default.
+    """A module that quantizes a tensor; its parameters, which it learns, start from statistics of
+    the tensor, on the device of `like` and in its dtype, at least float32.
     """
 
     holds_weights = True  # tells a capture to look for its parameters
