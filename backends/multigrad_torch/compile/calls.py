@@ -152,7 +152,7 @@ def emit_call(
 
     arguments = [copied(*pair) for pair in zip(variant.graphs.inputs, parameters, strict=False)]
     arguments += number_sources
-    names = {}
+    names: dict[str, Any] = {}
     if key is not None:
         key_source, names = key
         arguments.append(key_source)
