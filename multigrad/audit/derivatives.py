@@ -41,6 +41,7 @@ from .trial import (
 )
 
 xp: Any = _xp
+Moved = Callable[[float], float]  # of a step
 MOST_PLACES = 64  # elements whose differences are taken
 MOST_STEPS = 24  # elements that tell whether an output is flat
 MOST_LOST = 1e-2  # by a forward in float32 whose gradient is compared
@@ -53,7 +54,7 @@ def require_float64(trial: Trial) -> None:
 
 
 # --- functions of a step, for differences ---------------------------------------------------------
-def moved_along(weigh: Weigh, arrays: Arrays, ways: Mapping[int, Any]) -> Callable[[float], float]:
+def moved_along(weigh: Weigh, arrays: Arrays, ways: Mapping[int, Any]) -> Moved:
     """Return `weigh` as a function of a step; tensors without a direction do not move."""
 
     def moved(steps: float) -> float:
@@ -66,18 +67,18 @@ def moved_along(weigh: Weigh, arrays: Arrays, ways: Mapping[int, Any]) -> Callab
 
 
 class DirectionSlope(NamedTuple):
-    """The slope along a direction in which elements of several arguments move.
+    """The slope along a direction in which elements of arguments move.
 
     Attributes:
         moved: the weighed outputs as a function of a step along it.
         slope: by differences.
-        is_settled: whether there is one.
+        doubt: how far that may be off: 0 in float64; infinity where there is none.
         parts: what the slope by the custom gradient adds up.
     """
 
-    moved: Callable[[float], float]
+    moved: Moved
     slope: float
-    is_settled: bool
+    doubt: float
     parts: Arrays
 
     @property
@@ -88,6 +89,15 @@ class DirectionSlope(NamedTuple):
     @property
     def size(self) -> float:
         return sum(float(np.sum(np.abs(part))) for part in self.parts)
+
+    @property
+    def usual_size(self) -> float:
+        """That of the slope, or of such a sum with random signs."""
+        return max(abs(self.slope), sum(float(np.sum(part**2)) for part in self.parts) ** 0.5)
+
+    @property
+    def is_settled(self) -> bool:
+        return self.doubt == 0.0
 
     @property
     def is_wrong(self) -> bool:
@@ -104,12 +114,18 @@ class DirectionSlope(NamedTuple):
         return is_settled and not abs(again - self.slope) > 0.1 * error
 
 
+def in_float64(moved: Moved) -> tuple[float, float]:
+    slope, is_settled = differentiate(moved, 0.0)
+    return slope, 0.0 if is_settled else np.inf
+
+
 def slope_along(
-    weigh: Weigh, arrays: Arrays, gradients: Arrays, ways: Mapping[int, Any]
-) -> DirectionSlope:
+    weigh: Weigh, arrays: Arrays, gradients: Sequence[Any], ways: Mapping[int, Any],
+    differ: Callable[[Moved], tuple[float, float]] = in_float64,
+) -> DirectionSlope:  # fmt: skip
     moved = moved_along(weigh, arrays, ways)
     parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]
-    return DirectionSlope(moved, *differentiate(moved, 0.0), parts)
+    return DirectionSlope(moved, *differ(moved), parts)
 
 
 # --- in float64 -----------------------------------------------------------------------------------
@@ -354,26 +370,25 @@ STEP = 2.0**-5  # of an element's size
 SHARE = 1e-2  # of the largest that a slope along a direction may be: what it may be off by
 EPS = 2.0**-23
 SHORT = 2.0**-18  # some numbers of float32
-Moved = Callable[[float], float]
 
 
 def _judge_derivative_in_float32(trial: Trial) -> str:
     run, u = trial.start()
     size = float(sum(np.sum(np.abs(c * y)) for c, y in zip(u, run.arrays(), strict=True)))
     compared, moves, has_stairs, said = 0, False, False, ""
-    for each in _directions(trial, trial.stated.weighed(u), run.gradients(u), size):
+    for n, each in _directions(trial, trial.stated.weighed(u), run.gradients(u), size):
         moves = moves or abs(each.slope) > each.doubt
         error = abs(each.gradient - each.slope)
-        if not error > 4 * each.doubt and each.doubt > SHARE * each.size:
+        if not error > 4 * each.doubt and each.doubt > SHARE * each.usual_size:
             continue  # neither right nor wrong
-        is_wrong = not error <= SHARE * each.size + 4 * each.doubt
+        is_wrong = not error <= SHARE * each.usual_size + 4 * each.doubt
         if is_wrong and trial.meant is None and _is_flat(each.moved):
             has_stairs = True
             continue
         compared += 1
         if not said and is_wrong:
             said = (
-                f"argument {each.argument}: along one direction {each.gradient:.6g}, expected "
+                f"argument {n}: along one direction {each.gradient:.6g}, expected "
                 f"{each.slope:.6g} by differences in float32"
             )
     # Stairs are flat under a short step and sloped under a long one: a surrogate again.
@@ -389,42 +404,20 @@ def _judge_second_in_float32(
 ) -> str:
     size = abs(weigh(trial.inputs))
     size += sum(float(np.abs(weights[n]).sum()) for n in trial.floats)
-    for each in _directions(trial, weigh, second, size):
-        if not abs(each.gradient - each.slope) <= 3 * SHARE * each.size + 8 * each.doubt:
-            fault = _fault(second[each.argument])
+    for n, each in _directions(trial, weigh, second, size):
+        if not abs(each.gradient - each.slope) <= 3 * SHARE * each.usual_size + 8 * each.doubt:
             return (
-                f"the second derivative {fault}: argument {each.argument}, along one direction "
+                f"the second derivative {_fault(second[n])}: argument {n}, along one direction "
                 f"{each.gradient:.6g}, expected {each.slope:.6g} by differences of the gradient "
                 "in float32"
             )
     return ""
 
 
-class CoarseSlope(NamedTuple):
-    """The slope along a direction of one argument by differences, which may be off by `doubt`; and
-    the parts of which the slope by the custom gradient consists.
-    """
-
-    argument: int
-    moved: Moved
-    slope: float
-    doubt: float
-    parts: Any
-
-    @property
-    def gradient(self) -> float:
-        return float(np.sum(self.parts))
-
-    @property
-    def size(self) -> float:
-        """How large the slopes could be if their parts did not cancel."""
-        return max(abs(self.slope), float(np.sqrt(np.sum(self.parts**2))))
-
-
 def _directions(
     trial: Trial, weigh: Weigh, gradients: Sequence[Any], size: float
-) -> Iterator[CoarseSlope]:
-    """Yield directions in which every element of a float argument moves.
+) -> Iterator[tuple[int, DirectionSlope]]:
+    """Yield float arguments, each with slopes along directions in which all its elements move.
 
     Args:
         size: the sum of the terms that `weigh` adds up, of whose rounding slopes consist in part.
@@ -437,9 +430,7 @@ def _directions(
         for _ in range(DIRECTIONS):
             signs = generator.integers(0, 2, x.shape) * 2 - 1
             way = sizes * signs * generator.uniform(0.5, 1.5, x.shape)
-            moved = moved_along(weigh, arrays, {n: way})
-            parts = np.zeros(1) if gradients[n] is None else gradients[n] * way
-            yield CoarseSlope(n, moved, *_slope(moved, size), parts)
+            yield n, slope_along(weigh, arrays, gradients, {n: way}, partial(_slope, size=size))
 
 
 def _is_flat(moved: Moved) -> bool:
