@@ -434,7 +434,6 @@ class EntriesByFacts:
 
 
 def checking(entry: Entry, check: Callable[[Sequence[Any]], None]) -> Entry:
-    """Return an entry that calls `check` on the leaves, then runs."""
     run = entry.run
 
     def run_checked(leaves: Sequence[Any], draws: KeySource) -> Any:

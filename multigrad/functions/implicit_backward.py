@@ -391,7 +391,6 @@ def widened(trace: Trace, tree: Any) -> Any:
 
 
 def dtype_of(trace: Trace) -> str:
-    """Return the dtype of the first tensor."""
     if "dtype" not in trace.facts:
         raise NeedsConcrete("dtype")
     return trace.facts["dtype"]

@@ -294,7 +294,6 @@ class Operator(NamedTuple):
 
 
 def as_operator(function: Function, variant: Variant) -> Operator:
-    """Return a Function's captured form as an operator."""
     if variant.graphs.is_random:
         raise UnsupportedOp(
             f"{function.recipe.subject} draws random numbers, which an exported operator does not: "
@@ -304,7 +303,6 @@ def as_operator(function: Function, variant: Variant) -> Operator:
 
 
 def read_operator(document: Data) -> Operator:
-    """Return the operator of a document."""
     _, fields = unseal(document, ("function",))
     (form, *_) = decode_function(fields).forms
     graphs = form.layout.graphs

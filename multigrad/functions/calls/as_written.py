@@ -110,7 +110,6 @@ def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:
 
 
 def is_original_on(recipe: Recipe, backend: Backend) -> bool:
-    """Return whether a recipe is imported and this is its framework, where its original runs."""
     return recipe.imported is not None and backend.name == recipe.dialect()
 
 
@@ -179,7 +178,6 @@ def run_abroad(
 
 
 def is_foreign(error: TraceError | None, recipe: Recipe, backend: Backend) -> bool:
-    """Return whether code that was not captured would run on another framework than its own."""
     return error is not None and recipe.dialect() not in ("", backend.name)
 
 

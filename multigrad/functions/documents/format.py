@@ -221,7 +221,6 @@ def digest(data: Data) -> str:
 
 
 def canonical(data: Data) -> bytes:
-    """Return the canonical bytes of plain data."""
     # JSON in ASCII without spaces, sorted by names, each float as `{"float": hex}`.
     text = json.dumps(_plain(data), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return text.encode("ascii")

@@ -151,7 +151,6 @@ def literal(value: Any) -> str:
 
 
 def dtype_literal(value: np.dtype[Any]) -> str:
-    """Return the expression of a NumPy dtype, which ml_dtypes may define."""
     package = value.type.__module__.partition(".")[0]
     return (
         f"np.dtype(ml_dtypes.{value.name})"

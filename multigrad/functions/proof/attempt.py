@@ -75,7 +75,6 @@ class Attempt:
 
     @property
     def cotangents(self) -> tuple[str, ...]:
-        """The names of the cotangents that the graphs read."""
         nodes = dict.fromkeys(node for graph in self.graphs for node in graph.inputs)
         names = [node.attr("name") for node in nodes]
         return tuple(name for name in names if name.startswith("grad_out_"))

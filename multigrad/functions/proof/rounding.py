@@ -71,12 +71,10 @@ class Rounding:
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
-        """What the graphs read, in float64."""
         return {**self.sample.widened().arrays, **self.sample.numbers, "key": KEY}
 
     @cached_property
     def wide(self) -> dict[str, Bounded]:
-        """The graphs' values in float64."""
         values = run_bounded(self.graphs, self.inputs, self.dtype, self.choose)
         return dict(zip(self.names, values, strict=True))
 

@@ -73,7 +73,6 @@ class Sample:
     absent: frozenset[str] = frozenset()
 
     def widened(self) -> Sample:
-        """Return the same values in float64."""
         wide = {
             name: array.astype(np.float64) if is_float(array) else array
             for name, array in self.arrays.items()

@@ -108,7 +108,6 @@ def check_memory(variant: Variant, again: Any) -> None:
 
 
 def are_same(a: Variant, b: Variant) -> bool:
-    """Return whether two variants compute the same, forward and backward."""
     pairs = zip(graphs_of(a), graphs_of(b), strict=True)
     return all(one.outputs == other.outputs for one, other in pairs)
 

@@ -568,6 +568,5 @@ class _Recording:
 
 
 def note_open(recipe: Recipe, reason: str) -> str:
-    """Return why nothing was proven; under MULTIGRAD_PROVE=all, warn as well."""
     code = next((getattr(f, "__code__", None) for f in recipe.functions), None)
     return leave_open(ProofSubject(recipe.subject, code, OWN), reason)
