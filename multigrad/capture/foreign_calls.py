@@ -28,7 +28,7 @@ import numpy as np
 from ..backend.discovery import backend_of
 from ..errors import BackendNotFound, TraceError
 from ..graph.ir import questions
-from ..graph.ir.types import INT_SCALAR, T
+from ..graph.ir.types import T
 from ..graph.passes.facts import BUFFERS
 from ..graph.support.threads import in_child, make_lock
 from ..graph.support.trees import optree
@@ -39,7 +39,7 @@ from ..trace.source import UNDECIDED, Reading, is_lent, meet_numpy
 from ..trace.trace import NeedsConcrete, Trace, Value
 from ..trace.xp.shapes import stack
 from .dialect import Handler, OwnTrace, find_dialect, registered_dialects
-from .symbols import SymbolicDType, SymbolicShape
+from .symbols import SymbolicDType, SymbolicShape, number
 
 # Augmented assignments, and what each computes.
 AUGMENTED = {
@@ -109,7 +109,8 @@ def record_call(
         if changed is not None:
             return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
     if dialect == "numpy" and trace.reading.owner in UNDECIDED and trace.types is not None:
-        if _takes_tensor(args, kwargs):
+        symbols = list(symbols_in((args, kwargs)))
+        if not symbols or any(x.is_number or x.node.type.kind != "scalar" for x in symbols):
             meet_numpy(trace)
         elif is_lent(trace):  # its result is a number of NumPy's, which each library takes its way
             args, kwargs = _with_numbers((args, kwargs))
@@ -169,12 +170,6 @@ def _name_of(function: Any) -> str:
     return str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
 
 
-def _takes_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call takes a symbol that is a tensor in the graph, or no symbol at all."""
-    symbols = list(symbols_in((args, kwargs)))
-    return not symbols or any(x.is_number or x.node.type.kind != "scalar" for x in symbols)
-
-
 def _try_other_way(
     other: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any] | None:
@@ -193,15 +188,11 @@ def _find_pair(tree: Any) -> Pair | None:
     """Return a complex tensor among nested arguments."""
     if isinstance(tree, Pair):
         return tree
-    if type(tree) in (list, tuple, dict):
-        for item in tree.values() if type(tree) is dict else tree:
-            if (found := _find_pair(item)) is not None:
-                return found
-    return None
+    items = tree.values() if type(tree) is dict else tree if type(tree) in (list, tuple) else ()
+    return next((found for found in map(_find_pair, items) if found is not None), None)
 
 
 def symbols_in(tree: Any) -> Iterator[Value]:
-    """Yield the symbols in nested arguments."""
     if isinstance(tree, Value):
         yield tree
     elif isinstance(tree, list | tuple | dict):
@@ -211,11 +202,9 @@ def symbols_in(tree: Any) -> Iterator[Value]:
 
 def _with_numbers(tree: Any) -> Any:
     """Return nested arguments with Python's number, then a fact, for each symbol of one."""
-    if isinstance(tree, Value):
-        return operator.index(tree) if tree.node.type == INT_SCALAR else float(tree)
     if type(tree) in (list, tuple):
         return type(tree)(map(_with_numbers, tree))
-    return {k: _with_numbers(v) for k, v in tree.items()} if type(tree) is dict else tree
+    return {k: _with_numbers(v) for k, v in tree.items()} if type(tree) is dict else number(tree)
 
 
 def _with_lists_as_tensors(handler: Handler, /, *args: Any, **kwargs: Any) -> Any:
@@ -432,11 +421,9 @@ class TracedCall:
         ask_for("shape", [x for x in self.given if isinstance(x, Value)])
 
     def _known(self, x: Any) -> Any:
-        if isinstance(x, Value) and x.node.type.kind == "scalar":
-            return operator.index(x) if x.node.type == INT_SCALAR else float(x)
         if isinstance(x, SymbolicDType):
             return dtype_in(self.trace, x.symbol)
-        return np.asarray(x) if isinstance(x, SymbolicShape) else x
+        return np.asarray(x) if isinstance(x, SymbolicShape) else number(x)
 
     def __call__(self, *tensors: Any) -> Any:
         rest = iter(tensors)

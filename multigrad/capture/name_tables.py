@@ -84,7 +84,6 @@ class TableEntry(NamedTuple):
     place: tuple[str, str, int]
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raise ValueError for this entry."""
         refuse_entry(*self.place, reason)
 
 
@@ -242,7 +241,6 @@ class Library:
 
     @property
     def table(self) -> str:
-        """What errors call a table of its names."""
         return f"names of {_name_of(self.home)}"
 
     def called(self, rows: Mapping[Any, str]) -> dict[Any, Handler]:

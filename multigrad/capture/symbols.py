@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -326,6 +327,13 @@ def is_whole(number: Any) -> bool:
     if isinstance(number, Value):
         return number.node.type.dtype == "int"
     return type(number) is int
+
+
+def number(x: Any) -> Any:
+    """Return Python's number for a symbolic one, which becomes a fact; anything else unchanged."""
+    if not isinstance(x, Value) or x.node.type.kind != "scalar":
+        return x
+    return operator.index(x) if x.node.type.dtype == "int" else float(x)
 
 
 def is_number(value: Value) -> bool:

@@ -316,7 +316,6 @@ class Witness:
         self._refuse_used_up()
 
     def see_value(self, value: Any) -> None:
-        """Remember a value that can change."""
         self.outside.see(value)
         self._refuse_used_up()
 

@@ -67,34 +67,31 @@ def type_of(*args: Any, **kwargs: Any) -> Any:
     if isinstance(value, Value) and value.node.type.kind == "tensor":
         dialect = find_dialect(value.trace.reading.dialect)
         if dialect is not None and dialect.classes.classes and is_searched(sys._getframe(1)):
-            return PossibleClasses(dialect.classes.classes, value.trace)
+            return TextOfClasses(dialect.classes.classes, value.trace)
     return class_of(value)
 
 
-class PossibleClasses:
-    """One of several classes; its text only answers whether a word is in it."""
-
-    def __init__(self, classes: tuple[type, ...], trace: Trace) -> None:
-        self.classes, self.trace = classes, trace
-
-    def __repr__(self) -> str:
-        return TextOfClasses(self)
-
-
 class TextOfClasses(str):
-    """A text of which only `word in text` is known, if it is the same for all the classes."""
+    """One of several classes, and its own text, of which only `word in str(kind)` is known: if it
+    is the same for all of them.
+    """
 
-    __slots__ = ("_of",)
+    __slots__ = ("_classes", "_trace")
 
-    def __new__(cls, of: PossibleClasses) -> Self:
+    def __new__(cls, classes: tuple[type, ...], trace: Trace) -> Self:
         text = super().__new__(cls, "one of several classes")
-        text._of = of
+        text._classes, text._trace = classes, trace
         return text
 
+    def __str__(self) -> str:
+        return self
+
+    __repr__ = __str__
+
     def __contains__(self, word: object) -> bool:
-        answers = {word in builtins.str(kind) for kind in self._of.classes}  # type: ignore[operator]
+        answers = {word in builtins.str(kind) for kind in self._classes}  # type: ignore[operator]
         if len(answers) > 1:
-            raise self._of.trace.error(f"looks for {word!r} in the class of a tensor")
+            raise self._trace.error(f"looks for {word!r} in the class of a tensor")
         return answers.pop()
 
 

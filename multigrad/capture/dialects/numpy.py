@@ -53,18 +53,16 @@ def meshgrid(*xi: Tensor, copy: bool = True, sparse: bool = False, indexing: str
 def pad(
     array: Tensor, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0
 ) -> Tensor:
-    """Return the array with a border, of a constant or its own elements."""
     if mode not in ("constant", *parts.BORDERS):
         raise TypeError(f"pad in mode {mode!r}; constant, {', '.join(parts.BORDERS)} are known")
     if isinstance(constant_values, tuple | list):
         raise TypeError("pad with several constants")
     axes = parts.rank(array)
     if not isinstance(pad_width, tuple | list):
-        pad_width = ((pad_width, pad_width),) * axes
-    elif not isinstance(pad_width[0], tuple | list):
-        pair = tuple(pad_width) if len(pad_width) == 2 else tuple(pad_width) * 2
-        pad_width = (pair,) * axes
-    elif len(pad_width) == 1:
+        pad_width = (pad_width,)
+    if not isinstance(pad_width[0], tuple | list):
+        pad_width = (tuple(pad_width) if len(pad_width) == 2 else tuple(pad_width) * 2,)
+    if len(pad_width) == 1:
         pad_width = tuple(pad_width) * axes
     if len(pad_width) != axes or any(n < 0 for pair in pad_width for n in pair):
         raise TypeError(f"pad by {pad_width} of {axes} axes")
@@ -125,9 +123,8 @@ def pinv(a: Tensor, rcond: Any = None, hermitian: bool = False, *, rtol: Any = N
     # The default cutoff is 1e-15; `rtol=None` means one eps per row.
     if hermitian:
         raise TypeError("pinv with hermitian")
-    if rtol is not NO_VALUE:
-        return matrices.pinv(a, rtol, 1.0)
-    return matrices.pinv(a, 1e-15 if rcond is None else rcond, 1.0)
+    cutoff = 1e-15 if rcond is None else rcond
+    return matrices.pinv(a, cutoff if rtol is NO_VALUE else rtol, 1.0)
 
 
 def slogdet(a: Tensor) -> Any:

@@ -167,15 +167,9 @@ class Complex(Pair):
 
 
 def parts_of(x: Any) -> tuple[Any, Any]:
-    """Return the real and the imaginary part; the latter is None if x is real."""
     if isinstance(x, Complex | complex) or "complex" in str(getattr(x, "dtype", "")):
         return x.real, x.imag
     return x, None
-
-
-def broadcast_parts(real: Tensor, imag: Tensor) -> Complex:
-    """Return a complex tensor whose parts both have the shape that they broadcast to."""
-    return Complex(real + xp.zeros_like(imag), imag + xp.zeros_like(real))
 
 
 def with_part(tree: Any, i: int) -> Any:
@@ -210,7 +204,7 @@ def add(x: Any, y: Any) -> Complex:
     # A real operand adds nothing to the imaginary part, which only has to be broadcast.
     if b is None or d is None:
         real, rest = a + c, d if b is None else b
-        return broadcast_parts(real, rest)
+        return Complex(real + xp.zeros_like(rest), rest + xp.zeros_like(real))
     return Complex(a + c, b + d)
 
 

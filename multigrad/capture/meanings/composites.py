@@ -210,7 +210,6 @@ def logit(x: Tensor, eps: float | None = None) -> Tensor:
 
 
 def is_whole(x: Any) -> bool:
-    """Return whether x holds integers or bools."""
     if isinstance(x, Value):
         return not is_float(x.node.type)
     return isinstance(x, int) or "int" in str(getattr(x, "dtype", ""))
@@ -249,9 +248,3 @@ def is_short(number: Any) -> bool:
     if type(number) not in (int, float) or not (number == 0 or 2**-14 <= abs(number) < 2**15):
         return False
     return math.frexp(number)[0] * 256 % 1 == 0
-
-
-def clamp_stopping(x: Any, low: Any, high: Any) -> Any:
-    """Limit x on one side or both; the gradient passes strictly between the limits only."""
-    above = x if low is None else xp.where(x <= low, low, x)
-    return above if high is None else xp.where(above >= high, high, above)

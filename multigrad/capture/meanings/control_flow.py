@@ -145,7 +145,6 @@ def scan(
 
 
 def map_rows(f: Callable[[Any], Any], xs: Any) -> Any:
-    """Apply a function to each row and stack the results."""
     return scan(lambda _, row: (None, f(row)), None, xs)[1]
 
 

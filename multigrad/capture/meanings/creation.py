@@ -23,7 +23,7 @@ from ...graph.support.class_bases import dataclass
 from ...trace.coercion import array_node, is_exact
 from ...trace.trace import Trace, Value, constant, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
-from ..symbols import SymbolicDType, SymbolicShape, cast, own_dtype
+from ..symbols import SymbolicDType, SymbolicShape, cast, number, own_dtype
 from .complexes import Complex
 from .parts import rank
 
@@ -123,7 +123,6 @@ def creators_of(
 
 
 def stand_in_for(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the stand-in for a library's creation function of that name."""
     if name in CONVERTERS:
         return TraceBound(partial(convert, function, CONVERTERS[name], name in CUTTING))
     return TraceBound(partial(create, function, CREATORS[name]))
@@ -213,7 +212,11 @@ def create(
             sizes, rest = split_sizes(list(args) or [shape], make is full)
             # an int decides the dtype of `full`, which the library knows
             is_filled = make is full and bool(rest) and not isinstance(rest[0], int)
-            if sizes and (is_filled or not rest) and gives_way(kwargs.get("dtype")):
+            # A tensor of no other dtype takes that of the tensors that it meets.
+            dtype = kwargs.get("dtype")
+            is_open = dtype is None or isinstance(dtype, SymbolicDType)
+            gives_way = is_open or dtype_name(dtype) in FLOATS
+            if sizes and (is_filled or not rest) and gives_way:
                 like = trace.value(lift(trace, np.zeros(sizes)))
                 return mark_weak(make(like, *rest, **options), is_weak)
     return as_buffer(trace, function(*args, **kwargs))
@@ -247,7 +250,6 @@ def mark_weak(made: Value, is_weak: bool) -> Value:
 
 
 def is_plain(obj: Any) -> bool:
-    """Return whether a nested value holds only Python numbers."""
     if isinstance(obj, list | tuple):
         return all(map(is_plain, obj))
     return type(obj) in (bool, int, float)
@@ -288,11 +290,6 @@ def split_sizes(arguments: list[Any], is_single: bool) -> tuple[tuple[int, ...],
     return (sizes if known else ()), arguments[count:]
 
 
-def gives_way(dtype: Any) -> bool:
-    """Return whether a tensor created in a dtype takes the dtype of the tensors that it meets."""
-    return dtype is None or isinstance(dtype, SymbolicDType) or dtype_name(dtype) in FLOATS
-
-
 def length(x: Any) -> Any:
     # A symbolic length becomes a number, which makes it a fact of the capture.
     return operator.index(x) if isinstance(x, Value) and x.node.type.dtype == "int" else x
@@ -302,9 +299,3 @@ def with_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
     """Call a library's function with the numbers of symbolic scalars, which become facts."""
     numbers = [number(value) for value in args]
     return function(*numbers, **{name: number(value) for name, value in kwargs.items()})
-
-
-def number(x: Any) -> Any:
-    if not isinstance(x, Value) or x.node.type.kind != "scalar":
-        return x
-    return operator.index(x) if x.node.type.dtype == "int" else float(x)

@@ -32,7 +32,6 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def per_axis(sizes: Any, axes: int) -> Ints:
-    """Return one number per axis, from one number or a sequence of them."""
     if isinstance(sizes, list | tuple | np.ndarray):
         numbers = tuple(operator.index(n) for n in sizes)
         return numbers * axes if len(numbers) == 1 else numbers
@@ -44,7 +43,6 @@ def lengths(x: Tensor, axes: int) -> Ints:
 
 
 def reach(sizes: Ints, dilations: Ints) -> Ints:
-    """Return how many elements a window spans along each axis."""
     return tuple(d * (k - 1) + 1 for k, d in zip(sizes, dilations, strict=True))
 
 
@@ -438,7 +436,6 @@ def batch_norm(
 
 
 def distances(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
-    """Return the distance of each row of a from each row of b."""
     return xp.norm(xp.subtract(xp.expand_dims(a, -2), xp.expand_dims(b, -3)), -1, False, p)
 
 

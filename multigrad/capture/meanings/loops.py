@@ -111,7 +111,6 @@ def _known_number(value: Any) -> Any:
 
 
 def find_trace(values: Any) -> Trace | None:
-    """Return the trace of the first symbol in any structure, or None if there is none."""
     leaves = optree.tree_leaves(values, none_is_leaf=True)
     return next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
 

@@ -74,7 +74,6 @@ TRANSPOSED = {0: False, 1: True, 2: True, "N": False, "T": True, "C": True}
 
 
 def is_transposed(trans: Any) -> bool:
-    """Return whether SciPy's `trans` argument asks for the transpose."""
     if trans not in TRANSPOSED:
         raise TypeError(f"trans={trans!r}; {', '.join(map(repr, TRANSPOSED))} are known")
     return TRANSPOSED[trans]
@@ -107,7 +106,6 @@ def lu_factor(x: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def lu_permuted(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the packed factors and the permutation, in int32."""
     packed, pivots = xp.lu(x)
     return packed, xp.cast(transposes.lu_permutation(pivots, x), INT32)
 

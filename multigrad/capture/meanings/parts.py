@@ -123,7 +123,6 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
 
 
 def limited(places: Value, x: Tensor, axis: int) -> Value:
-    """Return places limited to the range of an axis."""
     return xp.minimum(xp.maximum(places, 0), xp.dim(x, axis) - 1)
 
 
@@ -281,7 +280,6 @@ def array_split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Ten
 
 
 def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
-    """Return equal parts, or those between indices."""
     if not isinstance(indices_or_sections, Sequence | np.ndarray):
         whole, count = length(x, axis), operator.index(indices_or_sections)
         if count <= 0 or whole % count:
@@ -290,7 +288,6 @@ def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, .
 
 
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
-    """Return the slices along an axis, without the axis."""
     return tuple(at(x, axis, i) for i in range(length(x, axis)))
 
 

@@ -178,7 +178,6 @@ def argsort(
 
 
 def counted(x: Tensor) -> Tensor:
-    """Return bools as integers; others unchanged."""
     is_bools = isinstance(x, Value) and x.node.type.dtype == BOOL
     return cast(x, INT64) if is_bools and x.node.type.kind == "tensor" else x
 
@@ -432,7 +431,6 @@ def segment_sum(data: Tensor, segment_ids: Any, num_segments: int) -> Tensor:
 
 
 def columns(x: Tensor, indices: Any) -> list[Any]:
-    """Split an index whose last axis holds coordinates into one index per axis."""
     places = as_places(x, indices)
     return [places[..., i] for i in range(shape_of(places)[-1])]
 

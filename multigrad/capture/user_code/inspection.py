@@ -81,7 +81,6 @@ def contents(cell: types.CellType) -> Any:
 
 
 def held_around(function: types.FunctionType) -> list[Any]:
-    """Return the values of a function's closure variables."""
     return list(map(contents, function.__closure__ or ()))
 
 

@@ -40,7 +40,6 @@ def own_root(function: Any) -> str:
 
 
 def package_of(value: Any) -> str:
-    """Return the top-level package that a callable comes from."""
     name = getattr(value, "__module__", None)
     return (name if isinstance(name, str) else type(value).__module__).partition(".")[0]
 
@@ -248,14 +247,12 @@ def find_folders(names: frozenset[str]) -> tuple[str, ...]:
 
 
 def package_folders(name: str) -> Iterator[str]:
-    """Yield the folders of an imported package."""
     module = sys.modules.get(name)
     for path in getattr(module, "__path__", None) or ():
         yield os.path.abspath(path)
 
 
 def in_package(file: str, name: str) -> bool:
-    """Return whether a source file is part of an imported package."""
     module_file = getattr(sys.modules.get(name), "__file__", None)
     return file == module_file or any(
         file.startswith(f"{f}{os.sep}") for f in package_folders(name)

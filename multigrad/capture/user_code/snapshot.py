@@ -193,8 +193,11 @@ class Snapshot:
             # A logger remembers the levels that it was asked about.
             if name == "_cache" and type(value).__module__ == "logging":
                 continue
-            if name in names or not (is_used_up(each) or _leads_on(each)):
-                self.see(each, depth + 1)
+            if name not in names:
+                leads_on = is_owner(each) and not is_state(each) and access_of(each) is None
+                if leads_on or is_used_up(each):
+                    continue
+            self.see(each, depth + 1)
 
     def _restore_attributes(self, owner: Any, before: dict[Any, Any]) -> str:
         change = ""
@@ -261,12 +264,10 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
 
 
 def may_act(*functions: Any) -> bool:
-    """Return whether functions may have side effects, which a proof may not repeat."""
     return any(map(acts, codes_of(*functions)))
 
 
 def codes_of(*functions: Any) -> Iterator[types.CodeType]:
-    """Yield the code of functions, and of the user's helpers that they mention."""
     for plain in functions_of(*functions):
         yield from nested_codes(plain.__code__)
 
@@ -483,10 +484,6 @@ def is_owner(value: Any) -> bool:
     library = next((known[root] for root in roots if root in known), None)
     changes = library is not None and library.habits.objects_change
     return changes or roots[0] in sys.stdlib_module_names
-
-
-def _leads_on(value: Any) -> bool:
-    return is_owner(value) and not is_state(value) and access_of(value) is None
 
 
 def is_used_up(value: Any) -> bool:

@@ -63,7 +63,6 @@ class LibraryCall:
         return self.record(*self.args, **self.kwargs)
 
     def with_operands(self, change: Callable[[Any], Any]) -> LibraryCall:
-        """Return the same call on changed operands."""
         args, kwargs = with_leaves((self.args, dict(self.kwargs)), change)
         return replace(self, args=args, kwargs=kwargs)
 
@@ -75,12 +74,10 @@ class LibraryCall:
 
 
 def cast_tensor(x: Any, dtype: str) -> Any:
-    """Return a symbolic tensor in a dtype; anything else as it is."""
     return cast_in_graph(x, dtype) if isinstance(x, Value) and is_tensor(x) else x
 
 
 def agree(leaves: Sequence[Any], answer: Answer) -> bool:
-    """Return whether the leaves of a result have the dtypes that the library gives them."""
     pairs = zip(leaves, answer, strict=True)
     return not [x for x, leaf_type in pairs if is_tensor_of_other_dtype(x, leaf_type.dtype)]
 

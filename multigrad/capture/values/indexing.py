@@ -73,24 +73,17 @@ def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Va
         return xp.where(_over_axes(index, x), value, x)
     if is_mask(index):
         raise x.trace.error("assigns to a part of a tensor. Use xp.where(condition, value, tensor)")
-    if holds_array(index):
-        try:
-            index, value = put_at(x, index, value, outside)
-        except TypeError as error:
-            raise x.trace.error(f"assigns to a part of a tensor not captured: {error}") from error
-        single = False
-    if all(map(is_whole, index if isinstance(index, tuple) else (index,))):
-        return value
-    return _placed(x, index, value, single)
-
-
-def _placed(x: Value, index: Any, value: Value, single: bool) -> Value:
-    # The places are found by assigning to ones: a static index needs no gather.
     try:
+        if holds_array(index):
+            index, value = put_at(x, index, value, outside)
+            single = False
+        if all(map(is_whole, index if isinstance(index, tuple) else (index,))):
+            return value
         with x.trace.backward.plainly():
             part = xp.getitem(x, index)
     except TypeError as error:
         raise x.trace.error(f"assigns to a part of a tensor not captured: {error}") from error
+    # The places are found by assigning to ones: a static index needs no gather.
     at = part.node.attr("index")
     here = xp.setitem(xp.ones_like(part, T), x, at) > 0
     if single:
@@ -459,14 +452,10 @@ class Picked:
             raise picked._refuse()
         return picked._combine(function, *args)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+    def _refuse_call(self, *args: Any, **kwargs: Any) -> Any:
         raise self._refuse()
 
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise self._refuse()
-
-    def __iter__(self) -> Any:
-        raise self._refuse()
+    __array_ufunc__ = __array__ = __iter__ = _refuse_call
 
     def _combine(self, compute: Callable[..., Any], *operands: Any) -> Picked:
         # All operands must be picked by the same mask, or be one number; then whole tensors

@@ -55,8 +55,6 @@ def keeps_axes(keepdim: Any, keepdims: Any) -> bool:
 
 
 def reduction(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a reduction that takes torch's parameter names and NumPy's."""
-
     @functools.wraps(record)
     def reduce(
         x: Tensor,
@@ -89,14 +87,12 @@ def minimum_or_maximum(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Tensor:
-    given = creation.number(p)  # the order is a part of the op
+    given = symbols.number(p)  # the order is a part of the op
     order = 2 if given in ("fro", None) else given
     return xp.norm(x, axis_of(dim, MISSING), keepdim, order)
 
 
 def deviation(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a measure of spread that takes torch's parameter names and NumPy's."""
-
     @functools.wraps(record)
     def deviate(
         x: Tensor,
@@ -137,9 +133,11 @@ def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any)
 
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    # Unlike at the limits of `maximum`, the whole gradient passes at a limit, in some releases.
+    # Unlike at the limits of `maximum`, the whole gradient passes at a limit, in some releases; in
+    # others it passes strictly between the limits only.
     if is_float(x.node.type) and not passes_at(x.trace, "clamp"):
-        return composites.clamp_stopping(x, min, max)
+        above = x if min is None else xp.where(x <= min, min, x)
+        return above if max is None else xp.where(above >= max, max, above)
     if not is_float(x.node.type) or (min is None) == (max is None):
         return xp.clip(x, min, max)
     return xp.clip(x, -math.inf if min is None else min, math.inf if max is None else max)

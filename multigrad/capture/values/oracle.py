@@ -89,7 +89,6 @@ class Mark(NamedTuple):
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it has a dtype of its own."""
         return self.kind in ARRAYS
 
 
@@ -275,10 +274,7 @@ def without_value(mark: Mark) -> Mark:
 
 
 def one_float(operands: Sequence[Any], weak: Container[Node]) -> str:
-    """Return the only float dtype of symbols, possibly mixed with Python numbers; "" otherwise.
-
-    Most operands are of this kind, for which no marks are needed.
-    """
+    """Return the only float dtype of symbols and Python numbers, as of most calls; else ""."""
     float_dtype = ""
     for x in operands:
         if isinstance(x, Value):
@@ -476,7 +472,6 @@ def modes() -> dict[str, Any]:
 
 
 def is_capturing() -> bool:
-    """Return whether a function is being captured in this thread."""
     return _modes.get() is not None
 
 
@@ -501,9 +496,8 @@ MOST_ANSWERS = 16_384
 # By question; cleared as a whole when it holds MOST_ANSWERS.
 _answers: dict[Any, Any] = {}
 
-Function = Callable[..., Any]
 # A library, its settings, its function, and the marks of args and kwargs.
-Asked = tuple[str, Any, Function, tuple[Mark, ...]]
+Asked = tuple[str, Any, Callable[..., Any], tuple[Mark, ...]]
 
 
 def answer_to(asked: Asked, fixed: str | None) -> Answer | NoAnswer | None:
@@ -549,7 +543,7 @@ class Reach:
 
     named: set[str] = field(default_factory=set)
     asked: list[tuple[Asked, Answer | None]] = field(default_factory=list)
-    composed: dict[Function, Callable[[Function], bool]] = field(default_factory=dict)
+    composed: dict[Any, Callable[[Any], bool]] = field(default_factory=dict)
 
     def holds_in(self, dtype: str) -> bool:
         """Return whether a capture for a dtype would give the same graphs."""
@@ -557,8 +551,6 @@ class Reach:
             return False
         for asked, expected in self.asked:
             answer = answer_to(asked, dtype)
-            if isinstance(answer, list):
-                answer = in_terms_of(dtype, answer)
-            if answer != expected:
+            if expected != (in_terms_of(dtype, answer) if isinstance(answer, list) else answer):
                 return False
         return True

@@ -229,7 +229,6 @@ class V(Value):
         return attributes.read_attribute(self, name, sys._getframe(1))
 
     def refuse(self, name: str) -> None:
-        """Refuse to tell whether a symbol has an attribute that it does not answer."""
         attributes.refuse_question(self, name)
 
     def as_number(self) -> SymbolicNumber:
