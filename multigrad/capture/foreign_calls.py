@@ -6,9 +6,8 @@ The function's row in the library's dialect says what the call records (a `Handl
 the capture in which dtypes. Where a row does not take the call, the library's own way to compute it
 may (`other_way`).
 
-Custom gradients run their forward at once, on any arguments: an `Interception` replaces the
-library's method while something is captured, so that these calls come to us, too. Of a
-`TracedCall` the library's own trace is taken.
+By an `Interception` calls of custom gradients come to us, too. Of a `TracedCall` the library's own
+trace is taken.
 """
 
 from __future__ import annotations

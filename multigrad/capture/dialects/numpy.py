@@ -249,10 +249,8 @@ TYPES = TypeOracle(
     apart=("bfloat16",),
     casts_first=is_ufunc,
 )
-# Rows are "ours: theirs theirs2(their_param=our_param)": our function, in the module named before
-# them, and its names in NumPy, if other than ours; `their_param=` alone is ignored. `called` binds
-# parameters by name; `taking_the_same` and `named` pass arguments through. Where two rows name one
-# function, the later one counts. Symbols are real: `np.conjugate` copies, and `np.imag` is zeros.
+# `name_tables.py` has the grammar of the rows. Where two name one function, the later one counts.
+# Symbols are real: `np.conjugate` copies, and `np.imag` is zeros.
 NAMES = """
     add; sub: subtract; mul: multiply; div: divide; neg: negative; pow: power float_power; square;
     sqrt; reciprocal; cbrt; maximum; minimum; fmax; fmin; abs: absolute fabs; sign; copysign; floor;

@@ -228,7 +228,9 @@ class CarriedNumbers:
         for i, (first, leaf) in enumerate(zip(self.leaves, leaves, strict=True)):
             is_tensor = isinstance(leaf, Value) and leaf.node.type.kind == "tensor"
             dtype = leaf.node.type.dtype if is_tensor else ""
-            if takes_any_dtype(first) and dtype not in ("", self.dtypes[i]):
+            is_scalar = isinstance(first, Value) and first.node.type.kind == "scalar"
+            is_number = is_scalar or isinstance(first, bool | int | float)  # it takes any dtype
+            if is_number and dtype not in ("", self.dtypes[i]):
                 raise WrongGuess(i, dtype)
         return self._as_tensors(leaves)
 
@@ -244,13 +246,6 @@ class CarriedNumbers:
 
     def _as_tensors(self, leaves: Sequence[Any]) -> list[Value]:
         return [as_tensor(self.trace, x, d) for x, d in zip(leaves, self.dtypes, strict=True)]
-
-
-def takes_any_dtype(leaf: Any) -> bool:
-    """Return whether a leaf is a number, which takes the dtype of what it meets."""
-    if isinstance(leaf, Value):
-        return leaf.node.type.kind == "scalar"
-    return isinstance(leaf, bool | int | float)
 
 
 def guess_dtype(trace: Trace, leaf: Any) -> str:

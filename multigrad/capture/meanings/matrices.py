@@ -55,11 +55,6 @@ def solve_at_right(a: Tensor, b: Tensor) -> Tensor:
     return turned(xp.solve(turned(a), turned(b)))
 
 
-def solve_positive(a: Tensor, b: Tensor, lower: bool) -> Tensor:
-    """Solve a x = b for a positive definite a, of which one triangle is read."""
-    return cholesky_solve(b, cholesky(a, not lower), not lower)
-
-
 def solve_triangular(a: Tensor, b: Tensor, left: bool, **options: bool) -> Tensor:
     """Solve op(a) x = b, or x op(a) = b if a is not at the left; `xp.solve_triangular` has the
     options.
@@ -86,7 +81,7 @@ def has_vectors(a: Tensor, b: Tensor) -> bool:
 def scipy_solve(a: Tensor, b: Tensor, lower: bool, assume_a: Any, transposed: bool) -> Tensor:
     """Solve as SciPy does: `assume_a` decides which part of a is read."""
     if assume_a in ("pos", "positive definite"):
-        return solve_positive(a, b, lower)
+        return cholesky_solve(b, cholesky(a, not lower), not lower)
     if assume_a not in (None, "gen", "general"):
         raise TypeError(f"assume_a={assume_a!r}; 'gen' and 'pos' are known")
     return xp.solve(turned(a, transposed), b)

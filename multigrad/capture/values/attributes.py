@@ -174,9 +174,6 @@ def _owns(kind: type[Value], name: str) -> bool:
 
 
 # --- the table: modelled, a fact, refused with a reason, or absent --------------------------------
-Refusals = Callable[[str], str | None]
-
-
 @dataclass(frozen=True, slots=True)
 class AttributeRow:
     """What a symbol does when one attribute is read.
@@ -244,7 +241,7 @@ NUMPY = {
 }
 
 
-def refusals(groups: Mapping[str, str]) -> Refusals:
+def refusals(groups: Mapping[str, str]) -> Callable[[str], str | None]:
     """Return a function that gives the reason for refusing an attribute, or None.
 
     The groups map reasons to names, in which `*` matches any letters.
