@@ -73,10 +73,8 @@ class Rule(InNotebooks):
     Attributes:
         name: the name it was registered under, or the function's.
         params: the parameters that may be set, with their defaults.
-        native: see `register`.
-        first_order: see `register`.
+        native, first_order, prove: see `register`.
         library: the one whose methods the function calls; "": its code tells.
-        prove: see `register`.
         shards: see `over`; None: the framework's own meaning.
         fused: see `xg.activation`; `rule.copy(fused=True)` gives the rule with another.
     """
