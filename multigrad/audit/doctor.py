@@ -39,8 +39,9 @@ def answer(code):
         told["ours"] = "refused"
     return told
 framework, codes = json.load(sys.stdin)
-versions = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
-version = versions.get(framework) or versions.get(framework + "-cpu")
+names = (framework, framework + "-cpu")
+installed = [(str(d.metadata["Name"]), d.version) for d in importlib.metadata.distributions()]
+version = next((v for name, v in installed if name.lower().replace("_", "-") in names), "")
 print("@" + json.dumps({"version": version}))
 for code in codes if version else ():
     print("\\n@" + json.dumps(answer(code)), flush=True)
