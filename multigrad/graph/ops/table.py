@@ -61,7 +61,7 @@ def op(
     properties.setdefault("shape_of", BY_RESULT.get(result))
     if isinstance(numpy, Composed):
         properties |= {"made_of": numpy.made_of, "rounds": numpy.rounds}
-    meaning = {"coerce": coerce, "result": result, "numpy": numpy, "vjp": vjp}
+    meaning: dict[str, Any] = {"coerce": coerce, "result": result, "numpy": numpy, "vjp": vjp}
     row = Op(name, tuple(args.split()), attrs, doc=doc, **meaning, **properties)
     if isinstance(numpy, Composed):
         numpy.row = row
@@ -144,7 +144,8 @@ def composite(
 def compose(row: Op, rows: Mapping[Op, Row]) -> Row:
     """Return an op's composition as a function, built from a backend's rows for its parts."""
     parts = {part.in_xp: rows.get(part, part.on_numbers) for part in parts_of(row)}
-    return functools.partial(row.made_of, SimpleNamespace(**parts))  # type: ignore[arg-type]
+    assert row.made_of is not None
+    return functools.partial(row.made_of, SimpleNamespace(**parts))
 
 
 @functools.cache
