@@ -38,8 +38,9 @@ LEFT_OUT = {
 TRUE = {
     # In torch 2.13 the tangent reads the other triangle.
     "forward mode": r"\.triangular_solve\(",
-    # In torch 2.13 its backward takes logarithms of the positive and negative parts, without NaN.
-    "not finite": r"\.logcumsumexp\(",
+    # Their backwards take logarithms of the positive and negative parts, without NaN (torch 2.13,
+    # TensorFlow 2.21).
+    "not finite": r"\.(logcumsumexp|cumulative_logsumexp)\(",
     "edges": r"^tensorflow.*\.(cumprod|xlogy|xlog1py|xdivy)\(",  # 0 where a factor is 0, in 2.21
 }
 WITHOUT = ("compiled", "compiled transforms", "threads")  # which take longer than all others

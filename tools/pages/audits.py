@@ -7,17 +7,20 @@ in `faults/`; `tests/foreign/audit.py` holds the pinned packages to them. Those 
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
-from multigrad.audit.doctor import known_faults
+from multigrad.audit.doctor import PRESENT, known_faults
 from multigrad.audit.laws import LAWS
 
 from .conversions import FOLDER, OF_USERS
+from .docs import table
 
 MEANT = "by design"
 HEADING = re.compile(r"# (?P<package>[\w.-]+)==(?P<version>[\w.]+), (?P<law>[\w ]+): (?P<said>.+)")
@@ -35,6 +38,7 @@ STEPS = (
     "tox -e audit  # everything except kernels\ntox -e audit -- entmax  # one package\n"
     "tox -e audit -- --faults\ntox -e kernels  # the kernels, and their faults"
 )
+RELEASES = Path("tests/versions/known_faults.json")
 GATES = ("allclose", "kernelbench", "gradcheck", "audit")
 KERNELS = {"liger_kernel": "liger_kernel", "fla": "fla_core"}  # distributions by module
 
@@ -216,9 +220,14 @@ def broken_rows(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
 
 
 def known_fault_parts() -> tuple[str, ...]:
+    releases = json.loads(RELEASES.read_text(encoding="utf-8"))
     sections, faults = [], known_faults()
     for framework, own in faults.items():
-        sections.append(f"## {framework}")
+        versions = sorted(releases[framework], key=lambda name: [int(n) for n in name.split(".")])
+        rows = (
+            (each.name, *(_at(releases[framework][v], each.name) for v in versions)) for each in own
+        )
+        sections += [f"## {framework}", table(("fault", *versions), rows)]
         sections += [
             f"### {fault.name.capitalize()}\n\nWhat: {fault.title}.\n\nInstead: "
             f"{fault.avoid}.{fault.reported and f' Reported: {fault.reported}.'}\n\n"
@@ -229,10 +238,16 @@ def known_fault_parts() -> tuple[str, ...]:
         f"{sum(map(len, faults.values()))} gradients that PyTorch, JAX or TensorFlow silently "
         "gets wrong. `multigrad doctor` and `xg.doctor()` run the code of each in the versions "
         "that are installed, each with the function as it is and as `xg.convert` returns it: a "
-        "patched build is told right, and a framework that is not installed is left out. All of "
-        "them are present in torch 2.13.0, jax 0.10.2 and TensorFlow 2.21.0."
+        "patched build is told right, and a framework that is not installed is left out. The "
+        "tables are what that gave in some releases, with what the converted function does in "
+        "brackets; `-`: the fault is absent, or the release lacks the function."
     )
     return said, *sections
+
+
+def _at(told: Mapping[str, str], fault: str) -> str:
+    state, _, converted = told.get(fault, "").partition(", ")
+    return f"present ({converted})" if state == PRESENT else "-"
 
 
 # --- gates --------------------------------------------------------------------------------------
