@@ -22,10 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Of the sdist: what the tests and the docs need stands at its top, and nothing of a machine.
 TOP = {
-    "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "PKG-INFO", "README.md",
-    "SECURITY.md", "backends", "constraints.txt", "docs", "examples", "mkdocs.yml", "multigrad",
-    "pyproject.toml", "scripts", "tests", "tools", "tox.ini", ".gitignore",
-    ".github",
+    "CHANGELOG.md", "CITATION.cff", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "PKG-INFO",
+    "README.md", "SECURITY.md", "backends", "constraints.txt", "docs", "examples", "mkdocs.yml",
+    "multigrad", "pyproject.toml", "scripts", "tests", "tools", "tox.ini", ".gitignore", ".github",
 }  # fmt: skip
 ADDED = ("backends/multigrad_mlx", "tests/conformance")
 LITTER = re.compile(r"__pycache__|\.py[co]$|\.egg-info|(^|/)\.(git|tox|venv|cache|ci)(/|$)")

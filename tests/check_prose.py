@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 # the text below it; PHRASES has a word that is written twice in a line.
 OFF = ("typography", "misc.preferred_forms", "lexical_illusions")
 CONFIG: Config = {"max_errors": 1000, "checks": {**DEFAULT["checks"], **dict.fromkeys(OFF, False)}}
-# The changelog keeps the words of its releases, and CONTRIBUTING quotes the phrases.
-WITHOUT_PHRASES = ("CHANGELOG.md", "CONTRIBUTING.md")
+# The changelog and the history keep their words, and CONTRIBUTING quotes the phrases.
+WITHOUT_PHRASES = ("CHANGELOG.md", "CONTRIBUTING.md", "history.md")
 # Code and markup; each piece becomes a word of the same length, so that a finding keeps its line.
 NOT_PROSE = re.compile(
     r"^ *(```|~~~).*?^ *\1[^\n]*$|<!--.*?-->|<[^>\n]+>|^:::.*?$|^ {4,}\w+: .*?$|^--8<--.*?$"
@@ -58,7 +58,7 @@ HOUSE = re.compile("|".join(f"(?P<p{i}>{each})" for i, each in enumerate(PHRASES
 
 def pages() -> list[Path]:
     """Return the files that are read, in order."""
-    names = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    names = ("README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")
     sources = (path for room in ("multigrad", "backends") for path in (ROOT / room).rglob("*.py"))
     return [*(ROOT / name for name in names), *sorted((ROOT / "docs").rglob("*.md")), *sources]
 
