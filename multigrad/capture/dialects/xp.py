@@ -84,9 +84,17 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None
     array = np.asarray(obj) if isinstance(obj, list | tuple) else obj
     if dtype is None or isinstance(array, int | float):
         return array
-    if isinstance(array, np.ndarray):
-        return array.astype(BOOL) if creation.dtype_to_create_in(dtype) == BOOL else array
-    return xp.cast(array, dtype)
+    return _of_kind(array, dtype) if isinstance(array, np.ndarray) else xp.cast(array, dtype)
+
+
+def _of_kind(array: Any, dtype: Any) -> Any:
+    """Return a constant of the kind of a dtype: integers and bools have it, floats take that of the
+    tensors that they meet.
+    """
+    name = "" if dtype is None else dtype_name(dtype)
+    if name in (BOOL, *WHOLE):
+        return array.astype(name)
+    return array.astype(np.result_type(array, np.float32)) if name else array
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
@@ -98,7 +106,7 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
     """
     if isinstance(shape, SymbolicShape):
         return creation.full(shape.value, fill_value, dtype)
-    return np.full(shape, fill_value, creation.dtype_to_create_in(dtype))
+    return _of_kind(np.full(shape, fill_value), dtype)
 
 
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
@@ -140,8 +148,8 @@ def arange(
         >>> xp.arange(0, 6, 2)
         array([0, 2, 4])
     """
-    bounds = (start,) if stop is None else (start, stop, step)
-    return np.arange(*(creation.length(n) for n in bounds))
+    bounds = (0, start, step) if stop is None else (start, stop, step)
+    return _of_kind(np.arange(*map(creation.length, bounds)), dtype)
 
 
 def linspace(
@@ -160,7 +168,7 @@ def linspace(
         >>> xp.linspace(0.0, 1.0, 3)
         array([0. , 0.5, 1. ])
     """
-    return np.linspace(start, stop, creation.length(num), endpoint=endpoint)
+    return _of_kind(np.linspace(start, stop, creation.length(num), endpoint=endpoint), dtype)
 
 
 def eye(
@@ -174,7 +182,7 @@ def eye(
                [0., 1.]])
     """
     columns = None if n_cols is None else creation.length(n_cols)
-    return np.eye(creation.length(n_rows), columns, k)
+    return _of_kind(np.eye(creation.length(n_rows), columns, k), dtype)
 
 
 def isdtype(dtype: Any, kind: Any) -> Any:

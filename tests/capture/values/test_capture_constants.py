@@ -341,3 +341,14 @@ def test_uncaptured_size_runs_as_it_is_where_native_is_true() -> None:
     x = np.ones(70_000, np.float32)
     with pytest.warns(xg.NativeRuleWarning, match="70000 elements"):
         np.testing.assert_array_equal(made(None, x, x), x)
+
+
+def test_an_array_that_xp_makes_has_the_kind_of_the_dtype_that_is_asked_for() -> None:
+    assert xp.arange(6, step=2).tolist() == [0, 2, 4] == xp.arange(0, 6, 2).tolist()
+    shapes = ((xp.ones, (2,)), (xp.zeros, (2,)), (xp.eye, 2), (xp.arange, 3), (xp.asarray, [1, 2]))
+    for make, given in shapes:
+        assert make(given, dtype=xp.int16).dtype == np.int16
+        assert make(given, dtype=xp.float32).dtype.kind == "f"
+        assert make(given, dtype=xp.bool).dtype == np.bool_
+    assert xp.full((2,), 1, dtype=xp.float32).dtype.kind == "f"
+    assert xp.linspace(0, 4, 3, dtype=xp.int32).tolist() == [0, 2, 4]
