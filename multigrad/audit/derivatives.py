@@ -536,7 +536,7 @@ def differs_in(
             float(np.sqrt(np.nanmean(np.square(a.astype(np.float64))))) if a.size else 0.0
             for a in (got - want, want, beside)
         )
-        if error > allowed / 2 * size + 4 * rounding + noise:
+        if error > allowed / 8 * size + 4 * rounding + noise:
             return f"on average it is off by {error:.3g}, of numbers of {size:.3g}"
     eps = float(eps_of(as_numpy_dtype(dtype)))
     most = max((error_in_ulps(*pair, eps)[0] for pair in there), default=0.0)

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import multigrad as xg
+from multigrad.audit.doctor import ABSENT, PRESENT
 
 FILE = Path(__file__).with_name("known_faults.json")
 Table = dict[str, dict[str, dict[str, str]]]  # by framework, version and fault
@@ -24,8 +25,10 @@ def main(pythons: list[str]) -> int:
     answers = [xg.doctor(python=python) for python in pythons] or [xg.doctor()]
     is_wrong = False
     for row in (row for answer in answers for row in answer.rows):
-        said = f"{row.state}, {row.converted}" if row.converted else row.state
-        told = table.setdefault(row.framework, {}).setdefault(row.version, {})
+        state = row.state if row.state in (PRESENT, ABSENT) else "does not run"
+        said = f"{state}, {row.converted}" if row.converted else state
+        version = row.version.partition("+")[0]  # without the kind of build
+        told = table.setdefault(row.framework, {}).setdefault(version, {})
         if not pythons:
             beside = told.get(row.fault, said)
             is_wrong |= beside != said

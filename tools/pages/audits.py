@@ -20,7 +20,7 @@ from multigrad.audit.doctor import PRESENT, known_faults
 from multigrad.audit.laws import LAWS
 
 from .conversions import FOLDER, OF_USERS
-from .docs import table
+from .markdown import table
 
 MEANT = "by design"
 HEADING = re.compile(r"# (?P<package>[\w.-]+)==(?P<version>[\w.]+), (?P<law>[\w ]+): (?P<said>.+)")
@@ -240,7 +240,7 @@ def known_fault_parts() -> tuple[str, ...]:
         "that are installed, each with the function as it is and as `xg.convert` returns it: a "
         "patched build is told right, and a framework that is not installed is left out. The "
         "tables are what that gave in some releases, with what the converted function does in "
-        "brackets; `-`: the fault is absent, or the release lacks the function."
+        "brackets; `-`: the fault is absent, or its code does not run there."
     )
     return said, *sections
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from multigrad.backend.discovery import load_backend
 
-from .docs import NOTICE, code, dtypes_of, reason_of, table, what_of
+from .docs import dtypes_of, reason_of, what_of
+from .markdown import NOTICE, code, table
 
 
 def write_backend_page(name: str, folder: Path) -> Path:

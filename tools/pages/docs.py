@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,10 @@ from .conversions import (
     read_rows,
     say_lost,
 )
+from .markdown import bullets, code, page, table
 
 # A stranger's backend has docs of its own.
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
-NOTICE = "<!-- Written by `tools/write_pages.py`; change what it is written from. -->"
 
 
 def write_docs(folder: Path) -> Iterator[tuple[Path, str]]:
@@ -65,29 +65,6 @@ def render_readme(text: str) -> str:
 
 def render_gains() -> str:
     return table(GAINS_HEADER, count_gains(read_gains()))
-
-
-def page(title: str, *parts: str) -> str:
-    return "\n\n".join([f"# {title}", NOTICE, *parts]) + "\n"
-
-
-def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(header), *(list(row) for row in rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join("| " + " | ".join(escape(cell) for cell in line) + " |" for line in lines)
-
-
-def bullets(meanings: Mapping[str, str]) -> str:
-    return "\n".join(f"- **{word}**: {text}." for word, text in meanings.items())
-
-
-def escape(text: str) -> str:
-    """Return text that does not end a cell."""
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def code(words: Iterable[str]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
 
 
 # --- ops ----------------------------------------------------------------------------------------
