@@ -44,7 +44,8 @@ from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
 from ..lowering.checks import find_lacking
-from ..rules.bridging import call_function, infer_kinds
+from ..rules.bridging import call_function
+from ..rules.guest_function import infer_kinds
 from .base import HoldingLayer, list_leaves
 from .compiled_steps import BACKEND, opaque, refuse_xla
 from .config import describe_function, read_function

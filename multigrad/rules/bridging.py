@@ -7,21 +7,15 @@ that the numbers are the host's own.
 
 from __future__ import annotations
 
-import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of, load_backend
-from ..backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
-from ..backend.values import borrow, lend, read_key
-from ..errors import GradientError, MultigradError, UnsupportedOp
+from ..errors import MultigradError
 from ..functions.calls.arguments import Layout, flatten, one_backend, owner_of, replace_at, unwrap
 from ..functions.calls.as_written import tensors_among
 from ..functions.calls.binding import assemble
@@ -29,7 +23,6 @@ from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import ELSEWHERE
 from ..functions.calls.recipe import Variant
 from ..functions.function import Function
-from ..graph.ir.types import FLOATS
 from ..graph.support.threads import build_once, make_lock
 from ..graph.support.trees import optree
 from ..lowering.checks import find_lacking, refuse_lacking
@@ -40,229 +33,13 @@ from ..trace.active_rules import FREE, KeySource
 from ..trace.lookups import at_present
 from .activation import without_rule
 from .context import RuleInForce
+from .guest_function import GuestFunction, LatestOutputs, OutputTree, Trials, cross
 from .model.activation_function import put_under
 from .vjp import vjp_leaves
 
-# --- what runs in a guest framework, made of functions of the guest's own tensors -----------------
 Tensor = Any
-WIDE = ("float64", "int64", "uint64")
-MOST_TRIES = 64
-# Stand for a length that is not known yet: what depends on it differs. Both can be halved, or cut
-# in three.
-FILLS = (12, 24)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GuestFunction:
-    """Code that a host calls in a guest, as the protocol `Guest` has it.
-
-    Attributes:
-        name: what to call it in messages.
-        guest: where it runs.
-        forward: the guest's `*inputs -> a tuple of outputs`.
-        keep: the guest's `*inputs -> (outputs, pull)`, where `pull(*cotangents)` gives a gradient
-            or None for each input.
-        backward: the guest's `(inputs, cotangents) -> the same gradients`, from the inputs alone.
-        wrt: the positions of inputs that may get a gradient.
-        like: for each output, the input whose shape and dtype it has; None: `infer` tries.
-        undifferentiable: the positions of outputs that carry no gradient.
-        key: the position of the input that is a random key.
-        owns: whether the code is the user's: it may write to its inputs, and may hold on to its
-            outputs, so that each side gets memory of its own.
-        keeps_outputs: whether the guest keeps outputs for backward, which therefore must not be
-            written to.
-        seen: what `forward` and `keep` note about the outputs beside the tensors.
-        probed: what `infer` has found, with what it saw then; shared by all that have the same
-            outputs.
-    """
-
-    name: str
-    guest: Backend
-    forward: Callable[..., tuple[Tensor, ...]]
-    keep: Callable[..., tuple[tuple[Tensor, ...], Callable[..., tuple[Tensor | None, ...]]]]
-    backward: Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Tensor | None, ...]]
-    wrt: tuple[int, ...]
-    like: tuple[int, ...] | None = None
-    undifferentiable: tuple[int, ...] = ()
-    key: int | None = None
-    owns: bool = False
-    keeps_outputs: bool = False
-    seen: dict[str, Any] = field(default_factory=dict)
-    probed: dict[Any, Any] = field(default_factory=dict)
-
-    def run(self, inputs: Sequence[SharedBuffer]) -> list[SharedBuffer]:
-        with ExitStack() as stack:
-            self._enter(stack, inputs)
-            outputs = self._attempt(self.forward, *self._borrow(inputs))
-            return [lend(self.guest, y) for y in outputs]
-
-    def record(self, inputs: Sequence[SharedBuffer]) -> tuple[list[SharedBuffer], Pull]:
-        with ExitStack() as stack:
-            self._enter(stack, inputs)
-            outputs, pull = self._attempt(self.keep, *self._borrow(inputs))
-            lent = [lend(self.guest, y) for y in outputs]
-        kinds = [SharedBuffer(x.dtype, x.shape, _nothing) for x in inputs]  # the memory may go
-
-        def pull_back(cotangents: Sequence[SharedBuffer | None]) -> list[SharedBuffer | None]:
-            with ExitStack() as stack:
-                self._enter(stack, kinds)
-                gradients = self._attempt(pull, *self._borrow_cotangents(cotangents))
-                return self._lend_gradients(gradients, kinds)
-
-        return lent, pull_back
-
-    def gradients(
-        self, inputs: Sequence[SharedBuffer], cotangents: Sequence[SharedBuffer | None]
-    ) -> list[SharedBuffer | None]:
-        with ExitStack() as stack:
-            self._enter(stack, inputs)
-            tensors = self._borrow(inputs)
-            gradients = self._attempt(self.backward, tensors, self._borrow_cotangents(cotangents))
-            return self._lend_gradients(gradients, inputs)
-
-    def carries(self, position: int, dtype: str) -> bool:
-        return dtype in FLOATS and position not in self.undifferentiable
-
-    def infer(self, inputs: Sequence[Kind]) -> list[Kind]:
-        """Return the outputs' shapes and dtypes for inputs that are not there yet."""
-        if self.like is not None:
-            return [inputs[i] for i in self.like]
-        key = tuple(inputs)
-        if key not in self.probed:
-            shapes = [shape for shape, _ in inputs]
-            kinds = infer_kinds(shapes, partial(self._try, inputs))
-            # `seen` too: whoever asks again must find what the probe saw.
-            self.probed[key] = kinds, dict(self.seen)
-        kinds, seen = self.probed[key]
-        self.seen.update(seen)
-        return kinds
-
-    def refusal(self, what: str = "has no second derivative") -> GradientError:
-        return GradientError(
-            f"{self.name}, which runs in {self.guest.name}, {what} in another framework: a bridge "
-            "carries one gradient back. Run it in the framework of its tensors (backend=None)"
-        )
-
-    def unsupported(self, where: str, advice: str) -> UnsupportedOp:
-        return UnsupportedOp(
-            f"{self.name} runs in {self.guest.name}, which {where} cannot call: {advice}"
-        )
-
-    # --- in the guest -----------------------------------------------------------------------------
-
-    def _enter(self, stack: ExitStack, inputs: Sequence[SharedBuffer]) -> None:
-        # jax, say, needs a mode for 64 bits. The words of a key are no numbers, and do not count.
-        if self.guest.tensors.precision is not None:
-            wide = next(
-                (x.dtype for i, x in enumerate(inputs) if x.dtype in WIDE and i != self.key), None
-            )
-            if wide is not None:
-                stack.enter_context(self.guest.tensors.precision(wide))
-
-    def _borrow(self, inputs: Sequence[SharedBuffer]) -> list[Tensor]:
-        return [
-            read_key(self.guest, self.guest.tensors.from_numpy(x.array().astype(np.uint32)))
-            if i == self.key
-            else borrow(self.guest, x, self.owns)
-            for i, x in enumerate(inputs)
-        ]
-
-    def _borrow_cotangents(self, cotangents: Sequence[SharedBuffer | None]) -> list[Tensor | None]:
-        return [None if c is None else borrow(self.guest, c, self.owns) for c in cotangents]
-
-    def _lend_gradients(
-        self, gradients: Sequence[Tensor | None], inputs: Sequence[SharedBuffer]
-    ) -> list[SharedBuffer | None]:
-        lent: list[SharedBuffer | None] = [None] * len(inputs)
-        for i in self.wrt:
-            gradient = gradients[i]
-            if gradient is not None:
-                lent[i] = self._check(lend(self.guest, gradient), inputs[i], i)
-        return lent
-
-    def _check(self, gradient: SharedBuffer, like: SharedBuffer, position: int) -> SharedBuffer:
-        if gradient.shape == like.shape and gradient.dtype == like.dtype:
-            return gradient
-        raise GradientError(
-            f"{self.name} returned a {gradient.dtype} gradient of shape {gradient.shape} for input "
-            f"{position}, which is {like.dtype} of shape {like.shape}; expected the same"
-        )
-
-    def _attempt(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return function(*args)
-        except MultigradError:
-            raise
-        except Exception as error:
-            kind = type(error).__name__
-            raise MultigradError(
-                f"{self.name} failed in {self.guest.name}: {kind}: {error}"
-            ) from error
-
-    def _try(self, inputs: Sequence[Kind], shapes: Sequence[Sequence[int]]) -> list[Kind]:
-        pairs = zip(shapes, inputs, strict=True)
-        zeros = [make_zeros(tuple(shape), dtype) for shape, (_, dtype) in pairs]
-        return [(y.shape, y.dtype) for y in self.run(zeros)]
-
-
-def infer_kinds(
-    shapes: Sequence[Shape], attempt: Callable[[Sequence[Sequence[int]]], list[Kind]]
-) -> list[Kind]:
-    """Return the outputs' kinds by trying; an unknown length is tried as two different ones."""
-    if not any(n is None for shape in shapes for n in shape):
-        return attempt(fill(shapes, iter(())))
-    try:
-        attempts = [attempt(fill(shapes, itertools.repeat(n))) for n in FILLS]
-    except MultigradError as error:
-        # A length must be that of another input; then the number of axes is all that is sure.
-        kinds = _search(shapes, attempt, error)
-        return [((None,) * len(shape), dtype) for shape, dtype in kinds]
-    return [_agree(kinds) for kinds in zip(*attempts, strict=True)]
-
-
-def _search(
-    shapes: Sequence[Shape],
-    attempt: Callable[[Sequence[Sequence[int]]], list[Kind]],
-    error: MultigradError,
-) -> list[Kind]:
-    known = list(dict.fromkeys(n for shape in shapes for n in shape if n is not None))
-    unknown = sum(n is None for shape in shapes for n in shape)
-    lengths = itertools.product((*known, 1), repeat=unknown)
-    for chosen in itertools.islice(lengths, MOST_TRIES):
-        with suppress(MultigradError):
-            return attempt(fill(shapes, iter(chosen)))
-    raise error
-
-
-def _nothing() -> Any:
-    raise AssertionError("its shape and dtype alone were kept")
-
-
-def fill(shapes: Sequence[Shape], lengths: Iterator[int]) -> list[list[int]]:
-    return [[next(lengths) if n is None else n for n in shape] for shape in shapes]
-
-
-def _agree(kinds: Sequence[Kind]) -> Kind:
-    shapes = [shape for shape, _ in kinds]
-    # A length that differs between the tries depends on an unknown one.
-    shape = tuple(n[0] if len(set(n)) == 1 else None for n in zip(*shapes, strict=True))
-    return shape, kinds[0][1]
-
-
-def cross(host: Backend, foreign: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the outputs of what runs in a guest, with its gradient in the host's autodiff."""
-    if host.interop.bridge is None:
-        raise foreign.unsupported(f"backend {host.name!r}", "it has no bridge to other frameworks")
-    return host.interop.bridge(foreign, tensors)
-
-
-# For one Function; numbers that never repeat would fill it without end.
-MOST_PROBED = 256
-_lock = make_lock()
-# By Function, which this keeps no longer alive: outputs' kinds that were found by trying.
-_probed: weakref.WeakKeyDictionary[Function, dict[Any, dict[Any, Any]]] = (
-    weakref.WeakKeyDictionary()
-)
+# What a call returned that gives a tensor like its input.
+BARE_TENSOR = OutputTree(optree.tree_structure(0), [0], [None])
 
 
 def call_function(
@@ -340,13 +117,13 @@ def _call_leaves(
     if variant is None:
         return _call_as_it_is(function, host, guest, layout, leaves)
     plain_functions = find_plain_functions(function, variant, guest)
-    foreign = make_foreign(function, variant, plain_functions, guest, leaves)
+    guest_function = make_guest_function(function, variant, plain_functions, guest, leaves)
     tensors = [leaves[i] for i in tensors_among(layout, leaves)]
     if variant.graphs.is_random:
         key = draws.next_key(host)
         is_words = isinstance(key, tuple)
         tensors.append(host.tensors.from_numpy(np.array(key, np.uint32)) if is_words else key)
-    return assemble(variant, cross(host, foreign, tuple(tensors)))
+    return assemble(variant, cross(host, guest_function, tuple(tensors)))
 
 
 def find_variant(function: Function, layout: Layout, leaves: Sequence[Any]) -> Variant | None:
@@ -373,7 +150,7 @@ def find_plain_functions(function: Function, variant: Variant, guest: Backend) -
     return plain_functions
 
 
-def make_foreign(
+def make_guest_function(
     function: Function,
     variant: Variant,
     plain_functions: PlainFunctions,
@@ -381,30 +158,28 @@ def make_foreign(
     leaves: Sequence[Any],
 ) -> GuestFunction:
     layout = variant.layout
-    count = len(layout.tensors)
+    tensor_count = len(layout.tensors)
     values = [leaves[i] for i in layout.indices("number")]
     # A number that is not plain, such as a tensor, becomes an input of the guest.
     numbers = [value if isinstance(value, int | float) else None for value in values]
-    key_place = count + numbers.count(None)
+    key_position = tensor_count + numbers.count(None)
     emitted = plain_functions.emitted
-    wrt = (
-        name in emitted.names.wrt and leaf.is_float
-        for name, leaf in zip(emitted.names.inputs, layout.tensors, strict=True)
-    )
+    names = zip(emitted.names.inputs, layout.tensors, strict=True)
 
-    def fill(inputs: Sequence[Tensor]) -> list[Any]:
-        rest = iter(inputs[count:])
-        filled = [next(rest) if number is None else number for number in numbers]
-        return [*inputs[:count], *filled, *rest]
+    def insert_numbers(inputs: Sequence[Tensor]) -> list[Any]:
+        # What follows the tensors: an input for each number that is not plain, then the key.
+        extras = iter(inputs[tensor_count:])
+        values = [next(extras) if number is None else number for number in numbers]
+        return [*inputs[:tensor_count], *values, *extras]
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        return plain_functions.run(*fill(inputs))
+        return plain_functions.run(*insert_numbers(inputs))
 
     def keep(*inputs: Tensor) -> Any:
-        return plain_functions.record(*fill(inputs))
+        return plain_functions.record(*insert_numbers(inputs))
 
     def backward(inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return plain_functions.gradients(fill(inputs), cotangents)
+        return plain_functions.gradients(insert_numbers(inputs), cotangents)
 
     return GuestFunction(
         function.recipe.title,
@@ -412,75 +187,91 @@ def make_foreign(
         run,
         keep=keep,
         backward=backward,
-        wrt=tuple(i for i, each in enumerate(wrt) if each),
+        wrt=tuple(
+            i for i, (name, leaf) in enumerate(names) if name in emitted.names.wrt and leaf.is_float
+        ),
         like=(0,) if function.recipe.graphs.gives_like_input else None,
         undifferentiable=emitted.derivative.undifferentiable,
-        key=key_place if plain_functions.is_random else None,
+        key=key_position if plain_functions.is_random else None,
         keeps_outputs=plain_functions.keeps_outputs,
-        probed=_probed_of(
+        trials=_trials_of(
             function, (guest.name, layout.key, layout.dtype, tuple(numbers), variant.graphs.name)
         ),
     )
 
 
-def _probed_of(function: Function, key: Any) -> dict[Any, Any]:
+# For one Function; numbers that never repeat would fill it without end.
+MOST_LAYOUTS = 256
+_lock = make_lock()
+# By Function, which this keeps no longer alive.
+_trials: weakref.WeakKeyDictionary[Function, dict[Any, Trials]] = weakref.WeakKeyDictionary()
+
+
+def _trials_of(function: Function, key: Any) -> Trials:
     with _lock:
-        known = _probed.setdefault(function, {})
+        by_layout = _trials.setdefault(function, {})
         # Only a cache: it is emptied when it is full.
-        if len(known) >= MOST_PROBED:
-            known.clear()
-        return known.setdefault(key, {})
+        if len(by_layout) >= MOST_LAYOUTS:
+            by_layout.clear()
+        return by_layout.setdefault(key, {})
 
 
 # --- as it is -------------------------------------------------------------------------------------
 def _call_as_it_is(
     function: Function, host: Backend, guest: Backend, layout: Layout, leaves: Sequence[Any]
 ) -> Any:
+    guest_function = _make_uncaptured(function, guest, layout, leaves)
+    tensors = tuple(leaves[i] for i in tensors_among(layout, leaves))
+    outputs = cross(host, guest_function, tensors)
+    tree = guest_function.latest.tree
+    assert tree is not None  # the bridge ran the code, or inferred what it returns
+    return tree.fill(outputs)
+
+
+def _make_uncaptured(
+    function: Function, guest: Backend, layout: Layout, leaves: Sequence[Any]
+) -> GuestFunction:
     places = tensors_among(layout, leaves)
     gives_like_input = function.recipe.graphs.gives_like_input
-    seen: dict[str, Any] = {}
-    if gives_like_input:
-        seen = {"nesting": optree.tree_structure(0), "positions": [0], "flat": [None]}
+    latest = LatestOutputs(BARE_TENSOR if gives_like_input else None)
 
-    def note(flat: Sequence[Any], nesting: Any) -> tuple[Tensor, ...]:
-        positions = [i for i, each in enumerate(flat) if owner_of(each) is not None]
-        seen.update(
-            nesting=nesting,
-            positions=positions,
-            flat=[None if i in positions else each for i, each in enumerate(flat)],
-        )
+    def note(flat: Sequence[Any], nesting: Any) -> OutputTree:
+        positions = [i for i, leaf in enumerate(flat) if owner_of(leaf) is not None]
+        others = [None if i in positions else leaf for i, leaf in enumerate(flat)]
+        tree = latest.tree = OutputTree(nesting, positions, others)
         # The bridge carries only the guest's tensors back.
         if any(owner_of(flat[i]) is not guest for i in positions):
             raise MultigradError(
                 f"{function.recipe.subject} returned a tensor of another framework than "
                 f"{guest.name}, where it runs"
             )
-        return tuple(flat[i] for i in positions)
+        return tree
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         args, kwargs = layout.rebuild(replace_at(leaves, places, inputs))
-        return note(*optree.tree_flatten(function(*args, **kwargs), none_is_leaf=True))
+        flat, nesting = optree.tree_flatten(function(*args, **kwargs), none_is_leaf=True)
+        return tuple(flat[i] for i in note(flat, nesting).positions)
 
     def keep(*inputs: Tensor) -> Any:
         arguments = replace_at(leaves, places, inputs)
         flat, nesting, pull_leaves = vjp_leaves(function, arguments, layout.tree, guest)
-        outputs = note(flat, nesting)
+        tree = note(flat, nesting)
 
         def pull(*cotangents: Tensor) -> tuple[Tensor | None, ...]:
             upstream: list[Any] = [None] * len(flat)
-            for i, cotangent in zip(seen["positions"], cotangents, strict=True):
+            for i, cotangent in zip(tree.positions, cotangents, strict=True):
                 upstream[i] = cotangent
             gradients = pull_leaves(upstream)
             return tuple(gradients[i] for i in places)
 
-        return outputs, pull
+        return tuple(flat[i] for i in tree.positions), pull
 
     def backward(inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Any, ...]:
         return keep(*inputs)[1](*cotangents)
 
     numbers = tuple(leaves[i] for i in layout.indices("number") if i not in places)
     dtypes = tuple(leaf.dtype for leaf in layout.tensors)
-    foreign = GuestFunction(
+    return GuestFunction(
         function.recipe.title,
         guest,
         run,
@@ -489,11 +280,6 @@ def _call_as_it_is(
         wrt=tuple(i for i, leaf in enumerate(layout.tensors) if leaf.is_float),
         like=(0,) if gives_like_input else None,
         owns=True,
-        seen=seen,
-        probed=_probed_of(function, (guest.name, layout.key, dtypes, numbers)),
+        latest=latest,
+        trials=_trials_of(function, (guest.name, layout.key, dtypes, numbers)),
     )
-    outputs = cross(host, foreign, tuple(leaves[i] for i in places))
-    flat = list(seen["flat"])
-    for i, output in zip(seen["positions"], outputs, strict=True):
-        flat[i] = output
-    return optree.tree_unflatten(seen["nesting"], flat)

@@ -29,7 +29,7 @@ from ..functions.function import Function
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
-from .bridging import GuestFunction, cross
+from .guest_function import GuestFunction, cross
 
 Array = Any
 ONE = optree.tree_structure(0, none_is_leaf=True)

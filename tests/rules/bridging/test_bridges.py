@@ -21,7 +21,7 @@ from multigrad.backend.values import borrow, lend
 from multigrad.errors import BackendNotFound, GradientError, MultigradError, NativeRuleWarning
 from multigrad.functions.captures import capture_example
 from multigrad.lowering.forwards import find_forward
-from multigrad.rules.bridging import call_activation, find_plain_functions, make_foreign
+from multigrad.rules.bridging import call_activation, find_plain_functions, make_guest_function
 
 from ...conftest import BACKENDS
 from ...written.hosts_and_guests import both_modes, every_host, every_pair, pull
@@ -309,14 +309,16 @@ def test_captured_code_writes_to_nothing_of_the_host(host: str, guest: str, rule
     leaves = (x, *application.values)
     variant = capture_example(function, *leaves)
     plain_functions = find_plain_functions(function, variant, load_backend(guest))
-    foreign = make_foreign(function, variant, plain_functions, load_backend(guest), leaves)
+    guest_function = make_guest_function(
+        function, variant, plain_functions, load_backend(guest), leaves
+    )
     if plain_functions.is_random:
         lent.insert(1, lend(load_backend("numpy"), np.array([1, 2], np.uint32)))
-    foreign.run(lent[:-1])
-    _, pull_back = foreign.record(lent[:-1])
+    guest_function.run(lent[:-1])
+    _, pull_back = guest_function.record(lent[:-1])
     for _ in range(2):
         pull_back(lent[-1:])
-        foreign.gradients(lent[:-1], lent[-1:])
+        guest_function.gradients(lent[:-1], lent[-1:])
     for tensor, before in zip((x, cotangent), data(), strict=True):
         np.testing.assert_array_equal(BACKENDS[host].numpy(tensor), before)
 
