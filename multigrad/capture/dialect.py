@@ -72,11 +72,11 @@ class FunctionConventions:
 
     def find(self) -> tuple[Convention, bool]:
         """Return the installed library's convention, and whether its release is known for it."""
-        own = [row for row in self.rows if _numbers(row.since) <= _numbers(self.version)][-1]
-        found = self.passes()
-        if found == own.passes:
-            return own, True
-        return next(row for row in self.rows if row.passes == found), False
+        convention = [row for row in self.rows if _numbers(row.since) <= _numbers(self.version)][-1]
+        passes = self.passes()
+        if passes == convention.passes:
+            return convention, True
+        return next(row for row in self.rows if row.passes == passes), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,11 +395,11 @@ def passes_at(trace: Trace, name: str) -> bool:
     """
     library = trace.reading.dialect
     dialect = find_dialect(library)
-    known = None if dialect is None else dialect.gradients.conventions.get(name)
-    if known is None:
+    conventions = None if dialect is None else dialect.gradients.conventions.get(name)
+    if conventions is None:
         return True
-    convention, is_known = known.find()
-    words = f"{AT_KINK} {name} as {library} {known.version} has it: {convention.words}"
+    convention, is_known = conventions.find()
+    words = f"{AT_KINK} {name} as {library} {conventions.version} has it: {convention.words}"
     if not is_known:
         words += f", which is not what that release is known for: this {library} differs"
         warnings.warn(f"captured {words}", NotProvenWarning, stacklevel=2)

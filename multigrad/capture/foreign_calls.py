@@ -104,9 +104,9 @@ def record_call(
         raise trace.error(f"lets {shown} {problem}. Use the function's result")
     # What `xg.override` puts in its place, or Python's numbers give, is not recorded by the row.
     if trace.overriding is not None:
-        changed = trace.overriding.call(trace, dialect, function, args, kwargs)
-        if changed is not None:
-            return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
+        replacement = trace.overriding.call(trace, dialect, function, args, kwargs)
+        if replacement is not None:
+            return replacement if target is None else target.update(replacement)  # type: ignore[attr-defined]
     if dialect == "numpy" and trace.reading.owner in UNDECIDED and trace.types is not None:
         symbols = list(symbols_in((args, kwargs)))
         if not symbols or any(x.is_number or x.node.type.kind != "scalar" for x in symbols):
@@ -115,13 +115,13 @@ def record_call(
             args, kwargs = _with_numbers((args, kwargs))
             return function(*args, **kwargs)
     # Not `trace.reading_as`, whose microseconds count where each call comes by.
-    before, trace.reading = trace.reading, Reading((dialect,))
+    reading_before, trace.reading = trace.reading, Reading((dialect,))
     try:
         return _record_by_row(
             trace, dialect, function, args, kwargs, row=row, target=target, shown=shown
         )
     finally:
-        trace.reading = before
+        trace.reading = reading_before
 
 
 def _record_by_row(
@@ -136,9 +136,9 @@ def _record_by_row(
     shown: str,
 ) -> Any:
     """Record a call as its row has it, and write the result into `target`, if there is one."""
-    known = find_dialect(library)
+    dialect = find_dialect(library)
     handler = row
-    if known is not None and known.habits.lists_are_tensors:
+    if dialect is not None and dialect.habits.lists_are_tensors:
         handler = functools.partial(_with_lists_as_tensors, row)
     try:
         if trace.types is None or isinstance(row, OwnTrace):
@@ -151,16 +151,16 @@ def _record_by_row(
             advice = trace.words.advise(*trace.words.write)
             problem = f"calls {shown}, which is not captured{advice} ({error})"
             raise trace.error(problem) from error
-        if known is not None and known.calls.other_way is not None and target is None:
-            other = known.calls.other_way(function)
-            if other is not None and (found := _try_other_way(other, args, kwargs)):
-                return found[0]
+        if dialect is not None and dialect.calls.other_way is not None and target is None:
+            other_way = dialect.calls.other_way(function)
+            if other_way is not None and (results := _try_other_way(other_way, args, kwargs)):
+                return results[0]
         raise trace.error(f"calls {shown} in a way not captured: {error}") from error
     except BackendNotFound as error:
-        listed = next((each for each in (*args, *kwargs.values()) if _holds_values(each)), None)
-        if listed is None:
+        nested = next((each for each in (*args, *kwargs.values()) if _holds_values(each)), None)
+        if nested is None:
             raise
-        reason = f"it is given a {type(listed).__name__} of tensors"
+        reason = f"it is given a {type(nested).__name__} of tensors"
         raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
 
 
@@ -175,11 +175,11 @@ def _try_other_way(
     """Return the result of a call in another way than its row, in a tuple; None if that does not
     take it either. Of the two refusals the row's is raised.
     """
-    asked = questions.count()
+    question_count = questions.count()
     try:
         return (other(*args, **kwargs),)
     except (TypeError, TraceError):
-        questions.forget(asked)
+        questions.forget(question_count)
         return None
 
 
@@ -188,7 +188,7 @@ def _find_pair(tree: Any) -> Pair | None:
     if isinstance(tree, Pair):
         return tree
     items = tree.values() if type(tree) is dict else tree if type(tree) in (list, tuple) else ()
-    return next((found for found in map(_find_pair, items) if found is not None), None)
+    return next((pair for pair in map(_find_pair, items) if pair is not None), None)
 
 
 def symbols_in(tree: Any) -> Iterator[Value]:
@@ -240,25 +240,25 @@ def describe_routes(trace: Trace) -> str:
     written = f"written in {' and '.join(names) or 'plain operators'}"
     captured = f"{written}; captured by {' and '.join(kinds)}" if kinds else written
     open_types = () if trace.types is None else trace.types.unconfirmed
-    said = (f"types not confirmed: {', '.join(open_types)}",) if open_types else ()
-    return "; ".join((captured, *trace.source.conventions, *said))
+    notes = (f"types not confirmed: {', '.join(open_types)}",) if open_types else ()
+    return "; ".join((captured, *trace.source.conventions, *notes))
 
 
 def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
     """Return the handler of a function, or None; a function that updates its argument has the
     handler of its plain form.
     """
-    known = find_dialect(dialect)
-    if known is None:
+    known_dialect = find_dialect(dialect)
+    if known_dialect is None:
         return None
-    handler = known.names.aliases.get(function)
+    handler = known_dialect.names.aliases.get(function)
     if handler is None and _updates(name):
         library = sys.modules[dialect]
         for part in name.split(".")[:-1]:
             library = getattr(library, part, library)
         plain = getattr(library, name.rpartition(".")[2].removesuffix("_"), None)
-        handler, function = known.names.aliases.get(plain), plain or function
-    finds = known.calls.finds
+        handler, function = known_dialect.names.aliases.get(plain), plain or function
+    finds = known_dialect.calls.finds
     return finds(function) if handler is None and finds is not None else handler
 
 
@@ -318,7 +318,7 @@ def call_by_own_gradient(
     own: Callable[..., Any], plain: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     """Call a function with its own gradient; if that is not captured, refuse derivatives."""
-    asked = questions.count()
+    question_count = questions.count()
     try:
         return own(*args, **kwargs)
     except TraceError:
@@ -326,7 +326,7 @@ def call_by_own_gradient(
         trace = next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
         if trace is None:
             raise
-        questions.forget(asked)
+        questions.forget(question_count)
         trace.backward.lost_gradient = getattr(own, "name", "a function")
         return plain(*args, **kwargs)
 
@@ -351,8 +351,8 @@ class Interception:
         # The first entry stores the originals, the last exit restores them.
         with self._lock:
             if not self._entered:
-                own = vars(self.owner)
-                self._originals = {name: own.get(name, _ABSENT) for name in self.replacements}
+                members = vars(self.owner)
+                self._originals = {name: members.get(name, _ABSENT) for name in self.replacements}
                 for name, replacement in self.replacements.items():
                     setattr(self.owner, name, replacement)
             self._entered[threading.get_ident()] += 1
@@ -372,10 +372,10 @@ class Interception:
     def _forget_others(self, thread: int) -> None:
         # In a forked child: captures on the parent's other threads never end here.
         if self._entered:
-            mine = self._entered[thread]
-            self._entered = Counter({thread: mine or 1})
+            own_entries = self._entered[thread]
+            self._entered = Counter({thread: own_entries or 1})
             # No capture of this process will exit, so the originals are restored now.
-            if not mine:
+            if not own_entries:
                 self.__exit__()
 
 
@@ -425,9 +425,9 @@ class TracedCall:
         return np.asarray(x) if isinstance(x, SymbolicShape) else number(x)
 
     def __call__(self, *tensors: Any) -> Any:
-        rest = iter(tensors)
-        whole = [next(rest) if isinstance(x, self._tensors) else x for x in self._leaves]
-        args, kwargs = optree.tree_unflatten(self._tree, whole)
+        tensors_left = iter(tensors)
+        leaves = [next(tensors_left) if isinstance(x, self._tensors) else x for x in self._leaves]
+        args, kwargs = optree.tree_unflatten(self._tree, leaves)
         return self._function(*args, **kwargs)
 
     @contextmanager
@@ -441,9 +441,9 @@ class TracedCall:
         library = trace.reading.dialect
         words = f" and by {library}{OWN_TRACE}"
         before, _, names = routes.get(library, "").partition(words)
-        own = getattr(self._function, "__name__", str(self._function))
-        listed = dict.fromkeys((*filter(None, names.split(", ")), own))
-        routes[library] = f"{before or 'protocol'}{words}{', '.join(listed)}"
+        name = getattr(self._function, "__name__", str(self._function))
+        all_names = dict.fromkeys((*filter(None, names.split(", ")), name))
+        routes[library] = f"{before or 'protocol'}{words}{', '.join(all_names)}"
         trace.source.routes = routes
 
 

@@ -121,8 +121,8 @@ def parse(text: str, table: str) -> Iterator[TableEntry]:
         match = ENTRY.match(text, start)
         if match is None:
             beginning = LEGAL.match(text, start)
-            rest = text[beginning.end() if beginning else start :].partition(";")[0].split()
-            reason = f"{rest[0]!r} is unexpected" if rest else "a name is missing"
+            words = text[beginning.end() if beginning else start :].partition(";")[0].split()
+            reason = f"{words[0]!r} is unexpected" if words else "a name is missing"
             refuse_entry(table, text, start, f"{reason}; expected 'ours' or 'ours: theirs theirs'")
         head, names = match.groups()
         (first,) = terms = tuple(map(Term._make, TERM.findall(head)))
@@ -133,9 +133,9 @@ def parse(text: str, table: str) -> Iterator[TableEntry]:
 
 def refuse_entry(table: str, text: str, start: int, reason: str) -> NoReturn:
     """Raise ValueError for the entry of a table that begins at `start`."""
-    rest = text[start:]
-    entry = " ".join(rest.partition(";")[0].split())
-    line = text.count("\n", 0, start + len(rest) - len(rest.lstrip())) + 1
+    remainder = text[start:]
+    entry = " ".join(remainder.partition(";")[0].split())
+    line = text.count("\n", 0, start + len(remainder) - len(remainder.lstrip())) + 1
     number = text.count(";", 0, start) + 1
     raise ValueError(f"{table}, entry {number} on line {line}, {entry!r}: {reason}")
 
@@ -190,8 +190,8 @@ def named(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[.
     """
 
     def find(name: str) -> Any:
-        room, _, rest = name.partition(".")
-        return getattr(rooms[room], rest) if room in rooms else attrgetter(name)(library)
+        room, _, path = name.partition(".")
+        return getattr(rooms[room], path) if room in rooms else attrgetter(name)(library)
 
     table = f"names of {_name_of(library)}"
     return {find(name): record for name, record in ops_by_name(names, table).items()}
@@ -211,12 +211,12 @@ def handlers_by_signature(rows: Mapping[Any, str]) -> dict[str, Callable[..., An
     """
     handlers = {}
     for home, entry in entries_in_rooms(rows, "methods"):
-        method, own = entry.head, entry.names[0]
-        if len(entry.names) > 1 or not hasattr(home, own.name):
+        method, term = entry.head, entry.names[0]
+        if len(entry.names) > 1 or not hasattr(home, term.name):
             entry.refuse("expected one function of that module after ':'")
         stub = eval(f"(lambda {method.brackets}: None)")
         stub.__name__ = method.name
-        handlers[method.name] = Library(home).bound(stub, getattr(home, own.name), own.pairs())
+        handlers[method.name] = Library(home).bound(stub, getattr(home, term.name), term.pairs())
     return handlers
 
 
@@ -296,8 +296,8 @@ class Library:
         def call(*args: Any, **kwargs: Any) -> Any:
             run = adapter()
             if kwargs and self.also:
-                taken = run.__code__.co_varnames
-                kwargs = {w if w in taken else self.also.get(w, w): v for w, v in kwargs.items()}
+                names = run.__code__.co_varnames
+                kwargs = {w if w in names else self.also.get(w, w): v for w, v in kwargs.items()}
             return run(*args, **kwargs)
 
         call.__name__ = call.__qualname__ = getattr(function, "__name__", "call")
@@ -325,7 +325,7 @@ def bind(
     pairs = in_order(theirs, ours) if words is None else paired(theirs, ours, words)
     name = getattr(function, "__name__", "").strip("_")
     name = name if name.isidentifier() and not iskeyword(name) else "call"
-    known: dict[str, Any] = {"_meaning": meaning, "_refuse": refuse_parameter, "__name__": __name__}
+    scope: dict[str, Any] = {"_meaning": meaning, "_refuse": refuse_parameter, "__name__": __name__}
     own_names = {their: own for own, given in pairs.items() for their in given}
     dropped = {*LABELLING, *(their for their, own in (words or {}).items() if not own)}
     parameters, lines = [], []
@@ -334,7 +334,7 @@ def bind(
         if word in own_names and default is NOT_GIVEN:
             default = ours[own_names[word]].default
         is_needed = default is UNSET and each.kind is not each.VAR_KEYWORD
-        known[f"_{word}"] = {} if default is UNSET else default
+        scope[f"_{word}"] = {} if default is UNSET else default
         if word not in own_names and word not in dropped:
             if is_needed:
                 raise TypeError(f"{name}{signature}: {word!r} is nothing to {meaning}")
@@ -344,14 +344,14 @@ def bind(
         default = UNSET if default is UNSET else _Written(f"_{word}")
         parameters.append(each.replace(default=default, annotation=UNSET))
         if word in library.values:
-            known[f"_as_{word}"] = library.values[word]
+            scope[f"_as_{word}"] = library.values[word]
             lines.append(f"{word} = _as_{word}({word})")
     lines.append(f"return _meaning({', '.join(arguments(theirs, ours, pairs))})")
     heading = inspect.Signature(parameters)
     source = "\n    ".join((f"def {name}{heading}:", *lines))
     # Compiled with this file's name: checks of whose code runs must count it as ours.
-    exec(compile(source, __file__, "exec"), known)  # noqa: S102
-    adapter: Handler = known[name]
+    exec(compile(source, __file__, "exec"), scope)  # noqa: S102
+    adapter: Handler = scope[name]
     adapter.source = source  # type: ignore[attr-defined]
     return adapter
 
@@ -370,21 +370,21 @@ def arguments(
     theirs: Parameters, ours: Parameters, pairs: Mapping[str, tuple[str, ...]]
 ) -> list[str]:
     """Return the arguments of the call of a meaning, as source text."""
-    written, in_place = [], True
+    terms, is_positional = [], True
     for own, each in ours.items():
-        given = pairs.get(own)
+        names = pairs.get(own)
         if each.kind is each.VAR_POSITIONAL:
-            for their in given or ():
+            for their in names or ():
                 is_many = theirs[their].kind is each.VAR_POSITIONAL
-                written.append(f"*{their}" if is_many else their)
-        elif given is None:
+                terms.append(f"*{their}" if is_many else their)
+        elif names is None:
             if each.default is UNSET and each.kind is not each.VAR_KEYWORD:
                 raise TypeError(f"nothing gives {own!r} among {', '.join(theirs)}")
-            in_place = False
+            is_positional = False
         else:
-            in_place = in_place and each.kind is not each.KEYWORD_ONLY
-            written.append(given[0] if in_place else f"{own}={given[0]}")
-    return written
+            is_positional = is_positional and each.kind is not each.KEYWORD_ONLY
+            terms.append(names[0] if is_positional else f"{own}={names[0]}")
+    return terms
 
 
 def paired(
@@ -406,9 +406,9 @@ def paired(
         if word in ours and word not in pairs:
             pairs[word] = word
     for word in free(theirs, [*pairs.values(), *dropped]):
-        same = [own for own in free(ours, pairs) if SYNONYMS.get(own, own) == SYNONYMS.get(word)]
-        if same:
-            pairs[same[0]] = word
+        twins = [own for own in free(ours, pairs) if SYNONYMS.get(own, own) == SYNONYMS.get(word)]
+        if twins:
+            pairs[twins[0]] = word
     # Required parameters that no name pairs are paired in order.
     needed = [
         [word for word in free(each, taken) if each[word].default in (UNSET, NOT_GIVEN)]
@@ -420,13 +420,13 @@ def paired(
 
 def in_order(theirs: Parameters, ours: Parameters) -> dict[str, tuple[str, ...]]:
     """Return the same if ours takes the library's parameters in the same order."""
-    rest = [word for word in theirs if word not in (*LABELLING, "out")]
+    words = [word for word in theirs if word not in (*LABELLING, "out")]
     pairs: dict[str, tuple[str, ...]] = {}
     for own, each in ours.items():
         if each.kind is each.VAR_POSITIONAL:
-            pairs[own], rest = tuple(rest), []
-        elif rest and each.kind is not each.KEYWORD_ONLY:
-            pairs[own] = (rest.pop(0),)
+            pairs[own], words = tuple(words), []
+        elif words and each.kind is not each.KEYWORD_ONLY:
+            pairs[own] = (words.pop(0),)
     return pairs
 
 
@@ -456,10 +456,10 @@ class AliasesAndMore(Mapping[Any, Callable[..., Any]]):
         self.aliases, self.library, self.more = aliases, library, more
 
     def __getitem__(self, function: Any) -> Handler:
-        known = self.aliases.get(function)
-        if known is None and self.library not in sys.modules:
+        handler = self.aliases.get(function)
+        if handler is None and self.library not in sys.modules:
             raise KeyError(function)
-        return self.more(function) if known is None else known
+        return self.more(function) if handler is None else handler
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.aliases)

@@ -166,8 +166,8 @@ class SymbolicShape(_LibraryShape):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, SymbolicShape):
-            mine, theirs = self.value.node.type.shape, other.value.node.type.shape
-            if mine == theirs == INPUT_SHAPE:
+            shape, other_shape = self.value.node.type.shape, other.value.node.type.shape
+            if shape == other_shape == INPUT_SHAPE:
                 return True
         return self._known() == other
 
@@ -208,8 +208,8 @@ class KnownShape(_LibraryShape, tuple[int, ...]):
     __slots__ = ()
 
     def __getitem__(self, index: Any) -> Any:
-        part = super().__getitem__(index)
-        return KnownShape(part) if isinstance(index, slice) else part
+        item = super().__getitem__(index)
+        return KnownShape(item) if isinstance(index, slice) else item
 
     def __add__(self, other: Any) -> Any:
         return KnownShape(super().__add__(other))
@@ -226,17 +226,17 @@ OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 def item(x: Any) -> Any:
     """Return the number of a tensor of one element; a rule's is refused."""
     type_ = x.node.type
-    taken = (T, *FLOATS, BOOL, *WHOLE)
-    if x.trace.kind != "rule" and type_.kind == "tensor" and type_.dtype in taken:
+    dtypes = (T, *FLOATS, BOOL, *WHOLE)
+    if x.trace.kind != "rule" and type_.kind == "tensor" and type_.dtype in dtypes:
         shape = () if type_.shape == SCALAR_SHAPE else known_shape(x)
         if shape is None:
             raise NeedsConcrete(*needed_shapes(x.node))
         if math.prod(shape) == 1:
-            one = x if shape == () else xp.reshape(x, ())
+            scalar = x if shape == () else xp.reshape(x, ())
             if type_.dtype in WHOLE:
-                return x.trace.value(cast_node(one.node, INT64)).as_whole()
-            one = xp.stop_gradient(one)
-            return one if type_.dtype == BOOL else cast(one, T).as_number()
+                return x.trace.value(cast_node(scalar.node, INT64)).as_whole()
+            scalar = xp.stop_gradient(scalar)
+            return scalar if type_.dtype == BOOL else cast(scalar, T).as_number()
     return x._concrete("reads a tensor's value (.item())", "Keep it a tensor")
 
 
@@ -269,17 +269,17 @@ def _numbers_of(x: Any, node: Node) -> Any:
 
 def _number_operator(name: str) -> Any:
     """Return an operator of a number, which gives a number again if all operands are numbers."""
-    plain = getattr(Value, name)
+    method = getattr(Value, name)
 
     def operate(self: Any, *others: Any) -> Any:
         if not all(
             isinstance(x, int | float) or (isinstance(x, Value) and is_number(x)) for x in others
         ):
-            return plain(self, *others)
+            return method(self, *others)
         # A non-negative integer power of an integer stays one.
         power = others[0] if others and name == "__pow__" else -1
         divides = name.strip("_") in DIVIDING and not (type(power) is int and power >= 0)
-        return among_numbers(plain, self, *others, divides=divides)
+        return among_numbers(method, self, *others, divides=divides)
 
     operate.__name__ = operate.__qualname__ = name
     return operate
@@ -289,12 +289,12 @@ def among_numbers(record: Any, *numbers: Any, divides: bool = False) -> Any:
     """Return the result of a function of Python numbers; integers alone give an exact integer,
     unless it `divides`.
     """
-    whole = not divides and all(map(is_whole, numbers))
+    gives_whole = not divides and all(map(is_whole, numbers))
     tensors = map(_as_tensor, numbers)
-    result = record(*(tensors if whole else map(_in_floats, tensors)))
+    result = record(*(tensors if gives_whole else map(_in_floats, tensors)))
     if not isinstance(result, Value) or result.node.type.kind != "tensor":
         return result
-    return result.as_whole() if whole else result.as_number()  # type: ignore[attr-defined]
+    return result.as_whole() if gives_whole else result.as_number()  # type: ignore[attr-defined]
 
 
 def rounded(record: Any, number: Any) -> Any:
@@ -362,8 +362,8 @@ class Number:
     def __getattr__(self, name: str) -> Any:
         if not hasattr(self.kind, name):
             raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}")
-        number = self._concrete(f"uses .{name} of a number", "Write it with math")  # type: ignore[attr-defined]
-        return getattr(number, name)
+        value = self._concrete(f"uses .{name} of a number", "Write it with math")  # type: ignore[attr-defined]
+        return getattr(value, name)
 
 
 # --- the class of a symbol ------------------------------------------------------------------------
@@ -497,7 +497,7 @@ def in_dtype(x: Any, dtype: Any) -> Any:
 
 def as_held(x: Value, value: Any) -> Any:
     """Return a value in the dtype in which x holds it: a tensor is cast if x has integers."""
-    held, type_ = x.node.type, value.node.type if isinstance(value, Value) else None
-    if type_ is None or type_.kind != "tensor" or held.dtype not in WHOLE:
+    own_type, type_ = x.node.type, value.node.type if isinstance(value, Value) else None
+    if type_ is None or type_.kind != "tensor" or own_type.dtype not in WHOLE:
         return value
-    return value if type_.dtype == held.dtype else cast(value, held.dtype)
+    return value if type_.dtype == own_type.dtype else cast(value, own_type.dtype)

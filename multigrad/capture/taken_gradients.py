@@ -25,9 +25,9 @@ from .dialect import registered_dialects
 def rename(node: Node) -> Node:
     """Return a distinct node of the same value, through which derivatives pass unchanged."""
     cotangent = make_node(ops.INPUT, (), {"name": "grad_out"}, node.type)
-    same = Graph("same", (cotangent,), (cotangent,), {})
-    called = CustomCall(same, ("grad_out",), ("x",), ("x",), (node,))
-    return make_node(ops.CALL, (node, node), {"function": called, "position": 0}, node.type)
+    identity = Graph("same", (cotangent,), (cotangent,), {})
+    call = CustomCall(identity, ("grad_out",), ("x",), ("x",), (node,))
+    return make_node(ops.CALL, (node, node), {"function": call, "position": 0}, node.type)
 
 
 def renamed(value: Value) -> Value:
@@ -43,14 +43,14 @@ def prepare(trace: Trace) -> Trace:
     if tells_apart:
         trace.backward.rename = rename
     # A class gives its own backward, so a pause in its code matters only if it differentiates.
-    heeds = tells_apart or trace.kind == "function"
-    known = [each.gradients.pauses for each in registered_dialects().values()]
-    asked = [pauses for pauses in known if pauses is not None]
+    respects_pauses = tells_apart or trace.kind == "function"
+    optional_pauses = [each.gradients.pauses for each in registered_dialects().values()]
+    all_pauses = [pauses for pauses in optional_pauses if pauses is not None]
 
     def is_paused() -> bool:  # runs at each op
-        for pauses in asked:  # a call may refuse
+        for pauses in all_pauses:  # a call may refuse
             if pauses():
-                return heeds
+                return respects_pauses
         return False
 
     trace.backward.is_paused = is_paused
@@ -64,9 +64,9 @@ def passing() -> Iterator[list[Callable[[], str]]]:
     Yields functions that name the variables read meanwhile that wait for a gradient.
     """
     with ExitStack() as stack:
-        passes = [each.gradients.passes for each in registered_dialects().values()]
-        entered = [stack.enter_context(each()) for each in passes if each]
-        yield [watched for watched in entered if watched is not None]
+        contexts = [each.gradients.passes for each in registered_dialects().values()]
+        watchers = [stack.enter_context(each()) for each in contexts if each]
+        yield [watcher for watcher in watchers if watcher is not None]
 
 
 def take_gradients(
@@ -80,8 +80,8 @@ def take_gradients(
         cotangents: of the outputs; None: ones.
     """
     trace = sources[0].trace
-    if lost := trace.backward.lost_gradient:
-        raise trace.error(f"takes a gradient through {lost}, whose own gradient is not captured")
+    if name := trace.backward.lost_gradient:
+        raise trace.error(f"takes a gradient through {name}, whose own gradient is not captured")
     with trace.backward.plainly():
         seeds = [
             (output.node, xp.ones_like(output) if cotangent is None else cotangent)
@@ -107,7 +107,7 @@ def carries_gradient(node: Node, held: Sequence[Node] = ()) -> bool:
         if each in held or each.op is ops.STOP_GRADIENT or not is_float(each.type):
             continue
         shape_only = {each.operands[i] for i in each.op.shape_only}
-        passes = [o for o in each.operands if o in reached and o not in shape_only]
-        if each.op is ops.INPUT or passes:
+        operands_reached = [o for o in each.operands if o in reached and o not in shape_only]
+        if each.op is ops.INPUT or operands_reached:
             reached.add(each)
     return node in reached

@@ -77,9 +77,9 @@ def like_numpy(names: str, library: ModuleType, **submodules: Any) -> dict[Any, 
     handlers: dict[Any, Callable[..., Any]] = {}
     for entry in parse(names, f"names of {library.__name__} like NumPy's"):
         library_name, numpy_name = entry.head.name, entry.names[0].name
-        first, _, rest = library_name.partition(".")
-        if first in submodules:
-            function = getattr(submodules[first], rest)
+        room, _, name = library_name.partition(".")
+        if room in submodules:
+            function = getattr(submodules[room], name)
         else:
             function = getattr(library, library_name)
         if not hasattr(np, numpy_name):

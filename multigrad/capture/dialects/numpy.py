@@ -97,12 +97,12 @@ def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool 
     if weights is None:
         return xp.mean(a, axis, keepdims)
     if axis is not None and parts.rank(weights) == 1 and parts.rank(a) > 1:
-        after = parts.rank(a) - 1 - axis % parts.rank(a)
-        weights = xp.reshape(weights, (-1, *(1,) * after))
-    whole = xp.broadcast_to(weights, a)
+        axes_after = parts.rank(a) - 1 - axis % parts.rank(a)
+        weights = xp.reshape(weights, (-1, *(1,) * axes_after))
+    shares = xp.broadcast_to(weights, a)
     # Integers are multiplied in floats.
-    whole = xp.divide(whole, 1) if own_dtype(a) in (BOOL, *WHOLE) else whole
-    return xp.divide(xp.sum(xp.multiply(a, whole), axis, keepdims), xp.sum(whole, axis, keepdims))
+    shares = xp.divide(shares, 1) if own_dtype(a) in (BOOL, *WHOLE) else shares
+    return xp.divide(xp.sum(xp.multiply(a, shares), axis, keepdims), xp.sum(shares, axis, keepdims))
 
 
 def divmod_(x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
@@ -110,9 +110,9 @@ def divmod_(x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
 
 
 def modf(x: Tensor) -> tuple[Tensor, Tensor]:
-    whole = xp.trunc(x)
+    integral = xp.trunc(x)
     # inf - inf would be NaN; NumPy gives 0.
-    return xp.where(xp.isinf(x), 0.0, xp.subtract(x, whole)), whole
+    return xp.where(xp.isinf(x), 0.0, xp.subtract(x, integral)), integral
 
 
 def cumulative_sum(x: Tensor, /, *, axis: int = -1) -> Tensor:
@@ -187,8 +187,8 @@ def is_scalar(x: Any) -> bool:
 
 def heaviside(x: Tensor, at_zero: Any) -> Tensor:
     # np.heaviside keeps NaN and takes the value at zero.
-    step = xp.where(xp.equal(x, 0), at_zero, xp.heaviside(x))
-    return xp.where(xp.isnan(x), x, step)
+    stepped = xp.where(xp.equal(x, 0), at_zero, xp.heaviside(x))
+    return xp.where(xp.isnan(x), x, stepped)
 
 
 def size(x: Tensor, axis: Any = None) -> Any:

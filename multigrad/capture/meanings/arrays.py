@@ -75,8 +75,8 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
     lengths = numbers(shape)
     # A symbolic shape keeps the graph free of fixed lengths.
     if isinstance(lengths, SymbolicShape):
-        same = lengths.value.node.type.shape == x.node.type.shape == "x"
-        return renamed(x) if same else xp.reshape_like(x, lengths.value)
+        is_same_shape = lengths.value.node.type.shape == x.node.type.shape == "x"
+        return renamed(x) if is_same_shape else xp.reshape_like(x, lengths.value)
     if x.node.type.kind == "scalar" and not tuple(lengths):
         return x
     if isinstance(x.shape, tuple) and tuple(lengths) == x.shape:
@@ -90,8 +90,8 @@ def view(x: Tensor, *shape: Any) -> Tensor:
 
 def view_as(x: Tensor, other: Tensor) -> Tensor:
     x = places.as_tensor(x, other)
-    same = other.node.type.shape == x.node.type.shape == "x"
-    return renamed(x) if same else xp.reshape_like(x, other)
+    is_same_shape = other.node.type.shape == x.node.type.shape == "x"
+    return renamed(x) if is_same_shape else xp.reshape_like(x, other)
 
 
 def renamed(x: Tensor) -> Tensor:

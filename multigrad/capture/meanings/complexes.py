@@ -108,12 +108,12 @@ class Complex(Pair):
             if name in HANDLERS:
                 return HANDLERS[name](*args, **kwargs)
             if name in LINEAR and "dtype" not in kwargs:
-                both = [call(with_part(args, i), kwargs) for i in (0, 1)]
-                if isinstance(both[0], tuple | list):
-                    return type(both[0])(map(Complex, *both))
-                return Complex(*both)
+                parts = [call(with_part(args, i), kwargs) for i in (0, 1)]
+                if isinstance(parts[0], tuple | list):
+                    return type(parts[0])(map(Complex, *parts))
+                return Complex(*parts)
             if name in PRODUCTS:
-                return product_by(lambda *given: call(given, kwargs), args)
+                return product_by(lambda *operands: call(operands, kwargs), args)
         except (TypeError, ValueError) as error:
             raise self.trace.error(f"calls {shown} in a way not captured: {error}") from error
         raise self.refused(shown)
@@ -203,8 +203,8 @@ def add(x: Any, y: Any) -> Complex:
     (a, b), (c, d) = parts_of(x), parts_of(y)
     # A real operand adds nothing to the imaginary part, which only has to be broadcast.
     if b is None or d is None:
-        real, rest = a + c, d if b is None else b
-        return Complex(real + xp.zeros_like(rest), rest + xp.zeros_like(real))
+        real, imag = a + c, d if b is None else b
+        return Complex(real + xp.zeros_like(imag), imag + xp.zeros_like(real))
     return Complex(a + c, b + d)
 
 
@@ -218,19 +218,19 @@ def multiply(x: Any, y: Any) -> Complex:
 
 def product_by(multiply: Handler, args: tuple[Any, ...]) -> Complex:
     """Return a product that is linear in both operands, or in the only complex one."""
-    pairs = [i for i, x in enumerate(args) if parts_of(x)[1] is not None]
+    places = [i for i, x in enumerate(args) if parts_of(x)[1] is not None]
 
     def of(*which: int) -> Any:
         # The product of these parts, 0 real and 1 imaginary, of the complex operands.
         operands = list(args)
-        for i, part in zip(pairs, which, strict=True):
+        for i, part in zip(places, which, strict=True):
             operands[i] = parts_of(args[i])[part]
         return multiply(*operands)
 
-    if len(pairs) == 1:
+    if len(places) == 1:
         return Complex(of(0), of(1))
-    if len(pairs) != 2:
-        raise TypeError(f"a product of {len(pairs)} complex numbers; multiply two at a time")
+    if len(places) != 2:
+        raise TypeError(f"a product of {len(places)} complex numbers; multiply two at a time")
     return Complex(of(0, 0) - of(1, 1), of(0, 1) + of(1, 0))
 
 
@@ -239,8 +239,8 @@ def divide(x: Any, y: Any) -> Complex:
     (a, b), (c, d) = parts_of(x), parts_of(y)
     if d is None:
         return Complex(a / c, b / c)
-    size = xp.hypot(c, d)
-    return divide(multiply(Complex(c / size, -d / size), x), size)
+    modulus = xp.hypot(c, d)
+    return divide(multiply(Complex(c / modulus, -d / modulus), x), modulus)
 
 
 def matmul(x: Any, y: Any) -> Complex:
@@ -277,8 +277,8 @@ def exp(x: Complex) -> Complex:
 
 def where(condition: Tensor, x: Any, y: Any) -> Complex:
     (a, b), (c, d) = parts_of(x), parts_of(y)
-    others = [0.0 if part is None else part for part in (b, d)]
-    return Complex(*(xp.where(condition, *pair) for pair in ((a, c), others)))
+    imaginary_parts = [0.0 if part is None else part for part in (b, d)]
+    return Complex(*(xp.where(condition, *pair) for pair in ((a, c), imaginary_parts)))
 
 
 def polar(abs: Tensor, angle: Tensor) -> Complex:
@@ -322,12 +322,12 @@ def transform(kind: str, default_axes: Any) -> Handler:
     ) -> Any:
         if out is not None:
             raise TypeError(f"{kind} with out=")
-        chosen = next((each for each in (axes, axis) if each is not None), dim)
+        axes_taken = next((each for each in (axes, axis) if each is not None), dim)
         lengths = next((each for each in (s, fft_length) if each is not None), n)
         lengths = lengths.tolist() if isinstance(lengths, np.ndarray) else lengths
         options = {
             "n": tuple(lengths) if isinstance(lengths, tuple | list) else lengths,
-            "axes": tuple(chosen) if isinstance(chosen, tuple | list) else chosen,
+            "axes": tuple(axes_taken) if isinstance(axes_taken, tuple | list) else axes_taken,
             "norm": norm or "backward",
         }
         # The transforms of real input take no imaginary part.
@@ -336,8 +336,8 @@ def transform(kind: str, default_axes: Any) -> Handler:
                 raise TypeError(f"{kind} of complex numbers")
             return Complex(*run(x, **options))
         real, imag = parts_of(x)
-        transformed = run(real, xp.zeros_like(real) if imag is None else imag, **options)
-        return Complex(*transformed) if isinstance(transformed, tuple) else transformed
+        result = run(real, xp.zeros_like(real) if imag is None else imag, **options)
+        return Complex(*result) if isinstance(result, tuple) else result
 
     record.__name__ = record.__qualname__ = kind
     return record
@@ -358,10 +358,10 @@ TRANSFORMS_2D = {
 
 def shifted(x: Any, dim: Any = None, *, axes: Any = None, back: bool = False) -> Any:
     """Roll by half the length along the given axes, or along all of them."""
-    chosen = dim if axes is None else axes
-    places = range(rank(x)) if chosen is None else [chosen] if isinstance(chosen, int) else chosen
+    dim = dim if axes is None else axes
+    places = range(rank(x)) if dim is None else [dim] if isinstance(dim, int) else dim
     if isinstance(x, Complex):
-        return Complex(*(shifted(part, chosen, back=back) for part in (x.real, x.imag)))
+        return Complex(*(shifted(part, dim, back=back) for part in (x.real, x.imag)))
     for axis in places:
         half = operator.index(xp.dim(x, axis)) // 2
         x = xp.roll(x, -half if back else half, axis)

@@ -118,13 +118,13 @@ def polygamma(n: Any, x: Tensor, even_at_poles: float = -math.inf) -> Tensor:
         raise TypeError(f"polygamma of order {n}")
     if not order:
         return xp.digamma(x)
-    below, is_pole = xp.less(x, 0), xp.less_equal(x, 0) & xp.equal(x, xp.floor(x))
-    right = xp.polygamma(order, xp.where(below, 1.0 - x, x))
-    is_left = below & ~is_pole
-    apart = xp.where(is_left, x - xp.round(x), 0.5)  # from the nearest pole, exactly
-    cosine = xp.sin(math.pi * (0.5 - xp.abs(apart)))  # 0 between two poles
-    slope = _slope_of_cotangent(order, cosine / xp.sin(math.pi * apart))
-    value = xp.where(is_left, (-1) ** order * right - math.pi ** (order + 1) * slope, right)
+    is_negative, is_pole = xp.less(x, 0), xp.less_equal(x, 0) & xp.equal(x, xp.floor(x))
+    reflected = xp.polygamma(order, xp.where(is_negative, 1.0 - x, x))
+    is_left = is_negative & ~is_pole
+    distance = xp.where(is_left, x - xp.round(x), 0.5)  # from the nearest pole, exactly
+    cosine = xp.sin(math.pi * (0.5 - xp.abs(distance)))  # 0 between two poles
+    slope = _slope_of_cotangent(order, cosine / xp.sin(math.pi * distance))
+    value = xp.where(is_left, (-1) ** order * reflected - math.pi ** (order + 1) * slope, reflected)
     return xp.where(is_pole, math.inf if order % 2 else even_at_poles, value)
 
 
@@ -133,11 +133,11 @@ def _slope_of_cotangent(order: int, c: Tensor) -> Tensor:
     # scheme runs in c^2.
     factors = [0, 1]  # of c^0, c^1: the derivative of c^k is -k (c^(k - 1) + c^(k + 1))
     for _ in range(order):
-        after = [0] * (len(factors) + 1)
+        derivative = [0] * (len(factors) + 1)
         for k, factor in enumerate(factors[1:], 1):
-            after[k - 1] -= k * factor
-            after[k + 1] -= k * factor
-        factors = after
+            derivative[k - 1] -= k * factor
+            derivative[k + 1] -= k * factor
+        factors = derivative
     is_odd = (order + 1) % 2
     value: Any = float(factors[-1])
     for factor in reversed(factors[is_odd:-1:2]):
@@ -163,8 +163,8 @@ def packbits(a: Tensor, axis: int | None = None, bitorder: str = "big") -> Tenso
     length = tuple(rows.shape)[-1]
     bits = cast(xp.not_equal(rows, 0), INT32)
     bits = xp.pad(bits, ((0, 0),) * (rows.ndim - 1) + ((0, -length % 8),))
-    eights = xp.reshape(bits, (*tuple(rows.shape)[:-1], -(-length // 8), 8))
-    return xp.moveaxis(cast(xp.sum(eights * (1 << _shifts(bitorder)), -1), "uint8"), -1, axis)
+    octets = xp.reshape(bits, (*tuple(rows.shape)[:-1], -(-length // 8), 8))
+    return xp.moveaxis(cast(xp.sum(octets * (1 << _shifts(bitorder)), -1), "uint8"), -1, axis)
 
 
 def unpackbits(
@@ -179,8 +179,8 @@ def unpackbits(
     shifted = apply(ops.BITWISE_RIGHT_SHIFT, wide, _shifts(bitorder))
     bits = xp.reshape(apply(ops.BITWISE_AND, shifted, 1), (*shape[:-1], shape[-1] * 8))
     if count is not None:
-        more = count - (0 if count < 0 else shape[-1] * 8)
-        bits = xp.pad(bits, ((0, 0),) * (len(shape) - 1) + ((0, more),)) if more > 0 else bits
+        missing = count - (0 if count < 0 else shape[-1] * 8)
+        bits = xp.pad(bits, ((0, 0),) * (len(shape) - 1) + ((0, missing),)) if missing > 0 else bits
         bits = bits[..., :count]
     return xp.moveaxis(cast(bits, "uint8"), -1, axis)
 
@@ -217,9 +217,9 @@ def is_whole(x: Any) -> bool:
 
 def quotient(x: Tensor, other: Any, floor_divide: Any = xp.floor_divide) -> Tensor:
     """Return the quotient of integers, rounded towards zero."""
-    below = floor_divide(x, other)  # abs() would overflow for the least integer
-    is_off = xp.logical_and(xp.less(below, 0), xp.not_equal(below * other, x))
-    return xp.where(is_off, below + 1, below)
+    floored = floor_divide(x, other)  # abs() would overflow for the least integer
+    is_off = xp.logical_and(xp.less(floored, 0), xp.not_equal(floored * other, x))
+    return xp.where(is_off, floored + 1, floored)
 
 
 def nan_to_num(x: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Tensor:

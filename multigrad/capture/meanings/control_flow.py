@@ -114,18 +114,18 @@ def scan(
         step, f = f, lambda carry, _: step(carry, None)
         row_tree = optree.tree_structure(0)
     trace = find_trace((leaves, rows))
-    nesting: list[Any] = []
+    output_trees: list[Any] = []
 
     def turn(carried: Sequence[Any], row: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         result = f(optree.tree_unflatten(tree, carried), optree.tree_unflatten(row_tree, row))
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError(f"a step of scan returns the carry and a result, not {result!r:.60}")
-        after, other = optree.tree_flatten(result[0], none_is_leaf=False)
-        if other != tree:
-            raise TypeError(f"a loop that carries {tree}, and {other} after a turn")
+        leaves_after, tree_after = optree.tree_flatten(result[0], none_is_leaf=False)
+        if tree_after != tree:
+            raise TypeError(f"a loop that carries {tree}, and {tree_after} after a turn")
         outputs, output_tree = optree.tree_flatten(result[1], none_is_leaf=False)
-        nesting[:] = [output_tree]
-        return after, outputs
+        output_trees[:] = [output_tree]
+        return leaves_after, outputs
 
     results = (
         _scan_arrays(leaves, rows, turn, reverse)
@@ -141,7 +141,7 @@ def scan(
     )
     count = len(leaves)
     carry = optree.tree_unflatten(tree, results[:count])
-    return carry, optree.tree_unflatten(nesting[-1], results[count:])
+    return carry, optree.tree_unflatten(output_trees[-1], results[count:])
 
 
 def map_rows(f: Callable[[Any], Any], xs: Any) -> Any:
@@ -156,14 +156,14 @@ def _scan_arrays(
     tensors = [x for x in inputs if not isinstance(x, bool | int | float | np.ndarray)]
     backend = backend_among(tensors or inputs)
     dtypes = [dtype_name(x.dtype) for x in (*tensors, *inputs) if hasattr(x, "dtype")]
-    of_floats = next((name for name in dtypes if name in FLOATS), "float32")
+    float_dtype = next((name for name in dtypes if name in FLOATS), "float32")
     run = backend.kernels.scan
     if run is None:
         raise UnsupportedOp(f"scan is not available on {backend.name}: it has no row for it")
 
     def converted(x: Any) -> Any:
         if isinstance(x, float) or (isinstance(x, int) and not isinstance(x, bool)):
-            x = np.asarray(x, as_numpy_dtype(of_floats if isinstance(x, float) else INT32))
+            x = np.asarray(x, as_numpy_dtype(float_dtype if isinstance(x, float) else INT32))
         is_own = not isinstance(x, bool | np.ndarray) or backend.name == "numpy"
         return x if is_own else backend.tensors.from_numpy(np.asarray(x))
 
@@ -242,9 +242,9 @@ def associative_scan(
 
     def both(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
         structures = [optree.tree_unflatten(tree, each) for each in (a, b)]
-        combined, other = optree.tree_flatten(fn(*structures), none_is_leaf=False)
-        if other != tree:
-            raise TypeError(f"an operation on {tree} that gives {other}")
+        combined, combined_tree = optree.tree_flatten(fn(*structures), none_is_leaf=False)
+        if combined_tree != tree:
+            raise TypeError(f"an operation on {tree} that gives {combined_tree}")
         return combined
 
     def joined(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
@@ -266,8 +266,8 @@ def associative_scan(
         odd = partial(both(part(of, 0, length - 1, 2), part(of, 1, None, 2)), length // 2)
         even = part(of, 0, 1)
         if length > 2:
-            before = odd if length % 2 else part(odd, 0, length // 2 - 1)
-            even = joined(even, both(before, part(of, 2, None, 2)))
+            prefixes = odd if length % 2 else part(odd, 0, length // 2 - 1)
+            even = joined(even, both(prefixes, part(of, 2, None, 2)))
         return woven(even, odd, length)
 
     def turned(of: Sequence[Any]) -> list[Any]:
@@ -299,9 +299,9 @@ def cond(
     """
     if not isinstance(pred, Value):
         return (true_fun if bool(pred) else false_fun)(*operands)
-    taken = xp.not_equal(pred, 0)
-    ways = [lambda: true_fun(*operands), lambda: false_fun(*operands)]
-    return branch([taken, xp.logical_not(taken)], ways)
+    is_true = xp.not_equal(pred, 0)
+    alternatives = [lambda: true_fun(*operands), lambda: false_fun(*operands)]
+    return branch([is_true, xp.logical_not(is_true)], alternatives)
 
 
 # --- recording ------------------------------------------------------------------------------------
@@ -319,11 +319,11 @@ def record_turns(
     numbers = CarriedNumbers(trace, leaves)
 
     def typed(carried: Tensors, row: Tensors) -> tuple[list[Value], list[Value]]:
-        after, outputs = turn(carried, row)
+        carry_after, outputs = turn(carried, row)
         return (
             [
                 _in_own_words(trace, x, dtype)
-                for x, dtype in zip(numbers.after_turn(after), numbers.dtypes, strict=True)
+                for x, dtype in zip(numbers.after_turn(carry_after), numbers.dtypes, strict=True)
             ],
             [as_tensor(trace, x, guess_dtype(trace, x)) for x in outputs],
         )
@@ -335,12 +335,12 @@ def record_turns(
 
 def _in_own_words(trace: Trace, value: Value, dtype: str) -> Value:
     # `T`, the input's dtype, and its name are equal only once the dtype is a fact.
-    known = value.node.type.dtype
-    if known == dtype or T not in (known, dtype):
+    own_dtype = value.node.type.dtype
+    if own_dtype == dtype or T not in (own_dtype, dtype):
         return value
     if "dtype" not in trace.facts:
         raise NeedsConcrete("dtype")
-    return cast(value, dtype) if trace.facts["dtype"] in (known, dtype) else value
+    return cast(value, dtype) if trace.facts["dtype"] in (own_dtype, dtype) else value
 
 
 def record_scan(
@@ -365,23 +365,23 @@ def record_scan(
         return _record_blocks(trace, initial, rows, turn, reverse, size=keep_every)
     types = [without_lengths(value.node.type) for value in initial]
     row_types = [Type("tensor", value.node.type.dtype, UNKNOWN) for value in rows]
-    before = count_effects(trace)
+    effects_before = count_effects(trace)
     inputs = [*initial, *rows]
     with carried_symbols(trace, inputs, [*types, *row_types], rows=len(rows)) as symbols:
-        after, results = turn(symbols[: len(initial)], symbols[len(initial) :])
-    if count_effects(trace) != before:
+        carry_after, results = turn(symbols[: len(initial)], symbols[len(initial) :])
+    if count_effects(trace) != effects_before:
         raise TypeError("a loop that asserts something or draws in a turn")
-    check_types_kept(types, after)
-    inner = [value.node for value in symbols]
-    outputs = [value.node for value in (*after, *results)]
-    constants = find_constants(trace, inner, outputs)
+    check_types_kept(types, carry_after)
+    nodes = [value.node for value in symbols]
+    outputs = [value.node for value in (*carry_after, *results)]
+    constants = find_constants(trace, nodes, outputs)
     operands = [*(value.node for value in inputs), *constants]
-    carried = len(types)
-    words = [f"carry_{i}" if i < carried else f"row_{i - carried}" for i in range(len(inner))]
+    count = len(types)
+    names = [f"carry_{i}" if i < count else f"row_{i - count}" for i in range(len(nodes))]
 
     def make_bodies(types: Sequence[Type]) -> list[Region]:
-        named = zip(words, inner, [*types, *row_types], strict=True)
-        return [make_region("body", make_inputs([*named], constants), outputs, trace)]
+        triples = zip(names, nodes, [*types, *row_types], strict=True)
+        return [make_region("body", make_inputs([*triples], constants), outputs, trace)]
 
     (body,), types = widen_until_kept(types, make_bodies)
     # `recompute` makes everything but the carry too costly for the cut of the backward.
@@ -394,30 +394,30 @@ def _record_blocks(
 ) -> list[Value]:
     # An outer scan over blocks keeps its carry; an inner one recomputes the turns of a block. The
     # rest of a length that is no multiple of `size` is one shorter block at the end.
-    count = len(initial)
+    carry_count = len(initial)
     ask_for("shape", (*initial, *rows))
     whole_rows: list[Any] = [*rows]
     length = whole_rows[0].shape[0]
-    whole = length - length % size
-    bounds = [(0, whole, size), (whole, length, length - whole)]
+    whole_length = length - length % size
+    bounds = [(0, whole_length, size), (whole_length, length, length - whole_length)]
     state, parts = list(initial), list[list[Any]]()
 
     def block(carried: Tensors, blocks: Tensors) -> tuple[Tensors, Tensors]:
         results = record_scan(trace, carried, blocks, turn, reverse)
-        return results[:count], results[count:]
+        return results[:carry_count], results[carry_count:]
 
-    for start, end, own_size in reversed(bounds) if reverse else bounds:
+    for start, end, step in reversed(bounds) if reverse else bounds:
         # An empty block is left out, but a scan of no rows keeps one so that results have their
         # types.
         if start == end and (parts or start == 0 < length):
             continue
         rows_of_blocks = [
-            xp.reshape(x[start:end], ((end - start) // max(own_size, 1), own_size, *x.shape[1:]))
+            xp.reshape(x[start:end], ((end - start) // max(step, 1), step, *x.shape[1:]))
             for x in whole_rows
         ]
         results = record_scan(trace, state, rows_of_blocks, block, reverse, keep_every=1)
-        state = results[:count]
-        stacked: list[Any] = results[count:]
+        state = results[:carry_count]
+        stacked: list[Any] = results[carry_count:]
         parts.append([xp.reshape(y, (end - start, *y.shape[2:])) for y in stacked])
     columns = [[*column] for column in zip(*(parts[::-1] if reverse else parts), strict=True)]
     return [*state, *(xp.concat(column) if len(column) > 1 else column[0] for column in columns)]
@@ -435,8 +435,8 @@ def guards_of(which: Value, count: int) -> list[Any]:
     """Return a guard for each alternative of a choice by number, from 0; the last takes all other
     numbers.
     """
-    taken = [xp.equal(which, i) for i in range(count - 1)]
-    return [*taken, xp.logical_not(functools.reduce(xp.logical_or, taken))]
+    guards = [xp.equal(which, i) for i in range(count - 1)]
+    return [*guards, xp.logical_not(functools.reduce(xp.logical_or, guards))]
 
 
 def guarded(value: Tensor, taken: Any) -> Tensor:
@@ -452,12 +452,12 @@ def branch(guards: Sequence[Value], alternatives: Sequence[Callable[[], Any]]) -
         draws.
     """
     trace = guards[0].trace
-    recorded = [_record(trace, *each) for each in zip(guards, alternatives, strict=True)]
+    results = [_record(trace, *each) for each in zip(guards, alternatives, strict=True)]
     # From the last alternative backwards, each guard chooses between its result and the rest.
-    chosen, tree = recorded[-1]
-    for guard, (leaves, other) in zip(guards[-2::-1], recorded[-2::-1], strict=True):
-        if other != tree:
-            raise TypeError(f"its branches return {other} and {tree}; give them one structure")
+    chosen, tree = results[-1]
+    for guard, (leaves, structure) in zip(guards[-2::-1], results[-2::-1], strict=True):
+        if structure != tree:
+            raise TypeError(f"its branches return {structure} and {tree}; give them one structure")
         chosen = [choose(guard, a, b) for a, b in zip(leaves, chosen, strict=True)]
     return optree.tree_unflatten(tree, chosen)
 
@@ -486,17 +486,17 @@ def _record(trace: Trace, guard: Value, alternative: Callable[[], Any]) -> tuple
 
     What it reads from around it is guarded afterwards.
     """
-    outside = set(trace.source.locations)
-    before = count_effects(trace)
+    nodes_before = set(trace.source.locations)
+    effects_before = count_effects(trace)
     result = alternative()
-    if count_effects(trace) != before:
+    if count_effects(trace) != effects_before:
         raise TypeError("a branch that asserts something or draws, which only its own turn may do")
     leaves, tree = optree.tree_flatten(result, none_is_leaf=True)
     outputs = tuple(leaf.node for leaf in leaves if isinstance(leaf, Value))
     # All nodes recorded in between belong to the alternative.
     guarded_reads = {
         node: guarded(trace.value(node), guard).node
-        for node in _reads(outputs, trace.source.locations.keys() - outside)
+        for node in _reads(outputs, trace.source.locations.keys() - nodes_before)
     }
     graph = Graph(trace.name, (), outputs, trace.source.locations)
     graph = substitute(graph, guarded_reads)
@@ -509,15 +509,15 @@ def _record(trace: Trace, guard: Value, alternative: Callable[[], Any]) -> tuple
 def _reads(outputs: Iterable[Node], recorded: set[Node]) -> list[Node]:
     # The float tensors that the nodes of an alternative read from around it; constants need no
     # guard.
-    inner: set[Node] = set()
-    read: dict[Node, None] = {}
+    own_nodes: set[Node] = set()
+    nodes_read: dict[Node, None] = {}
     for node in walk(outputs):
-        if node in recorded or any(operand in inner for operand in node.operands):
-            inner.add(node)
-            read.update(dict.fromkeys(o for o in node.operands if o not in inner))
+        if node in recorded or any(operand in own_nodes for operand in node.operands):
+            own_nodes.add(node)
+            nodes_read.update(dict.fromkeys(o for o in node.operands if o not in own_nodes))
     return [
         node
-        for node in read
+        for node in nodes_read
         if node.type.kind == "tensor"
         and is_float(node.type)
         and node.op not in (ops.CONST, ops.ARRAY)

@@ -232,9 +232,9 @@ def typed_options(
     """
     if not is_exact(trace):
         return options, False
-    own = getattr(function, "__wrapped__", function)
-    known = trace.types.type_created(own, ((1,), *fills), options)
-    dtype, is_weak = known or (options.get("dtype"), False)
+    library_function = getattr(function, "__wrapped__", function)
+    type_and_weakness = trace.types.type_created(library_function, ((1,), *fills), options)
+    dtype, is_weak = type_and_weakness or (options.get("dtype"), False)
     return {**options, "dtype": dtype}, is_weak
 
 
@@ -273,9 +273,9 @@ def as_buffer(trace: Trace | None, made: Any) -> Any:
     if node.type.kind == "scalar":
         node = array_node(trace.like(), freeze(np.asarray(node.attr("value"))), T)
     value = trace.value(node)
-    kept = (BOOL, *WHOLE, *FLOATS) if is_exact(trace) else (BOOL, *WHOLE)
+    own_dtypes = (BOOL, *WHOLE, *FLOATS) if is_exact(trace) else (BOOL, *WHOLE)
     # A cast may share memory with its operand, which nothing else refers to here.
-    return trace.value(cast(value, name).node) if name in kept else value
+    return trace.value(cast(value, name).node) if name in own_dtypes else value
 
 
 def split_sizes(arguments: list[Any], is_single: bool) -> tuple[tuple[int, ...], list[Any]]:
@@ -286,8 +286,8 @@ def split_sizes(arguments: list[Any], is_single: bool) -> tuple[tuple[int, ...],
     if isinstance(first, int):
         count = 1 if is_single else len(arguments)
         sizes = tuple(arguments[:count])
-    known = all(isinstance(n, int) and not isinstance(n, bool) for n in sizes)
-    return (sizes if known else ()), arguments[count:]
+    are_known = all(isinstance(n, int) and not isinstance(n, bool) for n in sizes)
+    return (sizes if are_known else ()), arguments[count:]
 
 
 def length(x: Any) -> Any:

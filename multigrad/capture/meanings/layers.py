@@ -59,9 +59,9 @@ def same_border(x: Tensor, sizes: Ints, strides: Ints, dilations: Ints) -> Pairs
 def bordered(x: Tensor, pairs: Pairs, fill: float = 0.0) -> Tensor:
     """Return x with a border; a negative width cuts elements off."""
     if any(width < 0 for pair in pairs for width in pair):
-        cuts = tuple(slice(max(-a, 0), -max(-b, 0) or None) for a, b in pairs)
+        cuts = tuple(slice(max(-before, 0), -max(-after, 0) or None) for before, after in pairs)
         x = xp.getitem(x, (..., *cuts))
-        pairs = tuple((max(a, 0), max(b, 0)) for a, b in pairs)
+        pairs = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
     return xp.pad(x, pairs, fill) if any(map(any, pairs)) else x
 
 
@@ -87,8 +87,8 @@ def convolution(
         border = same_border(x, lengths(kernels, len(strides)), strides, dilations)
     elif isinstance(border, str):
         raise TypeError(f"a convolution with padding {border!r}; 'same' and 'valid' are known")
-    seen = bordered(x, border)
-    return biased(xp.conv(seen, kernels, strides, dilations, groups), bias)
+    padded = bordered(x, border)
+    return biased(xp.conv(padded, kernels, strides, dilations, groups), bias)
 
 
 def biased(x: Tensor, bias: Any) -> Tensor:
@@ -118,17 +118,17 @@ def transposed(
     axes = len(strides)
     more = more or (0,) * axes
     spans = reach(lengths(kernels, axes), dilations)
-    whole = tuple(
+    lengths_of_result = tuple(
         (n - 1) * step + span + extra
         for n, step, span, extra in zip(lengths(x, axes), strides, spans, more, strict=True)
     )
     channels = length(kernels, 1) * groups
     # `conv_left`, the VJP of a convolution, takes the shape of its result from a tensor.
     corner = xp.getitem(x, (slice(None), *(slice(1),) * (1 + axes)))
-    like = xp.tile(xp.zeros_like(corner), (1, channels, *whole))
+    like = xp.tile(xp.zeros_like(corner), (1, channels, *lengths_of_result))
     steps = {"strides": strides, "dilations": dilations}
     result = xp.conv_left(x, kernels, like, **steps, groups=groups)
-    return biased(bordered(result, tuple((-a, -b) for a, b in border)), bias)
+    return biased(bordered(result, tuple((-before, -after) for before, after in border)), bias)
 
 
 def spread(x: Tensor, steps: Ints) -> Tensor:
@@ -137,25 +137,25 @@ def spread(x: Tensor, steps: Ints) -> Tensor:
         if step > 1:
             axis, shape = rank(x) - len(steps) + i, shape_of(x)
             borders = ((0, step - 1), *((0, 0),) * (rank(x) - 1 - axis))
-            apart = xp.pad(xp.expand_dims(x, axis + 1), borders)
-            whole = (*shape[:axis], shape[axis] * step, *shape[axis + 1 :])
-            x = cut(xp.reshape(apart, whole), axis, 0, (shape[axis] - 1) * step + 1)
+            spaced = xp.pad(xp.expand_dims(x, axis + 1), borders)
+            merged_shape = (*shape[:axis], shape[axis] * step, *shape[axis + 1 :])
+            x = cut(xp.reshape(spaced, merged_shape), axis, 0, (shape[axis] - 1) * step + 1)
     return x
 
 
 # --- pooling, layouts -----------------------------------------------------------------------------
 def max_pool(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Ints) -> Tensor:
     # The gradient of each window goes to the first of equal elements, in row order, as in torch.
-    seen = xp.windows(bordered(x, border, -math.inf), sizes, strides, dilations)
+    elements = xp.windows(bordered(x, border, -math.inf), sizes, strides, dilations)
     for _ in sizes:
-        (seen,) = first_largest(seen)
-    return seen
+        (elements,) = first_largest(elements)
+    return elements
 
 
 def first_largest(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """Return the largest along the last axis, and the elements of `others` at its place."""
-    at = xp.argmax(x, -1, keepdims=True)
-    return tuple(xp.squeeze(xp.take_along_axis(each, at, -1), -1) for each in (x, *others))
+    places = xp.argmax(x, -1, keepdims=True)
+    return tuple(xp.squeeze(xp.take_along_axis(each, places, -1), -1) for each in (x, *others))
 
 
 def mean_pool(
@@ -168,14 +168,14 @@ def mean_pool(
         beyond: elements around these that never count.
         counted: whether the border counts.
     """
-    over, ones = tuple(range(-len(sizes), 0)), (1,) * len(sizes)
-    seen = xp.windows(bordered(bordered(x, border), beyond), sizes, strides, ones)
+    axes, ones = tuple(range(-len(sizes), 0)), (1,) * len(sizes)
+    elements = xp.windows(bordered(bordered(x, border), beyond), sizes, strides, ones)
     if not any(map(any, beyond)) and (counted or not any(map(any, border))):
-        return xp.mean(seen, over)
-    whole = xp.ones_like(cut(cut(x, 0, 0, 1), 1, 0, 1))
+        return xp.mean(elements, axes)
+    unit = xp.ones_like(cut(cut(x, 0, 0, 1), 1, 0, 1))
     # Windows over ones count the elements that take part in each mean.
-    marks = bordered(bordered(whole, border, float(counted)), beyond)
-    return xp.sum(seen, over) / xp.sum(xp.windows(marks, sizes, strides, ones), over)
+    marks = bordered(bordered(unit, border, float(counted)), beyond)
+    return xp.sum(elements, axes) / xp.sum(xp.windows(marks, sizes, strides, ones), axes)
 
 
 def ceiling(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Ints) -> Pairs:
@@ -206,7 +206,7 @@ def adaptive(xs: tuple[Tensor, ...], counts: Sequence[Any], reduce: Any) -> tupl
             continue
         # Neighboring parts overlap by one element where the length is no multiple of the count.
         ends = [(j * n // count, -((j + 1) * n // -count)) for j in range(count)]
-        parts = [reduce(*(xp.moveaxis(cut(x, axis, *at), axis, -1) for x in xs)) for at in ends]
+        parts = [reduce(*(xp.moveaxis(cut(x, axis, *span), axis, -1) for x in xs)) for span in ends]
         xs = tuple(xp.stack(each, axis) for each in zip(*parts, strict=True))
     return xs
 
@@ -250,17 +250,17 @@ def resized(x: Tensor, axis: int, length: int, resize: Callable[[Numbers], Any])
     weights = np.asarray(resize(unit), np.float64)
     with np.errstate(invalid="ignore"):
         reads = np.isnan(np.asarray(resize(np.where(unit, np.nan, 0.0)), np.float64))
-    most = int(reads.sum(0).max(initial=0))
-    if most > MOST_TAKEN:
-        moved = xp.matmul(xp.moveaxis(x, axis, -1), xp.cast_like(weights, x))
-        return xp.moveaxis(moved, -1, axis)
-    seen = []
-    for places, shares in taps_of(weights, reads, most):
+    tap_count = int(reads.sum(0).max(initial=0))
+    if tap_count > MOST_TAKEN:
+        product = xp.matmul(xp.moveaxis(x, axis, -1), xp.cast_like(weights, x))
+        return xp.moveaxis(product, -1, axis)
+    taps = []
+    for places, shares in taps_of(weights, reads, tap_count):
         part = xp.take(x, places, axis)
         if not np.all(shares == 1):
             part = part * xp.cast_like(shares.reshape(-1, *(1,) * (-axis - 1)), x)
-        seen.append(part)
-    return functools.reduce(operator.add, seen) if seen else x
+        taps.append(part)
+    return functools.reduce(operator.add, taps) if taps else x
 
 
 def taps_of(weights: Numbers, reads: Numbers, most: int) -> list[tuple[Numbers, Numbers]]:
@@ -288,36 +288,36 @@ def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners:
     if rank(grid) != rank(x) or (mode == "bicubic" and axes != 2):
         raise TypeError(f"grid_sample by {mode!r} of {rank(x)} axes at {rank(grid)}")
     sizes = lengths(x, axes)
-    along: list[Taps] = []
+    taps_by_axis: list[Taps] = []
     for i, size in enumerate(sizes):
         place = xp.getitem(grid, (..., axes - 1 - i)) + 1
         place = place / 2 * (size - 1) if align_corners else (place * size - 1) / 2
-        along.append(TAPS[mode](place, size, padding, align_corners))
+        taps_by_axis.append(TAPS[mode](place, size, padding, align_corners))
     lead, outer = shape_of(x)[:2], shape_of(grid)[1:-1]
     flat = xp.reshape(x, (*lead, math.prod(sizes)))
-    corners = itertools.product(*along)
+    corners = itertools.product(*taps_by_axis)
     parts = (at_corner(flat, corner, sizes, (*lead, *outer)) for corner in corners)
     return functools.reduce(operator.add, parts)
 
 
 def at_corner(flat: Tensor, corner: Any, sizes: Sequence[int], shape: tuple[int, ...]) -> Tensor:
     """Return the elements at one place along each axis, zero outside, times their weights."""
-    inside: Any = None
+    all_inside: Any = None
     weight: Any = None
-    where: Any = 0.0
+    flat_place: Any = 0.0
     for (place, share), size in zip(corner, sizes, strict=True):
-        is_in = xp.logical_and(xp.greater_equal(place, 0), xp.less_equal(place, size - 1))
-        inside = is_in if inside is None else xp.logical_and(inside, is_in)
+        is_inside = xp.logical_and(xp.greater_equal(place, 0), xp.less_equal(place, size - 1))
+        all_inside = is_inside if all_inside is None else xp.logical_and(all_inside, is_inside)
         # The place is only an index; the gradient of the grid comes from the weights.
-        where = where * size + xp.where(is_in, xp.stop_gradient(place), 0.0)
+        flat_place = flat_place * size + xp.where(is_inside, xp.stop_gradient(place), 0.0)
         weight = share if weight is None or share is None else weight * share
     batch, channels, *outer = shape
     # One gather over flattened places, the same for every channel.
-    index = xp.reshape(cast(where, INT64), (batch, 1, math.prod(outer)))
+    index = xp.reshape(cast(flat_place, INT64), (batch, 1, math.prod(outer)))
     index = xp.broadcast_to(index, (batch, channels, math.prod(outer)))
-    seen = xp.reshape(xp.take_along(flat, index, axis=-1), shape)
-    seen = xp.where(xp.expand_dims(inside, 1), seen, 0.0)
-    return seen if weight is None else seen * xp.expand_dims(weight, 1)
+    elements = xp.reshape(xp.take_along(flat, index, axis=-1), shape)
+    elements = xp.where(xp.expand_dims(all_inside, 1), elements, 0.0)
+    return elements if weight is None else elements * xp.expand_dims(weight, 1)
 
 
 def bounded(place: Tensor, size: int, padding: str, align_corners: bool) -> Tensor:
@@ -329,17 +329,17 @@ def bounded(place: Tensor, size: int, padding: str, align_corners: bool) -> Tens
         place = reflected(place, low, high - low)
     # At an end, beyond it, and at NaN the slope is zero, as in torch.
     inside = xp.logical_and(xp.greater(place, 0), xp.less(place, size - 1))
-    end = xp.where(xp.greater(place, 0), size - 1.0, 0.0)
-    return xp.where(inside, place, end)
+    nearest_end = xp.where(xp.greater(place, 0), size - 1.0, 0.0)
+    return xp.where(inside, place, nearest_end)
 
 
 def reflected(place: Tensor, low: float, span: float) -> Tensor:
     if span == 0:
         return xp.zeros_like(place)
-    far = xp.abs(place - low)
-    turns = xp.floor(far / span)
-    rest = xp.fmod(far, span)
-    return low + xp.where(xp.equal(xp.fmod(turns, 2.0), 0), rest, span - rest)
+    distance = xp.abs(place - low)
+    turns = xp.floor(distance / span)
+    remainder = xp.fmod(distance, span)
+    return low + xp.where(xp.equal(xp.fmod(turns, 2.0), 0), remainder, span - remainder)
 
 
 def nearest_taps(place: Tensor, size: int, padding: str, align_corners: bool) -> Taps:
@@ -349,8 +349,8 @@ def nearest_taps(place: Tensor, size: int, padding: str, align_corners: bool) ->
 def linear_taps(place: Tensor, size: int, padding: str, align_corners: bool) -> Taps:
     place = bounded(place, size, padding, align_corners)
     first = xp.floor(place)
-    rest = place - first
-    return [(first, 1 - rest), (first + 1, rest)]
+    fraction = place - first
+    return [(first, 1 - fraction), (first + 1, fraction)]
 
 
 def cubic_taps(place: Tensor, size: int, padding: str, align_corners: bool) -> Taps:
@@ -397,8 +397,8 @@ def channels(values: Any, x: Tensor, axis: int = 1) -> Any:
     """Return one value per channel, in a shape that broadcasts with x."""
     if values is None or rank(values) == 0:
         return values
-    after = rank(x) - 1 - axis % rank(x)
-    return xp.reshape(values, (-1, *(1,) * after)) if after else values
+    axes_after = rank(x) - 1 - axis % rank(x)
+    return xp.reshape(values, (-1, *(1,) * axes_after)) if axes_after else values
 
 
 def layer_norm(x: Tensor, axes: Sequence[int], scale: Any, shift: Any, eps: float) -> Tensor:
@@ -417,8 +417,8 @@ def group_norm(x: Tensor, groups: int, scale: Any, shift: Any, eps: float) -> Te
         raise TypeError(f"{count} channels in {groups} groups")
     members = math.prod(length(x, i) for i in range(1, rank(x))) // groups
     grouped = xp.standardize(xp.reshape(x, (batch, groups, members)), -1, eps)
-    whole = xp.reshape_like(grouped, x)
-    return scaled_and_shifted(whole, channels(scale, x), channels(shift, x))
+    normalized = xp.reshape_like(grouped, x)
+    return scaled_and_shifted(normalized, channels(scale, x), channels(shift, x))
 
 
 def batch_norm(
@@ -426,13 +426,13 @@ def batch_norm(
 ) -> Tensor:
     """Normalize by the given statistics of each channel, or by those of x if there are none."""
     if mean is None:
-        kept = axis % rank(x)
-        others = tuple(i for i in range(rank(x)) if i != kept)
-        plain = xp.standardize(x, others, eps)
+        channel_axis = axis % rank(x)
+        other_axes = tuple(i for i in range(rank(x)) if i != channel_axis)
+        normalized = xp.standardize(x, other_axes, eps)
     else:
         inverse = xp.rsqrt(xp.add(channels(variance, x, axis), eps))
-        plain = xp.subtract(x, channels(mean, x, axis)) * inverse
-    return scaled_and_shifted(plain, channels(scale, x, axis), channels(shift, x, axis))
+        normalized = xp.subtract(x, channels(mean, x, axis)) * inverse
+    return scaled_and_shifted(normalized, channels(scale, x, axis), channels(shift, x, axis))
 
 
 def distances(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
@@ -494,12 +494,12 @@ def binary_cross_entropy(p: Tensor, target: Any) -> Tensor:
     # Where p (1 - p) is tiny, the value is a constant and the gradient comes from a term that is 0.
     inside = xp.greater(p * (1.0 - p), LEAST_VARIANCE)
     safe = xp.where(inside, p, 0.5)
-    rest = xp.subtract(1.0, target)
-    smooth = -(xp.multiply(target, xp.log(safe)) + xp.multiply(rest, xp.log1p(-safe)))
+    complement = xp.subtract(1.0, target)
+    smooth = -(xp.multiply(target, xp.log(safe)) + xp.multiply(complement, xp.log1p(-safe)))
     fixed = xp.stop_gradient(p)
     value = -(
         xp.multiply(target, xp.clip(xp.log(fixed), -100.0))
-        + xp.multiply(rest, xp.clip(xp.log1p(-fixed), -100.0))
+        + xp.multiply(complement, xp.clip(xp.log1p(-fixed), -100.0))
     )
     slope = (0.5 * p - target) * p - (0.5 * fixed - target) * fixed  # 0, with slope p - t
     return xp.where(inside, smooth, value + slope / LEAST_VARIANCE)

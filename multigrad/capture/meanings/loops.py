@@ -65,21 +65,21 @@ def run_loop(
             changes a dtype or a shape in a loop that ends depending on values.
     """
     count, trace = 0, find_trace(values)
-    before = _count_operations(trace)
+    operations_before = _count_operations(trace)
     while most is None or count < most:
         condition = goes_on(*values)
         if isinstance(condition, Value) and condition.node.type.kind == "tensor":
             # The turns so far are unrolled; from here on values decide, so the rest is one loop.
-            left = None if most is None else most - count
-            return record_structured_loop(condition.trace, values, goes_on, step, left)
+            turns_left = None if most is None else most - count
+            return record_structured_loop(condition.trace, values, goes_on, step, turns_left)
         if not condition:
             break
         previous, values = values, step(*values)
         count += 1
         if trace is None:
             trace = find_trace(values)
-            before = _count_operations(trace)
-        if max(count, _count_operations(trace) - before) > MOST_OPERATIONS:
+            operations_before = _count_operations(trace)
+        if max(count, _count_operations(trace) - operations_before) > MOST_OPERATIONS:
             raise TypeError(
                 f"a loop of {count} turns and more: at most {MOST_OPERATIONS} operations are "
                 "unrolled"
@@ -139,10 +139,10 @@ def record_structured_loop(
 
     def turn(carried: Tensors) -> list[Value]:
         *variables, count = optree.tree_unflatten(tree, carried)
-        after, other = optree.tree_flatten([*step(*variables), count + 1], none_is_leaf=True)
-        if other != tree:
-            raise TypeError(f"a loop that carries {tree}, and {other} after a turn")
-        return numbers.after_turn(after)
+        carry, nesting = optree.tree_flatten([*step(*variables), count + 1], none_is_leaf=True)
+        if nesting != tree:
+            raise TypeError(f"a loop that carries {tree}, and {nesting} after a turn")
+        return numbers.after_turn(carry)
 
     numbers = CarriedNumbers(trace, leaves)
     ends = numbers.record(lambda initial: record_loop(trace, initial, condition, turn))
@@ -162,18 +162,18 @@ def record_loop(
     """
     # One turn and its condition are recorded on symbols of what is carried.
     types = [without_lengths(value.node.type) for value in initial]
-    before = count_effects(trace)
+    effects_before = count_effects(trace)
     with carried_symbols(trace, initial, types) as symbols:
         test = goes_on(symbols)
-        after = list(turn(symbols))
-    if count_effects(trace) != before:
+        carry_after = list(turn(symbols))
+    if count_effects(trace) != effects_before:
         raise TypeError("a loop that goes on by values, and asserts something or draws in a turn")
     if test.node.type.kind != "tensor" or test.node.type.dtype != BOOL:
         raise TypeError(f"a loop whose condition is {test.node.type}, not one bool")
-    check_types_kept(types, after)
+    check_types_kept(types, carry_after)
     # Then cut out of the trace: from the symbols and the constants to the results.
     carried = [value.node for value in symbols]
-    nodes = (test.node, *(value.node for value in after))
+    nodes = (test.node, *(value.node for value in carry_after))
     condition_node, *after_nodes = drop_calls(Graph(trace.name, (), nodes)).outputs
     constants = find_constants(trace, carried, (condition_node, *after_nodes))
 
@@ -187,13 +187,13 @@ def record_loop(
 
     (body, condition), _ = widen_until_kept(types, make_regions)
     operands = [*(value.node for value in initial), *constants]
-    where = trace.source.location()
+    location = trace.source.location()
     results = []
     for position, node in enumerate(body.graph.outputs):
         attrs = {"condition": condition, "body": body, "position": position}
         node = derive_node(ops.WHILE_LOOP, operands, attrs)
-        if where is not None:
-            trace.source.locations.setdefault(node, where)
+        if location is not None:
+            trace.source.locations.setdefault(node, location)
         results.append(trace.value(node))
     return results
 
@@ -283,13 +283,13 @@ def widen_until_kept(
     """
     while True:
         regions = make_regions(types)
-        new = [node.type for node in regions[0].graph.outputs[: len(types)]]
-        if all(map(keeps, new, types)):
+        new_types = [node.type for node in regions[0].graph.outputs[: len(types)]]
+        if all(map(keeps, new_types, types)):
             return regions, types
         # The length may be the input's in other words; whether it stays is checked at run time.
         types = [
-            type_ if keeps(other, type_) else Type("tensor", type_.dtype, UNKNOWN)
-            for type_, other in zip(types, new, strict=True)
+            type_ if keeps(new_type, type_) else Type("tensor", type_.dtype, UNKNOWN)
+            for type_, new_type in zip(types, new_types, strict=True)
         ]
 
 
@@ -304,9 +304,9 @@ def check_types_kept(types: Sequence[Type], after: Tensors) -> None:
     if len(types) != len(after):
         raise TypeError(f"a loop that carries {len(types)} tensors, and {len(after)} after a turn")
     for type_, value in zip(types, after, strict=True):
-        new = value.node.type
-        if (new.kind, new.dtype) != (type_.kind, type_.dtype):
-            raise TypeError(f"a loop that carries {type_}, and {new} after a turn")
+        type_after = value.node.type
+        if (type_after.kind, type_after.dtype) != (type_.kind, type_.dtype):
+            raise TypeError(f"a loop that carries {type_}, and {type_after} after a turn")
 
 
 def count_effects(trace: Trace) -> tuple[int, int]:
@@ -350,17 +350,17 @@ def find_constants(trace: Trace, carry: Sequence[Node], results: Sequence[Node])
     for a random key.
     """
     # In the order of computation: what depends on the carry, and what this reads that does not.
-    moving, read = set(carry), dict[Node, None]()
+    dependent, nodes_read = set(carry), dict[Node, None]()
     for node in walk(results):
-        if any(operand in moving for operand in node.operands):
-            moving.add(node)
-            read.update(dict.fromkeys(o for o in node.operands if o not in moving))
-    read.update(dict.fromkeys(node for node in results if node not in moving))
-    constants = [node for node in read if node.op is not ops.CONST]
+        if any(operand in dependent for operand in node.operands):
+            dependent.add(node)
+            nodes_read.update(dict.fromkeys(o for o in node.operands if o not in dependent))
+    nodes_read.update(dict.fromkeys(node for node in results if node not in dependent))
+    constants = [node for node in nodes_read if node.op is not ops.CONST]
     if any(node.type.kind == "key" for node in constants):
         raise TypeError("a loop that goes on by values, and draws in a turn")
     # An op that gives T takes it from a tensor of T among the region's inputs: pass one, if needed.
-    gives_input_dtype = any(dict(node.attrs).get("dtype") == T for node in moving)
+    gives_input_dtype = any(dict(node.attrs).get("dtype") == T for node in dependent)
     has_input_dtype = any(node.type.dtype == T for node in (*carry, *constants))
     if gives_input_dtype and not has_input_dtype and trace.like().type.dtype == T:
         constants.append(trace.like())
@@ -374,12 +374,12 @@ def make_inputs(
 
     Of each that changes from turn to turn, `carried` has the name, the node and the type.
     """
-    fixed = [
+    rows_of_constants = [
         (f"constant_{i}", node, without_lengths(node.type)) for i, node in enumerate(constants)
     ]
     return {
         node: make_node(ops.INPUT, (), {"name": name}, type_)
-        for name, node, type_ in (*carried, *fixed)
+        for name, node, type_ in (*carried, *rows_of_constants)
     }
 
 

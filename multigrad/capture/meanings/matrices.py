@@ -130,8 +130,8 @@ def in_rows(b: Tensor, places: Tensor, packed: Tensor) -> Tensor:
     """Return the rows of right sides at places, for each matrix."""
     batch = np.broadcast_shapes(shape_of(b)[:-2], shape_of(packed)[:-2])
     shape = (*batch, *shape_of(b)[-2:])
-    at = xp.broadcast_to(xp.expand_dims(places, -1), shape)
-    return transposes.take_along(xp.broadcast_to(b, shape), at, axis=-2)
+    places_of_elements = xp.broadcast_to(xp.expand_dims(places, -1), shape)
+    return transposes.take_along(xp.broadcast_to(b, shape), places_of_elements, axis=-2)
 
 
 def lu_solve(packed: Tensor, places: Tensor, b: Tensor, transposed: bool = False) -> Tensor:
@@ -250,10 +250,10 @@ def matrix_norm(
         raise TypeError(
             f"a matrix norm of order {ord!r}; 'fro', 'nuc', 1, 2, inf and their opposites are known"
         )
-    summed = axes[BY_SUMS[abs(ord)]]
-    (other,) = (axis for axis in axes if axis != summed)
-    sums = xp.sum(xp.abs(x), summed, keepdims=True)
-    result = (xp.max if ord > 0 else xp.min)(sums, other, keepdims=True)
+    summed_axis = axes[BY_SUMS[abs(ord)]]
+    (other_axis,) = (axis for axis in axes if axis != summed_axis)
+    sums = xp.sum(xp.abs(x), summed_axis, keepdims=True)
+    result = (xp.max if ord > 0 else xp.min)(sums, other_axis, keepdims=True)
     return result if keepdims else xp.squeeze(result, axes)
 
 
@@ -272,8 +272,8 @@ def normalize(x: Tensor, ord: Any = 2, axis: Any = -1, eps: Any = 0.0) -> Tensor
 
 def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """Return the diagonals of matrices in two axes, along a new last axis."""
-    axes = rank(x)
-    are_last = (axis1 % axes, axis2 % axes) == (axes - 2, axes - 1)
+    axis_count = rank(x)
+    are_last = (axis1 % axis_count, axis2 % axis_count) == (axis_count - 2, axis_count - 1)
     matrix = x if are_last else xp.moveaxis(x, (axis1, axis2), (-2, -1))
     *lead, rows, columns = shape_of(matrix)
     # In a flattened matrix the diagonal is every (columns + 1)-th element.
@@ -311,10 +311,10 @@ def embedded(x: Tensor, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Te
 
 def diag(x: Tensor, k: int = 0) -> Tensor:
     """Return the matrix of a vector, or the diagonal of a matrix."""
-    axes = rank(x)
-    if axes not in (1, 2):
-        raise TypeError(f"diag of a tensor of {axes} axes; it takes a vector or a matrix")
-    return embedded(x, k) if axes == 1 else diagonal(x, k)
+    axis_count = rank(x)
+    if axis_count not in (1, 2):
+        raise TypeError(f"diag of a tensor of {axis_count} axes; it takes a vector or a matrix")
+    return embedded(x, k) if axis_count == 1 else diagonal(x, k)
 
 
 def diagflat(x: Tensor, k: int = 0) -> Tensor:
@@ -333,11 +333,11 @@ def with_diagonal(x: Tensor, values: Tensor) -> Tensor:
 def kron(a: Tensor, b: Tensor) -> Tensor:
     """Return the Kronecker product: every element of a times the whole of b."""
     axes = max(rank(a), rank(b))
-    left, right = ((1,) * (axes - rank(x)) + shape_of(x) for x in (a, b))
-    spread = xp.reshape(a, tuple(n for length in left for n in (length, 1)))
-    inner = xp.reshape(b, tuple(n for length in right for n in (1, length)))
-    whole = tuple(n * m for n, m in zip(left, right, strict=True))
-    return xp.reshape(xp.multiply(spread, inner), whole)
+    shape_a, shape_b = ((1,) * (axes - rank(x)) + shape_of(x) for x in (a, b))
+    expanded_a = xp.reshape(a, tuple(n for length in shape_a for n in (length, 1)))
+    expanded_b = xp.reshape(b, tuple(n for length in shape_b for n in (1, length)))
+    shape = tuple(n * m for n, m in zip(shape_a, shape_b, strict=True))
+    return xp.reshape(xp.multiply(expanded_a, expanded_b), shape)
 
 
 def added(x: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
@@ -369,8 +369,8 @@ def tensordot(a: Tensor, b: Tensor, axes: Any = 2) -> Tensor:
     for i, j in zip(over_a, over_b, strict=True):
         right[j] = left[i]
     shared = {left[i] for i in over_a}
-    kept = "".join(letter for letter in (*left, *right) if letter not in shared)
-    return xp.einsum(f"{''.join(left)},{''.join(right)}->{kept}", a, b)
+    letters_left = "".join(letter for letter in (*left, *right) if letter not in shared)
+    return xp.einsum(f"{''.join(left)},{''.join(right)}->{letters_left}", a, b)
 
 
 def multi_dot(arrays: Any) -> Tensor:
@@ -382,8 +382,8 @@ def cross(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
     for x in (a, b):
         if length(x, axis) != 3:
             raise TypeError(f"cross along an axis of length {length(x, axis)}; 3 is known")
-    later = xp.multiply(xp.roll(a, -1, axis), xp.roll(b, 1, axis))
-    return xp.subtract(later, xp.multiply(xp.roll(a, 1, axis), xp.roll(b, -1, axis)))
+    first_products = xp.multiply(xp.roll(a, -1, axis), xp.roll(b, 1, axis))
+    return xp.subtract(first_products, xp.multiply(xp.roll(a, 1, axis), xp.roll(b, -1, axis)))
 
 
 def covariance(x: Tensor, correction: float = 1) -> Tensor:
@@ -400,9 +400,9 @@ def correlation(x: Tensor) -> Tensor:
     product = covariance(x)
     if rank(x) < 2:
         return xp.divide(product, product)
-    spread = xp.sqrt(diagonal(product))
-    both = xp.divide(xp.divide(product, xp.expand_dims(spread, 1)), spread)
-    return xp.clip(both, -1.0, 1.0)
+    deviations = xp.sqrt(diagonal(product))
+    normalized = xp.divide(xp.divide(product, xp.expand_dims(deviations, 1)), deviations)
+    return xp.clip(normalized, -1.0, 1.0)
 
 
 def matvec(a: Tensor, b: Tensor) -> Tensor:

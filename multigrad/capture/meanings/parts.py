@@ -93,28 +93,28 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
     Raises:
         TypeError: arrays are not neighbors, or do not hold integers.
     """
-    at = [i for i, item in enumerate(items) if not is_whole(item)]
-    if at != list(range(at[0], at[-1] + 1)):
+    indexed_axes = [i for i, item in enumerate(items) if not is_whole(item)]
+    if indexed_axes != list(range(indexed_axes[0], indexed_axes[-1] + 1)):
         raise TypeError("indices that stand apart put their axes first; take them one by one")
-    arrays = [as_value(x, items[i]) for i in at]
-    is_from_end = any(item is Ellipsis for item in items[: at[0]])
-    axis = x.ndim - len(items) + at[0] if is_from_end else at[0]
+    arrays = [as_value(x, items[i]) for i in indexed_axes]
+    is_from_end = any(item is Ellipsis for item in items[: indexed_axes[0]])
+    axis = x.ndim - len(items) + indexed_axes[0] if is_from_end else indexed_axes[0]
     if len(arrays) == 1:
-        front = from_front(arrays[0], x, axis) if from_end else arrays[0]
-        return MergedAxes(x, limited(front, x, axis) if outside == "clip" else front, axis, None)
+        index = from_front(arrays[0], x, axis) if from_end else arrays[0]
+        return MergedAxes(x, limited(index, x, axis) if outside == "clip" else index, axis, None)
     shape = tuple(x.shape)
     lengths = shape[axis : axis + len(arrays)]
     total = prod(lengths)
     places: Any = 0
     inside: Any = None
     for i, array in enumerate(arrays):
-        front = from_front(array, x, axis + i) if from_end else array
-        if not _is_known_inside(front.node, lengths[i]):
-            mask = is_inside(front, lengths[i])
+        index = from_front(array, x, axis + i) if from_end else array
+        if not _is_known_inside(index.node, lengths[i]):
+            mask = is_inside(index, lengths[i])
             inside = mask if inside is None else xp.logical_and(inside, mask)
         if outside in ("nearest", "clip"):
-            front = limited(front, x, axis + i)
-        places = places + front * prod(lengths[i + 1 :])
+            index = limited(index, x, axis + i)
+        places = places + index * prod(lengths[i + 1 :])
     # If one index is out of range the merged place must be too: else it would name another element.
     if inside is not None and outside not in ("nearest", "clip"):
         places = xp.where(inside, places, total)
@@ -170,18 +170,18 @@ def taken(
         outside = "clip"  # of single elements; the nearest one gets the gradient
     merged = merge(x, items, outside, from_end)
     slices = TAKING[outside](merged.whole, merged.places, axis=merged.axis)
-    rest = fill
+    fallback = fill
     if outside == "nearest":
         if merged.inside is None:
             return slices
         # The nearest element gets no gradient, as with `take_nearest` for one index.
-        rest = xp.stop_gradient(slices)
-    if rest is None:
+        fallback = xp.stop_gradient(slices)
+    if fallback is None:
         return slices
     inside = merged.inside
     if inside is None:
         inside = is_inside(merged.places, xp.dim(merged.whole, merged.axis))
-    return xp.where(beside_axes(inside, merged.whole.ndim - merged.axis - 1), slices, rest)
+    return xp.where(beside_axes(inside, merged.whole.ndim - merged.axis - 1), slices, fallback)
 
 
 def has_no_axes(item: Any) -> bool:
@@ -203,20 +203,20 @@ def put(
 
 def put_slices(x: Tensor, places: Value, value: Any, axis: int, outside: str = "refused") -> Value:
     """Return x with slices, or one number, put at places along an axis."""
-    after = put_at(x, places, value, axis, outside)
+    result = put_at(x, places, value, axis, outside)
     if not isinstance(value, Value) or not habits_of(x.trace).overwritten_too:
-        return after
+        return result
     # In torch overwritten values of a repeated place get a gradient too: that of the sum of puts.
-    before = put_at(x, places, 0.0, axis, outside)
-    source = before + _added(x, places, value, axis, outside)
-    return route_gradient(x.trace, after.node, to=source.node)
+    gradient_source = put_at(x, places, 0.0, axis, outside)
+    source = gradient_source + _added(x, places, value, axis, outside)
+    return route_gradient(x.trace, result.node, to=source.node)
 
 
 def _added(x: Tensor, places: Value, value: Any, axis: int, outside: str) -> Value:
     slices = TAKING[outside](x, places, axis=axis)
-    is_one = getattr(value, "ndim", 0) == 0
-    added = xp.full_like(slices, value) if is_one else xp.broadcast_to(value, slices)
-    return ADDING[outside](added, places, x, axis=axis)
+    is_single = getattr(value, "ndim", 0) == 0
+    updates = xp.full_like(slices, value) if is_single else xp.broadcast_to(value, slices)
+    return ADDING[outside](updates, places, x, axis=axis)
 
 
 def added(
@@ -224,8 +224,8 @@ def added(
 ) -> Value:
     """Return x with a value added at an index, once for each time that a place is named."""
     if outside == "promised":  # jax drops values out of range but gives them a gradient
-        before, after = (added(x, items, value, each) for each in ("clip", "inside"))
-        return route_gradient(x.trace, after.node, to=before.node)
+        gradient_source, result = (added(x, items, value, each) for each in ("clip", "inside"))
+        return route_gradient(x.trace, result.node, to=gradient_source.node)
     outside = outside or habits_of(x.trace).outside[1]
     merged = merge(x, items, outside, from_end)
     whole = merged.whole
@@ -250,20 +250,20 @@ def rank(x: Any) -> int:
 def pieces(x: Tensor, lengths: Sequence[Any], axis: int) -> tuple[Tensor, ...]:
     """Return consecutive parts of the given lengths, which must fill the axis."""
     sizes = [operator.index(n) for n in lengths]
-    whole = length(x, axis)
-    if sum(sizes) != whole or any(n < 0 for n in sizes):
-        raise TypeError(f"parts of {sizes} of an axis of length {whole}")
+    total = length(x, axis)
+    if sum(sizes) != total or any(n < 0 for n in sizes):
+        raise TypeError(f"parts of {sizes} of an axis of length {total}")
     ends = [*itertools.accumulate(sizes)]
     return tuple(cut(x, axis, end - n, end) for n, end in zip(sizes, ends, strict=True))
 
 
 def pieces_of(x: Tensor, step: Any, axis: int) -> tuple[Tensor, ...]:
     """Return parts of one length; the last may be shorter."""
-    whole, step = length(x, axis), operator.index(step)
+    total, step = length(x, axis), operator.index(step)
     if step <= 0:
         raise TypeError(f"parts of length {step}")
-    starts = range(0, max(whole, 1), step)
-    return pieces(x, [min(step, whole - start) for start in starts], axis)
+    starts = range(0, max(total, 1), step)
+    return pieces(x, [min(step, total - start) for start in starts], axis)
 
 
 def array_split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
@@ -275,15 +275,15 @@ def array_split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Ten
     count = operator.index(indices_or_sections)
     if count <= 0:
         raise TypeError(f"{count} parts")
-    step, rest = divmod(length(x, axis), count)
-    return pieces(x, [step + (i < rest) for i in range(count)], axis)
+    size, longer_count = divmod(length(x, axis), count)
+    return pieces(x, [size + (i < longer_count) for i in range(count)], axis)
 
 
 def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
     if not isinstance(indices_or_sections, Sequence | np.ndarray):
-        whole, count = length(x, axis), operator.index(indices_or_sections)
-        if count <= 0 or whole % count:
-            raise TypeError(f"{count} equal parts of an axis of length {whole}")
+        total, count = length(x, axis), operator.index(indices_or_sections)
+        if count <= 0 or total % count:
+            raise TypeError(f"{count} equal parts of an axis of length {total}")
     return array_split(x, indices_or_sections, axis)
 
 
@@ -330,17 +330,17 @@ def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
     shapes = [known_shape(x) if is_tensor(x) else np.shape(x) for x in tensors if not is_number(x)]
     # If a shape is symbolic the common one is that of a sum, of which only the shape is read.
     if None in shapes:
-        whole = functools.reduce(xp.add, (_zeros(x) for x in tensors if not is_number(x)))
-        like: Any = whole
+        common = functools.reduce(xp.add, (_zeros(x) for x in tensors if not is_number(x)))
+        like: Any = common
     else:
         like = np.broadcast_shapes(*shapes)  # type: ignore[arg-type]
-        whole = xp.broadcast_to(symbols[0], like)
+        common = xp.broadcast_to(symbols[0], like)
     types = symbols[0].trace.types
     # The dtypes that the library gives its results, if it was asked.
     dtypes_given = () if types is None else types.given
     dtypes = dtypes_given if len(dtypes_given) == len(tensors) else (None,) * len(tensors)
     return tuple(
-        xp.full_like(whole, x, dtype or None) if is_number(x) else xp.broadcast_to(x, like)
+        xp.full_like(common, x, dtype or None) if is_number(x) else xp.broadcast_to(x, like)
         for x, dtype in zip(tensors, dtypes, strict=True)
     )
 
@@ -390,8 +390,8 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if first == last:
         return x
     lengths = shape_of(x)
-    together = int(np.prod(lengths[first : last + 1]))
-    return xp.reshape(x, (*lengths[:first], together, *lengths[last + 1 :]))
+    merged_length = int(np.prod(lengths[first : last + 1]))
+    return xp.reshape(x, (*lengths[:first], merged_length, *lengths[last + 1 :]))
 
 
 def rot90(x: Tensor, k: int = 1, axes: Any = (0, 1)) -> Tensor:
@@ -402,9 +402,9 @@ def rot90(x: Tensor, k: int = 1, axes: Any = (0, 1)) -> Tensor:
         return x
     if turns == 2:
         return xp.flip(x, (first, second))
-    turned = xp.flip(x, second) if turns == 1 else x
-    turned = xp.swapaxes(turned, first, second)
-    return turned if turns == 1 else xp.flip(turned, second)
+    rotated = xp.flip(x, second) if turns == 1 else x
+    rotated = xp.swapaxes(rotated, first, second)
+    return rotated if turns == 1 else xp.flip(rotated, second)
 
 
 def fliplr(x: Tensor) -> Tensor:
@@ -435,9 +435,9 @@ def windows(x: Tensor, axis: int, size: Any, step: Any = 1) -> Tensor:
     """Return every window of a length along an axis, its elements along a new last axis."""
     if axis in (0, -1) and not rank(x):
         raise TypeError("windows of a tensor without axes")
-    last = xp.moveaxis(x, axis, -1)
-    seen = xp.windows(last, operator.index(size), operator.index(step))
-    return xp.moveaxis(seen, -2, axis if axis >= 0 else axis - 1)
+    moved = xp.moveaxis(x, axis, -1)
+    windowed = xp.windows(moved, operator.index(size), operator.index(step))
+    return xp.moveaxis(windowed, -2, axis if axis >= 0 else axis - 1)
 
 
 # --- borders --------------------------------------------------------------------------------------
@@ -449,8 +449,8 @@ def bordered(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor
             "wrap" continues at the other end.
     """
     n = length(x, axis)
-    most = {"edge": None, "reflect": n - 1, "symmetric": n, "wrap": n}[mode]
-    if (most is not None and max(before, after) > most) or n == 0:
+    limit = {"edge": None, "reflect": n - 1, "symmetric": n, "wrap": n}[mode]
+    if (limit is not None and max(before, after) > limit) or n == 0:
         raise TypeError(f"a border of {max(before, after)} in mode {mode!r} of {n} elements")
     parts = [x]
     if before:

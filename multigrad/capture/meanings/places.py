@@ -96,14 +96,14 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
     # The k-th smallest, counted from 1.
-    found, place = sort(x, dim), whole(k) - 1
-    leave_order_open(found.values, "kthvalue")
+    ordered_pair, place = sort(x, dim), whole(k) - 1
+    leave_order_open(ordered_pair.values, "kthvalue")
 
-    def pick(ordered: Value) -> Value:
-        kept = xp.take(ordered, [place], dim)
-        return kept if keepdim else xp.squeeze(kept, dim)
+    def pick(tensor: Value) -> Value:
+        element = xp.take(tensor, [place], dim)
+        return element if keepdim else xp.squeeze(element, dim)
 
-    return Extremes(pick(found.values), lambda: pick(found.indices))
+    return Extremes(pick(ordered_pair.values), lambda: pick(ordered_pair.indices))
 
 
 def whole(k: Any) -> int:
@@ -169,9 +169,9 @@ def argsort(
     kind: Any = None,
 ) -> Tensor:
     # NumPy's default may sort equal elements in any order, which is noted; ours is stable.
-    over = dim if axis is MISSING else axis
-    x, over = (xp.reshape(x, -1), 0) if over is None else (x, over)
-    order = xp.argsort(x, over, descending)
+    along = dim if axis is MISSING else axis
+    x, along = (xp.reshape(x, -1), 0) if along is None else (x, along)
+    order = xp.argsort(x, along, descending)
     if kind != "stable":
         leave_order_open(order, "argsort")
     return order
@@ -218,18 +218,18 @@ def as_tensor(x: Any, other: Any) -> Any:
 
 def within(x: Tensor, index: Tensor, dim: int) -> Tensor:
     """Return the part of x that is as long as an index in all axes but `dim`."""
-    others = _others(x, index, dim)
-    if not others:
+    shorter_axes = _others(x, index, dim)
+    if not shorter_axes:
         return x
     lengths = shape_of(index)
-    part = tuple(slice(0, n) if i in others else slice(None) for i, n in enumerate(lengths))
+    part = tuple(slice(0, n) if i in shorter_axes else slice(None) for i, n in enumerate(lengths))
     return x.trace.value(xp.getitem(x, part).node)
 
 
 def as_long(x: Tensor, index: Tensor) -> Tensor:
     """Return the part of x that is as long as an index in all axes."""
-    own, other = (each.node.type.shape for each in (x, index))
-    if own == other in (INPUT_SHAPE, SCALAR_SHAPE) or shape_of(x) == shape_of(index):
+    shape, index_shape = (each.node.type.shape for each in (x, index))
+    if shape == index_shape in (INPUT_SHAPE, SCALAR_SHAPE) or shape_of(x) == shape_of(index):
         return x
     part = tuple(slice(0, n) for n in shape_of(index))
     return x.trace.value(xp.getitem(x, part).node)
@@ -240,36 +240,36 @@ def _others(x: Tensor, index: Tensor, dim: int) -> list[int]:
     shapes = [each.node.type.shape if isinstance(each, Value) else None for each in (x, index)]
     if shapes[0] == shapes[1] in (INPUT_SHAPE, SCALAR_SHAPE):
         return []
-    mine, other = shape_of(x), shape_of(index)
-    if len(mine) != len(other):
-        raise TypeError(f"an index of {len(other)} axes into a tensor of {len(mine)}")
-    return [i for i, n in enumerate(mine) if i != dim % (len(mine) or 1) and n != other[i]]
+    shape, lengths = shape_of(x), shape_of(index)
+    if len(shape) != len(lengths):
+        raise TypeError(f"an index of {len(lengths)} axes into a tensor of {len(shape)}")
+    return [i for i, n in enumerate(shape) if i != dim % (len(shape) or 1) and n != lengths[i]]
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
     """Return a shape; that of a symbolic value becomes a fact of the capture."""
     if not isinstance(x, Value):
         return tuple(x.shape)
-    known = known_shape(x)
-    if known is None:
+    shape = known_shape(x)
+    if shape is None:
         raise NeedsConcrete(*needed_shapes(x.node))
-    return known
+    return shape
 
 
 def take_in_mode(x: Tensor, indices: Any, axis: int, mode: str) -> Tensor:
     """Return slices at indices that are clipped to the range, or wrapped around."""
     if mode not in ("clip", "wrap"):
         raise TypeError(f"take in the mode {mode!r}; 'clip' and 'wrap' are known")
-    at = as_places(x, indices)
-    moved = xp.remainder(at, xp.dim(x, axis)) if mode == "wrap" else limited(at, x, axis)
-    return transposes.take_at(x, moved, axis=axis)
+    places = as_places(x, indices)
+    inside = xp.remainder(places, xp.dim(x, axis)) if mode == "wrap" else limited(places, x, axis)
+    return transposes.take_at(x, inside, axis=axis)
 
 
 def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
     # As NumPy's `take_along_axis`, but torch takes an index modulo the length.
     x, axis = (xp.reshape(x, -1), 0) if dim is None else (x, dim)
-    at = xp.remainder(as_places(x, indices), xp.dim(x, axis))
-    return take_along_axis(x, xp.reshape(at, -1) if dim is None else at, axis)
+    places = xp.remainder(as_places(x, indices), xp.dim(x, axis))
+    return take_along_axis(x, xp.reshape(places, -1) if dim is None else places, axis)
 
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: Any = -1) -> Tensor:
@@ -286,12 +286,12 @@ def broadcast(x: Tensor, indices: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     shapes = [list(shape_of(each)) for each in (x, indices)]
     axis = axis % len(shapes[0])
     lengths = [shape.pop(axis) for shape in shapes]
-    rest = list(np.broadcast_shapes(*map(tuple, shapes)))
-    both = [
-        xp.broadcast_to(each, (*rest[:axis], n, *rest[axis:]))
+    common = list(np.broadcast_shapes(*map(tuple, shapes)))
+    results = [
+        xp.broadcast_to(each, (*common[:axis], n, *common[axis:]))
         for each, n in zip((x, indices), lengths, strict=True)
     ]
-    return both[0], both[1]
+    return results[0], results[1]
 
 
 def scatter(
@@ -310,7 +310,7 @@ def scatter(
             raise TypeError(f"scatter with reduce={reduce!r}; 'add' is known")
         return scatter_add(x, dim, index, values)
     dim, index = operator.index(dim), as_places(x, index)
-    others = _others(x, index, dim)
+    shorter_axes = _others(x, index, dim)
     if 0 in (known_shape(index) or ()):
         return x
     part = within(x, index, dim)
@@ -320,19 +320,19 @@ def scatter(
     source = as_long(values, index) if is_tensor else values
     if is_tensor:
         values = xp.take_along(source, xp.maximum(last, 0), axis=dim)
-    put = last >= 0
-    if others:
-        filled = xp.where(put, values, xp.zeros_like(part))
-        anywhere = placed(cast(put, INT64), x) > 0
+    is_put = last >= 0
+    if shorter_axes:
+        filled = xp.where(is_put, values, xp.zeros_like(part))
+        is_put_in_x = placed(cast(is_put, INT64), x) > 0
     else:
-        filled, anywhere = values, put
-    after = xp.where(anywhere, placed(filled, x) if others else filled, x)
+        filled, is_put_in_x = values, is_put
+    result = xp.where(is_put_in_x, placed(filled, x) if shorter_axes else filled, x)
     if not is_tensor or not habits_of(x.trace).overwritten_too:
-        return after
+        return result
     # In torch all source elements get the gradient of their place, also those overwritten.
     added = xp.untake_along(source, index, part, axis=dim)
-    before = xp.where(anywhere, 0.0, x) + (placed(added, x) if others else added)
-    return route_gradient(x.trace, after.node, to=before.node)
+    gradient_source = xp.where(is_put_in_x, 0.0, x) + (placed(added, x) if shorter_axes else added)
+    return route_gradient(x.trace, result.node, to=gradient_source.node)
 
 
 def placed(part: Tensor, like: Tensor) -> Tensor:
@@ -343,12 +343,12 @@ def placed(part: Tensor, like: Tensor) -> Tensor:
 
 def scatter_add(x: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     dim, index = operator.index(dim), as_places(x, index)
-    others = _others(x, index, dim)
+    shorter_axes = _others(x, index, dim)
     part = within(x, index, dim)
     if not isinstance(src, Value):
         src = xp.zeros_like(xp.take_along(part, index, axis=dim)) + src
     added = xp.untake_along(as_long(src, index), index, part, axis=dim)
-    return x + (placed(added, x) if others else added)
+    return x + (placed(added, x) if shorter_axes else added)
 
 
 def along_axes(x: Tensor) -> Tensor:
@@ -367,18 +367,18 @@ def taken_from_front(x: Tensor, index: Any, axis: int) -> Tensor:
     """Return slices at indices that do not count from the end, as in torch and TensorFlow."""
     if isinstance(index, Value):
         return transposes.take_at(x, as_places(x, index), axis=axis)
-    known = np.asarray(index)
-    if known.size and known.min() < 0:
-        raise TypeError(f"the index {known.min()}, which lies outside: none counts from the end")
-    if known.ndim > 1:
+    numbers = np.asarray(index)
+    if numbers.size and numbers.min() < 0:
+        raise TypeError(f"the index {numbers.min()}, which lies outside: none counts from the end")
+    if numbers.ndim > 1:
         return transposes.take_at(x, as_places(x, index), axis=axis)
     return xp.take(x, index, axis)
 
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
-    added = source if isinstance(alpha, int) and alpha == 1 else source * alpha
-    at = as_places(along_axes(x), index)
-    return x + transposes.untake_at(added, at, x, axis=operator.index(dim))
+    scaled_source = source if isinstance(alpha, int) and alpha == 1 else source * alpha
+    places = as_places(along_axes(x), index)
+    return x + transposes.untake_at(scaled_source, places, x, axis=operator.index(dim))
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
@@ -414,8 +414,8 @@ def np_put_along_axis(x: Tensor, indices: Tensor, values: Any, axis: Any) -> Non
     # In place; nothing is returned.
     if axis is None:
         raise TypeError("put_along_axis without an axis")
-    last = xp.put_along_axis(x, broadcast(x, as_places(x, indices), axis)[1], values, axis)
-    x.update(last)
+    result = xp.put_along_axis(x, broadcast(x, as_places(x, indices), axis)[1], values, axis)
+    x.update(result)
 
 
 def segment_sum(data: Tensor, segment_ids: Any, num_segments: int) -> Tensor:

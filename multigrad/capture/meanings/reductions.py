@@ -138,8 +138,8 @@ def _wider(x: Tensor, dtype: Any) -> Any:
     dtype_of_x = x.trace.facts.get("dtype") if dtype_of_x == T else dtype_of_x
     if dtype_of_x is None:
         raise NeedsConcrete("dtype")
-    both = [name for name in (dtype_of_x, dtype_name(dtype)) if name in FLOATS]
-    return builtins.max(both, key=FLOATS.index) if both else dtype
+    float_dtypes = [name for name in (dtype_of_x, dtype_name(dtype)) if name in FLOATS]
+    return builtins.max(float_dtypes, key=FLOATS.index) if float_dtypes else dtype
 
 
 sum, prod = summing("sum", xp.sum, 0, operator.add), summing("prod", xp.prod, 1.0, operator.mul)

@@ -41,35 +41,35 @@ def roll(trace: Trace, values: Sequence[Value]) -> list[Value]:
         NeedsConcrete: it must be known whether a turn keeps the shapes of its carry.
     """
     nodes = tuple(value.node for value in values)
-    left: set[Node] = set()
+    excluded: set[Node] = set()
     for _ in range(MOST_LOOPS):
-        turns = _find_run(trace, nodes, left)
+        turns = _find_run(trace, nodes, excluded)
         if turns is None:
             break
         loop = _read_loop(trace, turns) or _read_loop(trace, turns[1:])  # the first may differ
         if loop is not None and loop.keeps_shapes():
             nodes = loop.replaced(nodes)
         else:
-            left.update(turns[0])
+            excluded.update(turns[0])
     return [trace.value(node) for node in nodes]
 
 
-def _find_run(trace: Trace, outputs: Sequence[Node], left: set[Node]) -> Turns | None:
+def _find_run(trace: Trace, outputs: Sequence[Node], excluded: set[Node]) -> Turns | None:
     """Return the longest repeated run of ops, of the shortest period, without the nodes that are
     left; None if there is none.
     """
     # The sequence of kinds is compared with itself, shifted by each period: O(n * MOST_IN_A_TURN).
-    order = [node for node in _in_order(trace, outputs) if node not in left]
+    order = [node for node in _in_order(trace, outputs) if node not in excluded]
     if len(order) < LEAST_NODES:
         return None
-    numbers: dict[Any, int] = {}
-    kinds = np.array([numbers.setdefault(_kind_of(node), len(numbers)) for node in order])
-    best, run = 0, None
+    kind_numbers: dict[Any, int] = {}
+    kinds = np.array([kind_numbers.setdefault(_kind_of(node), len(kind_numbers)) for node in order])
+    best_length, run = 0, None
     for period in range(1, min(len(order) // LEAST_TURNS, MOST_IN_A_TURN) + 1):
         start, length = _longest_run(kinds[:-period] == kinds[period:])
         turns = (length + period) // period
-        if turns >= LEAST_TURNS and turns * period > best and turns * period >= LEAST_NODES:
-            best, run = turns * period, (start, period, turns)
+        if turns >= LEAST_TURNS and turns * period > best_length and turns * period >= LEAST_NODES:
+            best_length, run = turns * period, (start, period, turns)
     if run is None:
         return None
     start, period, turns = run
@@ -108,8 +108,8 @@ def _kind_of(node: Node) -> Any:
     type_ = node.type
     attrs: Iterable[Any] = node.attrs
     if node.op is ops.CALL:
-        called = node.attr("function")
-        attrs = (id(called.backward), called.wrt, node.attr("position"))
+        function = node.attr("function")
+        attrs = (id(function.backward), function.wrt, node.attr("position"))
     elif node.op is ops.GETITEM:
         attrs = ["#" if type(i) is int else repr(i) for i in node.attr("index")]
     return node.op, type_.kind, type_.dtype, len(node.operands), tuple(attrs)
@@ -131,8 +131,8 @@ class RowRead:
     def stacked(self, trace: Trace) -> Value:
         """Return the elements of all turns along the first axis."""
         source: Any = trace.value(self.source)
-        picked = source[as_index(self.index)]
-        return xp.moveaxis(picked, self.axis, 0) if self.axis else picked
+        rows = source[as_index(self.index)]
+        return xp.moveaxis(rows, self.axis, 0) if self.axis else rows
 
 
 def _row_of(nodes: Sequence[Node]) -> RowRead | None:
@@ -147,17 +147,17 @@ def _row_of(nodes: Sequence[Node]) -> RowRead | None:
         return None
     (place,) = places
     numbers = [index[place] for index in indices]
-    before = indices[0][:place]
-    if "..." in before or any(type(n) is not int for n in numbers):
+    items_before = indices[0][:place]
+    if "..." in items_before or any(type(n) is not int for n in numbers):
         return None
     start, step, last = numbers[0], numbers[1] - numbers[0], numbers[-1]
     if step == 0 or any(n != start + t * step for t, n in enumerate(numbers)):
         return None
-    beyond = last + (1 if step > 0 else -1)
+    stop = last + (1 if step > 0 else -1)
     is_end = (last, step > 0) in ((-1, True), (0, False))
-    part = (start, None if is_end else beyond, step)
-    index = (*before, part, *indices[0][place + 1 :])
-    return RowRead(nodes[0].operands[0], index, sum(type(item) is not int for item in before))
+    turns = (start, None if is_end else stop, step)
+    index = (*items_before, turns, *indices[0][place + 1 :])
+    return RowRead(nodes[0].operands[0], index, sum(type(item) is not int for item in items_before))
 
 
 @dataclass(slots=True, eq=False)
@@ -185,11 +185,11 @@ class Loop:
         if any(len(each) > 1 for each in kinds):
             return False
         columns = [column for column in columns if column[0].type.kind == "tensor"]
-        known = self.trace.shapes.known
-        unknown = [node for column in columns for node in column if known(node) is None]
+        shape_of = self.trace.shapes.known
+        unknown = [node for column in columns for node in column if shape_of(node) is None]
         if unknown and (facts := {*needed_shapes(unknown[-1])} - self.trace.facts.keys()):
             raise NeedsConcrete(*sorted(facts))
-        shapes = [{known(node) for node in column} for column in columns]
+        shapes = [{shape_of(node) for node in column} for column in columns]
         return all(len(each) == 1 and None not in each for each in shapes)
 
     def replaced(self, outputs: Sequence[Node]) -> tuple[Node, ...]:
@@ -197,19 +197,19 @@ class Loop:
         trace, last = self.trace, len(self.turns) - 1
         place = _places_in_turns(self.turns)
         around = [node for node in walk(outputs) if node not in place]
-        read = {*outputs, *(operand for node in around for operand in node.operands)} & place.keys()
+        uses = {*outputs, *(operand for node in around for operand in node.operands)} & place.keys()
         carried = [*self.carried]
         # A result of an earlier turn that is read from outside must be stacked by the scan.
-        outer = sorted({i for t, i in map(place.__getitem__, read) if t < last or i not in carried})
-        before, second = self.turns[:2]
+        outer = sorted({i for t, i in map(place.__getitem__, uses) if t < last or i not in carried})
+        first_turn, second_turn = self.turns[:2]
 
         def turn(state: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
-            symbols = dict(zip([before[i] for i in carried], state, strict=True))
+            symbols = dict(zip([first_turn[i] for i in carried], state, strict=True))
             picked = zip([column[1] for column in self.rows], rows, strict=False)
-            moved = _with_replaced(
-                trace, [second[i] for i in (*carried, *outer)], {**symbols, **dict(picked)}
+            nodes = _with_replaced(
+                trace, [second_turn[i] for i in (*carried, *outer)], {**symbols, **dict(picked)}
             )
-            results = [trace.value(node) for node in moved]
+            results = [trace.value(node) for node in nodes]
             return results[: len(carried)], results[len(carried) :]
 
         initial = [trace.value(node) for node in self.carried.values()]
@@ -217,18 +217,18 @@ class Loop:
         if not rows:  # a scan needs rows to count its turns
             rows = [trace.value(lift(trace, np.arange(last + 1, dtype=np.int32)))]
         results = record_scan(trace, initial, rows, turn)
-        ends = dict(zip(carried, results, strict=False))
+        final_carry = dict(zip(carried, results, strict=False))
         stacks: dict[int, Any] = dict(zip(outer, results[len(carried) :], strict=True))
-        new: dict[Node, Value] = {}
-        for node in read:
+        replacements: dict[Node, Value] = {}
+        for node in uses:
             t, i = place[node]
-            new[node] = ends[i] if t == last and i in ends else stacks[i][t]
-        whole: dict[Node, Value] = {}
+            replacements[node] = final_carry[i] if t == last and i in final_carry else stacks[i][t]
+        whole_stacks: dict[Node, Value] = {}
         for node in around:
             stack = self._stack_of_all_turns(node, stacks, place) if node.op is ops.STACK else None
             if stack is not None:
-                whole[node] = stack
-        return _with_replaced(trace, _with_replaced(trace, outputs, whole), new)
+                whole_stacks[node] = stack
+        return _with_replaced(trace, _with_replaced(trace, outputs, whole_stacks), replacements)
 
     def _stack_of_all_turns(
         self, node: Node, stacks: Mapping[int, Any], place: Mapping[Node, tuple[int, int]]
@@ -237,13 +237,13 @@ class Loop:
         places = [place.get(operand) for operand in node.operands]
         axis, value = node.attr("axis"), self.trace.value
         for i, stack in stacks.items():
-            wanted = [(t, i) for t in range(len(self.turns))]
-            first = places.index(wanted[0]) if wanted[0] in places else len(places)
-            after = first + len(wanted)
-            if places[first:after] != wanted:
+            all_turns = [(t, i) for t in range(len(self.turns))]
+            start = places.index(all_turns[0]) if all_turns[0] in places else len(places)
+            end = start + len(all_turns)
+            if places[start:end] != all_turns:
                 continue
-            others = (node.operands[:first], node.operands[after:])
-            parts = [xp.stack([*map(value, each)], axis) if each else None for each in others]
+            neighbors = (node.operands[:start], node.operands[end:])
+            parts = [xp.stack([*map(value, each)], axis) if each else None for each in neighbors]
             joined = [parts[0], xp.moveaxis(stack, 0, axis) if axis else stack, parts[1]]
             joined = [each for each in joined if each is not None]
             return xp.concat(joined, axis) if len(joined) > 1 else joined[0]
@@ -314,7 +314,7 @@ def _with_replaced(
     # Replaced nodes keep the source line of those that they replace.
     graph = Graph("", (), tuple(outputs), trace.source.locations)
     nodes = {node: value.node for node, value in replacements.items()}
-    moved = renew_calls(graph, substitute(graph, nodes), nodes)
-    for node, where in moved.locations.items():
-        trace.source.locations.setdefault(node, where)
-    return moved.outputs
+    graph_after = renew_calls(graph, substitute(graph, nodes), nodes)
+    for node, location in graph_after.locations.items():
+        trace.source.locations.setdefault(node, location)
+    return graph_after.outputs
