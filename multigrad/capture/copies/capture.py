@@ -98,14 +98,14 @@ def _refuse_if_not_repeatable(
 ) -> None:
     # A number that the source does not contain may be a draw: a second run must give the same
     # graph.
-    first = trace.source.witness
-    if not first.is_suspect and not has_number_from_elsewhere((graph,), trace, static):
+    witness = trace.source.witness
+    if not witness.is_suspect and not has_number_from_elsewhere((graph,), trace, static):
         return
-    with first.outside.dropping_added():
-        again, other = record(trace.facts)
-    differs = drop_calls(other).outputs != drop_calls(graph).outputs
+    with witness.outside.dropping_added():
+        second_trace, second_graph = record(trace.facts)
+    differs = drop_calls(second_graph).outputs != drop_calls(graph).outputs
     # Another thread may have drawn meanwhile, once; both runs drawing is no coincidence.
-    both_drew = first.outside.moved and again.source.witness.outside.moved
+    both_drew = witness.outside.moved and second_trace.source.witness.outside.moved
     if differs or both_drew:
         raise TraceError(
             f"rule {trace.name!r} gives another graph each time: it draws a number, or reads one "
@@ -165,8 +165,8 @@ def numbers_from_elsewhere(
     nodes = [node for graph in graphs for node in every_node(graph)]
     constants = [node.attr("value") for node in nodes if node.op is ops.CONST]
     codes = [code.co_consts for code in trace.source.codes]
-    written = _numbers((*trace.facts.values(), *static.values(), *trace.source.numbers, *codes))
-    foreign = _numbers(constants) - written - {0.0, 1.0}
+    literals = _numbers((*trace.facts.values(), *static.values(), *trace.source.numbers, *codes))
+    foreign = _numbers(constants) - literals - {0.0, 1.0}
     if math.inf in foreign:  # `clamp(min=0)` records an infinite limit for the open side
         infinite = {n for n in nodes if n.op is ops.CONST and abs(n.attr("value")) == math.inf}
         users = [node.op for node in nodes if not infinite.isdisjoint(node.operands)]
@@ -230,8 +230,8 @@ def _describe(shape: Any) -> str:
     if shape == SCALAR_SHAPE:
         return "one number"
     _, axis, keepdims = shape
-    kept = "with 1 for" if keepdims else "without"
-    return f"tin's shape {kept} {'all axes' if axis is None else f'axis {axis}'}"
+    words = "with 1 for" if keepdims else "without"
+    return f"tin's shape {words} {'all axes' if axis is None else f'axis {axis}'}"
 
 
 # --- what a capture must leave unchanged ----------------------------------------------------------
@@ -285,7 +285,7 @@ class Witness:
             and self.trace.kind != "imported function"
         )
         change = "" if is_users_own_error else self.restore_and_describe_change()
-        read = "" if is_users_own_error else self._tensor_read_from_object()
+        words = "" if is_users_own_error else self._tensor_read_from_object()
         self._namespaces.clear()  # they refer to copies of functions, which may refer to symbols
         self._cells.clear()
         self.outside.clear()
@@ -296,9 +296,9 @@ class Witness:
             self.outside.drop_added()
             advice = self.trace.words.advise("return what is to be kept")
             raise self.trace.error(f"{change}, which a graph does not do{advice}")
-        if read:
+        if words:
             raise self.trace.error(
-                f"reads {read}, which may change between calls. Make it {self.trace.words.param}, "
+                f"reads {words}, which may change between calls. Make it {self.trace.words.param}, "
                 "or a NumPy array, whose values are taken once"
             )
 
@@ -346,20 +346,20 @@ class Witness:
     # --- after ------------------------------------------------------------------------------------
     def restore_and_describe_change(self) -> str:
         """Restore the state, and return in words what had changed, "" for nothing."""
-        assigned = ""
+        assignment = ""
         for cell, before in self._cells.values():
             if before is not None and contents(cell) is not before:
                 cell.cell_contents = before
-                assigned = "assigns to a name of the function around it (nonlocal)"
+                assignment = "assigns to a name of the function around it (nonlocal)"
         self.outside.restore()
-        return self._assigned_global() or assigned or self.outside.change
+        return self._assigned_global() or assignment or self.outside.change
 
     def _assigned_global(self) -> str:
-        for now, before in self._namespaces:
-            for name, value in now.items():
+        for namespace, namespace_before in self._namespaces:
+            for name, value in namespace.items():
                 if name == "__warningregistry__":  # Python notes there which warnings it has shown
                     continue
-                if name not in before or before[name] is not value:
+                if name not in namespace_before or namespace_before[name] is not value:
                     return f"assigns to the global {name!r}"
         return ""
 

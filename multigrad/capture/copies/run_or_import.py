@@ -82,7 +82,7 @@ def _substitute_or_import(
     if reading.dialect:
         trace.source.routes.setdefault(reading.dialect, "")
     # A failed attempt is undone with these.
-    draws, routes, asked = trace.draws, dict(trace.source.routes), questions.count()
+    draws, routes, question_count = trace.draws, dict(trace.source.routes), questions.count()
     dialect = find_dialect(reading.dialect)
     at_once = None if dialect is None else dialect.calls.at_once
     try:
@@ -97,12 +97,12 @@ def _substitute_or_import(
         if calls is None or trace.draws != draws:  # an import would draw once more
             raise
         # The failed attempt's questions and routes do not count for the import.
-        questions.forget(asked)
+        questions.forget(question_count)
         imported, arguments = whole or (function, args)
         try:
             result = calls.import_function(imported, trace, arguments, kwargs)
         except TraceError as other:
-            questions.forget(asked)
+            questions.forget(question_count)
             if isinstance(error, TraceError):
                 _add_what_import_lacks(error, other)
                 questions.note(error)
@@ -161,11 +161,11 @@ def run_numpys_code(code: FunctionType, /, *args: Any, **kwargs: Any) -> Any:
     trace = next(symbols_in((args, kwargs))).trace
     with setting(trace.source, codes=set(trace.source.codes), witness=None):
         copy = substitute(code, trace, "numpy")
-    asked = questions.count()
+    question_count = questions.count()
     try:
         result = copy(*args, **kwargs)
     except TraceError as error:
-        questions.forget(asked)
+        questions.forget(question_count)
         raise TypeError("nor is NumPy's own code of it") from error
     trace.source.routes["numpy"] = "protocol and by NumPy's own code"
     return result

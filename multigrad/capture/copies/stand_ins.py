@@ -219,22 +219,22 @@ BUILTIN = ("breakpoint", "input", "open", "print")
 
 def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callable[..., Any]:
     """Return a stand-in that raises if called, except with a seed or below the logging level."""
-    shown = name or getattr(function, "__name__", repr(function))
+    name_shown = name or getattr(function, "__name__", repr(function))
 
     def refused(*args: Any, **kwargs: Any) -> Any:
         if reason is UNSEEDED and any(each is not None for each in (*args, *kwargs.values())):
             return function(*args, **kwargs)
         if reason is LOGS and not is_heard(function, args):
             return None
-        what = f"{reason} {trace.words.param}" if reason is CHANGES else reason
-        raise trace.error(f"calls {shown}, {trace.words.ways(what)}")
+        reason_shown = f"{reason} {trace.words.param}" if reason is CHANGES else reason
+        raise trace.error(f"calls {name_shown}, {trace.words.ways(reason_shown)}")
 
     return refused
 
 
 def refused_builtins(trace: Trace) -> dict[str, Any]:
-    own = sys.modules["builtins"]
-    return {name: refusing(getattr(own, name), AT_ONCE, trace, f"{name}()") for name in BUILTIN}
+    module = sys.modules["builtins"]
+    return {name: refusing(getattr(module, name), AT_ONCE, trace, f"{name}()") for name in BUILTIN}
 
 
 def is_heard(function: Callable[..., Any], args: tuple[Any, ...]) -> bool:
@@ -277,12 +277,12 @@ class Dispatch:
             return dispatch(class_of(value))
         dialect = registered_dialects().get(value.trace.reading.dialect)
         others = (d for d in registered_dialects().values() if d is not dialect)
-        chosen = default if dialect is None else dispatch(class_of(value))
-        if chosen is default and any(dispatch(d.tensors.tensor) is not default for d in others):
+        method = default if dialect is None else dispatch(class_of(value))
+        if method is default and any(dispatch(d.tensors.tensor) is not default for d in others):
             raise value.trace.error(
                 "dispatches by the class of a tensor, and knows that of another library"
             )
-        return chosen
+        return method
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
@@ -334,18 +334,18 @@ class Index:
         self.dialects = dict(dialects)
 
     def is_current(self) -> bool:
-        now = registered_dialects()
-        if self.companions != companions_of(now.values()):
+        dialects = registered_dialects()
+        if self.companions != companions_of(dialects.values()):
             return False
-        return len(now) == len(self.dialects) and all(
-            self.dialects.get(name) is dialect for name, dialect in now.items()
+        return len(dialects) == len(self.dialects) and all(
+            self.dialects.get(name) is dialect for name, dialect in dialects.items()
         )
 
 
 def companions_of(dialects: Iterable[Dialect]) -> tuple[str, ...]:
     # Only modules that the user has imported: nothing here imports them.
-    declared = [name for dialect in dialects for name in dialect.names.companions]
-    names = [name for name in (scipy.MODULE, GENERATORS, *declared) if name in sys.modules]
+    declared_names = [name for dialect in dialects for name in dialect.names.companions]
+    names = [name for name in (scipy.MODULE, GENERATORS, *declared_names) if name in sys.modules]
     return tuple([name for name in names if imported_module(name) is not None])
 
 

@@ -195,9 +195,9 @@ class _Substitution:
         """Return a function that makes a value's stand-in, or None if the value needs none."""
         kind = type(value)
         # The first that applies decides. A function with a stand-in has it, whatever else it is.
-        known = self.index.functions.get(id(value))
-        if known is not None:
-            return partial(in_trace, known[1], self.trace)
+        registered = self.index.functions.get(id(value))
+        if registered is not None:
+            return partial(in_trace, registered[1], self.trace)
         if kind in PLAIN or isinstance(value, Value):
             return None
         # A dialect keeps what its library must find unreplaced; of a class of the user's among
@@ -210,9 +210,9 @@ class _Substitution:
                 )
             return None
         # What no graph can hold comes before the kinds, as it may be any: a class, a method.
-        refused = self.index.refused.get(id(value))
-        if refused is not None:
-            return partial(refusing, *refused, self.trace, name)
+        refusal = self.index.refused.get(id(value))
+        if refusal is not None:
+            return partial(refusing, *refusal, self.trace, name)
         if isinstance(value, logging.Logger | logging.LoggerAdapter):
             return partial(Log, value, self.trace)
         # By kind: classes, modules, and the user's functions before other callables and objects.
@@ -265,18 +265,18 @@ class _Substitution:
         gradient = self._own_gradient(wrapper)
         if gradient is None:
             return plain
-        around = getattr(gradient, "around", None)
-        return partial(call_by_own_gradient, gradient, plain) if around is None else around(plain)
+        wrap = getattr(gradient, "around", None)
+        return partial(call_by_own_gradient, gradient, plain) if wrap is None else wrap(plain)
 
     def _own_gradient(self, wrapper: Any) -> Callable[..., Any] | None:
         # Wrappers are opened, so a custom gradient in `jax.jit(f)` is found.
-        known = [dialect.gradients for dialect in self.index.dialects.values()]
+        groups = [dialect.gradients for dialect in self.index.dialects.values()]
         while wrapper is not None:
             kind = type(wrapper)
-            for gradients in known:
+            for gradients in groups:
                 if kind in gradients.own_gradients:
                     return gradients.own_gradients[kind](wrapper)
-            name = next((each.wrappers[kind] for each in known if kind in each.wrappers), None)
+            name = next((each.wrappers[kind] for each in groups if kind in each.wrappers), None)
             wrapper = None if name is None else getattr(wrapper, name, None)
         return None
 
@@ -350,9 +350,9 @@ class _Substitution:
 
     def _class(self, kind: type) -> type:
         # A subclass with copied methods, whose objects' attributes are replaced when they are read.
-        known = self.classes.get(kind)
-        if known is not None:
-            return known
+        earlier_class = self.classes.get(kind)
+        if earlier_class is not None:
+            return earlier_class
 
         def replaced(own: Any, name: str) -> Any:
             found = object.__getattribute__(own, name)
@@ -361,30 +361,30 @@ class _Substitution:
         names: dict[str, Any] = {"__getattribute__": replaced, "__module__": kind.__module__}
         names[STANDS_FOR] = kind
         try:
-            made = type(kind)(kind.__name__, (kind,), names)
+            subclass = type(kind)(kind.__name__, (kind,), names)
         except TypeError:  # a class that cannot be subclassed
-            made = kind
-        self.classes[kind] = made
-        for name, value in vars(kind).items() if made is not kind else ():
+            subclass = kind
+        self.classes[kind] = subclass
+        for name, value in vars(kind).items() if subclass is not kind else ():
             method = method_of(value)
             if method is not None and self.is_users(method):
                 copied = self.copy(method)
                 whole = type(value)(copied) if isinstance(value, WRAPPED) else copied
-                setattr(made, name, whole)
-        return made
+                setattr(subclass, name, whole)
+        return subclass
 
     def _object(self, value: Any) -> Any:
         # It shares the original's `__dict__`, so that assignments reach the original and are seen.
-        known = self.objects.get(id(value))
-        if known is not None:
-            return known[1]
+        entry = self.objects.get(id(value))
+        if entry is not None:
+            return entry[1]
         try:
-            made = object.__new__(self._class(type(value)))
-            object.__setattr__(made, "__dict__", vars(value))
+            stand_in = object.__new__(self._class(type(value)))
+            object.__setattr__(stand_in, "__dict__", vars(value))
         except TypeError:  # a class that creates its objects in another way
-            made = value
-        self.objects[id(value)] = (value, made)
-        return made
+            stand_in = value
+        self.objects[id(value)] = (value, stand_in)
+        return stand_in
 
     # --- the user's functions ---------------------------------------------------------------------
     def copy(self, function: types.FunctionType) -> types.FunctionType:
@@ -393,9 +393,9 @@ class _Substitution:
             return self.copies[function]
         self._note(function)
         namespace = self._namespace_of(function)
-        held = zip(function.__code__.co_freevars, held_around(function), strict=True)
+        contents = zip(function.__code__.co_freevars, held_around(function), strict=True)
         # `super()` looks for the class itself.
-        makers = [None if name == "__class__" else self.maker(value) for name, value in held]
+        makers = [None if name == "__class__" else self.maker(value) for name, value in contents]
         # A cell whose value stays is shared, so that `nonlocal` works.
         cells = tuple(
             cell if make is None else types.CellType()
@@ -441,13 +441,13 @@ class _Substitution:
     def _namespace_of(self, function: types.FunctionType) -> dict[str, Any]:
         """Return a function's globals with stand-ins for the builtins alone."""
         namespace = dict(function.__globals__)
-        own = namespace.get("__builtins__", builtins)
-        own = own if isinstance(own, dict) else vars(own)
+        originals = namespace.get("__builtins__", builtins)
+        originals = originals if isinstance(originals, dict) else vars(originals)
         namespace["__builtins__"] = {
-            **own,
+            **originals,
             **BUILTINS,
             **self.refused_builtins,
-            "__import__": partial(self._imported, own["__import__"]),
+            "__import__": partial(self._imported, originals["__import__"]),
             "super": self._super,
         }
         return namespace

@@ -67,9 +67,9 @@ def mentioned(function: types.FunctionType) -> list[tuple[str, Any]]:
     """Return the global names in a function and those nested in it, with their values (None: not
     bound).
     """
-    known = function.__globals__
+    namespace = function.__globals__
     codes = nested_codes(function.__code__)
-    return [(name, known.get(name)) for code in codes for name in code.co_names]
+    return [(name, namespace.get(name)) for code in codes for name in code.co_names]
 
 
 def contents(cell: types.CellType) -> Any:
@@ -90,8 +90,8 @@ def defaults(function: types.FunctionType) -> tuple[Any, ...]:
 
 def referred(function: types.FunctionType) -> list[Any]:
     """Return the objects that a function refers to: globals, closure variables, defaults."""
-    named = [value for _, value in mentioned(function)]
-    return [*named, *held_around(function), *defaults(function)]
+    mentioned_values = [value for _, value in mentioned(function)]
+    return [*mentioned_values, *held_around(function), *defaults(function)]
 
 
 def nested_codes(code: types.CodeType) -> list[types.CodeType]:
@@ -175,21 +175,21 @@ def _inside(
             yield from _inside(each, anchor, name, read, (*path, i))
     # A class that the code names may hold tensors as attributes or defaults.
     elif isinstance(value, type) and not path:
-        if held := defaults_of(value):
-            yield from _inside(held, value, "", partial(defaults_of, value))
+        if arrays := defaults_of(value):
+            yield from _inside(arrays, value, "", partial(defaults_of, value))
     elif hasattr(type(value), "dtype") and hasattr(type(value), "shape") and _is_foreign(value):
         yield value, OutsideTensor.found(anchor, name, read, path)
 
 
 def defaults_of(kind: type) -> tuple[Any, ...]:
     """Return the arrays among a class's attributes and constructor defaults, at most MOST_ITEMS."""
-    held: list[Any] = []
+    values: list[Any] = []
     for base in kind.__mro__[:-1]:
         for name, value in list(vars(base).items()):
             function = getattr(value, "__func__", value)
             is_made = name in ("__new__", "__init__")
-            held += (getattr(function, "__defaults__", None) or ()) if is_made else (value,)
-    return tuple(each for each in held if hasattr(type(each), "dtype"))[:MOST_ITEMS]
+            values += (getattr(function, "__defaults__", None) or ()) if is_made else (value,)
+    return tuple(each for each in values if hasattr(type(each), "dtype"))[:MOST_ITEMS]
 
 
 def _is_foreign(value: Any) -> bool:
@@ -237,15 +237,15 @@ def acts(code: types.CodeType) -> bool:
         return True
     if OUTLIVING_WRITES.isdisjoint(code.co_code[::2]):
         return False
-    before = ""
+    name_loaded = ""
     for step in dis.get_instructions(code):
         if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             return True
         if step.opname == "STORE_DEREF" and step.argval in code.co_freevars:
             return True
-        if step.opname in ("STORE_ATTR", "DELETE_ATTR") and before not in OBJECTS_OF_A_CALL:
+        if step.opname in ("STORE_ATTR", "DELETE_ATTR") and name_loaded not in OBJECTS_OF_A_CALL:
             return True
-        before = str(step.argval) if step.opname.startswith("LOAD_FAST") else ""
+        name_loaded = str(step.argval) if step.opname.startswith("LOAD_FAST") else ""
     return False
 
 
@@ -272,11 +272,11 @@ def compares_identity(code: types.CodeType) -> bool:
     """Return whether code may compare a dtype by `is`, which no symbol can answer."""
     if "dtype" not in code.co_names:
         return False
-    before = ""
+    opname = ""
     for instruction in dis.get_instructions(code):
-        if instruction.opname == "IS_OP" and before != "LOAD_CONST":  # `is None` is no such
+        if instruction.opname == "IS_OP" and opname != "LOAD_CONST":  # `is None` is no such
             return True
-        before = instruction.opname
+        opname = instruction.opname
     return False
 
 

@@ -70,8 +70,8 @@ def readings_of(function: types.FunctionType) -> tuple[str, ...]:
     # 2. It names `xg.xp` and nothing else.
     if packages == (OWN,):
         return packages
-    imported = dict.fromkeys(_packages(function.__globals__.values()))
-    imported_frameworks = tuple([each for each in imported if each in DIALECTS and each != "numpy"])
+    imports = dict.fromkeys(_packages(function.__globals__.values()))
+    imported_frameworks = tuple([each for each in imports if each in DIALECTS and each != "numpy"])
     # 3. It names NumPy: NumPy's, unless all that it takes from there are constants and its file
     # imports a framework. The methods that it calls may still be such a framework's.
     if "numpy" in packages and not (imported_frameworks and _reads_constants_only(function)):
@@ -83,11 +83,11 @@ def readings_of(function: types.FunctionType) -> tuple[str, ...]:
     if imported_frameworks:
         return imported_frameworks
     # 6. It names a package without a dialect.
-    others = tuple(each for each in packages if each not in DIALECTS)
-    if others:
-        return others[:1]
+    without_dialect = tuple(each for each in packages if each not in DIALECTS)
+    if without_dialect:
+        return without_dialect[:1]
     # 7. Its file imports NumPy, or no array library at all.
-    return ("numpy",) if "numpy" in imported else ()
+    return ("numpy",) if "numpy" in imports else ()
 
 
 def first_dtype_owner(
@@ -115,15 +115,15 @@ def first_dtype_owner(
 def _reads_constants_only(function: types.FunctionType) -> bool:
     # Whether all that a function takes from NumPy are numbers and classes: `np.pi`, `np.float32`.
     # Without it: test_numbers_of_numpys_beside_methods_are_no_decision_for_numpy is refused.
-    taken: list[Any] = [v for _, v in mentioned(function) if not isinstance(v, types.ModuleType)]
+    values: list[Any] = [v for _, v in mentioned(function) if not isinstance(v, types.ModuleType)]
     for code in nested_codes(function.__code__):
         rows = list(dis.get_instructions(code))
         for row, following in itertools.pairwise(rows):
             module = function.__globals__.get(row.argval) if row.opname == "LOAD_GLOBAL" else None
             if isinstance(module, types.ModuleType) and _packages((module,)) == ["numpy"]:
-                taken.append(getattr(module, str(following.argval), None))
+                values.append(getattr(module, str(following.argval), None))
     return not any(
-        callable(v) and not isinstance(v, type) and _packages((v,)) == ["numpy"] for v in taken
+        callable(v) and not isinstance(v, type) and _packages((v,)) == ["numpy"] for v in values
     )
 
 
@@ -153,15 +153,15 @@ def _mentioned_packages(
         names += re.findall(r"\w+", str(note))
     namespace = function.__globals__
     values = [namespace[name] for name in names if name in namespace]
-    held = held_around(function)
+    cell_contents = held_around(function)
     yield from _packages(values)
-    yield from _packages(held)
+    yield from _packages(cell_contents)
     for name in names:  # imported inside the function
         root = name.partition(".")[0]
         if root in DIALECTS and root in sys.modules and name not in namespace:
             yield root
     is_own = str(function.__module__).partition(".")[0] == OWN
-    for value in (*held, *values):
+    for value in (*cell_contents, *values):
         if isinstance(value, types.FunctionType) and value not in seen:
             if str(value.__module__).partition(".")[0] == OWN:  # a helper of ours serves all
                 yield from (OWN,) if is_own else ()
@@ -263,12 +263,12 @@ def _requirements(name: str) -> Iterator[str]:
     # The import names of a distribution's dependencies, as far as they equal the distributions'
     # names.
     try:
-        rows = required_by(name)
+        requirements = required_by(name)
     except metadata.PackageNotFoundError:
         return
-    for row in rows:
-        match = re.match(r"[\w.-]+", row)
-        if match is not None and "extra ==" not in row:
+    for requirement in requirements:
+        match = re.match(r"[\w.-]+", requirement)
+        if match is not None and "extra ==" not in requirement:
             yield match[0].replace("-", "_")
 
 

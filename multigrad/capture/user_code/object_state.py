@@ -62,8 +62,8 @@ class ObjectState:
     @property
     def home(self) -> str:
         """The framework of its tensors, "" if it has none."""
-        held = map(held_by, self.tensors.values())
-        return next((backend_of(tensor).name for tensor in held), "")
+        tensors = map(held_by, self.tensors.values())
+        return next((backend_of(tensor).name for tensor in tensors), "")
 
 
 def read_state(owner: Any) -> ObjectState:
@@ -108,10 +108,10 @@ class StateReader:
         self.numbers[id(value)] = len(self.numbers)
         self.key_parts.append(type(value))
         leads_to_tensor = False
-        for name, held in contents_of(value):
+        for name, content in contents_of(value):
             self.key_parts.append(name if isinstance(name, str | int) else value_key(name))
             leads_to_tensor |= self.visit(
-                held, path if name in UNNAMED else (*path, str(name)), value
+                content, path if name in UNNAMED else (*path, str(name)), value
             )
         if leads_to_tensor:
             self.state.leading.add(id(value))
@@ -144,16 +144,16 @@ def _is_tensor(value: Any) -> bool:
 
 def _is_variable(value: Any) -> bool:
     # A variable of a library above the frameworks, which holds a tensor.
-    known = (dialect.state.variables for dialect in registered_dialects().values())
-    return any(isinstance(value, kinds) for kinds in known) and _is_tensor(value.value)
+    kinds_by_library = (dialect.state.variables for dialect in registered_dialects().values())
+    return any(isinstance(value, kinds) for kinds in kinds_by_library) and _is_tensor(value.value)
 
 
 def describe(value: Any) -> tuple[str, bool] | None:
     """Return a library's name for a variable or holder ("": the path to it), and whether it is
     trained; None if unknown.
     """
-    known = (dialect.state.describe for dialect in registered_dialects().values())
-    return next(filter(None, (each(value) for each in known if each is not None)), None)
+    descriptions = (dialect.state.describe for dialect in registered_dialects().values())
+    return next(filter(None, (each(value) for each in descriptions if each is not None)), None)
 
 
 def held_by(value: Any) -> Any:
@@ -210,10 +210,10 @@ def contents_of(value: Any) -> list[tuple[Any, Any]]:
         return [("__self__", value.__self__)]
     if isinstance(value, types.FunctionType):
         closure = zip(value.__code__.co_freevars, held_around(value), strict=True)
-        names = (*closure, *mentioned(value))
-        return [(name, held) for name, held in names if may_hold_tensors(held)]
-    aside = frozenset[str]().union(*(d.state.bookkeeping for d in registered_dialects().values()))
-    return [(name, held) for name, held in attributes_of(value) if name not in aside]
+        references = (*closure, *mentioned(value))
+        return [(name, content) for name, content in references if may_hold_tensors(content)]
+    ignored = frozenset[str]().union(*(d.state.bookkeeping for d in registered_dialects().values()))
+    return [(name, content) for name, content in attributes_of(value) if name not in ignored]
 
 
 def may_hold_tensors(value: Any) -> bool:
@@ -258,45 +258,45 @@ class FilledCopy:
             return self._tensors[id(value)]
         if id(value) not in self._leading:
             return value
-        known = self._copies.get(id(value))
-        if known is not None:
-            return known
+        earlier_copy = self._copies.get(id(value))
+        if earlier_copy is not None:
+            return earlier_copy
         kind = type(value)
         if isinstance(value, tuple):
             items = map(self._copy, value)
-            made = tuple(items) if kind is tuple else kind._make(items)  # type: ignore[attr-defined]
-            return self._copies.setdefault(id(value), made)
+            clone = tuple(items) if kind is tuple else kind._make(items)  # type: ignore[attr-defined]
+            return self._copies.setdefault(id(value), clone)
         if kind is types.MethodType:
             return types.MethodType(value.__func__, self._copy(value.__self__))
         if isinstance(value, types.FunctionType):
             return self._copy_function(value)
-        made = self._copies[id(value)] = _empty(value)
-        for name, held in contents_of(value):
+        clone = self._copies[id(value)] = _empty(value)
+        for name, content in contents_of(value):
             if isinstance(value, list):
-                made.append(self._copy(held))
+                clone.append(self._copy(content))
             elif isinstance(value, dict):
-                made[name] = self._copy(held)
+                clone[name] = self._copy(content)
             else:
-                assign(made, name, self._copy(held))
-        return made
+                assign(clone, name, self._copy(content))
+        return clone
 
     def _copy_function(self, function: types.FunctionType) -> types.FunctionType:
         named = {
-            name: self._copy(held) for name, held in mentioned(function) if may_hold_tensors(held)
+            name: self._copy(item) for name, item in mentioned(function) if may_hold_tensors(item)
         }
         cells = [
-            cell if self._copy(held) is held else types.CellType(self._copy(held))
-            for cell, held in zip(function.__closure__ or (), held_around(function), strict=True)
+            cell if self._copy(item) is item else types.CellType(self._copy(item))
+            for cell, item in zip(function.__closure__ or (), held_around(function), strict=True)
         ]
-        made = types.FunctionType(
+        clone = types.FunctionType(
             function.__code__,
             {**function.__globals__, **named},
             function.__name__,
             function.__defaults__,
             tuple(cells),
         )
-        made.__kwdefaults__, made.__module__ = function.__kwdefaults__, function.__module__
-        return self._copies.setdefault(id(function), made)
+        clone.__kwdefaults__, clone.__module__ = function.__kwdefaults__, function.__module__
+        return self._copies.setdefault(id(function), clone)
 
     def mention(self, trace: Trace) -> None:
         """Let messages name lines of the user's classes."""
@@ -311,9 +311,9 @@ class FilledCopy:
         """Return in words an assignment to the copy, which the object would keep; "" for none."""
         for each, rows in self._before:
             before = dict(rows)
-            for name, now in contents_of(each):
+            for name, value in contents_of(each):
                 is_new = name not in before  # one that holds no symbol may be a cache
-                if now is not before.get(name) and (not is_new or isinstance(now, Value)):
+                if value is not before.get(name) and (not is_new or isinstance(value, Value)):
                     return f"assigns to {name!r} of {_shown(each)}"
         return ""
 
@@ -324,10 +324,10 @@ def _empty(value: Any) -> Any:
         return []
     if isinstance(value, dict):
         return OrderedDict() if isinstance(value, OrderedDict) else {}
-    made = object.__new__(type(value))
-    for name, held in attributes_of(value):
-        assign(made, name, held)
-    return made
+    clone = object.__new__(type(value))
+    for name, content in attributes_of(value):
+        assign(clone, name, content)
+    return clone
 
 
 def _shown(holder: Any) -> str:

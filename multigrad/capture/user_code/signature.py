@@ -110,14 +110,14 @@ def called_method(function: Any) -> Any:
 
 def _read_param(p: inspect.Parameter) -> RuleParam:
     # The annotation decides the kind, else the default.
-    words = {p.annotation.__name__} if isinstance(p.annotation, type) else set()
-    words = words or set(re.findall(r"\w+", str(p.annotation)))
+    names = {p.annotation.__name__} if isinstance(p.annotation, type) else set()
+    names = names or set(re.findall(r"\w+", str(p.annotation)))
     if p.annotation is not REQUIRED:
         for kind in (int, bool, str):
-            if words == {kind.__name__} and p.default is not None:
+            if names == {kind.__name__} and p.default is not None:
                 return RuleParam(p.name, p.default, kind)
-        if "float" in words and "int" not in words:
-            return RuleParam(p.name, p.default, float, words != {"float"} or p.default is None)
+        if "float" in names and "int" not in names:
+            return RuleParam(p.name, p.default, float, names != {"float"} or p.default is None)
     return RuleParam(p.name, p.default, float if isinstance(p.default, float) else None)
 
 

@@ -95,10 +95,10 @@ class Snapshot:
     def see_function(self, function: types.FunctionType) -> None:
         """Remember the state that a function of the user's refers to."""
         # A new name may reach attributes of objects that were seen before it was known.
-        new = {name for name, _ in mentioned(function)} - self.names
-        self.names |= new
-        for owner, depth in list(self.owners) if new else ():
-            for name in new & _attributes(owner).keys():
+        new_names = {name for name, _ in mentioned(function)} - self.names
+        self.names |= new_names
+        for owner, depth in list(self.owners) if new_names else ():
+            for name in new_names & _attributes(owner).keys():
                 self.see(_attributes(owner)[name], depth + 1)
         for value in referred(function):
             if type(value) not in INERT:
@@ -162,11 +162,11 @@ class Snapshot:
         if id(generator) in self._seen:
             return
         read, write = generator_state(generator)
-        before = read()
+        state = read()
 
         def rewind() -> str:
-            if not _same_state(read(), before):
-                write(before)
+            if not _same_state(read(), state):
+                write(state)
                 self.moved = True
             return ""
 
@@ -201,18 +201,18 @@ class Snapshot:
 
     def _restore_attributes(self, owner: Any, before: dict[Any, Any]) -> str:
         change = ""
-        now = _attributes(owner)
-        for name in {*now, *before}:
+        attributes = _attributes(owner)
+        for name in {*attributes, *before}:
             # A new attribute may be a cache, unless it holds a symbol or hides one of the class.
             is_new = name not in before
-            own = getattr(type(owner), name, self)
-            hides = own is not self and not hasattr(own, "__get__")
-            if is_new and not hides and not isinstance(now[name], Value):
+            class_value = getattr(type(owner), name, self)
+            hides = class_value is not self and not hasattr(class_value, "__get__")
+            if is_new and not hides and not isinstance(attributes[name], Value):
                 self.new_attributes.append((owner, name))
                 continue
             if is_new:
                 _remove(owner, name)
-            elif now.get(name, self) is before[name]:
+            elif attributes.get(name, self) is before[name]:
                 continue
             else:
                 assign(owner, name, before[name])
@@ -257,9 +257,9 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
         if is_library_file(plain.__code__.co_filename):
             continue
         seen[plain] = None
-        held = [*[value for _, value in mentioned(plain)], *held_around(plain)]
+        references = [*[value for _, value in mentioned(plain)], *held_around(plain)]
         helpers = types.FunctionType | types.MethodType
-        waiting += [value for value in held if isinstance(value, helpers)]
+        waiting += [value for value in references if isinstance(value, helpers)]
     return [*seen]
 
 
@@ -277,8 +277,8 @@ def put_back(
     value: Any, before: Any, read: Callable[[Any], Any], write: Callable[[Any, Any], None]
 ) -> str:
     """Restore a value's contents; return the change in words, "" for none."""
-    now = read(value)
-    if _same_items(now, before):
+    contents = read(value)
+    if _same_items(contents, before):
         return ""
     write(value, before)
     return f"changes a {type(value).__name__} from outside it"
@@ -291,8 +291,8 @@ def _same_items(a: Any, b: Any) -> bool:
         return a.shape == b.shape and a.tobytes() == b.tobytes()
     if not isinstance(a, list | dict) or not isinstance(b, list | dict):
         return type(a) is type(b) and (a is b or bool(a == b))
-    same = len(a) == len(b) and all(map(is_, a, b))
-    return same and (not isinstance(a, dict) or all(a[key] is b[key] for key in a))
+    has_same_items = len(a) == len(b) and all(map(is_, a, b))
+    return has_same_items and (not isinstance(a, dict) or all(a[key] is b[key] for key in a))
 
 
 def _limited(read: Callable[[Any], Any], value: Any) -> Any:
@@ -448,9 +448,9 @@ def is_state(value: Any) -> bool:
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return False
     root = type(value).__module__.partition(".")[0].removesuffix("lib")
-    known = registered_dialects()
-    tensors = tuple([dialect.tensors.tensor for name, dialect in known.items() if name != "numpy"])
-    return root != "numpy" and (root in known or issubclass(type(value), tensors))
+    dialects = registered_dialects()
+    tensors = tuple([d.tensors.tensor for name, d in dialects.items() if name != "numpy"])
+    return root != "numpy" and (root in dialects or issubclass(type(value), tensors))
 
 
 # --- objects --------------------------------------------------------------------------------------
@@ -480,8 +480,8 @@ def is_owner(value: Any) -> bool:
     roots = [base.__module__.partition(".")[0] for base in type(value).__mro__]
     if not hasattr(value, "__dict__") or roots[0] in (OWN, *SHARED):
         return False
-    known = registered_dialects()
-    library = next((known[root] for root in roots if root in known), None)
+    dialects = registered_dialects()
+    library = next((dialects[root] for root in roots if root in dialects), None)
     changes = library is not None and library.habits.objects_change
     return changes or roots[0] in sys.stdlib_module_names
 
@@ -504,13 +504,13 @@ def _method_names(kind: type) -> set[str]:
 
 def assign(owner: Any, name: str, value: Any) -> None:
     """Set an attribute; on an object, without running code of its class."""
-    own = getattr(owner, "__dict__", None)
+    table = getattr(owner, "__dict__", None)
     if isinstance(owner, FIXED):
         setattr(owner, name, value)
-    elif own is None or isinstance(getattr(type(owner), name, None), types.MemberDescriptorType):
+    elif table is None or isinstance(getattr(type(owner), name, None), types.MemberDescriptorType):
         object.__setattr__(owner, name, value)
     else:
-        own[name] = value
+        table[name] = value
 
 
 def _remove(owner: Any, name: str) -> None:

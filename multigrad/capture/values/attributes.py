@@ -105,19 +105,19 @@ def set_attribute(value: Value, name: str, new: Any) -> None:
     dialect = find_dialect(value.trace.reading.dialect)
     if dialect is None or not dialect.tensors.tensor.__dictoffset__:
         raise AttributeError(f"{type(value).__name__!r} object has no attribute {name!r}")
-    notes = value.notes or {}
+    old_notes = value.notes or {}
     if not name.startswith(dialect.classes.hints):
         if f"{name}_" in dialect.names.methods:  # torch's way to set it
             getattr(value, f"{name}_")(new)
             return
-        if hasattr(dialect.tensors.tensor, name) and name not in notes:
+        if hasattr(dialect.tensors.tensor, name) and name not in old_notes:
             raise value.trace.error(f"sets .{name} of a tensor, which is not captured")
         if value.node.op is ops.INPUT and value.trace.backward.is_running:
             raise value.trace.error(
                 f"sets an attribute {name!r} of its argument in backward, which the caller would "
                 "see"
             )
-    value.notes = {**notes, name: new}
+    value.notes = {**old_notes, name: new}
 
 
 def check_callers(value: Value, name: str) -> None:
@@ -247,11 +247,11 @@ def refusals(groups: Mapping[str, str]) -> Callable[[str], str | None]:
     The groups map reasons to names, in which `*` matches any letters.
     """
     rows = (*SHARED.items(), *groups.items())
-    known = {name: reason for reason, names in rows for name in names.split()}
-    patterns = [name for name in known if "*" in name]
+    reason_of = {name: reason for reason, names in rows for name in names.split()}
+    patterns = [name for name in reason_of if "*" in name]
 
     def find(name: str) -> str | None:
-        matching = (each for each in patterns if fnmatch.fnmatchcase(name, each))
-        return known.get(name) or known.get(next(matching, ""))
+        matches = (each for each in patterns if fnmatch.fnmatchcase(name, each))
+        return reason_of.get(name) or reason_of.get(next(matches, ""))
 
     return find

@@ -69,8 +69,8 @@ class LibraryCall:
     def computed_in(self, dtype: str) -> LibraryCall:
         """Return the call on tensors in the dtype that its arguments name, without that name."""
         call = self.with_operands(lambda x: cast_tensor(x, dtype))
-        others = {name: x for name, x in call.kwargs.items() if name not in COMPUTES_IN}
-        return replace(call, kwargs=others)
+        keywords = {name: x for name, x in call.kwargs.items() if name not in COMPUTES_IN}
+        return replace(call, kwargs=keywords)
 
 
 def cast_tensor(x: Any, dtype: str) -> Any:
@@ -93,20 +93,20 @@ def corrected(trace: Trace, call: LibraryCall, result: Any, answer: Answer) -> A
     pairs = zip(leaves_of(result), dtypes, strict=True)
     wrong = [(x, dtype) for x, dtype in pairs if is_tensor_of_other_dtype(x, dtype)]
     if all(is_exact_cast(source_dtype(x), dtype) for x, dtype in wrong):
-        rest = iter(dtypes)
-        return with_leaves(result, lambda x: _recast(x, next(rest)))
+        dtypes_left = iter(dtypes)
+        return with_leaves(result, lambda x: _recast(x, next(dtypes_left)))
     x, dtype = wrong[0]
     if dtype in (T, *FLOATS, *WHOLE) and all(each == dtype for _, each in wrong):
-        again = call.with_operands(lambda x: x if is_bool(x) else cast_tensor(x, dtype)).recorded()
-        if agree(leaves_of(again), answer):
-            return again
+        retry = call.with_operands(lambda x: x if is_bool(x) else cast_tensor(x, dtype)).recorded()
+        if agree(leaves_of(retry), answer):
+            return retry
     if "dtype" not in trace.facts and T in (dtype, x.node.type.dtype):
         raise NeedsConcrete("dtype")
-    wanted, recorded = _shown(trace, dtype), _shown(trace, x.node.type.dtype)
-    advice = f"its operands to {wanted}"
-    if wanted == BOOL and any(map(is_bool, call.operands)):
-        advice = f"the mask to {recorded}"  # TensorFlow multiplies a float by a mask as two masks
-    raise TypeError(f"it gives {wanted}, and {recorded} as a graph: cast {advice} first")
+    theirs, ours = _shown(trace, dtype), _shown(trace, x.node.type.dtype)
+    advice = f"its operands to {theirs}"
+    if theirs == BOOL and any(map(is_bool, call.operands)):
+        advice = f"the mask to {ours}"  # TensorFlow multiplies a float by a mask as two masks
+    raise TypeError(f"it gives {theirs}, and {ours} as a graph: cast {advice} first")
 
 
 def _recast(x: Any, dtype: str) -> Any:
@@ -132,22 +132,22 @@ def promoted_first(call: LibraryCall, result: Any, dtype: str) -> tuple[Any, Lib
     both are those that were given, if the operands are right already.
     """
     operands = {x.node for x in call.operands if isinstance(x, Value) and is_tensor(x)}
-    others = {node.type.dtype for node in operands} - {dtype}
-    if not others or dtype not in (T, *FLOATS, *WHOLE) or not isinstance(result, Value):
+    dtypes = {node.type.dtype for node in operands} - {dtype}
+    if not dtypes or dtype not in (T, *FLOATS, *WHOLE) or not isinstance(result, Value):
         return result, call
     steps = steps_between(result.node, operands)
     cast_all = all(node.op.result in PER_ELEMENT or node.op.view for node in steps)
-    stays: tuple[str, ...] = () if cast_all else (BOOL, *WHOLE)
+    exempt: tuple[str, ...] = () if cast_all else (BOOL, *WHOLE)
     if cast_all and (dtype in WHOLE or any(node.op is ops.WHERE for node in steps)):
-        stays = (BOOL,)  # perhaps a mask
-    others -= {*stays}
+        exempt = (BOOL,)  # perhaps a mask
+    dtypes -= {*exempt}
     # A count, or a place, is no dtype that operands have in common.
-    widens = dtype not in WHOLE or (cast_all and all(is_wider(each, dtype) for each in others))
-    if len(steps) < 2 or not others or not widens:
+    widens = dtype not in WHOLE or (cast_all and all(is_wider(each, dtype) for each in dtypes))
+    if len(steps) < 2 or not dtypes or not widens:
         return result, call
-    first = call.with_operands(lambda x: x if own_dtype(x) in stays else cast_tensor(x, dtype))
+    retry = call.with_operands(lambda x: x if own_dtype(x) in exempt else cast_tensor(x, dtype))
     try:
-        return first.recorded(), first
+        return retry.recorded(), retry
     except TypeError:  # one of them is a mask, or says where something is
         return result, call
 
@@ -187,14 +187,14 @@ def is_one_step(result: Any, operands: Iterable[Any]) -> bool:
 def is_composed(result: Any, given: Any) -> bool:
     """Return whether rounding a result at each step may differ from rounding it once."""
     operands = {x.node for x in leaves_of(given) if isinstance(x, Value)}
-    made = [x.node for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) == T]
-    steps = [step for node in made for step in steps_between(node, operands)]
+    nodes = [x.node for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) == T]
+    steps = [step for node in nodes for step in steps_between(node, operands)]
     # A number that 16 bits round gives another quotient.
     quotients = [step for step in steps if step.op is ops.FLOOR_DIVIDE]
     jumps = any(o.op is ops.CONST for quotient in quotients for o in quotient.operands)
     # A choice among elements rounds nothing but, before it, the numbers among its operands.
     rounds = any(s.type.dtype != BOOL and s.op is not ops.WHERE for s in steps)
-    return jumps or (rounds and len(steps) > len(made))
+    return jumps or (rounds and len(steps) > len(nodes))
 
 
 def steps_between(node: Node, operands: set[Node]) -> list[Node]:
@@ -202,9 +202,9 @@ def steps_between(node: Node, operands: set[Node]) -> list[Node]:
     steps: dict[Node, None] = {}
     stack = [node]
     while stack:
-        each = stack.pop()
-        is_cast = each.op is ops.CAST and each.operands[0] in operands and each is not node
-        if each.operands and each not in operands and each not in steps and not is_cast:
-            steps[each] = None
-            stack.extend(each.operands)
+        step = stack.pop()
+        is_cast = step.op is ops.CAST and step.operands[0] in operands and step is not node
+        if step.operands and step not in operands and step not in steps and not is_cast:
+            steps[step] = None
+            stack.extend(step.operands)
     return list(steps)

@@ -66,17 +66,17 @@ def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Va
         )
     if not isinstance(value, Value):
         value = x.trace.value(lift(x.trace, value))
-    single = value.node.type.shape == SCALAR_SHAPE
+    is_single = value.node.type.shape == SCALAR_SHAPE
     if is_whole(index):
-        return xp.full_like(x, value) if single else value
-    if is_mask(index) and single:
+        return xp.full_like(x, value) if is_single else value
+    if is_mask(index) and is_single:
         return xp.where(_over_axes(index, x), value, x)
     if is_mask(index):
         raise x.trace.error("assigns to a part of a tensor. Use xp.where(condition, value, tensor)")
     try:
         if holds_array(index):
             index, value = put_at(x, index, value, outside)
-            single = False
+            is_single = False
         if all(map(is_whole, index if isinstance(index, tuple) else (index,))):
             return value
         with x.trace.backward.plainly():
@@ -84,27 +84,27 @@ def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Va
     except TypeError as error:
         raise x.trace.error(f"assigns to a part of a tensor not captured: {error}") from error
     # The places are found by assigning to ones: a static index needs no gather.
-    at = part.node.attr("index")
-    here = xp.setitem(xp.ones_like(part, T), x, at) > 0
-    if single:
-        return xp.where(here, value, x)
-    return xp.where(here, xp.setitem(xp.broadcast_to(value, part), x, at), x)
+    static_index = part.node.attr("index")
+    is_assigned = xp.setitem(xp.ones_like(part, T), x, static_index) > 0
+    if is_single:
+        return xp.where(is_assigned, value, x)
+    return xp.where(is_assigned, xp.setitem(xp.broadcast_to(value, part), x, static_index), x)
 
 
 def _over_axes(mask: Any, x: Any) -> Value:
     """Return a mask for x: it is one of the first axes, where broadcasting would take the last."""
-    mask_shape, whole = mask.node.type.shape, x.node.type.shape
-    if mask_shape == SCALAR_SHAPE or (mask_shape == whole and mask_shape != UNKNOWN):
+    mask_shape, shape = mask.node.type.shape, x.node.type.shape
+    if mask_shape == SCALAR_SHAPE or (mask_shape == shape and mask_shape != UNKNOWN):
         return mask
-    mask_shape, whole = tuple(mask.shape), tuple(x.shape)
-    if mask_shape == whole:
+    mask_shape, shape = tuple(mask.shape), tuple(x.shape)
+    if mask_shape == shape:
         return mask
-    if mask_shape != whole[: len(mask_shape)]:
+    if mask_shape != shape[: len(mask_shape)]:
         raise x.trace.error(
-            f"indexes a tensor of shape {whole} by a mask of shape {mask_shape}, which must be "
+            f"indexes a tensor of shape {shape} by a mask of shape {mask_shape}, which must be "
             "that of its first axes. Use xp.where(condition, value, tensor)"
         )
-    return xp.reshape(mask, (*mask_shape, *(1,) * (len(whole) - len(mask_shape))))
+    return xp.reshape(mask, (*mask_shape, *(1,) * (len(shape) - len(mask_shape))))
 
 
 def new_axis(index: Any) -> int | None:
@@ -120,8 +120,8 @@ def new_axis(index: Any) -> int | None:
 
 def selected(x: Any, mask: Any) -> Any:
     """Return the elements that torch selects with a mask of x's shape."""
-    mask_shape, whole = mask.node.type.shape, x.node.type.shape
-    if (mask_shape != whole or mask_shape == UNKNOWN) and tuple(mask.shape) != tuple(x.shape):
+    mask_shape, shape = mask.node.type.shape, x.node.type.shape
+    if (mask_shape != shape or mask_shape == UNKNOWN) and tuple(mask.shape) != tuple(x.shape):
         raise TypeError("a mask of another shape")
     return picked(x, mask)
 
@@ -151,14 +151,14 @@ def symbolic_if_outside(x: Any, index: Any) -> Any:
     if shape is None or any(isinstance(item, bool | np.bool_ | Value) for item in items):
         return index
     try:
-        known = tuple(
+        numpy_index = tuple(
             _read_array(x, item) if _is_array(item) else _read_basic(item) for item in items
         )
-        np.broadcast_to(0, shape)[known]
+        np.broadcast_to(0, shape)[numpy_index]
     except IndexError:
         return tuple(
             parts.as_value(x, item) if isinstance(item, np.ndarray | int) else item
-            for item in known
+            for item in numpy_index
         )
     return index
 
@@ -173,16 +173,16 @@ def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) ->
     items = _read_items(x, index)
     if holds_places(index):
         _check_apart(x, items)
-        picked = parts.taken(_basic_part(x, items), _array_index(items), outside, fill)
-        return x.trace.value(picked.node)
+        elements = parts.taken(_basic_part(x, items), _array_index(items), outside, fill)
+        return x.trace.value(elements.node)
     row = _find_only_list(x, items)
     if row is not None:
-        picked = xp.take(_basic_part(x, items), items[row].tolist(), _axis_of_list(items, row))
+        elements = xp.take(_basic_part(x, items), items[row].tolist(), _axis_of_list(items, row))
     else:
         places = _flat_places(x, items)
-        picked = xp.take(xp.reshape(x, -1), places.ravel().tolist(), 0)
-        picked = picked if places.ndim == 1 else xp.reshape(picked, places.shape)
-    return x.trace.value(picked.node)
+        elements = xp.take(xp.reshape(x, -1), places.ravel().tolist(), 0)
+        elements = elements if places.ndim == 1 else xp.reshape(elements, places.shape)
+    return x.trace.value(elements.node)
 
 
 def put_at(
@@ -207,11 +207,11 @@ def put_at(
     length = operator.index(xp.dim(part, axis))
     source = _last_put(np.arange(length)[rows], length)
     if value.node.type.shape != SCALAR_SHAPE:
-        picked = xp.take(part, rows.tolist(), axis)
-        value = xp.broadcast_to(value, picked)
+        elements = xp.take(part, rows.tolist(), axis)
+        value = xp.broadcast_to(value, elements)
         value = xp.take(value, np.maximum(source, 0).tolist(), axis)
-    after = -axis - 1 if axis < 0 else part.ndim - axis - 1
-    return _basic_index(items), xp.where((source >= 0).reshape(-1, *(1,) * after), value, part)
+    axes_after = -axis - 1 if axis < 0 else part.ndim - axis - 1
+    return _basic_index(items), xp.where((source >= 0).reshape(-1, *(1,) * axes_after), value, part)
 
 
 def add_at(
@@ -241,9 +241,9 @@ def repeats(x: Any, index: Any) -> bool:
 
 def _check_apart(x: Any, items: list[Any]) -> None:
     """Refuse integers apart from an array, which put their axes first in some libraries only."""
-    read = (np.ndarray, Value)
-    among = [i for i, item in enumerate(items) if isinstance(item, read) or _is_integer(item)]
-    if not habits_of(x.trace).integers_first and among != list(range(among[0], among[-1] + 1)):
+    kinds = (np.ndarray, Value)
+    slots = [i for i, item in enumerate(items) if isinstance(item, kinds) or _is_integer(item)]
+    if not habits_of(x.trace).integers_first and slots != list(range(slots[0], slots[-1] + 1)):
         raise TypeError("an integer apart from a tensor in an index")
 
 
@@ -268,14 +268,14 @@ def _last_put(places: Array, length: int) -> Array:
 def _flat_places(x: Any, items: list[Any]) -> Array:
     """Return the position of each element that an index picks, counted in the flat tensor."""
     shape = tuple(x.shape)
-    whole = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     try:
         if habits_of(x.trace).integers_first:  # integers are applied first, not as arrays
-            whole, items = whole[_basic_index(items)], _array_index(items)
-        places = whole[tuple(items)]
+            numbers, items = numbers[_basic_index(items)], _array_index(items)
+        places = numbers[tuple(items)]
     except IndexError as error:
         raise TypeError(str(error)) from error
-    if max(places.size, whole.size) > MOST_ELEMENTS:
+    if max(places.size, numbers.size) > MOST_ELEMENTS:
         raise TypeError(f"several arrays in an index of more than {MOST_ELEMENTS} elements")
     return places
 
@@ -287,8 +287,8 @@ def _find_only_list(x: Any, items: list[Any]) -> int | None:
     rows = [i for i, item in enumerate(items) if isinstance(item, np.ndarray)]
     if len(rows) != 1 or items[rows[0]].ndim != 1 or items[rows[0]].dtype.kind == "b":
         return None
-    among = [i for i, item in enumerate(items) if i in rows or _is_integer(item)]
-    if habits_of(x.trace).integers_first or among == list(range(among[0], among[-1] + 1)):
+    slots = [i for i, item in enumerate(items) if i in rows or _is_integer(item)]
+    if habits_of(x.trace).integers_first or slots == list(range(slots[0], slots[-1] + 1)):
         return rows[0]
     if not x.trace.reading.dialect:
         raise TypeError("an integer apart from a list means another thing in torch than in NumPy")
@@ -297,8 +297,8 @@ def _find_only_list(x: Any, items: list[Any]) -> int | None:
 
 # --- from an index to its items, and their two parts ----------------------------------------------
 def _read_items(x: Any, index: Any) -> list[Any]:
-    nested = isinstance(index, list) and not all(map(_is_integer, index))
-    if nested and not arrays.habits_for(x, "a list of lists as an index").nested_lists:
+    is_nested = isinstance(index, list) and not all(map(_is_integer, index))
+    if is_nested and not arrays.habits_for(x, "a list of lists as an index").nested_lists:
         raise TypeError("a list of lists is a tuple to some versions of torch, a tensor to others")
     items = index if isinstance(index, tuple) else (index,)
     return [_read_array(x, item) if _is_array(item) else _read_basic(item) for item in items]
@@ -357,8 +357,8 @@ def _basic_index(items: list[Any]) -> tuple[Any, ...]:
 
 def _array_index(items: list[Any]) -> list[Any]:
     """Return the items that remain to be applied after `_basic_index(items)`."""
-    kept = [item for item in items if not _is_integer(item)]
-    return [WHOLE if item is None or isinstance(item, slice) else item for item in kept]
+    remaining = [item for item in items if not _is_integer(item)]
+    return [WHOLE if item is None or isinstance(item, slice) else item for item in remaining]
 
 
 def _basic_part(x: Any, items: list[Any]) -> Any:
@@ -368,10 +368,10 @@ def _basic_part(x: Any, items: list[Any]) -> Any:
 
 def _axis_of_list(items: list[Any], row: int) -> int:
     """Return the axis of the part that a list indexes, from the end after an ellipsis."""
-    before = _array_index(items[:row])
-    if any(item is Ellipsis for item in before):
+    items_before = _array_index(items[:row])
+    if any(item is Ellipsis for item in items_before):
         return -1 - len(_array_index(items[row + 1 :]))
-    return len(before)
+    return len(items_before)
 
 
 # --- what a mask picks ----------------------------------------------------------------------------
@@ -426,16 +426,16 @@ class Picked:
         x, mask = self.whole, _over_axes(self.mask, self.whole)
         if not is_float(x.node.type):
             raise self._refuse()
-        kept = xp.where(mask, x, 0)
+        zero_elsewhere = xp.where(mask, x, 0)
         if name == "sum":
-            return xp.sum(kept)
+            return xp.sum(zero_elsewhere)
         dtype = x.node.type.dtype
         if dtype == T:
             dtype = x.trace.facts.get("dtype")
             if dtype is None:
                 raise NeedsConcrete("dtype")
         wide = "float64" if dtype == "float64" else "float32"  # 16 bits are added up in 32
-        total = xp.sum(cast(kept, wide)) / xp.sum(cast(xp.broadcast_to(mask, x), wide))
+        total = xp.sum(cast(zero_elsewhere, wide)) / xp.sum(cast(xp.broadcast_to(mask, x), wide))
         return cast(total, x.node.type.dtype)
 
     @classmethod
@@ -504,5 +504,5 @@ def is_per_element(node: Node, sources: Sequence[Node]) -> bool:
         )
     if not node.operands or node.op.result not in PER_ELEMENT:
         return False
-    is_known = any(node.type.shape == source.type.shape for source in sources)
-    return is_known and all(is_per_element(each, sources) for each in node.operands)
+    has_shape_of_source = any(node.type.shape == source.type.shape for source in sources)
+    return has_shape_of_source and all(is_per_element(each, sources) for each in node.operands)

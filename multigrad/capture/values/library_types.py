@@ -177,8 +177,8 @@ class LibraryTypes:
         self, oracle: TypeOracle, function: Any, args: Any, kwargs: Any, record: Any
     ) -> Any:
         """Return an arithmetic operator or a comparison of floats of one dtype; None for others."""
-        follows, fixed = function in FOLLOWS, self.trace.facts.get("dtype")
-        if fixed in FLOATS_OF_16_BITS or not (follows or function in ORDERS):
+        follows, input_dtype = function in FOLLOWS, self.trace.facts.get("dtype")
+        if input_dtype in FLOATS_OF_16_BITS or not (follows or function in ORDERS):
             return None
         float_dtype = self._kept_by_numbers(oracle, args)
         if not float_dtype:
@@ -187,7 +187,7 @@ class LibraryTypes:
         result = self._within((dtype,), lambda: record(*args))
         if own_dtype(result) != dtype:
             return None
-        if fixed is None:
+        if input_dtype is None:
             self._note_composed(oracle, function, result, args, kwargs)
         return result
 
@@ -198,10 +198,10 @@ class LibraryTypes:
         result = call.recorded()
         if answer is not None and len(answer) == 1 and oracle.casts_first(call.function):
             result, call = corrections.promoted_first(call, result, answer[0].dtype)
-        fixed = self.trace.facts.get("dtype")
-        if fixed is None:
+        input_dtype = self.trace.facts.get("dtype")
+        if input_dtype is None:
             self._note_composed(oracle, call.function, result, call.args, call.kwargs)
-        elif fixed in FLOATS_OF_16_BITS:
+        elif input_dtype in FLOATS_OF_16_BITS:
             # Where the library rounds once and our ops would round at each step.
             is_other = self._rounds_otherwise(result, (call.args, call.kwargs))
             if is_other and oracle.is_wide(call.function):
@@ -257,8 +257,8 @@ class LibraryTypes:
         """Note a call of which the library could not say the type, unless it keeps an operand's."""
         dtypes = {own_dtype(x) for x in call.operands}
         results = [x for x in leaves_of(result) if isinstance(x, Value)]
-        others = [x for x in results if own_dtype(x) not in dtypes]
-        if others and self.trace.reading.owner in OF_CODE:
+        of_other_dtypes = [x for x in results if own_dtype(x) not in dtypes]
+        if of_other_dtypes and self.trace.reading.owner in OF_CODE:
             self.unconfirmed[shown] = None
 
     # --- what operands become ---------------------------------------------------------------------
@@ -377,8 +377,8 @@ class LibraryTypes:
                 is_tensor = mark.kind == "tensor"
                 return mark._replace(value=tuple(known_shape(x) or ())) if is_tensor else mark
 
-            whole = tuple(mark_tree(each, mark_whole, []) for each in (args, dict(kwargs)))
-            answer = self._ask(function, whole)
+            key = tuple(mark_tree(each, mark_whole, []) for each in (args, dict(kwargs)))
+            answer = self._ask(function, key)
         return answer
 
     def _note_mode(self) -> None:
@@ -389,10 +389,10 @@ class LibraryTypes:
 
     def _promoted(self, function: Callable[..., Any], marks: Sequence[Mark]) -> str:
         """Return the dtype of an operator on these, one after the other; "" where it has none."""
-        first, *rest = marks
-        for mark in rest or [first]:
-            pair = (Mark("items", value=(tuple, first, mark)), Mark("pairs", value=()))
-            answer = self._ask(function, pair)
+        first, *others = marks
+        for mark in others or [first]:
+            arguments = (Mark("items", value=(tuple, first, mark)), Mark("pairs", value=()))
+            answer = self._ask(function, arguments)
             if not answer:
                 return ""
             first = Mark("tensor", answer[0].dtype, 1, answer[0].is_weak)
@@ -400,12 +400,12 @@ class LibraryTypes:
 
     def _is_apart(self, dtypes: Iterable[str]) -> bool:
         """Return whether a tensor is of a dtype that a plain number changes."""
-        oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
+        oracle, input_dtype = self._oracle(), self.trace.facts.get("dtype")
         if oracle is None or not oracle.apart:
             return False
-        if fixed is None:
+        if input_dtype is None:
             self.reach.named.update(oracle.apart)
-        return any((fixed if dtype == T else dtype) in oracle.apart for dtype in dtypes)
+        return any((input_dtype if dtype == T else dtype) in oracle.apart for dtype in dtypes)
 
     def _need_ranks(self, args: Any, kwargs: Any, marks: Sequence[Mark]) -> None:
         """Ask for the ranks of tensors where these decide on the dtype."""
@@ -423,15 +423,15 @@ class LibraryTypes:
 
     def _ask(self, function: Callable[..., Any], key: tuple[Mark, ...]) -> Answer | None:
         """Return the library's answer, T in it where it follows T."""
-        fixed = self.trace.facts.get("dtype")
+        input_dtype = self.trace.facts.get("dtype")
         name = self.library()
-        asked = (name, self._mode(name), function, key)
-        answer = answer_to(asked, fixed)
+        question = (name, self._mode(name), function, key)
+        answer = answer_to(question, input_dtype)
         if isinstance(answer, NoAnswer):
             raise NeedsConcrete("dtype")
-        if fixed is None:
-            self.reach.asked.append((asked, answer))
-        return None if answer is None else in_terms_of(fixed, answer)
+        if input_dtype is None:
+            self.reach.asked.append((question, answer))
+        return None if answer is None else in_terms_of(input_dtype, answer)
 
     # --- marks ------------------------------------------------------------------------------------
     def _mark(self, x: Any) -> Mark:
@@ -495,6 +495,6 @@ def _depends_on_library(trace: Trace, arguments: Any) -> bool:
         return True
     leaves = leaves_of(arguments)
     symbols = [x for x in leaves if isinstance(x, Value)]
-    others = [x for x in leaves if not isinstance(x, Value)]
+    constants = [x for x in leaves if not isinstance(x, Value)]
     is_open = any(own_dtype(x) != T for x in symbols if is_tensor(x) and not is_number(x))
-    return is_open or any(hasattr(x, "dtype") for x in others)
+    return is_open or any(hasattr(x, "dtype") for x in constants)

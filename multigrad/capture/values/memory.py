@@ -64,9 +64,9 @@ def update(target: Value, new: Value) -> None:
 
 def replace_node(value: Value, node: Node) -> None:
     """Give a symbol another node, and each view of it what it shows of that."""
-    before, value.node = value.node, node
+    old_node, value.node = value.node, node
     for view in _views_of(value):
-        replace_node(view, _seen_through(view, before, node))
+        replace_node(view, _seen_through(view, old_node, node))
 
 
 def _views_of(value: Value) -> Iterator[Value]:
@@ -106,13 +106,13 @@ def _check_views(target: Value) -> None:
 
 def _fit(target: Value, node: Node) -> Node:
     """Return a new value's node in the type of the tensor that it replaces."""
-    old = target.node.type
-    if node.type.kind == "tensor" and node.type.dtype != old.dtype and is_float(old):
-        node = cast_node(node, old.dtype)
-    if node.type.dtype == old.dtype and _may_repeat(node.type.shape, old.shape):
+    type_ = target.node.type
+    if node.type.kind == "tensor" and node.type.dtype != type_.dtype and is_float(type_):
+        node = cast_node(node, type_.dtype)
+    if node.type.dtype == type_.dtype and _may_repeat(node.type.shape, type_.shape):
         node = xp.broadcast_to(target.trace.value(node), target).node
-    if node.type != old:
-        raise target.trace.error(f"updates a {old} in place with a {node.type}")
+    if node.type != type_:
+        raise target.trace.error(f"updates a {type_} in place with a {node.type}")
     return node
 
 
@@ -124,9 +124,9 @@ def _may_repeat(new_shape: Shape, old_shape: Shape) -> bool:
 
 
 def _check_gradient(target: Value) -> None:
-    trace, old = target.trace, target.node
+    trace, node = target.trace, target.node
     is_paused = trace.backward.is_paused is not None and trace.backward.is_paused()
-    if is_paused and old.op is not ops.INPUT and carries_gradient(old):
+    if is_paused and node.op is not ops.INPUT and carries_gradient(node):
         problem = "updates a tensor that carries a gradient where none passes"
         raise trace.error(f"{problem}. Call .detach() on it first")
 
@@ -156,11 +156,11 @@ def _written_into_base(view: Value, value: Value) -> Value | None:
 
 def _seen_through(view: Value, before: Node, after: Node) -> Node:
     """Return a view's node, once its base has the node `after` in place of `before`."""
-    seen = view.node
-    if seen is before:
+    node = view.node
+    if node is before:
         return after
-    operands = [after if each is before else each for each in seen.operands]
-    return make_node(seen.op, operands, dict(seen.attrs), seen.type)
+    operands = [after if each is before else each for each in node.operands]
+    return make_node(node.op, operands, dict(node.attrs), node.type)
 
 
 # --- layout: which tensors share memory -----------------------------------------------------------
@@ -193,9 +193,9 @@ def in_format(x: Value, memory_format: Any) -> Value:
         return x
     if str(memory_format) == "torch.contiguous_format":
         return contiguous(x)
-    result = copy_of(x)
-    mark_view(result, x, False)  # its strides, which may be these already, are never known
-    return result
+    copy = copy_of(x)
+    mark_view(copy, x, False)  # its strides, which may be these already, are never known
+    return copy
 
 
 def resolve_twin(value: Value) -> bool:

@@ -42,15 +42,15 @@ def axis_of(dim: Any, axis: Any) -> Any:
     """Return the axis, given under either name."""
     if dim is not MISSING and dim is not None and axis is not MISSING:
         raise TypeError("give dim or axis, not both")
-    chosen = axis if dim is MISSING or dim is None else dim
-    return None if chosen is MISSING else chosen
+    given_axis = axis if dim is MISSING or dim is None else dim
+    return None if given_axis is MISSING else given_axis
 
 
 def keeps_axes(keepdim: Any, keepdims: Any) -> bool:
     # Given under either name. A dtype, which NumPy takes in the same position, is refused.
-    for given in (keepdim, keepdims):
-        if not isinstance(given, bool | int | np.bool_):
-            raise TypeError(f"keepdim is True or False, not {given!r}; name other arguments")
+    for flag in (keepdim, keepdims):
+        if not isinstance(flag, bool | int | np.bool_):
+            raise TypeError(f"keepdim is True or False, not {flag!r}; name other arguments")
     return bool(keepdim or keepdims)
 
 
@@ -87,8 +87,8 @@ def minimum_or_maximum(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Tensor:
-    given = symbols.number(p)  # the order is a part of the op
-    order = 2 if given in ("fro", None) else given
+    number = symbols.number(p)  # the order is a part of the op
+    order = 2 if number in ("fro", None) else number
     return xp.norm(x, axis_of(dim, MISSING), keepdim, order)
 
 
@@ -136,8 +136,8 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     # Unlike at the limits of `maximum`, the whole gradient passes at a limit, in some releases; in
     # others it passes strictly between the limits only.
     if is_float(x.node.type) and not passes_at(x.trace, "clamp"):
-        above = x if min is None else xp.where(x <= min, min, x)
-        return above if max is None else xp.where(above >= max, max, above)
+        raised = x if min is None else xp.where(x <= min, min, x)
+        return raised if max is None else xp.where(raised >= max, max, raised)
     if not is_float(x.node.type) or (min is None) == (max is None):
         return xp.clip(x, min, max)
     return xp.clip(x, -math.inf if min is None else min, math.inf if max is None else max)
@@ -159,11 +159,11 @@ def to(
     memory_format: Any = None,
 ) -> Tensor:
     # Change the dtype; a rule stays on its input's device, so a device is ignored.
-    flags = [given for given in args if isinstance(given, bool)]  # non_blocking, copy
-    for given in args:
-        x = places.as_tensor(x, given) if isinstance(given, Value) else x
-        if not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
-            dtype = _dtype_of(given) if hasattr(type(given), "dtype") else given
+    flags = [argument for argument in args if isinstance(argument, bool)]  # non_blocking, copy
+    for argument in args:
+        x = places.as_tensor(x, argument) if isinstance(argument, Value) else x
+        if not isinstance(argument, bool) and type(argument).__name__ != "SymbolicDevice":
+            dtype = _dtype_of(argument) if hasattr(type(argument), "dtype") else argument
     result = x if dtype is None else cast(x, dtype)
     if copy or flags[1:] == [True]:
         return copy_of(result)
@@ -236,8 +236,8 @@ def div(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
         return xp.floor_divide(x, other)
     if rounding_mode is None:
         return xp.divide(x, other)
-    whole = composites.is_whole(x) and composites.is_whole(other)
-    return composites.quotient(x, other) if whole else xp.trunc(xp.divide(x, other))
+    are_integers = composites.is_whole(x) and composites.is_whole(other)
+    return composites.quotient(x, other) if are_integers else xp.trunc(xp.divide(x, other))
 
 
 def fill(x: Tensor, value: Any) -> None:

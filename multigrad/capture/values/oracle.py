@@ -312,16 +312,16 @@ def computed_in(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     """Return the name of the dtype that a call is told to compute in, "" for none."""
     if re.search(GIVES_DTYPE, name):
         return ""
-    named = next((kwargs[word] for word in COMPUTES_IN if kwargs.get(word) is not None), None)
-    named = next(filter(is_dtype, args), None) if named is None else named
-    return "" if named is None else dtype_name(named)
+    dtype = next((kwargs[word] for word in COMPUTES_IN if kwargs.get(word) is not None), None)
+    dtype = next(filter(is_dtype, args), None) if dtype is None else dtype
+    return "" if dtype is None else dtype_name(dtype)
 
 
 def names_dtype(mark: Mark) -> bool:
     if mark.kind != "value":
         return mark.kind == "dtype"
-    own = mark.value[2]
-    return type(own) not in KINDS and (is_dtype(own) or own in DTYPE_WORDS)
+    argument = mark.value[2]
+    return type(argument) not in KINDS and (is_dtype(argument) or argument in DTYPE_WORDS)
 
 
 def is_stated(
@@ -329,12 +329,12 @@ def is_stated(
 ) -> bool:
     """Return whether an answer is the same in every mode of a library."""
     tensors = [mark for mark in marks if mark.kind in ARRAYS]
-    others = [mark for mark in marks if mark.kind in ("dtype", "value")]
+    named = [mark for mark in marks if mark.kind in ("dtype", "value")]
     if (
         tensors
         and not [mark for mark in tensors if (mark.dtype, mark.is_weak) != FOLLOWING[0]]
         and not [each for each in answer if each not in FOLLOWING]
-        and not any(map(names_dtype, others))
+        and not any(map(names_dtype, named))
     ):
         return True
     name = getattr(function, "__name__", "") or ""
@@ -344,8 +344,8 @@ def is_stated(
 def ranks_decide(arrays: Sequence[Mark], fixed: str) -> bool:
     """Return whether the dtype of a result depends on ranks, if T is fixed to a dtype."""
     dtypes = {fixed if mark.dtype == T else mark.dtype for mark in arrays} - {BOOL}
-    whole = dtypes & {*WHOLE}  # a rank decides only among dtypes of one kind
-    return max(len(whole), len(dtypes - whole)) > 1
+    integers = dtypes & {*WHOLE}  # a rank decides only among dtypes of one kind
+    return max(len(integers), len(dtypes - integers)) > 1
 
 
 def follows_input(mark: Mark) -> bool:
@@ -379,8 +379,8 @@ def make_arguments(
                 return np.full(shape, fill, as_numpy_dtype(dtype))
             if mark.kind == "array" and value is not None and isinstance(value, type):
                 return as_numpy_dtype(dtype).type(fill)  # NumPy's scalar
-            own = value if mark.kind == "tensor" and value is not None else shape
-            return tiny(dtype, own, fill, mark.is_weak)
+            shape_of_tensor = value if mark.kind == "tensor" and value is not None else shape
+            return tiny(dtype, shape_of_tensor, fill, mark.is_weak)
         if mark.kind == "items":
             return value[0](map(make, value[1:]))
         if mark.kind == "pairs":
@@ -416,19 +416,19 @@ def ask(
         key: the marks of the call's args and kwargs.
         mode: the library's settings.
     """
-    oracle, found = dialect.types, [None] * len(choices)
+    oracle, results = dialect.types, [None] * len(choices)
     for attempt in ATTEMPTS:
         calls = [
             StandInCall(function, partial(make_arguments, key, dialect, dtype, attempt))
             for dtype in choices
         ]
-        found = oracle.run(calls, mode)
+        results = oracle.run(calls, mode)
         # The first attempt that the library takes for any dtype decides for all.
-        if any(each is not None for each in found):
+        if any(each is not None for each in results):
             break
     return [
         None if each is None else [LeafType(*(oracle.read(x) or ("",))) for x in leaves_of(each[0])]
-        for each in found
+        for each in results
     ]
 
 
@@ -438,14 +438,14 @@ def combine(answers: Sequence[Answer | None], choices: Sequence[str]) -> Answer 
     DEPENDS if the answers differ otherwise than by T; None if the library refuses each.
     """
     pairs = zip(answers, choices, strict=True)
-    known = [(answer, dtype) for answer, dtype in pairs if answer is not None]
-    if not known:
+    valid = [(answer, dtype) for answer, dtype in pairs if answer is not None]
+    if not valid:
         return None
-    if len({len(answer) for answer, _ in known}) > 1:
+    if len({len(answer) for answer, _ in valid}) > 1:
         return NoAnswer.DEPENDS
     combined: Answer = []
-    for leaves in zip(*(answer for answer, _ in known), strict=True):
-        follows = all(leaf.dtype == dtype for leaf, (_, dtype) in zip(leaves, known, strict=True))
+    for leaves in zip(*(answer for answer, _ in valid), strict=True):
+        follows = all(leaf.dtype == dtype for leaf, (_, dtype) in zip(leaves, valid, strict=True))
         # With a single choice a result that follows T looks like one of a fixed dtype.
         if follows and len(choices) > 1:
             combined.append(LeafType(T, leaves[0].is_weak))
@@ -485,9 +485,9 @@ class ModeOf(Telling):
 
     def meaning(self) -> Any:
         """Return the library's settings; in a capture, those at its start."""
-        kept = _modes.get()
-        if kept is not None and self in kept:
-            return kept[self]
+        modes_at_start = _modes.get()
+        if modes_at_start is not None and self in modes_at_start:
+            return modes_at_start[self]
         dialect = find_dialect(str(self))
         return None if dialect is None or dialect.types is None else dialect.types.mode()
 
@@ -505,9 +505,9 @@ def answer_to(asked: Asked, fixed: str | None) -> Answer | NoAnswer | None:
 
     None: it cannot say, or the question is not hashable.
     """
-    whole = (*asked, fixed)
+    question = (*asked, fixed)
     try:
-        answer = _answers.get(whole, NoAnswer.NOT_ASKED)
+        answer = _answers.get(question, NoAnswer.NOT_ASKED)
     except TypeError:
         return None
     if answer is not NoAnswer.NOT_ASKED:
@@ -519,7 +519,7 @@ def answer_to(asked: Asked, fixed: str | None) -> Answer | NoAnswer | None:
     choices = list(floats) if any(map(follows_input, key)) else [""]
     if len(_answers) > MOST_ANSWERS:
         _answers.clear()
-    answer = _answers[whole] = combine(ask(function, key, dialect, mode, choices), choices)
+    answer = _answers[question] = combine(ask(function, key, dialect, mode, choices), choices)
     return answer
 
 

@@ -193,8 +193,8 @@ class V(Value):
             raise self.trace.error(
                 f"calls NumPy's {ufunc.__name__}.{method}, which is not captured"
             )
-        chosen = kwargs.pop("where", True)
-        if chosen is True:
+        where = kwargs.pop("where", True)
+        if where is True:
             return record_call("numpy", function, args, kwargs)
         (out,) = kwargs.pop("out", None) or (None,)
         if not isinstance(out, V):
@@ -202,7 +202,7 @@ class V(Value):
                 f"calls NumPy's {ufunc.__name__} with where= and without out=, which leaves the "
                 "other elements undefined. Use np.where"
             )
-        return out.update(xp.where(chosen, record_call("numpy", function, args, kwargs), out))
+        return out.update(xp.where(where, record_call("numpy", function, args, kwargs), out))
 
     def __array_function__(
         self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
