@@ -52,12 +52,12 @@ def group_names(names: Names) -> tuple[str, ...]:
 
 def group_of(name: str) -> str:
     """Return torch's name of a group: a dimension of an entered mesh, a group, or any mesh's."""
-    entered = torch.distributed.device_mesh._mesh_resources.mesh_stack
-    for mesh in reversed(entered):
+    meshes = torch.distributed.device_mesh._mesh_resources.mesh_stack
+    for mesh in reversed(meshes):
         if name in (mesh.mesh_dim_names or ()):
             return mesh.get_group(name).group_name
-    known = torch.distributed.distributed_c10d._world.pg_map
-    groups = frozenset([group.group_name for group in known])
+    process_groups = torch.distributed.distributed_c10d._world.pg_map
+    groups = frozenset([group.group_name for group in process_groups])
     if name in groups:
         return name
     return find_in_meshes(name, groups)
@@ -70,12 +70,12 @@ def find_in_meshes(name: str, groups: frozenset[str]) -> str:
     kind = torch.distributed.device_mesh.DeviceMesh
     # torch lists no meshes, so the garbage collector does.
     meshes = [each for each in gc.get_objects() if type(each) is kind and each.mesh_dim_names]
-    of_name: dict[str, set[str]] = {}
+    groups_by_dim: dict[str, set[str]] = {}
     for mesh in meshes:
         for each in mesh.mesh_dim_names:
             if (group := mesh.get_group(each).group_name) in groups:
-                of_name.setdefault(each, set()).add(group)
-    names = of_name.get(name, set())
+                groups_by_dim.setdefault(each, set()).add(group)
+    names = groups_by_dim.get(name, set())
     if len(names) == 1:
         return names.pop()
     if names:
@@ -85,7 +85,7 @@ def find_in_meshes(name: str, groups: frozenset[str]) -> str:
         )
     raise RuleValueError(
         f"there is no mesh dimension or process group {name!r}; the dimensions of meshes are "
-        f"{sorted(of_name)}, the groups {sorted(groups)}"
+        f"{sorted(groups_by_dim)}, the groups {sorted(groups)}"
     )
 
 
@@ -104,8 +104,8 @@ def check_names(x: Tensor, names: Names) -> None:
 def exchange(x: Tensor, kind: str, names: Names) -> Tensor:
     """Return the all-reduction of x, a "sum" or "max", over groups, one after another."""
     for group in group_names(names):
-        reduced = COMMS.all_reduce(x.contiguous(), kind, group)
-        x = COMMS.wait_tensor(reduced)
+        reduction = COMMS.all_reduce(x.contiguous(), kind, group)
+        x = COMMS.wait_tensor(reduction)
     return x
 
 
@@ -129,9 +129,9 @@ class Largest(torch.autograd.Function):
         if not x.is_floating_point():
             return exchange(x, "max", names)
         # Gloo's maximum drops NaN, so a second row says where one is.
-        unknown = torch.isnan(x)
-        numbers = torch.where(unknown, -torch.inf, wide(x))
-        largest, has_nan = exchange(torch.stack([numbers, unknown.to(numbers.dtype)]), "max", names)
+        is_nan = torch.isnan(x)
+        numbers = torch.where(is_nan, -torch.inf, wide(x))
+        largest, has_nan = exchange(torch.stack([numbers, is_nan.to(numbers.dtype)]), "max", names)
         return torch.where(has_nan > 0, torch.nan, largest).to(x.dtype)
 
     @staticmethod
@@ -142,10 +142,10 @@ class Largest(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore
         x, largest = ctx.saved_tensors
-        chosen = (x == largest).to(x.dtype)
+        is_largest = (x == largest).to(x.dtype)
         # One exchange for both sums, in a dtype wide enough to count ties.
-        number, whole = exchange(torch.stack([wide(chosen), wide(grad)]), "sum", ctx.names)
-        return (chosen * (whole / number)).to(x.dtype), None
+        ties, total = exchange(torch.stack([wide(is_largest), wide(grad)]), "sum", ctx.names)
+        return (is_largest * (total / ties)).to(x.dtype), None
 
 
 def all_gather(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
@@ -153,20 +153,20 @@ def all_gather(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
         return x
     # The last group's rank varies fastest, so its parts are joined first.
     for group in reversed(group_names(names)):
-        gathered = COMMS.all_gather_into_tensor(x.contiguous(), size_of(group), group)
-        x = joined(COMMS.wait_tensor(gathered), size_of(group), axis)
+        parts = COMMS.all_gather_into_tensor(x.contiguous(), size_of(group), group)
+        x = joined(COMMS.wait_tensor(parts), size_of(group), axis)
     return x
 
 
 def reduce_scatter(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
     if is_whole(x, of, names):
         return x
-    whole = wide(x)
+    sums = wide(x)
     for group in group_names(names):
-        parts = cut(whole, size_of(group), axis, "reduce_scatter")
-        added = COMMS.reduce_scatter_tensor(parts, "sum", size_of(group), group)
-        whole = COMMS.wait_tensor(added)
-    return whole.to(x.dtype)
+        parts = cut(sums, size_of(group), axis, "reduce_scatter")
+        reduction = COMMS.reduce_scatter_tensor(parts, "sum", size_of(group), group)
+        sums = COMMS.wait_tensor(reduction)
+    return sums.to(x.dtype)
 
 
 def all_to_all(x: Tensor, of: Tensor, *, names: Names, axis: int, concat: int) -> Tensor:
@@ -176,8 +176,8 @@ def all_to_all(x: Tensor, of: Tensor, *, names: Names, axis: int, concat: int) -
     number = size_of(group)
     parts = cut(x, number, axis, "all_to_all")
     lengths = [parts.shape[0] // number] * number
-    received = COMMS.all_to_all_single(parts, lengths, lengths, group)
-    return joined(COMMS.wait_tensor(received), number, concat)
+    incoming = COMMS.all_to_all_single(parts, lengths, lengths, group)
+    return joined(COMMS.wait_tensor(incoming), number, concat)
 
 
 def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
@@ -188,17 +188,17 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
     group = single_group("ppermute", names)
     rank, number = rank_among(names)
     check_pairs(pairs, number)
-    sent, received = [0] * number, [0] * number
+    lengths_out, lengths_in = [0] * number, [0] * number
     for source, target in pairs:
         if source == rank:
-            sent[target] = x.numel()
+            lengths_out[target] = x.numel()
         if target == rank:
-            received[source] = x.numel()
-    flat = x.reshape(-1) if any(sent) else x.reshape(-1)[:0]
-    came = COMMS.all_to_all_single(flat.contiguous(), received, sent, group)
-    came = COMMS.wait_tensor(came)
+            lengths_in[source] = x.numel()
+    flat = x.reshape(-1) if any(lengths_out) else x.reshape(-1)[:0]
+    incoming = COMMS.all_to_all_single(flat.contiguous(), lengths_in, lengths_out, group)
+    incoming = COMMS.wait_tensor(incoming)
     # The empty sum keeps the exchange in the graph: backward must take part in it, too.
-    return came.reshape(x.shape) if any(received) else came.sum() + torch.zeros_like(x)
+    return incoming.reshape(x.shape) if any(lengths_in) else incoming.sum() + torch.zeros_like(x)
 
 
 def is_whole(x: Tensor, of: Tensor, names: Names) -> bool:
@@ -211,8 +211,8 @@ def is_whole(x: Tensor, of: Tensor, names: Names) -> bool:
 
 
 def single_group(op: str, names: Names) -> str:
-    group, *others = group_names(names)
-    if others:
+    group, *surplus = group_names(names)
+    if surplus:
         raise RuleValueError(
             f"{op} over {names} is one over several process groups, which torch does not have: "
             "name one, or make a group of all their processes and give that, axis_name=group"
@@ -275,10 +275,10 @@ def rank_among(names: Names) -> tuple[int, int]:
     rank, number = 0, 1
     resolve = torch.distributed.distributed_c10d._resolve_process_group
     for group in map(resolve, group_names(names)):
-        own, size = group.rank(), group.size()
-        if own < 0:
+        rank_in_group, size = group.rank(), group.size()
+        if rank_in_group < 0:
             raise GradientError(f"this process is not in the process group of {names}")
-        rank, number = rank * size + own, number * size
+        rank, number = rank * size + rank_in_group, number * size
     return rank, number
 
 

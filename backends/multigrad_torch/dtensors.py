@@ -38,8 +38,8 @@ def is_distributed(value: Any) -> bool:
 
 def layout_of(x: Tensor) -> ShardLayout:
     """Return a DTensor's mesh and placements, replicated ones instead of partial ones."""
-    wholes = [replicate() if each.is_partial() else each for each in x.placements]
-    return x.device_mesh, tuple(wholes)
+    placements = [replicate() if each.is_partial() else each for each in x.placements]
+    return x.device_mesh, tuple(placements)
 
 
 def replicate() -> Any:
@@ -142,8 +142,8 @@ def respaced(part: Tensor, spec: Any) -> Any:
     shape = spec.tensor_meta.shape
     # Dense, in the order of the part's strides, as torch.empty_like does.
     order = sorted(range(part.ndim), key=lambda i: (-part.stride(i), i))
-    whole = torch.empty([shape[i] for i in order], device="meta")
-    whole = whole.permute([order.index(i) for i in range(part.ndim)])
+    template = torch.empty([shape[i] for i in order], device="meta")
+    template = template.permute([order.index(i) for i in range(part.ndim)])
     with torch.no_grad():
         dtensor = kind.from_local(
             part.detach(),
@@ -151,7 +151,7 @@ def respaced(part: Tensor, spec: Any) -> Any:
             spec.placements,
             run_check=False,
             shape=shape,
-            stride=whole.stride(),
+            stride=template.stride(),
         )
     return dtensor._spec
 

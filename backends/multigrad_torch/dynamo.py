@@ -161,9 +161,9 @@ def apart(function: F) -> F:
         if not is_around():
             return function(*args, **kwargs)
         warn_apart()
-        return off(*args, **kwargs)
+        return disabled(*args, **kwargs)
 
-    off = disable(function)
+    disabled = disable(function)
     return run  # type: ignore[return-value]
 
 
@@ -188,13 +188,13 @@ def fill_tables(dynamo: ModuleType) -> None:
         for name in ("multigrad", __name__.partition(".")[0]):
             dynamo.trace_rules.add(name)
     with _LOCK:
-        allowed, waiting = [*_IMPORT.allowed], [*_IMPORT.waiting]
+        functions, callbacks = [*_IMPORT.allowed], [*_IMPORT.waiting]
         _IMPORT.dynamo = dynamo
         _IMPORT.allowed.clear()
         _IMPORT.waiting.clear()
-    for function in allowed:
+    for function in functions:
         dynamo.allow_in_graph(function)
-    for run in waiting:
+    for run in callbacks:
         run()
     with _LOCK:
         for stack in _IMPORT.forced:
@@ -208,10 +208,10 @@ class _Watcher(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path) if fullname == NAME else None
         if spec is None or spec.loader is None:
             return None
-        run = spec.loader.exec_module
+        execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            run(module)
+            execute(module)
             fill_tables(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -48,9 +48,9 @@ def asks_for_operators() -> bool:
 
 def note_refused(error: Exception) -> None:
     """Note the error of a call that cannot be an operator, while tracing goes on."""
-    refused = _REFUSED.get()
-    if refused is not None:
-        refused.append(error)
+    errors = _REFUSED.get()
+    if errors is not None:
+        errors.append(error)
 
 
 def register_operator(name: str, schema: str, forward: Any, keep: Any, backward: Any) -> Any:
@@ -67,9 +67,9 @@ def register_operator(name: str, schema: str, forward: Any, keep: Any, backward:
         return forward(*args)
 
     if not hasattr(torch.ops.multigrad, name):
-        added = torch.library.custom_op(f"multigrad::{name}", run, mutates_args=(), schema=schema)
-        added.register_fake(forward)
-        added.register_autograd(backward, setup_context=keep)
+        op = torch.library.custom_op(f"multigrad::{name}", run, mutates_args=(), schema=schema)
+        op.register_fake(forward)
+        op.register_autograd(backward, setup_context=keep)
     return getattr(torch.ops.multigrad, name).default
 
 
@@ -80,9 +80,9 @@ def operator_render(name: str) -> Callable[[Emitted], str]:
 def register(operator: Operator) -> Callable[..., Any]:
     """Return torch's operator for these graphs, registered if it is not yet."""
     OPERATORS.setdefault(operator.name, operator)
-    known = getattr(torch.ops.multigrad, operator.name, None)
-    if known is not None:
-        return known.default
+    packet = getattr(torch.ops.multigrad, operator.name, None)
+    if packet is not None:
+        return packet.default
     backend = load_backend("torch")
     autodiff = replace(
         backend.autodiff,
@@ -92,8 +92,8 @@ def register(operator: Operator) -> Callable[..., Any]:
         namespace={**backend.autodiff.namespace, "register_operator": register_operator},
         forward_mode=False,
     )
-    named = replace(operator.graphs, name=operator.name)
-    return lower_graphs(named, replace(backend, autodiff=autodiff), style="plain").native
+    graphs = replace(operator.graphs, name=operator.name)
+    return lower_graphs(graphs, replace(backend, autodiff=autodiff), style="plain").native
 
 
 class FunctionModule(torch.nn.Module):
@@ -124,32 +124,32 @@ def write_program(
     if module is not model and shapes is not None:
         # `FunctionModule.forward` has one parameter, `*tensors`, for which torch wants one tuple.
         shapes = (tuple(shapes),)
-    with set_within(_REFUSED, []) as refused:
+    with set_within(_REFUSED, []) as errors:
         try:
             program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
         except Exception as error:
-            if refused:
-                raise refused[0] from error
+            if errors:
+                raise errors[0] from error
             raise
-    if refused:
-        raise refused[0]
-    called = list(called_by(program))
-    documents = {OPERATORS_FILE: write_operators(called)}
+    if errors:
+        raise errors[0]
+    operators = list(called_by(program))
+    documents = {OPERATORS_FILE: write_operators(operators)}
     with replacing(path) as temporary:
         torch.export.save(program, temporary, extra_files=documents)
-    return program, called
+    return program, operators
 
 
 def called_by(program: Any) -> Iterator[Operator]:
     """Yield the operators of ours that a program calls, once each, also those in loop bodies."""
-    met = set()
+    yielded_names = set()
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             if not isinstance(node.target, torch._ops.OpOverload):
                 continue
             namespace, _, name = node.target.name().partition("::")
-            if namespace == "multigrad" and name in OPERATORS and name not in met:
-                met.add(name)
+            if namespace == "multigrad" and name in OPERATORS and name not in yielded_names:
+                yielded_names.add(name)
                 yield OPERATORS[name]
 
 
@@ -175,26 +175,26 @@ def write_onnx(
 ) -> tuple[Path, Path]:
     if not versions.has("xg.export"):
         raise versions.refuse("xg.export", "write it as a file by `multigrad eject`")
-    lacking = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if lacking:
+    uninstalled = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if uninstalled:
         raise BackendNotFound(
-            f"torch writes ONNX by {' and '.join(NEEDED)}, and there is no {lacking[0]} here: "
+            f"torch writes ONNX by {' and '.join(NEEDED)}, and there is no {uninstalled[0]} here: "
             f"pip install {' '.join(NEEDED)}"
         )
     functions = lower_graphs(graphs, _plain(load_backend("torch")), style="plain").native
     emitted = functions.emitted
 
     def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
-        outputs, computed = functions.keep(*inputs, *numbers)
+        outputs, residuals = functions.keep(*inputs, *numbers)
         # A model may not return its inputs.
-        return tuple([y.clone() for y in (*outputs, *computed)])
+        return tuple([y.clone() for y in (*outputs, *residuals)])
 
-    carried = [c for c, has in zip(emitted.names.cotangents, emitted.carries, strict=True) if has]
+    carriers = [c for c, has in zip(emitted.names.cotangents, emitted.carries, strict=True) if has]
 
     def backward(*values_read: Tensor) -> tuple[Tensor, ...]:
-        cotangents = dict(zip(carried, values_read, strict=False))
+        cotangents = dict(zip(carriers, values_read, strict=False))
         gradients = functions.backward(
-            *map(cotangents.get, emitted.names.cotangents), *values_read[len(carried) :], *numbers
+            *map(cotangents.get, emitted.names.cotangents), *values_read[len(carriers) :], *numbers
         )
         return tuple([g.clone() for g in gradients])
 
@@ -204,18 +204,18 @@ def write_onnx(
     values = dict(zip((*inputs, *results), (*tensors, *forward(*tensors)), strict=True))
     for cotangent, output in zip(emitted.names.cotangents, emitted.names.outputs, strict=True):
         values[cotangent], axes[cotangent] = values[output], axes[output]
-    axes_read = {name: axes[name] for name in (*carried, *emitted.residuals.names)}
-    read = {name: values[name] for name in axes_read}
-    second = _trace(graphs.name, backward, [*read.values()], tuple(axes_read.values()))
-    beside = path.with_suffix(f".backward{path.suffix}")
-    with replacing(path) as first_file, replacing(beside) as second_file:  # both or none
+    axes_read = {name: axes[name] for name in (*carriers, *emitted.residuals.names)}
+    tensors_read = {name: values[name] for name in axes_read}
+    pullback = _trace(graphs.name, backward, [*tensors_read.values()], tuple(axes_read.values()))
+    backward_path = path.with_suffix(f".backward{path.suffix}")
+    with replacing(path) as first_file, replacing(backward_path) as second_file:  # both or none
         _write(graphs.name, program, first_file, {name: axes[name] for name in inputs}, results)
         inputs_by_name = {name: values[name] for name in inputs}
         _compare(graphs.name, first_file, inputs_by_name, forward(*tensors))
         wrt = [f"grad_{name}" for name in emitted.names.wrt]
-        _write(graphs.name, second, second_file, axes_read, wrt)
-        _compare(graphs.name, second_file, read, backward(*read.values()))
-    return path, beside
+        _write(graphs.name, pullback, second_file, axes_read, wrt)
+        _compare(graphs.name, second_file, tensors_read, backward(*tensors_read.values()))
+    return path, backward_path
 
 
 def _plain(backend: Backend) -> Backend:
@@ -270,7 +270,7 @@ def _write(
     inputs: Mapping[str, Mapping[int, Any]],
     outputs: Sequence[str],
 ) -> None:
-    named = [
+    axis_names = [
         {axis: each for axis, each in axes.items() if isinstance(each, str)}
         for axes in inputs.values()
     ]
@@ -285,7 +285,7 @@ def _write(
                 external_data=False,
                 input_names=list(inputs),
                 output_names=list(outputs),
-                dynamic_shapes=named,
+                dynamic_shapes=axis_names,
             )
         except torch.onnx.OnnxExporterError as error:
             raise UnsupportedOp(
@@ -308,10 +308,10 @@ def _compare(
         return
     for y, array in zip(results, expected, strict=True):
         array = array.detach().cpu().numpy()
-        close = y.shape == array.shape and np.allclose(
+        is_close = y.shape == array.shape and np.allclose(
             y, array, rtol=COARSE, atol=COARSE * np.abs(array).max(initial=0.0), equal_nan=True
         )
-        if not close:
+        if not is_close:
             raise UnsupportedOp(
                 f"torch {torch.__version__} writes function {name!r} as ONNX that computes "
                 f"something else ({y.dtype} of shape {y.shape} for {array.dtype} of shape "

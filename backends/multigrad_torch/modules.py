@@ -161,11 +161,11 @@ class Activation(nn.Module):
         unexpected_keys: Any,
         error_msgs: Any,
     ) -> None:
-        schedules = {f"{prefix}{n}{COUNT}": each for n, each in self._schedules().items()}
+        schedules = {f"{prefix}{name}{COUNT}": each for name, each in self._schedules().items()}
         counts = {key: state_dict[key] for key in schedules if key in state_dict}
-        others = {key: value for key, value in state_dict.items() if key not in counts}
+        other_entries = {key: value for key, value in state_dict.items() if key not in counts}
         super()._load_from_state_dict(
-            others,
+            other_entries,
             prefix,
             local_metadata,
             strict,
@@ -242,8 +242,8 @@ def piecewise_quadratic(x: Tensor, alpha: float) -> Tensor:
 
 
 def piecewise_exp(x: Tensor, alpha: float) -> Tensor:
-    beyond = 0.5 * torch.exp(-alpha * x.abs())
-    return torch.where(x >= 0, 1.0 - beyond, beyond)
+    tail = 0.5 * torch.exp(-alpha * x.abs())
+    return torch.where(x >= 0, 1.0 - tail, tail)
 
 
 def sigmoid(x: Tensor, alpha: float) -> Tensor:
@@ -259,8 +259,8 @@ def atan(x: Tensor, alpha: float) -> Tensor:
 
 
 def nonzero_sign_log(x: Tensor, alpha: float) -> Tensor:
-    away = torch.log1p(alpha * x.abs())
-    return torch.where(x >= 0, away, -away)
+    magnitude = torch.log1p(alpha * x.abs())
+    return torch.where(x >= 0, magnitude, -magnitude)
 
 
 def erf(x: Tensor, alpha: float) -> Tensor:
@@ -268,8 +268,8 @@ def erf(x: Tensor, alpha: float) -> Tensor:
 
 
 def piecewise_leaky_relu(x: Tensor, w: float, c: float) -> Tensor:
-    inside = torch.clamp(x, -w, w)
-    return 0.5 + inside / (2.0 * w) + c * (x - inside)
+    clamped = torch.clamp(x, -w, w)
+    return 0.5 + clamped / (2.0 * w) + c * (x - clamped)
 
 
 def squarewave(x: Tensor, terms: int, period: float) -> Tensor:
@@ -288,13 +288,13 @@ def squarewave_fourier_series(x: Tensor, n: int, T_period: float) -> Tensor:
 
 
 def s2nn(x: Tensor, alpha: float, beta: float) -> Tensor:
-    above = beta * torch.log(torch.clamp(x, min=0.0) + (1.0 + 1e-5)) + 0.5
-    return torch.where(x < 0, torch.sigmoid(alpha * x), above)
+    positive_side = beta * torch.log(torch.clamp(x, min=0.0) + (1.0 + 1e-5)) + 0.5
+    return torch.where(x < 0, torch.sigmoid(alpha * x), positive_side)
 
 
 def q_pseudo_spike(x: Tensor, alpha: float) -> Tensor:
-    beyond = 0.5 * (1.0 + (2.0 / (alpha - 1.0)) * x.abs()) ** (1.0 - alpha)
-    return torch.where(x >= 0, 1.0 - beyond, beyond)
+    tail = 0.5 * (1.0 + (2.0 / (alpha - 1.0)) * x.abs()) ** (1.0 - alpha)
+    return torch.where(x >= 0, 1.0 - tail, tail)
 
 
 def leaky_k_relu(x: Tensor, leak: float, k: float) -> Tensor:
@@ -352,11 +352,11 @@ def find_primitive(activation: AnyActivation) -> tuple[Callable[..., Tensor], di
     in_force = activation.own_in_force()
     name = "" if in_force is None else in_force.specialization.rule.name
     function = None if in_force is None else in_force.specialization.rule.function
-    is_ours = str(getattr(function, "__module__", None)).startswith("multigrad.rules.library.")
-    if in_force is None or not is_ours or name not in PRIMITIVES:
-        which = f"rule {name!r}" if name else "an activation without a rule of its own"
+    is_library = str(getattr(function, "__module__", None)).startswith("multigrad.rules.library.")
+    if in_force is None or not is_library or name not in PRIMITIVES:
+        subject = f"rule {name!r}" if name else "an activation without a rule of its own"
         raise RuleError(
-            f"{which} has no primitive function, so it only spikes; those that have one: "
+            f"{subject} has no primitive function, so it only spikes; those that have one: "
             f"{', '.join(sorted(PRIMITIVES))}"
         )
     if not activation.forward.name.startswith("Heaviside"):

@@ -61,8 +61,8 @@ _plain_keys: set[Any] = set()
 def plain_keys_on(device: str) -> frozenset[Any]:
     """Return the dispatch keys of plain tensors on a kind of device, and add them to the table."""
     keys = set()
-    for inference in (False, True):
-        with torch.inference_mode(inference), _disable_current_modes():
+    for is_inference in (False, True):
+        with torch.inference_mode(is_inference), _disable_current_modes():
             keys.add(hashable_keys(dispatch_keys(torch.empty(0, device=device))))
     _plain_keys.update(keys)
     return frozenset(keys)
@@ -132,9 +132,9 @@ def without_modes() -> Iterator[None]:
         if torch._C._len_torch_dispatch_stack():
             stack.enter_context(_disable_current_modes())
         # No call of torch suspends function modes: each is popped, and pushed back in order.
-        popped = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+        modes = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
         try:
             yield
         finally:
-            for mode in reversed(popped):
+            for mode in reversed(modes):
                 _push_mode(mode)

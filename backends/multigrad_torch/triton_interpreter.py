@@ -140,8 +140,8 @@ def _add_loops(interpreter: Any) -> None:
     def visit_for(self: Any, node: ast.For) -> ast.For:
         self.generic_visit(node)
         if isinstance(node.iter, ast.Call):
-            called = node.iter.func
-            name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+            callee = node.iter.func
+            name = callee.id if isinstance(callee, ast.Name) else getattr(callee, "attr", "")
             # On a GPU a loop counts in scalars of the kernel's language, which have methods.
             if name == "range":
                 function = ast.Name(id="interpreter_scalars", ctx=ast.Load())
@@ -190,13 +190,13 @@ def add_bfloat16(interpreter: Any) -> None:
     def cast(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(self: Any, src: Any, dst_type: Any, *how: Any) -> Any:
-            wanted = dst_type.scalar
-            if src.dtype.scalar != tl.bfloat16 and wanted != tl.bfloat16:
+            dtype = dst_type.scalar
+            if src.dtype.scalar != tl.bfloat16 and dtype != tl.bfloat16:
                 return method(self, src, dst_type, *how)
             data = widened(src).data
-            if wanted == tl.bfloat16:
+            if dtype == tl.bfloat16:
                 return handle(narrow(data), tl.bfloat16)
-            return handle(data.astype(interpreter._get_np_dtype(wanted)), wanted)
+            return handle(data.astype(interpreter._get_np_dtype(dtype)), dtype)
 
         return call
 
@@ -218,8 +218,8 @@ def add_bfloat16(interpreter: Any) -> None:
             if not any(is_narrow(each.handle) for each in tensors):
                 return method(self, tensors)
             results = method(self, tuple(_retyped(each, widened(each.handle)) for each in tensors))
-            several = results if isinstance(results, list | tuple) else (results,)
-            return [_retyped(each, narrowed(each.handle)) for each in several]
+            result_list = results if isinstance(results, list | tuple) else (results,)
+            return [_retyped(each, narrowed(each.handle)) for each in result_list]
 
         return call
 
@@ -242,13 +242,13 @@ def add_libdevice(
             tensors = [interpreter.interpreter_semantic.to_tensor(each) for each in args]
             scalar = tensors[0].handle.dtype.scalar
             is_narrow = scalar == tl.bfloat16
-            read = [widen(x.handle.data) if is_narrow else x.handle.data for x in tensors]
+            arrays = [widen(x.handle.data) if is_narrow else x.handle.data for x in tensors]
             with np.errstate(all="ignore"):
-                data = np.asarray(compute(*read))
-            result = narrow(data) if is_narrow else data.astype(read[0].dtype)
+                data = np.asarray(compute(*arrays))
+            result = narrow(data) if is_narrow else data.astype(arrays[0].dtype)
             is_block = any(each.type.is_block() for each in tensors)
-            form = tl.block_type(scalar, list(result.shape)) if is_block else scalar
-            return tl.core.tensor(interpreter.TensorHandle(result, scalar), form)
+            result_type = tl.block_type(scalar, list(result.shape)) if is_block else scalar
+            return tl.core.tensor(interpreter.TensorHandle(result, scalar), result_type)
 
         return call
 

@@ -102,13 +102,13 @@ def force_eager(dynamo: ModuleType) -> AbstractContextManager[Any]:
 def _like_fx(dynamo: ModuleType) -> Iterator[None]:
     # Compiled functions run as written where torch.fx traces.
     tracer = torch.fx._symbolic_trace
-    before = tracer._is_fx_tracing_flag
+    outer_flag = tracer._is_fx_tracing_flag
     with dynamo.config.patch(error_on_nested_fx_trace=False):
         tracer._is_fx_tracing_flag = True
         try:
             yield
         finally:
-            tracer._is_fx_tracing_flag = before
+            tracer._is_fx_tracing_flag = outer_flag
 
 
 def find_groups() -> Iterator[Any]:
@@ -141,7 +141,7 @@ class _Held(threading.local):
 
 def _watch_hooks() -> Callable[[bool], Any]:
     # torch up to 2.6 cannot tell its innermost hooks, so entering them is watched.
-    autograd, entered = torch._C._autograd, _Held()
+    autograd, record = torch._C._autograd, _Held()
     # Hooks that were entered before this patch are unknown, so a checkpoint may not be running now.
     if any(f.f_globals is vars(torch.utils.checkpoint) for f, _ in walk_stack(sys._getframe())):
         raise MultigradError(
@@ -153,15 +153,15 @@ def _watch_hooks() -> Callable[[bool], Any]:
 
     def push(pack: Any, unpack: Any) -> None:
         push_own(pack, unpack)
-        entered.hooks.append((pack, unpack))
+        record.hooks.append((pack, unpack))
 
     def pop() -> None:
         pop_own()
-        if entered.hooks:  # hooks that were entered earlier are not on the list
-            entered.hooks.pop()
+        if record.hooks:  # hooks that were entered earlier are not on the list
+            record.hooks.pop()
 
     def top(ignores_tracing: bool) -> Any:
-        return entered.hooks[-1] if entered.hooks else None
+        return record.hooks[-1] if record.hooks else None
 
     # torch looks these up in its module at each call, so replacing them there is enough.
     autograd._push_saved_tensors_default_hooks = push

@@ -72,9 +72,9 @@ def _apply_once(
 ) -> tuple[Tensor, ...]:
     with torch.enable_grad():
         outputs, pull, undifferentiable = run(*tensors)
-        besides = read_besides(outputs, tensors)
+        other_leaves = read_besides(outputs, tensors)
         # The engine tells only of non-leaves whether backward reaches them: hence views.
-        views = [x.view_as(x) for x in besides]
+        views = [x.view_as(x) for x in other_leaves]
     count, nodes = len(tensors), [view.grad_fn for view in views]
 
     class NativeFunction(Function):
@@ -93,20 +93,20 @@ def _apply_once(
             # Reading them makes torch check their versions.
             _ = ctx.saved_tensors
             # Only leaves that the running backward reaches get a gradient.
-            pairs = zip(besides, nodes, strict=True)
-            reached = [x for x, node in pairs if torch._C._will_engine_execute_node(node)]
-            before = {id(x): (x.grad, x.grad is not None and x.grad._version) for x in reached}
+            pairs = zip(other_leaves, nodes, strict=True)
+            leaves = [x for x, node in pairs if torch._C._will_engine_execute_node(node)]
+            grads_before = {id(x): (x.grad, x.grad is not None and x.grad._version) for x in leaves}
 
             # The user's backward may call `backward()` itself, which adds to `.grad` of a leaf.
             def is_added(x: Tensor) -> bool:
-                grad, version = before[id(x)]
+                grad, version = grads_before[id(x)]
                 return x.grad is not grad or (grad is not None and grad._version != version)
 
             pull_with_ctx = partial(pull, ctx=ctx)
-            gradients, of_leaves = pull_delivering(pull_with_ctx, cotangents, reached, is_added)
-            of_asked = dict(zip(map(id, reached), of_leaves, strict=True))
+            gradients, leaf_grads = pull_delivering(pull_with_ctx, cotangents, leaves, is_added)
+            grad_by_leaf = dict(zip(map(id, leaves), leaf_grads, strict=True))
             laid_out = [lay_out(g, layout) for g, layout in zip(gradients, layouts, strict=True)]
-            return (*laid_out, *(of_asked.get(id(x)) for x in besides))
+            return (*laid_out, *(grad_by_leaf.get(id(x)) for x in other_leaves))
 
     NativeFunction.__name__ = name
     return NativeFunction.apply(*tensors, *views)
@@ -142,15 +142,15 @@ def read_besides(outputs: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tens
 
 def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
     # Under a transform backward runs the function again on saved inputs, so that any order works.
-    marked: tuple[int, ...] = ()
+    undifferentiable: tuple[int, ...] = ()
 
     class DerivedFunction(Function):
         generate_vmap_rule = True
 
         @staticmethod
         def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
-            nonlocal marked
-            outputs, _, marked = run(*inputs)
+            nonlocal undifferentiable
+            outputs, _, undifferentiable = run(*inputs)
             return tuple(output.clone() for output in outputs)
 
         @staticmethod
@@ -167,4 +167,4 @@ def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tens
 
     DerivedFunction.__name__ = name
     outputs = DerivedFunction.apply(*tensors)
-    return tuple(y.detach() if i in marked else y for i, y in enumerate(outputs))
+    return tuple(y.detach() if i in undifferentiable else y for i, y in enumerate(outputs))

@@ -113,10 +113,10 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     count, fast_prepared = len(emitted.names.inputs), fast
     prepare, constants, fusing = native.prepare, native.constants, native.fusing
     if prepare is not None:
-        like, of = constants.like, constants.of
+        position, prepared_for = constants.like, constants.of
 
         def fast_prepared(*args: Any) -> Any:
-            return fast(*args[:count], of(args[like], args[count:]))
+            return fast(*args[:count], prepared_for(args[position], args[count:]))
 
     # One tensor, and the numbers as they are.
     def apply_one(x: Tensor, *values: Any) -> Any:
@@ -144,7 +144,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         if has_zero or values != numbers or x.dtype is not dtype or x.is_cpu is not on_cpu:
             wrap = constants.wraps.get(x.dtype) if x.is_cpu else as_number
             if wrap is None:
-                return fast(x, of(x, values))
+                return fast(x, prepared_for(x, values))
             prepared = prepare(wrap, *values)
             constants.known = values, 0.0 in values, x.dtype, x.is_cpu, prepared
         return fast(x, prepared)
@@ -207,12 +207,12 @@ def ways_to_apply(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     count, prepare = native.tensors, native.prepare
 
     # Runs on this process's part of a DTensor, which may be a tensor of any kind again.
-    def local(x: Tensor, *rest: Any) -> Any:
+    def local(x: Tensor, *arguments: Any) -> Any:
         if type(x) not in KINDS or transforms_active() or count_modes():
-            return apply_transformed(native)(x, *rest)
+            return apply_transformed(native)(x, *arguments)
         if prepare is None:
-            return fast(x, *rest)
-        tensors, values = rest[: count - 1], rest[count - 1 :]
+            return fast(x, *arguments)
+        tensors, values = arguments[: count - 1], arguments[count - 1 :]
         like = (x, *tensors)[native.constants.like]
         return fast(x, *tensors, native.constants.of(like, values))
 

@@ -153,15 +153,15 @@ class Bridged(Function):
     @staticmethod
     @dynamo.disable
     def forward(ctx: Any, guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
-        lent = [lend(x) for x in tensors]
+        buffers = [lend(x) for x in tensors]
         ctx.guest, ctx.count = guest, len(tensors)
         if any(ctx.needs_input_grad):
-            outputs, ctx.pull = guest.record(lent)
+            outputs, ctx.pull = guest.record(buffers)
         else:
-            outputs = guest.run(lent)
+            outputs = guest.run(buffers)
         results: list[Tensor] = []
         # Memory that no result may share, as a write in place would change the guest's tensors.
-        memories = [x.exporter for x in lent]
+        memories = [x.exporter for x in buffers]
         for output in outputs:
             results.append(apart(borrow(output, guest.owns), [*memories, *results]))
         results = [place_like(y, tensors) for y in results]
@@ -176,24 +176,24 @@ class Bridged(Function):
     @dynamo.disable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         inputs = ctx.saved_tensors[: ctx.count]
-        lent_cotangents = [
+        cotangent_buffers = [
             lend(c) if carries else None for c, carries in zip(cotangents, ctx.carries, strict=True)
         ]
-        memories = [c.exporter for c in lent_cotangents if c is not None]
+        memories = [c.exporter for c in cotangent_buffers if c is not None]
         gradients: list[Any] = [None]
-        for x, lent in zip(inputs, ctx.pull(lent_cotangents), strict=True):
-            if lent is None:
+        for x, buffer in zip(inputs, ctx.pull(cotangent_buffers), strict=True):
+            if buffer is None:
                 gradients.append(None)
                 continue
             # Autograd may accumulate into a gradient in place, so it needs memory of its own.
-            gradient = apart(borrow(lent, ctx.guest.owns), memories)
+            gradient = apart(borrow(buffer, ctx.guest.owns), memories)
             memories.append(gradient)
             gradients.append(place_like(gradient, [x]))
         # Under create_graph=True the gradient's own derivative is refused.
         if torch.is_grad_enabled():
-            carried = [c for c, carries in zip(cotangents, ctx.carries, strict=True) if carries]
+            carriers = [c for c, carries in zip(cotangents, ctx.carries, strict=True) if carries]
             return tuple(
-                None if g is None else OnceDifferentiable.apply(ctx.guest, g, *inputs, *carried)
+                None if g is None else OnceDifferentiable.apply(ctx.guest, g, *inputs, *carriers)
                 for g in gradients
             )
         return tuple(gradients)
@@ -240,8 +240,8 @@ def place_like(y: Tensor, tensors: Sequence[Tensor]) -> Tensor:
 def run_guest(guest: Guest | int, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return a guest's outputs in memory of their own; compiled code names it by its number."""
     guest = _guest_of(guest)
-    lent = guest.run([lend(x) for x in tensors])
-    return [borrow(y, guest.owns).to(tensors[0].device, copy=True) for y in lent]
+    buffers = guest.run([lend(x) for x in tensors])
+    return [borrow(y, guest.owns).to(tensors[0].device, copy=True) for y in buffers]
 
 
 def pull_guest(
@@ -250,11 +250,11 @@ def pull_guest(
     """Return a gradient for each input, zeros where the guest gives none."""
     guest = _guest_of(guest)
     kinds = guest.infer([kind_of(x) for x in tensors])
-    lent = [
+    cotangent_buffers = [
         lend(c) if guest.carries(i, name) else None
         for i, (c, (_, name)) in enumerate(zip(cotangents, kinds, strict=True))
     ]
-    gradients = guest.gradients([lend(x) for x in tensors], lent)
+    gradients = guest.gradients([lend(x) for x in tensors], cotangent_buffers)
     return [
         torch.zeros_like(x) if g is None else borrow(g, guest.owns).to(x.device, copy=True)
         for g, x in zip(gradients, tensors, strict=True)
@@ -265,14 +265,14 @@ def call_batch(
     guest: Guest, size: int, groups: Sequence[Group], call: Callable[..., Sequence[Tensor]]
 ) -> list[Tensor]:
     """Call once with the batch axis in front if the guest takes one, else once for each example."""
-    in_front = [
-        [x.expand(size, *x.shape) if d is None else x.movedim(d, 0) for x, d in pairs]
+    batches = [
+        [x.expand(size, *x.shape) if axis is None else x.movedim(axis, 0) for x, axis in pairs]
         for pairs in (zip(*group, strict=True) for group in groups)
     ]
     if getattr(guest, "is_batched", False):
-        return list(call(*in_front))
-    each = [call(*([x[i] for x in group] for group in in_front)) for i in range(size)]
-    return [torch.stack(parts) for parts in zip(*each, strict=True)]
+        return list(call(*batches))
+    examples = [call(*([x[i] for x in group] for group in batches)) for i in range(size)]
+    return [torch.stack(parts) for parts in zip(*examples, strict=True)]
 
 
 # --- under transforms -----------------------------------------------------------------------------

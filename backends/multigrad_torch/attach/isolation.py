@@ -27,7 +27,7 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     """Return the result of a function that runs eagerly under torch's defaults; restore torch."""
     # The run may draw, and must not shift the program's own draws.
     state = torch.get_rng_state()
-    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    is_grad_enabled, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     with ExitStack() as stack:
         stack.enter_context(without_modes())
         stack.enter_context(without_autocast())
@@ -41,7 +41,7 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
             return run()
         finally:
             torch.set_rng_state(state)
-            torch.set_grad_enabled(grad)
+            torch.set_grad_enabled(is_grad_enabled)
             torch.set_default_dtype(dtype)
 
 
@@ -75,8 +75,8 @@ class TensorState:
         x = self.tensor
         change = "" if self.put_back_grad is None else self.put_back_grad()
         change = self._put_back_values() or change
-        is_as_before = vars(x).keys() == self.attributes.keys()
-        if not (is_as_before and all(vars(x)[n] is each for n, each in self.attributes.items())):
+        has_same_names = vars(x).keys() == self.attributes.keys()
+        if not (has_same_names and all(vars(x)[n] is each for n, each in self.attributes.items())):
             change = "sets an attribute of a tensor"
             vars(x).clear()
             vars(x).update(self.attributes)

@@ -40,14 +40,14 @@ def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> 
         return []
     heads = cotangents(active)
     # A backward that calls a custom class keeps tensors only if a gradient is asked for.
-    tracked = [as_leaf(g) for g in heads]
+    tracked_heads = [as_leaf(g) for g in heads]
 
     def pull(is_further: bool = False) -> list[Tensor | None]:
         return list(
             torch.autograd.grad(
                 active,
                 wrt,
-                tracked if is_further else heads,
+                tracked_heads if is_further else heads,
                 retain_graph=True,
                 create_graph=is_further,
                 allow_unused=True,
@@ -144,10 +144,10 @@ class KeptTensor:
 def saved_of(node: Any, watch: Watch) -> Iterator[KeptTensor]:
     # Reading `saved_tensors` calls the unpack hook once for each of them, in order.
     watch.unpacked.clear()
-    names = [n for n, x in enumerate(node.saved_tensors) if x is not None]
-    for n, saved in zip(names, list(watch.unpacked), strict=True):
-        saved.where = f"saved tensor {n} of {describe(node, saved.tensor)}"
-        yield saved
+    positions = [position for position, x in enumerate(node.saved_tensors) if x is not None]
+    for position, each in zip(positions, list(watch.unpacked), strict=True):
+        each.where = f"saved tensor {position} of {describe(node, each.tensor)}"
+        yield each
 
 
 def attributes_of(node: Any) -> Iterator[KeptTensor]:
@@ -182,9 +182,9 @@ def kept_unknown_to_torch(each: KeptTensor, watch: Watch) -> str:
     if x.grad_fn is each.node:
         return "output"
     edges = zip(each.node.next_functions, watch.without.get(each.node, []), strict=False)
-    for (further, number), is_without in edges:
-        is_own = getattr(further, "variable", None) is x if x.is_leaf else further is x.grad_fn
-        if is_own and number == x.output_nr and is_without:
+    for (next_node, number), has_no_gradient in edges:
+        is_own = getattr(next_node, "variable", None) is x if x.is_leaf else next_node is x.grad_fn
+        if is_own and number == x.output_nr and has_no_gradient:
             return ""  # a number, which became a tensor for this trial
     return "input"
 
@@ -216,19 +216,19 @@ def watch_reads(pull: Callable[..., Any], nodes: Sequence[Any], watch: Watch) ->
 def changes_a_gradient(
     each: KeptTensor, pull: Callable[..., Any], gradients: Sequence[Tensor | None]
 ) -> bool:
-    other = other_values(each.tensor)
-    if other is None:
+    replacement = other_values(each.tensor)
+    if replacement is None:
         return True
-    each.replace(other)
+    each.replace(replacement)
     try:
-        others = pull()
+        other_gradients = pull()
     except Exception:  # noqa: BLE001, as others may be out of a domain
         return True
     finally:
         each.replace(None)
     return not all(
         a is b or (a is not None and b is not None and torch.allclose(a, b, 0, 0, equal_nan=True))
-        for a, b in zip(others, gradients, strict=True)
+        for a, b in zip(other_gradients, gradients, strict=True)
     )
 
 

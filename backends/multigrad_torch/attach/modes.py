@@ -26,11 +26,11 @@ def jvp(
     run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[list[Any], list[Tensor | None]]:
     with forward_ad.dual_level():
-        dual = [
+        duals = [
             x if tangent is None else forward_ad.make_dual(x, tangent)
             for x, tangent in zip(inputs, tangents, strict=True)
         ]
-        parts = [forward_ad.unpack_dual(y) for y in run(dual)]
+        parts = [forward_ad.unpack_dual(y) for y in run(duals)]
     return [part.primal for part in parts], [part.tangent for part in parts]
 
 
@@ -38,7 +38,7 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
     """Return the outputs and the pullback, as `vjp` does, of the function under a checkpoint."""
 
     def recomputed(tensors: Sequence[Tensor]) -> list[Any]:
-        return checkpoint(lambda *given: run(given), *tensors, use_reentrant=False)
+        return checkpoint(lambda *args: run(args), *tensors, use_reentrant=False)
 
     return vjp(recomputed, inputs)
 
@@ -62,7 +62,7 @@ def reentrant(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
     """Return outputs and pullback under a reentrant checkpoint: only leaves get gradients."""
     xs = [as_leaf(x) for x in inputs]
     with torch.enable_grad():
-        outputs = list(checkpoint(lambda *given: tuple(run(given)), *xs, use_reentrant=True))
+        outputs = list(checkpoint(lambda *args: tuple(run(args)), *xs, use_reentrant=True))
     active = [i for i, y in enumerate(outputs) if isinstance(y, Tensor) and y.requires_grad]
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
@@ -91,10 +91,10 @@ def autocast(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
         # Read while `outputs` still lead to them: `vjp` detaches what it returns.
         nodes[:] = custom_nodes(outputs)
         for node in nodes:
-            wanted = _device_asked(node._forward_cls.forward)
-            if wanted not in ("", device):
+            device_type = _device_asked(node._forward_cls.forward)
+            if device_type not in ("", device):
                 raise NotImplementedError(
-                    f"its custom_fwd is for the autocast of {wanted}, and it runs on {device}"
+                    f"its custom_fwd is for the autocast of {device_type}, and it runs on {device}"
                 )
         return outputs
 
@@ -150,10 +150,10 @@ def _by_vjp(product: Callable[..., Tensor], wrt: tuple[int, ...]) -> Callable[..
 
 
 def _by_vmap(product: Callable[..., Tensor], wrt: tuple[int, ...]) -> Callable[..., Any]:
-    mapped = torch.func.vmap(torch.func.grad(product, wrt))
+    batched = torch.func.vmap(torch.func.grad(product, wrt))
 
     def pulled(*xs: Tensor) -> list[Tensor]:
-        return [g[0] for g in mapped(*[x[None] for x in xs])]
+        return [g[0] for g in batched(*[x[None] for x in xs])]
 
     return pulled
 
@@ -182,10 +182,10 @@ TRANSFORMS = {
 @cache
 def drops(name: str) -> str:
     """Return why the transform of that name loses the backward of any Function, else ""."""
-    space: dict[str, Any] = {}
+    namespace: dict[str, Any] = {}
     try:
-        exec(COMPILED[name].code, space)  # noqa: S102  # our own
-        if not space["found"](lambda function: function):
+        exec(COMPILED[name].code, namespace)  # noqa: S102  # our own
+        if not namespace["found"](lambda function: function):
             return ""
     except Exception:  # noqa: BLE001  # torch refuses, or there is no such fault
         return ""

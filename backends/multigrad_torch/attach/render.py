@@ -34,25 +34,25 @@ def render(emitted: Emitted) -> str:
     name, inputs = emitted.names.identifier, ", ".join(emitted.names.inputs)
     arguments = f"{inputs}{emitted.arguments}"
     names = _prepared_names(emitted)
-    eager = arguments
+    eager_arguments = arguments
     if names:
-        eager = f"{inputs}, {name}_prepare(as_number{emitted.arguments})"
+        eager_arguments = f"{inputs}, {name}_prepare(as_number{emitted.arguments})"
     if len(emitted.names.inputs) == 1:
-        other_kind = f"type({inputs}) not in KINDS"
+        is_other_kind = f"type({inputs}) not in KINDS"
     else:
-        other_kind = f"not KINDS.issuperset(map(type, ({inputs})))"
+        is_other_kind = f"not KINDS.issuperset(map(type, ({inputs})))"
     draw = DRAW if emitted.draws else []
     # A key that only backward reads is drawn only where a gradient is asked for.
-    first, later = (draw, []) if "key" in emitted.forward_params else ([], draw)
+    draw_first, draw_later = (draw, []) if "key" in emitted.forward_params else ([], draw)
     apply = [
         *emitted.refuse_gradients,
-        *first,
-        f"if {AROUND} or {other_kind}:",
+        *draw_first,
+        f"if {AROUND} or {is_other_kind}:",
         f"    return entry(cls)({arguments})",
-        *later,
-        f"return {name}_eager.apply({eager})",
+        *draw_later,
+        f"return {name}_eager.apply({eager_arguments})",
     ]
-    setup, backward = _setup_lines(emitted, later), _plain_backward_lines(emitted)
+    setup, backward = _setup_lines(emitted, draw_later), _plain_backward_lines(emitted)
     public = _render_class(emitted, name, _as_own_tensors(emitted), setup, backward)
     return f"{_render_eager(emitted, names)}\n\n{public}{_render_apply(emitted, apply)}"
 
@@ -88,12 +88,12 @@ def render_operator(emitted: Emitted, name: str) -> str:
     )
     backward = _plain_backward_lines(emitted)
     # An operator may return neither its inputs nor views of them.
-    lent = {*emitted.aliasing.passed, *emitted.aliasing.shared, *emitted.aliasing.views}
+    aliases = {*emitted.aliasing.passed, *emitted.aliasing.shared, *emitted.aliasing.views}
     results = enumerate(code.forward.results)
-    owned = tuple(f"({word}).clone()" if i in lent else word for i, word in results)
+    own_results = tuple(f"({word}).clone()" if i in aliases else word for i, word in results)
     return f"""\
 def {name_in_source}_forward({arguments}):
-{code.forward.indented(4)}    return {_result(emitted, owned)}
+{code.forward.indented(4)}    return {_result(emitted, own_results)}
 
 
 def {name_in_source}_keep(ctx, inputs, output):
@@ -266,65 +266,65 @@ def _forward_lines(emitted: Emitted) -> list[str]:
     # In the eager class's forward grad mode is off, and no transform is active.
     if emitted.fast.whole is not None:
         return _whole_lines(emitted, emitted.fast.whole)
-    code, run = emitted.fast, [*emitted.fast.forward.lines]
-    keep = _keep_lines(emitted, code, emitted.residuals.likes)
+    code, lines = emitted.fast, [*emitted.fast.forward.lines]
+    keep_lines = _keep_lines(emitted, code, emitted.residuals.likes)
     # Without a gradient, computing residuals would be wasted.
     if emitted.residuals.computed:
         condition = "True in ctx.needs_input_grad"
         if len(emitted.names.wrt) == 1:
             condition = f"ctx.needs_input_grad[{emitted.names.inputs.index(emitted.names.wrt[0])}]"
-        keep = [f"if {condition}:", *(f"    {line}" for line in keep)]
+        keep_lines = [f"if {condition}:", *(f"    {line}" for line in keep_lines)]
     for i, (name, result) in enumerate(
         zip(emitted.names.outputs, code.forward.results, strict=True)
     ):
         # torch replaces an input that is returned unchanged by a tensor of its own, but only later.
-        passed = i in emitted.aliasing.passed
+        is_passed = i in emitted.aliasing.passed
         suffix = ".clone()" if i in emitted.aliasing.shared else ""
-        if passed and name in emitted.residuals.names and not suffix:
+        if is_passed and name in emitted.residuals.names and not suffix:
             suffix = ".detach()"
-        elif passed and i in emitted.aliasing.viewed and not suffix:
+        elif is_passed and i in emitted.aliasing.viewed and not suffix:
             # Without a gradient torch distinguishes a view of an input from the input.
             suffix = f".view_as({result})"
-        run.append(f"{name} = {result}{suffix}")
+        lines.append(f"{name} = {result}{suffix}")
     reads_outputs = not {*emitted.residuals.names, *code.keep.reads}.isdisjoint(
         emitted.names.outputs
     )
     # Residuals first: the memory of their temporaries is then free for the outputs.
-    return [*run, *keep] if reads_outputs else [*keep, *run]
+    return [*lines, *keep_lines] if reads_outputs else [*keep_lines, *lines]
 
 
 def _whole_lines(emitted: Emitted, whole: Body) -> list[str]:
     # One loop gives outputs and residuals. It runs only where a gradient is asked for.
-    plain, results = emitted.fast.forward, iter(whole.results[len(emitted.names.outputs) :])
+    plain, words = emitted.fast.forward, iter(whole.results[len(emitted.names.outputs) :])
     residuals = dict.fromkeys((*emitted.residuals.names, *emitted.residuals.histories))
-    named_before = (*emitted.names.inputs, *emitted.names.outputs)
-    values = {name: name if name in named_before else next(results) for name in residuals}
-    likes = [f"ctx.like_{name} = Like({values.pop(name)})" for name in emitted.residuals.likes]
+    names_before = (*emitted.names.inputs, *emitted.names.outputs)
+    names = {name: name if name in names_before else next(words) for name in residuals}
+    like_lines = [f"ctx.like_{name} = Like({names.pop(name)})" for name in emitted.residuals.likes]
     shared = emitted.aliasing.shared
-    lent = (*shared, *emitted.aliasing.passed)
-    named = [
-        f"{name} = {result}{'.clone()' if i in lent else ''}"
+    aliases = (*shared, *emitted.aliasing.passed)
+    output_lines = [
+        f"{name} = {result}{'.clone()' if i in aliases else ''}"
         for i, (name, result) in enumerate(zip(emitted.names.outputs, whole.results, strict=False))
     ]
-    plain_outputs = [
+    plain_output_lines = [
         f"{name} = {result}{'.clone()' if i in shared else ''}"
         for i, (name, result) in enumerate(zip(emitted.names.outputs, plain.results, strict=True))
     ]
-    saved = [f"ctx.save_for_backward({', '.join(values.values())})"] if values else []
-    with_gradient = [*whole.lines, *named, *likes, *saved]
+    save_lines = [f"ctx.save_for_backward({', '.join(names.values())})"] if names else []
+    gradient_lines = [*whole.lines, *output_lines, *like_lines, *save_lines]
     return [
         "if True in ctx.needs_input_grad:",
-        *(f"    {line}" for line in with_gradient),
+        *(f"    {line}" for line in gradient_lines),
         "else:",
-        *(f"    {line}" for line in (*plain.lines, *plain_outputs)),
+        *(f"    {line}" for line in (*plain.lines, *plain_output_lines)),
     ]
 
 
 def _keep_lines(emitted: Emitted, code: Code, likes: tuple[str, ...] = ()) -> list[str]:
     # Of `likes` only shape, dtype and device are kept, no tensor.
-    computed = iter(code.keep.results)
+    results = iter(code.keep.results)
     residuals = [
-        next(computed) if r in emitted.residuals.computed else r
+        next(results) if r in emitted.residuals.computed else r
         for r in emitted.residuals.names
         if r not in likes
     ]
@@ -339,11 +339,11 @@ def _store_lines(params: tuple[str, ...]) -> list[str]:
 def _note_lines(emitted: Emitted) -> list[str]:
     lines = [f"ctx.shape_of_{name} = {name}.shape" for name in emitted.residuals.shapes]
     types = emitted.origin.output_types
-    marked = [
+    undifferentiable = [
         emitted.names.outputs[i] for i in emitted.derivative.undifferentiable if is_float(types[i])
     ]
-    if marked:
-        lines.append(f"ctx.mark_non_differentiable({', '.join(marked)})")
+    if undifferentiable:
+        lines.append(f"ctx.mark_non_differentiable({', '.join(undifferentiable)})")
     return lines
 
 
@@ -351,10 +351,10 @@ def _load_lines(
     emitted: Emitted,
     params: tuple[str, ...],
     likes: tuple[str, ...] = (),
-    more: tuple[str, ...] = (),
+    histories: tuple[str, ...] = (),
 ) -> list[str]:
-    read = (*emitted.residuals.names, *more)
-    residuals = "".join(f"{name}, " for name in read if name not in likes).strip()
+    names = (*emitted.residuals.names, *histories)
+    residuals = "".join(f"{name}, " for name in names if name not in likes).strip()
     lines = [f"({residuals}) = ctx.saved_tensors"] if residuals else []
     lines += [f"{name} = ctx.like_{name}" for name in likes]
     lines += [f"{name} = ctx.{name}" for name in params]
@@ -388,17 +388,17 @@ def _plain_backward_lines(emitted: Emitted) -> list[str]:
 def _backward_lines(emitted: Emitted, count: int) -> list[str]:
     plain, fast = emitted.code.backward, emitted.fast.backward
     # Fast code runs unless this backward is itself differentiated or transformed.
-    anywhere = _return_lines(emitted, plain, count, chosen=True)
+    plain_lines = _return_lines(emitted, plain, count, chosen=True)
     if (plain.lines, plain.results) == (fast.lines, fast.results):
-        return [*_refuse_lines(emitted), *anywhere]
-    carrying = zip(emitted.names.cotangents, emitted.carries, strict=True)
-    kinds = [f"type({name}) is not Tensor" for name, carries in carrying if carries]
+        return [*_refuse_lines(emitted), *plain_lines]
+    pairs = zip(emitted.names.cotangents, emitted.carries, strict=True)
+    type_tests = [f"type({name}) is not Tensor" for name, carries in pairs if carries]
     # Code that a compiler traces can ask only the first; a compiler overwrites no cotangent.
-    tests = ANYWHERE[:1] if emitted.origin.compiled else [*ANYWHERE, *kinds]
+    tests = ANYWHERE[:1] if emitted.origin.compiled else [*ANYWHERE, *type_tests]
     return [
         *_refuse_lines(emitted),
         f"if {' or '.join(tests)}:",
-        *(f"    {line}" for line in anywhere),
+        *(f"    {line}" for line in plain_lines),
         *_return_lines(emitted, fast, count, chosen=True),
     ]
 
@@ -416,13 +416,13 @@ def _indented(lines: Iterable[str], spaces: int = 8) -> str:
 
 def _targets(words: Iterable[str]) -> str:
     # The left side of an assignment of a tuple.
-    *rest, last = words
-    return ", ".join([*rest, last]) if rest else f"({last},)"
+    *firsts, last = words
+    return ", ".join([*firsts, last]) if firsts else f"({last},)"
 
 
 def _tuple(words: Iterable[str]) -> str:
-    *rest, last = words
-    return f"({', '.join([*rest, last])})" if rest else f"({last},)"
+    *firsts, last = words
+    return f"({', '.join([*firsts, last])})" if firsts else f"({last},)"
 
 
 def _result(emitted: Emitted, words: tuple[str, ...]) -> str:

@@ -29,49 +29,49 @@ def vjp(
 
     Inside another differentiation the inputs, and so the gradients, stay part of its graph.
     """
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    nested = recorded or any(unpack_dual(x).tangent is not None for x in inputs)
+    is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    is_nested = is_recorded or any(unpack_dual(x).tangent is not None for x in inputs)
     with torch.enable_grad():
-        xs = [_track(x, nested) for x in inputs]
+        xs = [_track(x, is_nested) for x in inputs]
         outputs = run(xs)
     active = [i for i, y in enumerate(outputs) if isinstance(y, Tensor) and y.requires_grad]
     wrt = [i for i, x in enumerate(xs) if x.requires_grad]
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
-        by_input: dict[int, Tensor | None] = {}
+        gradient_by_input: dict[int, Tensor | None] = {}
         if active and wrt:
             heads = [
                 torch.zeros_like(outputs[i]) if cotangents[i] is None else cotangents[i]
                 for i in active
             ]
-            keeps = again or nested
-            differentiated = [outputs[i] for i in active]
-            gradients = differentiate(differentiated, [xs[i] for i in wrt], heads, keeps, recorded)
+            keeps = again or is_nested
+            results = [outputs[i] for i in active]
+            gradients = differentiate(results, [xs[i] for i in wrt], heads, keeps, is_recorded)
             # torch runs no nodes that lead to no input: the gradient would silently be zeros.
             if any(gradient is None for gradient in gradients) and any(
-                node.name() == ONCE for node in list_nodes(differentiated)
+                node.name() == ONCE for node in list_nodes(results)
             ):
                 raise RuntimeError(
                     "trying to differentiate twice a function that was marked with "
                     "@once_differentiable"
                 )
-            by_input = dict(zip(wrt, gradients, strict=True))
+            gradient_by_input = dict(zip(wrt, gradients, strict=True))
         return [
-            torch.zeros_like(x) if x.is_floating_point() and by_input.get(i) is None
-            else by_input.get(i)
+            torch.zeros_like(x) if x.is_floating_point() and gradient_by_input.get(i) is None
+            else gradient_by_input.get(i)
             for i, x in enumerate(inputs)
         ]  # fmt: skip
 
-    if nested:
+    if is_nested:
         return outputs, pullback
     return [y.detach() if isinstance(y, Tensor) else y for y in outputs], pullback
 
 
-def _track(x: Tensor, nested: bool) -> Tensor:
+def _track(x: Tensor, is_nested: bool) -> Tensor:
     if not x.is_floating_point():
         return x
     # Detached only outside other differentiations: nested, gradients must reach the outer inputs.
-    if not nested:
+    if not is_nested:
         return x.detach().requires_grad_(True)
     view = x.view_as(x)  # with the tangent that it may have
     return view if view.requires_grad else view.requires_grad_(True)
@@ -119,16 +119,16 @@ def _fits(output: Tensor, cotangent: Any) -> bool:
 # --- autograd's nodes -----------------------------------------------------------------------------
 def list_nodes(outputs: Sequence[Any], stops: Collection[Any] = ()) -> list[Any]:
     """Return the autograd nodes that lead to outputs, without `stops` and the nodes behind them."""
-    seen = {y.grad_fn: None for y in outputs if isinstance(y, Tensor)}
+    nodes = {y.grad_fn: None for y in outputs if isinstance(y, Tensor)}
     for stop in (None, *stops):
-        seen.pop(stop, None)
-    waiting = [*seen]
-    while waiting:
-        for further, _ in waiting.pop().next_functions:
-            if not (further is None or further in seen or further in stops):
-                seen[further] = None
-                waiting.append(further)
-    return [*seen]
+        nodes.pop(stop, None)
+    queue = [*nodes]
+    while queue:
+        for next_node, _ in queue.pop().next_functions:
+            if not (next_node is None or next_node in nodes or next_node in stops):
+                nodes[next_node] = None
+                queue.append(next_node)
+    return [*nodes]
 
 
 def custom_nodes(outputs: Sequence[Any]) -> list[Any]:
@@ -149,12 +149,12 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | Non
     # No gradient leads to the tensor.
     if not tensor.requires_grad or not nodes:
         return None
-    done: list[bool] = []
+    backward_runs: list[bool] = []
     # Weak, or this function would keep alive the graph that it asks about.
     node = weakref.ref(nodes[0])
     for each in nodes:
-        each.register_prehook(lambda gradients: done.append(True))
-    return lambda: node() is not None and not done
+        each.register_prehook(lambda gradients: backward_runs.append(True))
+    return lambda: node() is not None and not backward_runs
 
 
 def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:

@@ -89,10 +89,10 @@ def jvp(
         x = x.detach().requires_grad_(True)
         y = f(x)
         u = torch.zeros_like(y, requires_grad=True)
-        (pulled,) = torch.autograd.grad(y, x, u, create_graph=True)
-        if not pulled.requires_grad:  # the gradient does not depend on the cotangent
+        (gradient,) = torch.autograd.grad(y, x, u, create_graph=True)
+        if not gradient.requires_grad:  # the gradient does not depend on the cotangent
             return torch.zeros_like(y)
-        (tangent,) = torch.autograd.grad(pulled, u, v, allow_unused=True)
+        (tangent,) = torch.autograd.grad(gradient, u, v, allow_unused=True)
     return torch.zeros_like(y) if tangent is None else tangent.detach()
 
 

@@ -29,9 +29,9 @@ def surrogate_factory(rule: str) -> Callable[..., Activation]:
     )
 
     def make(*args: Any, **named: Any) -> Activation:
-        bound = signature.bind(*args, **named)
-        bound.apply_defaults()
-        return activation("Heaviside", rule, bound.arguments)
+        bound_arguments = signature.bind(*args, **named)
+        bound_arguments.apply_defaults()
+        return activation("Heaviside", rule, bound_arguments.arguments)
 
     make.__name__ = make.__qualname__ = rule.rpartition(".")[2]
     make.__doc__ = f"A step whose gradient is that of {rule!r}.\n\n{get(rule).__doc__}"
@@ -84,8 +84,8 @@ class AppliedFunction:
 
     def apply(self, input_: Tensor, *params: Any) -> Tensor:
         """Return the spikes."""
-        named = dict(zip(get(self.rule).params, params, strict=True))
-        return get(self.rule).with_params(**named).under("Heaviside")(input_)
+        values = dict(zip(get(self.rule).params, params, strict=True))
+        return get(self.rule).with_params(**values).under("Heaviside")(input_)
 
 
 StraightThroughEstimator = AppliedFunction("snntorch.straight_through_estimator")

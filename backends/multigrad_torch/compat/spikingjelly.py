@@ -91,8 +91,8 @@ class Surrogate(Activation, SurrogateFunctionBase):
     @classmethod
     def spiking_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:
         """Return the spikes."""
-        named = {**dict(zip(cls._sg_param_names, args, strict=False)), **params}
-        return get(cls.rule_name).with_params(**named).under(STEP)(x)
+        values = {**dict(zip(cls._sg_param_names, args, strict=False)), **params}
+        return get(cls.rule_name).with_params(**values).under(STEP)(x)
 
     @classmethod
     def primitive_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:
@@ -104,8 +104,8 @@ class Surrogate(Activation, SurrogateFunctionBase):
     @classmethod
     def backward(cls, grad_output: Tensor, x: Tensor, *args: Any) -> Tensor:
         """Return the gradient for x."""
-        named = dict(zip(cls._sg_param_names, args, strict=False))
-        return get(cls.rule_name)(None, grad_output, x, **named)
+        values = dict(zip(cls._sg_param_names, args, strict=False))
+        return get(cls.rule_name)(None, grad_output, x, **values)
 
 
 def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surrogate]:
@@ -116,9 +116,9 @@ def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surr
     signature = inspect.Signature([inspect.Parameter("self", kind), *params])
 
     def __init__(self: Surrogate, *args: Any, **named: Any) -> None:
-        bound = signature.bind(self, *args, **named)
-        bound.apply_defaults()
-        _, *values = bound.args
+        bound_arguments = signature.bind(self, *args, **named)
+        bound_arguments.apply_defaults()
+        _, *values = bound_arguments.args
         Surrogate.__init__(self, **dict(zip(defaults, values, strict=True)))
 
     # So that help and IDEs show the params with their defaults.

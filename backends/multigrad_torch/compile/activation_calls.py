@@ -179,14 +179,14 @@ def call_as_captured(
 def call_as_written(
     function: Function, in_force: RuleInForce, params: TracedRuleParams
 ) -> CompiledCall:
-    backend, fixed = load_backend("torch"), params.values
+    backend, param_values = load_backend("torch"), params.values
     count = params.passed or len(tensors_in(in_force))
-    places = slice(params.first, params.first + count)
-    all_are_inputs = count == len(fixed)
+    input_slice = slice(params.first, params.first + count)
+    all_are_inputs = count == len(param_values)
 
     def call(tin: Tensor, application: int, *inputs: Tensor) -> Tensor:
-        tensors = iter(inputs[places])
-        values = [next(tensors) if all_are_inputs or may_change(v) else v for v in fixed]
+        tensors = iter(inputs[input_slice])
+        values = [next(tensors) if all_are_inputs or may_change(v) else v for v in param_values]
         return function.entries.on(backend, (tin, *values)).run((tin, *values), in_force.draws)
 
     # Dynamo (torch 2.13) reads plain functions and tensors, so `call` is a closure, no object.

@@ -144,8 +144,8 @@ def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor
 @at_import
 def register_operator() -> None:
     schema = "(Tensor key, Tensor start, SymInt n) -> Tensor"
-    folded = custom_op("multigrad::fold_in_from", schema)(fold_in_from)
-    folded.register_fake(lambda key, start, n: torch.empty_like(key))
+    operator = custom_op("multigrad::fold_in_from", schema)(fold_in_from)
+    operator.register_fake(lambda key, start, n: torch.empty_like(key))
 
 
 # --- numbers of applications under a key ----------------------------------------------------------

@@ -91,10 +91,10 @@ def find_variant(
     """Return the captured variant; raise MoreNeeded, or NotCaptured if it runs as written."""
     recipe, layout = function.recipe, find_layout(function, leaves, tree)
     while True:
-        needed = function.captures.facts
-        if any(fact.startswith("shape") for fact in needed) and not has_lengths(described):
+        fact_names = function.captures.facts
+        if any(fact.startswith("shape") for fact in fact_names) and not has_lengths(described):
             raise MoreNeeded(LENGTHS)
-        facts = gather_facts(recipe.subject, needed, layout, leaves)
+        facts = gather_facts(recipe.subject, fact_names, layout, leaves)
         try:
             return function.captures.for_facts(layout, facts, leaves)
         # The capture has noted a new fact that it needs; gather it and try again.
@@ -140,8 +140,8 @@ def emit_call(
         parameters: those of the calls, tensors first.
         is_uncast: whether the call ignores the autocast around it.
     """
-    attached = lower_graphs(variant.graphs, load_backend("torch"), style="compiled")
-    native, emitted = attached.native, attached.emitted
+    lowering = lower_graphs(variant.graphs, load_backend("torch"), style="compiled")
+    native, emitted = lowering.native, lowering.emitted
     assert emitted is not None
     residuals = {*emitted.residuals.names, *emitted.residuals.histories}.difference(
         emitted.residuals.likes
@@ -255,12 +255,12 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
 def complete_arguments(function: Function, described: Any) -> tuple[Sequence[Any], Any]:
     """Return the leaves of the arguments, with meta tensors and defaults, and their tree."""
     args, kwargs = restore(described)
-    flat, nesting = flatten(args, kwargs)
+    given_leaves, nesting = flatten(args, kwargs)
     if any(isinstance(value, Moving) for value in function.defaults):
         message = f"{function.recipe.subject} has numbers that move for defaults, no constants"
         raise NotCaptured(TraceError(message))
-    leaves, tree = function.completion.complete(flat, nesting)
-    if sum(map(is_tensor, leaves)) > sum(map(is_tensor, flat)):
+    leaves, tree = function.completion.complete(given_leaves, nesting)
+    if sum(map(is_tensor, leaves)) > sum(map(is_tensor, given_leaves)):
         message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"
         raise NotCaptured(TraceError(message))
     return leaves, tree

@@ -106,20 +106,20 @@ def reentrant_regions() -> Iterator[tuple[Any, str]]:
 
 def on_draw(draw: Callable[[], Any]) -> Any:
     """Return the key of a call; in a second run of a region, the key of its first run."""
-    again = _RUNNING.get()
-    if torch.compiler.is_compiling() or (again is None and not may_run_again()):
+    rerun = _RUNNING.get()
+    if torch.compiler.is_compiling() or (rerun is None and not may_run_again()):
         return draw()
     regions = note_regions()
-    drawn = draw_noting(draw) if again is None else again.draw_again(draw)
+    key_and_origin = draw_noting(draw) if rerun is None else rerun.draw_again(draw)
     for region in regions:
-        region.drawn.append(drawn)
-    return drawn[0]
+        region.drawn.append(key_and_origin)
+    return key_and_origin[0]
 
 
 def draw_noting(draw: Callable[[], Any]) -> tuple[Any, bool]:
-    before = random.DRAWN.number
+    count_before = random.DRAWN.number
     key = draw()
-    return key, random.DRAWN.number != before
+    return key, random.DRAWN.number != count_before
 
 
 # The region that runs again now.
@@ -202,9 +202,9 @@ def is_second_run() -> bool:
 
 def has_acted(key: Any) -> bool:
     """Return whether something acted on modules in the first run of a region that runs again."""
-    again = _RUNNING.get()
-    if again is not None:
-        return key in again.acted
+    rerun = _RUNNING.get()
+    if rerun is not None:
+        return key in rerun.acted
     # Outside second runs it may act; in one that was not noted, nothing has acted.
     return graph_task() == -1 or not is_run_again()
 
@@ -216,10 +216,10 @@ def is_run_again() -> bool:
 
 def is_first_without_gradients() -> bool:
     """Return whether a reentrant region runs for the first time, without gradients, or again."""
-    again = _RUNNING.get()
-    if again is not None:
+    rerun = _RUNNING.get()
+    if rerun is not None:
         # A call must draw in both runs or in none, or the second would get other keys.
-        return again.is_reentrant
+        return rerun.is_reentrant
     return not is_forward_mode_enabled() and any(reentrant_regions())
 
 

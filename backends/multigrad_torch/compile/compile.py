@@ -141,11 +141,11 @@ def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tens
     has_lengths = has_numbers = False
     while True:
         tensors: list[Tensor] = []
-        described, token, epoch = describe(arguments, tensors, has_lengths), "", ""
+        description, token, epoch = describe(arguments, tensors, has_lengths), "", ""
         # Dynamo guards on each string that is read here, so only what `prepare` asks for is read.
         if reads_rules:
             token, epoch = MIRROR.exact_token if has_numbers else MIRROR.token, EPOCH.text
-        answer = prepare(subject, described, token, epoch)
+        answer = prepare(subject, description, token, epoch)
         if answer == LENGTHS:
             has_lengths = True
         elif answer == NUMBERS:
@@ -243,8 +243,8 @@ def find_activation(
 ) -> str:
     """Return the name of an activation's call; raise MoreNeeded to be told more."""
     in_force = activation.in_force()
-    exporting = (torch.compiler.is_exporting(), asks_for_operators())
-    key = (subject, described, token, epoch, exporting)
+    export_state = (torch.compiler.is_exporting(), asks_for_operators())
+    key = (subject, described, token, epoch, export_state)
     # The rule whose numbers and keys are literals of the call.
     literal_rule = None if is_under_jit(token) else in_force
     if literal_rule is not None and literal_rule.counter is not None:

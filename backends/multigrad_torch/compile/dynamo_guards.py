@@ -108,16 +108,16 @@ def on_enter(token: str) -> Callable[[], None]:
     # `checkpoint_regions.may_run_again`, inlined because every `use` pays for it.
     if not is_compiling() and (top_hooks(True) is not None or not is_forward_mode_enabled()):
         note_regions()
-    before, MIRROR.token = MIRROR.token, token
-    return partial(leave, before)
+    outer_token, MIRROR.token = MIRROR.token, token
+    return partial(leave, outer_token)
 
 
 def leave(before: str) -> None:
     # Outside xg.jit the saved token may be stale: asyncio tasks interleave on one thread.
     active = CURRENT.get()
     MIRROR.token = before if MIRROR.jit_inputs else active.token
-    acts = active.activations
-    if MIRROR.param_tensors or (acts is not None and acts.has_tensors):
+    in_force = active.activations
+    if MIRROR.param_tensors or (in_force is not None and in_force.has_tensors):
         on_tensors(active)
 
 
@@ -230,16 +230,16 @@ def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
 def pass_as_inputs(in_force: RuleInForce | None) -> tuple[str, str, tuple[Tensor, ...]]:
     """Return the token, exact token and inputs of `MIRROR` for a rule under xg.jit."""
     numbers: tuple[Any, ...] = ()
-    words, start, keyed = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
+    words, start, key_mark = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
     token = exact = f"{JIT}-"
     if in_force is not None:
         if in_force.counter is not None:
             key = key_for(load_backend("torch"), in_force.key)
-            words, start, keyed = random.key_words(key), in_force.counter.count, "@"
-        token = exact = f"{JIT}{in_force.own_token}{keyed}"
+            words, start, key_mark = random.key_words(key), in_force.counter.count, "@"
+        token = exact = f"{JIT}{in_force.own_token}{key_mark}"
         if not reads_numbers(in_force):
             numbers = in_force.values
-            token = f"{JIT_NUMBERS_AS_INPUTS}{in_force.specialization.id}{keyed}"
+            token = f"{JIT_NUMBERS_AS_INPUTS}{in_force.specialization.id}{key_mark}"
     # All in one tensor: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
     packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
     return token, exact, (packed, words, torch.tensor(start, device="cpu"))
@@ -260,20 +260,20 @@ def mirroring(
     """Mirror a rule under `xg.jit`; its counter ends where eager code would leave it."""
     in_force, applications = active.activations, ApplicationCount()
     counter = None if in_force is None else in_force.counter
-    before = MIRROR.token, MIRROR.exact_token, MIRROR.jit_inputs, MIRROR.applications
+    outer_state = MIRROR.token, MIRROR.exact_token, MIRROR.jit_inputs, MIRROR.applications
     with ExitStack() as stack:
         # Eager code after a graph break reads the same rules.
         if active is not CURRENT.get():
             stack.callback(CURRENT.reset, CURRENT.set(active))
         if in_force is not None and counter is not None:
             applications.start = counter.count
-            inner = in_force.with_draws(KeySource(in_force.key, applications))
-            stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=inner)))
+            counted_rule = in_force.with_draws(KeySource(in_force.key, applications))
+            stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=counted_rule)))
         MIRROR.token, MIRROR.exact_token = token, exact_token
         MIRROR.jit_inputs, MIRROR.applications = inputs, applications
         try:
             yield
         finally:
-            MIRROR.token, MIRROR.exact_token, MIRROR.jit_inputs, MIRROR.applications = before
+            MIRROR.token, MIRROR.exact_token, MIRROR.jit_inputs, MIRROR.applications = outer_state
             if counter is not None:
                 counter.advance(applications.number)

@@ -156,11 +156,11 @@ def median(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     # Sorted last, NaN would not be the median, hence a choice.
     middle = xp.take(order, [(length(input, axis) - 1) // 2], axis)
     first = xp.argmax(is_nan, axis, keepdims=True)
-    place = xp.where(xp.sum(is_nan, axis, keepdims=True) > 0, first, middle)
-    values = xp.take_along(input, place, axis=axis)
+    position = xp.where(xp.sum(is_nan, axis, keepdims=True) > 0, first, middle)
+    values = xp.take_along(input, position, axis=axis)
     if not keepdim:
-        values, place = xp.squeeze(values, axis), xp.squeeze(place, axis)
-    return Extremes(values, lambda: place)
+        values, position = xp.squeeze(values, axis), xp.squeeze(position, axis)
+    return Extremes(values, lambda: position)
 
 
 def refuse_ties(x: Tensor, name: str) -> None:
@@ -194,8 +194,8 @@ def searchsorted(
     end = start + count
     for _ in range(count.bit_length()):
         half = xp.bitwise_right_shift(start + end, 1)
-        at = xp.minimum(half, count - 1)
-        neighbors = xp.take(line, at, 0) if line.ndim == 1 else xp.take_along(line, at, axis=-1)
+        mid = xp.minimum(half, count - 1)
+        neighbors = xp.take(line, mid, 0) if line.ndim == 1 else xp.take_along(line, mid, axis=-1)
         is_behind = xp.logical_and(start < end, xp.logical_not(is_after(neighbors, x)))
         is_within = xp.logical_and(start < end, is_after(neighbors, x))
         start, end = xp.where(is_behind, half + 1, start), xp.where(is_within, half, end)
@@ -231,22 +231,22 @@ def scatter_reduce(
         return places.scatter_add(input, axis, index, src)
     refuse_ties(input if isinstance(input, Value) else src, f"scatter_reduce by {reduce!r}")
     index = places.as_places(input if isinstance(input, Value) else src, index)
-    x, given = places.as_tensor(input, index), places.as_long(places.as_tensor(src, index), index)
+    x, updates = places.as_tensor(input, index), places.as_long(places.as_tensor(src, index), index)
     if reduce in ("sum", "mean"):
-        counts = places.scatter_add(xp.zeros_like(x), axis, index, xp.ones_like(given))
+        counts = places.scatter_add(xp.zeros_like(x), axis, index, xp.ones_like(updates))
         start = x if include_self else xp.where(counts > 0, 0.0, x)
-        total = places.scatter_add(start, axis, index, given)
+        total = places.scatter_add(start, axis, index, updates)
         if reduce == "sum":
             return total
         return total / (counts + 1.0 if include_self else xp.maximum(counts, 1.0))
     if reduce not in ("amax", "amin"):
         raise TypeError(f"scatter_reduce by {reduce!r}; 'sum', 'mean', 'amax', 'amin' are known")
     sign = 1.0 if reduce == "amax" else -1.0
-    order = xp.argsort(given * sign, axis)
-    at, values = (xp.take_along(each, order, axis=axis) for each in (index, given))
-    put = places.scatter(x, axis, at, values)
+    order = xp.argsort(updates * sign, axis)
+    sorted_index, values = (xp.take_along(each, order, axis=axis) for each in (index, updates))
+    result = places.scatter(x, axis, sorted_index, values)
     extreme = xp.maximum if reduce == "amax" else xp.minimum
-    return extreme(x, put) if include_self else put
+    return extreme(x, result) if include_self else result
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Any) -> Tensor:
@@ -310,10 +310,10 @@ def lu(A: Tensor, *, pivot: bool = True) -> Any:
 def linalg_lu_solve(
     LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False
 ) -> Tensor:
-    places = transposes.lu_permutation(pivots - 1, LU)
+    permutation = transposes.lu_permutation(pivots - 1, LU)
     if left:
-        return matrices.lu_solve(LU, places, B, adjoint)
-    return matrices.turned(matrices.lu_solve(LU, places, matrices.turned(B), not adjoint))
+        return matrices.lu_solve(LU, permutation, B, adjoint)
+    return matrices.turned(matrices.lu_solve(LU, permutation, matrices.turned(B), not adjoint))
 
 
 def lu_unpack(
@@ -321,8 +321,8 @@ def lu_unpack(
 ) -> Any:
     if not (unpack_data and unpack_pivots):
         raise TypeError("lu_unpack of a part")
-    places = transposes.lu_permutation(LU_pivots - 1, LU_data)
-    matrix = xp.cast(matrices.permutation_matrix(places), T)
+    permutation = transposes.lu_permutation(LU_pivots - 1, LU_data)
+    matrix = xp.cast(matrices.permutation_matrix(permutation), T)
     return torch.return_types.lu_unpack((matrix, *matrices.unpacked(LU_data)))
 
 
@@ -343,11 +343,11 @@ def linalg_qr(A: Tensor, mode: str = "reduced") -> Any:
 # --- systems --------------------------------------------------------------------------------------
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """Record `solve`; B holds vectors if it has one axis, or A's shape without its last axis."""
-    vectors = parts.rank(B) == 1
-    if not vectors and matrices.has_vectors(A, B):
-        vectors = parts.shape_of(B) == parts.shape_of(A)[:-1]
-    if left or vectors:
-        return matrices.solve(A if left else matrices.turned(A), B, vectors)
+    is_vectors = parts.rank(B) == 1
+    if not is_vectors and matrices.has_vectors(A, B):
+        is_vectors = parts.shape_of(B) == parts.shape_of(A)[:-1]
+    if left or is_vectors:
+        return matrices.solve(A if left else matrices.turned(A), B, is_vectors)
     return matrices.solve_at_right(A, B)
 
 

@@ -22,14 +22,14 @@ def named_by(group: Any) -> Any:
 
 def over_group(tensor: Tensor, op: Any = None, group: Any = None) -> Tensor:
     """Record the all_reduce of torch.distributed.nn.functional, whose gradient is one as well."""
-    kinds, named = torch.distributed.ReduceOp, named_by(group)
+    kinds, process_group = torch.distributed.ReduceOp, named_by(group)
     if op in (None, kinds.SUM):
-        return xp.all_sum(tensor, named)
+        return xp.all_sum(tensor, process_group)
     if op == kinds.MAX:
-        return xp.all_max(tensor, named)
+        return xp.all_max(tensor, process_group)
     # The op table has a maximum only.
     if op == kinds.MIN:
-        return -xp.all_max(-tensor, named)
+        return -xp.all_max(-tensor, process_group)
     raise TypeError("all_reduce of another kind than SUM, MAX and MIN")
 
 

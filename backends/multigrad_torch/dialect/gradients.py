@@ -80,12 +80,12 @@ def grad(
         raise TypeError("with is_grads_batched")
     results, sources = many(outputs), many(inputs)
     trace = check_sources(sources)
-    slopes = take_gradients(results, heads_of(results, grad_outputs), sources)
-    if not (allow_unused or materialize_grads) and any(each is None for each in slopes):
+    grads = take_gradients(results, heads_of(results, grad_outputs), sources)
+    if not (allow_unused or materialize_grads) and any(each is None for each in grads):
         raise TypeError("of a tensor that the outputs do not depend on, without allow_unused")
     if materialize_grads:
-        slopes = or_zeros(slopes, sources)
-    return tuple(None if each is None else finished(trace, each, create_graph) for each in slopes)
+        grads = or_zeros(grads, sources)
+    return tuple(None if each is None else finished(trace, each, create_graph) for each in grads)
 
 
 def or_zeros(gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
@@ -127,11 +127,11 @@ def backward_all(
     if trace.kind == "rule":
         advice = trace.words.advise("Return the gradient")
         raise trace.error(f"calls .backward(): a rule is the backward pass{advice}")
-    alive = [leaf for reference in trace.backward.leaves if (leaf := reference()) is not None]
-    leaves = alive if inputs is None else many(inputs)
-    others = [leaf for leaf in leaves if "grad" not in (getattr(leaf, "notes", None) or {})]
+    live_leaves = [leaf for reference in trace.backward.leaves if (leaf := reference()) is not None]
+    leaves = live_leaves if inputs is None else many(inputs)
+    foreign_leaves = [leaf for leaf in leaves if "grad" not in (getattr(leaf, "notes", None) or {})]
     nodes = [leaf.node for leaf in leaves if isinstance(leaf, Value)]
-    if others or (inputs is None and any(carries_gradient(y.node, nodes) for y in outputs)):
+    if foreign_leaves or (inputs is None and any(carries_gradient(y.node, nodes) for y in outputs)):
         raise TypeError("which adds to the .grad of a tensor that it did not make")
     check_sources([outputs[0], *leaves])
     if not leaves:
@@ -139,12 +139,12 @@ def backward_all(
     gradients = take_gradients(outputs, heads_of(outputs, grad_tensors), leaves)
     for leaf, each in zip(leaves, gradients, strict=True):
         if each is not None:
-            notes, new = dict(leaf.notes or {}), finished(trace, each, create_graph)
-            before = notes["grad"]
-            if before is not None and not create_graph:
-                before.update(before + new)  # in place, as autograd does
+            notes, addend = dict(leaf.notes or {}), finished(trace, each, create_graph)
+            total = notes["grad"]
+            if total is not None and not create_graph:
+                total.update(total + addend)  # in place, as autograd does
                 continue
-            leaf.notes = {**notes, "grad": new if before is None else before + new}
+            leaf.notes = {**notes, "grad": addend if total is None else total + addend}
 
 
 # --- torch.func -----------------------------------------------------------------------------------
@@ -156,14 +156,14 @@ def on_symbols(make: Function) -> Function:
 
     @wraps(make)
     def transform(func: Function, *args: Any, **kwargs: Any) -> Any:
-        of_torch = original(func, *args, **kwargs)
-        ours = make(func, *args, **kwargs)
+        compute = original(func, *args, **kwargs)
+        record = make(func, *args, **kwargs)
 
         @wraps(func)
         def transformed(*positional: Any, **named: Any) -> Any:
             leaves = optree.tree_leaves((positional, named))
-            is_ours = any(isinstance(leaf, Value) for leaf in leaves)
-            return ours(*positional, **named) if is_ours else of_torch(*positional, **named)
+            has_symbols = any(isinstance(leaf, Value) for leaf in leaves)
+            return record(*positional, **named) if has_symbols else compute(*positional, **named)
 
         return transformed
 
@@ -179,8 +179,8 @@ def own_names(tree: Any) -> tuple[list[Any], Any, Any]:
     if trace.kind != "rule":
         tell_apart(trace)
     # New names, so that gradients with respect to them end here.
-    named = [renamed(leaf) for leaf in leaves]
-    return named, structure, optree.tree_unflatten(structure, named)
+    sources = [renamed(leaf) for leaf in leaves]
+    return sources, structure, optree.tree_unflatten(structure, sources)
 
 
 def gradients_like(outputs: Any, cotangents: Any, named: list[Any], structure: Any) -> Any:
@@ -193,10 +193,10 @@ def recording(transform: Function) -> Function:
 
     @wraps(transform)
     def transformed(*args: Any, **kwargs: Any) -> Any:
-        passes = torch.is_grad_enabled()
+        records = torch.is_grad_enabled()
         with torch.enable_grad():
             results = transform(*args, **kwargs)
-        return results if passes else optree.tree_map(detached, results)
+        return results if records else optree.tree_map(detached, results)
 
     return transformed
 
@@ -210,26 +210,26 @@ def detached(value: Any) -> Any:
 def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
     @recording
     def transformed(*args: Any, **kwargs: Any) -> Any:
-        places = argnums if isinstance(argnums, tuple) else (argnums,)
-        named, structure, inputs = own_names(tuple(args[i] for i in places))
-        filled = list(args)
-        for i, each in zip(places, inputs, strict=True):
-            filled[i] = each
-        result = func(*filled, **kwargs)
+        positions = argnums if isinstance(argnums, tuple) else (argnums,)
+        sources, structure, inputs = own_names(tuple(args[i] for i in positions))
+        arguments = list(args)
+        for i, each in zip(positions, inputs, strict=True):
+            arguments[i] = each
+        result = func(*arguments, **kwargs)
         value = result[0] if has_aux else result
         if lengths_of(value):
             raise TypeError("of a function that returns no number")
-        gradients = gradients_like(value, xp.ones_like(value), named, structure)
+        gradients = gradients_like(value, xp.ones_like(value), sources, structure)
         return gradients if isinstance(argnums, tuple) else gradients[0], result
 
     return transformed
 
 
 def grad_of(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
-    both = grad_and_value(func, argnums, has_aux)
+    with_value = grad_and_value(func, argnums, has_aux)
 
     def transformed(*args: Any, **kwargs: Any) -> Any:
-        gradient, result = both(*args, **kwargs)
+        gradient, result = with_value(*args, **kwargs)
         return (gradient, result[1]) if has_aux else gradient
 
     return transformed
@@ -241,20 +241,20 @@ grad_of.__name__ = "grad"
 def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
     if not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(primals)):
         return torch.func.vjp(func, *primals, has_aux=has_aux)
-    named, structure, inputs = own_names(primals)
-    passes = torch.is_grad_enabled()
+    sources, structure, inputs = own_names(primals)
+    records = torch.is_grad_enabled()
     with torch.enable_grad():
         result = func(*inputs)
     outputs = result[0] if has_aux else result
 
     def pull(cotangents: Any) -> Any:
-        gradients = gradients_like(outputs, cotangents, named, structure)
+        gradients = gradients_like(outputs, cotangents, sources, structure)
         return gradients if torch.is_grad_enabled() else optree.tree_map(detached, gradients)
 
-    shown, *aux = result if has_aux else (result,)
-    if not passes:
-        shown, *aux = optree.tree_map(detached, (shown, *aux))
-    return shown, pull, *aux
+    outputs_out, *aux = result if has_aux else (result,)
+    if not records:
+        outputs_out, *aux = optree.tree_map(detached, (outputs_out, *aux))
+    return outputs_out, pull, *aux
 
 
 def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
@@ -266,20 +266,20 @@ def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -
 @recording
 def along(func: Function, primals: Any, tangents: Any, has_aux: bool) -> Any:
     """Differentiate a gradient, which is linear in its cotangent, with respect to that."""
-    named, _, inputs = own_names(primals)
+    sources, _, inputs = own_names(primals)
     result = func(*inputs)
     outputs, *aux = result if has_aux else (result,)
-    leaves, outer = optree.tree_flatten(outputs)
+    leaves, output_structure = optree.tree_flatten(outputs)
     heads = [renamed(xp.zeros_like(leaf)) for leaf in leaves]
-    pulled = take_gradients(leaves, heads, named)
+    gradients = take_gradients(leaves, heads, sources)
     pairs = [
         (each, tangent)
-        for each, tangent in zip(pulled, optree.tree_leaves(tangents), strict=True)
+        for each, tangent in zip(gradients, optree.tree_leaves(tangents), strict=True)
         if each is not None
     ]
-    slopes, along = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    tangents_out = take_gradients(slopes, along, heads) if pairs else [None] * len(heads)
-    return outputs, optree.tree_unflatten(outer, or_zeros(tangents_out, leaves)), *aux
+    slopes, directions = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    tangents_out = take_gradients(slopes, directions, heads) if pairs else [None] * len(heads)
+    return outputs, optree.tree_unflatten(output_structure, or_zeros(tangents_out, leaves)), *aux
 
 
 # --- torch.func.vmap: each row is recorded by itself ----------------------------------------------
@@ -313,7 +313,7 @@ def vmap(
                 f"calls torch.func.vmap over {count} rows; a graph records each by itself, at most "
                 f"{MOST_ROWS}{trace.words.advise('write the axis out')}"
             )
-        drawn = trace.draws
+        draws_before = trace.draws
         rows = []
         for i in range(count):
             row = [
@@ -321,18 +321,18 @@ def vmap(
                 for leaf, dim in zip(leaves, dims, strict=True)
             ]
             rows.append(func(*pytree.tree_unflatten(row, structure), **kwargs))
-        if trace.draws != drawn:
+        if trace.draws != draws_before:
             raise trace.error("draws random numbers in torch.func.vmap, which is not captured")
-        flat = [pytree.tree_flatten(row)[0] for row in rows]
-        outer = pytree.tree_flatten(rows[0])[1]
-        places = pytree._broadcast_to_and_flatten(out_dims, outer)
-        if places is None:
+        flat_rows = [pytree.tree_flatten(row)[0] for row in rows]
+        row_structure = pytree.tree_flatten(rows[0])[1]
+        out_axes = pytree._broadcast_to_and_flatten(out_dims, row_structure)
+        if out_axes is None:
             raise trace.error(f"calls torch.func.vmap with out_dims={out_dims} of other outputs")
-        stacked = [
+        outputs = [
             torch.stack(each, place)
-            for each, place in zip(zip(*flat, strict=True), places, strict=True)
+            for each, place in zip(zip(*flat_rows, strict=True), out_axes, strict=True)
         ]
-        return pytree.tree_unflatten(stacked, outer)
+        return pytree.tree_unflatten(outputs, row_structure)
 
     return transformed
 

@@ -141,8 +141,8 @@ def is_complex(input: Tensor) -> bool:
 
 def angle(input: Tensor) -> Tensor:
     """Return pi for negative numbers, else 0; for -0 as well, as NumPy does."""
-    turned = xp.where(xp.less(input, 0), math.pi, 0.0)
-    return xp.where(xp.isnan(input), input, turned) if is_float(input.node.type) else turned
+    angles = xp.where(xp.less(input, 0), math.pi, 0.0)
+    return xp.where(xp.isnan(input), input, angles) if is_float(input.node.type) else angles
 
 
 def get_device(x: Tensor) -> int:
@@ -164,7 +164,7 @@ cpu.__name__, cuda.__name__ = "cpu", "cuda"  # type: ignore[attr-defined]
 
 def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
     """Change the dtype; another device is refused."""
-    rest = []
+    dtype_sources = []
     for target in (*args, device):
         if isinstance(target, torch.device | str | torch.Tensor):
             moved(torch.device(getattr(target, "device", target)).type, x)
@@ -173,8 +173,8 @@ def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: 
         if isinstance(target, int) and not isinstance(target, bool):
             raise TypeError(f"it moves a tensor to device {target}")
         if target is not None and not isinstance(target, SymbolicDevice):
-            rest.append(target)
-    return methods.to(x, *rest, dtype=dtype, **options)
+            dtype_sources.append(target)
+    return methods.to(x, *dtype_sources, dtype=dtype, **options)
 
 
 def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
@@ -200,36 +200,36 @@ def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
     """Return a tensor of a size, whose values are not set, or of given numbers."""
     if not args:
         return methods.new_full(x, [0], 0.0)
-    (first, *rest) = args
-    if _is_tensor(first) and not rest:
+    (first, *other_args) = args
+    if _is_tensor(first) and not other_args:
         return same(first)
-    if isinstance(first, SymbolicShape | KnownShape | torch.Size) and not rest:
+    if isinstance(first, SymbolicShape | KnownShape | torch.Size) and not other_args:
         return methods.new_full(x, first, 0.0)
     if isinstance(first, int | Value) and not _is_tensor(first):
-        return methods.new_full(x, [first, *rest], 0.0)
-    if rest or _is_tensor(first):
+        return methods.new_full(x, [first, *other_args], 0.0)
+    if other_args or _is_tensor(first):
         raise TypeError("new with other values than a size or numbers")
     return methods.new_tensor(x, first)
 
 
 def resize_(x: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     """Resize a tensor without elements; the values of the new ones are not set."""
-    resized = methods.new_full(x, sizes[0] if len(sizes) == 1 else sizes, 0.0)
-    return _given_room(x, resized)
+    template = methods.new_full(x, sizes[0] if len(sizes) == 1 else sizes, 0.0)
+    return _given_room(x, template)
 
 
 def resize_as_(x: Tensor, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
     return _given_room(x, xp.zeros_like(the_template, x.dtype))
 
 
-def _given_room(x: Tensor, resized: Tensor) -> Tensor:
+def _given_room(x: Tensor, template: Tensor) -> Tensor:
     shape = lengths_of(x)
-    if shape == lengths_of(resized):
+    if shape == lengths_of(template):
         return x
     # Elements that exist, or views of them, would have to keep their memory.
     if shape != (0,) or x.base is not None or x.views or x.node.op is ops.INPUT:
         raise TypeError("it resizes a tensor that has elements")
-    replace_node(x, resized.node)
+    replace_node(x, template.node)
     return x
 
 
@@ -246,8 +246,8 @@ def squeeze(x: Tensor, dim: Any = None) -> Tensor:
     if isinstance(shape, tuple) and shape[-1] is True and shape[1] in (dim, None):
         return xp.squeeze(x, dim)  # a reduction has kept just these
     lengths = lengths_of(x)
-    ones = tuple(i % len(lengths) for i in dims if lengths and lengths[i] == 1)
-    return xp.squeeze(x, ones) if ones else same(x)
+    unit_axes = tuple(i % len(lengths) for i in dims if lengths and lengths[i] == 1)
+    return xp.squeeze(x, unit_axes) if unit_axes else same(x)
 
 
 def same(x: Tensor) -> Tensor:
@@ -267,17 +267,17 @@ def lengths_of(x: Tensor) -> tuple[int, ...]:
 
 def expand(x: Tensor, *sizes: Any) -> Tensor:
     """Expand a tensor; -1 keeps a length."""
-    wanted = arrays.numbers(sizes)
-    if isinstance(wanted, SymbolicShape):
-        return arrays.expand(x, wanted)
-    lengths = [-1 if isinstance(n, int) and n == -1 else n for n in wanted]
+    target = arrays.numbers(sizes)
+    if isinstance(target, SymbolicShape):
+        return arrays.expand(x, target)
+    lengths = [-1 if isinstance(n, int) and n == -1 else n for n in target]
     if -1 in [n for n in lengths if isinstance(n, int)]:
         shape = lengths_of(x)
-        new = len(lengths) - len(shape)
-        if any(isinstance(n, int) and n == -1 for n in lengths[: max(new, 0)]):
+        extra = len(lengths) - len(shape)
+        if any(isinstance(n, int) and n == -1 for n in lengths[: max(extra, 0)]):
             raise TypeError("expand keeps no length of an axis that is not there")
         lengths = [
-            shape[i - new] if isinstance(n, int) and n == -1 else n for i, n in enumerate(lengths)
+            shape[i - extra] if isinstance(n, int) and n == -1 else n for i, n in enumerate(lengths)
         ]
     return arrays.expand(x, *lengths)
 

@@ -31,10 +31,10 @@ Tensor = Any
 # --- normalizations -------------------------------------------------------------------------------
 def last_axes(normalized_shape: Sequence[int], x: Tensor) -> list[int]:
     """Return the last axes of x, which must have a given shape."""
-    given = [operator.index(n) for n in normalized_shape]
-    axes = [*range(-len(given), 0)]
-    if [length(x, axis) for axis in axes] != given:
-        raise TypeError(f"it normalizes over {given}, which is not how the shape ends")
+    shape = [operator.index(n) for n in normalized_shape]
+    axes = [*range(-len(shape), 0)]
+    if [length(x, axis) for axis in axes] != shape:
+        raise TypeError(f"it normalizes over {shape}, which is not how the shape ends")
     return axes
 
 
@@ -51,8 +51,8 @@ def layer_norm(
 def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Tensor:
-    added = xp_dialect.finfo(input.dtype).eps if eps is None else eps
-    return layers.rms_norm(input, last_axes(normalized_shape, input), weight, added)
+    epsilon = xp_dialect.finfo(input.dtype).eps if eps is None else eps
+    return layers.rms_norm(input, last_axes(normalized_shape, input), weight, epsilon)
 
 
 def rrelu(
@@ -72,13 +72,13 @@ def rrelu(
 def reducing(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return the loss whose elements a formula computes."""
     parameters = [*inspect.signature(formula).parameters.values()]
-    how = inspect.Parameter("reduction", inspect.Parameter.KEYWORD_ONLY)
+    reduction_parameter = inspect.Parameter("reduction", inspect.Parameter.KEYWORD_ONLY)
 
     @functools.wraps(formula)
     def loss(*args: Any, reduction: str, **options: Any) -> Tensor:
         return reduced(formula(*args, **options), reduction)
 
-    vars(loss)["__signature__"] = inspect.Signature([*parameters, how])
+    vars(loss)["__signature__"] = inspect.Signature([*parameters, reduction_parameter])
     return loss
 
 
@@ -229,16 +229,16 @@ def convolution(
     axes = len(stride)
     if rank(input) != axes + 2:
         raise TypeError("a convolution of one example")
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "strides": per_axis(stride, axes),
         "border": tuple((n, n) for n in per_axis(padding, axes)),
         "dilations": per_axis(dilation, axes),
         "groups": groups,
     }
     if transposed:
-        more = per_axis(output_padding, axes)
-        return layers.transposed(input, weight, bias, **how, more=more)
-    return layers.convolution(input, weight, bias, **how)
+        output_pads = per_axis(output_padding, axes)
+        return layers.transposed(input, weight, bias, **options, more=output_pads)
+    return layers.convolution(input, weight, bias, **options)
 
 
 def conv2d(
@@ -250,15 +250,15 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    how = {"padding": padding, "dilation": dilation, "groups": groups}
-    return convolution(input, weight, bias, per_axis(stride, 2), **how)
+    options = {"padding": padding, "dilation": dilation, "groups": groups}
+    return convolution(input, weight, bias, per_axis(stride, 2), **options)
 
 
 def backward(
     grad_output: Any, input: Any, weight: Any, bias_sizes: Any, *options: Any
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of input, weight and bias, for which `torch.nn.grad` asks."""
-    stride, padding, dilation, transposed, _, groups, (of_x, of_weight, of_bias) = options
+    stride, padding, dilation, transposed, _, groups, (wants_x, wants_weight, wants_bias) = options
     if transposed:
         raise TypeError("the gradient of a transposed convolution")
     symbol = next(x for x in (grad_output, input, weight) if isinstance(x, Value))
@@ -266,14 +266,14 @@ def backward(
     axes = rank(g) - 2
     border = per_axis(padding, axes)
     # With the border as part of the input, its gradient is the inner part of the whole one.
-    whole = layers.bordered(x, tuple((n, n) for n in border))
+    padded_x = layers.bordered(x, tuple((n, n) for n in border))
     strides, dilations = per_axis(stride, axes), per_axis(dilation, axes)
-    how = {"strides": strides, "dilations": dilations, "groups": groups}
-    inner = tuple(slice(n, -n or None) for n in border)
+    attrs = {"strides": strides, "dilations": dilations, "groups": groups}
+    slices = tuple(slice(n, -n or None) for n in border)
     return (
-        xp.getitem(xp.conv_left(g, w, whole, **how), (..., *inner)) if of_x else None,
-        xp.conv_right(whole, g, w, **how) if of_weight else None,
-        xp.sum(g, (0, *range(2, axes + 2))) if of_bias else None,
+        xp.getitem(xp.conv_left(g, w, padded_x, **attrs), (..., *slices)) if wants_x else None,
+        xp.conv_right(padded_x, g, w, **attrs) if wants_weight else None,
+        xp.sum(g, (0, *range(2, axes + 2))) if wants_bias else None,
     )
 
 
@@ -304,11 +304,11 @@ def max_pool(
     if beyond:
         border = tuple((a, b + c) for (a, b), (_, c) in zip(border, beyond, strict=True))
     axes, shape = len(sizes), shape_of(input)
-    lengths = shape[-axes:]
+    spatial_shape = shape[-axes:]
     values = layers.max_pool(input, sizes, strides, border, dilations)
-    if math.prod(lengths) > 2**24:  # float32 has no larger exact integers
+    if math.prod(spatial_shape) > 2**24:  # float32 has no larger exact integers
         return values, None
-    numbers = torch.arange(math.prod(lengths)).reshape(lengths)
+    numbers = torch.arange(math.prod(spatial_shape)).reshape(spatial_shape)
     # Positions go through the same windows as the values; -1 marks the border.
     numbers = F.pad(numbers, [n for pair in reversed(border) for n in pair], value=-1)
 
@@ -316,16 +316,16 @@ def max_pool(
         parts = xp.windows(x, sizes, strides, dilations)
         return xp.reshape(parts, (*shape_of(parts)[:-axes], -1))
 
-    seen = windows(layers.bordered(input, border, -math.inf))
-    within = windows(xp.cast(places.as_tensor(numbers, input), "float32"))
-    within = xp.cast(xp.broadcast_to(within, shape_of(seen)), "int64")
-    largest, first = xp.argmax(seen, -1), xp.argmax(xp.cast(within >= 0, "int64"), -1)
-    found, inside = (
-        xp.squeeze(xp.take_along(within, xp.expand_dims(which, -1), axis=-1), -1)
+    elements = windows(layers.bordered(input, border, -math.inf))
+    indices = windows(xp.cast(places.as_tensor(numbers, input), "float32"))
+    indices = xp.cast(xp.broadcast_to(indices, shape_of(elements)), "int64")
+    largest, first = xp.argmax(elements, -1), xp.argmax(xp.cast(indices >= 0, "int64"), -1)
+    position, first_inside = (
+        xp.squeeze(xp.take_along(indices, xp.expand_dims(which, -1), axis=-1), -1)
         for which in (largest, first)
     )
     # If all elements are -inf, the first position outside the border.
-    return values, xp.where(found < 0, inside, found)
+    return values, xp.where(position < 0, first_inside, position)
 
 
 def avg_pool(
@@ -338,12 +338,12 @@ def avg_pool(
     divisor_override: Any = None,
 ) -> Tensor:
     """Return the means over windows of the last axes."""
-    sizes, strides, border, ones, beyond = pooling_of(
+    sizes, strides, border, dilations, beyond = pooling_of(
         input, kernel_size, stride=stride, padding=padding, ceil_mode=ceil_mode
     )
     if divisor_override is not None:
-        seen = layers.bordered(layers.bordered(input, border), beyond)
-        windows = xp.windows(seen, sizes, strides, ones)
+        bordered_input = layers.bordered(layers.bordered(input, border), beyond)
+        windows = xp.windows(bordered_input, sizes, strides, dilations)
         return xp.sum(windows, tuple(range(-len(sizes), 0))) / divisor_override
     return layers.mean_pool(input, sizes, strides, border, beyond=beyond, counted=count_include_pad)
 
@@ -354,8 +354,8 @@ def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
 
 def adaptive_max_pool(input: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
     """Return the maxima of parts and their positions, as `max_pool` does."""
-    lengths = shape_of(input)[-len(output_size) :]
-    numbers = torch.arange(math.prod(lengths)).reshape(lengths)
+    spatial_shape = shape_of(input)[-len(output_size) :]
+    numbers = torch.arange(math.prod(spatial_shape)).reshape(spatial_shape)
     numbers = xp.broadcast_to(places.as_tensor(numbers, input), shape_of(input))
     return layers.adaptive((input, numbers), output_size, layers.first_largest)
 

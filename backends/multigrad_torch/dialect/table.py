@@ -161,10 +161,10 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
         mark_view(result, input, False)  # the tensor itself, where there is nothing to sum
         return result
     lengths, shape = [operator.index(n) for n in target], introspection.lengths_of(input)
-    extra = len(shape) - len(lengths)
-    repeated = [i + extra for i, n in enumerate(lengths) if n == 1 != shape[i + extra]]
-    summed = xp.sum(input, repeated, True) if repeated else input
-    return xp.sum(summed, list(range(extra))) if extra else summed
+    extra_axes = len(shape) - len(lengths)
+    axes = [i + extra_axes for i, n in enumerate(lengths) if n == 1 != shape[i + extra_axes]]
+    sums = xp.sum(input, axes, True) if axes else input
+    return xp.sum(sums, list(range(extra_axes))) if extra_axes else sums
 
 
 @contextmanager
@@ -315,8 +315,8 @@ PRIVATE = {**introspection.PRIVATE, **collectives.PRIVATE}
 
 def find_other(function: Any) -> Callable[..., Any] | None:
     """Return the handler of a function of torch's own code or of a package's operator, or None."""
-    known = PRIVATE.get(function) or find_custom_op(function)
-    return known or traced.find_aten(function) or traced.find_traced(function)
+    handler = PRIVATE.get(function) or find_custom_op(function)
+    return handler or traced.find_aten(function) or traced.find_traced(function)
 
 
 class Generator:
@@ -335,10 +335,10 @@ class Generator:
 
 
 def generators() -> list[Generator]:
-    of_devices = [torch.default_generator]
+    torch_generators = [torch.default_generator]
     if torch.cuda.is_initialized():
-        of_devices += torch.cuda.default_generators
-    return [Generator(each) for each in of_devices]
+        torch_generators += torch.cuda.default_generators
+    return [Generator(each) for each in torch_generators]
 
 
 # torch's settings, and functions that change them: outside a graph.

@@ -105,8 +105,8 @@ def trace_call(
             inputs = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
             outputs, structure = optree.tree_flatten(called(*inputs), none_is_leaf=True)
         check_outputs(inputs, outputs)
-        pure = torch.func.functionalize(flat, remove="mutations")
-        module = make_fx(pure, decompositions(), tracing_mode="fake")(*inputs)
+        pure_call = torch.func.functionalize(flat, remove="mutations")
+        module = make_fx(pure_call, decompositions(), tracing_mode="fake")(*inputs)
     module.graph.eliminate_dead_code()
     return module, structure, [base_of(output, inputs) for output in outputs]
 
@@ -123,17 +123,17 @@ def _without_log() -> Iterator[None]:
 
 
 def check_outputs(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    other = next((x for x in outputs if not isinstance(x, torch.Tensor)), None)
-    if other is not None:
-        raise TypeError(f"it gives {other!r}, which is no tensor")
-    made, given = (any(x.is_floating_point() for x in each) for each in (outputs, inputs))
-    if made and not given:
+    non_tensor = next((x for x in outputs if not isinstance(x, torch.Tensor)), None)
+    if non_tensor is not None:
+        raise TypeError(f"it gives {non_tensor!r}, which is no tensor")
+    floats_out, floats_in = (any(x.is_floating_point() for x in each) for each in (outputs, inputs))
+    if floats_out and not floats_in:
         raise TypeError("it gives floats of integers; cast them to a float dtype first")
 
 
 def base_of(output: Any, inputs: Sequence[Any]) -> int | None:
-    shared = (output, output._base if output._is_view() else None)
-    return next((i for i, x in enumerate(inputs) if any(x is each for each in shared)), None)
+    owners = (output, output._base if output._is_view() else None)
+    return next((i for i, x in enumerate(inputs) if any(x is each for each in owners)), None)
 
 
 @functools.cache
@@ -142,9 +142,9 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
     from torch._decomp import core_aten_decompositions, decomposition_table, decompositions
 
     home = decompositions.__name__
-    table = {op: made for op, made in decomposition_table.items() if made.__module__ == home}
+    table = {op: body for op, body in decomposition_table.items() if body.__module__ == home}
     table |= core_aten_decompositions()
-    return {op: made_of for op, made_of in table.items() if find_aten(op) is None}
+    return {op: body for op, body in table.items() if find_aten(op) is None}
 
 
 def run(module: Any, tensors: Sequence[Any], trace: Trace) -> list[Any]:
@@ -213,12 +213,12 @@ def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> 
             return target(*args, **kwargs)
     if target is operator.getitem:
         return args[0][args[1]]
-    plain = {name: value for name, value in kwargs.items() if name not in OF_MEMORY}
-    before = questions.count()
+    graph_kwargs = {name: value for name, value in kwargs.items() if name not in OF_MEMORY}
+    question_count = questions.count()
     try:
-        return record_call("torch", target, args, plain, trace=trace, shown=str(target))
+        return record_call("torch", target, args, graph_kwargs, trace=trace, shown=str(target))
     except TraceError as error:  # reported for the function that was called
-        questions.forget(before)
+        questions.forget(question_count)
         reason = f": {error.__cause__}" if find_aten(target) and error.__cause__ else ""
         raise TypeError(
             f"torch computes it with {target}, which is not captured{reason}"
@@ -233,9 +233,9 @@ PREFIXES = ("_", "linalg_", "special_")
 
 def names_of(name: str) -> list[str]:
     """Return the names under which torch may have an operator as a function."""
-    names = [name, plain := name.removesuffix("_copy")]
+    names = [name, bare_name := name.removesuffix("_copy")]
     for prefix in PREFIXES:
-        names.append(plain := plain.removeprefix(prefix))
+        names.append(bare_name := bare_name.removeprefix(prefix))
     return names
 
 
@@ -291,9 +291,9 @@ def index_put(
 
 def put(input: Tensor, index: Tensor, source: Any, accumulate: bool = False) -> Tensor:
     flat = xp.reshape(like(input, source), -1)
-    places_ = xp.reshape(like(index, flat), -1)
+    positions = xp.reshape(like(index, flat), -1)
     values = xp.reshape(like(source, flat), -1)
-    return xp.reshape(index_put(flat, [places_], values, accumulate), parts.shape_of(input))
+    return xp.reshape(index_put(flat, [positions], values, accumulate), parts.shape_of(input))
 
 
 def to_copy(input: Tensor, *, dtype: Any = None) -> Tensor:
@@ -397,14 +397,14 @@ OWN: dict[str, Callable[..., Any]] = {
 def find_aten(function: Any) -> Callable[..., Any] | None:
     """Return the handler of an ATen operator, None for one that has to be decomposed."""
     packet = getattr(function, "overloadpacket", function)
-    space, _, name = getattr(packet, "_qualified_op_name", "").partition("::")
-    if space != "aten" or name.endswith("_") or getattr(function, "_overloadname", "") == "out":
+    namespace, _, name = getattr(packet, "_qualified_op_name", "").partition("::")
+    if namespace != "aten" or name.endswith("_") or getattr(function, "_overloadname", "") == "out":
         return None
     for each in names_of(name):
         if each in OWN:
             return OWN[each]
         for library in LIBRARIES:
-            known = ALIASES.get(getattr(library, each, None))
-            if known is not None and known not in LOSSES:
-                return known
+            handler = ALIASES.get(getattr(library, each, None))
+            if handler is not None and handler not in LOSSES:
+                return handler
     return None

@@ -59,8 +59,8 @@ def dtype_of_leaf(x: Any) -> tuple[str, bool] | None:
 def dispatched_overloads(name: str) -> list[Any]:
     """Return an operator's dispatched overloads; a few are TorchScript's only (`element_size`)."""
     packet = getattr(torch.ops.aten, name, None)
-    every = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
-    return [each for each in every if torch._C._dispatch_has_kernel(each.name())]
+    overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+    return [each for each in overloads if torch._C._dispatch_has_kernel(each.name())]
 
 
 def is_composite(overload: Any) -> bool:
@@ -92,12 +92,12 @@ def rounds_once(function: Any) -> bool:
         return name in CALLS_ONE_KERNEL
     if isinstance(function, FunctionType) and function.__module__.startswith("torch."):
         return False  # written in Python, of other functions
-    of_tensors = [
+    tensor_overloads = [
         each
         for each in dispatched_overloads(name)
         if str(each._schema.arguments[0].type) == "Tensor"
     ]
-    return bool(of_tensors) and not any(map(is_composite, of_tensors))
+    return bool(tensor_overloads) and not any(map(is_composite, tensor_overloads))
 
 
 # --- autocast -------------------------------------------------------------------------------------
@@ -123,12 +123,12 @@ UNCAST_OPS = {ops.ARRAY, ops.CAST, ops.HOLD, ops.SIZE, ops.STOP_GRADIENT, ops.SU
 def is_cast(function: Any) -> bool:
     """Return whether autocast may change the dtype of a function's result."""
     name = str(getattr(function, "__name__", ""))
-    plain = name.strip("_")
+    bare_name = name.strip("_")
     if name in COMPOSITES_WITHOUT_AUTOCAST:
         return False
-    if name.startswith("__") and plain not in CAST_OPERATORS:
+    if name.startswith("__") and bare_name not in CAST_OPERATORS:
         return False
-    overloads = dispatched_overloads(plain)
+    overloads = dispatched_overloads(bare_name)
     is_kernel = bool(overloads) and not any(map(is_composite, overloads))
     if not is_kernel and function not in OPERATORS:
         return True  # autocast may know a function that it calls
@@ -192,13 +192,13 @@ def signature_of(function: Any) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except ValueError:
-        overloads = find_overloads(function.__name__)
-        if not overloads:
+        arg_lists = find_overloads(function.__name__)
+        if not arg_lists:
             raise
-    overloads.sort(key=lambda arguments: sum(not a.kwarg_only for a in arguments), reverse=True)
-    longest = overloads[0]
+    arg_lists.sort(key=lambda arguments: sum(not a.kwarg_only for a in arguments), reverse=True)
+    longest = arg_lists[0]
     params: dict[str, Parameter] = {}
-    for arguments in overloads:
+    for arguments in arg_lists:
         for argument in arguments:
             name = _python_name(argument)
             if name not in params:
@@ -208,7 +208,7 @@ def signature_of(function: Any) -> inspect.Signature:
             if argument.has_default_value():
                 params[name] = params[name].replace(default=argument.default_value)
     for name, param in params.items():
-        is_needed = all(name in map(_python_name, arguments) for arguments in overloads)
+        is_needed = all(name in map(_python_name, arguments) for arguments in arg_lists)
         if param.default is Parameter.empty and not is_needed:
             params[name] = param.replace(default=NOT_GIVEN)
     if "pin_memory" in params:  # a function that makes a tensor

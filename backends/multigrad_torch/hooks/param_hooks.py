@@ -439,9 +439,9 @@ def is_flat(module: nn.Module) -> bool:
     if not module._fsdp_use_orig_params:
         return True
     # The original parameters are marked; within forward, views of the flat one replace them.
-    views = (v for v in vars(module).values() if isinstance(v, torch.Tensor))
-    marked = (hasattr(p, "_fsdp_flattened") for p in module._parameters.values())
-    return any(marked) or any(view.grad_fn is not None for view in views)
+    views = (value for value in vars(module).values() if isinstance(value, torch.Tensor))
+    marks = (hasattr(parameter, "_fsdp_flattened") for parameter in module._parameters.values())
+    return any(marks) or any(view.grad_fn is not None for view in views)
 
 
 # Within a `use` that names the scope "params", torch calls `attach_at_forward` before each forward
@@ -476,10 +476,10 @@ def hook_params() -> Iterator[None]:
             with ExitStack() as stack:
                 if not versions.CALLS_HOOKS:
                     stack.enter_context(dynamo.force_eager())
-                before = register_module_forward_pre_hook(attach_at_forward)
-                stack.callback(before.remove)
-                after = register_module_forward_hook(attach_after_forward, always_call=True)
-                stack.callback(after.remove)
+                pre_hook = register_module_forward_pre_hook(attach_at_forward)
+                stack.callback(pre_hook.remove)
+                post_hook = register_module_forward_hook(attach_after_forward, always_call=True)
+                stack.callback(post_hook.remove)
                 _Active.hooks = stack.pop_all()
         _Active.number += 1
     try:

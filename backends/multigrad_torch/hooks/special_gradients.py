@@ -31,9 +31,9 @@ def apply_to_gradient(in_force: RuleInForce, grad: Tensor, name: str) -> Tensor:
         raise GradientError(f"{what}: it would draw for the zeros too. {way_out}")
     result = apply_rule(in_force, None, values, None)
     # With one more row of zeros, a rule for which zeros count (a mean) returns something else.
-    more = torch.cat([values, values.new_zeros(1, *values.shape[1:])])
-    padded = apply_rule(in_force, None, more, None)
-    if not fits(padded, result):
+    longer_values = torch.cat([values, values.new_zeros(1, *values.shape[1:])])
+    longer_result = apply_rule(in_force, None, longer_values, None)
+    if not fits(longer_result, result):
         raise GradientError(f"{what}: zeros that are not stored count for it. {way_out}")
     # As an argument of sparse_coo_tensor it does not stop a warning of torch 2.11.
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
@@ -49,14 +49,14 @@ def draws(in_force: RuleInForce) -> bool:
 def fits(padded: Tensor, result: Tensor) -> bool:
     """Return whether a row of zeros gave zeros and left the other rows unchanged."""
     rows = len(result)
-    same = torch.allclose(
+    is_same = torch.allclose(
         padded[:rows].double(),
         result.double(),
         rtol=1e-2 if result.itemsize < 4 else 1e-5,
         atol=0.0,
         equal_nan=True,
     )
-    return same and not padded[rows:].any()
+    return is_same and not padded[rows:].any()
 
 
 def apply_unscaled(in_force: RuleInForce, grad: Tensor, name: str, scaler: Any) -> Tensor:
@@ -68,11 +68,11 @@ def apply_unscaled(in_force: RuleInForce, grad: Tensor, name: str, scaler: Any) 
     if scale is None:
         return apply_to_gradient(in_force, grad, name)
     values = grad.coalesce().values() if grad.layout is torch.sparse_coo else grad
-    finite = torch.isfinite(values).all()
+    is_finite = torch.isfinite(values).all()
     result = apply_to_gradient(in_force, grad / scale, name) * scale
     if grad.layout is not torch.strided:
-        return result if finite else grad
-    return torch.where(finite, result, grad)
+        return result if is_finite else grad
+    return torch.where(is_finite, result, grad)
 
 
 def find_scale(scaler: Any) -> Tensor | None:
@@ -80,8 +80,8 @@ def find_scale(scaler: Any) -> Tensor | None:
     if not scaler.is_enabled():
         return None
     # `get_scale` synchronizes; before the first `scale` there is no tensor.
-    waiting = getattr(scaler, "_get_scale_async", scaler.get_scale)()
-    return scaler.get_scale() if waiting is None else waiting
+    async_scale = getattr(scaler, "_get_scale_async", scaler.get_scale)()
+    return scaler.get_scale() if async_scale is None else async_scale
 
 
 # DDP adds up the processes' gradients within backward, bucket by bucket, by any communication hook,
@@ -96,8 +96,8 @@ def ddp_modules(model: Any) -> list[Any]:
     if parallel is None:  # not loaded, so that no module is one
         return []
     kind = parallel.DistributedDataParallel
-    around = [] if kind._active_ddp_module is None else [kind._active_ddp_module]
-    return [*around, *(each for each in model.modules() if isinstance(each, kind))]
+    outer_modules = [] if kind._active_ddp_module is None else [kind._active_ddp_module]
+    return [*outer_modules, *(each for each in model.modules() if isinstance(each, kind))]
 
 
 class Reduction:
@@ -133,9 +133,9 @@ class Reduction:
         self.task = -1
         if not self.syncs:
             return
-        reached, self.reached = self.reached, {}
-        for hook in self.in_order(reached):
-            in_force = reached[hook] if hook in reached else hook.rule()
+        rules_by_hook, self.reached = self.reached, {}
+        for hook in self.in_order(rules_by_hook):
+            in_force = rules_by_hook[hook] if hook in rules_by_hook else hook.rule()
             if in_force is not None:
                 self.act(hook, in_force)
 
@@ -145,10 +145,10 @@ class Reduction:
         if not (module.find_unused_parameters or module.static_graph):
             return list(reached)
         # A parameter that any process has used has a gradient everywhere.
-        used = torch.tensor([float(hook in reached) for hook in self.hooks])
-        used = used.to(module.device) if module.device is not None else used
-        torch.distributed.all_reduce(used, group=module.process_group)
-        return [hook for hook, count in zip(self.hooks, used.tolist(), strict=True) if count]
+        is_used = torch.tensor([float(hook in reached) for hook in self.hooks])
+        is_used = is_used.to(module.device) if module.device is not None else is_used
+        torch.distributed.all_reduce(is_used, group=module.process_group)
+        return [hook for hook, count in zip(self.hooks, is_used.tolist(), strict=True) if count]
 
     def act(self, hook: ReducedHook, in_force: RuleInForce) -> None:
         parameter = hook.parameter()

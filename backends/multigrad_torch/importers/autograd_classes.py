@@ -85,14 +85,14 @@ class ClassCode:
         signature = self.signature
         if signature is None:
             return args
-        bound = signature.bind(*args, **kwargs)
+        bound_args = signature.bind(*args, **kwargs)
         if self.has_setup:
-            bound.apply_defaults()
-        if bound.kwargs:
+            bound_args.apply_defaults()
+        if bound_args.kwargs:
             raise TypeError(
-                f"{self.name}: forward's arguments {sorted(bound.kwargs)} are keyword-only"
+                f"{self.name}: forward's arguments {sorted(bound_args.kwargs)} are keyword-only"
             )
-        return bound.args
+        return bound_args.args
 
 
 def signature_of_apply(cls: FunctionClass) -> inspect.Signature | None:
@@ -178,24 +178,24 @@ def record_call(
 
     def pull(cotangents: Any) -> Any:
         """Run backward; return gradients nested like the caller's arguments."""
-        before = nodes()
-        returned = call(backward, ctx, *(cotangents if is_tuple else (cotangents,)))
+        nodes_before = nodes()
+        raw_gradients = call(backward, ctx, *(cotangents if is_tuple else (cotangents,)))
         # A symbol that is updated in place has another node.
-        if trace is not None and nodes() != before and not code.copies:
+        if trace is not None and nodes() != nodes_before and not code.copies:
             advice = trace.words.advise("work on a copy: x.clone()")
             raise trace.error(
                 "updates an input or an output in place in backward, which the caller would "
                 f"see in one framework only{advice}. xg.convert({code.name}, "
                 "capture=xg.Capture(copies=True)) has it do so"
             )
-        gradients = check_gradients(code.name, returned, len(args))
+        gradients = check_gradients(code.name, raw_gradients, len(args))
         gradients = tuple(map(fit_to_argument, gradients, args))
         by_position = gradients[: len(positional)]  # defaults get none
         if not kwargs:
             return by_position
         assert code.signature is not None  # `bind` has used it for the keywords
-        named = dict(zip(code.signature.parameters, gradients, strict=False))
-        return (*by_position, {name: named[name] for name in kwargs})
+        gradient_by_name = dict(zip(code.signature.parameters, gradients, strict=False))
+        return (*by_position, {name: gradient_by_name[name] for name in kwargs})
 
     return Recorded(
         outputs,
@@ -218,12 +218,12 @@ def run_jvp(
     assert trace is not None
     tangents = [make_tangent(trace, i, x) for i, x in enumerate(ctx._args)]
     pairs = zip(ctx._args, tangents, strict=True)
-    moved = [(x.node, tangent.node) for x, tangent in pairs if tangent is not None]
+    node_pairs = [(x.node, tangent.node) for x, tangent in pairs if tangent is not None]
     asked_before = questions.count()
     ctx._in_jvp = True
     try:
         with setting(trace, draws=trace.draws):
-            returned = call(code.function_class.jvp, ctx, *tangents)
+            raw_tangents = call(code.function_class.jvp, ctx, *tangents)
     except Exception as error:  # noqa: BLE001 (a jvp that is no graph works on torch only)
         questions.forget(asked_before)
         if not (isinstance(error, NotImplementedError) or is_users_own(trace, error)):
@@ -231,22 +231,22 @@ def run_jvp(
         return None
     finally:
         ctx._in_jvp = False
-    changes = returned if is_tuple else (returned,)
+    output_tangents = raw_tangents if is_tuple else (raw_tangents,)
     # torch accepts None for a tangent, but a jvp of nothing else is a stub.
-    is_stub = returned is None or all(each is None for each in changes)
-    return None if is_stub else Pushed(moved, changes)
+    is_stub = raw_tangents is None or all(each is None for each in output_tangents)
+    return None if is_stub else Pushed(node_pairs, output_tangents)
 
 
 def check_gradients(name: str, returned: Any, count: int) -> tuple[Any, ...]:
     """Return one gradient for each of `count` arguments, from what the class `name` returned."""
     gradients = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
     # torch accepts more gradients than arguments if the rest are None.
-    extra = gradients[count:]
-    if len(gradients) < count or any(each is not None for each in extra):
-        given = "1 gradient" if len(gradients) == 1 else f"{len(gradients)} gradients"
-        called = "1 argument" if count == 1 else f"{count} arguments"
+    surplus = gradients[count:]
+    if len(gradients) < count or any(each is not None for each in surplus):
+        gradients_text = "1 gradient" if len(gradients) == 1 else f"{len(gradients)} gradients"
+        arguments_text = "1 argument" if count == 1 else f"{count} arguments"
         raise GradientError(
-            f"{name}.backward returned {given} for {called} of {name}.apply; "
+            f"{name}.backward returned {gradients_text} for {arguments_text} of {name}.apply; "
             "expected one for each, None where there is none"
         )
     return gradients[:count]

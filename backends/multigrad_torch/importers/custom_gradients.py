@@ -136,8 +136,8 @@ class Gathering(torch.autograd.Function):
             leaves = list(map(as_leaf, tensors))
             outputs = run(leaves)
         ctx.leaves, ctx.outputs = leaves, outputs if isinstance(outputs, tuple) else (outputs,)
-        shown = tuple(y.detach() if isinstance(y, torch.Tensor) else y for y in ctx.outputs)
-        return shown if isinstance(outputs, tuple) else shown[0]
+        detached = tuple(y.detach() if isinstance(y, torch.Tensor) else y for y in ctx.outputs)
+        return detached if isinstance(outputs, tuple) else detached[0]
 
     @staticmethod
     @once_differentiable
@@ -164,9 +164,9 @@ def modules_of(value: Any) -> Iterator[torch.nn.Module]:
     elif isinstance(value, types.MethodType):
         yield from modules_of(value.__self__)
     elif isinstance(value, types.FunctionType):
-        referred = [each for _, each in mentioned(value)]
-        referred += map(contents, value.__closure__ or ())
-        yield from (each for each in referred if isinstance(each, torch.nn.Module))
+        objects = [each for _, each in mentioned(value)]
+        objects += map(contents, value.__closure__ or ())
+        yield from (each for each in objects if isinstance(each, torch.nn.Module))
 
 
 # --- operators of torch.library -------------------------------------------------------------------
@@ -179,7 +179,7 @@ TORCH_NAMESPACES = (
 
 def operators() -> Iterator[str]:
     """Yield the names of operators with a gradient, as namespace::name, without torch's own."""
-    listed = set()
+    yielded_names = set()
     for key in AUTOGRAD_KEYS:
         for entry in torch._C._dispatch_get_registrations_for_dispatch_key(key):
             name = entry.partition(".")[0]
@@ -187,8 +187,8 @@ def operators() -> Iterator[str]:
             # A definition in Python always registers, even without a gradient.
             has_gradient = definition is None or definition._backward_fn is not None
             is_torchs = name.partition("::")[0] in TORCH_NAMESPACES
-            if has_gradient and not is_torchs and name not in listed:
-                listed.add(name)
+            if has_gradient and not is_torchs and name not in yielded_names:
+                yielded_names.add(name)
                 yield name
 
 
@@ -198,8 +198,8 @@ def find_operator(what: Any) -> Callable[..., Any] | None:
         return as_function(what._opoverload)
     operator: Any = what
     if isinstance(what, str) and "::" in what:
-        space, _, name = what.partition("::")
-        operator = getattr(getattr(torch.ops, space), name, None)
+        namespace, _, name = what.partition("::")
+        operator = getattr(getattr(torch.ops, namespace), name, None)
     if operator is not None and isinstance(operator, torch._ops.OpOverloadPacket):
         operator = getattr(operator, operator.overloads()[0], None)
     return as_function(operator) if isinstance(operator, torch._ops.OpOverload) else None
@@ -296,8 +296,8 @@ def class_of(
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         if author_setup is not None:
             args, options = split(inputs)
-            named = {"keyword_only_inputs": options} if keywords else {}
-            author_setup(ctx=ctx, inputs=args, output=output, **named)
+            keyword_options = {"keyword_only_inputs": options} if keywords else {}
+            author_setup(ctx=ctx, inputs=args, output=output, **keyword_options)
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
         gradients = author_backward(ctx, *cotangents)

@@ -57,9 +57,9 @@ def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations:
         size, dilation = sizes[axis], dilations[axis]
         reach = dilation * (size - 1) + 1
         if dilation > 1:
-            spread = sums.new_zeros((*sums.shape[:-1], reach))
-            spread[..., ::dilation] = sums
-            sums = spread
+            dilated = sums.new_zeros((*sums.shape[:-1], reach))
+            dilated[..., ::dilation] = sums
+            sums = dilated
         shape = list(sums.shape[:-1])
         shape[first + axis] = like.shape[first + axis]
         sums = torch.ops.aten.unfold_backward(sums, shape, first + axis, reach, strides[axis])
@@ -80,8 +80,8 @@ def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: Any) -> Tenso
 
 
 def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tensor:
-    seen, grad = factor(x), factor(cotangent)
-    result = backward(grad, seen, grad.new_empty(()).expand(like.shape), (False, True), attrs)
+    wide_x, grad = factor(x), factor(cotangent)
+    result = backward(grad, wide_x, grad.new_empty(()).expand(like.shape), (False, True), attrs)
     return result[1].to(cotangent.dtype)
 
 
@@ -89,10 +89,10 @@ def backward(
     cotangent: Tensor, x: Tensor, w: Tensor, wanted: tuple[bool, bool], attrs: dict[str, Any]
 ) -> tuple[Tensor, ...]:
     """Return the cotangents of x and w, each if wanted; of the other, only the shape is read."""
-    zeros, wants = [0] * (x.ndim - 2), [*wanted, False]
-    steps, gaps = list(attrs["strides"]), list(attrs["dilations"])
+    zeros, output_mask = [0] * (x.ndim - 2), [*wanted, False]
+    strides, dilations = list(attrs["strides"]), list(attrs["dilations"])
     return torch.ops.aten.convolution_backward(
-        cotangent, x, w, None, steps, zeros, gaps, False, zeros, attrs["groups"], wants
+        cotangent, x, w, None, strides, zeros, dilations, False, zeros, attrs["groups"], output_mask
     )
 
 
@@ -119,8 +119,8 @@ def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     if indices.ndim == 1:
         return torch.index_select(x, axis, indices)
     axis = axis % x.ndim
-    taken = torch.index_select(x, axis, indices.reshape(-1))
-    return taken.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+    elements = torch.index_select(x, axis, indices.reshape(-1))
+    return elements.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
@@ -182,9 +182,9 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
     *batch, count = indices.shape
     # lu_unpack reads only the shape of the factors, and counts pivots from 1.
     factors = torch.empty((*batch, like.shape[-2], count), device=indices.device)
-    places = torch.lu_unpack(factors, (indices + 1).int(), unpack_data=False)[0]
-    rows = torch.arange(like.shape[-2], dtype=places.dtype, device=places.device)
-    return (places.mT @ rows).long()
+    permutation = torch.lu_unpack(factors, (indices + 1).int(), unpack_data=False)[0]
+    rows = torch.arange(like.shape[-2], dtype=permutation.dtype, device=permutation.device)
+    return (permutation.mT @ rows).long()
 
 
 def svd(x: Tensor) -> Tensor:
@@ -207,10 +207,10 @@ def qr(x: Tensor) -> Tensor:
 
 
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
-    whole, places = torch.view_as_complex(x.contiguous()), [axis + 1 for axis in axes]
+    complex_x, dims = torch.view_as_complex(x.contiguous()), [axis + 1 for axis in axes]
     if inverse:
-        return torch.view_as_real(torch.fft.ifftn(whole, dim=places, norm="forward"))
-    return torch.view_as_real(torch.fft.fftn(whole, dim=places))
+        return torch.view_as_real(torch.fft.ifftn(complex_x, dim=dims, norm="forward"))
+    return torch.view_as_real(torch.fft.fftn(complex_x, dim=dims))
 
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -272,18 +272,18 @@ def places(x: Tensor, index: tuple[Any, ...]) -> Tensor:
 
 
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
-    item, simple = as_torch_index(index)
-    return x[item] if simple else torch.take(x, places(x, item))
+    item, is_simple = as_torch_index(index)
+    return x[item] if is_simple else torch.take(x, places(x, item))
 
 
 def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
-    item, simple = as_torch_index(index)
+    item, is_simple = as_torch_index(index)
     full = x.new_zeros(like.shape)
-    if simple:
+    if is_simple:
         full[item] = x
         return full
-    at = places(like, item).reshape(-1)
-    return full.reshape(-1).index_add(0, at, x.reshape(-1)).reshape(like.shape)
+    flat_positions = places(like, item).reshape(-1)
+    return full.reshape(-1).index_add(0, flat_positions, x.reshape(-1)).reshape(like.shape)
 
 
 def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
@@ -291,8 +291,8 @@ def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
 
 
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
-    places = from_front(indices, x.shape[axis])
-    return torch.tensor(places, dtype=torch.int64, device=x.device)
+    front_indices = from_front(indices, x.shape[axis])
+    return torch.tensor(front_indices, dtype=torch.int64, device=x.device)
 
 
 def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
@@ -386,10 +386,10 @@ def over_axes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return function(x, axis)
         if axis is None or x.ndim == 0:
             return function(x.reshape(-1), 0).reshape(x.shape)
-        back = tuple(range(-len(axis), 0))
-        last = torch.movedim(x, axis, back)
-        rows = last.reshape((*last.shape[: x.ndim - len(axis)], -1))
-        return torch.movedim(function(rows, -1).reshape(last.shape), back, axis)
+        last_axes = tuple(range(-len(axis), 0))
+        moved = torch.movedim(x, axis, last_axes)
+        rows = moved.reshape((*moved.shape[: x.ndim - len(axis)], -1))
+        return torch.movedim(function(rows, -1).reshape(moved.shape), last_axes, axis)
 
     return apply
 
@@ -463,13 +463,13 @@ def array(like: Tensor, *, dtype: torch.dtype, value: Any) -> Tensor:
     """Return a constant array, cached by device and dtype; in a trace, a constant of its graph."""
     if torch.compiler.is_compiling() or count_modes():
         return cpu_array(value.serial).to(dtype).to(like.device)
-    place = "torch", like.device, dtype
-    tensor = value.native.get(place)
+    key = "torch", like.device, dtype
+    tensor = value.native.get(key)
     if tensor is None:
         tensor = cpu_array(value.serial).to(dtype).to(like.device)
         # Tensors of a transform, a mode or inference mode are not for other calls.
         if type(tensor) is Tensor and not (transforms_active() or tensor.is_inference()):
-            value.native[place] = tensor
+            value.native[key] = tensor
     return tensor
 
 
@@ -497,13 +497,13 @@ def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Te
     sums, y = (values.flip(axis), y.flip(axis)) if reverse else (values, y)
     shift, length = 1, values.shape[axis]
     while shift < length:
-        later, earlier = (y.narrow(axis, at, length - shift) for at in (shift, 0))
+        later, earlier = (y.narrow(axis, offset, length - shift) for offset in (shift, 0))
         # Equal infinities differ by NaN, hence the comparison first.
         share = torch.where(later == earlier, 1.0, torch.exp((later - earlier).clamp(max=0.0)))
-        added = sums.narrow(axis, shift, length - shift) + share * sums.narrow(
+        later_sums = sums.narrow(axis, shift, length - shift) + share * sums.narrow(
             axis, 0, length - shift
         )
-        sums, shift = torch.cat([sums.narrow(axis, 0, shift), added], axis), shift * 2
+        sums, shift = torch.cat([sums.narrow(axis, 0, shift), later_sums], axis), shift * 2
     return sums.flip(axis) if reverse else sums
 
 
@@ -518,8 +518,8 @@ def cummin(x: Tensor, *, axis: int) -> Tensor:
 def positions(x: Tensor, axis: int) -> Tensor:
     """Return the index of each element along an axis, in a shape that broadcasts."""
     axis = axis % max(x.ndim, 1)
-    places = torch.arange(x.shape[axis] if x.ndim else 1, device=x.device)
-    return places.reshape((-1,) + (1,) * (x.ndim - 1 - axis)) if x.ndim else places[0]
+    indices = torch.arange(x.shape[axis] if x.ndim else 1, device=x.device)
+    return indices.reshape((-1,) + (1,) * (x.ndim - 1 - axis)) if x.ndim else indices[0]
 
 
 def order(x: Tensor, axis: int, descending: bool) -> Tensor:

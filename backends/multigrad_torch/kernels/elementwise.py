@@ -38,8 +38,8 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dtype = next((x.dtype for x in values if getattr(x, "dtype", None) in HALVES), None)
         if dtype is None:
             return function(*values, **attrs)
-        wide = (x.float() if getattr(x, "dtype", None) in HALVES else x for x in values)
-        return function(*wide, **attrs).to(dtype)
+        wide_values = (x.float() if getattr(x, "dtype", None) in HALVES else x for x in values)
+        return function(*wide_values, **attrs).to(dtype)
 
     return call
 
@@ -176,8 +176,8 @@ def fmod(a: Tensor, b: Tensor) -> Tensor:
 
 def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
     """Return a quotient or remainder of integers, 0 for b = 0, where torch raises an error."""
-    none = b == 0
-    return function(a, torch.where(none, 1, b)).masked_fill(none, 0)
+    is_zero = b == 0
+    return function(a, torch.where(is_zero, 1, b)).masked_fill(is_zero, 0)
 
 
 @aligned
@@ -192,8 +192,8 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
 def remainder(a: Tensor, b: Tensor) -> Tensor:
     if not b.is_floating_point():
         return of_integers(torch.remainder, a, b)
-    rest = fmod(a, b)
-    return torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+    residue = fmod(a, b)
+    return torch.where((residue != 0) & ((residue < 0) != (b < 0)), residue + b, residue)
 
 
 def digamma(x: Tensor) -> Tensor:
@@ -206,8 +206,8 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
 
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
     numbers = {"nan": nan, "posinf": posinf, "neginf": neginf}
-    fit = {name: None if v is None else fitting(v, x.dtype) for name, v in numbers.items()}
-    return torch.nan_to_num(x, **fit)
+    in_range = {name: None if v is None else fitting(v, x.dtype) for name, v in numbers.items()}
+    return torch.nan_to_num(x, **in_range)
 
 
 def stop_gradient(x: Tensor) -> Tensor:

@@ -84,8 +84,8 @@ def fuse_one_minus_quotient(node: Node) -> Node | None:
     x, number = quotient.operands
     if is_tensor(number):
         return None
-    exact = make_node(ALPHA, (number,), {}, FLOAT_SCALAR)
-    return make_node(ONE_MINUS_SCALED, (x, number, exact), {}, node.type)
+    factor_node = make_node(ALPHA, (number,), {}, FLOAT_SCALAR)
+    return make_node(ONE_MINUS_SCALED, (x, number, factor_node), {}, node.type)
 
 
 # --- 1 + (number x)^2, and what is divided by it --------------------------------------------------
@@ -142,8 +142,8 @@ def fuse_one_plus_square(node: Node) -> Node | None:
     operands = find_one_plus_square(node)
     if operands is None:
         return None
-    safe = make_node(SQUARED, operands[1:], {}, FLOAT_SCALAR)
-    return make_node(ONE_PLUS_SQUARE, (*operands, safe), {}, node.type)
+    square_node = make_node(SQUARED, operands[1:], {}, FLOAT_SCALAR)
+    return make_node(ONE_PLUS_SQUARE, (*operands, square_node), {}, node.type)
 
 
 def divide_gradient(node: Node) -> Node | None:
@@ -152,17 +152,17 @@ def divide_gradient(node: Node) -> Node | None:
     if operands is None or operands[2].op is not ONE_PLUS_SQUARE:
         return None
     x, number, divisor = operands
-    safe = make_node(FACTOR, (number,), {}, FLOAT_SCALAR)
-    return make_node(DIVIDED, (x, number, safe, divisor), {}, node.type)
+    factor_node = make_node(FACTOR, (number,), {}, FLOAT_SCALAR)
+    return make_node(DIVIDED, (x, number, factor_node, divisor), {}, node.type)
 
 
 NORM_NUMBER = kernel("torch.norm_number", "x", lambda x: FLOAT_SCALAR)
 
 
 def norm_number(x: Tensor) -> Any:
-    norm = torch.linalg.vector_norm(x)
+    result = torch.linalg.vector_norm(x)
     # On another device `item` would wait for it.
-    return norm.item() if x.is_cpu and x.dtype in WIDE else norm
+    return result.item() if x.is_cpu and x.dtype in WIDE else result
 
 
 # --- signs, clamps and norms ----------------------------------------------------------------------
@@ -209,8 +209,8 @@ def take_sign_of_zero(node: Node) -> Node | None:
     if sign.op not in (ops.SIGN, SIGN_OR_NAN):
         return None
     (x,) = sign.operands
-    same = condition.operands[0] is x and is_number(condition.operands[1], 0)
-    return make_node(SIGN_OR_ONE, (x,), {}, node.type) if same else None
+    is_of_x = condition.operands[0] is x and is_number(condition.operands[1], 0)
+    return make_node(SIGN_OR_ONE, (x,), {}, node.type) if is_of_x else None
 
 
 def sign_or_one(x: Tensor) -> Tensor:
@@ -298,8 +298,8 @@ def clamp_once(node: Node) -> Node | None:
     if inner.op not in (ops.MAXIMUM, CLAMP_MIN) or not masks.is_full(inner.operands[0]):
         return None
     x, low = inner.operands
-    numbers = low.op is ops.CONST and high.op is ops.CONST
-    return make_node(ops.CLIP, (x, low, high), {}, node.type) if numbers else None
+    are_numbers = low.op is ops.CONST and high.op is ops.CONST
+    return make_node(ops.CLIP, (x, low, high), {}, node.type) if are_numbers else None
 
 
 def limit_one_side(node: Node) -> Node | None:

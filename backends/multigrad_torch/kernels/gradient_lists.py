@@ -45,10 +45,10 @@ def numbers(vector: Tensor) -> Sequence[Any]:
     return vector.tolist() if vector.device.type == "cpu" else vector.unbind()
 
 
-def each(row: Callable[..., Tensor], tensors: Many, *rest: Any, **attrs: Any) -> Many:
+def each(row: Callable[..., Tensor], tensors: Many, *operands: Any, **attrs: Any) -> Many:
     """Apply a kernel to each tensor in turn; other operands are lists, or one value for all."""
-    others = [value if isinstance(value, list) else [value] * len(tensors) for value in rest]
-    return [row(*values, **attrs) for values in zip(tensors, *others, strict=True)]
+    columns = [value if isinstance(value, list) else [value] * len(tensors) for value in operands]
+    return [row(*values, **attrs) for values in zip(tensors, *columns, strict=True)]
 
 
 def divided(tensors: Many, number: float) -> Many:
@@ -67,15 +67,15 @@ def copied(tensors: Many, results: Many) -> Many:
 
 def written(op: Op) -> Callable[[Many, Any], Many]:
     """Return the kernel of an op that writes over its first list."""
-    over, alone = getattr(torch, f"_foreach_{op.name}_"), getattr(Tensor, f"{op.name}_")
+    over_list, over_tensor = getattr(torch, f"_foreach_{op.name}_"), getattr(Tensor, f"{op.name}_")
 
     def run(tensors: Many, other: Any) -> Many:
         if isinstance(other, float) and tensors[0].dtype in HALVES:
             # _foreach (torch 2.13) would round the number to 16 bits first.
             for tensor in tensors:
-                alone(tensor, other)
+                over_tensor(tensor, other)
         else:
-            over(tensors, other)
+            over_list(tensors, other)
         return tensors
 
     return run
@@ -174,13 +174,13 @@ def over_many(graph: Graph, in_place: bool) -> Graph | None:
     # The caller compares an unknown shape with the gradient's, which lists do not allow.
     if gradient.type.shape == UNKNOWN:
         return None
-    done: dict[Node, tuple[Node, str]] = {}
+    results_by_node: dict[Node, tuple[Node, str]] = {}
     for node in graph.nodes:
-        node_and_kind = rewritten(node, [done[operand] for operand in node.operands])
+        node_and_kind = rewritten(node, [results_by_node[operand] for operand in node.operands])
         if node_and_kind is None:
             return None
-        done[node] = node_and_kind
-    result, kind = done[gradient]
+        results_by_node[node] = node_and_kind
+    result, kind = results_by_node[gradient]
     if kind != LIST:
         return None
     if in_place and result is not graph.inputs[0]:
@@ -202,8 +202,8 @@ def rewritten(node: Node, done: Sequence[tuple[Node, str]]) -> tuple[Node, str] 
     if node.op in (ops.INPUT, ops.CONST) or set(kinds) == {NUMBER}:
         kind = LIST if node.type.kind == "tensor" else NUMBER
         is_known = node.op in (ops.INPUT, ops.CONST) or kind == NUMBER
-        same = node if not operands else make_node(node.op, operands, attrs, node.type)
-        return (same, kind) if is_known and node.type.kind in ("tensor", "scalar") else None
+        new_node = node if not operands else make_node(node.op, operands, attrs, node.type)
+        return (new_node, kind) if is_known and node.type.kind in ("tensor", "scalar") else None
     if LIST not in kinds:
         fits = node.op in EXACT and not attrs
         return (make_node(node.op, operands, attrs, node.type), VECTOR) if fits else None

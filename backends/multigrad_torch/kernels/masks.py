@@ -74,12 +74,12 @@ def through_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def window(lower: Callable[..., Tensor], upper: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a conjunction of two comparisons, computed as whether a clamp changes x."""
-    opens = lower is torch.gt, upper is torch.lt
-    fits = lower in (torch.gt, torch.ge) and upper in (torch.lt, torch.le)
+    are_open = lower is torch.gt, upper is torch.lt
+    is_window = lower in (torch.gt, torch.ge) and upper in (torch.lt, torch.le)
 
     def compare_both(x: Tensor, low: Any, high: Any) -> Tensor:
-        if fits and type(low) is float and type(high) is float:
-            least, most = closed_window(low, high, *opens, x.dtype)
+        if is_window and type(low) is float and type(high) is float:
+            least, most = closed_window(low, high, *are_open, x.dtype)
             if least <= most:
                 if x.numel() < LARGE or not pays(x):
                     return torch.eq(torch.clamp(x, least, most), x)
@@ -96,7 +96,7 @@ def closed_window(
     """Return the least and the largest number of a dtype in a window."""
     ends = [(low, opens_low, 1), (high, opens_high, -1)]
     least, most = (
-        step(n, dtype, way) if is_open else fitting(n, dtype) for n, is_open, way in ends
+        step(n, dtype, sign) if is_open else fitting(n, dtype) for n, is_open, sign in ends
     )
     return least, most
 
@@ -125,8 +125,8 @@ def compare_twice(node: Node) -> Node | None:
     if pair not in WINDOWS or first.operands[0] is not second.operands[0]:
         return None
     x, low, high = *first.operands, second.operands[1]
-    numbers = low.type.kind == high.type.kind == "scalar"
-    return make_node(WINDOWS[pair], (x, low, high), {}, node.type) if numbers else None
+    are_numbers = low.type.kind == high.type.kind == "scalar"
+    return make_node(WINDOWS[pair], (x, low, high), {}, node.type) if are_numbers else None
 
 
 ORDERED = (ops.LT, ops.LE, ops.GT, ops.GE)
@@ -232,18 +232,18 @@ def choose(mask: Tensor, a: Any, b: Any) -> Tensor:
     if not (type(x) is Tensor and x.shape == mask.shape and pays(x) and pays(mask)):
         return plain_where(mask, a, b)
     integer = INTEGERS[x.dtype.itemsize]
-    first, second = (_bits(each, x, integer) for each in (a, b))
-    if first is None or second is None:
+    a_bits, b_bits = (_bits(each, x, integer) for each in (a, b))
+    if a_bits is None or b_bits is None:
         return plain_where(mask, a, b)
     bits = mask.to(integer).neg_()
-    return bits.bitwise_and_(first ^ second).bitwise_xor_(second).view(x.dtype)
+    return bits.bitwise_and_(a_bits ^ b_bits).bitwise_xor_(b_bits).view(x.dtype)
 
 
 def _bits(value: Any, like: Tensor, integer: torch.dtype) -> Tensor | None:
     if not isinstance(value, Tensor):
         value = like.new_full((), fitting(value, like.dtype))
-    alike = value.ndim == 0 or (value.shape == like.shape and value.is_contiguous())
-    return value.view(integer) if alike and value.dtype is like.dtype else None
+    is_alike = value.ndim == 0 or (value.shape == like.shape and value.is_contiguous())
+    return value.view(integer) if is_alike and value.dtype is like.dtype else None
 
 
 def threshold(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
@@ -302,8 +302,8 @@ def subtract_chosen(node: Node) -> Node | None:
     b = difference.operands[1]
     if not is_of_input(a) or not is_of_input(b):
         return None
-    none = make_node(SELECT, (mask, b), {}, SELECT.result(mask.type, b.type))
-    return make_node(ops.SUB, (a, none), {}, node.type)
+    chosen_b = make_node(SELECT, (mask, b), {}, SELECT.result(mask.type, b.type))
+    return make_node(ops.SUB, (a, chosen_b), {}, node.type)
 
 
 def threshold_gradients(node: Node) -> Node | None:

@@ -72,11 +72,11 @@ def batched(
     body = limited(body)
     goes_on = condition(*carry, *constants)
     while is_any(goes_on):
-        before, carry = carry, body(*carry, *constants)
-        for old, new in zip(before, carry, strict=True):
+        previous, carry = carry, body(*carry, *constants)
+        for old, new in zip(previous, carry, strict=True):
             if old.dtype != new.dtype or old.shape != new.shape:
                 raise changed(old, new)
-        pairs = zip(before, carry, strict=True)
+        pairs = zip(previous, carry, strict=True)
         # An example that is done keeps its values.
         carry = tuple(torch.where(goes_on, new, old) for old, new in pairs)
         goes_on = condition(*carry, *constants)
@@ -128,8 +128,8 @@ def keeping_dtypes(body: Function, dtypes: Sequence[torch.dtype]) -> Function:
 
     def turn(*values: Any) -> tuple[Tensor, ...]:
         results = body(*values)
-        after = (new.to(dtype) for new, dtype in zip(results, dtypes, strict=False))
-        return (*after, *results[len(dtypes) :])
+        new_carry = (new.to(dtype) for new, dtype in zip(results, dtypes, strict=False))
+        return (*new_carry, *results[len(dtypes) :])
 
     return turn
 
@@ -153,20 +153,20 @@ def turns(
     if length < 2 or not fits or torch.is_autocast_enabled(rows[0].device.type):
         return scan(carry, rows, constants, body, reverse)
     order = slice(None, None, -1 if reverse else 1)
-    columns = zip(*[x.unbind(0)[order] for x in rows], strict=True)
-    results = body(*carry, *next(columns), *constants)
+    turn_rows = zip(*[x.unbind(0)[order] for x in rows], strict=True)
+    results = body(*carry, *next(turn_rows), *constants)
     check_kept(carry, results)
     # One stack for all turns; each turn gets its row to write into.
     stacks = [y.new_empty((length, *y.shape)) for y in results[carried:]]
     places = [stack.unbind(0)[order] for stack in stacks]
-    after: list[Any] = [[None] * length] * carried
+    carry_places: list[Any] = [[None] * length] * carried
     # Result i is the carry j as a turn got it, so the turn before writes that carry into its row.
     for i, j in held:
-        after[j] = (*places[i - carried][1:], None)
-    slots = zip(*after, *places, strict=True)
+        carry_places[j] = (*places[i - carried][1:], None)
+    slots = zip(*carry_places, *places, strict=True)
     for place, y in zip(next(slots)[carried:], results[carried:], strict=True):
         place.copy_(y)
-    for row, slot in zip(columns, slots, strict=True):
+    for row, slot in zip(turn_rows, slots, strict=True):
         results = turn(*results[:carried], *row, *constants, *slot)
         for place, y in zip(slot[carried:], results[carried:], strict=True):
             if y is not place:
@@ -185,7 +185,7 @@ def compiled_scan(
     from torch._higher_order_ops.scan import scan
 
     # A tensor that a transform wraps does not show whether it is a view.
-    is_told = not torch._C._are_functorch_transforms_active()
+    shows_views = not torch._C._are_functorch_transforms_active()
 
     def own_copy(x: Tensor) -> Tensor:
         return x.clone(memory_format=torch.contiguous_format)
@@ -195,9 +195,9 @@ def compiled_scan(
         # The op may return no input, nothing twice and no view, and keeps the carry's memory order.
         copies: list[Tensor] = []
         for y in body(*values):
-            is_new = is_told and y._base is None and all(y is not x for x in (*values, *copies))
+            is_new = shows_views and y._base is None and all(y is not x for x in (*values, *copies))
             copies.append(y if is_new and y.is_contiguous() else own_copy(y))
         return copies[:carried], copies[carried:]
 
-    after, results = scan(turn, [*map(own_copy, carry)], [*rows], dim=0, reverse=reverse)
-    return (*after, *results)
+    last_carry, results = scan(turn, [*map(own_copy, carry)], [*rows], dim=0, reverse=reverse)
+    return (*last_carry, *results)

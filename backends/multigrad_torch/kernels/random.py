@@ -34,13 +34,13 @@ def fold_in(key: Tensor, n: int) -> Tensor:
     """Return the n-th derived key: a pair of ints from a pair, two int64 words from a tensor."""
     words = words_of(key)
     if not isinstance(words, tuple):
-        compiling = torch.compiler.is_compiling()
-        fold = torch.ops.multigrad.fold_in.default if compiling else fold_in_words
-        folded = fold(words, n)
+        is_compiling = torch.compiler.is_compiling()
+        fold = torch.ops.multigrad.fold_in.default if is_compiling else fold_in_words
+        new_key = fold(words, n)
     else:
-        folded = core.fold_in(words, n)
-        folded = OwnKey(*folded) if isinstance(words, OwnKey) else folded
-    return with_words(key, folded)
+        new_key = core.fold_in(words, n)
+        new_key = OwnKey(*new_key) if isinstance(words, OwnKey) else new_key
+    return with_words(key, new_key)
 
 
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
@@ -80,8 +80,8 @@ def draw_for_class(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tenso
             "a jagged tensor has no place in a whole array: a random rule over several shards "
             'draws for it by over="shard"'
         )
-    drawn = draw(key, values.shape, values.dtype, values.device)
-    return torch.nested.nested_tensor_from_jagged(drawn, x.offsets(), x.lengths(), x._ragged_idx)
+    numbers = draw(key, values.shape, values.dtype, values.device)
+    return torch.nested.nested_tensor_from_jagged(numbers, x.offsets(), x.lengths(), x._ragged_idx)
 
 
 def draw_key() -> Tensor:
@@ -154,8 +154,8 @@ def for_each_key(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
         place = start, whole
         if key.dim() > 1:
             return torch.stack([draw_each(k, shape, dtype, device, *place) for k in key])
-        placed = key if whole is None else core.PlacedKey(key, start, tuple(whole))
-        return draw(placed, shape, dtype, device)
+        placed_key = key if whole is None else core.PlacedKey(key, start, tuple(whole))
+        return draw(placed_key, shape, dtype, device)
 
     return draw_each
 
@@ -184,8 +184,8 @@ def describe_drawn_key() -> Tensor:
     return torch.empty((2,), dtype=torch.int64, device="cpu")
 
 
-def map_keys(operator: Any, info: Any, in_dims: Any, key: Tensor, *rest: Any) -> tuple[Tensor, int]:
-    return operator(key.movedim(in_dims[0], 0), *rest), 0
+def map_keys(operator: Any, info: Any, in_dims: Any, key: Tensor, *args: Any) -> tuple[Tensor, int]:
+    return operator(key.movedim(in_dims[0], 0), *args), 0
 
 
 DRAWING = (
@@ -203,8 +203,8 @@ class OwnKey(NamedTuple):
 
 
 def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    tensors = sys.modules[DTENSORS]
-    DTensor, Replicate, Shard = tensors.DTensor, tensors.Replicate, tensors.Shard
+    module = sys.modules[DTENSORS]
+    DTensor, Replicate, Shard = module.DTensor, module.Replicate, module.Shard
 
     mesh = x.device_mesh
     if mesh.size() > 1 and (isinstance(key, OwnKey) or not isinstance(key, tuple)):
@@ -270,43 +270,43 @@ def draw_uniform(
         return join(uniform_blocks(key, shape, dtype_name(dtype), device), shape, dtype, device)
     kernels, layout = native
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    drawn = torch.empty(shape, dtype=wide, device="cpu")
-    kernels.uniform(drawn.data_ptr(), layout, 0, drawn.numel(), dtype_name(dtype))
-    return drawn if drawn.dtype is dtype else drawn.to(dtype)
+    numbers = torch.empty(shape, dtype=wide, device="cpu")
+    kernels.uniform(numbers.data_ptr(), layout, 0, numbers.numel(), dtype_name(dtype))
+    return numbers if numbers.dtype is dtype else numbers.to(dtype)
 
 
 def draw_normal(
     key: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    native, double = find_native(key, shape, device), dtype == torch.float64
+    native, is_double = find_native(key, shape, device), dtype == torch.float64
     if native is None:
-        blocks = uniform_blocks(key, shape, "float64" if double else "float32", device)
-        normals = (core.normal_from_uniform(block, torch, double) for block in blocks)
+        blocks = uniform_blocks(key, shape, "float64" if is_double else "float32", device)
+        normals = (core.normal_from_uniform(block, torch, is_double) for block in blocks)
         return join(normals, shape, dtype, device)
     kernels, layout = native
-    drawn = torch.empty(shape, dtype=torch.float64 if double else torch.float32, device="cpu")
-    size = drawn.numel()
-    scratch = take_scratch(min(size, NATIVE_BLOCK), drawn.dtype)
+    numbers = torch.empty(shape, dtype=torch.float64 if is_double else torch.float32, device="cpu")
+    size = numbers.numel()
+    scratch = take_scratch(min(size, NATIVE_BLOCK), numbers.dtype)
     kernels.normal(
-        drawn.data_ptr(),
+        numbers.data_ptr(),
         layout,
         0,
         size,
-        double=double,
+        double=is_double,
         block=NATIVE_BLOCK,
         scratch=scratch,
     )
     give_back(scratch)
-    return drawn if drawn.dtype is dtype else drawn.to(dtype)
+    return numbers if numbers.dtype is dtype else numbers.to(dtype)
 
 
 def join(
     blocks: Iterable[Tensor], shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    drawn = [block.to(dtype) for block in blocks]
-    if not drawn:
+    parts = [block.to(dtype) for block in blocks]
+    if not parts:
         return torch.empty(shape, dtype=dtype, device=device)
-    return (drawn[0] if len(drawn) == 1 else torch.cat(drawn)).reshape(shape)
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(shape)
 
 
 def uniform_blocks(
@@ -317,9 +317,9 @@ def uniform_blocks(
     if not isinstance(words, tuple):
         words = tuple(words.tolist()) if is_readable(words) else int32_words(words.to(device))
     if isinstance(words, tuple) and device.type == "cpu" and is_faster_in_numpy(size):
-        drawn = np.empty(shape, "float64" if dtype == "float64" else "float32")
-        core.fill_uniform(drawn, with_words(key, words), dtype)
-        yield torch.from_numpy(drawn)
+        numbers = np.empty(shape, "float64" if dtype == "float64" else "float32")
+        core.fill_uniform(numbers, with_words(key, words), dtype)
+        yield torch.from_numpy(numbers)
         return
     for high, low in counter_blocks(key, shape, device):
         yield uniform_block(encrypt(words, high, low), dtype)
@@ -409,9 +409,9 @@ def uniform_block(words: tuple[Tensor, Tensor], dtype: str) -> Tensor:
         high = (x.to(torch.int64) & core.WORD_MASK) << 20
         low = y.bitwise_right_shift_(12).bitwise_and_(0xFFFFF)
         return (high | low).to(torch.float64).mul_(2.0**-core.WIDE_BITS)
-    dropped, kept = core.UNIFORM_FIELDS[dtype]
-    field = x.bitwise_xor_(y).bitwise_right_shift_(dropped).bitwise_and_((1 << kept) - 1)
-    return field.to(torch.float32).mul_(2.0**-kept)
+    dropped_bits, field_bits = core.UNIFORM_FIELDS[dtype]
+    field = x.bitwise_xor_(y).bitwise_right_shift_(dropped_bits).bitwise_and_((1 << field_bits) - 1)
+    return field.to(torch.float32).mul_(2.0**-field_bits)
 
 
 def counter_blocks(
@@ -429,9 +429,9 @@ def counter_blocks(
         for start, stop in core.cut_run(key.start, length, block):
             yield count_from(key.start + start, stop - start, device)
         return
-    firsts, along = firsts_of_runs(key, shape[:axes], device), torch.arange(length, device=device)
+    firsts, steps = firsts_of_runs(key, shape[:axes], device), torch.arange(length, device=device)
     for start, stop in core.cut(number, max(1, block // max(length, 1))):
-        counters = (firsts[start:stop, None] + along).reshape(-1)
+        counters = (firsts[start:stop, None] + steps).reshape(-1)
         yield (counters >> 32).to(torch.int32), counters.to(torch.int32)
 
 
@@ -527,5 +527,5 @@ def register_operators() -> None:
         register_vmap(operator)(partial(map_keys, operator))
     # The tag stops the compiler from drawing once for two calls, or again in backward.
     tags = (torch.Tag.nondeterministic_seeded,)
-    drawn = custom_op("multigrad::draw_key", "() -> Tensor", tags)(draw_words)
-    drawn.register_fake(describe_drawn_key)
+    key_operator = custom_op("multigrad::draw_key", "() -> Tensor", tags)(draw_words)
+    key_operator.register_fake(describe_drawn_key)

@@ -168,41 +168,41 @@ def plan_composite(
     """Return which rule acts on which module, and the rows of the table to print."""
     leaves = [layer for layer in layers if layer.is_leaf]
     choices = choose_by_kind(composite, leaves, kind_of)
-    merged = norms_to_merge(choices) if composite.canonize else {}
-    calls = make_mode(model, layers, rules_of_calls(composite))
-    entry = ModeEntry(calls)
-    by_rules: dict[Any, LayerInterceptor] = {}
+    merge_targets = norms_to_merge(choices) if composite.canonize else {}
+    mode = make_mode(model, layers, rules_of_calls(composite))
+    entry = ModeEntry(mode)
+    acting_by_rules: dict[Any, LayerInterceptor] = {}
     plan: list[Planned] = []
     rows: list[Row] = []
     for i, each in enumerate(choices):
         rule, module, name = each.rule, each.layer.layer, each.layer.names[0]
         # A leaf of no known kind: rules act on the operations that its code calls.
         if each.kind is None and rule is None and not each.is_named:
-            if may_call(module, set(calls.rules)):
+            if may_call(module, set(mode.rules)):
                 plan.append((entry, module, name))
             continue
         refuse_ruled(name, module)
         # A batch normalization is merged into the layer before, whose rule it gets.
-        before = choices[merged[i]].rule if i in merged else None
-        merges = i in merged.values()
-        key = id(rule), merges, id(before)
-        if key not in by_rules and i in merged:
-            own = None if rule is None else acting_for_rule(rule, merges)
-            by_rules[key] = RuleOnMergedNorm(before, own)
-        elif key not in by_rules:
-            by_rules[key] = acting_for_rule(rule, merges)
-        plan.append((by_rules[key], module, name))
-        if rule is not None or i in merged:
-            rows.append(each.row(f"{named(before)} (merged)" if i in merged else ""))
+        preceding_rule = choices[merge_targets[i]].rule if i in merge_targets else None
+        merges = i in merge_targets.values()
+        key = id(rule), merges, id(preceding_rule)
+        if key not in acting_by_rules and i in merge_targets:
+            norm_rule = None if rule is None else acting_for_rule(rule, merges)
+            acting_by_rules[key] = RuleOnMergedNorm(preceding_rule, norm_rule)
+        elif key not in acting_by_rules:
+            acting_by_rules[key] = acting_for_rule(rule, merges)
+        plan.append((acting_by_rules[key], module, name))
+        if rule is not None or i in merge_targets:
+            rows.append(each.row(f"{named(preceding_rule)} (merged)" if i in merge_targets else ""))
     holders = [layer for layer in layers if not layer.is_leaf]
     plan += [
         (entry, layer.layer, layer.names[0])
         for layer in holders
-        if may_call(layer.layer, set(calls.rules))
+        if may_call(layer.layer, set(mode.rules))
     ]
     if not rows and not holders:
         refuse_empty(composite)
-    return [*plan, (ModeRoot(calls), model, "")], rows
+    return [*plan, (ModeRoot(mode), model, "")], rows
 
 
 def acting_for_rule(rule: Any, merges: bool = False) -> LayerInterceptor:
@@ -231,8 +231,8 @@ def rules_of_calls(composite: Composite) -> Mapping[str, CallRule]:
         for name, row in OPERATIONS.items()
         if composite.canonize or row.kind != "addition"
     }
-    made: dict[int, CallRule] = {}
+    call_rules: dict[int, CallRule] = {}
     for rule in rules.values():
-        if rule is not None and id(rule) not in made:
-            made[id(rule)] = rule_of_calls(rule)
-    return {name: made[id(rule)] for name, rule in rules.items() if rule is not None}
+        if rule is not None and id(rule) not in call_rules:
+            call_rules[id(rule)] = rule_of_calls(rule)
+    return {name: call_rules[id(rule)] for name, rule in rules.items() if rule is not None}

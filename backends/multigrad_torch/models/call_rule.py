@@ -66,20 +66,20 @@ def rule_of_calls(rule: Any, merges: bool = False) -> CallRule:
 def rule_of_operation(operation: str, rule: Any) -> CallRule:
     row = OPERATIONS.get(operation)
     if is_layer_rule(rule) and (row is None or row.read is None):
-        known = ", ".join(name for name, row in OPERATIONS.items() if row.read is not None)
+        operations = ", ".join(name for name, row in OPERATIONS.items() if row.read is not None)
         raise RuleTypeError(
             f"rule {named(rule)!r} reads what layers hold and has no meaning for operation "
-            f"{operation!r} (operations: {known})"
+            f"{operation!r} (operations: {operations})"
         )
     return WeightRule(rule) if is_layer_rule(rule) else PlainRule(rule, (operation,))
 
 
 def rules_inside(rule: Any, merges: bool = False) -> Mapping[str, CallRule]:
     """Return a rule for calls within a layer; where it has no meaning, their own gradients."""
-    weights = rule_of_calls(rule, merges)
+    call_rule = rule_of_calls(rule, merges)
     reads = is_layer_rule(rule)
     return {
-        name: weights if reads and row.read is not None and has_meaning(rule, row.kind) else OWN
+        name: call_rule if reads and row.read is not None and has_meaning(rule, row.kind) else OWN
         for name, row in OPERATIONS.items()
     }
 
@@ -118,8 +118,8 @@ class PlainRule:
             out = forward(x)
             self.check_shape(x, out, where)
             return out
-        looks = not is_compiling() and not transforms_active()
-        version = x._version if looks else 0
+        checks_writes = not is_compiling() and not transforms_active()
+        version = x._version if checks_writes else 0
         out = forward(x.detach())
         if not isinstance(out, torch.Tensor):
             raise RuleValueError(
@@ -127,7 +127,7 @@ class PlainRule:
                 "gradient of one tensor: select the layers inside it, or an operation that it "
                 "calls"
             )
-        if looks and x._version != version:
+        if checks_writes and x._version != version:
             raise RuleValueError(
                 f"{where()} writes into its input, so rule {self.name!r} would act on another "
                 "one: select the layer or operation inside it that does"
@@ -170,7 +170,7 @@ class PlainRule:
             if len(floats) == 1:
                 self.check_shape(floats[0][1], out, where)
             return out
-        place, x, is_in_list = active[0]
+        position, x, is_in_list = active[0]
         if len(active) > 1 or is_in_list:
             raise RuleValueError(
                 f"operation {name!r} is called with {len(active)} tensors that a gradient passes, "
@@ -178,15 +178,15 @@ class PlainRule:
                 "xg.custom_gradient"
             )
 
-        def forward(given: Tensor) -> Any:
-            if isinstance(place, int):
-                return func(*args[:place], given, *args[place + 1 :], **kwargs)
-            return func(*args, **{**kwargs, place: given})
+        def forward(tensor: Tensor) -> Any:
+            if isinstance(position, int):
+                return func(*args[:position], tensor, *args[position + 1 :], **kwargs)
+            return func(*args, **{**kwargs, position: tensor})
 
         if not in_place:
             return self.apply(x, forward, where)
 
-        return x.copy_(self.apply(x.clone(), lambda given: forward(given.clone()), where))
+        return x.copy_(self.apply(x.clone(), lambda tensor: forward(tensor.clone()), where))
 
     def draw_along(self, x: Any) -> None:
         """Draw as the rule would, in the first run of a reentrant region."""
@@ -211,12 +211,12 @@ def find_activations(
     """
     arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     operands = []  # no generator, which not every Dynamo traces
-    for place, value in arguments[:1] if name in WITH_WEIGHTS else arguments:
+    for position, value in arguments[:1] if name in WITH_WEIGHTS else arguments:
         is_list = isinstance(value, tuple | list)
         for x in value if is_list else (value,):
             is_float = isinstance(x, torch.Tensor) and x.is_floating_point()
             if is_float and not isinstance(x, torch.nn.Parameter):
-                operands.append((place, x, is_list))
+                operands.append((position, x, is_list))
     return operands
 
 
@@ -254,8 +254,8 @@ def reads(node: Any, x: Tensor) -> bool:
     saved = getattr(node, "saved_tensors", None)
     if saved is None:  # not a Function's node: unknown
         return True
-    place = x.untyped_storage().data_ptr()
-    return any(each is not None and each.untyped_storage().data_ptr() == place for each in saved)
+    address = x.untyped_storage().data_ptr()
+    return any(each is not None and each.untyped_storage().data_ptr() == address for each in saved)
 
 
 # --- rules that read weights ----------------------------------------------------------------------
@@ -274,27 +274,27 @@ class WeightRule:
         """Call an operation under the rule; with its own gradient where the rule has no meaning."""
         read = OPERATIONS[name].read
         refuse_symbols(name, args[0] if args else kwargs.get("input"))
-        given = {key: value for key, value in kwargs.items() if key != "out"}
-        taken = read(*args, **given) if read is not None and len(given) == len(kwargs) else None
-        if taken is None or not any(map(may_have_gradient, taken.inputs)):
+        options = {key: value for key, value in kwargs.items() if key != "out"}
+        layer = read(*args, **options) if read is not None and len(options) == len(kwargs) else None
+        if layer is None or not any(map(may_have_gradient, layer.inputs)):
             return func(*args, **kwargs)
-        first, *others = taken.inputs
+        first, *other_inputs = layer.inputs
 
         def forward(*inputs: Tensor) -> Tensor:
             if "input" in kwargs:
                 return func(*inputs[1:], **{**kwargs, "input": inputs[0]})
-            if len(others) and len(args) < 2:
+            if len(other_inputs) and len(args) < 2:
                 return func(inputs[0], **{**kwargs, "other": inputs[1]})
             return func(*inputs, *args[len(inputs) :], **kwargs)
 
         if not in_place:
-            return self.over(taken, forward(*(each.detach() for each in taken.inputs)))
+            return self.over(layer, forward(*(each.detach() for each in layer.inputs)))
         # The operation overwrites x, but the rule needs its value.
-        kept = first.clone()
-        own = replace(taken, inputs=(kept, *others))
-        out = forward(kept.detach().clone(), *(each.detach() for each in others))
+        x_before = first.clone()
+        call_on_copy = replace(layer, inputs=(x_before, *other_inputs))
+        out = forward(x_before.detach().clone(), *(each.detach() for each in other_inputs))
         setattr(first, MERGES, None)
-        return first.copy_(self.over(own, out))
+        return first.copy_(self.over(call_on_copy, out))
 
     def over(self, taken: CallOfLayer, out: Tensor) -> Tensor:
         """Return a layer's output with the rule's gradient for its inputs."""
@@ -332,7 +332,7 @@ def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor |
     merging = getattr(x, MERGES, None)
     if merging is None:
         return None
-    taken, out, version = merging
+    layer, out, version = merging
     # A write into the output of that layer since then.
     if version != version_of(x):
         return None
@@ -341,9 +341,9 @@ def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor |
             "a batch normalization can be merged where it uses its running statistics: call "
             "model.eval() first, or make the composite with canonize=False"
         )
-    if taken.kind == "convolution_transpose" and taken.attributes["groups"] != 1:
+    if layer.kind == "convolution_transpose" and layer.attributes["groups"] != 1:
         return None
     statistics = module.running_mean, module.running_var, module.weight, module.bias
-    own = taken.merged(*statistics, epsilon=module.eps)
+    merged_call = layer.merged(*statistics, epsilon=module.eps)
     with torch._C.DisableTorchFunction():
-        return rule.over(own, method(module, out))
+        return rule.over(merged_call, method(module, out))

@@ -51,19 +51,19 @@ def convolution(
     dilations = spread(dilation, count)
     # torch puts the odd element of "same" at the end.
     if padding == "same":
-        whole = [d * (size - 1) for d, size in zip(dilations, weight.shape[2:], strict=True)]
-        borders = tuple((each // 2, each - each // 2) for each in whole)
+        totals = [d * (size - 1) for d, size in zip(dilations, weight.shape[2:], strict=True)]
+        borders = tuple((each // 2, each - each // 2) for each in totals)
     else:
-        one = spread(0 if padding == "valid" else padding, count)
-        borders = tuple((each, each) for each in one)
+        widths = spread(0 if padding == "valid" else padding, count)
+        borders = tuple((each, each) for each in widths)
     attributes = {
         "strides": spread(stride, count),
         "padding": borders,
         "dilations": dilations,
         "groups": groups,
     }
-    single = input.ndim == count + 1
-    return CallOfLayer("convolution", (input,), (weight, bias), attributes, is_single=single)
+    is_single = input.ndim == count + 1
+    return CallOfLayer("convolution", (input,), (weight, bias), attributes, is_single=is_single)
 
 
 def convolution_transpose(
@@ -76,9 +76,9 @@ def convolution_transpose(
     groups: int = 1,
     dilation: Any = 1,
 ) -> CallOfLayer:
-    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    read = convolution(input, weight, bias, **how)
-    return replace(read, kind="convolution_transpose")
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    call = convolution(input, weight, bias, **options)
+    return replace(call, kind="convolution_transpose")
 
 
 def average_pooling(
@@ -103,15 +103,15 @@ def average_pooling(
         "padding": tuple((each, each) for each in spread(padding, axes)),
         "counts_padding": count_include_pad,
     }
-    single = input.ndim == axes + 1
-    return CallOfLayer("average_pooling", (input,), (), attributes, is_single=single)
+    is_single = input.ndim == axes + 1
+    return CallOfLayer("average_pooling", (input,), (), attributes, is_single=is_single)
 
 
 def adaptive_average_pooling(axes: int, input: Tensor, output_size: Any) -> CallOfLayer:
     lengths = input.shape[-axes:]
     counts = spread(output_size, axes) if output_size is not None else (None,) * axes
-    chosen = tuple(c if c is not None else n for c, n in zip(counts, lengths, strict=True))
-    return CallOfLayer("adaptive_average_pooling", (input,), (), {"counts": chosen})
+    sizes = tuple(c if c is not None else n for c, n in zip(counts, lengths, strict=True))
+    return CallOfLayer("adaptive_average_pooling", (input,), (), {"counts": sizes})
 
 
 def mean(
@@ -129,8 +129,8 @@ def mean(
 
 def addition(input: Any, other: Any, alpha: Any = 1) -> CallOfLayer | None:
     """Return the sum of two activations as a call of a layer; None for any other sum."""
-    both = isinstance(input, torch.Tensor) and isinstance(other, torch.Tensor)
-    if not both or isinstance(input, nn.Parameter) or isinstance(other, nn.Parameter):
+    are_tensors = isinstance(input, torch.Tensor) and isinstance(other, torch.Tensor)
+    if not are_tensors or isinstance(input, nn.Parameter) or isinstance(other, nn.Parameter):
         return None
     # A parameter, as in x + bias, gets no relevance, and integers have no gradient.
     if alpha != 1 or not (input.is_floating_point() and other.is_floating_point()):

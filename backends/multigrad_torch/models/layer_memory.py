@@ -65,10 +65,10 @@ class Record:
         inputs = {(layer, _memory(each)) for layer, each in self.given}
         outputs = {*map(_memory, self.made)}
         rows: list[Row] = []
-        counted: dict[Any, dict[Any, int]] = {}  # by memory: the bytes of each part of it so far
+        part_sizes: dict[Any, dict[Any, int]] = {}  # by memory: the bytes of each part of it so far
         for layer, tensor in self.saved:
             memory = _memory(tensor)
-            parts = counted.setdefault(memory, {})
+            parts = part_sizes.setdefault(memory, {})
             part = tensor.nbytes, tensor.storage_offset() if tensor.layout is torch.strided else 0
             size = min(tensor.nbytes, memory[1] - sum(parts.values()))
             if memory in own or part in parts or size <= 0:
@@ -93,7 +93,7 @@ def kept_by_layers(
 
     Memory is counted once, for the layer that keeps it first; weights and buffers are not counted.
     """
-    own = [*model.parameters(), *model.buffers()]
+    weights = [*model.parameters(), *model.buffers()]
     inputs = _make_inputs(list(model.parameters()), shapes, dtypes)
     record = Record(inputs)
     with ExitStack() as stack:
@@ -112,7 +112,7 @@ def kept_by_layers(
                 module.register_forward_hook(after, always_call=True),
             ):
                 stack.callback(handle.remove)
-        return record.rows(lambda: model(*inputs), own)
+        return record.rows(lambda: model(*inputs), weights)
 
 
 def kept_by_call(
@@ -143,13 +143,13 @@ def _make_inputs(
 ) -> list[Tensor]:
     device = weights[0].device if weights else None
     # Autograd saves nothing unless a gradient is asked for: of a weight, or else of the inputs.
-    learns = any(each.requires_grad for each in weights)
+    has_trainable = any(each.requires_grad for each in weights)
     inputs = [
         torch.zeros(shape, dtype=host.dtype(name), device=device)
         for shape, name in zip(shapes, dtypes, strict=True)
     ]
     for each in inputs:
-        each.requires_grad_(each.is_floating_point() and not learns)
+        each.requires_grad_(each.is_floating_point() and not has_trainable)
     return inputs
 
 

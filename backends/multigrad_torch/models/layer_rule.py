@@ -125,11 +125,11 @@ class PlainRuleOnLayer(LayerInterceptor):
             if not args and first in kwargs:
                 args = (kwargs.pop(first),)
             given: tuple[Any, ...] = args or (None,)
-            x, *rest = given
-            self.check(module, x, rest, kwargs)
+            x, *other_inputs = given
+            self.check(module, x, other_inputs, kwargs)
 
             def call(given: Tensor) -> Any:
-                return method(module, given, *rest, **kwargs)
+                return method(module, given, *other_inputs, **kwargs)
 
             where = lambda: self.name_of(module)
             if getattr(module, "inplace", None) is True:
@@ -193,17 +193,17 @@ class PlainRuleOnLayer(LayerInterceptor):
             ]
             if not active:
                 return
-            said = f"{len(active) + 1} tensors that a gradient may pass"
-            wish = "select the layers inside it"
+            subject = f"{len(active) + 1} tensors that a gradient may pass"
+            advice = "select the layers inside it"
         elif isinstance(x, torch.Tensor):
-            said = f"a tensor of {x.dtype}, which has no gradient"
-            wish = "select a layer that takes its output"
+            subject = f"a tensor of {x.dtype}, which has no gradient"
+            advice = "select a layer that takes its output"
         else:
-            said = f"{'no tensor' if x is None else f'a {type(x).__name__}'} by position"
-            wish = "select the layers inside it"
+            subject = f"{'no tensor' if x is None else f'a {type(x).__name__}'} by position"
+            advice = "select the layers inside it"
         raise RuleValueError(
-            f"{self.name_of(module)} is called with {said}, and rule {self.rule.name!r} acts on "
-            f"the gradient of one input: {wish}"
+            f"{self.name_of(module)} is called with {subject}, and rule {self.rule.name!r} acts on "
+            f"the gradient of one input: {advice}"
         )
 
 
@@ -231,10 +231,10 @@ class RuleOnHeldFunction(Acting):
         attribute = self.attribute
 
         def get(module: Any) -> Any:
-            held = vars(module)
-            if attribute not in held:
+            own_attributes = vars(module)
+            if attribute not in own_attributes:
                 raise AttributeError(attribute)
-            function = held[attribute]
+            function = own_attributes[attribute]
             return self.put_on_function(module, function) if callable(function) else function
 
         def put(module: Any, value: Any) -> None:
@@ -252,8 +252,8 @@ class RuleOnHeldFunction(Acting):
             if not is_compiling() and is_around_region() and not acts_in_regions(self, module):
                 return function(x, *args, **kwargs)
 
-            def forward(given: Tensor) -> Any:
-                return function(given, *args, **kwargs)
+            def forward(tensor: Tensor) -> Any:
+                return function(tensor, *args, **kwargs)
 
             name = self.modules.get(id(module), (None, self.attribute))[1]
             return self.rule.apply(x, forward, lambda: f"function {name!r}")
@@ -274,10 +274,10 @@ class RuleOnCallsInside(LayerInterceptor):
         mode, must_act = self.mode, self.must_act
 
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-            before = mode.count()
+            count_before = mode.count()
             with mode:
                 output = method(module, *args, **kwargs)
-            if must_act and before == mode.count():
+            if must_act and count_before == mode.count():
                 refuse(
                     f"{self.name_of(module)}, rule {self.rule_name!r}: a layer calls no operation "
                     "that its rule has a meaning for"

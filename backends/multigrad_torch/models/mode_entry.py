@@ -116,9 +116,9 @@ class CheckedRoot(ModeRoot):
             if any(isinstance(each, LayerInterceptor) for each in acting_on(module))
             and may_call(module, {operation})
         ]
-        more = "" if len(names) <= MOST_NAMES else ", ..."
-        have = "has a rule of its own" if len(names) == 1 else "have rules of their own"
-        layers = f" ({', '.join(names[:MOST_NAMES])}{more} {have})" if names else ""
+        ellipsis = "" if len(names) <= MOST_NAMES else ", ..."
+        verb = "has a rule of its own" if len(names) == 1 else "have rules of their own"
+        layers = f" ({', '.join(names[:MOST_NAMES])}{ellipsis} {verb})" if names else ""
         return (
             f", so its rule acts nowhere{layers}. For a layer of that name, give a predicate: "
             f"lambda name, layer: name == {operation!r}"
@@ -165,8 +165,8 @@ def nest_modes(
     The inner model's rules win in it; two models of which none contains the other are refused.
     The first mode is that of `model`, with the modules `parts`; the other acts on that of a name.
     """
-    shared, roots = other.hits.keys() & mode.hits.keys(), other.roots()
-    if not shared:
+    shared_operations, roots = other.hits.keys() & mode.hits.keys(), other.roots()
+    if not shared_operations:
         return
     if any(root is model for root in roots):
         where = f" in this {original_class(model).__name__}"
@@ -176,7 +176,7 @@ def nest_modes(
         return put_around(mode, other)
     else:
         where = f" in layer {name or '(model)'!r}, by another model that shares it"
-    refuse_second(f"operation {min(shared)!r}", where=where)
+    refuse_second(f"operation {min(shared_operations)!r}", where=where)
 
 
 def put_around(inner: OperationMode, outer: OperationMode) -> None:
@@ -190,7 +190,7 @@ def may_call(module: torch.nn.Module, operations: set[str]) -> bool:
     is_own = not cls.__module__.startswith("torch.nn.modules.")
     if is_own or is_parametrized(type(module)) or "forward" in vars(module):
         return True
-    within = {each.__name__ for each in functions_calling(operations)}
+    callers = {each.__name__ for each in functions_calling(operations)}
     names = {
         each.strip("_")
         for base in cls.__mro__[: cls.__mro__.index(torch.nn.Module)]
@@ -198,4 +198,4 @@ def may_call(module: torch.nn.Module, operations: set[str]) -> bool:
         if inspect.isfunction(method)
         for each in method.__code__.co_names
     }
-    return not names.isdisjoint(operations | within | ({HARDTANH} & names))
+    return not names.isdisjoint(operations | callers | ({HARDTANH} & names))

@@ -77,10 +77,10 @@ def name_operation(function: Any) -> str:
 def name_of_special_method(word: str) -> str:
     """Return the operation of a method `__word__`: "add" for "iadd" and "radd"."""
     for prefix in ("", "i", "r"):
-        plain = plain_name(word.removeprefix(prefix))
+        operation = plain_name(word.removeprefix(prefix))
         # `__invert__` is no in-place `nvert`.
-        if word.startswith(prefix) and plain in torch_names():
-            return plain
+        if word.startswith(prefix) and operation in torch_names():
+            return operation
     return plain_name(word)
 
 
@@ -119,8 +119,8 @@ def known_functions() -> dict[Any, str]:
         for name, value in vars(operator).items()
         if isinstance(value, types.BuiltinFunctionType)
     }
-    known = {value: name for value, name in operators.items() if name in operation_names()}
-    return functions | {abs: "abs", pow: "pow"} | known
+    own_operators = {value: name for value, name in operators.items() if name in operation_names()}
+    return functions | {abs: "abs", pow: "pow"} | own_operators
 
 
 def is_public(name: str) -> bool:
@@ -140,24 +140,24 @@ def functions_calling(operations: Collection[str]) -> tuple[types.FunctionType, 
 @functools.cache
 def _callees() -> dict[types.FunctionType, set[str]]:
     # The operations that each Python function of torch names in its code.
-    called = {
+    callees = {
         value: {plain_name(name.rstrip("_")) for name in value.__code__.co_names}
         for home in (F, torch.functional)
         for value in vars(home).values()
         if isinstance(value, types.FunctionType)
     }
-    helpers = {value.__name__: names for value, names in called.items()}
-    grown = True
+    helpers = {value.__name__: names for value, names in callees.items()}
+    has_grown = True
     # Then also those in what it calls, until nothing is added.
-    while grown:
-        grown = False
-        for names in called.values():
-            more = set().union(*(helpers[n] for n in names & helpers.keys())) - names
-            names |= more
-            grown = grown or bool(more)
+    while has_grown:
+        has_grown = False
+        for names in callees.values():
+            new_names = set().union(*(helpers[n] for n in names & helpers.keys())) - names
+            names |= new_names
+            has_grown = has_grown or bool(new_names)
     return {
         value: names
-        for value, names in called.items()
+        for value, names in callees.items()
         if value.__module__ in (F.__name__, torch.functional.__name__)
         and not value.__name__.startswith("_")
     }
@@ -177,8 +177,8 @@ def see_through(function: types.FunctionType) -> Call:
     # Without `__name__`, or Dynamo would read the globals from the module of that name.
     names = {**function.__globals__, **dict.fromkeys(ASKING_FOR_MODES, has_none)}
     del names["__name__"]
-    seen = types.FunctionType(
+    transparent = types.FunctionType(
         function.__code__, names, function.__name__, function.__defaults__, function.__closure__
     )
-    seen.__kwdefaults__ = function.__kwdefaults__
-    return seen
+    transparent.__kwdefaults__ = function.__kwdefaults__
+    return transparent

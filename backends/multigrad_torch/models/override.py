@@ -65,13 +65,13 @@ class KnownFunction:
 
 def describe(name: str, function: Any) -> KnownFunction:
     """Return the facts that a mode needs of a function that computes an operation."""
-    own = function.__name__
-    writes = own.endswith("_") and not own.endswith("__")
-    writes = writes or (own.startswith("__i") and own != "__invert__")
+    own_name = function.__name__
+    writes = own_name.endswith("_") and not own_name.endswith("__")
+    writes = writes or (own_name.startswith("__i") and own_name != "__invert__")
     code = getattr(function, "__code__", None)
-    taken = code.co_varnames[: code.co_argcount] if code is not None else ()
-    at = taken.index("inplace") if "inplace" in taken else NOWHERE
-    return KnownFunction(name, writes=writes, inplace_at=at)
+    parameters = code.co_varnames[: code.co_argcount] if code is not None else ()
+    position = parameters.index("inplace") if "inplace" in parameters else NOWHERE
+    return KnownFunction(name, writes=writes, inplace_at=position)
 
 
 class OperationMode(TorchFunctionMode):
@@ -126,8 +126,8 @@ class OperationMode(TorchFunctionMode):
             if name in names:
                 table[function] = describe(name, function)
         for name in names:
-            for own in (name, f"{name}_"):
-                packet = getattr(torch.ops.aten, own, None)
+            for aten_name in (name, f"{name}_"):
+                packet = getattr(torch.ops.aten, aten_name, None)
                 if packet is not None:
                     overloads = [getattr(packet, each) for each in packet.overloads()]
                     table |= dict.fromkeys([packet, *overloads], describe(name, packet))
@@ -139,22 +139,22 @@ class OperationMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        known = None
+        known_function = None
         if not is_compiling():
-            known = self.table.get(func)
+            known_function = self.table.get(func)
         # Dynamo makes new objects of some functions, so traced code cannot use them as keys.
         elif row := ask_mode(self.key, "note_seen", func):
-            known = self.rows[row]
-        if known is None:
+            known_function = self.rows[row]
+        if known_function is None:
             if self.seen is not None and not is_compiling():
                 self.seen.add(name_operation(func))
             if func is torch.Tensor.unflatten:  # Dynamo (torch 2.13) cannot trace it
                 func = torch.unflatten
             return func(*args, **kwargs)
-        if known.through is not None:
+        if known_function.through is not None:
             with self:
-                return known.through(*args, **kwargs)
-        name = known.name
+                return known_function.through(*args, **kwargs)
+        name = known_function.name
         if name == HARDTANH:
             low = args[1] if len(args) > 1 else kwargs.get("min_val", -1.0)
             high = args[2] if len(args) > 2 else kwargs.get("max_val", 1.0)
@@ -165,9 +165,9 @@ class OperationMode(TorchFunctionMode):
         rule = self.rules[name]
         if rule is not OWN:
             self.note_hit(name)
-        in_place = known.writes or (
+        in_place = known_function.writes or (
             kwargs.get("inplace") is True
-            or (len(args) > known.inplace_at and args[known.inplace_at] is True)
+            or (len(args) > known_function.inplace_at and args[known_function.inplace_at] is True)
         )
         # An outer mode, of another model, must not see what our own code calls.
         if stack_length():
@@ -192,12 +192,12 @@ class OperationMode(TorchFunctionMode):
 
     def note_seen(self, function: Any) -> str:
         """Note an operation in traced code; return the key of its row, or ""."""
-        name, known = name_operation(function), self.table.get(function)
-        if known is None and name in self.rules:
-            known = KnownFunction(name, writes=describe(name, function).writes)
-        if known is None and self.seen is not None:
+        name, known_function = name_operation(function), self.table.get(function)
+        if known_function is None and name in self.rules:
+            known_function = KnownFunction(name, writes=describe(name, function).writes)
+        if known_function is None and self.seen is not None:
             self.seen.add(name)
-        return "" if known is None else self.row_names[known]
+        return "" if known_function is None else self.row_names[known_function]
 
     def count(self) -> int:
         return ask_mode(self.key, "count_hits") if is_compiling() else self.count_hits()
@@ -209,8 +209,8 @@ class OperationMode(TorchFunctionMode):
         """Return an error message after a call of the whole; "" if every rule acted."""
         missing = next((name for name, count in self.hits.items() if not count), None)
         if missing is not None:
-            called = (self.seen or set()) - {"", "get", "set"}
-            return not_called_message(self.subject, missing, called, self.advise(missing))
+            called_names = (self.seen or set()) - {"", "get", "set"}
+            return not_called_message(self.subject, missing, called_names, self.advise(missing))
         if self.seen is None or not torch.is_grad_enabled():
             return ""
         missing = next((name for name in self.hits if name not in self.recorded), None)
@@ -248,19 +248,19 @@ def is_entered(mode: OperationMode) -> bool:
 def find_inner(mode: OperationMode) -> OperationMode | None:
     """Return the innermost entered mode of a model that lies within the model of this mode."""
     for i in range(stack_length() - 1, -1, -1):
-        entered = stack_at(i)
-        if isinstance(entered, OperationMode):
-            for each in entered.around:
+        candidate = stack_at(i)
+        if isinstance(candidate, OperationMode):
+            for each in candidate.around:
                 if each is mode:
-                    return entered
+                    return candidate
     return None
 
 
 # --- xg.override for functions of torch -----------------------------------------------------------
 def override_calls(function: Call, rules: Any) -> Call:
     def make(rows: list[tuple[Meant, Any]]) -> OperationMode:
-        acting = {meant.name: rule_of_operation(meant.name, rule) for meant, (rule, _) in rows}
-        return OperationMode(acting, f"function {name_of(function)!r}")
+        call_rules = {meant.name: rule_of_operation(meant.name, rule) for meant, (rule, _) in rows}
+        return OperationMode(call_rules, f"function {name_of(function)!r}")
 
     following = Following(rules, find, make, look_up)
     # Dynamo can follow no look-up of a name: what it traces has the mode of the last eager look.

@@ -63,16 +63,16 @@ def quantize_module(
     axis: int | tuple[int, ...] | None,
     sample: Any,
 ) -> nn.Module:
-    shown = type(module).__name__.removeprefix("Parametrized")
-    planned, inputs = [], None
+    label = type(module).__name__.removeprefix("Parametrized")
+    plan, inputs = [], None
     if weights is not None:
-        how = read_quantization(shown, "weights", weights, bits)
-        planned = plan_weights(module, shown, how, axis)
+        how = read_quantization(label, "weights", weights, bits)
+        plan = plan_weights(module, label, how, axis)
     if activations is not None:
-        how = read_quantization(shown, "activations", activations, bits)
-        inputs = plan_inputs(module, shown, how, sample)
+        how = read_quantization(label, "activations", activations, bits)
+        inputs = plan_inputs(module, label, how, sample)
     with unchanged_on_failure(module):  # torch tries each quantizer on its weight
-        for owner, name, quantizer in planned:
+        for owner, name, quantizer in plan:
             put_on_weight(owner, name, quantizer)
         if inputs is not None:
             module.add_module(INPUTS, inputs)
@@ -83,13 +83,13 @@ def quantize_module(
 def plan_weights(
     module: nn.Module, shown: str, how: Quantization, axis: int | tuple[int, ...] | None
 ) -> list[tuple[nn.Module, str, Quantizer]]:
-    planned = []
+    plan = []
     for owner, name in list_weights(module, shown):
         weight = getattr(owner, name).detach()
         axes = axes_of(f"{shown}.{name}", axis, weight.ndim)
-        seen = look_at(weight.cpu().double().numpy(), axes)
-        planned.append((owner, name, Quantizer(how, seen, weight)))
-    return planned
+        statistics = look_at(weight.cpu().double().numpy(), axes)
+        plan.append((owner, name, Quantizer(how, statistics, weight)))
+    return plan
 
 
 def plan_inputs(module: nn.Module, shown: str, how: Quantization, sample: Any) -> Quantizer:
@@ -99,18 +99,18 @@ def plan_inputs(module: nn.Module, shown: str, how: Quantization, sample: Any) -
             f"{shown}: a container, or one whose inputs are quantized, takes no quantizer of "
             "inputs: quantize the layers within it"
         )
-    seen = STANDARD
+    statistics = STANDARD
     if sample is not None:
         is_tensor = isinstance(sample, torch.Tensor) and not sample.is_meta
-        seen = look_at(sample.detach().cpu().double().numpy() if is_tensor else sample, ())
-    return Quantizer(how, seen, like=next(module.parameters(), None))
+        statistics = look_at(sample.detach().cpu().double().numpy() if is_tensor else sample, ())
+    return Quantizer(how, statistics, like=next(module.parameters(), None))
 
 
 def put_on_weight(owner: nn.Module, name: str, quantizer: Quantizer) -> None:
     parametrize.register_parametrization(owner, name, quantizer)
     # torch made this class for this module alone, so it may be changed.
-    made: Any = type(owner)
-    made.__reduce_ex__ = reduce_quantized
+    parametrized_class: Any = type(owner)
+    parametrized_class.__reduce_ex__ = reduce_quantized
 
 
 def quantize_input(
@@ -122,7 +122,7 @@ def quantize_input(
         args = quantize(args[0]), *args[1:]
     elif kwargs:  # None where an old pickle registered the hook without with_kwargs
         first = next(iter(inspect.signature(module.forward).parameters))
-        kwargs = {n: quantize(x) if n == first else x for n, x in kwargs.items()}
+        kwargs = {name: quantize(x) if name == first else x for name, x in kwargs.items()}
     return args if kwargs is None else (args, kwargs)
 
 
@@ -159,7 +159,7 @@ def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
 def reduce_quantized(self: nn.Module, protocol: Any) -> Any:
     """Return how a pickle restores a quantized module: from the plain one and its quantizers."""
     lists: Any = self.parametrizations
-    if any(not isinstance(each, Quantizer) for one in lists.values() for each in one):
+    if any(not isinstance(each, Quantizer) for chain in lists.values() for each in chain):
         raise RuntimeError(
             "a module that has other parametrizations beside quantized weights is not pickled by "
             "torch: keep its state_dict()"
@@ -170,9 +170,9 @@ def reduce_quantized(self: nn.Module, protocol: Any) -> Any:
     plain.__dict__["_parameters"] = {**self._parameters}
     del plain._modules["parametrizations"]
     quantizers = {}
-    for name, one in lists.items():
-        plain._parameters[name] = one.original
-        quantizers[name] = one[0]
+    for name, chain in lists.items():
+        plain._parameters[name] = chain.original
+        quantizers[name] = chain[0]
     return restore, (plain, quantizers, list(self._modules))
 
 

@@ -60,8 +60,8 @@ class Acting:
         return False
 
     def all_modules(self) -> list[nn.Module]:
-        held = [one() for one, _ in list(self.modules.values())]
-        return [module for module in held if module is not None]
+        modules = [reference() for reference, _ in list(self.modules.values())]
+        return [module for module in modules if module is not None]
 
     def add(self, module: nn.Module, name: str) -> None:
         key, modules = id(module), self.modules
@@ -84,10 +84,10 @@ def put_on(module: nn.Module, acting: Acting, name: str) -> None:
     """Let something act on a module from now on, around everything that acts already."""
     dynamo.forget()
     acts = acting_on(module)
-    at = next((i for i, other in enumerate(acts) if acting.goes_inside(other)), len(acts))
+    position = next((i for i, other in enumerate(acts) if acting.goes_inside(other)), len(acts))
     # Before the class changes: `take_off` takes off only modules that are noted.
     acting.add(module, name)
-    _assign(module, (*acts[:at], acting, *acts[at:]))
+    _assign(module, (*acts[:position], acting, *acts[position:]))
 
 
 def take_off(acting: Acting) -> None:
@@ -102,17 +102,17 @@ def take_off(acting: Acting) -> None:
 @contextmanager
 def unchanged_on_failure(root: nn.Module) -> Iterator[None]:
     """Restore the classes and attributes of a module and all modules in it, if the body raises."""
-    before = [(each, type(each), dict(vars(each))) for each in root.modules()]
-    tables = [each for *_, own in before for each in own.values() if isinstance(each, dict | set)]
-    held = [(each, each.copy()) for each in tables]
+    states = [(each, type(each), dict(vars(each))) for each in root.modules()]
+    tables = [each for *_, own in states for each in own.values() if isinstance(each, dict | set)]
+    table_copies = [(each, each.copy()) for each in tables]
     try:
         yield
     except BaseException:
-        for module, cls, own in before:
+        for module, cls, own in states:
             CLASS.__set__(module, cls)
             vars(module).clear()
             vars(module).update(own)
-        for table, rows in held:  # the same objects, as handles of hooks refer to them
+        for table, rows in table_copies:  # the same objects, as handles of hooks refer to them
             table.clear()
             table.update(rows)
         raise
@@ -155,11 +155,11 @@ def find_class(cls: type, acting: tuple[Acting, ...], has_own_forward: bool) -> 
 
 def _find_parametrized(cls: type, acting: tuple[Acting, ...], has_own_forward: bool) -> type:
     # torch adds properties to this class, and at the end returns to its base: what acts.
-    known = vars(cls).get(BEFORE, cls)
+    original = vars(cls).get(BEFORE, cls)
     base = find_class(cls.__bases__[0], acting, has_own_forward)
-    if not acting and known.__bases__[0] is base and properties(known) == properties(cls):
-        return known
-    names = {**vars(cls), BEFORE: known}
+    if not acting and original.__bases__[0] is base and properties(original) == properties(cls):
+        return original
+    names = {**vars(cls), BEFORE: original}
     names.pop("__deepcopy__", None)  # the base has ours
     if not acting and not hasattr(base, "__deepcopy__"):
         names["__deepcopy__"] = copy_parametrized
@@ -191,12 +191,12 @@ def _make_subclass(like: type, base: type, names: dict[str, Any]) -> type:
     if not COMPILES:
         names["__module__"] = __name__
     try:
-        made = type.__new__(type(like), like.__name__, (_Base,), names)
-        made.__bases__ = (base,)
+        subclass = type.__new__(type(like), like.__name__, (_Base,), names)
+        subclass.__bases__ = (base,)
     except TypeError:
-        made = type.__new__(type(like), like.__name__, (_AbstractBase,), names)
-        made.__bases__ = (base,)
-    return made
+        subclass = type.__new__(type(like), like.__name__, (_AbstractBase,), names)
+        subclass.__bases__ = (base,)
+    return subclass
 
 
 class _Base(nn.Module):
@@ -217,13 +217,13 @@ def _attributes_for(
         names["torchdynamo_force_dynamic"] = True
     names |= {each.__name__: each for each in (__reduce_ex__, __deepcopy__, __copy__)}
     methods = methods_of(original)
-    for name, own in methods.items():
-        method = own
+    for name, original_method in methods.items():
+        method = original_method
         # A module without forward computes in `__call__`.
         role = "forward" if name == "__call__" and "forward" not in methods else name
         for each in acting:
             method = each.wrap(original, role, method)
-        if method is not own:
+        if method is not original_method:
             names[name] = dynamo.apart(method)
     for each in acting:
         names |= each.attributes()
@@ -261,8 +261,8 @@ def own_forward(original: type) -> Method:
 
     @functools.wraps(method)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        own = self.__dict__.get("forward")
-        return method(self, *args, **kwargs) if own is None else own(*args, **kwargs)
+        own_method = self.__dict__.get("forward")
+        return method(self, *args, **kwargs) if own_method is None else own_method(*args, **kwargs)
 
     return forward
 
@@ -303,16 +303,16 @@ def _replaced(value: Any, cls: type, by: type) -> Any:
 
 def __deepcopy__(self: Any, memo: Any) -> Any:
     original = original_class(self)
-    own: Any = getattr(original, "__deepcopy__", None)
+    copy_method: Any = getattr(original, "__deepcopy__", None)
     # torch's `__deepcopy__` of parametrized modules is on the class that ours replaces.
-    if own is None and is_parametrized(type(self)):
-        own = copy_parametrized
-    return _as_well(self, None if own is None else own(self, memo), memo)
+    if copy_method is None and is_parametrized(type(self)):
+        copy_method = copy_parametrized
+    return _as_well(self, None if copy_method is None else copy_method(self, memo), memo)
 
 
 def __copy__(self: Any) -> Any:
-    own = getattr(original_class(self), "__copy__", None)
-    return _as_well(self, None if own is None else own(self), None)
+    copy_method = getattr(original_class(self), "__copy__", None)
+    return _as_well(self, None if copy_method is None else copy_method(self), None)
 
 
 def _as_well(module: nn.Module, copied: Any, memo: Any) -> nn.Module:
@@ -320,8 +320,8 @@ def _as_well(module: nn.Module, copied: Any, memo: Any) -> nn.Module:
     module acts on it, too.
     """
     if copied is None:
-        reduced: Any = module.__reduce_ex__(4)
-        copied = copy._reconstruct(module, memo, *reduced)  # type: ignore[attr-defined]
+        reduction: Any = module.__reduce_ex__(4)
+        copied = copy._reconstruct(module, memo, *reduction)  # type: ignore[attr-defined]
     acting = acting_on(module)
     if acting_on(copied) != acting:
         _assign(copied, acting)

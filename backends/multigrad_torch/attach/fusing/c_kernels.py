@@ -155,56 +155,56 @@ def library() -> ctypes.CDLL | None:
 @cache
 def functions(dtype: str) -> dict[str, tuple[int, str]]:
     """Return torch's functions for a dtype, by op name: the address, and C code that calls it."""
-    of_torch = library()
-    if of_torch is None:
+    torch_library = library()
+    if torch_library is None:
         return {}
     _, width = CAPABILITIES[torch.backends.cpu.get_cpu_capability()]
-    kind, vectors = ("d", f"d{width // 8}") if dtype == "float64" else ("s", f"f{width // 4}")
+    kind, suffix = ("d", f"d{width // 8}") if dtype == "float64" else ("s", f"f{width // 4}")
     symbols = {op.name: (f"vm{kind}{name}", OF_ARRAYS) for op, name in MKL.items()}
     # A square root by MKL if torch is linked with it, otherwise by the compiler.
     root = "{ torch_sqrt(memory, m); return; }"
-    if not hasattr(of_torch, symbols[ops.SQRT.name][0]):
+    if not hasattr(torch_library, symbols[ops.SQRT.name][0]):
         root = "EACH(SQRT(x))"
-    for name, row in SLEEF.items():
-        parts = {
-            "BEFORE": row.before.replace("ROOT", root),
-            "LAST": LAST.replace("ALONE", row.alone) if row.alone else "",
-            "EXPONENT": row.exponent,
-            "TAKEN": "V, V" if row.exponent else "V",
-            "FORMULA": row.formula.replace("F(", "NAME_("),
+    for name, vectors in SLEEF.items():
+        substitutions = {
+            "BEFORE": vectors.before.replace("ROOT", root),
+            "LAST": LAST.replace("ALONE", vectors.alone) if vectors.alone else "",
+            "EXPONENT": vectors.exponent,
+            "TAKEN": "V, V" if vectors.exponent else "V",
+            "FORMULA": vectors.formula.replace("F(", "NAME_("),
         }
-        source = OF_VECTORS
-        for word, text in parts.items():
-            source = source.replace(word, text)
-        symbols[name] = f"Sleef_{row.function}{vectors}_u10", source
+        definition = OF_VECTORS
+        for word, text in substitutions.items():
+            definition = definition.replace(word, text)
+        symbols[name] = f"Sleef_{vectors.function}{suffix}_u10", definition
     addresses = {}
-    for op_name, (symbol, source) in symbols.items():
+    for op_name, (symbol, definition) in symbols.items():
         # A symbol may be absent: torch was built without MKL or SLEEF.
-        function = getattr(of_torch, symbol, None)
+        function = getattr(torch_library, symbol, None)
         if function is not None:
             address = ctypes.cast(function, ctypes.c_void_p).value or 0
-            addresses[op_name] = address, source.replace("NAME", f"torch_{op_name}")
+            addresses[op_name] = address, definition.replace("NAME", f"torch_{op_name}")
     return addresses
 
 
 def rows(dtype: str) -> dict[Op, str]:
     addresses = functions(dtype)
-    rows = {op: f"WHOLE(torch_{op.name}, {{}})" for op in MKL if op.name in addresses}
+    templates = {op: f"WHOLE(torch_{op.name}, {{}})" for op in MKL if op.name in addresses}
     # Plain code corrects these ops in this version of torch, so torch's own bits are not wanted.
-    by_vectors = [ops.OPS[name] for name in SLEEF if name in addresses and name in ops.OPS]
-    for op in [each for each in by_vectors if each not in MENDED]:
+    vector_ops = [ops.OPS[name] for name in SLEEF if name in addresses and name in ops.OPS]
+    for op in [each for each in vector_ops if each not in MENDED]:
         operands = ", ".join(["{}"] * len(op.operands))
-        rows[op] = f"WHOLE(torch_{op.name}, {operands}, PLACE_{{layout}})"
-    return rows
+        templates[op] = f"WHOLE(torch_{op.name}, {operands}, PLACE_{{layout}})"
+    return templates
 
 
 def source(kernels: str, dtype: str) -> str:
     """Return the C definitions of the functions that kernels call."""
-    called = [text for name, (_, text) in functions(dtype).items() if is_in(kernels, name)]
-    if not called:
+    definitions = [text for name, (_, text) in functions(dtype).items() if is_in(kernels, name)]
+    if not definitions:
         return ""
     isa, width = CAPABILITIES[torch.backends.cpu.get_cpu_capability()]
-    return "".join([VECTORS.format(isa=isa, width=width, grain=GRAIN), *called])
+    return "".join([VECTORS.format(isa=isa, width=width, grain=GRAIN), *definitions])
 
 
 def give(library: ctypes.CDLL, kernels: str, dtype: str) -> None:
@@ -266,6 +266,6 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[CLaunch]:
     dtype = kernels[0].parts.dtype
     text = "".join([kernel.source for kernel in kernels])
     code = begin(dtype) + source(text, dtype) + text
-    library = CLibrary("kernels", lambda: code, lambda found: found, 0, flags=FLAGS).load()
-    give(library, text, dtype)
-    return [CLaunch(library, kernel) for kernel in kernels]
+    compiled = CLibrary("kernels", lambda: code, lambda library: library, 0, flags=FLAGS).load()
+    give(compiled, text, dtype)
+    return [CLaunch(compiled, kernel) for kernel in kernels]

@@ -86,10 +86,10 @@ class Fusing:
             kernels, call = pair
             return kernels.apply(*tensors, call)
         native = self.native
-        rest = values
+        arguments = values
         if native.prepare is not None:
-            rest = (native.constants.of(tensors[native.constants.like], values),)
-        return eager_of(native)(*tensors, *rest)
+            arguments = (native.constants.of(tensors[native.constants.like], values),)
+        return eager_of(native)(*tensors, *arguments)
 
     def fit(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]

@@ -78,8 +78,8 @@ class CompiledKernels:
         language = LANGUAGES[like.device.type]
         self.compares_beside = language.COMPARES_BESIDE
         inputs = self.emitted.names.inputs
-        lie = [WHOLE] * len(inputs) if layouts is None else layouts
-        self.layouts = dict(zip(inputs, lie, strict=True))
+        input_layouts = [WHOLE] * len(inputs) if layouts is None else layouts
+        self.layouts = dict(zip(inputs, input_layouts, strict=True))
         name = str(like.dtype).removeprefix("torch.")
         kernels = write(self.emitted, name, language, self.layouts)
         self.is_by_rows = any(kernel.parts.is_by_rows for kernel in kernels)
@@ -124,19 +124,19 @@ class CompiledKernels:
         if self.reduces and (n < 2 or (self.is_by_rows and columns < 2)):
             raise NothingToFuseError("one element, of which nothing is reduced")
         emitted, slots = self.emitted, self.slots
-        read = [*self.saved, *emitted.names.cotangents]
+        backward_names = [*self.saved, *emitted.names.cotangents]
         carries = [*[True for _ in self.saved], *emitted.carries]
         # A cotangent of an output without gradients is None, and cannot be checked.
-        checked = [(i, slots[name]) for i, name in enumerate(read) if carries[i]]
-        inputs = {slots[name]: i for i, name in enumerate(emitted.names.inputs)}
-        at_hand = {slot: i for i, slot in checked}
+        checks = [(i, slots[name]) for i, name in enumerate(backward_names) if carries[i]]
+        input_positions = {slots[name]: i for i, name in enumerate(emitted.names.inputs)}
+        read_positions = {slot: i for i, slot in checks}
 
-        def made(names: Sequence[str], beside: Mapping[KernelSlot, int]) -> list[Any]:
-            written = [slots[name] for name in names]
-            sizes = [torch.empty(slot.shape(shape), device="meta") for slot in written]
+        def made(names: Sequence[str], positions: Mapping[KernelSlot, int]) -> list[Any]:
+            result_slots = [slots[name] for name in names]
+            templates = [torch.empty(slot.shape(shape), device="meta") for slot in result_slots]
             return [
-                (beside.get(slot), slot.dtype, size.shape, size.stride())
-                for slot, size in zip(written, sizes, strict=True)
+                (positions.get(slot), slot.dtype, template.shape, template.stride())
+                for slot, template in zip(result_slots, templates, strict=True)
             ]
 
         return KernelCall(
@@ -146,10 +146,10 @@ class CompiledKernels:
             forward=self.forward.pack(values, shape, columns),
             keep=self.keep.pack(values, shape, columns),
             backward=self.backward.pack(values, shape, columns),
-            outputs=made(owned(emitted), inputs),
-            written=made(self.names, inputs),
-            read=[(i, slot.dtype, slot.shape(shape)) for i, slot in checked],
-            slopes=made(emitted.names.wrt, at_hand),
+            outputs=made(owned(emitted), input_positions),
+            written=made(self.names, input_positions),
+            read=[(i, slot.dtype, slot.shape(shape)) for i, slot in checks],
+            slopes=made(emitted.names.wrt, read_positions),
         )
 
     def prove(self, values: Any) -> CompiledKernels:
@@ -235,10 +235,10 @@ def check(emitted: Emitted) -> None:
     if emitted.origin.graphs is None:
         raise CannotFuseError("a loop, or what cost time is kept, as tanh: see residuals=")
     passed = passed_on(emitted)
-    lent = {*emitted.aliasing.passed, *emitted.aliasing.views}.difference(passed)
+    aliases = {*emitted.aliasing.passed, *emitted.aliasing.views}.difference(passed)
     outputs = emitted.origin.graphs[0].outputs
-    lent = [i for i in lent if i in emitted.aliasing.passed or outputs[i].op.view]
-    if lent or emitted.aliasing.shared or emitted.aliasing.viewed or emitted.residuals.histories:
+    aliases = [i for i in aliases if i in emitted.aliasing.passed or outputs[i].op.view]
+    if aliases or emitted.aliasing.shared or emitted.aliasing.viewed or emitted.residuals.histories:
         raise CannotFuseError("an output that may be an input, or lie in its memory")
     if "key" in emitted.names.params:
         raise CannotFuseError("it draws random numbers")
@@ -285,21 +285,21 @@ def write(
             substitutes[node] = outputs[node.attr("name")]
     residuals = substitute(keep, substitutes).outputs if substitutes else keep.outputs
     passed = passed_on(emitted)
-    computed = owned(emitted)
-    alone = Graph("forward", forward.inputs, tuple([outputs[name] for name in computed]))
-    both = Graph("keep", forward.inputs, (*alone.outputs, *residuals))
-    names = [*computed, *emitted.residuals.computed]
+    own_names = owned(emitted)
+    forward_graph = Graph("forward", forward.inputs, tuple([outputs[name] for name in own_names]))
+    keep_graph = Graph("keep", forward.inputs, (*forward_graph.outputs, *residuals))
+    names = [*own_names, *emitted.residuals.computed]
     backward = Graph("backward", backward.inputs, backward.outputs)
-    words = language.language(dtype)
+    code_language = language.language(dtype)
 
-    def written(graph: Graph, **more: Any) -> Kernel:
+    def written(graph: Graph, **options: Any) -> Kernel:
         rounded = apply_patterns(graph, language.ROUNDING, disabled())
-        return write_kernel(graph.name, rounded, dtype, words, layouts=layouts, **more)
+        return write_kernel(graph.name, rounded, dtype, code_language, layouts=layouts, **options)
 
     packs: list[int] = []
     # Which masks are bits depends on layouts, which writing finds out: repeat until both agree.
     while True:
-        kernels = [written(alone), written(both, packs=packs)]
+        kernels = [written(forward_graph), written(keep_graph, packs=packs)]
         places = kernels[1].parts.results
         layouts |= {emitted.names.outputs[i]: layouts[name] for i, name in passed.items()}
         layouts |= {name: place.layout for name, place in zip(names, places, strict=True)}
@@ -308,20 +308,20 @@ def write(
         kernels.append(written(backward, packed=[names[i] for i in packs]))
         # Masks over rows stay bytes, as a row need not end where a byte of bits does.
         is_by_rows = any(kernel.parts.is_by_rows for kernel in kernels)
-        masks = [i for i, each in enumerate(places) if each.is_mask and i >= len(computed)]
+        masks = [i for i, each in enumerate(places) if each.is_mask and i >= len(own_names)]
         masks = [i for i in masks if places[i].layout == WHOLE and not is_by_rows]
         if packs == masks:
             break
         packs = masks
-    as_bits = {i for i, node in enumerate(packing[0].outputs, len(computed)) if node.op is PACK}
-    if not as_bits.issubset(packs):
+    bits = {i for i, node in enumerate(packing[0].outputs, len(own_names)) if node.op is PACK}
+    if not bits.issubset(packs):
         raise CannotFuseError("residuals='packed' of rows")
     places = kernels[2].parts.results
     if any(
         layouts[name] != each.layout for name, each in zip(emitted.names.wrt, places, strict=True)
     ):
         raise CannotFuseError("a gradient of another shape")
-    if all(count_kernels(graph) < 2 for graph in (both, backward)):
+    if all(count_kernels(graph) < 2 for graph in (keep_graph, backward)):
         raise NothingToFuseError("each part is a kernel of torch already")
     return kernels[0], kernels[1], kernels[2]
 
@@ -361,19 +361,19 @@ def _restorer(native: Any, kernels: CompiledKernels) -> Callable[[Any, list[Tens
     assert emitted.origin.graphs is not None
     nodes = emitted.origin.graphs[1].outputs
     computed = zip(emitted.residuals.computed, nodes, strict=True)
-    as_bits = {name for name, node in computed if node.op is PACK}
-    bits = [i for i, name in enumerate(kernels.saved) if slots[name].layout is None]
-    unpacked = [i for i in bits if kernels.saved[i] not in as_bits]
+    packed_names = {name for name, node in computed if node.op is PACK}
+    bit_positions = [i for i, name in enumerate(kernels.saved) if slots[name].layout is None]
+    unpacked_positions = [i for i in bit_positions if kernels.saved[i] not in packed_names]
 
     def restore(ctx: Any, saved: list[Tensor]) -> Restored:
         call = ctx.call
         restored = Restored(ctx, saved)
 
         def like(slot: KernelSlot) -> Tensor:
-            one = torch.empty((), dtype=slot.dtype, device=call.device)
-            return one.expand(slot.shape(call.shape))
+            element = torch.empty((), dtype=slot.dtype, device=call.device)
+            return element.expand(slot.shape(call.shape))
 
-        for i in unpacked:
+        for i in unpacked_positions:
             saved[i] = unpack(saved[i], like(KernelSlot(kernels.dtype)))
         for name in emitted.residuals.shapes:
             setattr(restored, f"shape_of_{name}", like(slots[name]).shape)
@@ -393,16 +393,16 @@ def as_function(native: Any, kernels: CompiledKernels) -> type[Function]:
     # What forward has: the inputs, and what it writes.
     names = [*emitted.names.inputs, *kernels.names]
     passed = passed_on(emitted)
-    of_outputs = [names.index(passed.get(i, name)) for i, name in enumerate(emitted.names.outputs)]
-    outputs = itemgetter(*of_outputs)
-    of_saved = list(map(names.index, kernels.saved))
+    outputs_at = [names.index(passed.get(i, name)) for i, name in enumerate(emitted.names.outputs)]
+    pick_outputs = itemgetter(*outputs_at)
+    saved_at = list(map(names.index, kernels.saved))
     types = emitted.origin.output_types
     undifferentiable = emitted.derivative.undifferentiable
-    constant = [of_outputs[i] for i in undifferentiable if types[i].dtype != BOOL]
+    constants_at = [outputs_at[i] for i in undifferentiable if types[i].dtype != BOOL]
     # Of what backward returns: gradients, or None, which stands last.
     count = len(emitted.names.inputs)
-    slopes = {name: i for i, name in enumerate(emitted.names.wrt)}
-    returned = itemgetter(*[slopes.get(name, -1) for name in emitted.names.inputs], -1)
+    slope_at = {name: i for i, name in enumerate(emitted.names.wrt)}
+    pick_gradients = itemgetter(*[slope_at.get(name, -1) for name in emitted.names.inputs], -1)
 
     restore = _restorer(native, kernels)
 
@@ -412,13 +412,13 @@ def as_function(native: Any, kernels: CompiledKernels) -> type[Function]:
             *tensors, call = args
             if True in ctx.needs_input_grad:
                 tensors += kernels.keep.run(tensors, call.written, call.device, call.keep)
-                ctx.save_for_backward(*[tensors[i] for i in of_saved])
+                ctx.save_for_backward(*[tensors[i] for i in saved_at])
                 ctx.call = call
             else:
                 tensors += kernels.forward.run(tensors, call.outputs, call.device, call.forward)
-            if constant:
-                ctx.mark_non_differentiable(*[tensors[i] for i in constant])
-            return outputs(tensors)
+            if constants_at:
+                ctx.mark_non_differentiable(*[tensors[i] for i in constants_at])
+            return pick_outputs(tensors)
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -429,15 +429,15 @@ def as_function(native: Any, kernels: CompiledKernels) -> type[Function]:
             fits = fits and not count_modes()
             # `x.data = ...` may have put another in its place.
             for i, dtype, shape in call.read:
-                each = operands[i]
-                alike = type(each) in KINDS and each.dtype is dtype and each.shape == shape
-                if not (alike and each.device == device and is_memory(each)):
+                x = operands[i]
+                is_alike = type(x) in KINDS and x.dtype is dtype and x.shape == shape
+                if not (is_alike and x.device == device and is_memory(x)):
                     fits = False
                     break
-                operands[i] = each.contiguous()
+                operands[i] = x.contiguous()
             if fits:
                 results = kernels.backward.run(operands, call.slopes, device, call.backward)
-                return returned([*results, None])
+                return pick_gradients([*results, None])
             gradients = eager.backward(restore(ctx, [*saved]), *cotangents)
             gradients = gradients if isinstance(gradients, tuple) else (gradients,)
             return *gradients[:count], None

@@ -46,14 +46,14 @@ def agree(native: Any, kernels: Any, values: Any) -> None:
 def are_exact(kernels: Any) -> list[bool]:
     """Return for each output, and each input's gradient, whether no reduction feeds it."""
     emitted, places = kernels.emitted, kernels.keep.kernel.parts.results
-    exact = dict.fromkeys(emitted.names.outputs, True)
-    exact |= {n: not each.is_reduced for n, each in zip(kernels.names, places, strict=True)}
+    exactness = dict.fromkeys(emitted.names.outputs, True)
+    exactness |= {n: not each.is_reduced for n, each in zip(kernels.names, places, strict=True)}
     # A gradient is exact only if everything it reads from forward is, too.
-    of_wrt = kernels.backward.kernel.parts.results
-    slopes = {n: not each.is_reduced for n, each in zip(emitted.names.wrt, of_wrt, strict=True)}
-    keeps_none = all(exact.values())
-    gradients = [keeps_none and slopes.get(name, True) for name in emitted.names.inputs]
-    return [*[exact[name] for name in emitted.names.outputs], *gradients]
+    wrt_places = kernels.backward.kernel.parts.results
+    slopes = {n: not each.is_reduced for n, each in zip(emitted.names.wrt, wrt_places, strict=True)}
+    is_forward_exact = all(exactness.values())
+    gradients = [is_forward_exact and slopes.get(name, True) for name in emitted.names.inputs]
+    return [*[exactness[name] for name in emitted.names.outputs], *gradients]
 
 
 def fitting(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -61,8 +61,8 @@ def fitting(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, 
     padded = [(*shape, *[1] * (kernels.row_axes - 1)) for shape in shapes]
     if kernels.rank is None:
         return padded
-    lengths = [(kernels.rank - len(shape), shape) for shape in padded]
-    return [(*[1] * more, *shape) for more, shape in lengths if more >= 0]
+    pairs = [(kernels.rank - len(shape), shape) for shape in padded]
+    return [(*[1] * missing, *shape) for missing, shape in pairs if missing >= 0]
 
 
 def run(
@@ -106,34 +106,34 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
         inputs = [sample(x, layout, part) for x, layout in pairs]
         results = run(apply, rest, inputs, [x[part] for x in samples[len(layouts) :]])
         pairs = zip(results, is_exact, strict=True)
-        return [each for each, exact in pairs if exact and each is not None]
+        return [each for each, is_exact_result in pairs if is_exact_result and each is not None]
 
-    eager, ours = eager_of(native), partial(apply_new, kernels, values)
+    eager, fused = eager_of(native), partial(apply_new, kernels, values)
     # The length of one part nothing divides, that of the other many widths do.
     parts = slice(None), slice(BLOCK)
-    pairs = [(run_part(ours, (), part), run_part(eager, rest, part)) for part in parts]
-    return all(all(map(are_same, found, expected)) for found, expected in pairs)
+    pairs = [(run_part(fused, (), part), run_part(eager, rest, part)) for part in parts]
+    return all(all(map(are_same, fused_part, plain_part)) for fused_part, plain_part in pairs)
 
 
 def is_near(native: Any, kernels: Any, values: Any) -> bool:
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.names.inputs))
-    draws = torch.Generator("cpu").manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     small = fitting(kernels, SMALL)
     for shape in (*small, *fitting(kernels, MORE)):
-        drawn = []
+        tensors = []
         for layout in [*layouts, *[WHOLE for _ in native.emitted.names.outputs]]:
-            sample = torch.randn(layout.shape(shape), generator=draws, device="cpu")
+            sample = torch.randn(layout.shape(shape), generator=generator, device="cpu")
             # Numbers and rows away from zero, as they may divide.
             sample = sample.abs() + 0.25 if layout.kind not in (FULL, COLUMN) else sample
-            drawn.append(sample.to(kernels.device, kernels.dtype))
-        trials = [drawn]
+            tensors.append(sample.to(kernels.device, kernels.dtype))
+        trials = [tensors]
         for edge in EDGES if shape in small else ():
-            full = [torch.full_like(x, edge) if x.shape == shape else x for x in drawn]
-            within = [x.clone() for x in drawn]
-            for x in within:
+            full = [torch.full_like(x, edge) if x.shape == shape else x for x in tensors]
+            pointwise = [x.clone() for x in tensors]
+            for x in pointwise:
                 if x.shape == shape:
                     x.view(-1)[x.numel() // 2] = edge
-            trials += [full, within]
+            trials += [full, pointwise]
         for trial in trials:
             if not is_near_on(native, kernels, values, trial):
                 return False
@@ -142,28 +142,28 @@ def is_near(native: Any, kernels: Any, values: Any) -> bool:
 
 def is_near_on(native: Any, kernels: Any, values: Any, trial: Sequence[Tensor]) -> bool:
     count = len(native.emitted.names.inputs)
-    eager, found = eager_of(native), []
+    eager, fused = eager_of(native), []
     # The same code in float64 tells how far off ours and plain code are.
-    wide = [each.double() for each in trial]
-    rest = prepared(native, trial[0], values)
-    found = run(partial(apply_new, kernels, values), (), trial[:count], trial[count:])
-    plain = run(eager, rest, trial[:count], trial[count:])
-    exact = run(eager, prepared(native, wide[0], values), wide[:count], wide[count:])
-    largest = max([float(torch.where(x.isfinite(), x, 0.0).abs().max()) for x in wide])
+    doubles = [each.double() for each in trial]
+    arguments = prepared(native, trial[0], values)
+    fused = run(partial(apply_new, kernels, values), (), trial[:count], trial[count:])
+    plain = run(eager, arguments, trial[:count], trial[count:])
+    exact = run(eager, prepared(native, doubles[0], values), doubles[:count], doubles[count:])
+    largest = max([float(torch.where(x.isfinite(), x, 0.0).abs().max()) for x in doubles])
     least = 4 * torch.finfo(kernels.dtype).eps
-    for ours, theirs, right in zip(found, plain, exact, strict=True):
-        if ours is None or theirs is None or right is None:
-            if ours is not theirs:
+    for fused_y, plain_y, exact_y in zip(fused, plain, exact, strict=True):
+        if fused_y is None or plain_y is None or exact_y is None:
+            if fused_y is not plain_y:
                 return False
             continue
-        a, b, c = ours.double(), theirs.double(), right.double()
-        finite = c.isfinite()
+        a, b, c = fused_y.double(), plain_y.double(), exact_y.double()
+        is_finite = c.isfinite()
         # Rounding errors are relative to the largest number that a sum may contain.
-        scale = max(largest, float(torch.where(finite, c, 0.0).abs().max()))
-        off_each = torch.where(finite, (b - c).abs(), 0.0).nan_to_num(float("inf"))
-        off = float(off_each.max())
-        same = (a == b) | (a == c) | (a.isnan() & (b.isnan() | c.isnan())) | (off_each >= scale)
-        if not bool((same | ((a - c).abs() <= max(least * scale, 1.5 * off))).all()):
+        scale = max(largest, float(torch.where(is_finite, c, 0.0).abs().max()))
+        errors = torch.where(is_finite, (b - c).abs(), 0.0).nan_to_num(float("inf"))
+        error = float(errors.max())
+        is_same = (a == b) | (a == c) | (a.isnan() & (b.isnan() | c.isnan())) | (errors >= scale)
+        if not bool((is_same | ((a - c).abs() <= max(least * scale, 1.5 * error))).all()):
             return False
     return True
 
@@ -171,17 +171,17 @@ def is_near_on(native: Any, kernels: Any, values: Any, trial: Sequence[Tensor]) 
 def make_samples(emitted: Emitted, kernels: Any, values: Any) -> list[Tensor]:
     """Return inputs and cotangents: every pair of edge values, then drawn numbers."""
     numbers = [*values, *[-value for value in values]]
-    listed = [*EDGES, *[-each for each in EDGES], *numbers]
-    edges = torch.tensor(listed, dtype=kernels.dtype, device="cpu")
+    edge_numbers = [*EDGES, *[-each for each in EDGES], *numbers]
+    edges = torch.tensor(edge_numbers, dtype=kernels.dtype, device="cpu")
     one = torch.ones((), dtype=torch.float32, device="cpu")
     edges = torch.cat([edges, torch.nextafter(edges.float(), one).to(kernels.dtype)])
-    draws = torch.Generator("cpu").manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     samples = []
     for i in range(len(emitted.names.inputs) + len(emitted.names.outputs)):
         # Odd tensors repeat the whole list, even ones each value: together they meet in all pairs.
         sample = edges.repeat(len(edges)) if i % 2 else edges.repeat_interleave(len(edges))
-        drawn = torch.randn(DRAWN, generator=draws, device="cpu").to(kernels.dtype)
-        samples.append(torch.cat([sample.roll((i // 2) * 7), drawn]).to(kernels.device))
+        normals = torch.randn(DRAWN, generator=generator, device="cpu").to(kernels.dtype)
+        samples.append(torch.cat([sample.roll((i // 2) * 7), normals]).to(kernels.device))
     return samples
 
 
@@ -189,6 +189,6 @@ def are_same(a: Tensor, b: Tensor) -> bool:
     """Return whether numbers are equal, including the signs of zeros; NaN equals NaN."""
     if not a.is_floating_point():
         return torch.equal(a, b)
-    nan = a.isnan() & b.isnan()
-    same = (a == b) & (a.signbit() == b.signbit())
-    return bool((same | nan).all())
+    both_nan = a.isnan() & b.isnan()
+    is_equal = (a == b) & (a.signbit() == b.signbit())
+    return bool((is_equal | both_nan).all())

@@ -107,28 +107,28 @@ class TritonLaunch:
         # Compiled for this device, 32-bit indices and pointers that 16 divides; else anew.
         is_fast = device == self.device and n < LONG
         is_fast = is_fast and not any(tensor.data_ptr() % 16 for tensor in tensors)
-        work = (n + BLOCK - 1) // BLOCK
+        blocks = (n + BLOCK - 1) // BLOCK
         if self.is_plain:
-            self.stages[0][1](is_fast, work, (BLOCK,), (*tensors, *numbers), (n,))
+            self.stages[0][1](is_fast, blocks, (BLOCK,), (*tensors, *numbers), (n,))
             return
         tile: Sequence[int] = (BLOCK,)
         if self.is_by_rows:
             block, rows, is_all = tile_of(columns)
             tile = block, rows, is_all
-            work = (n // columns + rows - 1) // rows
-        programs = min(work, MOST)
+            blocks = (n // columns + rows - 1) // rows
+        programs = min(blocks, MOST)
         # Each program has memory of its own for each column, which bounds their number.
         if self.columns:
             programs = min(programs, max(PARTS, MEMORY // columns))
         if self.ones or self.columns:
             # Partial sums in float64: columns add to theirs, hence zeros; others write each once.
             size = self.ones * MOST + self.columns * programs * columns
-            make = torch.zeros if self.columns else torch.empty
-            tensors = [*tensors, make(size, dtype=torch.float64, device=tensors[0].device)]
+            allocate = torch.zeros if self.columns else torch.empty
+            tensors = [*tensors, allocate(size, dtype=torch.float64, device=tensors[0].device)]
         grids = {ONE: 1, COLUMN: (columns + COLUMNS - 1) // COLUMNS}
         for stage, launch in self.stages:
-            many = programs if stage.gives else grids.get(stage.over, work)
-            launch(is_fast, many, tile, (*tensors, *numbers), (n, columns, programs))
+            grid_size = programs if stage.gives else grids.get(stage.over, blocks)
+            launch(is_fast, grid_size, tile, (*tensors, *numbers), (n, columns, programs))
 
 
 def tile_of(columns: int) -> tuple[int, int, bool]:
