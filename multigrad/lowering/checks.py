@@ -61,13 +61,13 @@ def _bind_shape_checks(graphs: FunctionGraph, emission: Emission) -> tuple[str, 
         return emission.bind("check_shape", shape_check(graphs.backward.name)), none
     checks = []
     for name, gradient in zip(graphs.wrt, graphs.backward.outputs, strict=True):
-        given = graphs.backward.input(name) or graphs.forward.input(name)
-        assert given is not None
-        sure = gradient is given or gradient.type.shape == given.type.shape != UNKNOWN
-        like = gradient.op.shaped_like
-        follows = sure or (like is not None and gradient.operands[like] is given)
+        argument = graphs.backward.input(name) or graphs.forward.input(name)
+        assert argument is not None
+        is_alike = gradient is argument or gradient.type.shape == argument.type.shape != UNKNOWN
+        position = gradient.op.shaped_like
+        is_certain = is_alike or (position is not None and gradient.operands[position] is argument)
         check = gradient_shape_check(graphs.name, name)
-        checks.append("" if follows else emission.bind(f"check_{name}", check))
+        checks.append("" if is_certain else emission.bind(f"check_{name}", check))
     return "", tuple(checks)
 
 
@@ -82,11 +82,11 @@ def _bind_argument_checks(
         return {}
     checks = {
         name: refuse(
-            f"function {graphs.name!r} was lowered after a call with a number for {known!r}, so a "
+            f"function {graphs.name!r} was lowered after a call with a number for {param!r}, so a "
             "tensor there gets no gradient: give a number, or call the function with a tensor "
             "there and lower it again"
         )
-        for name, known in zip(graphs.params, author_params, strict=True)
+        for name, param in zip(graphs.params, author_params, strict=True)
     }
     checks.update({name: forbid(message) for name, message in graphs.refused.items()})
     return {name: emission.bind(f"refuse_{name}", check) for name, check in checks.items()}
@@ -150,10 +150,10 @@ def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any]
     """Return the check of a gradient against the shape of its input."""
 
     def check_gradient(gradient: Tensor, expected: Any) -> Tensor:
-        given = gradient.shape
-        if given != expected and not shapes_agree(given, expected):
+        shape = gradient.shape
+        if shape != expected and not shapes_agree(shape, expected):
             raise GradientError(
-                f"function {function!r} returned a gradient of shape {tuple(given)} for "
+                f"function {function!r} returned a gradient of shape {tuple(shape)} for "
                 f"argument {argument!r} of shape {tuple(expected)}; expected the same shape"
             )
         return gradient
@@ -177,13 +177,13 @@ def check_float(x: Tensor, rule: Any) -> None:
 def check_float_name(dtype: str, rule: Any) -> None:
     if dtype not in FLOATS:
         is_complex = dtype.startswith("complex")
-        parts = ", or apply the rule to the real and the imaginary part" if is_complex else ""
+        advice = ", or apply the rule to the real and the imaginary part" if is_complex else ""
         code = getattr(rule.function, "__code__", None)  # none of a rule that is made of others
         place = code and Location(code.co_filename, code.co_firstlineno)
         where = f" (the rule: {place})" if place else ""
         raise GradientError(
             f"rule {rule.name!r} got a {dtype} tensor; expected one of {', '.join(FLOATS)}: cast "
-            f"it first{parts}{where}"
+            f"it first{advice}{where}"
         )
 
 
@@ -200,17 +200,18 @@ def find_lacking(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]
             reasons = backend.kernels.unsupported.get(node.op, "")
             if not isinstance(reasons, Mapping):
                 continue
-            at = f" ({graph.locations[node]})" if node in graph.locations else ""
-            own = next((o.type for o in node.operands if o.type.kind == "tensor"), node.type).dtype
+            place = f" ({graph.locations[node]})" if node in graph.locations else ""
+            tensor_types = [o.type for o in node.operands if o.type.kind == "tensor"]
+            own_dtype = (tensor_types or [node.type])[0].dtype
             for dtype, reason in reasons.items():
                 message = (
-                    f"{whose}{at} uses {node.op.name}, which {backend.name} lacks for {dtype}: "
+                    f"{whose}{place} uses {node.op.name}, which {backend.name} lacks for {dtype}: "
                     f"{reason}. Cast to another float dtype before it and back after it"
                 )
                 # A dtype that the rule chose is refused now, that of its input at a call.
-                if own == dtype:
+                if own_dtype == dtype:
                     raise UnsupportedOp(message)
-                if own == T:
+                if own_dtype == T:
                     lacking.setdefault(dtype, message)
     return lacking
 

@@ -50,9 +50,9 @@ class Cuts:
         if self.wide is None:
             return self.anywhere.likes
         cuts = (self.anywhere, self.wide.cut)
-        read = {r for each in cuts for r in each.residuals if r not in each.likes}
+        read_whole = {r for each in cuts for r in each.residuals if r not in each.likes}
         names = dict.fromkeys(r for each in cuts for r in each.residuals)
-        return tuple(name for name in names if name not in read)
+        return tuple(name for name in names if name not in read_whole)
 
 
 def find_cuts(
@@ -66,19 +66,19 @@ def find_cuts(
         compiled: whether a compiler reads the code, which takes no derivative of loops.
     """
     autodiff = backend.autodiff
-    floats, watched = autodiff.keeps_float_derivatives, autodiff.watches_outputs
+    floats, is_watched = autodiff.keeps_float_derivatives, autodiff.watches_outputs
     # A tangent map of the author's own may read anything; one that is transposed, only what is
     # kept.
     keeps_inputs = forward_mode and (graphs.pushed is not None or not autodiff.transposes)
     wide = None
     if not keeps_inputs and graphs.residuals not in ("input", "recompute"):
         wide = _find_wide(graphs, backend, fast, compiled)
-    if wide is not None and floats:
+    if wide is not None and floats:  # what it keeps has its derivative, so all code may keep it
         return Cuts(wide.cut, wide)
     if keeps_inputs or wide is not None:
         return Cuts(graphs.cut_at_inputs(), wide)
     packs = backend.kernels.bits is not None
-    return Cuts(graphs.cut(floats, watched=watched, packs=packs), None)
+    return Cuts(graphs.cut(floats, watched=is_watched, packs=packs), None)
 
 
 def _find_wide(
@@ -94,12 +94,12 @@ def _find_wide(
         keeps_loops = not graphs.keeps_output and (graphs.is_once or graphs.is_derivative)
     else:
         keeps_loops = fast or compiled
-    wider = graphs if fast and graphs.keeps_costly(floats) else None
-    if wider is None and keeps_loops:
-        wider = graphs.with_histories()
-    if wider is None:
+    wide = graphs if fast and graphs.keeps_costly(floats) else None
+    if wide is None and keeps_loops:
+        wide = graphs.with_histories()
+    if wide is None:
         return None
-    return WideCut(wider, wider.cut_after_loops(floats, watched=autodiff.watches_outputs))
+    return WideCut(wide, wide.cut_after_loops(floats, watched=autodiff.watches_outputs))
 
 
 def shares_scales(graphs: FunctionGraph, cut: ResidualCut) -> bool:
@@ -120,8 +120,8 @@ def join_forward_and_keep(graphs: FunctionGraph, cut: ResidualCut) -> Graph:
     """Return `*inputs, *params, [key] -> *outputs, *computed residuals`, which shares all work."""
     results = (*graphs.forward.outputs, *cut.keep.outputs)
     inputs = dict.fromkeys((*graphs.forward.inputs, *cut.keep.inputs))
-    read = [node for node in inputs if node.attr("name") not in graphs.outputs]
-    return Graph("forward", tuple(read), results, graphs.forward.locations)
+    arguments = [node for node in inputs if node.attr("name") not in graphs.outputs]
+    return Graph("forward", tuple(arguments), results, graphs.forward.locations)
 
 
 # Ops that return their operand itself where there is nothing to do.
@@ -131,15 +131,15 @@ PASSING = (ops.CAST, ops.SUM_TO, ops.BROADCAST_TO, ops.ALL_SUM, ops.ALL_MAX)
 def find_aliasing(graphs: FunctionGraph) -> Aliasing:
     """Return which outputs may be an input, a view of one, or another output."""
     sources = [_passed(node) for node in graphs.forward.outputs]
-    passed = [i for i, node in enumerate(sources) if node.op is ops.INPUT]
-    shared = [
+    passing = [i for i, node in enumerate(sources) if node.op is ops.INPUT]
+    sharing = [
         i
         for i, node in enumerate(sources)
         # One that is to be a copy of an input must not be the input.
         if node in sources[:i] or (i in graphs.copied and _owner(node).op is ops.INPUT)
     ]
     views = [i for i, node in enumerate(graphs.forward.outputs) if node.op.result not in OWNING]
-    return Aliasing(tuple(passed), graphs.viewed, tuple(shared), tuple(views))
+    return Aliasing(tuple(passing), graphs.viewed, tuple(sharing), tuple(views))
 
 
 def _passed(node: Node) -> Node:
@@ -152,6 +152,6 @@ def _passed(node: Node) -> Node:
 
 def _owner(node: Node) -> Node:
     """Return the node whose memory this one may share: a view shares that of its operand."""
-    while (passed := _passed(node)) is not node or node.op.view:
-        node = passed if passed is not node else node.operands[0]
+    while (source := _passed(node)) is not node or node.op.view:
+        node = source if source is not node else node.operands[0]
     return node

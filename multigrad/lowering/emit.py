@@ -97,14 +97,14 @@ class Emission:
             graph, assumed = assume_alike(region.graph, carried, rows)
             places = [f"place_{i}" for i in range(len(graph.outputs))]
             # Carried position -> the first output after the carry that repeats it, unchanged.
-            held = {}
+            repeats = {}
             for i, output in enumerate(graph.outputs[carried:], carried):
                 if output in graph.inputs[:carried]:
-                    held.setdefault(graph.inputs.index(output), i)
+                    repeats.setdefault(graph.inputs.index(output), i)
             name = self.bind("turn", (region, carried, rows))
             body = emit_body(graph, self, True, places=places)
             self._define(name, body, *places)
-            pairs = [tuple(assumed.items()), tuple((i, j) for j, i in held.items())]
+            pairs = [tuple(assumed.items()), tuple((i, j) for j, i in repeats.items())]
             turn = ", ".join((name, *map(repr, pairs)))
             self.turns[region, carried, rows] = turn
         return turn
@@ -170,10 +170,10 @@ class _Writer:
         self.fast = fast
         self.emission = emission
         self.backend = emission.backend
-        overwrites = fast and f"{self.backend.name}.in_place" not in emission.off
-        self.in_place = self.backend.kernels.fast.in_place if overwrites else {}
-        turns = fast and f"{self.backend.name}.turns" not in emission.off
-        self.turns = self.backend.kernels.fast.turns if turns else None
+        has_in_place = fast and f"{self.backend.name}.in_place" not in emission.off
+        self.in_place = self.backend.kernels.fast.in_place if has_in_place else {}
+        has_turns = fast and f"{self.backend.name}.turns" not in emission.off
+        self.turns = self.backend.kernels.fast.turns if has_turns else None
         # Scalars of params alone, which `prepare` computes.
         self.prepared = prepared
         self.static = set() if prepared is None else find_static(graph.nodes)
@@ -220,14 +220,14 @@ class _Writer:
             if run is None:
                 raise self.lacking(node.op, "it has none")
             values = [self.hoisted_text(node, operand)[0] for operand in node.operands]
-            called = self.scan_of if node.op is ops.SCAN else self.while_of
-            arguments = [*called(node, values)]
+            listing_of = self.scan_of if node.op is ops.SCAN else self.while_of
+            arguments = [*listing_of(node, values)]
             if node.op is ops.SCAN and self.turns is not None:
                 run, kernel_name = self.turns, "turns"
                 arguments.append(self.emission.define_turn(node))
             name = self.loops[key] = self.fresh()
-            bound = self.emission.bind(kernel_name, run)
-            self.lines.append(f"{name} = {bound}({', '.join(arguments)})")
+            function = self.emission.bind(kernel_name, run)
+            self.lines.append(f"{name} = {function}({', '.join(arguments)})")
         result = f"{name}[{node.attr('position')}]"
         ends_by_values = node.op is ops.WHILE_LOOP and is_float(node.type)
         if ends_by_values and self.emission.derivative_guard is not None:
@@ -260,8 +260,8 @@ class _Writer:
         # `nan` and `inf`, as repr gives them, are no literals.
         if isinstance(value, float) and not math.isfinite(value):
             name = "nan" if math.isnan(value) else "inf"
-            bound = self.emission.bind(name, abs(value))
-            return (f"-{bound}", UNARY, 0) if value < 0 else (bound, ATOM, 0)
+            function = self.emission.bind(name, abs(value))
+            return (f"-{function}", UNARY, 0) if value < 0 else (function, ATOM, 0)
         return repr(value), (UNARY if repr(value).startswith("-") else ATOM), 0
 
     def call(self, node: Node) -> tuple[str, int]:
@@ -273,13 +273,13 @@ class _Writer:
         if node.type.kind == "scalar" and not has_kernel:
             return self.scalar_call(node), ATOM
         # The fastest form that fits: into the caller's array, over an operand, with a number.
-        faster = self.call_writing_into_place(node) if node in self.places else None
-        if faster is None and node.op in self.in_place:
-            faster = self.call_overwriting_operand(node)
-        if faster is None and len(node.operands) == 2:
-            faster = self.call_with_scalar(node)
-        if faster is not None:
-            return faster, ATOM
+        fast_call = self.call_writing_into_place(node) if node in self.places else None
+        if fast_call is None and node.op in self.in_place:
+            fast_call = self.call_overwriting_operand(node)
+        if fast_call is None and len(node.operands) == 2:
+            fast_call = self.call_with_scalar(node)
+        if fast_call is not None:
+            return fast_call, ATOM
         # The backend's kernel or an infix symbol; here, as most nodes of a first call come to it.
         native = self.native(node.op)
         operands = [
@@ -332,9 +332,9 @@ class _Writer:
                 if node.type.shape == UNKNOWN and any(o.type.kind == "tensor" for o in others):
                     if len(others) > 1:
                         continue
-                    plain = self.native(node.op)
-                    plain = symbol_function(node.op) if plain is INFIX else plain
-                    kernel = write_where_it_fits(kernel, plain, position)  # no shape is known
+                    ordinary = self.native(node.op)
+                    ordinary = symbol_function(node.op) if ordinary is INFIX else ordinary
+                    kernel = write_where_it_fits(kernel, ordinary, position)  # no shape is known
                 arguments = [
                     self.done[operand][0],
                     *(self.operand_in_tensor_dtype(node, o)[0] for o in others),
@@ -379,9 +379,10 @@ class _Writer:
         return native
 
     def lacking(self, op: ops.Op, reason: Any) -> UnsupportedOp:
-        where = next((f" ({w})" for n, w in self.graph.locations.items() if n.op is op), "")
+        places = [place for node, place in self.graph.locations.items() if node.op is op]
+        suffix = f" ({places[0]})" if places else ""
         return UnsupportedOp(
-            f"rule {self.emission.rule!r}{where} uses {op.name}, which {self.backend.name} lacks: "
+            f"rule {self.emission.rule!r}{suffix} uses {op.name}, which {self.backend.name} lacks: "
             f"{reason}"
         )
 
@@ -404,8 +405,8 @@ class _Writer:
             return False
         positions = self.backend.kernels.fast.constants.get(user.op, ())
         # A prepared number has the input's dtype, which would be wrong next to integers.
-        alike = all(o.type.dtype == T for o in user.operands if o.type.kind == "tensor")
-        return alike and self.like is not None and user.operands.index(operand) in positions
+        is_alike = all(o.type.dtype == T for o in user.operands if o.type.kind == "tensor")
+        return is_alike and self.like is not None and user.operands.index(operand) in positions
 
     def operand_in_tensor_dtype(self, user: Node, operand: Node) -> tuple[str, int]:
         """Return an operand's text: a weak scalar takes the dtype of the tensor that it meets."""
@@ -434,10 +435,10 @@ class _Writer:
             text, strength = operands[0]
             return f"{symbol}{_wrap(text, strength, UNARY + 1)}", UNARY
         if symbol in PRECEDENCE:
-            own = PRECEDENCE[symbol]
-            left = _wrap(*operands[0], own)
-            right = _wrap(*operands[1], own + 1)  # left-associative
-            return f"{left} {symbol} {right}", own
+            own_strength = PRECEDENCE[symbol]
+            left = _wrap(*operands[0], own_strength)
+            right = _wrap(*operands[1], own_strength + 1)  # left-associative
+            return f"{left} {symbol} {right}", own_strength
         left, right = (_wrap(*operand, COMPARISON + 1) for operand in operands)
         return f"{left} {symbol} {right}", COMPARISON
 

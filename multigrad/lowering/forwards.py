@@ -220,23 +220,23 @@ def _read_value(name: str, row: Forward, value: str) -> float:
     try:
         return float(value)
     except ValueError:
-        like = "Heaviside(at_zero=1.0)"
+        example = "Heaviside(at_zero=1.0)"
         if row.setting is not None:
-            like = f"{row.name}({row.setting[0]}=1.0)"
+            example = f"{row.name}({row.setting[0]}=1.0)"
         raise RuleValueError(
-            f"activation {name!r}: {value!r} is not a number; write {like!r}"
+            f"activation {name!r}: {value!r} is not a number; write {example!r}"
         ) from None
 
 
 def _with_value(row: Forward, setting: str, value: float) -> Forward:
     if row.setting is None or row.setting[0] != setting:
-        having = [each.name for each in _ROWS if each.setting and each.setting[0] == setting]
-        who = f"{' and '.join(having)} {'has' if len(having) == 1 else 'have'}"
-        own = "" if row.setting is None else f"; it takes {row.setting[0]}"
-        why = "it has no jump at zero" if setting == "at_zero" else "it has none"
+        owners = [each.name for each in _ROWS if each.setting and each.setting[0] == setting]
+        owners_have = f"{' and '.join(owners)} {'has' if len(owners) == 1 else 'have'}"
+        hint = "" if row.setting is None else f"; it takes {row.setting[0]}"
+        reason = "it has no jump at zero" if setting == "at_zero" else "it has none"
         raise RuleTypeError(
             f"activation {row.name!r} takes no {setting}"
-            + (f": {why}; {who}{own}" if having else f"{own or ': it takes nothing'}")
+            + (f": {reason}; {owners_have}{hint}" if owners else f"{hint or ': it takes nothing'}")
         )
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RuleTypeError(f"{setting} is a number, such as 1.0; got {value!r}")

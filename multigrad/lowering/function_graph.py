@@ -116,9 +116,9 @@ class FunctionGraph:
 
     def __post_init__(self) -> None:
         nodes = dict.fromkeys((*self.backward.inputs, *self.forward.inputs))
-        others = (*self.cotangents, *self.inputs, "key")
+        role_names = (*self.cotangents, *self.inputs, "key")
         names = [node.attr("name") for node in nodes]
-        object.__setattr__(self, "params", tuple([n for n in names if n not in others]))
+        object.__setattr__(self, "params", tuple([n for n in names if n not in role_names]))
         object.__setattr__(self, "is_random", "key" in names)
 
     @property
@@ -161,8 +161,8 @@ class FunctionGraph:
         return self._known_derivative[0]
 
     def _is_derivative(self) -> bool:
-        computed = [output for output in self.forward.outputs if output.op is not ops.INPUT]
-        if set(self.backward.nodes).isdisjoint(computed) and not self._scans:
+        computed_outputs = [output for output in self.forward.outputs if output.op is not ops.INPUT]
+        if set(self.backward.nodes).isdisjoint(computed_outputs) and not self._scans:
             return False  # where none is even read, the answer is of no use
         if marks(self.backward):  # a derivative has none
             return False
@@ -196,34 +196,34 @@ class FunctionGraph:
         if not marks(self.backward):
             # Without marks any cut may keep the outputs.
             return replace(self, keeps_output=False) if self.keeps_output else self
-        plain = replace(self, backward=simplify(drop_marks(self.backward)))
-        if self.first_order or not self.second_order or plain.is_derivative:
-            return plain
+        unmarked = replace(self, backward=simplify(drop_marks(self.backward)))
+        if self.first_order or not self.second_order or unmarked.is_derivative:
+            return unmarked
         return self
 
     def with_safe_names(self, reserved: Iterable[str]) -> FunctionGraph:
         """Return the pair with new names for params and inputs that are words of emitted code."""
         reserved = set(reserved)
-        own = tuple(name for name in self.inputs if name != "tin")
-        taken = {*reserved, *self.params, *own}
-        renamed: dict[str, str] = {}
-        for name in (*own, *self.params):
+        inputs = tuple(name for name in self.inputs if name != "tin")
+        taken = {*reserved, *self.params, *inputs}
+        new_names: dict[str, str] = {}
+        for name in (*inputs, *self.params):
             if name in reserved or OWN_NAMES.fullmatch(name):
                 safe = f"{name}_"
                 # Another param may have the name with an underscore.
                 while safe in taken:
                     safe += "_"
-                renamed[name] = safe
+                new_names[name] = safe
                 taken.add(safe)
-        if not renamed:
+        if not new_names:
             return self
         return replace(
             self,
-            forward=rename_inputs(self.forward, renamed),
-            backward=rename_inputs(self.backward, renamed),
-            pushed=None if self.pushed is None else rename_inputs(self.pushed, renamed),
-            inputs=tuple(renamed.get(name, name) for name in self.inputs),
-            wrt=tuple(renamed.get(name, name) for name in self.wrt),
+            forward=rename_inputs(self.forward, new_names),
+            backward=rename_inputs(self.backward, new_names),
+            pushed=None if self.pushed is None else rename_inputs(self.pushed, new_names),
+            inputs=tuple(new_names.get(name, name) for name in self.inputs),
+            wrt=tuple(new_names.get(name, name) for name in self.wrt),
         )
 
     def with_histories(self) -> FunctionGraph | None:
@@ -233,12 +233,12 @@ class FunctionGraph:
         forward, backward = self.forward, self.backward
         while True:
             scans = [n for g in (forward, backward) for n in g.nodes if n.op is ops.SCAN]
-            longer = {node: wide for node, wide in joined(scans).items() if node is not wide}
+            joins = {node: wide for node, wide in joined(scans).items() if node is not wide}
             # Scans below other scans first, because a substitution rebuilds the nodes above it.
-            first = {n: w for n, w in longer.items() if longer.keys().isdisjoint(walk(n.operands))}
-            if not first:
+            lowest = {n: w for n, w in joins.items() if joins.keys().isdisjoint(walk(n.operands))}
+            if not lowest:
                 return replace(self, forward=forward, backward=backward)
-            forward, backward = substitute(forward, first), substitute(backward, first)
+            forward, backward = substitute(forward, lowest), substitute(backward, lowest)
 
     def cut_at_inputs(self) -> ResidualCut:
         """Return the backward split at the inputs, and at outputs that it reads as forward gave
@@ -273,10 +273,10 @@ class FunctionGraph:
     def _keepable(self, floats: bool, watched: bool) -> Keepable:
         # The derivative of an output is that of this pair. Unless that is the derivative of its
         # ops, only marked outputs may be kept.
-        nobody = self.first_order or (self.keeps_output and self.is_once)
+        is_promised = self.first_order or (self.keeps_output and self.is_once)
         return Keepable(
             floats=floats or self.first_order,
-            outputs=nobody or self.is_derivative,
+            outputs=is_promised or self.is_derivative,
             deciding=self.is_rule and watched,
             bits=self.residuals in CHEAP_MASKS,
         )
@@ -301,20 +301,20 @@ class FunctionGraph:
         """
         if self.pushed is None:
             return self._transpose(backward)
-        own = outputs_as_inputs(self.pushed, self.roles)
-        read = [node for node in own.nodes if node.op is ops.INPUT]
-        own = replace(own, inputs=tuple(dict.fromkeys((*own.inputs, *read))))
+        pushed = outputs_as_inputs(self.pushed, self.roles)
+        leaves = [node for node in pushed.nodes if node.op is ops.INPUT]
+        pushed = replace(pushed, inputs=tuple(dict.fromkeys((*pushed.inputs, *leaves))))
         names = {tangent_name(i): name for i, name in enumerate(self.tangents)}
-        return simplify(rename_inputs(own, names))
+        return simplify(rename_inputs(pushed, names))
 
     def _transpose(self, backward: Graph) -> Graph:
-        named = dict(zip(self.inputs, self.tangents, strict=True))
+        tangent_of = dict(zip(self.inputs, self.tangents, strict=True))
         types = [
             self.type_of(name) or gradient.type
             for name, gradient in zip(self.wrt, backward.outputs, strict=True)
         ]
         tangents = [
-            make_node(ops.INPUT, (), {"name": named[name]}, type_)
+            make_node(ops.INPUT, (), {"name": tangent_of[name]}, type_)
             for name, type_ in zip(self.wrt, types, strict=True)
         ]
         outputs = [
@@ -326,10 +326,10 @@ class FunctionGraph:
         ):
             outputs[0] = tangents[0]  # an available tensor of the same shape
         noun = "rule" if self.is_rule else "function"
-        every = tangent_map(backward, self.cotangents, tangents, outputs, noun)
-        pairs = zip(self.seeds, every.outputs, strict=True)
-        carried = tuple([node for seed, node in pairs if seed is not None])
-        return Graph(every.name, every.inputs, carried, every.locations)
+        transposed = tangent_map(backward, self.cotangents, tangents, outputs, noun)
+        pairs = zip(self.seeds, transposed.outputs, strict=True)
+        tangents_out = tuple([node for seed, node in pairs if seed is not None])
+        return Graph(transposed.name, transposed.inputs, tangents_out, transposed.locations)
 
 
 # --- masks as bits --------------------------------------------------------------------------------
@@ -337,8 +337,6 @@ class FunctionGraph:
 # Eight to a byte, for residuals="packed" and "recompute". The two ops for it are in emitted graphs
 # only, and call `Kernels.bits`.
 BITS = Type("tensor", "uint8", UNKNOWN)
-
-
 PACK = kernel("pack_bits", "mask", kept)
 UNPACK = replace(kernel("unpack_bits", "bits like", kept), shape_only=(1,))
 
@@ -352,7 +350,7 @@ def pack_masks(cut: ResidualCut, cotangents: Sequence[str]) -> ResidualCut:
     for node in cut.backward.inputs:
         if node.attr("name") in cotangents and node.type.kind == "tensor":
             cotangent_of.setdefault(node.type.shape, node)
-    given = {node.attr("name"): node for node in cut.backward.inputs}
+    input_of = {node.attr("name"): node for node in cut.backward.inputs}
     outputs, changes = [], {}
     for name, node in zip(cut.computed, cut.keep.outputs, strict=True):
         like = cotangent_of.get(node.type.shape)
@@ -361,7 +359,7 @@ def pack_masks(cut: ResidualCut, cotangents: Sequence[str]) -> ResidualCut:
             outputs.append(node)
             continue
         outputs.append(make_node(PACK, (node,), {}, BITS))
-        mask = given[name]
+        mask = input_of[name]
         bits = make_node(mask.op, (), {"name": name}, BITS)
         changes[mask] = make_node(UNPACK, (bits, like), {}, mask.type)
     if not changes:

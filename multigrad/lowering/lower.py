@@ -89,8 +89,8 @@ class Lowering:
         if f"{self.backend.name}.constants" in self.emission.off:
             return False
         # A Function's key is another one at each call.
-        lasts = self.graphs.is_rule or not self.graphs.is_random
-        return lasts and bool(self.backend.kernels.fast.constants)
+        is_lasting = self.graphs.is_rule or not self.graphs.is_random
+        return is_lasting and bool(self.backend.kernels.fast.constants)
 
 
 def lower_graphs(
@@ -118,21 +118,21 @@ def lower_graphs(
     dual = None
     if backend.autodiff.forward_mode and not forward_mode:
         # The same with forward mode, lowered when it is first asked for.
-        again = functools.partial(lower_graphs, graphs, backend, defaults, checks=checks)
+        lower_again = functools.partial(lower_graphs, graphs, backend, defaults, checks=checks)
         dual_style: Style = "fast" if style == "fast" else "plain"
-        dual = functools.cache(functools.partial(again, style=dual_style, forward_mode=True))
+        dual = functools.cache(functools.partial(lower_again, style=dual_style, forward_mode=True))
     lowering = _prepare(graphs, backend, style, forward_mode, checks)
     graphs = lowering.graphs
     cuts = _cut(lowering)
     code, fast = _emit_codes(lowering, cuts)
-    linear = is_linear(graphs.backward, graphs.cotangents)
-    bound = bind_checks(
+    is_linear_map = is_linear(graphs.backward, graphs.cotangents)
+    checks_bound = bind_checks(
         graphs,
         lowering.emission,
         cuts.anywhere,
         lowering.author_params if checks else None,
     )
-    tangent = _emit_tangent(lowering, cuts.anywhere, bound) if forward_mode else None
+    tangent = _emit_tangent(lowering, cuts.anywhere, checks_bound) if forward_mode else None
     emitted = Emitted(
         origin=_origin(lowering, cuts),
         names=_names(lowering, defaults),
@@ -144,16 +144,16 @@ def lower_graphs(
             histories=cuts.histories,
             likes=cuts.likes,
             shapes=tuple(
-                [n for n, check in zip(graphs.wrt, bound.gradients, strict=True) if check]
+                [n for n, check in zip(graphs.wrt, checks_bound.gradients, strict=True) if check]
             ),
         ),
         aliasing=find_aliasing(graphs),
-        checks=bound,
+        checks=checks_bound,
         derivative=Derivative(
             tangent=tangent,
             dual=dual,
-            pushes=linear or graphs.pushed is not None,
-            linear=linear,
+            pushes=is_linear_map or graphs.pushed is not None,
+            linear=is_linear_map,
             keeps_output=graphs.keeps_output,
             undifferentiable=tuple([i for i, seed in enumerate(graphs.seeds) if seed is None]),
         ),
@@ -169,20 +169,20 @@ def _prepare(
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
     emission = Emission(backend, graphs.backward.name)
     # The object's name is that of the pair, unless it means something else in emitted code.
-    own = identifier(graphs.name)
+    own_name = identifier(graphs.name)
     taken = {*RESERVED, *backend.autodiff.namespace, *graphs.params, *graphs.inputs}
-    while own in taken or hasattr(builtins, own) or OWN_NAMES.fullmatch(own):
-        own = f"own_{own}"
+    while own_name in taken or hasattr(builtins, own_name) or OWN_NAMES.fullmatch(own_name):
+        own_name = f"own_{own_name}"
     # The template's own words must not be taken by a param or an op.
-    beside = (f"{own}_eager", f"{own}_prepare", f"{own}_custom")
-    emission.taken.update(RESERVED, graphs.params, (own, *beside))
+    own_helpers = (f"{own_name}_eager", f"{own_name}_prepare", f"{own_name}_custom")
+    emission.taken.update(RESERVED, graphs.params, (own_name, *own_helpers))
     emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents, graphs.tangents)
     emission.namespace.update(backend.autodiff.namespace)
     return Lowering(
         graphs=graphs,
         backend=backend,
         emission=emission,
-        identifier=own,
+        identifier=own_name,
         author_params=params,
         style=style,
         forward_mode=forward_mode,
@@ -208,8 +208,8 @@ def _emit_codes(lowering: Lowering, cuts: Cuts) -> tuple[Code, Code]:
     autodiff = lowering.backend.autodiff
     wide = cuts.wide if autodiff.keeps_float_derivatives else None
     code = fast = _emit(lowering, cuts.anywhere, wide, lowering.is_fast and autodiff.only_fast)
-    is_other = lowering.is_fast or (lowering.style == "compiled" and cuts.wide is not None)
-    if is_other and not autodiff.only_fast:
+    differs = lowering.is_fast or (lowering.style == "compiled" and cuts.wide is not None)
+    if differs and not autodiff.only_fast:
         fast = _emit(lowering, cuts.anywhere, cuts.wide, lowering.is_fast)
     return _check_dtypes(lowering, code, fast) if lowering.checks else (code, fast)
 
@@ -264,9 +264,9 @@ def _emit_tangent(lowering: Lowering, cut: ResidualCut, checks: Checks) -> Body:
     tangent = emit_body(lowering.graphs.tangent_map(cut.backward), lowering.emission)
     if not checks.second_derivative:
         return tangent
-    read = [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
-    once = [f"{name} = {checks.second_derivative}({name})" for name in read]
-    return replace(tangent, lines=(*once, *tangent.lines))
+    guarded = [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
+    guards = [f"{name} = {checks.second_derivative}({name})" for name in guarded]
+    return replace(tangent, lines=(*guards, *tangent.lines))
 
 
 def _origin(lowering: Lowering, cuts: Cuts) -> Origin:
@@ -286,15 +286,15 @@ def _origin(lowering: Lowering, cuts: Cuts) -> Origin:
 def _names(lowering: Lowering, defaults: Mapping[str, Any] | None) -> Names:
     graphs = lowering.graphs
     params = (*graphs.params, *(("key",) if graphs.is_random else ()))
-    known: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if defaults is not None and params:
-        renamed = dict(zip(lowering.author_params, graphs.params, strict=True))
-        known = {"key": None} if graphs.is_random else {}
-        known |= {renamed.get(name, name): value for name, value in defaults.items()}
+        safe_name_of = dict(zip(lowering.author_params, graphs.params, strict=True))
+        values = {"key": None} if graphs.is_random else {}
+        values |= {safe_name_of.get(name, name): value for name, value in defaults.items()}
     return Names(
         identifier=lowering.identifier,
         params=params,
-        defaults=known,
+        defaults=values,
         inputs=graphs.inputs,
         outputs=graphs.outputs,
         cotangents=graphs.cotangents,

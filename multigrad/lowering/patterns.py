@@ -63,9 +63,9 @@ def apply_patterns(graph: Graph, fast: FastKernels, off: frozenset[str]) -> Grap
         if rows and not {each.type.dtype for each in (node, *node.operands)}.isdisjoint(WHOLE):
             return node  # they are written for floats and bools
         for name, rewrite in rows:
-            better = None if name in off else rewrite(node)
-            if better is not None:
-                return better
+            replacement = None if name in off else rewrite(node)
+            if replacement is not None:
+                return replacement
         return node
 
     return rebuild(graph, change)

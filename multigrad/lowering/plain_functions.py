@@ -80,11 +80,11 @@ class PlainFunctions:
     def record(self, *args: Any) -> tuple[tuple[Tensor, ...], Pull]:
         """Return the outputs, and the map from their cotangents to a gradient or None by tensor."""
         outputs, computed = self.keep(*args)
-        held = (*args[: self._count], *outputs, *computed)
-        residuals = [held[i] for i in self._residuals]
+        tensors = (*args[: self._count], *outputs, *computed)
+        residuals = [tensors[i] for i in self._residuals]
         values = args[self._count :]
         # Only the residuals stay alive until `pull` is called.
-        del held, computed, args
+        del tensors, computed, args
 
         def pull(*cotangents: Tensor) -> tuple[Tensor, ...]:
             return self._arrange(self.backward(*cotangents, *residuals, *values))
@@ -95,8 +95,8 @@ class PlainFunctions:
         """Return a gradient, or None, for each tensor, from what forward was called with."""
         return self._arrange(self._gradients(*cotangents, *args))
 
-    def _arrange(self, found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(None if i is None else found[i] for i in self._places)
+    def _arrange(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(None if i is None else gradients[i] for i in self._places)
 
 
 def call(native: PlainFunctions, emitted: Emitted) -> Callable[..., Any]:
@@ -123,19 +123,19 @@ def render(emitted: Emitted) -> str:
     f, k, b = emitted.fast.forward, emitted.fast.keep, emitted.fast.backward
     inputs, cotangents = ", ".join(emitted.names.inputs), ", ".join(emitted.names.cotangents)
     outputs = _tuple(emitted.names.outputs)
-    given = "".join(f", {name}" for name in emitted.forward_params)
+    params = "".join(f", {name}" for name in emitted.forward_params)
     residuals = "".join(f", {name}" for name in emitted.residuals.names)
     results = list(b.results)
     if emitted.checks.shape:
         results[0] = f"{emitted.checks.shape}({results[0]}, {emitted.names.cotangents[0]})"
-    run = f"    {outputs} = forward({inputs}{given})\n"
+    run = f"    {outputs} = forward({inputs}{params})\n"
     needed = k.reads.union(emitted.residuals.names).intersection(emitted.names.outputs)
     computed = (
         f"    {_tuple(emitted.residuals.computed)} = {_tuple(k.results)}\n" if k.results else ""
     )
-    first = f"{run if needed else ''}{k.indented(4)}{computed}"
+    recomputed = f"{run if needed else ''}{k.indented(4)}{computed}"
     return f"""\
-def forward({inputs}{given}):
+def forward({inputs}{params}):
 {f.indented(4)}    return {_tuple(f.results)}
 
 
@@ -148,7 +148,7 @@ def backward({cotangents}{residuals}{emitted.arguments}):
 
 
 def function({cotangents}, {inputs}{emitted.arguments}):
-{first}    return backward({cotangents}{residuals}{emitted.arguments})
+{recomputed}    return backward({cotangents}{residuals}{emitted.arguments})
 """
 
 

@@ -80,8 +80,8 @@ def emit_rule_once(graph: Graph, backend: Backend, known: EmittedRules) -> Calla
 def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
     """Return a rule's graph as a plain function of one backend, and its source."""
     function, is_elementwise, source = _emit(graph, backend)
-    around = backend.autodiff.around_bare
-    function = function if around is None else around(function, is_elementwise)
+    wrapper = backend.autodiff.around_bare
+    function = function if wrapper is None else wrapper(function, is_elementwise)
     return _wrap(function, backend), source
 
 

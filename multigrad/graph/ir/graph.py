@@ -116,8 +116,8 @@ def regions_in(graph: Graph) -> list[Region]:
 
 
 def every_node(graph: Graph) -> tuple[Node, ...]:
-    inside = [node for region in regions_in(graph) for node in every_node(region.graph)]
-    return (*graph.nodes, *inside)
+    inner_nodes = [node for region in regions_in(graph) for node in every_node(region.graph)]
+    return (*graph.nodes, *inner_nodes)
 
 
 # All nodes that are alive, found by their parts; written under `_lock` only, and emptied by the
@@ -136,8 +136,8 @@ def make_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any], type_:
     text = repr(pairs) if pairs else ""
     key = (op.name, tuple(map(id, operands)), text, type_.kind, type_.dtype, type_.shape)
     with _lock:
-        known = _refs.get(key)
-        node = None if known is None else known()
+        reference = _refs.get(key)
+        node = None if reference is None else reference()
         if node is None:
             node = _nodes[key] = Node(op, operands, pairs, type_)
         return node
@@ -157,18 +157,18 @@ def with_operands(node: Node, operands: Iterable[Node]) -> Node:
 
 def walk(outputs: Iterable[Node]) -> tuple[Node, ...]:
     """Return every node below `outputs` once, operands before users."""
-    found: dict[Node, None] = {}
-    entered: set[Node] = set()
+    order: dict[Node, None] = {}
+    visited: set[Node] = set()
     # By a stack, because long graphs exceed the limit of recursion.
     stack = [*outputs][::-1]
     while stack:
         node = stack[-1]
-        if node in entered:
-            found[stack.pop()] = None
+        if node in visited:
+            order[stack.pop()] = None
         else:
-            entered.add(node)
+            visited.add(node)
             stack.extend(reversed(node.operands))
-    return tuple(found)
+    return tuple(order)
 
 
 def count_uses(graph: Graph) -> dict[Node, int]:
@@ -184,7 +184,7 @@ def count_uses(graph: Graph) -> dict[Node, int]:
 
 def format_graph(graph: Graph) -> str:
     """Return the text form, one node a line; a region follows the first node that has it."""
-    shown: set[Region] = set()
+    regions: set[Region] = set()
     serials = itertools.count(1)
     inputs = [(node.attr("name"), node.type) for node in graph.inputs]
     names = {node: node.attr("name") for node in graph.inputs}
@@ -197,12 +197,12 @@ def format_graph(graph: Graph) -> str:
             names[node] = f"%{next(serials)}"
             arguments = [names[operand] for operand in node.operands]
             arguments += [f"{key}={value!r}" for key, value in node.attrs]
-            where = f"  # {graph.locations[node]}" if node in graph.locations else ""
+            location = f"  # {graph.locations[node]}" if node in graph.locations else ""
             result = f"{names[node]}: {node.type}"
-            lines.append(f"  {result} = {node.op.name}({', '.join(arguments)}){where}")
+            lines.append(f"  {result} = {node.op.name}({', '.join(arguments)}){location}")
             for region in regions_of(node):
-                if region not in shown:
-                    shown.add(region)
+                if region not in regions:
+                    regions.add(region)
                     lines += [f"    {line}" for line in format_graph(region.graph).split("\n")]
     lines.append(f"  return {', '.join(names[node] for node in graph.outputs)}")
     return "\n".join(lines)
@@ -234,14 +234,14 @@ class ArrayValue(HeldWeakly):
 
     def as_numpy(self, dtype: Any) -> np.ndarray[Any, Any]:
         """Return the values in a NumPy dtype, read-only."""
-        known = self.native.get(dtype)
-        if known is None:
-            stored = np.frombuffer(self.data, np.dtype(self.dtype)).reshape(self.shape)
+        values = self.native.get(dtype)
+        if values is None:
+            view = np.frombuffer(self.data, np.dtype(self.dtype)).reshape(self.shape)
             with np.errstate(all="ignore"):
-                known = stored.astype(dtype)
-            known.flags.writeable = False
-            self.native[dtype] = known
-        return known
+                values = view.astype(dtype)
+            values.flags.writeable = False
+            self.native[dtype] = values
+        return values
 
 
 def freeze(array: np.ndarray[Any, Any]) -> ArrayValue:

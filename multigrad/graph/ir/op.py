@@ -120,5 +120,5 @@ class Op:
     def operand_names(self, count: int) -> tuple[str, ...]:
         if not self.variadic:
             return self.operands
-        *fixed, rest = self.operands
-        return (*fixed, *(f"{rest[1:]}_{i}" for i in range(count - len(fixed))))
+        *fixed, last = self.operands
+        return (*fixed, *(f"{last[1:]}_{i}" for i in range(count - len(fixed))))

@@ -19,9 +19,9 @@ _unanswered: ContextVar[list[Exception] | None] = ContextVar("unanswered", defau
 
 def note(question: Question) -> Question:
     """Return an exception, noted in the capture in progress."""
-    noted = _unanswered.get()
-    if noted is not None and not any(question is known for known in noted):
-        noted.append(question)
+    unanswered = _unanswered.get()
+    if unanswered is not None and not any(question is each for each in unanswered):
+        unanswered.append(question)
     return question
 
 
@@ -49,17 +49,17 @@ def asking() -> Iterator[None]:
 
     An error that a function raises after it caught a question is only a consequence.
     """
-    noted: list[Exception] = []
-    token = _unanswered.set(noted)
+    unanswered: list[Exception] = []
+    token = _unanswered.set(unanswered)
     try:
         yield
     except Exception as error:
-        if noted and noted[0] is not error:
-            raise noted[0] from error
+        if unanswered and unanswered[0] is not error:
+            raise unanswered[0] from error
         raise
     else:
-        if noted:
-            raise noted[0]
+        if unanswered:
+            raise unanswered[0]
     finally:
         _unanswered.reset(token)
 

@@ -26,6 +26,8 @@ FLOATS = (*FLOATS_OF_16_BITS, "float32", "float64")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")  # kept as such; no op computes on them
 DTYPES = (BOOL, *WHOLE, *FLOAT8, *FLOATS)
 
+# INPUT_SHAPE, UNKNOWN or SCALAR_SHAPE; ("reduced", axis, keepdims): that of the input's reduction;
+# ("alike", i): that of carried value i, in a turn of a scan.
 Shape = str | tuple[object, ...]
 INPUT_SHAPE = "x"  # the shape of tin and grad_out
 SCALAR_SHAPE = ()  # rank 0
@@ -70,12 +72,12 @@ def is_float(type_: Type) -> bool:
 
 def promote(dtypes: Iterable[str]) -> str | None:
     """Return the integer dtype that holds all of these, or None if there are none."""
-    kinds = set(dtypes)
+    names = set(dtypes)
     for wide in (INT64, INT32):
-        if wide in kinds:
+        if wide in names:
             return wide
     # int8 and uint8 together need 16 bits.
-    return "int16" if "int16" in kinds or len(kinds) > 1 else next(iter(kinds), None)
+    return "int16" if "int16" in names or len(names) > 1 else next(iter(names), None)
 
 
 def reduce_shape(shape: Shape, axis: object, keepdims: bool) -> Shape:
@@ -91,11 +93,11 @@ def reduce_shape(shape: Shape, axis: object, keepdims: bool) -> Shape:
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
     """Return the shape of an elementwise result, or UNKNOWN."""
-    full = dict.fromkeys(shapes)
-    full.pop(SCALAR_SHAPE, None)
-    if len(full) < 2:
-        return next(iter(full), SCALAR_SHAPE)
-    if INPUT_SHAPE in full and all(s == INPUT_SHAPE or keeps_rank(s) for s in full):
+    distinct = dict.fromkeys(shapes)
+    distinct.pop(SCALAR_SHAPE, None)
+    if len(distinct) < 2:
+        return next(iter(distinct), SCALAR_SHAPE)
+    if INPUT_SHAPE in distinct and all(s == INPUT_SHAPE or keeps_rank(s) for s in distinct):
         return INPUT_SHAPE
     return UNKNOWN
 

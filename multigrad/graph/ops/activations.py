@@ -88,13 +88,13 @@ def celu(xp: Any, x: Any, *, alpha: float) -> Any:
 
 
 def selu(xp: Any, x: Any) -> Any:
-    below = SELU_SCALE * SELU_ALPHA * xp.expm1(xp.minimum(x, 0.0))
-    return xp.where(x > 0, SELU_SCALE * x, below)
+    negative = SELU_SCALE * SELU_ALPHA * xp.expm1(xp.minimum(x, 0.0))
+    return xp.where(x > 0, SELU_SCALE * x, negative)
 
 
 def selu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    below = SELU_SCALE * SELU_ALPHA * xp.exp(xp.minimum(x, 0.0))
-    return (ct * xp.where(xp.greater(x, 0), SELU_SCALE, below),)
+    slope = SELU_SCALE * SELU_ALPHA * xp.exp(xp.minimum(x, 0.0))
+    return (ct * xp.where(xp.greater(x, 0), SELU_SCALE, slope),)
 
 
 def gelu(xp: Any, x: Any, *, approximate: bool) -> Any:
@@ -163,8 +163,8 @@ def squareplus_vjp(xp: Any, ct: Any, y: Any, x: Any, *, b: float) -> Cotangents:
 
 
 def sparse_plus(xp: Any, x: Any) -> Any:
-    inside = xp.clip(x, -1.0, 1.0) + 1.0
-    return xp.where(x >= 1.0, x, 0.25 * inside * inside)
+    shifted = xp.clip(x, -1.0, 1.0) + 1.0
+    return xp.where(x >= 1.0, x, 0.25 * shifted * shifted)
 
 
 def sparse_sigmoid(xp: Any, x: Any) -> Any:
@@ -186,8 +186,8 @@ def tanh_shrink(xp: Any, x: Any) -> Any:
 
 def soft_shrink(xp: Any, x: Any, *, lambd: float) -> Any:
     # With a negative lambd nothing is inside, and all move by its absolute value.
-    inside = (x >= -lambd) & (x <= lambd)
-    return xp.where(inside, 0.0, xp.where(x > 0, x - abs(lambd), x + abs(lambd)))
+    is_inside = (x >= -lambd) & (x <= lambd)
+    return xp.where(is_inside, 0.0, xp.where(x > 0, x - abs(lambd), x + abs(lambd)))
 
 
 def hard_shrink(xp: Any, x: Any, *, lambd: float) -> Any:
@@ -212,8 +212,8 @@ def hard_silu(xp: Any, x: Any) -> Any:
 
 def hard_silu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # (2 x + 3) / 6 inside; limited first, so that nothing overflows outside
-    inside = (2.0 * xp.clip(x, -3.0, 3.0) + 3.0) * (1 / 6)
-    return (ct * xp.where(xp.less(xp.abs(x), 3.0), inside, 1.0 * xp.greater(x, 0.0)),)
+    slope = (2.0 * xp.clip(x, -3.0, 3.0) + 3.0) * (1 / 6)
+    return (ct * xp.where(xp.less(xp.abs(x), 3.0), slope, 1.0 * xp.greater(x, 0.0)),)
 
 
 def heaviside(x: Array) -> Array:

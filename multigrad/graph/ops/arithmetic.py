@@ -266,8 +266,6 @@ COPYSIGN = binary(
     "|a| with the sign of b.",
     made_of=copysign,
 )
-
-
 # The distance to the next number is constant between powers of two.
 NEXTAFTER = function(
     "nextafter",
@@ -346,16 +344,16 @@ def atan2_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
 
 
 def lerp(xp: Any, a: Any, b: Any, weight: Any) -> Any:
-    way = b - a  # from its nearer end, as torch goes: at 1 it is there
-    from_a, from_b = a + weight * way, b - (1.0 - weight) * way
+    span = b - a  # from its nearer end, as torch goes: at 1 it is there
+    from_a, from_b = a + weight * span, b - (1.0 - weight) * span
     if isinstance(weight, int | float):
         return from_a if abs(weight) < 0.5 else from_b
     return xp.where(xp.abs(weight) < 0.5, from_a, from_b)
 
 
 def hypot(xp: Any, a: Any, b: Any) -> Any:
-    first, second = xp.abs(a), xp.abs(b)
-    large, small = xp.maximum(first, second), xp.minimum(first, second)
+    abs_a, abs_b = xp.abs(a), xp.abs(b)
+    large, small = xp.maximum(abs_a, abs_b), xp.minimum(abs_a, abs_b)
     ratio = small / xp.where(large > 0, large, 1.0)
     length = large * xp.sqrt(1.0 + ratio * ratio)
     # The ratio of two infinities is NaN.

@@ -82,9 +82,9 @@ def is_name(value: object) -> TypeGuard[str]:
     if not isinstance(value, str) or not 0 < len(value) <= 100:
         return False
     # Python normalizes identifiers to NFKC, so another form would name another variable.
-    plain = value.isascii() or unicodedata.normalize("NFKC", value) == value
+    is_normalized = value.isascii() or unicodedata.normalize("NFKC", value) == value
     return (
-        plain
+        is_normalized
         and value.isidentifier()
         and not keyword.iskeyword(value)
         and not value.startswith("__")

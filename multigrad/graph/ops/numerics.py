@@ -20,8 +20,6 @@ from ..ir.types import FLOAT8
 
 Array = Any  # numpy.ndarray or a NumPy scalar
 Axis = int | tuple[int, ...] | None
-
-
 # Prepared zeros save a ufunc 0.3 us.
 ZEROS = {dtype: np.zeros((), dtype) for dtype in map(np.dtype, ("float32", "float64"))}
 
@@ -48,8 +46,8 @@ def widened(function: Callable[..., Array]) -> Callable[..., Array]:
     def call(x: Array, *args: Any, **attrs: Any) -> Array:
         x = np.asarray(x)
         if x.dtype.itemsize == 2 and is_16_bit(x):
-            wide = (a.astype(np.float32) if hasattr(a, "astype") else a for a in args)
-            return function(x.astype(np.float32), *wide, **attrs).astype(x.dtype)
+            wide_args = (a.astype(np.float32) if hasattr(a, "astype") else a for a in args)
+            return function(x.astype(np.float32), *wide_args, **attrs).astype(x.dtype)
         return function(x, *args, **attrs)
 
     return call
@@ -120,8 +118,8 @@ def log_ndtr(x: Any) -> Any:
     wide = np.asarray(x, np.float64)
     with np.errstate(all="ignore"):
         left = np.log(erfcx(np.maximum(wide * -(0.5**0.5), 0.0)) / 2) - wide * wide / 2
-        near, right = np.log(ndtr(wide)), np.log1p(-ndtr(-wide))
-    return np.where(wide < -1, left, np.where(wide < 0, near, right)).astype(x.dtype)[()]
+        middle, right = np.log(ndtr(wide)), np.log1p(-ndtr(-wide))
+    return np.where(wide < -1, left, np.where(wide < 0, middle, right)).astype(x.dtype)[()]
 
 
 reshape: Any = np.reshape if RELEASE >= (2, 1) else _reshape

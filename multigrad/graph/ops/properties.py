@@ -30,8 +30,8 @@ def quotient(node: Node, degrees: list[Degree]) -> Degree:
 def choice(node: Node, degrees: list[Degree]) -> Degree:
     condition, *values = zip(node.operands, degrees, strict=True)
     # Zero is linear in anything, so a branch may be zero.
-    chosen = all(degree == LINEAR or is_zero(value) for value, degree in values)
-    return LINEAR if condition[1] == CONSTANT and chosen else None
+    is_linear = all(degree == LINEAR or is_zero(value) for value, degree in values)
+    return LINEAR if condition[1] == CONSTANT and is_linear else None
 
 
 def in_one(node: Node, degrees: list[Degree]) -> Degree:
@@ -61,13 +61,13 @@ def spread(graph: Graph, given: Mapping[Node, Degree]) -> dict[Node, Degree]:
         if node in degrees:
             continue
         # An operand that is read for its shape only does not count.
-        read = [degrees[o] for i, o in enumerate(node.operands) if i not in node.op.shape_only]
-        if read.count(CONSTANT) == len(read):
+        reads = [degrees[o] for i, o in enumerate(node.operands) if i not in node.op.shape_only]
+        if reads.count(CONSTANT) == len(reads):
             degrees[node] = CONSTANT
-        elif node.op.degree is None or None in read:
+        elif node.op.degree is None or None in reads:
             degrees[node] = None
         else:
-            degrees[node] = node.op.degree(node, read)
+            degrees[node] = node.op.degree(node, reads)
     return degrees
 
 
@@ -217,10 +217,10 @@ KINKS: tuple[tuple[str, str, tuple[Numbers, ...], Numbers, tuple[Numbers, ...]],
 
 
 def kinks_of(names: Iterable[str]) -> dict[str, dict[str, dict[str, Numbers]]]:
-    known = set(names)
-    found: dict[str, dict[str, dict[str, Numbers]]] = {}
-    for name, at, operands, value, derivative in KINKS:
-        if name in known:
+    op_names = set(names)
+    kinks: dict[str, dict[str, dict[str, Numbers]]] = {}
+    for name, place, operands, value, derivative in KINKS:
+        if name in op_names:
             row = {"of": operands, "value": value, "derivative": derivative}
-            found.setdefault(name, {})[at] = row
-    return found
+            kinks.setdefault(name, {})[place] = row
+    return kinks

@@ -26,14 +26,14 @@ def places(axis: Axis, rank: int) -> tuple[int, ...]:
     """Return axes counted from the front; None means all of them."""
     if axis is None:
         return tuple(range(rank))
-    named = axis if isinstance(axis, tuple) else (axis,)
-    for i in named:
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    for i in axes:
         if not -rank <= i < rank:
             raise np.exceptions.AxisError(i, rank)
-    found = tuple(i % rank for i in named)
-    if len(set(found)) < len(found):
+    positions = tuple(i % rank for i in axes)
+    if len(set(positions)) < len(positions):
         raise ValueError(f"an axis is named twice in {axis}")
-    return found
+    return positions
 
 
 def in_place_of(x: Shape, axis: int, *lengths: int) -> Shape:
@@ -46,8 +46,8 @@ def in_place_of(x: Shape, axis: int, *lengths: int) -> Shape:
 
 
 def broadcast(*shapes: Shape, **attrs: Any) -> Shape:
-    different = set(shapes)
-    return shapes[0] if len(different) == 1 else np.broadcast_shapes(*different)
+    distinct = set(shapes)
+    return shapes[0] if len(distinct) == 1 else np.broadcast_shapes(*distinct)
 
 
 def first(x: Shape, *others: Shape, axis: Axis = None, **attrs: Any) -> Shape:
@@ -65,10 +65,10 @@ def reduced(x: Shape, *, axis: Axis, keepdims: bool, **attrs: Any) -> Shape:
     """Return the shape without the axes, or with ones there; a scalar has none."""
     if not x:
         return x
-    over = places(axis, len(x))
+    axes = places(axis, len(x))
     if keepdims:
-        return tuple([1 if i in over else n for i, n in enumerate(x)])
-    return tuple([n for i, n in enumerate(x) if i not in over])
+        return tuple([1 if i in axes else n for i, n in enumerate(x)])
+    return tuple([n for i, n in enumerate(x) if i not in axes])
 
 
 def with_matrices(x: Shape, **attrs: Any) -> Shape:
@@ -108,24 +108,24 @@ def contracted(*shapes: Shape, subscripts: str) -> Shape:
     lengths: dict[str, int] = {}
     batches: list[Shape] = []
     for term, shape in zip(terms.split(","), shapes, strict=True):
-        before, dots, after = term.partition("...")
-        count = len(before) + len(after)
+        head, dots, tail = term.partition("...")
+        count = len(head) + len(tail)
         if len(shape) < count or (len(shape) > count and not dots):
             raise ValueError(f"{term!r} in {subscripts!r} for the shape {shape}")
-        end = len(shape) - len(after)
-        batches.append(shape[len(before) : end])
-        for letter, n in zip(before + after, (*shape[: len(before)], *shape[end:]), strict=True):
-            known = lengths.setdefault(letter, n)
+        end = len(shape) - len(tail)
+        batches.append(shape[len(head) : end])
+        for letter, n in zip(head + tail, (*shape[: len(head)], *shape[end:]), strict=True):
+            length = lengths.setdefault(letter, n)
             # A length of 1 broadcasts.
-            if known == 1:
+            if length == 1:
                 lengths[letter] = n
-            elif n not in (1, known):
-                raise ValueError(f"{letter!r} in {subscripts!r} is {known} and {n} long")
-    before, dots, after = result.partition("...")
+            elif n not in (1, length):
+                raise ValueError(f"{letter!r} in {subscripts!r} is {length} and {n} long")
+    head, dots, tail = result.partition("...")
     batch = np.broadcast_shapes(*batches)
     if batch and not dots:
         raise ValueError(f"the result of {subscripts!r} has no place for the axes of '...'")
-    return (*(lengths[n] for n in before), *batch, *(lengths[n] for n in after))
+    return (*(lengths[n] for n in head), *batch, *(lengths[n] for n in tail))
 
 
 # Result rules that determine a shape. An op with another rule has a formula of its own, or runs on
@@ -205,8 +205,8 @@ def put_back(takes: ShapeRule) -> ShapeRule:
     """
 
     def shape(x: Shape, *others: Shape, **attrs: Any) -> Shape:
-        *given, like = others
-        return put(x, takes(like, *given, **attrs), like)
+        *arguments, like = others
+        return put(x, takes(like, *arguments, **attrs), like)
 
     return shape
 
@@ -242,8 +242,8 @@ def repeated(x: Shape, *, repeats: int, axis: int) -> Shape:
 
 def joined(*shapes: Shape, axis: int) -> Shape:
     (place,) = places(axis, len(shapes[0]))
-    beside = {(*shape[:place], *shape[place + 1 :]) for shape in shapes}
-    if len(beside) > 1 or len({len(shape) for shape in shapes}) > 1:
+    other_lengths = {(*shape[:place], *shape[place + 1 :]) for shape in shapes}
+    if len(other_lengths) > 1 or len({len(shape) for shape in shapes}) > 1:
         raise ValueError(f"the shapes {shapes} differ beside axis {axis}")
     return in_place_of(shapes[0], axis, sum(shape[place] for shape in shapes))
 

@@ -67,8 +67,8 @@ def shaped_like_second(x: Type, like: Type, **attrs: Any) -> Type:
 
 def expanded(x: Type, *, axis: int) -> Type:
     # A new axis where a reduction removed one gives the shape of that reduction with keepdims.
-    back = isinstance(x.shape, tuple) and x.shape == ("reduced", axis, False)
-    return Type("tensor", x.dtype, ("reduced", axis, True) if back else UNKNOWN)
+    is_inverse = isinstance(x.shape, tuple) and x.shape == ("reduced", axis, False)
+    return Type("tensor", x.dtype, ("reduced", axis, True) if is_inverse else UNKNOWN)
 
 
 def integer(x: Type, **attrs: Any) -> Type:

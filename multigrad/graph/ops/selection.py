@@ -22,10 +22,10 @@ def clip(x: Array, min: Array, max: Array) -> Array:
 
 def clip_vjp(xp: Any, ct: Any, y: Any, x: Any, low: Any, high: Any) -> Cotangents:
     # The bounds count as inside; where they cross, the upper one gets all, as in torch.
-    inside = xp.greater_equal(x, low) & xp.less_equal(x, high)
-    below = xp.less(x, low) & xp.less(low, high)
-    above = xp.greater(x, high) | xp.less(high, low)
-    return ct * inside, ct * below, ct * above
+    is_inside = xp.greater_equal(x, low) & xp.less_equal(x, high)
+    is_below = xp.less(x, low) & xp.less(low, high)
+    is_above = xp.greater(x, high) | xp.less(high, low)
+    return ct * is_inside, ct * is_below, ct * is_above
 
 
 def clip_number(x: Number, low: Number, high: Number) -> Number:
@@ -40,9 +40,9 @@ def nan_to_num(x: Array, *, nan: float, posinf: float | None, neginf: float | No
     x = np.asarray(x)
     # np.nan_to_num has no bfloat16, and in 16 bits the largest float32 is an infinity again.
     largest = np.nextafter(x.dtype.type(np.inf), x.dtype.type(0))
-    above = largest if posinf is None else x.dtype.type(posinf)
-    below = -largest if neginf is None else x.dtype.type(neginf)
-    finite = np.where(x == np.inf, above, np.where(x == -np.inf, below, x))
+    at_inf = largest if posinf is None else x.dtype.type(posinf)
+    at_minus_inf = -largest if neginf is None else x.dtype.type(neginf)
+    finite = np.where(x == np.inf, at_inf, np.where(x == -np.inf, at_minus_inf, x))
     return np.where(np.isnan(x), x.dtype.type(nan), finite).astype(x.dtype)
 
 
@@ -99,9 +99,9 @@ MOST_IN_FLOAT8 = 464.0  # rounds to 448, the largest number of float8_e4m3fn
 
 def to_integers(x: Array, dtype: Any) -> Array:
     """Return integers, truncated and saturated, 0 for NaN: NumPy leaves these to the processor."""
-    whole, range_ = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0), np.iinfo(dtype)
-    low, high = (-LARGEST, LARGEST) if dtype == np.int64 else (range_.min, range_.max)
-    return np.clip(whole, low, high).astype(dtype)
+    truncated, limits = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0), np.iinfo(dtype)
+    low, high = (-LARGEST, LARGEST) if dtype == np.int64 else (limits.min, limits.max)
+    return np.clip(truncated, low, high).astype(dtype)
 
 
 def full_like(x: Array, value: Array, *, dtype: Any = None) -> Array:

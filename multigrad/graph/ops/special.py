@@ -126,8 +126,8 @@ def polygamma(x: Array, *, n: int) -> Array:
 
     # (-1)^(n + 1) n! zeta(n + 1, x). Below zero SciPy's loop would take a step per unit.
     values = gamma(n + 1.0) * zeta(n + 1, np.where(x > 0, x, 1))
-    beyond = np.where(x == 0, np.inf, np.nan)
-    return ((-1) ** (n + 1) * np.where(x > 0, values, beyond)).astype(x.dtype)
+    limits = np.where(x == 0, np.inf, np.nan)
+    return ((-1) ** (n + 1) * np.where(x > 0, values, limits)).astype(x.dtype)
 
 
 LGAMMA = function("lgamma", lgamma, "ct * xp.digamma(x)", "log |gamma(x)|.")
@@ -163,12 +163,12 @@ def polygamma_by_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
     sign, zeros = (-1.0) ** (n + 1), xp.zeros_like(x)
     is_inside = (x > 0) & (x < math.inf)
     values = sign * math.factorial(n) * zeta(zeros + (n + 1.0), xp.where(is_inside, x, 1.0))
-    outside = xp.where(x > 0, zeros, math.nan)
-    return xp.where(is_inside, values, xp.where(x != 0, outside, sign * math.inf))
+    limits = xp.where(x > 0, zeros, math.nan)
+    return xp.where(is_inside, values, xp.where(x != 0, limits, sign * math.inf))
 
 
 def i1e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    # i0e(x) - i1e(x) (sign(x) + 1 / x), which is 1/2 at zero.
+    # i0e(x) - i1e(x) (sign(x) + 1 / x), which is 1/2 - |x| + 15/16 x^2 near zero.
     size = xp.abs(x)
     is_near = xp.less(size, 1e-7)  # before the quotient meets subnormal numbers
     slope = xp.i0e(x) - xp.sign(x) * y - y / xp.where(is_near, 1.0, x)

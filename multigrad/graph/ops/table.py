@@ -94,7 +94,7 @@ def zero(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
     return (None,) * len(operands)
 
 
-def moved_by(name: str, *given: int) -> Callable[..., Cotangents]:
+def moved_by(name: str, *positions: int) -> Callable[..., Cotangents]:
     """Return the VJP of an op that moves the elements of its first operand.
 
     The function of this name in `xp` moves the cotangent back, given the operands at these
@@ -102,8 +102,8 @@ def moved_by(name: str, *given: int) -> Callable[..., Cotangents]:
     """
 
     def vjp(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
-        moved = getattr(xp, name)(ct, *[operands[i] for i in given], **attrs)
-        return (moved, *(None for _ in operands[1:]))
+        cotangent = getattr(xp, name)(ct, *[operands[i] for i in positions], **attrs)
+        return (cotangent, *(None for _ in operands[1:]))
 
     vjp.__name__ = vjp.__qualname__ = f"moved_by_{name}"
     return vjp
@@ -127,8 +127,8 @@ class Composed:
     def function(self) -> Row:
         """The composition of the NumPy functions of its parts."""
         row = self.row
-        found = compose(row, {part: part.numpy for part in parts_of(row)})
-        return found if row.coerce == "indices" else widened(found)  # places are not widened
+        run = compose(row, {part: part.numpy for part in parts_of(row)})
+        return run if row.coerce == "indices" else widened(run)  # places are not widened
 
 
 def composite(
@@ -151,7 +151,7 @@ def compose(row: Op, rows: Mapping[Op, Row]) -> Row:
 @functools.cache
 def parts_of(row: Op) -> tuple[Op, ...]:
     """Return the ops that a composition calls, for all samples of its attributes."""
-    asked = _Asked()
+    recorder = _Asked()
     samples = [
         attr.samples or (((),) if attr.default is REQUIRED else (attr.default,))
         for attr in row.attrs.values()
@@ -160,8 +160,8 @@ def parts_of(row: Op) -> tuple[Op, ...]:
     lengths = (1, 0) if row.coerce == "indices" else (1,)  # whether there is a place to take from
     for length, *values in itertools.product(lengths, *samples):
         operands = [ListedValue((length,))] * len(row.operands)
-        row.made_of(asked, *operands, **dict(zip(row.attrs, values, strict=True)))
-    return tuple(asked.parts)
+        row.made_of(recorder, *operands, **dict(zip(row.attrs, values, strict=True)))
+    return tuple(recorder.parts)
 
 
 class ListedValue:

@@ -20,26 +20,26 @@ def logaddexp(xp: Any, a: Any, b: Any) -> Any:
 
 def xlogy(xp: Any, a: Any, b: Any) -> Any:
     # 0 log(0) is 0, but NaN propagates.
-    none = xp.equal(a, 0) & ~xp.isnan(b)
-    return xp.where(none, 0.0, a * xp.log(xp.where(none, 1.0, b)))
+    is_zero = xp.equal(a, 0) & ~xp.isnan(b)
+    return xp.where(is_zero, 0.0, a * xp.log(xp.where(is_zero, 1.0, b)))
 
 
 def xlogy_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    none = xp.equal(a, 0)
+    is_zero = xp.equal(a, 0)
     # A zero cotangent stays zero where the logarithm is not defined.
-    by_a = xp.xlogy(ct, xp.where(none & xp.less_equal(b, 0), 1.0, b))
-    return by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, b))
+    by_a = xp.xlogy(ct, xp.where(is_zero & xp.less_equal(b, 0), 1.0, b))
+    return by_a, ct * xp.where(is_zero, 0.0, a / xp.where(is_zero, 1.0, b))
 
 
 def xlog1py(xp: Any, a: Any, b: Any) -> Any:
-    none = xp.equal(a, 0) & ~xp.isnan(b)
-    return xp.where(none, 0.0, a * xp.log1p(xp.where(none, 0.0, b)))
+    is_zero = xp.equal(a, 0) & ~xp.isnan(b)
+    return xp.where(is_zero, 0.0, a * xp.log1p(xp.where(is_zero, 0.0, b)))
 
 
 def xlog1py_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    none = xp.equal(a, 0)
-    by_a = xp.xlog1py(ct, xp.where(none & xp.less_equal(b, -1), 0.0, b))
-    return by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, 1.0 + b))
+    is_zero = xp.equal(a, 0)
+    by_a = xp.xlog1py(ct, xp.where(is_zero & xp.less_equal(b, -1), 0.0, b))
+    return by_a, ct * xp.where(is_zero, 0.0, a / xp.where(is_zero, 1.0, 1.0 + b))
 
 
 EXP = function("exp", np.exp, "ct * y", "e to the power x.")

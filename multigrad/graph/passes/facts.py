@@ -29,8 +29,6 @@ ON_NUMBERS, ON_TENSORS = "on numbers", "on tensors"
 GIVEN = ("device", IDENTITY, BUFFERS, ON_NUMBERS, ON_TENSORS)
 SHARDS = "shards"  # how many there are: no capture knows it, as a graph is one for any number
 LIBRARY = "library"  # of a call's tensors, where the code mentions none
-
-
 RESIZED_BY_SHARDS = (ops.ALL_GATHER, ops.REDUCE_SCATTER, ops.ALL_TO_ALL)
 
 
@@ -50,8 +48,8 @@ def needed_shapes(node: Node, shapes: Shapes | None = None) -> tuple[str, ...]:
 
     Raise TraceError if it depends on how many shards there are.
     """
-    found = (shapes or Shapes({})).needed(node)
-    if SHARDS in found:
+    facts = (shapes or Shapes({})).needed(node)
+    if SHARDS in facts:
         raise note(
             TraceError(
                 "the shape of what all_gather, reduce_scatter or all_to_all give is asked for, "
@@ -60,7 +58,7 @@ def needed_shapes(node: Node, shapes: Shapes | None = None) -> tuple[str, ...]:
                 "none; or let the function run as written, native=True"
             )
         )
-    return found
+    return facts
 
 
 def needed_rank(node: Node) -> tuple[str, ...]:
@@ -100,19 +98,19 @@ class Shapes:
         return len(shape)
 
     def needed(self, node: Node) -> tuple[str, ...]:
-        found = self._needed
-        for each in _below(node, found) if node not in found else ():
+        facts_of = self._needed
+        for each in _below(node, facts_of) if node not in facts_of else ():
             if is_tensor_input(each):
-                found[each] = (shape_fact(each, "shape") or "",)
+                facts_of[each] = (shape_fact(each, "shape") or "",)
             else:
-                of_operands = dict.fromkeys([found[operand] for operand in each.operands])
+                of_operands = dict.fromkeys([facts_of[operand] for operand in each.operands])
                 if each.op in RESIZED_BY_SHARDS:
                     of_operands[(SHARDS,)] = None
                 # Most values need what one of their operands needs: they hold the same tuple.
-                own = found[each] = max(of_operands, key=len, default=())
-                if len(of_operands) > 1 and not {*own}.issuperset(itertools.chain(*of_operands)):
-                    found[each] = tuple(dict.fromkeys(itertools.chain(*of_operands)))
-        return found[node]
+                facts = facts_of[each] = max(of_operands, key=len, default=())
+                if len(of_operands) > 1 and not {*facts}.issuperset(itertools.chain(*of_operands)):
+                    facts_of[each] = tuple(dict.fromkeys(itertools.chain(*of_operands)))
+        return facts_of[node]
 
     def computed(self, node: Node) -> Shape:
         """Return the shape of a value whose facts are all known."""
@@ -120,10 +118,10 @@ class Shapes:
         if not self._used.items() <= self.facts.items():
             self._computed.clear()
             self._used.clear()
-        found = self._computed
-        for each in _below(node, found) if node not in found else ():
-            found[each] = self._shape(each)
-        return found[node]
+        shape_of = self._computed
+        for each in _below(node, shape_of) if node not in shape_of else ():
+            shape_of[each] = self._shape(each)
+        return shape_of[node]
 
     def _shape(self, node: Node) -> Shape:
         if is_tensor_input(node):
@@ -151,14 +149,14 @@ class Shapes:
         return _run(node, [self._stand_in(operand) for operand in node.operands])
 
 
-def _below(node: Node, found: Mapping[Node, Any]) -> Iterator[Node]:
+def _below(node: Node, known: Mapping[Node, Any]) -> Iterator[Node]:
     # By a stack, because long graphs exceed the limit of recursion.
     stack = [node]
     while stack:
-        missing = [operand for operand in stack[-1].operands if operand not in found]
+        missing = [operand for operand in stack[-1].operands if operand not in known]
         if missing:
             stack.extend(reversed(missing))
-        elif (ready := stack.pop()) not in found:
+        elif (ready := stack.pop()) not in known:
             yield ready
 
 
@@ -180,23 +178,26 @@ def _dtype(node: Node) -> str:
 # A carried value keeps its shape, whatever that is. So a value that is made of it element by
 # element, and of which the next carry is made so, has that shape too: broadcasting makes nothing
 # smaller.
-
-
 THROUGH = (ops.CALL, ops.OUTPUT)  # their first operand's
 
 
 def find_alike(body: Graph, carried: int) -> dict[Node, int]:
     """Map nodes of a turn to the position of the first carried value of the same shape."""
     above, below = _around(body, carried)
-    first = [*range(carried)]
+    first_alike = [*range(carried)]  # for each carried value, the first of its shape
     for node in body.nodes:
-        alike = sorted(above[node] & below[node])
+        positions = sorted(above[node] & below[node])
         # A node between several carried values shows that they have one shape.
-        for i in alike[1:]:
-            first = [first[alike[0]] if one == first[i] else one for one in first]
-    found = {node: above[node] & below[node] for node in body.nodes}
-    found |= {node: {i} for i, node in enumerate(body.inputs[:carried])}
-    return {node: first[min(alike)] for node, alike in found.items() if alike}
+        for i in positions[1:]:
+            first_alike = [
+                first_alike[positions[0]] if each == first_alike[i] else each
+                for each in first_alike
+            ]
+    positions_of = {node: above[node] & below[node] for node in body.nodes}
+    positions_of |= {node: {i} for i, node in enumerate(body.inputs[:carried])}
+    return {
+        node: first_alike[min(positions)] for node, positions in positions_of.items() if positions
+    }
 
 
 def _around(body: Graph, carried: int) -> tuple[dict[Node, set[int]], dict[Node, set[int]]]:
@@ -231,33 +232,34 @@ def assume_alike(body: Graph, carried: int, rows: int) -> tuple[Graph, dict[int,
         for i, node in enumerate(body.inputs[carried : carried + rows], carried)
         if below[node]
     }
-    taken = {node.type.shape for i, node in enumerate(body.inputs) if i not in assumed}
+    input_shapes = {node.type.shape for i, node in enumerate(body.inputs) if i not in assumed}
     shapes = [node.type.shape for node in body.inputs[:carried]]
+    # An unknown shape is named by its carried value; that of value 0 as the input's, if none is.
     for i, shape in enumerate(shapes):
         first = alike[body.inputs[i]]
         if shape == UNKNOWN:
-            own = ("alike", i) if first or INPUT_SHAPE in taken else INPUT_SHAPE
-            shapes[i] = own if first == i else shapes[first]
-    places = {node: alike[node] for node in body.inputs[:carried]}
-    places |= {body.inputs[i]: first for i, first in assumed.items()}
+            own_shape = ("alike", i) if first or INPUT_SHAPE in input_shapes else INPUT_SHAPE
+            shapes[i] = own_shape if first == i else shapes[first]
+    shape_places = {node: alike[node] for node in body.inputs[:carried]}
+    shape_places |= {body.inputs[i]: first for i, first in assumed.items()}
     inputs = {
         node: node
-        if node not in places
+        if node not in shape_places
         else make_node(
-            node.op, (), dict(node.attrs), replace(node.type, shape=shapes[places[node]])
+            node.op, (), dict(node.attrs), replace(node.type, shape=shapes[shape_places[node]])
         )
         for node in body.inputs
     }
-    done = dict(inputs)
+    copies = dict(inputs)
     for node in body.nodes:
-        if node in done:
+        if node in copies:
             continue
-        done[node] = new = with_operands(node, map(done.__getitem__, node.operands))
-        if new is not node and node in alike:
-            type_ = replace(new.type, shape=shapes[alike[node]])
-            done[node] = make_node(new.op, new.operands, dict(new.attrs), type_)
-    locations = {done[node]: where for node, where in body.locations.items() if node in done}
-    outputs = tuple([done[node] for node in body.outputs])
+        copies[node] = copy = with_operands(node, map(copies.__getitem__, node.operands))
+        if copy is not node and node in alike:
+            type_ = replace(copy.type, shape=shapes[alike[node]])
+            copies[node] = make_node(copy.op, copy.operands, dict(copy.attrs), type_)
+    locations = {copies[node]: place for node, place in body.locations.items() if node in copies}
+    outputs = tuple([copies[node] for node in body.outputs])
     return simplify(Graph(body.name, tuple(inputs.values()), outputs, locations)), assumed
 
 
@@ -274,25 +276,25 @@ def drop_sums(graph: Graph, alike: Mapping[Node, int]) -> tuple[Graph, dict[Node
 
     `alike` has the nodes whose shapes are known before.
     """
-    known = dict(alike)
+    shape_ids = dict(alike)
 
     def change(node: Node) -> Node:
-        if node in known:
+        if node in shape_ids:
             return node
         if node.op in (ops.SUM_TO, ops.BROADCAST_TO):
             x, like = node.operands
-            if like in known and known.get(x) == known[like]:
+            if like in shape_ids and shape_ids.get(x) == shape_ids[like]:
                 return x
-            if like in known:
-                known[node] = known[like]
+            if like in shape_ids:
+                shape_ids[node] = shape_ids[like]
             return node
         made_of = _made_of(node)
-        shapes = {known.get(operand) for operand in made_of}
+        shapes = {shape_ids.get(operand) for operand in made_of}
         if len(shapes) == 1 and None not in shapes:
-            known[node] = known[made_of[0]]
+            shape_ids[node] = shape_ids[made_of[0]]
         return node
 
-    return rebuild(graph, change), known
+    return rebuild(graph, change), shape_ids
 
 
 def shape_of_another(graph: Graph, known: Mapping[Node, int], heads: Mapping[int, Node]) -> Graph:
@@ -301,9 +303,9 @@ def shape_of_another(graph: Graph, known: Mapping[Node, int], heads: Mapping[int
     def change(node: Node) -> Node:
         operands = [*node.operands]
         for position in node.op.shape_only:
-            own = operands[position]
-            head = heads.get(known.get(own, -1))
-            if head is not None and head.type.dtype == own.type.dtype:
+            operand = operands[position]
+            head = heads.get(known.get(operand, -1))
+            if head is not None and head.type.dtype == operand.type.dtype:
                 operands[position] = head
         return with_operands(node, operands)
 
@@ -318,11 +320,11 @@ def read_shapes_alone(graph: Graph) -> Graph:
         if node.op is not ops.SCAN:
             return node
         body, carried = node.attr("body").graph, node.attr("carried")
-        read = by_value(body.outputs)
+        read_nodes = by_value(body.outputs)
         operands = [*node.operands]
-        for i, (own, operand) in enumerate(zip(body.inputs, node.operands, strict=True)):
+        for i, (parameter, operand) in enumerate(zip(body.inputs, node.operands, strict=True)):
             # Zeros, so that nothing depends on the numbers there.
-            if i >= carried and own not in read and operand.type.kind == "tensor":
+            if i >= carried and parameter not in read_nodes and operand.type.kind == "tensor":
                 attrs = {"dtype": operand.type.dtype}
                 operands[i] = derive_node(ops.FULL_LIKE, (operand, zero), attrs)
         return make_node(node.op, operands, dict(node.attrs), node.type)

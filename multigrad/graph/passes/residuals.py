@@ -41,8 +41,8 @@ def unmarked(node: Node) -> Node:
 
 def marks(graph: Graph) -> tuple[tuple[Node, int], ...]:
     """Return the marked nodes that a graph reads, each with the position of its output."""
-    found = [node for node in graph.nodes if node.op is ops.OUTPUT]
-    return tuple([(node, node.attr("position")) for node in found])
+    nodes = [node for node in graph.nodes if node.op is ops.OUTPUT]
+    return tuple([(node, node.attr("position")) for node in nodes])
 
 
 def as_input(node: Node, name: str) -> Node:
@@ -76,34 +76,34 @@ def decide_by_outputs(forward: Graph, backward: Graph, names: Sequence[str]) -> 
 def drop_marks(graph: Graph) -> Graph:
     """Return a graph in which marked outputs are replaced by the nodes that computed them."""
     # Again until there is none, because a marked node may have been computed from another.
-    while found := marks(graph):
-        graph = substitute(graph, {node: node.operands[0] for node, _ in found})
+    while pairs := marks(graph):
+        graph = substitute(graph, {node: node.operands[0] for node, _ in pairs})
     return graph
 
 
 def mark_everywhere(graph: Graph, outputs: Sequence[Node]) -> Graph:
     """Return a backward in which every node that is an output bears its mark."""
-    found = {
+    mark_of = {
         node: mark_output(node, position)
         # Reversed, so that of equal outputs the first position wins.
         for position, node in reversed([*enumerate(outputs)])
         if node.op is not ops.INPUT
     }
-    return substitute(graph, {node: mark for node, mark in found.items() if mark is not node})
+    return substitute(graph, {node: mark for node, mark in mark_of.items() if mark is not node})
 
 
 @contextmanager
 def given_by_forward(symbols: Sequence[Any], own: Sequence[Any]) -> Iterator[None]:
     """Let the symbols of outputs represent what forward gave, unless they are `own` arguments."""
     arguments = set(map(id, own))
-    places = {id(each): (each, i) for i, each in reversed([*enumerate(symbols)])}
-    swapped = [(each, each.node, i) for key, (each, i) in places.items() if key not in arguments]
-    for symbol, node, position in swapped:
+    first_of = {id(each): (each, i) for i, each in reversed([*enumerate(symbols)])}
+    outputs = [(each, each.node, i) for key, (each, i) in first_of.items() if key not in arguments]
+    for symbol, node, position in outputs:
         symbol.node = mark_output(node, position)
     try:
         yield
     finally:
-        for symbol, node, _ in swapped:
+        for symbol, node, _ in outputs:
             symbol.node = node
 
 
@@ -145,23 +145,23 @@ class ResidualCut:
 
     @property
     def likes(self) -> tuple[str, ...]:
-        read = set(self.backward.outputs)
+        read_nodes = set(self.backward.outputs)
         for node in self.backward.nodes:
             if not node.op.shape_only:
-                read.update(node.operands)
+                read_nodes.update(node.operands)
                 continue
             for position, operand in enumerate(node.operands):
                 if not reads_shape_alone(node.op, position):
-                    read.add(operand)
-        given = {node.attr("name"): node not in read for node in self.backward.inputs}
-        return tuple([name for name in self.residuals if given[name]])
+                    read_nodes.add(operand)
+        is_like = {node.attr("name"): node not in read_nodes for node in self.backward.inputs}
+        return tuple([name for name in self.residuals if is_like[name]])
 
 
 def reads_shape_alone(op: Op, position: int) -> bool:
     """Return whether an op reads only an operand's shape and dtype, and does not return it."""
-    named = op.operands[position] == "like" or op is ops.FULL_LIKE
-    alone = position in op.shape_only and named
-    return alone and op not in (ops.PLACE_KEY, ops.FROM_SHARD)
+    is_like = op.operands[position] == "like" or op is ops.FULL_LIKE
+    has_shape_only = position in op.shape_only and is_like
+    return has_shape_only and op not in (ops.PLACE_KEY, ops.FROM_SHARD)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,28 +204,28 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
     """
     backward = complements_as_one(outputs_as_inputs(backward, roles))
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if keepable.outputs else {}
-    again = computed_at_cost(forward, backward) if keepable.costly else ()
-    amount, chosen = choose(backward, roles, results, keepable, again=again)
+    costly = computed_at_cost(forward, backward) if keepable.costly else ()
+    total, residuals = choose(backward, roles, results, keepable, again=costly)
     # A rectifier's output is mostly kept by the next layer, so it is counted as free here.
     decided = decide_by_outputs(forward, backward, roles.outputs) if keepable.deciding else backward
     if decided is not backward:
-        less, others = choose(decided, roles, results, keepable, free=roles.outputs)
-        if less < amount:
-            backward, chosen = decided, others
-    apart = not (keepable.loops or keepable.costly)
+        decided_total, decided_nodes = choose(decided, roles, results, keepable, free=roles.outputs)
+        if decided_total < total:
+            backward, residuals = decided, decided_nodes
+    is_apart = not (keepable.loops or keepable.costly)
     names: dict[Node, str] = {}
     computed = 0
-    for node in chosen:
+    for node in residuals:
         if node.op is ops.INPUT:
             names[node] = node.attr("name")
         elif node in results:
             names[node] = results[node]
         else:
-            word = "kept" if apart else "history"
-            names[node] = f"{word}_{computed}" if computed else word
+            prefix = "kept" if is_apart else "history"
+            names[node] = f"{prefix}_{computed}" if computed else prefix
             computed += 1
     names |= {node: results[node] for node in computed_again(backward, names, results)}
-    return _split(forward, backward, roles, names, alike=keepable.outputs, apart=apart)
+    return _split(forward, backward, roles, names, alike=keepable.outputs, apart=is_apart)
 
 
 def choose(
@@ -243,26 +243,26 @@ def choose(
     """
     known = find_known(backward, roles)
     # The known nodes that the rest of backward reads.
-    readers = [node for node in backward.nodes if node not in known]
-    read = [*backward.outputs, *[operand for node in readers for operand in node.operands]]
-    needed = list(dict.fromkeys([node for node in read if node in known]))
+    later = [node for node in backward.nodes if node not in known]
+    operands = [*backward.outputs, *[operand for node in later for operand in node.operands]]
+    needed = list(dict.fromkeys([node for node in operands if node in known]))
     costs = {node: cost(node, node in results, keepable.floats) for node in known}
     costs |= {n: SINGLE for n in known if n.op is ops.INPUT and n.attr("name") in free}
     if keepable.bits:
         bools = [node for node in known if node.type.dtype == BOOL and costs[node] < INFINITE]
         costs |= {node: max(costs[node] // 8, SINGLE) for node in bools}
-    scans: set[Node] = set()
+    sources: set[Node] = set()  # the cut lies below them: they are not computed again
     if keepable.loops:  # of one that is read for its shape alone, compilers leave nothing
-        scans = {node for node in known if node.op is ops.SCAN}
-        scans &= by_value(backward.outputs) if keepable.floats else scans
+        sources = {node for node in known if node.op is ops.SCAN}
+        sources &= by_value(backward.outputs) if keepable.floats else sources
         # One more than an input, so that the input wins at a tie.
-        costs |= dict.fromkeys(scans, BYTES[T] * FULL + 1)
+        costs |= dict.fromkeys(sources, BYTES[T] * FULL + 1)
     for node in again:
         if node in known:
             costs[node] = SINGLE if node.type.shape == SCALAR_SHAPE else BYTES[T] * FULL + 1
-            scans.add(node)
-    chosen = minimum_cut(costs, needed, scans)
-    return sum(costs[node] for node in chosen), chosen
+            sources.add(node)
+    cut = minimum_cut(costs, needed, sources)
+    return sum(costs[node] for node in cut), cut
 
 
 def computed_at_cost(forward: Graph, backward: Graph) -> list[Node]:
@@ -273,46 +273,46 @@ def computed_at_cost(forward: Graph, backward: Graph) -> list[Node]:
     """
     shared = {*backward.nodes}.intersection(forward.nodes).difference(forward.outputs)
     costly = {node for node in shared if node.op in COSTLY and node.type.kind == "tensor"}
-    reduced = {n for n in shared if n.type.kind == "tensor" and n.type.shape == SCALAR_SHAPE}
-    return [n for n in forward.nodes if n in costly or (n in reduced and costly)]
+    numbers = {n for n in shared if n.type.kind == "tensor" and n.type.shape == SCALAR_SHAPE}
+    return [n for n in forward.nodes if n in costly or (n in numbers and costly)]
 
 
 def complements_as_one(backward: Graph) -> Graph:
     """Return a backward that reads a != b as the complement of a == b, where it reads both."""
     # One of the two masks is enough; with NaN too.
     equal = {node.operands: node for node in backward.nodes if node.op is ops.EQ}
-    both = [n for n in backward.nodes if n.op is ops.NE and n.operands in equal]
-    changes = {n: make_node(ops.NOT, (equal[n.operands],), {}, n.type) for n in both}
+    complements = [n for n in backward.nodes if n.op is ops.NE and n.operands in equal]
+    changes = {n: make_node(ops.NOT, (equal[n.operands],), {}, n.type) for n in complements}
     return substitute(backward, changes) if changes else backward
 
 
 def by_value(outputs: Sequence[Node]) -> set[Node]:
     """Return the nodes whose numbers, not only shapes, the outputs depend on."""
-    found: set[Node] = set()
-    ahead = [*outputs]
-    while ahead:
-        node = ahead.pop()
-        if node not in found:
-            found.add(node)
+    nodes: set[Node] = set()
+    stack = [*outputs]
+    while stack:
+        node = stack.pop()
+        if node not in nodes:
+            nodes.add(node)
             shapes = node.op.shape_only
-            ahead += [o for i, o in enumerate(node.operands) if i not in shapes]
-    return found
+            stack += [o for i, o in enumerate(node.operands) if i not in shapes]
+    return nodes
 
 
 def computed_again(
     backward: Graph, names: Mapping[Node, str], results: Mapping[Node, str]
 ) -> list[Node]:
     """Return small outputs, such as norms, that backward would compute again from residuals."""
-    read: set[Node] = set()
-    ahead = [*backward.outputs]
-    while ahead:
-        node = ahead.pop()
-        if node not in read and node not in names:
-            read.add(node)
-            ahead += node.operands
+    nodes: set[Node] = set()
+    stack = [*backward.outputs]
+    while stack:
+        node = stack.pop()
+        if node not in nodes and node not in names:
+            nodes.add(node)
+            stack += node.operands
     # Reductions of the input, which have fewer elements.
     small = [n for n in results if n.type.kind == "tensor" and isinstance(n.type.shape, tuple)]
-    return [node for node in small if node in read]
+    return [node for node in small if node in nodes]
 
 
 def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:
@@ -327,18 +327,18 @@ def keep_inputs(forward: Graph, backward: Graph, roles: Roles) -> ResidualCut:
     """Return the cut that keeps whatever backward reads of inputs and of forward's outputs."""
     backward = outputs_as_inputs(backward, roles)
     nodes = {node.attr("name"): node for node in backward.nodes if node.op is ops.INPUT}
-    read = [name for name in (*roles.inputs, *roles.outputs) if name in nodes]
-    return _split(forward, backward, roles, {nodes[name]: name for name in read}, alike=False)
+    read_names = [name for name in (*roles.inputs, *roles.outputs) if name in nodes]
+    return _split(forward, backward, roles, {nodes[name]: name for name in read_names}, alike=False)
 
 
 def find_known(backward: Graph, roles: Roles) -> dict[Node, None]:
     """Return, in order, the nodes that depend on an input or output, and on no cotangent or key."""
     known: dict[Node, None] = {}
-    later: set[Node] = set()  # depend on what only backward has
+    backward_only: set[Node] = set()  # depend on what only backward has
     for node in backward.nodes:
         name = node.attr("name") if node.op is ops.INPUT else None
-        if name in (*roles.cotangents, "key") or not later.isdisjoint(node.operands):
-            later.add(node)
+        if name in (*roles.cotangents, "key") or not backward_only.isdisjoint(node.operands):
+            backward_only.add(node)
         elif name in (*roles.inputs, *roles.outputs) or not known.keys().isdisjoint(node.operands):
             known[node] = None
     return known
@@ -353,11 +353,11 @@ def cost(node: Node, is_output: bool, floats: bool) -> int:
     if is_output and type_.kind == "tensor":
         # One less than an input: at a tie the output is kept, which mostly lives on anyway.
         return full - 1
-    exact = type_.dtype == BOOL or "int" in type_.dtype
-    if type_.kind != "tensor" or not (floats or exact):
+    is_exact = type_.dtype == BOOL or "int" in type_.dtype
+    if type_.kind != "tensor" or not (floats or is_exact):
         return INFINITE
     # One more than an input of the same dtype, which is kept at a tie.
-    if type_.shape == INPUT_SHAPE or (type_.shape == UNKNOWN and exact):
+    if type_.shape == INPUT_SHAPE or (type_.shape == UNKNOWN and is_exact):
         return full + (type_.dtype != BOOL)
     if type_.shape == SCALAR_SHAPE:
         return SINGLE
@@ -372,12 +372,12 @@ def minimum_cut(
     At a tie those near the inputs. Maximum flow by augmenting paths (Edmonds and Karp, 1972); each
     node is an edge from (node, 0) to (node, 1).
     """
-    given = [node for node in costs if node.op is ops.INPUT or node in scans]
+    sources = [node for node in costs if node.op is ops.INPUT or node in scans]
     if all(node.op is ops.INPUT for node in needed):  # nothing is between
-        return [node for node in given if node in needed]
+        return [node for node in sources if node in needed]
     users = [(operand, node) for node in costs for operand in node.operands if operand in costs]
     edges: list[tuple[Any, Any, int]] = [
-        *[("inputs", (node, 0), INFINITE) for node in given],
+        *[("inputs", (node, 0), INFINITE) for node in sources],
         *[((node, 0), (node, 1), amount) for node, amount in costs.items()],
         *[((operand, 1), (user, 0), INFINITE) for operand, user in users],
         *[((node, 1), "needed", INFINITE) for node in needed],
@@ -387,43 +387,43 @@ def minimum_cut(
         capacity.setdefault(a, {})[b] = amount
         # An edge back, without capacity, by which a later path can undo an earlier one.
         capacity.setdefault(b, {}).setdefault(a, 0)
-    reached = _reach(capacity) if needed else {}
-    while "needed" in reached:
+    predecessors = _reach(capacity) if needed else {}
+    while "needed" in predecessors:
         path, place = [], "needed"
         while place != "inputs":
-            path.append((reached[place], place))
-            place = reached[place]
+            path.append((predecessors[place], place))
+            place = predecessors[place]
         amount = min([capacity[a][b] for a, b in path])
         for a, b in path:
             capacity[a][b] -= amount
             capacity[b][a] += amount
-        reached = _reach(capacity)
+        predecessors = _reach(capacity)
     # Nodes with one side reached are the saturated edges, which are the cut.
-    return [node for node in costs if (node, 0) in reached and (node, 1) not in reached]
+    return [node for node in costs if (node, 0) in predecessors and (node, 1) not in predecessors]
 
 
 def _reach(capacity: Mapping[Any, Mapping[Any, int]]) -> dict[Any, Any]:
     # Each place with the one before it, breadth first, along edges with capacity left.
-    reached: dict[Any, Any] = {"inputs": None}
+    predecessors: dict[Any, Any] = {"inputs": None}
     queue = deque(["inputs"])
-    while queue and "needed" not in reached:
+    while queue and "needed" not in predecessors:
         place = queue.popleft()
-        for other, left in capacity[place].items():
-            if left > 0 and other not in reached:
-                reached[other] = place
-                queue.append(other)
-    return reached
+        for neighbor, spare in capacity[place].items():
+            if spare > 0 and neighbor not in predecessors:
+                predecessors[neighbor] = place
+                queue.append(neighbor)
+    return predecessors
 
 
 def _dtype_carrier(backward: Graph, roles: Roles, names: dict[Node, str]) -> dict[Node, str]:
-    heads = [node for node in backward.inputs if node.attr("name") in roles.cotangents]
+    cotangents = [node for node in backward.inputs if node.attr("name") in roles.cotangents]
     # An input to keep for its dtype, where backward casts to it and nothing else tells it.
-    if any(node.type.dtype == T for node in (*heads, *names)):
+    if any(node.type.dtype == T for node in (*cotangents, *names)):
         return {}
     if all(dict(node.attrs).get("dtype") != T for node in backward.nodes):
         return {}
-    given = (node for node in backward.inputs if node.attr("name") in roles.inputs)
-    first = next((node for node in given if node.type.dtype == T), None)
+    inputs = (node for node in backward.inputs if node.attr("name") in roles.inputs)
+    first = next((node for node in inputs if node.type.dtype == T), None)
     return {} if first is None else {first: first.attr("name")}
 
 
@@ -445,25 +445,26 @@ def _split(
         for node, name in zip(forward.outputs, roles.outputs, strict=True)
         if node.op is not ops.INPUT
     }
-    others = (*roles.cotangents, *roles.inputs, *roles.outputs, "key")
-    read = [node for node in backward.nodes if node.op is ops.INPUT]
-    nodes = dict.fromkeys((*backward.inputs, *forward.inputs, *read))
-    called = {node: node.attr("name") for node in nodes}
-    params = tuple([node for node, name in called.items() if name not in others])
-    given = tuple([node for node in forward.inputs if called[node] in roles.inputs])
+    role_names = (*roles.cotangents, *roles.inputs, *roles.outputs, "key")
+    input_nodes = [node for node in backward.nodes if node.op is ops.INPUT]
+    nodes = dict.fromkeys((*backward.inputs, *forward.inputs, *input_nodes))
+    name_of = {node: node.attr("name") for node in nodes}
+    params = tuple([node for node, name in name_of.items() if name not in role_names])
+    arguments = tuple([node for node in forward.inputs if name_of[node] in roles.inputs])
     computed = [
         node for node in names if node.op is not ops.INPUT and names[node] not in roles.outputs
     ]
-    shown = dict.fromkeys((*results.values(), *[n for n in read if called[n] in roles.outputs]))
-    keep = Graph("keep", (*given, *shown, *params), tuple(computed), backward.locations)
-    short = substitute(keep, results) if apart else keep
+    read_outputs = [node for node in input_nodes if name_of[node] in roles.outputs]
+    outputs = dict.fromkeys((*results.values(), *read_outputs))
+    keep = Graph("keep", (*arguments, *outputs, *params), tuple(computed), backward.locations)
+    shortened = substitute(keep, results) if apart else keep
     if not alike:  # a float through which another derivative passes is computed again
-        pairs = zip(keep.outputs, short.outputs, strict=True)
-        found = [before if is_float(before.type) else after for before, after in pairs]
-        short = replace(short, outputs=tuple(found))
-    rest = substitute(backward, {node: new for node, new in inputs.items() if new is not node})
-    heads = tuple([n for n in backward.inputs if called[n] in roles.cotangents])
-    tails = tuple([n for n in backward.inputs if called[n] == "key"])
-    rest = replace(rest, inputs=(*heads, *dict.fromkeys(inputs.values()), *params, *tails))
-    kept = tuple(dict.fromkeys(names.values()))
-    return ResidualCut(short, rest, kept, tuple([names[node] for node in computed]))
+        pairs = zip(keep.outputs, shortened.outputs, strict=True)
+        exact_outputs = [before if is_float(before.type) else after for before, after in pairs]
+        shortened = replace(shortened, outputs=tuple(exact_outputs))
+    tail = substitute(backward, {node: new for node, new in inputs.items() if new is not node})
+    cotangents = tuple([n for n in backward.inputs if name_of[n] in roles.cotangents])
+    keys = tuple([n for n in backward.inputs if name_of[n] == "key"])
+    tail = replace(tail, inputs=(*cotangents, *dict.fromkeys(inputs.values()), *params, *keys))
+    residuals = tuple(dict.fromkeys(names.values()))
+    return ResidualCut(shortened, tail, residuals, tuple([names[node] for node in computed]))

@@ -114,10 +114,10 @@ def _encode_node(
     for name, value in node.attrs:
         if isinstance(value, ArrayValue):
             # Equal arrays are written once; `repr` is equal for equal values.
-            same = [i for i, known in enumerate(arrays) if repr(known) == repr(value)]
-            if not same:
+            matches = [i for i, each in enumerate(arrays) if repr(each) == repr(value)]
+            if not matches:
                 arrays.append(value)
-            attrs[name] = {"array": same[0] if same else len(arrays) - 1}
+            attrs[name] = {"array": matches[0] if matches else len(arrays) - 1}
         elif isinstance(value, Region):
             attrs[name] = {"graph": encode_graph(value.graph, arrays)}
         else:
@@ -151,7 +151,7 @@ def decode_graph(
     Raises:
         FormatError: it is no legal graph, or it could take more memory than its input explains.
     """
-    legal = {own: (type_,) for own, type_ in inputs.items()}
+    legal = {input_name: (type_,) for input_name, type_ in inputs.items()}
     graph = _decode_graph(data, where, name, arrays, inputs=legal, depth=DEEPEST_REGION)
     try:
         verify(graph)
@@ -180,14 +180,14 @@ def _decode_graph(
     values: list[Node] = []
     for item in read_list(data["inputs"], f"{where}.inputs", MOST_INPUTS):
         pair = read_list(item, f"{where}.inputs", 2)
-        own = read_name(pair[0] if len(pair) == 2 else None, f"{where}.inputs")
-        if inputs is not None and own not in inputs:
-            fail(f"{where}.inputs", f"there is no input {own!r}{suggest(own, inputs)}")
-        legal = REGION_TYPES if inputs is None else inputs[own]
-        type_ = decode_type(pair[1], f"{where}.inputs: {own}", legal)
-        values.append(make_node(ops.INPUT, (), {"name": own}, type_))
-    given = tuple(values)
-    if len({node.attr("name") for node in given}) < len(given):
+        label = read_name(pair[0] if len(pair) == 2 else None, f"{where}.inputs")
+        if inputs is not None and label not in inputs:
+            fail(f"{where}.inputs", f"there is no input {label!r}{suggest(label, inputs)}")
+        legal = REGION_TYPES if inputs is None else inputs[label]
+        type_ = decode_type(pair[1], f"{where}.inputs: {label}", legal)
+        values.append(make_node(ops.INPUT, (), {"name": label}, type_))
+    input_nodes = tuple(values)
+    if len({node.attr("name") for node in input_nodes}) < len(input_nodes):
         fail(f"{where}.inputs", "two inputs have the same name")
     locations: dict[Node, Location] = {}
     for i, item in enumerate(read_list(data["nodes"], f"{where}.nodes", MOST_NODES)):
@@ -196,8 +196,8 @@ def _decode_graph(
         if "at" in item:
             locations.setdefault(node, _decode_place(item["at"], f"{where}.nodes[{i}].at"))
     outputs = read_list(data["outputs"], f"{where}.outputs", MOST_INPUTS)
-    picked = tuple(values[_decode_index(i, f"{where}.outputs", len(values))] for i in outputs)
-    return Graph(name, given, picked, locations)
+    output_nodes = tuple(values[_decode_index(i, f"{where}.outputs", len(values))] for i in outputs)
+    return Graph(name, input_nodes, output_nodes, locations)
 
 
 def _decode_index(data: Data, where: str, count: int) -> int:
@@ -217,8 +217,8 @@ def _decode_op(data: Data, where: str) -> Op:
     op = ops.OPS.get(data) if type(data) is str else None
     # INPUT has a field of its own, and a CALL holds a Function, which is not data.
     if op in (None, ops.INPUT, ops.CALL):
-        like = suggest(data, ops.OPS) if type(data) is str else ""
-        fail(where, f"{describe(data)} is no op that this version knows{like}")
+        hint = suggest(data, ops.OPS) if type(data) is str else ""
+        fail(where, f"{describe(data)} is no op that this version knows{hint}")
     return op
 
 
@@ -234,11 +234,11 @@ def _decode_node(
     expected = len(op.operands)
     if len(operands) < expected or (len(operands) > expected and not op.variadic):
         fail(where, f"{op.name} takes {expected} operands, got {len(operands)}")
-    given = read_fields(fields.get("attrs", {}), where, tuple(op.attrs))
+    attr_fields = read_fields(fields.get("attrs", {}), where, tuple(op.attrs))
     attrs = {
-        name: _decode_region(given[name], where, name, arrays, depth)
+        name: _decode_region(attr_fields[name], where, name, arrays, depth)
         if op.attrs[name] is REGION
-        else _decode_attr(op, name, given[name], where, arrays)
+        else _decode_attr(op, name, attr_fields[name], where, arrays)
         for name in op.attrs
     }
     if op is ops.CONST:
@@ -299,15 +299,15 @@ def _result_type(op: Op, operands: list[Node], attrs: Mapping[str, Any], where: 
 
 def draws(graph: Graph) -> dict[Node, int]:
     """Return the keys from which a graph draws, each with its position in the order of draws."""
-    found = {}
+    positions = {}
     for node in graph.nodes:
         if node.type != KEY:
             continue
         n = 0 if node.op is ops.INPUT else node.attr("n")
         if (node.operands and node.operands[0].op is not ops.INPUT) or n > MOST_NODES:
             fail(graph.name, "a draw's key is the key, or fold_in(key, n) with a small n")
-        found[node] = n
-    return found
+        positions[node] = n
+    return positions
 
 
 # --- bounds -------------------------------------------------------------------------------------
@@ -328,8 +328,10 @@ def check_bounds(graph: Graph, copies: dict[Node, int], bits: dict[Node, int]) -
         if node in copies:
             continue
         for region in regions_of(node):  # a turn keeps the shapes of what it takes
-            own = dict(zip(region.graph.inputs, node.operands, strict=True))
-            check_bounds(region.graph, *({i: t[o] for i, o in own.items()} for t in (copies, bits)))
+            arguments = [*zip(region.graph.inputs, node.operands, strict=True)]
+            inner_copies = {inner: copies[operand] for inner, operand in arguments}
+            inner_bits = {inner: bits[operand] for inner, operand in arguments}
+            check_bounds(region.graph, inner_copies, inner_bits)
         copies[node] = _estimate(node.op.copies, node, copies)
         if copies[node] > MOST_COPIES:
             raise InvalidGraph(
@@ -342,9 +344,9 @@ def check_bounds(graph: Graph, copies: dict[Node, int], bits: dict[Node, int]) -
             raise InvalidGraph(f"{graph.name}: {node.op.name} makes integers of {bits[node]} bits")
 
 
-def _estimate(estimate: Callable[..., int] | None, node: Node, known: dict[Node, int]) -> int:
-    operands = [known[operand] for operand in node.operands]
-    return max(operands, default=1) if estimate is None else estimate(node, operands)
+def _estimate(estimate: Callable[..., int] | None, node: Node, estimates: dict[Node, int]) -> int:
+    amounts = [estimates[operand] for operand in node.operands]
+    return max(amounts, default=1) if estimate is None else estimate(node, amounts)
 
 
 # --- fields --------------------------------------------------------------------------------------
@@ -421,8 +423,8 @@ def encode_value(value: Any) -> Data:
     """Return a number, string, None or tuple of these as data; every bit of a float is kept."""
     if isinstance(value, float):
         number = float(value)
-        plain = math.isfinite(number) and (number != 0 or math.copysign(1, number) > 0)
-        return number if plain else {"float": repr(number)}
+        is_plain = math.isfinite(number) and (number != 0 or math.copysign(1, number) > 0)
+        return number if is_plain else {"float": repr(number)}
     if isinstance(value, tuple):
         return [encode_value(item) for item in value]
     if value is None or isinstance(value, bool | str):
@@ -463,8 +465,8 @@ def encode_array(value: ArrayValue) -> Data:
     if value.dtype not in ARRAY_DTYPES:
         raise FormatError(f"a constant array of {value.dtype} cannot be saved")
     array = np.frombuffer(value.data, np.dtype(value.dtype))
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-    text = base64.b64encode(little).decode("ascii")
+    little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    text = base64.b64encode(little_endian).decode("ascii")
     return {"dtype": value.dtype, "shape": list(value.shape), "data": text}
 
 

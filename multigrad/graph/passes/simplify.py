@@ -73,8 +73,8 @@ def scalar_function(
     def call(*args: Any, **attrs: Any) -> Any:
         for a in args:
             if not isinstance(a, float | int):
-                given = args if opened is None else map(opened, args)
-                return native(*given, **attrs)
+                arguments = args if opened is None else map(opened, args)
+                return native(*arguments, **attrs)
         return exact(*args) if exact is not None and not attrs else on_numbers(op, args, attrs)
 
     def call_two(a: Any, b: Any) -> Any:
@@ -100,17 +100,17 @@ def scalar_function(
     def call_root(a: Any) -> Any:
         return math.sqrt(a) if type(a) is float and a >= 0 else call(a)
 
-    direct = {
+    special = {
         ops.MAXIMUM: call_maximum,
         ops.MINIMUM: call_minimum,
         ops.DIV: call_divide,
         ops.SQRT: call_root,
     }.get(op)
-    two = call_two if exact is not None and len(op.operands) == 2 else call
-    chosen = two if direct is None else direct
-    chosen.__name__ = f"scalar_{op.name}"
-    chosen.scalar_of = op, native  # type: ignore[attr-defined]  (by which a file has its own form)
-    return chosen
+    general = call_two if exact is not None and len(op.operands) == 2 else call
+    function = general if special is None else special
+    function.__name__ = f"scalar_{op.name}"
+    function.scalar_of = op, native  # type: ignore[attr-defined]  (by which a file has its own form)
+    return function
 
 
 # --- rewrites ------------------------------------------------------------------------------------
@@ -197,8 +197,8 @@ def take_shape_from_cotangent(node: Node, grad_out: Node | None) -> Node | None:
     operands = list(node.operands)
     for position in node.op.shape_only:
         # A draw also takes the dtype of its `like`.
-        alike = not node.op.random or operands[position].type.dtype == grad_out.type.dtype
-        if alike and operands[position].type.shape == INPUT_SHAPE:
+        is_same_dtype = not node.op.random or operands[position].type.dtype == grad_out.type.dtype
+        if is_same_dtype and operands[position].type.shape == INPUT_SHAPE:
             operands[position] = grad_out
     if tuple(operands) == node.operands:
         return None
@@ -229,9 +229,9 @@ def simplify(graph: Graph) -> Graph:
 
     def change(node: Node) -> Node:
         for rewrite in rewrites_for(node.op):
-            better = rewrite(node, grad_out)
-            if better is not None:
-                return change(better)
+            replacement = rewrite(node, grad_out)
+            if replacement is not None:
+                return change(replacement)
         return node
 
     return rebuild(graph, change)
@@ -246,19 +246,19 @@ def rebuild(
 
     Nodes without operands are unchanged, and those in `replacements` replaced as these say.
     """
-    done: dict[Node, Node] = dict(replacements)
+    new_nodes: dict[Node, Node] = dict(replacements)
     locations = dict(graph.locations)
     for node in graph.nodes:
-        if node not in done:
-            done[node] = node
+        if node not in new_nodes:
+            new_nodes[node] = node
             if node.operands:
-                operands = tuple([done[each] for each in node.operands])
-                own = node if operands == node.operands else with_operands(node, operands)
-                done[node] = change(own)
+                operands = tuple([new_nodes[each] for each in node.operands])
+                candidate = node if operands == node.operands else with_operands(node, operands)
+                new_nodes[node] = change(candidate)
         if node in graph.locations:
             # The first location wins, where several nodes became one.
-            locations.setdefault(done[node], graph.locations[node])
-    outputs = tuple([done[node] for node in graph.outputs])
+            locations.setdefault(new_nodes[node], graph.locations[node])
+    outputs = tuple([new_nodes[node] for node in graph.outputs])
     if outputs == graph.outputs and not graph.origin:
         return graph
     return Graph(graph.name, graph.inputs, outputs, locations)
@@ -277,30 +277,30 @@ def without_stops(graph: Graph, of: Sequence[str] | None = None) -> Graph:
     For a backward that nobody may differentiate. `of`: inputs; only what depends on one of them is
     not stopped; None means all.
     """
-    carrying = None if of is None else {node for node in graph.inputs if node.attr("name") in of}
-    held = {
+    carriers = None if of is None else {node for node in graph.inputs if node.attr("name") in of}
+    stops = {
         node: node.operands[0]
         for node in graph.nodes
         if node.op is ops.STOP_GRADIENT
-        and (carrying is None or not carrying.isdisjoint(walk(node.operands)))
+        and (carriers is None or not carriers.isdisjoint(walk(node.operands)))
     }
-    return without_stops(substitute(graph, held), of) if held else graph
+    return without_stops(substitute(graph, stops), of) if stops else graph
 
 
 def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:
-    renamed: dict[Node, Node] = {}
+    new_inputs: dict[Node, Node] = {}
     for node in graph.inputs:
         name = node.attr("name")
         if name in names:
-            renamed[node] = make_node(ops.INPUT, (), {"name": names[name]}, node.type)
-    inner = substitute(graph, renamed)
-    return replace(inner, inputs=tuple(renamed.get(node, node) for node in graph.inputs))
+            new_inputs[node] = make_node(ops.INPUT, (), {"name": names[name]}, node.type)
+    body = substitute(graph, new_inputs)
+    return replace(body, inputs=tuple(new_inputs.get(node, node) for node in graph.inputs))
 
 
 def is_elementwise(graph: Graph) -> bool:
     """Return whether each element of the results depends on the same element of the inputs only."""
     for node in graph.nodes:
-        alike = node.op.result in PER_ELEMENT and node.type.shape in (INPUT_SHAPE, SCALAR_SHAPE)
-        if not alike and node.op not in (ops.INPUT, ops.CONST):
+        is_local = node.op.result in PER_ELEMENT and node.type.shape in (INPUT_SHAPE, SCALAR_SHAPE)
+        if not is_local and node.op not in (ops.INPUT, ops.CONST):
             return False
     return True

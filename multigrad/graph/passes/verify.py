@@ -17,15 +17,15 @@ def op_is_in_the_table(node: Node, graph: Graph) -> str | None:
 
 
 def operands_are_counted(node: Node, graph: Graph) -> str | None:
-    given, expected = len(node.operands), len(node.op.operands)
+    count, expected = len(node.operands), len(node.op.operands)
     if node.op.variadic:
-        return None if given >= expected else f"it has {given} operands, not {expected} or more"
-    return None if given == expected else f"it has {given} operands, not {expected}"
+        return None if count >= expected else f"it has {count} operands, not {expected} or more"
+    return None if count == expected else f"it has {count} operands, not {expected}"
 
 
 def attrs_are_named(node: Node, graph: Graph) -> str | None:
-    given, expected = {name for name, _ in node.attrs}, set(node.op.attrs)
-    return None if given == expected else f"its attributes are {given}, not {expected}"
+    names, expected = {name for name, _ in node.attrs}, set(node.op.attrs)
+    return None if names == expected else f"its attributes are {names}, not {expected}"
 
 
 def inputs_are_declared(node: Node, graph: Graph) -> str | None:
@@ -65,9 +65,9 @@ def type_follows_from_operands(node: Node, graph: Graph) -> str | None:
 
 
 def logic_takes_bools(node: Node, graph: Graph) -> str | None:
-    wrong = [o.type for o in node.operands if o.type.dtype != BOOL]
-    if node.op.coerce == "bool" and wrong:
-        return f"it needs bools, not {wrong[0]}"
+    wrong_types = [o.type for o in node.operands if o.type.dtype != BOOL]
+    if node.op.coerce == "bool" and wrong_types:
+        return f"it needs bools, not {wrong_types[0]}"
     if node.op is ops.WHERE and node.operands[0].type.dtype != BOOL:
         return f"its condition must be bool, not {node.operands[0].type}"
     return None
@@ -90,17 +90,17 @@ def arithmetic_takes_numbers(node: Node, graph: Graph) -> str | None:
 
 
 def integers_are_for_integer_ops(node: Node, graph: Graph) -> str | None:
-    tensors = [o.type.dtype for o in node.operands if o.type.kind == "tensor"]
+    dtypes = [o.type.dtype for o in node.operands if o.type.kind == "tensor"]
     # Narrow integers and float8 can be moved and cast, but no op computes in them.
-    kept = next((dtype for dtype in tensors if dtype in (*SMALL, *FLOAT8)), None)
-    if kept and node.op.coerce not in ("raw", "indices"):
-        return f"no op computes in {kept}"
+    narrow = next((dtype for dtype in dtypes if dtype in (*SMALL, *FLOAT8)), None)
+    if narrow and node.op.coerce not in ("raw", "indices"):
+        return f"no op computes in {narrow}"
     if node.op.coerce == "int":
-        wrong = [o.type for o in node.operands if o.type.dtype not in (*INTEGERS, "int")]
-        return f"it needs integers, not {wrong[0]}" if wrong else None
-    integers = next((dtype for dtype in tensors if dtype in INTEGERS), None)
-    mistaken = integers and node.op.coerce == "float" and not node.op.integer
-    return f"it needs floats, not {integers}" if mistaken else None
+        wrong_types = [o.type for o in node.operands if o.type.dtype not in (*INTEGERS, "int")]
+        return f"it needs integers, not {wrong_types[0]}" if wrong_types else None
+    integer = next((dtype for dtype in dtypes if dtype in INTEGERS), None)
+    is_mistaken = integer and node.op.coerce == "float" and not node.op.integer
+    return f"it needs floats, not {integer}" if is_mistaken else None
 
 
 def keys_are_for_draws(node: Node, graph: Graph) -> str | None:
@@ -112,8 +112,8 @@ def keys_are_for_draws(node: Node, graph: Graph) -> str | None:
 
 def dtypes_are_known(node: Node, graph: Graph) -> str | None:
     tensors, scalars = {T, *DTYPES}, {"float", "int", "bool"}
-    known = {"tensor": tensors, "scalar": scalars, "key": {"uint32"}}
-    if node.type.dtype in known[node.type.kind]:
+    legal = {"tensor": tensors, "scalar": scalars, "key": {"uint32"}}
+    if node.type.dtype in legal[node.type.kind]:
         return None
     return f"{node.type.dtype} is no dtype of a {node.type.kind}"
 

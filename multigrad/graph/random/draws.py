@@ -59,8 +59,8 @@ def split_axes(whole: Sequence[Any], shape: Sequence[Any]) -> int:
     Elements from that axis on are contiguous in the whole array.
     """
     check_axes(whole, len(shape))
-    partial = (axis for axis in reversed(range(len(shape))) if shape[axis] != whole[axis])
-    return next(partial, 0)
+    shorter_axes = (axis for axis in reversed(range(len(shape))) if shape[axis] != whole[axis])
+    return next(shorter_axes, 0)
 
 
 def check_axes(whole: Sequence[Any], number: int) -> None:
@@ -344,8 +344,8 @@ def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     flat = draw.reshape(-1)
     uniforms = np.empty(min(flat.size, BLOCK), wide)
     space = make_space(flat.size)
-    words, counted = lay_out(key, draw.shape)
-    for start, stop, counter in counted:
+    words, blocks = lay_out(key, draw.shape)
+    for start, stop, counter in blocks:
         block = uniforms[: stop - start]
         fill_block(block, words, counter, wide, space[:, : stop - start])
         flat[start:stop] = normal_from_uniform(block, np, double)
@@ -362,8 +362,8 @@ def fill_uniform(draw: Array, key: Any, dtype: str) -> None:
     """Fill a contiguous array with the uniforms of `dtype`, which may be narrower than its own."""
     flat = draw.reshape(-1)
     space = make_space(flat.size)
-    words, counted = lay_out(key, draw.shape)
-    for start, stop, counter in counted:
+    words, blocks = lay_out(key, draw.shape)
+    for start, stop, counter in blocks:
         fill_block(flat[start:stop], words, counter, dtype, space[:, : stop - start])
 
 
@@ -377,15 +377,15 @@ def fill_block(draw: Array, key: Key, counter: int | Array, dtype: str, space: A
         wide |= y >> 12
         np.multiply(wide.astype(np.float64), 2.0**-WIDE_BITS, draw)
         return
-    dropped, kept = UNIFORM_FIELDS[dtype]
+    shift, width = UNIFORM_FIELDS[dtype]
     # As in jax, narrower draws take the bits of both words' xor.
     np.bitwise_xor(x, y, x)
-    np.right_shift(x, SHIFTS[dropped], x)
-    if dropped + kept < 32:
-        np.bitwise_and(x, as_uint32((1 << kept) - 1), x)
+    np.right_shift(x, SHIFTS[shift], x)
+    if shift + width < 32:
+        np.bitwise_and(x, as_uint32((1 << width) - 1), x)
     # Through int32, whose conversion to float32 is vectorized on every processor; exact in float32,
     # and in the 16-bit dtype it is meant for.
-    scale = np.float32(2.0**-kept)
+    scale = np.float32(2.0**-width)
     np.multiply(x.view(np.int32), scale, draw, dtype=np.float32, casting="unsafe")
 
 
@@ -406,9 +406,9 @@ def blocks_of_part(key: PlacedKey, shape: tuple[int, ...]) -> Counted:
     firsts, length = find_runs(key, shape)
     runs_per_block = BLOCK // max(length, 1)
     if runs_per_block > 1 and len(firsts) > 1:
-        along = np.arange(length, dtype=np.uint64)
+        offsets = np.arange(length, dtype=np.uint64)
         for start, stop in cut(len(firsts), runs_per_block):
-            counters = firsts[start:stop, None] + along
+            counters = firsts[start:stop, None] + offsets
             yield start * length, stop * length, counters.reshape(-1)
         return
     for run, first in enumerate(firsts.tolist()):
@@ -431,8 +431,8 @@ def cut_run(first: int, length: int, block: int) -> Iterator[tuple[int, int]]:
     start = 0
     while start < length:
         # Up to the next multiple of 2**32.
-        same = (1 << 32) - (first + start & WORD_MASK)
-        stop = min(start + block, start + same, length)
+        until_wrap = (1 << 32) - (first + start & WORD_MASK)
+        stop = min(start + block, start + until_wrap, length)
         yield start, stop
         start = stop
 

@@ -107,12 +107,12 @@ class DrawKernels:
         Args:
             dtype: for which the bits are drawn; one of 16 bits is written in float32.
         """
-        drawn = (*layout[:4], start, count)
+        layout_args = (*layout[:4], start, count)
         if dtype == "float64":
-            self.uniform_double(*drawn, out)
+            self.uniform_double(*layout_args, out)
             return
-        dropped, kept = UNIFORM_FIELDS[dtype]
-        self.uniform_float(*drawn, dropped, (1 << kept) - 1, 2.0**-kept, out)
+        shift, width = UNIFORM_FIELDS[dtype]
+        self.uniform_float(*layout_args, shift, (1 << width) - 1, 2.0**-width, out)
 
     def normal(
         self,
@@ -134,11 +134,11 @@ class DrawKernels:
         """
         begin, finish, itemsize = self.normals[double]
         w, roots = scratch.addresses
-        for done in range(0, count, block):
-            number, place = min(block, count - done), out + done * itemsize
-            begin(*layout[:4], start + done, number, place, w)
+        for offset in range(0, count, block):
+            number, address = min(block, count - offset), out + offset * itemsize
+            begin(*layout[:4], start + offset, number, address, w)
             scratch.take_roots(number)
-            finish(number, place, w, roots)
+            finish(number, address, w, roots)
 
 
 # --- NumPy's draws by them ------------------------------------------------------------------------
@@ -332,8 +332,8 @@ def write_polynomials(real: str, table: Table) -> Iterator[str]:
         name, x = (f"tail_{row}", "root") if row else ("ratio", "w")
         yield f"{real} x_{row} = {x} - ({real}){center!r}, {name} = x_{row} * ({real}){first!r};"
         for place, coefficient in enumerate(rest):
-            times = f"{name} *= x_{row}, " if place else ""
-            yield f"{times}{name} += ({real}){coefficient!r};"
+            multiply = f"{name} *= x_{row}, " if place else ""
+            yield f"{multiply}{name} += ({real}){coefficient!r};"
         if row:
             yield f"ratio = w < ({real}){start!r} ? ratio : {name};"
 

@@ -188,17 +188,17 @@ class CLibrary(Generic[Bound]):
             path = Path(folder) / f"{self.name}.so"
             command = self.compile_to(path, source)
             try:
-                kept = self.keep(path.read_bytes(), self.file_start(source, command))
+                cached_path = self.keep(path.read_bytes(), self.file_start(source, command))
             except OSError as error:
-                kept = None
+                cached_path = None
                 if self.setting == "on":
                     warnings.warn(f"compiled, but not kept: {error}", RuntimeWarning, stacklevel=2)
-            return self.bind(ctypes.CDLL(str(kept or path)))
+            return self.bind(ctypes.CDLL(str(cached_path or path)))
 
     def compile_to(self, path: Path, source: str) -> list[str]:
         """Compile to a file by the first command that works, and return that command."""
-        *first, last = self.commands()
-        for command in first:
+        *attempts, last = self.commands()
+        for command in attempts:
             with suppress(FailedError):
                 self.compile(source, [*command, "-x", "c", "-", "-o", str(path)])
                 return command
@@ -215,14 +215,14 @@ class CLibrary(Generic[Bound]):
             # `stop` may have run before there was a process to kill.
             if self.is_stopping:
                 self.process.kill()
-            said = self.process.communicate(source.encode(), MOST_SECONDS)[1]
+            errors = self.process.communicate(source.encode(), MOST_SECONDS)[1]
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
             raise NoLibraryError(f"{command[0]} took more than {MOST_SECONDS:.0f} s") from None
         if self.process.returncode:
-            first = said.decode(errors="replace").strip().partition("\n")[0]
-            raise FailedError(f"{shlex.join(command)} failed: {first}")
+            first_line = errors.decode(errors="replace").strip().partition("\n")[0]
+            raise FailedError(f"{shlex.join(command)} failed: {first_line}")
 
     def keep(self, content: bytes, start: str) -> Path | None:
         """Write a library into the cache, and delete the oldest if there are too many."""
@@ -231,8 +231,8 @@ class CLibrary(Generic[Bound]):
             return None
         path = folder / f"{start}-{digest(content)}.so"
         write_file(path, content)
-        kept = sorted(folder.glob(f"{self.name}-*.so"), key=lambda each: each.stat().st_mtime)
-        for old in kept[:-MOST_KEPT]:
+        libraries = sorted(folder.glob(f"{self.name}-*.so"), key=lambda each: each.stat().st_mtime)
+        for old in libraries[:-MOST_KEPT]:
             old.unlink(missing_ok=True)
         return path
 
@@ -271,14 +271,14 @@ def find_command(flags: Sequence[str] = ()) -> list[str]:
     """
     if os.name == "nt" or platform.machine().lower() not in PROCESSORS:
         raise NoLibraryError(f"not on {platform.system()} on {platform.machine()}")
-    given = shlex.split(os.environ.get("CC", ""))
-    found = next(filter(None, map(shutil.which, given[:1] or ("cc", "gcc", "clang"))), None)
-    if found is None:
-        raise NoLibraryError(f"no C compiler {given[0] if given else 'cc'}: install gcc or clang")
-    if sys.platform == "darwin" and found.startswith("/usr/bin/") and not has_xcode_tools():
+    words = shlex.split(os.environ.get("CC", ""))
+    path = next(filter(None, map(shutil.which, words[:1] or ("cc", "gcc", "clang"))), None)
+    if path is None:
+        raise NoLibraryError(f"no C compiler {words[0] if words else 'cc'}: install gcc or clang")
+    if sys.platform == "darwin" and path.startswith("/usr/bin/") and not has_xcode_tools():
         raise NoLibraryError("no C compiler: type xcode-select --install")
     native = ["-march=native"] if describe_processor() else []
-    return [found, *given[1:], *FLAGS, *flags, *native]
+    return [path, *words[1:], *FLAGS, *flags, *native]
 
 
 def has_xcode_tools() -> bool:
@@ -291,8 +291,8 @@ def has_xcode_tools() -> bool:
 def describe_compiler(path: str) -> str:
     """Return a text that differs between versions of a compiler, without running it."""
     real = os.path.realpath(path)
-    found = os.stat(real)
-    return f"{real} {found.st_size} {found.st_mtime_ns}"
+    status = os.stat(real)
+    return f"{real} {status.st_size} {status.st_mtime_ns}"
 
 
 def describe_processor() -> str:

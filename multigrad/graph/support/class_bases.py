@@ -49,23 +49,23 @@ def make_dataclass(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
     if vars(cls).get("__hash__", True) is None:
         user_defined.discard("__hash__")
     # Python's own collects the fields, and compiles nothing with these options.
-    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
-    fields = dataclasses.fields(made)
+    new_cls = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
+    fields = dataclasses.fields(new_cls)
     methods: dict[str, Any] = {
-        "__init__": init_of(made, fields, frozen),
+        "__init__": init_of(new_cls, fields, frozen),
         "__repr__": repr_of(tuple(each.name for each in fields if each.repr)),
     }
     if eq:
-        methods["__eq__"], hashed = compare_of(tuple(each.name for each in fields if each.compare))
-        methods["__hash__"] = hashed if frozen else None
+        methods["__eq__"], hasher = compare_of(tuple(each.name for each in fields if each.compare))
+        methods["__hash__"] = hasher if frozen else None
     if frozen:
-        made.__setattr__, made.__delattr__ = refuse_to_set, refuse_to_delete
+        new_cls.__setattr__, new_cls.__delattr__ = refuse_to_set, refuse_to_delete
     if frozen and slots:
         methods["__getstate__"], methods["__setstate__"] = get_state, set_state
     for name, method in methods.items():
         if name not in user_defined:
-            setattr(made, name, method)
-    return made
+            setattr(new_cls, name, method)
+    return new_cls
 
 
 def init_of(cls: type, fields: tuple[Field[Any], ...], frozen: bool) -> Callable[..., None]:
@@ -106,14 +106,14 @@ def repr_of(names: tuple[str, ...]) -> Callable[[Any], str]:
 
 
 def compare_of(names: tuple[str, ...]) -> tuple[Callable[..., Any], Callable[[Any], int]]:
-    read = operator.attrgetter(*names) if len(names) > 1 else partial(tuple_of, names)
+    values_of = operator.attrgetter(*names) if len(names) > 1 else partial(tuple_of, names)
 
     def __eq__(self: Any, other: object) -> Any:
         # Only values of the same class are compared, as by Python's own dataclass.
-        return read(self) == read(other) if type(other) is type(self) else NotImplemented
+        return values_of(self) == values_of(other) if type(other) is type(self) else NotImplemented
 
     def __hash__(self: Any) -> int:
-        return hash(read(self))
+        return hash(values_of(self))
 
     return __eq__, __hash__
 

@@ -39,16 +39,16 @@ def replacing(path: AnyPath) -> Iterator[str]:
     folder, name = os.path.split(target)
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
-    beside = tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=folder)
+    scratch = tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=folder)
     try:
-        temporary = os.path.join(beside, name)
+        temporary = os.path.join(scratch, name)
         yield temporary
         if is_there:
             # In the same folder, so that replacing is atomic.
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def write_whole(path: AnyPath, content: str | bytes) -> None:
@@ -68,11 +68,11 @@ OFF = ("off", "0", "no", "false")
 
 def cache_root() -> Path | None:
     """Return the cache directory, which need not exist, or None if nothing is kept."""
-    chosen = os.environ.get(VARIABLE, "")
-    if chosen.lower() in OFF:
+    setting = os.environ.get(VARIABLE, "")
+    if setting.lower() in OFF:
         return None
-    if chosen:
-        return Path(chosen).expanduser().absolute()
+    if setting:
+        return Path(setting).expanduser().absolute()
     local = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME", "")
     # A relative one is to be ignored: XDG Base Directory Specification 0.8.
     base = Path(local) if os.path.isabs(local) else Path("~/.cache").expanduser()
@@ -100,12 +100,12 @@ def check_private(path: Path) -> None:
     """Raise PermissionError if another user owns a file or folder, or may write into it."""
     if os.name == "nt":  # the profile's folders are private, and modes say nothing
         return
-    found = path.stat()
-    if found.st_uid != os.getuid():
+    status = path.stat()
+    if status.st_uid != os.getuid():
         raise PermissionError(
             f"{path} does not belong to you: set {VARIABLE} to a folder that does"
         )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError(
             f"others may write into {path}: type chmod go-w {path}, or set {VARIABLE} to a folder "
             "of your own"
@@ -136,10 +136,10 @@ def describe_kept() -> str:
 
 def clear_kept() -> str:
     """Delete the compiled libraries in the cache and report what they were; other files stay."""
-    said, root = describe_kept(), cache_root()
+    report, root = describe_kept(), cache_root()
     for file in [] if root is None else list_libraries(root):
         file.unlink(missing_ok=True)
-    return said if root is None else f"cleared {said}"
+    return report if root is None else f"cleared {report}"
 
 
 def list_libraries(root: Path) -> list[Path]:

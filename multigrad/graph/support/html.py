@@ -58,20 +58,20 @@ def table(
     Columns of numbers, and their headers, are aligned to the right.
     """
     all_rows = [list(row) for row in rows]
-    shown = all_rows[:MAX_ROWS]
-    marked = set(marked_rows)
-    is_right = [bool(shown) and all(is_number(row[i]) for row in shown) for i in range(len(header))]
+    body = all_rows[:MAX_ROWS]
+    red_rows = set(marked_rows)
+    is_right = [bool(body) and all(is_number(row[i]) for row in body) for i in range(len(header))]
     heads = "".join(cell("th", name, is_right[i]) for i, name in enumerate(header))
     lines = []
-    for number, row in enumerate(shown):
-        background = "rgba(220,60,60,.18)" if number in marked else "none"
+    for number, row in enumerate(body):
+        background = "rgba(220,60,60,.18)" if number in red_rows else "none"
         cells = "".join(cell("td", each, is_right[i]) for i, each in enumerate(row))
         lines.append(f'<tr style="background:{background}">{cells}</tr>')
     style = (
         f"border-collapse:collapse;margin:.4em 0;font-size:12px;color:inherit;border-bottom:{LINE}"
     )
-    more = len(all_rows) - len(shown)
-    note = faint_paragraph(f"{more} more rows") if more else ""
+    excess = len(all_rows) - len(body)
+    note = faint_paragraph(f"{excess} more rows") if excess else ""
     return (
         f'<table style="{style}"><thead><tr style="background:none">{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table>{note}"

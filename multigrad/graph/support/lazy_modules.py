@@ -72,11 +72,11 @@ def imported_module(name: str) -> ModuleType | None:
 
 def load_alone(name: str) -> Any:
     """Return a module of a package, without an import of the package; None if there is none."""
-    package, *rest = name.split(".")
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    package, *parts = name.split(".")
+    parent = find_spec(package)
+    if parent is None or not parent.submodule_search_locations:
         return None
-    file = Path(found.submodule_search_locations[0], *rest).with_suffix(".py")
+    file = Path(parent.submodule_search_locations[0], *parts).with_suffix(".py")
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None or not file.is_file():
         return None
@@ -96,19 +96,19 @@ class AliasFinder(MetaPathFinder, InspectLoader):
         self.package, self.rooms = package, rooms
 
     def _room_of(self, fullname: str) -> str | None:
-        package, _, rest = fullname.partition(".")
-        name, *inner = rest.split(".")
+        package, _, tail = fullname.partition(".")
+        name, *inner = tail.split(".")
         room = self.rooms.get(name, name) if package == self.package else name
         # None: the name is not of a public module.
         return None if room == name else ".".join((package, room, *inner))
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         room = self._room_of(fullname)
-        found = None if room is None else find_spec(room)
-        if found is None:
+        room_spec = None if room is None else find_spec(room)
+        if room_spec is None:
             return None
         spec = ModuleSpec(fullname, self, origin=room)
-        spec.submodule_search_locations = found.submodule_search_locations
+        spec.submodule_search_locations = room_spec.submodule_search_locations
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -122,10 +122,10 @@ class AliasFinder(MetaPathFinder, InspectLoader):
             module.__spec__ = module.__spec__.loader_state
 
     def get_source(self, fullname: str) -> str | None:
-        found = find_spec(self._room_of(fullname) or fullname)
-        if found is None or not isinstance(found.loader, InspectLoader):
+        spec = find_spec(self._room_of(fullname) or fullname)
+        if spec is None or not isinstance(spec.loader, InspectLoader):
             return None
-        return found.loader.get_source(found.name)
+        return spec.loader.get_source(spec.name)
 
 
 def install_aliases(package: str, rooms: Mapping[str, str]) -> None:

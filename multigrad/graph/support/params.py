@@ -92,20 +92,20 @@ def find_part(owner: str, address: str, labels: Sequence[str]) -> tuple[int, str
     Of ["scale", "noise"], "noise.sigma" gives (1, "sigma"). `owner` is for messages.
     """
     label, _, param = address.rpartition(".")
-    found = [i for i, each in enumerate(labels) if each == label]
-    if len(found) == 1:
-        return found[0], param
+    matches = [i for i, each in enumerate(labels) if each == label]
+    if len(matches) == 1:
+        return matches[0], param
     # "noise[1]": one of several parts of that name, unless a part is named so itself.
     indexed = _WITH_INDEX.fullmatch(label)
-    if found:
-        which = ", ".join(f"{label}[{i}].{param}" for i in range(len(found)))
-        raise RuleTypeError(f"{owner} has {len(found)} parts {label!r}: write one of {which}")
-    same = [i for i, each in enumerate(labels) if indexed and each == indexed["name"]]
-    if indexed and int(indexed["index"]) < len(same):
-        return same[int(indexed["index"])], param
-    known = list(dict.fromkeys(labels))
+    if matches:
+        addresses = ", ".join(f"{label}[{i}].{param}" for i in range(len(matches)))
+        raise RuleTypeError(f"{owner} has {len(matches)} parts {label!r}: write one of {addresses}")
+    namesakes = [i for i, each in enumerate(labels) if indexed and each == indexed["name"]]
+    if indexed and int(indexed["index"]) < len(namesakes):
+        return namesakes[int(indexed["index"])], param
+    distinct = list(dict.fromkeys(labels))
     raise RuleTypeError(
-        f"{owner} has no part {label!r} for param {address!r}{suggest(label, known)} "
+        f"{owner} has no part {label!r} for param {address!r}{suggest(label, distinct)} "
         f"(parts: {', '.join(labels)})"
     )
 
@@ -159,10 +159,10 @@ class Range:
                 words.append(part)
                 conditions += FINITE
                 continue
-            found = CONDITION.fullmatch(part)
-            if found is None:
+            match = CONDITION.fullmatch(part)
+            if match is None:
                 break
-            sign, bound = found.groups()
+            sign, bound = match.groups()
             words.append(f"{sign} {bound}")
             compare = COMPARISONS[sign]
             if bound.isidentifier():
@@ -213,10 +213,10 @@ class Range:
         `others` are the values of the other params, as far as they are known.
         """
         if not self.holds(value, others):
-            known = {other: others[other] for other in sorted(self.others) if other in others}
-            beside = "".join(f" with {other} = {known[other]!r}" for other in known)
+            fixed = {other: others[other] for other in sorted(self.others) if other in others}
+            context = "".join(f" with {other} = {fixed[other]!r}" for other in fixed)
             raise RuleValueError(
-                f"{subject}: param {name!r} is {self.text}, got {value!r:.40}{beside}"
+                f"{subject}: param {name!r} is {self.text}, got {value!r:.40}{context}"
             )
 
     def __repr__(self) -> str:
@@ -244,13 +244,13 @@ def read_ranges(ranges: Any, subject: str) -> dict[str, Range]:
         raise RuleValueError(
             f'{subject}: ranges are a dict, such as {{"width": "> 0"}}, got {ranges!r:.40}'
         )
-    found = {}
+    by_name = {}
     for name, text in ranges.items():
         try:
-            found[name] = text if isinstance(text, Range) else Range.read(text)
+            by_name[name] = text if isinstance(text, Range) else Range.read(text)
         except RuleValueError as error:
             raise RuleValueError(f"{subject}: ranges[{name!r}]: {error}") from None
-    return found
+    return by_name
 
 
 def both(one: Range | None, other: Range) -> Range:
@@ -293,8 +293,8 @@ class Shards:
             return "over='global'"
         if len(self.split) == 1 and self.split[0] is not None and len(self.split[0]) == 1:
             return f"axis_name={self.split[0][0]!r}"
-        named = [n[0] if n is not None and len(n) == 1 else n for n in self.split]
-        return f"over=({', '.join(map(repr, named))}{',' if len(named) == 1 else ''})"
+        axes = [n[0] if n is not None and len(n) == 1 else n for n in self.split]
+        return f"over=({', '.join(map(repr, axes))}{',' if len(axes) == 1 else ''})"
 
 
 def read_shards(over: Any = None, axis_name: Any = None) -> Shards | None:
@@ -327,8 +327,8 @@ def read_shards(over: Any = None, axis_name: Any = None) -> Shards | None:
     split = [None if names is None or names == () else read_names(names) for names in over]
     while split and split[-1] is None:
         split.pop()
-    used = [name for names in split for name in names or ()]
-    if len(set(used)) < len(used):
+    all_names = [name for names in split for name in names or ()]
+    if len(set(all_names)) < len(all_names):
         raise RuleValueError(f"over={tuple(over)!r} splits two axes of the array over the same")
     return Shards(tuple(split))
 
@@ -340,8 +340,8 @@ def read_names(given: Any) -> Names:
     if isinstance(given, tuple | list) and given:
         return tuple(name for each in given for name in read_names(each))
     # A mesh of torch has one group for each of its axes.
-    make = getattr(given, "get_group", None)
-    group = given if make is None else make()
+    get_group = getattr(given, "get_group", None)
+    group = given if get_group is None else get_group()
     name = getattr(group, "group_name", None)
     if not isinstance(name, str):
         raise RuleTypeError(
@@ -409,8 +409,8 @@ def in_process(fused: Fused) -> Fused:
 
 def agreed(choices: Iterable[Any]) -> Any:
     """Return the choice common to all that are not "auto"; "auto" if there is none."""
-    chosen = {choice for choice in choices if choice != "auto"}
-    return chosen.pop() if len(chosen) == 1 else "auto"
+    explicit = {choice for choice in choices if choice != "auto"}
+    return explicit.pop() if len(explicit) == 1 else "auto"
 
 
 # --- types in public signatures -------------------------------------------------------------------

@@ -93,10 +93,10 @@ def _await_imports() -> None:
 def _others_import() -> bool:
     # CPython keeps the locks of unfinished imports in a private table.
     me = threading.get_ident()
-    held: Any = getattr(_bootstrap, "_module_locks", {})  # weak references by module
+    module_locks: Any = getattr(_bootstrap, "_module_locks", {})  # weak references by module
     locks = [
         reference()
-        for name, reference in list(held.items())
+        for name, reference in list(module_locks.items())
         if name.startswith(OURS) or name.partition(".")[0] in THEIRS
     ]
     return any(getattr(lock, "owner", None) not in (None, me) for lock in locks)
@@ -142,27 +142,27 @@ def build_once(
     `build` may run on two threads if one would otherwise wait for the other forever. A table that
     has `most` rows is emptied before it gets another.
     """
-    found = table.get(key, _MISSING)
-    if found is not _MISSING:  # without a job, whose creation would double the time
-        return found
-    place = (id(table), key)
-    mine = _Job()
+    value = table.get(key, _MISSING)
+    if value is not _MISSING:  # without a job, whose creation would double the time
+        return value
+    job_key = (id(table), key)
+    own_job = _Job()
     while True:
-        found = table.get(key, _MISSING)
-        if found is not _MISSING:
-            return found
-        job = _jobs.setdefault(place, mine)
-        if job is mine or not _wait_for(job):
+        value = table.get(key, _MISSING)
+        if value is not _MISSING:
+            return value
+        job = _jobs.setdefault(job_key, own_job)
+        if job is own_job or not _wait_for(job):
             break
     try:
-        built = build()
+        result = build()
         if most is not None and len(table) >= most:
             table.clear()
-        return table.setdefault(key, built)
+        return table.setdefault(key, result)
     finally:
-        if job is mine:
-            _jobs.pop(place, None)
-            mine.done.set()
+        if job is own_job:
+            _jobs.pop(job_key, None)
+            own_job.done.set()
 
 
 def _wait_for(job: _Job) -> bool:
@@ -181,11 +181,11 @@ def _wait_for(job: _Job) -> bool:
 
 def _leads_to(job: _Job | None, thread: int) -> bool:
     # From a thread to the one that it waits for, until a circle or an end.
-    seen: set[int] = set()
-    while job is not None and job.thread not in seen:
+    threads: set[int] = set()
+    while job is not None and job.thread not in threads:
         if job.thread == thread:
             return True
-        seen.add(job.thread)
+        threads.add(job.thread)
         job = _waits.get(job.thread)
     return False
 

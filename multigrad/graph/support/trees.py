@@ -46,10 +46,10 @@ STANDS_FOR = "__multigrad_stands_for__"
 def with_own_classes(tree: Any) -> Any:
     """Return a tree whose objects have the user's classes, not those that a capture made."""
     leaves, structure = optree.tree_flatten(tree, none_is_leaf=True)
-    own = [vars(type(leaf)).get(STANDS_FOR) for leaf in leaves]
-    if not any(own):
+    classes = [vars(type(leaf)).get(STANDS_FOR) for leaf in leaves]
+    if not any(classes):
         return tree
-    for i, (leaf, kind) in enumerate(zip(leaves, own, strict=True)):
+    for i, (leaf, kind) in enumerate(zip(leaves, classes, strict=True)):
         if kind is not None:
             # Without `__init__`, whose effects are in the attributes.
             leaves[i] = object.__new__(kind)

@@ -78,12 +78,12 @@ class _Kernel:
         self.shared = [total for total in parts.totals if total.kind != ROW]
         self.columns = [total for total in parts.totals if total.kind == COLUMN]
         # The C types of values of a row, and of all, that one step computes and another reads.
-        read = {value for step in parts.steps for value in step.reads}
+        reads = {value for step in parts.steps for value in step.reads}
         self.passed_on: dict[str, dict[str, str]] = {ROW: {}, ONE: {}}
         for step in parts.steps:
             if step.space in self.passed_on:
-                named = [(name, kind) for kind, name, _ in map(parse, step.lines) if name in read]
-                self.passed_on[step.space].update(named)
+                types = {name: kind for kind, name, _ in map(parse, step.lines) if name in reads}
+                self.passed_on[step.space].update(types)
 
     def text(self) -> str:
         lines = [*self.arguments(), *self.chunks(), *self.numbers_of(ONE, self.parts.totals)]
@@ -109,8 +109,8 @@ int32_t {self.parts.name}(
         lines += [f"const double d{i} = numbers[{i}];" for i in range(parts.numbers)]
         lines += [f"const R s{i} = (R)d{i};" for i in range(parts.numbers)]
         # `s` is the number in R, `c` the number rounded to the dtype in memory.
-        rounds = "load(store(s{0}))" if parts.dtype in ("bfloat16", "float16") else "s{0}"
-        return lines + [f"const R c{i} = {rounds.format(i)};" for i in range(parts.numbers)]
+        rounding = "load(store(s{0}))" if parts.dtype in ("bfloat16", "float16") else "s{0}"
+        return lines + [f"const R c{i} = {rounding.format(i)};" for i in range(parts.numbers)]
 
     def chunks(self) -> list[str]:
         """Return the number of chunks, and memory for their parts of totals."""
@@ -146,16 +146,16 @@ int32_t {self.parts.name}(
         if first.space == ONE:
             return self.once(first)
         if first.space == COLUMN:
-            inside = ["const int64_t m = MIN(columns - start, CHUNK);", *self.elements(first)]
-            return block("for (int64_t start = 0; start < columns; start += CHUNK) {", inside)
-        inside = self.rows_of_chunk(loop) if self.parts.is_by_rows else self.chunk(first)
+            body = ["const int64_t m = MIN(columns - start, CHUNK);", *self.elements(first)]
+            return block("for (int64_t start = 0; start < columns; start += CHUNK) {", body)
+        body = self.rows_of_chunk(loop) if self.parts.is_by_rows else self.chunk(first)
         lines = ["#pragma omp parallel for num_threads(threads) schedule(static)"]
-        lines += block("for (int64_t c = 0; c < chunks; c++) {", inside)
+        lines += block("for (int64_t c = 0; c < chunks; c++) {", body)
         for total in [total for step in loop for total in step.totals]:
             i = total.value[1:]
             if total.kind == ONE:
-                whole = finished(total, f"{REDUCTIONS[total.op]}_in_pairs(t{i}, chunks)")
-                lines.append(f"u{i} = {whole};")
+                text = finished(total, f"{REDUCTIONS[total.op]}_in_pairs(t{i}, chunks)")
+                lines.append(f"u{i} = {text};")
             elif total.kind == COLUMN:
                 lines.append(f"sum_rows(q{i}, chunks, columns);")
         return lines
@@ -172,75 +172,76 @@ int32_t {self.parts.name}(
 
     def rows_of_chunk(self, loop: Loop) -> list[str]:
         totals = [total for step in loop for total in step.totals]
-        begin, end = ["const int64_t end = MIN((c + 1) * some, rows);"], []
+        starts, ends = ["const int64_t end = MIN((c + 1) * some, rows);"], []
         for total in totals:
             i = total.value[1:]
             if total.kind == ONE:
-                begin.append(f"double sum{i} = FIRST_{REDUCTIONS[total.op]};")
-                end.append(f"t{i}[c] = sum{i};")
+                starts.append(f"double sum{i} = FIRST_{REDUCTIONS[total.op]};")
+                ends.append(f"t{i}[c] = sum{i};")
             elif total.kind == COLUMN:
-                begin.append(f"double *restrict own{i} = q{i} + c * columns;")
-                begin.append(f"memset(own{i}, 0, columns * sizeof *own{i});")
-        inside = self.numbers_of(ROW, totals)
+                starts.append(f"double *restrict own{i} = q{i} + c * columns;")
+                starts.append(f"memset(own{i}, 0, columns * sizeof *own{i});")
+        body = self.numbers_of(ROW, totals)
         for step in loop:
-            inside += self.once(step) if step.space == ROW else self.row(step)
-        return [*begin, *block("for (int64_t row = c * some; row < end; row++) {", inside), *end]
+            body += self.once(step) if step.space == ROW else self.row(step)
+        rows = block("for (int64_t row = c * some; row < end; row++) {", body)
+        return [*starts, *rows, *ends]
 
     def row(self, step: LoopStep) -> list[str]:
-        before, ends, after = [], [], []
+        prologue, ends, epilogue = [], [], []
         for total in step.totals:
             i, reduce = total.value[1:], REDUCTIONS[total.op]
             if total.kind == COLUMN:
                 continue
             if total.kind == ROW:
-                before.append(f"double sum{i} = FIRST_{reduce};")
-                after.append(f"u{i} = {finished(total, f'sum{i}')};")
+                prologue.append(f"double sum{i} = FIRST_{reduce};")
+                epilogue.append(f"u{i} = {finished(total, f'sum{i}')};")
             ends.append(f"const double more{i} = {reduce}(w{i}, m);")
             ends.append(f"sum{i} = JOIN_{reduce}(sum{i}, more{i});")
         sizes = "const int64_t first = row * columns + start, m = MIN(columns - start, CHUNK);"
-        inside = [sizes, *self.elements(step), *ends]
-        chunks = block("for (int64_t start = 0; start < columns; start += CHUNK) {", inside)
-        return [*before, *chunks, *after]
+        body = [sizes, *self.elements(step), *ends]
+        chunks = block("for (int64_t start = 0; start < columns; start += CHUNK) {", body)
+        return [*prologue, *chunks, *epilogue]
 
     def elements(self, step: LoopStep) -> list[str]:
         """Return the loops over m elements: what the step reads, its lines, and what it stores."""
-        before, load, store, after = [], [], [], []
+        prologue, loads, stores, epilogue = [], [], [], []
         for value in step.reads:
             if value not in self.inputs:
                 # Totals of columns are read for each element, other numbers before the loop.
                 column = next((each for each in self.columns if each.value == value), None)
                 if column is not None:
-                    read = finished(column, f"{renamed(value, 'q')}[start + i]")
-                    load.append(f"const R {value} = {read};")
+                    source = finished(column, f"{renamed(value, 'q')}[start + i]")
+                    loads.append(f"const R {value} = {source};")
                 else:
                     kind = {**self.passed_on[ROW], **self.passed_on[ONE]}.get(value, "R")
-                    before.append(f"const {kind} {value} = {renamed(value, 'u')};")
+                    prologue.append(f"const {kind} {value} = {renamed(value, 'u')};")
                 continue
             i, each = self.inputs[value]
-            read = f"a{i}[{INDICES[each.layout.kind]}]"
+            source = f"a{i}[{INDICES[each.layout.kind]}]"
             if each.is_packed:
-                before += [f"uint8_t m{i}[CHUNK];", f"unpack(m{i}, a{i} + first / 8, m);"]
-                read = f"m{i}[i]"
-            line = f"int {value} = {read}" if each.is_mask else f"R {value} = load({read})"
-            (before if each.layout.kind in (ROW, ONE) else load).append(f"const {line};")
+                prologue += [f"uint8_t m{i}[CHUNK];", f"unpack(m{i}, a{i} + first / 8, m);"]
+                source = f"m{i}[i]"
+            line = f"int {value} = {source}" if each.is_mask else f"R {value} = load({source})"
+            (prologue if each.layout.kind in (ROW, ONE) else loads).append(f"const {line};")
         for j in step.results:
             each = self.parts.results[j]
             if each.is_packed:
-                before.append(f"uint8_t k{j}[CHUNK];")
-                store.append(f"k{j}[i] = {each.value};")
+                prologue.append(f"uint8_t k{j}[CHUNK];")
+                stores.append(f"k{j}[i] = {each.value};")
                 # Zeros up to a multiple of 8, because whole bytes are packed.
-                after.append(f"for (int64_t i = m; i % 8; i++) k{j}[i] = 0;")
-                after.append(f"pack(r{j} + first / 8, k{j}, m);")
+                epilogue.append(f"for (int64_t i = m; i % 8; i++) k{j}[i] = 0;")
+                epilogue.append(f"pack(r{j} + first / 8, k{j}, m);")
             else:
-                written = each.value if each.is_mask else f"store({each.value})"
-                store.append(f"r{j}[{INDICES[each.layout.kind]}] = {written};")
+                text = each.value if each.is_mask else f"store({each.value})"
+                stores.append(f"r{j}[{INDICES[each.layout.kind]}] = {text};")
         passed_on = self.passed_on.get(step.space, {})
         names = [name for _, name, _ in map(parse, step.lines) if name in passed_on]
-        store += [f"{renamed(name, 'u')} = {name};" for name in names]
+        stores += [f"{renamed(name, 'u')} = {name};" for name in names]
         columns = [total.value for total in step.totals if total.kind == COLUMN]
-        store += [f"{renamed(value, 'own')}[start + i] += {value};" for value in columns]
-        reduced = [total.value for total in step.totals if total.kind != COLUMN]
-        return [*before, *in_stages(load, step.lines, store, reduced), *after]
+        stores += [f"{renamed(value, 'own')}[start + i] += {value};" for value in columns]
+        reductions = [total.value for total in step.totals if total.kind != COLUMN]
+        return [*prologue, *in_stages(loads, step.lines, stores, reductions), *epilogue]
 
 
 def renamed(value: str, letter: str) -> str:
@@ -275,9 +276,9 @@ VALUE = re.compile(r"\bv\d+\b")
 
 def parse(line: str) -> tuple[str, str, str]:
     """Return the C type, the name and the expression of a line that names an expression."""
-    found = LINE.fullmatch(line)
-    assert found is not None
-    return found[1], found[2], found[3]
+    match = LINE.fullmatch(line)
+    assert match is not None
+    return match[1], match[2], match[3]
 
 
 def in_stages(
@@ -292,52 +293,53 @@ def in_stages(
         reduced: values that are read after the loops for the whole chunk.
     """
     kinds: dict[str, str] = {}
-    computed: dict[str, int] = {}  # the stage in which a value is computed
-    known: dict[str, int] = {}  # the first stage that may read it
-    stored = {*reduced}  # the values that are stored for the whole chunk
+    stage_of: dict[str, int] = {}  # the stage in which a value is computed
+    ready_at: dict[str, int] = {}  # the first stage that may read it
+    arrays = {*reduced}  # the values that are stored for the whole chunk
     stages: list[list[str]] = [[]]
     calls: list[list[str]] = [[]]  # after each stage
-    before: list[str] = []
+    declarations: list[str] = []
 
     def find_stage(text: str) -> int:
         # The first in which all is known that the text reads.
-        read = [each for each in VALUE.findall(text) if each in known]
-        stage = max((known[each] for each in read), default=0)
-        stored.update([each for each in read if computed[each] < stage])
+        operands = [each for each in VALUE.findall(text) if each in ready_at]
+        stage = max((ready_at[each] for each in operands), default=0)
+        arrays.update([each for each in operands if stage_of[each] < stage])
         return stage
 
     for line in lines:
         kind, name, expression = parse(line)
         kinds[name] = kind
-        stage = computed[name] = known[name] = find_stage(expression)
-        whole = WHOLE.fullmatch(expression)
-        if whole is None:
+        stage = stage_of[name] = ready_at[name] = find_stage(expression)
+        call = WHOLE.fullmatch(expression)
+        if call is None:
             stages[stage].append(line)
             continue
-        function, operand, others = whole.groups()
-        known[name] += 1
-        stored.add(name)
+        function, operand, extras = call.groups()
+        ready_at[name] += 1
+        arrays.add(name)
         stages[stage].append(f"const R {name} = {operand};")
         # A second operand is stored, too: e3 is that of v3.
-        second = renamed(name, "e")
-        for other in VALUE.findall(others):
-            before.append(f"R {second}[CHUNK];")
-            stages[stage].append(f"{second}[i] = {other};")
-        calls[stage].append(f"{function}({renamed(name, 'w')}, m{VALUE.sub(second, others)});")
-        if known[name] == len(stages):
+        extra_array = renamed(name, "e")
+        for extra in VALUE.findall(extras):
+            declarations.append(f"R {extra_array}[CHUNK];")
+            stages[stage].append(f"{extra_array}[i] = {extra};")
+        calls[stage].append(f"{function}({renamed(name, 'w')}, m{VALUE.sub(extra_array, extras)});")
+        if ready_at[name] == len(stages):
             stages.append([])
             calls.append([])
     for line in store:
         stages[find_stage(line)].append(line)
-    for name in sorted(stored, key=lambda each: int(each[1:])):
-        before.append(f"{'uint8_t' if kinds[name] == 'int' else 'R'} {renamed(name, 'w')}[CHUNK];")
-    text = [*before]
-    for stage, inside in enumerate(stages):
-        earlier = [each for each in kinds if each in stored and computed[each] < stage]
-        read = [f"const {kinds[each]} {each} = {renamed(each, 'w')}[i];" for each in earlier]
-        own = [each for each in kinds if each in stored and computed[each] == stage]
-        kept = [f"{renamed(each, 'w')}[i] = {each};" for each in own]
-        text += block("for (int64_t i = 0; i < m; i++) {", [*load, *read, *inside, *kept])
+    for name in sorted(arrays, key=lambda each: int(each[1:])):
+        element = "uint8_t" if kinds[name] == "int" else "R"
+        declarations.append(f"{element} {renamed(name, 'w')}[CHUNK];")
+    text = [*declarations]
+    for stage, body in enumerate(stages):
+        earlier = [each for each in kinds if each in arrays and stage_of[each] < stage]
+        reads = [f"const {kinds[each]} {each} = {renamed(each, 'w')}[i];" for each in earlier]
+        last = [each for each in kinds if each in arrays and stage_of[each] == stage]
+        saves = [f"{renamed(each, 'w')}[i] = {each};" for each in last]
+        text += block("for (int64_t i = 0; i < m; i++) {", [*load, *reads, *body, *saves])
         text += calls[stage]
     return text
 

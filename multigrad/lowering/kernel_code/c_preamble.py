@@ -121,9 +121,9 @@ static inline R remainder_of(R x, R divisor) {
 def begin(dtype: str) -> str:
     """Return the beginning of a file of kernels; raise CannotFuseError for a dtype without any."""
     check_dtype(dtype)
-    computed = TYPES[COMPUTED[dtype]]
-    suffix = WIDTHS[computed]
+    number_type = TYPES[COMPUTED[dtype]]
+    suffix = WIDTHS[number_type]
     macros = [f"#define {word.upper()} {word}{suffix}\n" for word in FUNCTIONS.split()]
-    types = f"typedef {computed} R;\ntypedef {STORED[dtype]} S;\n"
+    types = f"typedef {number_type} R;\ntypedef {STORED[dtype]} S;\n"
     stores = BFLOAT16 if dtype == "bfloat16" else AS_IT_IS
     return "".join((BEGIN, *macros, types, REMAINDER, TOTALS, stores))

@@ -161,27 +161,27 @@ class Kernel:
         shape: tuple[int, ...],
     ) -> list[float]:
         """Return the numbers for these params and this shape; `own`: a backend's ops on numbers."""
-        known: dict[Node, Any] = {}
+        values: dict[Node, Any] = {}
         for node, layout in self.sizes.items():
             lengths = layout.shape(shape)
-            known[node] = math.prod(lengths) if node.op is ops.SIZE else lengths[node.attr("axis")]
+            values[node] = math.prod(lengths) if node.op is ops.SIZE else lengths[node.attr("axis")]
 
         def value(node: Node) -> Any:
-            if node in known:
-                return known[node]
+            if node in values:
+                return values[node]
             if node.op is ops.CONST:
                 return node.attr("value")
             if node.op is ops.INPUT:
                 return params[node.attr("name")]
-            operands, mine = tuple(map(value, node.operands)), own.get(node.op)
-            if mine is not None:
-                known[node] = mine(*operands)
+            operands, own_function = tuple(map(value, node.operands)), own.get(node.op)
+            if own_function is not None:
+                values[node] = own_function(*operands)
             else:
-                known[node] = on_numbers(node.op, operands, dict(node.attrs))
-            return known[node]
+                values[node] = on_numbers(node.op, operands, dict(node.attrs))
+            return values[node]
 
-        found = map(value, self.numbers)
-        return [math.nan if each is None else float(each) for each in found]
+        numbers = map(value, self.numbers)
+        return [math.nan if each is None else float(each) for each in numbers]
 
 
 def check_dtype(dtype: str) -> None:
@@ -209,35 +209,35 @@ def write_kernel(
     check_dtype(dtype)
     # In terms of ops that kernels have.
     graph = rebuild(rebuild(graph, limit_in_turn), in_sums)
-    given = [node.attr("name") for node in graph.nodes if node.op is ops.INPUT]
-    found = Layouts(graph, dict.fromkeys(given, WHOLE) if layouts is None else layouts)
-    writer = _KernelWriter(graph, dtype, language, found)
+    input_names = [node.attr("name") for node in graph.nodes if node.op is ops.INPUT]
+    placed = Layouts(graph, dict.fromkeys(input_names, WHOLE) if layouts is None else layouts)
+    writer = _KernelWriter(graph, dtype, language, placed)
     lines = {node: line for node in graph.nodes if (line := writer.line(node))}
-    loops = Arrangement(graph, found, writer.names, lines).loops()
-    read = {value for loop in loops for step in loop for value in step.reads}
+    loops = Arrangement(graph, placed, writer.names, lines).loops()
+    read_values = {value for loop in loops for step in loop for value in step.reads}
 
     def place(name: str, node: Node, is_packed: bool) -> KernelTensor:
-        is_reduced = found.passes[node] + found.turns[node] > 0
+        is_reduced = placed.passes[node] + placed.turns[node] > 0
         return KernelTensor(
             name,
             value=writer.names[node],
             is_mask=is_mask(node),
             is_packed=is_packed,
-            layout=found.of[node],
+            layout=placed.of[node],
             is_reduced=is_reduced,
         )
 
     inputs = [
         place(node.attr("name"), node, node.attr("name") in packed)
-        for node in found.of
-        if node.op is ops.INPUT and writer.names[node] in read
+        for node in placed.of
+        if node.op is ops.INPUT and writer.names[node] in read_values
     ]
     results = [place("", node, i in packs) for i, node in enumerate(graph.outputs)]
     count = len(writer.numbers)
     parts = Parts(name, dtype, tuple(inputs), tuple(results), numbers=count, loops=loops)
-    sizes = {node: found.sized(node) for node in graph.nodes if node.op in SIZES}
+    sizes = {node: placed.sized(node) for node in graph.nodes if node.op in SIZES}
     numbers, source = tuple(writer.numbers), language.template(parts)
-    return Kernel(parts, source, numbers, sizes, ranks=found.ranks, row_axes=found.row_axes)
+    return Kernel(parts, source, numbers, sizes, ranks=placed.ranks, row_axes=placed.row_axes)
 
 
 def limit_in_turn(node: Node) -> Node:
@@ -288,9 +288,9 @@ class _KernelWriter:
     def expression(self, node: Node) -> str:
         operands = node.operands
         is_numbers = [operand.type.kind == "scalar" for operand in operands]
-        compares = is_mask(node)
+        is_comparison = is_mask(node)
         # A comparison takes a number rounded to the dtype, a power takes it in double: see Parts.
-        kind = "c" if compares else "d" if node.op is ops.POW else "s"
+        kind = "c" if is_comparison else "d" if node.op is ops.POW else "s"
         words = [self.word(operand, kind) for operand in operands]
         if node.op is ops.CAST:
             return self.cast(node, words[0])
@@ -300,14 +300,14 @@ class _KernelWriter:
             if is_mask(operands[0]):
                 raise CannotFuseError(f"op {node.op.name} of bools")
             return words[0]
-        if node.op is ops.FULL_LIKE and not compares:
+        if node.op is ops.FULL_LIKE and not is_comparison:
             return words[1]
         row = self.language.rows.get(node.op)
         attrs = {key: repr(value) for key, value in node.attrs}
         is_known = all(re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) for text in attrs.values())
         if row is None or not is_known:
             raise CannotFuseError(f"op {node.op.name}")
-        if compares and not any(is_numbers):
+        if is_comparison and not any(is_numbers):
             words = list(map(self.compared, operands, words))
         kinds = {self.layouts.of[each].kind for each in self.layouts.read(node)}
         if node.op is ops.POW and len(kinds - {ONE}) > 1:

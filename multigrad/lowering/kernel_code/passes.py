@@ -76,31 +76,31 @@ class Arrangement:
 
     def loops(self) -> tuple[Loop, ...]:
         """Return the loops, in order; raise CannotFuseError if elements need sums of columns."""
-        layouts, found = self.layouts, []
+        layouts, loops = self.layouts, []
         for turn in range(max(layouts.passes.values(), default=0) + 1):
-            now = [node for node in layouts.of if layouts.passes[node] == turn]
+            nodes = [node for node in layouts.of if layouts.passes[node] == turn]
             # Numbers made of sums come before the pass that reads them.
             for space in (ONE, COLUMN):
-                roots = self.outputs(now, space)
+                roots = self.outputs(nodes, space)
                 if space == ONE:  # a later one may need any of them
-                    roots += [node for node in now if self.is_of(node, ONE)]
+                    roots += [node for node in nodes if self.is_of(node, ONE)]
                 if any(not layouts.is_given(node) for node in roots) or self.positions(roots):
-                    found.append((self.step(space, roots, (space,), ()),))
+                    loops.append((self.step(space, roots, (space,), ()),))
             totals = [
                 node
                 for node in self.reductions
                 if layouts.of[node].kind != ROW and layouts.passes[node] == turn + 1
             ]
-            roots = [*self.outputs(now, FULL), *self.outputs(now, ROW)]
+            roots = [*self.outputs(nodes, FULL), *self.outputs(nodes, ROW)]
             if steps := self.steps(roots, totals):
-                found.append(steps)
-        return tuple(found)
+                loops.append(steps)
+        return tuple(loops)
 
     def is_of(self, node: Node, *kinds: str) -> bool:
         return self.layouts.of[node].kind in kinds
 
-    def outputs(self, now: Collection[Node], kind: str) -> list[Node]:
-        return [node for node in self.graph.outputs if node in now and self.is_of(node, kind)]
+    def outputs(self, nodes: Collection[Node], kind: str) -> list[Node]:
+        return [node for node in self.graph.outputs if node in nodes and self.is_of(node, kind)]
 
     def positions(self, nodes: Collection[Node]) -> tuple[int, ...]:
         return tuple([i for i, node in enumerate(self.graph.outputs) if node in nodes])
@@ -109,58 +109,58 @@ class Arrangement:
         layouts, turns = self.layouts, self.layouts.turns
         ends = [*roots, *[node.operands[0] for node in totals]]
         live = self.below(ends, (FULL, ROW, COLUMN), through=True)
-        of_rows = [node for node in live if self.is_of(node, ROW)]
-        found = []
+        row_nodes = [node for node in live if self.is_of(node, ROW)]
+        steps = []
         for turn in range(max([turns[node] for node in live], default=0) + 1):
-            here = [node for node in of_rows if turns[node] == turn]
-            computed = [node for node in here if not layouts.is_given(node)]
-            if computed or self.positions([node for node in here if node in roots]):
-                kept = [node for node in here if node in roots]
-                found.append(self.step(ROW, [*computed, *kept], (ROW,), kept))
-            stored = [node for node in roots if self.is_of(node, FULL) and turns[node] == turn]
-            reduced = [node for node in totals if turns[node.operands[0]] == turn]
-            next_ones = [each for each in of_rows if turns[each] == turn + 1]
-            reduced += [each for each in next_ones if layouts.reduces(each)]
-            if stored or reduced:
-                found.append(self.step(FULL, [*stored, *reduced], (FULL, COLUMN), stored))
-        return tuple(found)
+            turn_nodes = [node for node in row_nodes if turns[node] == turn]
+            made = [node for node in turn_nodes if not layouts.is_given(node)]
+            if made or self.positions([node for node in turn_nodes if node in roots]):
+                row_results = [node for node in turn_nodes if node in roots]
+                steps.append(self.step(ROW, [*made, *row_results], (ROW,), row_results))
+            results = [node for node in roots if self.is_of(node, FULL) and turns[node] == turn]
+            reductions = [node for node in totals if turns[node.operands[0]] == turn]
+            next_rows = [each for each in row_nodes if turns[each] == turn + 1]
+            reductions += [each for each in next_rows if layouts.reduces(each)]
+            if results or reductions:
+                steps.append(self.step(FULL, [*results, *reductions], (FULL, COLUMN), results))
+        return tuple(steps)
 
     def below(self, ends: Iterable[Node], kinds: Collection[str], through: bool) -> list[Node]:
         """Return the nodes of these kinds that `ends` need; `through`: via row reductions too."""
-        found, stack = set(), [*ends]
+        nodes, stack = set(), [*ends]
         while stack:
             node = stack.pop()
-            if node in found or not self.is_of(node, *kinds):
+            if node in nodes or not self.is_of(node, *kinds):
                 continue
-            found.add(node)
+            nodes.add(node)
             if not self.layouts.is_given(node) or (through and self.is_of(node, ROW)):
                 stack += self.layouts.read(node)
-        return [node for node in self.layouts.of if node in found]
+        return [node for node in self.layouts.of if node in nodes]
 
     def total(self, node: Node) -> Total:
         correction = dict(node.attrs).get("correction", 0)
         return Total(self.names[node], node.op, self.layouts.of[node].kind, correction)
 
     def step(
-        self, space: str, roots: Sequence[Node], kinds: Collection[str], kept: Collection[Node]
+        self, space: str, roots: Sequence[Node], kinds: Collection[str], results: Collection[Node]
     ) -> LoopStep:
         layouts = self.layouts
-        reduced = [node for node in roots if space == FULL and layouts.reduces(node)]
-        ends = [*[node for node in roots if node not in reduced], *[n.operands[0] for n in reduced]]
+        totals = [node for node in roots if space == FULL and layouts.reduces(node)]
+        ends = [*[n for n in roots if n not in totals], *[n.operands[0] for n in totals]]
         live = self.below(ends, kinds, through=False)
         computed = [node for node in live if not layouts.is_given(node)]
         if space == FULL and any(layouts.passes[n] and self.is_of(n, COLUMN) for n in live):
             raise CannotFuseError("elements that need the sums of columns")
-        written = [node for node in self.graph.outputs if node in kept or space in (ONE, COLUMN)]
+        written = [node for node in self.graph.outputs if node in results or space in (ONE, COLUMN)]
         written = [node for node in written if self.is_of(node, space) and node in roots]
-        read = [each for node in (*computed, *reduced) for each in layouts.read(node)]
-        outside = dict.fromkeys([each for each in (*read, *written) if each not in computed])
+        operands = [each for node in (*computed, *totals) for each in layouts.read(node)]
+        reads = dict.fromkeys([each for each in (*operands, *written) if each not in computed])
         return LoopStep(
             space,
-            tuple([self.lines[node] for node in (*computed, *reduced)]),
-            tuple([self.names[node] for node in outside]),
+            tuple([self.lines[node] for node in (*computed, *totals)]),
+            tuple([self.names[node] for node in reads]),
             self.positions(written),
-            tuple(map(self.total, reduced)),
+            tuple(map(self.total, totals)),
         )
 
 
@@ -189,19 +189,19 @@ class Layouts:
             if node.type.kind != "tensor":
                 continue
             layout = self.of[node] = self.find(node)
-            reduces = self.reduces(node)
-            read = self.read(node)
-            passes = max([self.passes[each] for each in read], default=0)
-            turns = [self.turns[each] for each in read if self.of[each].kind in (FULL, ROW)]
-            of_row = reduces and layout.kind == ROW
-            self.passes[node] = passes + (reduces and not of_row)
-            self.turns[node] = 0 if layout.kind in (ONE, COLUMN) else max(turns, default=0) + of_row
+            is_reduction = self.reduces(node)
+            operands = self.read(node)
+            passes = max([self.passes[each] for each in operands], default=0)
+            turns = [self.turns[each] for each in operands if self.of[each].kind in (FULL, ROW)]
+            by_row = is_reduction and layout.kind == ROW
+            self.passes[node] = passes + (is_reduction and not by_row)
+            self.turns[node] = 0 if layout.kind in (ONE, COLUMN) else max(turns, default=0) + by_row
         # All rows of a kernel are made of the same axes.
-        of_rows = {layout.rank for layout in self.of.values() if layout.kind == ROW}
-        of_rows |= {1 for layout in self.of.values() if layout.kind == COLUMN}
-        if len(of_rows) > 1:
+        axis_counts = {layout.rank for layout in self.of.values() if layout.kind == ROW}
+        axis_counts |= {1 for layout in self.of.values() if layout.kind == COLUMN}
+        if len(axis_counts) > 1:
             raise CannotFuseError("rows of the last axis, and of more")
-        self.row_axes = min(of_rows, default=1)
+        self.row_axes = min(axis_counts, default=1)
 
     def read(self, node: Node) -> list[Node]:
         return [
@@ -221,19 +221,19 @@ class Layouts:
     def find(self, node: Node) -> KernelLayout:
         if node.op is ops.INPUT:
             return self.inputs[node.attr("name")]
-        found = [self.of[each] for each in node.operands if each.type.kind == "tensor"]
+        layouts = [self.of[each] for each in node.operands if each.type.kind == "tensor"]
         if node.op in REDUCTIONS and node.op is not ops.SUM_TO:
-            return self.reduced(node, found[0])
-        if node.op is ops.SUM_TO and found[0].kind not in (found[1].kind, FULL):
+            return self.reduced(node, layouts[0])
+        if node.op is ops.SUM_TO and layouts[0].kind not in (layouts[1].kind, FULL):
             raise CannotFuseError("a sum of sums")
         if node.op.shape_only:
-            return found[node.op.shape_only[0]]
-        kinds = {layout.kind for layout in found}
+            return layouts[node.op.shape_only[0]]
+        kinds = {layout.kind for layout in layouts}
         # A row and a column broadcast to all elements.
         if FULL in kinds or kinds >= {ROW, COLUMN}:
             return WHOLE
         kind = next((each for each in (ROW, COLUMN) if each in kinds), ONE)
-        axes = [each.rank for each in found if each.kind == kind or kind == COLUMN]
+        axes = [each.rank for each in layouts if each.kind == kind or kind == COLUMN]
         return KernelLayout(kind, max(axes, default=0))
 
     def reduced(self, node: Node, x: KernelLayout) -> KernelLayout:
@@ -260,8 +260,8 @@ class Layouts:
         layout = self.of[node.operands[0]]
         if node.op is ops.DIM:
             rank = 0 if layout.kind == COLUMN else min(self.ranks, default=0)
-            most = 1 if layout.kind == COLUMN else self.row_axes
-            if layout.kind == ONE or not -most <= node.attr("axis") < rank:
+            axes = 1 if layout.kind == COLUMN else self.row_axes
+            if layout.kind == ONE or not -axes <= node.attr("axis") < rank:
                 raise CannotFuseError(f"op {node.op.name}")
         return layout
 
@@ -300,8 +300,8 @@ def softmax(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) ->
 
 
 def log_softmax(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
-    own = shifted(x, over)
-    return _make(ops.SUB, own, _make(ops.LOG, _make(ops.SUM, _make(ops.EXP, own), **over)))
+    y = shifted(x, over)
+    return _make(ops.SUB, y, _make(ops.LOG, _make(ops.SUM, _make(ops.EXP, y), **over)))
 
 
 MADE_OF: Mapping[Op, Callable[..., Node]] = {

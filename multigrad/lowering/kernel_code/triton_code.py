@@ -55,9 +55,9 @@ def rows(computed: str) -> dict[Op, str]:
     sign = f"({{0}} > 0).to({number}) - ({{0}} < 0).to({number})"
     signed = copysign(computed)
     clip = LIMITS[ops.MINIMUM].format(LIMITS[ops.MAXIMUM].format("{0}", "{1}"), "{2}")
-    found = "libdevice.fmod({0}, {1})"
-    turned = f"({found} != 0) & (({{1}} < 0) != ({found} < 0))"
-    remainder = f"tl.where({turned}, {found} + {{1}}, {found})"
+    fmod = "libdevice.fmod({0}, {1})"
+    wrong_sign = f"({fmod} != 0) & (({{1}} < 0) != ({fmod} < 0))"
+    remainder = f"tl.where({wrong_sign}, {fmod} + {{1}}, {fmod})"
     one_and_exp = "(1.0 + libdevice.exp(-{0}))"
     # Adding `whole` leaves no bit for fractions. Triton's own floor and ceil (3.7) lose subnormals.
     near = signed.format(f"((tl.abs({{0}}) + {whole}) - {whole})", "{0}")
@@ -102,9 +102,9 @@ def power_by_number(computed: str) -> str:
     """Return the power with a number as exponent, as torch computes it on GPUs."""
     quotient, root = QUOTIENTS[computed], ROOTS[computed]
     exponent = f"{{1}}.to(tl.{computed})"
-    found = f"libdevice.pow({{0}}, {exponent})"
+    result = f"libdevice.pow({{0}}, {exponent})"
     # Some exponents are special cases, of which torch rounds 2, -2 and 3 to the dtype first.
-    for number, power in (
+    for condition, power in (
         (f"{exponent} == 3", "{0} * {0} * {0}"),
         (f"{exponent} == 2", "{0} * {0}"),
         (f"{exponent} == -2", quotient.format("1.0", "({0} * {0})")),
@@ -113,16 +113,16 @@ def power_by_number(computed: str) -> str:
         ("{1} == -0.5", quotient.format("1.0", root.format("{0}"))),
         ("{1} == 1", "{0}"),
     ):
-        found = f"tl.where({number}, {power}, {found})"
-    return found
+        result = f"tl.where({condition}, {power}, {result})"
+    return result
 
 
 def language(dtype: str) -> Language:
     """Return how kernels are written; raise CannotFuseError for a dtype without any."""
     check_dtype(dtype)
     computed = COMPUTED[dtype]
-    number, stored = f"{{}}.to(tl.{computed})", f"{{}}.to(tl.{dtype})"
-    rounded = number.format(stored)
+    number, in_memory = f"{{}}.to(tl.{computed})", f"{{}}.to(tl.{dtype})"
+    rounded = number.format(in_memory)
     return Language(
         rows(computed),
         write,
@@ -166,15 +166,15 @@ class Stage(NamedTuple):
 
 def stages_of(parts: Parts) -> list[Stage]:
     # Steps for one number belong to the next launch, or need a last one.
-    found, before = [], []
+    stages, single_steps = [], []
     for loop in parts.loops:
         if loop[0].space == ONE:
-            before.append(loop[0])
+            single_steps.append(loop[0])
             continue
         over = COLUMN if loop[0].space == COLUMN else ROW if parts.is_by_rows else FULL
-        found.append(Stage(over, tuple(before), loop))
-        before = []
-    return [*found, Stage(ONE, tuple(before), ())] if before else found
+        stages.append(Stage(over, tuple(single_steps), loop))
+        single_steps = []
+    return [*stages, Stage(ONE, tuple(single_steps), ())] if single_steps else stages
 
 
 def given(parts: Parts, kind: str) -> list[Total]:
@@ -188,14 +188,14 @@ def is_plain(parts: Parts) -> bool:
 
 def arguments_of(parts: Parts) -> list[str]:
     """Return the arguments of each launch: tensors, memory for parts of sums, numbers, sizes."""
-    found = [f"a{i}" for i in range(len(parts.inputs))]
-    found += [f"r{j}" for j in range(len(parts.results))]
-    found += ["memory"] if given(parts, ONE) or given(parts, COLUMN) else []
-    found += [f"n{i}: tl.float64" for i in range(parts.numbers)]
-    found += ["n"] if is_plain(parts) else ["n", "columns", "programs"]
+    arguments = [f"a{i}" for i in range(len(parts.inputs))]
+    arguments += [f"r{j}" for j in range(len(parts.results))]
+    arguments += ["memory"] if given(parts, ONE) or given(parts, COLUMN) else []
+    arguments += [f"n{i}: tl.float64" for i in range(parts.numbers)]
+    arguments += ["n"] if is_plain(parts) else ["n", "columns", "programs"]
     # A program takes `ROWS` rows at once, and if `SHORT`, one block has all columns.
     constants = ["BLOCK", "ROWS", "SHORT"] if parts.is_by_rows else ["BLOCK"]
-    return [*found, *[f"{each}: tl.constexpr" for each in constants]]
+    return [*arguments, *[f"{each}: tl.constexpr" for each in constants]]
 
 
 def write(parts: Parts) -> str:
@@ -224,32 +224,32 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
 
     def for_all(self) -> list[str]:
         # Every program does this first: totals of earlier launches, and steps that need only them.
-        found = []
+        lines = []
         steps = [step for stage in (*self.earlier, self.stage) for step in stage.before]
         reads = {each for step in (*steps, *self.stage.loop) for each in step.reads}
         for stage in self.earlier:
             for total in [total for step in stage.loop for total in step.totals]:
                 if total.kind == ONE and total.value in reads:
-                    found += self.joined(total)
+                    lines += self.joined(total)
         for value in sorted(reads & self.inputs.keys()):
             if self.inputs[value][1].layout.kind == ONE:
-                found.append(self.load(value))
+                lines.append(self.load(value))
         for step in steps:
-            found += step.lines
+            lines += step.lines
         for step in self.stage.before:
-            found += self.stores(step)
-        return found
+            lines += self.stores(step)
+        return lines
 
     def joined(self, total: Total) -> list[str]:
         place = f"memory + {self.ones.index(total.value) * MOST} + part"
         neutral = NEUTRAL.get(total.op, "0.0")
-        read = f"tl.load({place}, mask=part < programs, other={neutral})"
+        load = f"tl.load({place}, mask=part < programs, other={neutral})"
         value = total.value
-        begin = [f"part = tl.arange(0, {MOST})", f"e{value} = {read}"]
+        lines = [f"part = tl.arange(0, {MOST})", f"e{value} = {load}"]
         # The parts are sums of squares, which are only added.
-        joins = total._replace(op=ops.SUM) if total.op in SQUARED else total
-        begin += self.begin(total, str(MOST), "tl.float64") + self.add(joins, "part < programs")
-        return [*begin, f"{value} = {self.finished(total, self.end(total))}"]
+        as_sum = total._replace(op=ops.SUM) if total.op in SQUARED else total
+        lines += self.begin(total, str(MOST), "tl.float64") + self.add(as_sum, "part < programs")
+        return [*lines, f"{value} = {self.finished(total, self.end(total))}"]
 
     def begin(self, total: Total, size: str = "", number: str = "") -> list[str]:
         # A maximum would lose NaN, which is counted apart.
@@ -260,25 +260,25 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         return [f"t{total.value} = {first}", f"k{total.value} = tl.zeros(({size},), tl.int32)"]
 
     def add(self, total: Total, inside: str = "inside") -> list[str]:
-        value, own = total.value, f"e{total.value}"
+        value, element = total.value, f"e{total.value}"
         if total.op not in NEUTRAL:
-            number = f"tl.where({inside}, {own}, 0.0).to(tl.float64)"
+            number = f"tl.where({inside}, {element}, 0.0).to(tl.float64)"
             if total.op not in SQUARED:
                 return [f"t{value} += {number}"]
             return [f"d{value} = {number}", f"t{value} += d{value} * d{value}"]
-        number = f"tl.where(({inside}) & ({own} == {own}), {own}, {NEUTRAL[total.op]})"
+        number = f"tl.where(({inside}) & ({element} == {element}), {element}, {NEUTRAL[total.op]})"
         return [
             f"t{value} = tl.{JOIN[total.op]}imum(t{value}, {number})",
-            f"k{value} += tl.where(({inside}) & ({own} != {own}), 1, 0)",
+            f"k{value} += tl.where(({inside}) & ({element} != {element}), 1, 0)",
         ]
 
     def end(self, total: Total) -> str:
-        value, over = total.value, {ROW: "axis=1, keep_dims=True", COLUMN: "axis=0, keep_dims=True"}
-        along = over.get(total.kind, "axis=None")
+        value, axes = total.value, {ROW: "axis=1, keep_dims=True", COLUMN: "axis=0, keep_dims=True"}
+        axis = axes.get(total.kind, "axis=None")
         if total.op not in NEUTRAL:
-            return f"tl.sum(t{value}, {along})"
-        found = f"tl.{JOIN[total.op]}(t{value}, {along})"
-        return f'tl.where(tl.sum(k{value}, {along}) > 0, float("nan"), {found})'
+            return f"tl.sum(t{value}, {axis})"
+        extreme = f"tl.{JOIN[total.op]}(t{value}, {axis})"
+        return f'tl.where(tl.sum(k{value}, {axis}) > 0, float("nan"), {extreme})'
 
     def finished(self, total: Total, text: str) -> str:
         return f"({total.finished(text, FINISHED, COUNTS)}).to({self.number})"
@@ -290,22 +290,22 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
     def over_all(self) -> list[str]:
         (step,) = self.stage.loop
         block = ["i = first + tl.arange(0, BLOCK)", "inside = i < n"]
-        inside = [*block, *self.loads(step), *self.lines(step), *self.stores(step)]
+        body = [*block, *self.loads(step), *self.lines(step), *self.stores(step)]
         if not step.totals:
-            return ["first = (zero + program) * BLOCK", *inside]
-        inside += [line for total in step.totals for line in self.add(total)]
+            return ["first = (zero + program) * BLOCK", *body]
+        body += [line for total in step.totals for line in self.add(total)]
         return [
             *[line for total in step.totals for line in self.begin(total)],
             "for c in range(program, (n + BLOCK - 1) // BLOCK, programs):",
             "    first = (zero + c) * BLOCK",
-            *[f"    {line}" for line in inside],
+            *[f"    {line}" for line in body],
             *map(self.give, step.totals),
         ]
 
     def over_rows(self) -> list[str]:
         # Each row is read once for each of its steps.
         totals = [total for step in self.stage.loop for total in step.totals]
-        of_all = [total for total in totals if total.kind == ONE]
+        whole_sums = [total for total in totals if total.kind == ONE]
         columns = [total for total in totals if total.kind == COLUMN]
         rows = [
             "row = (zero + r) * ROWS + tl.arange(0, ROWS)[:, None]",
@@ -313,26 +313,26 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         ]
         for step in self.stage.loop:
             rows += self.of_rows(step) if step.space == ROW else self.over_row(step)
-        if not of_all and not columns:
+        if not whole_sums and not columns:
             return ["r = program", *rows]
-        ends = [*map(self.give, of_all)]
+        epilogue = [*map(self.give, whole_sums)]
         if columns:
-            ends += ["if SHORT:", "    j = tl.arange(0, BLOCK)[None, :]"]
-            ends += [f"    {self.give_columns(total, self.end(total))}" for total in columns]
+            epilogue += ["if SHORT:", "    j = tl.arange(0, BLOCK)[None, :]"]
+            epilogue += [f"    {self.give_columns(total, self.end(total))}" for total in columns]
         return [
-            *[line for total in (*of_all, *columns) for line in self.begin(total)],
+            *[line for total in (*whole_sums, *columns) for line in self.begin(total)],
             "for r in range(program, (n // columns + ROWS - 1) // ROWS, programs):",
             *[f"    {line}" for line in rows],
-            *ends,
+            *epilogue,
         ]
 
     def of_rows(self, step: LoopStep) -> list[str]:
         return [*self.loads(step), *step.lines, *self.stores(step)]
 
     def over_row(self, step: LoopStep) -> list[str]:
-        of_row = [total for total in step.totals if total.kind == ROW]
-        begin = [line for total in of_row for line in self.begin(total)]
-        inside = [
+        row_totals = [total for total in step.totals if total.kind == ROW]
+        begin = [line for total in row_totals for line in self.begin(total)]
+        body = [
             "j = start + tl.arange(0, BLOCK)[None, :]",
             "near = j < columns",
             "inside = among & near",
@@ -342,34 +342,34 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
             *self.stores(step),
         ]
         for total in step.totals:
-            add = self.add(total)
+            additions = self.add(total)
             # If one block has all columns, they are summed in registers, else in memory.
             if total.kind == COLUMN:
-                more = f"tl.load({self.of_columns(total, 'program')}, mask=near) + e{total.value}"
-                add = ["if SHORT:", *[f"    {line}" for line in add]]
-                add += ["else:", f"    {self.give_columns(total, more)}"]
-            inside += add
-        loop = ["for start in range(0, columns, BLOCK):", *[f"    {line}" for line in inside]]
-        values = [f"{each.value} = {self.finished(each, self.end(each))}" for each in of_row]
+                sums = f"tl.load({self.of_columns(total, 'program')}, mask=near) + e{total.value}"
+                additions = ["if SHORT:", *[f"    {line}" for line in additions]]
+                additions += ["else:", f"    {self.give_columns(total, sums)}"]
+            body += additions
+        loop = ["for start in range(0, columns, BLOCK):", *[f"    {line}" for line in body]]
+        values = [f"{each.value} = {self.finished(each, self.end(each))}" for each in row_totals]
         return [*begin, *loop, *values]
 
     def of_columns(self, total: Total, program: str) -> str:
         # Each program has a row in memory for its parts of the sums of columns.
-        before = f"{len(self.ones) * MOST} + {self.columns.index(total.value)} * programs * columns"
-        return f"memory + {before} + {program} * columns + j"
+        offset = f"{len(self.ones) * MOST} + {self.columns.index(total.value)} * programs * columns"
+        return f"memory + {offset} + {program} * columns + j"
 
     def give_columns(self, total: Total, value: str) -> str:
         return f"tl.store({self.of_columns(total, 'program')}, {value}, mask=j < columns)"
 
     def over_columns(self) -> list[str]:
         (step,) = self.stage.loop
-        found = [
+        lines = [
             f"j = program * {COLUMNS} + tl.arange(0, {COLUMNS})[None, :]",
             "near = j < columns",
         ]
         for total in given(self.parts, COLUMN):
             value, place = total.value, self.of_columns(total, "given")
-            found += [
+            lines += [
                 f"t{value} = tl.zeros(({PARTS}, {COLUMNS}), tl.float64)",
                 f"for first in range(0, programs, {PARTS}):",
                 f"    given = first + tl.arange(0, {PARTS})[:, None]",
@@ -377,7 +377,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
                 f"t{value} = tl.sum(t{value}, axis=0, keep_dims=True)",
                 f"{value} = {self.finished(total, f't{value}')}",
             ]
-        return [*found, *self.loads(step), *step.lines, *self.stores(step)]
+        return [*lines, *self.loads(step), *step.lines, *self.stores(step)]
 
     def lines(self, step: LoopStep) -> list[str]:
         # A value to be reduced is called e7, and its result v7.
@@ -385,8 +385,8 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         return [f"e{line}" if line.partition(" ")[0] in reduced else line for line in step.lines]
 
     def loads(self, step: LoopStep) -> list[str]:
-        own = [value for value in step.reads if value in self.inputs]
-        return [self.load(each) for each in own if self.inputs[each][1].layout.kind != ONE]
+        names = [value for value in step.reads if value in self.inputs]
+        return [self.load(each) for each in names if self.inputs[each][1].layout.kind != ONE]
 
     def load(self, value: str) -> str:
         i, place = self.inputs[value]
@@ -398,9 +398,9 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
 
 def numbers(parts: Parts) -> list[str]:
     number = f"tl.{COMPUTED[parts.dtype]}"
-    found = [f"d{i} = tl.full((), n{i}, tl.float64)" for i in range(parts.numbers)]
-    found += [f"s{i} = tl.full((), n{i}, {number})" for i in range(parts.numbers)]
-    return found + [f"c{i} = s{i}.to(tl.{parts.dtype}).to({number})" for i in range(parts.numbers)]
+    lines = [f"d{i} = tl.full((), n{i}, tl.float64)" for i in range(parts.numbers)]
+    lines += [f"s{i} = tl.full((), n{i}, {number})" for i in range(parts.numbers)]
+    return lines + [f"c{i} = s{i}.to(tl.{parts.dtype}).to({number})" for i in range(parts.numbers)]
 
 
 def loaded(i: int, place: KernelTensor, number: str) -> str:
@@ -423,5 +423,5 @@ def stored(j: int, place: KernelTensor) -> tuple[str, ...]:
             f"k{j} = tl.sum(k{j} << (7 - tl.arange(0, 8))[None, :], axis=1).to(tl.uint8)",
             f"tl.store(r{j} + byte, k{j}, mask=byte * 8 < n)",
         )
-    where = f"r{j}" if kind == ONE else f"r{j} + {PLACES[kind]}"
-    return (f"tl.store({where}, {place.value}, mask={MASKS[kind]})",)
+    pointer = f"r{j}" if kind == ONE else f"r{j} + {PLACES[kind]}"
+    return (f"tl.store({pointer}, {place.value}, mask={MASKS[kind]})",)

@@ -86,8 +86,8 @@ def refuse(kind: type) -> str | None:
         )
     if issubclass(kind, np.matrix):
         return "its * is the product of matrices; give numpy.asarray(x)"
-    masked: Any = imported_module("numpy.ma")
-    if masked is not None and issubclass(kind, masked.MaskedArray):
+    numpy_ma: Any = imported_module("numpy.ma")
+    if numpy_ma is not None and issubclass(kind, numpy_ma.MaskedArray):
         return "its mask would be lost; give x.filled(0.0), and multiply by the mask yourself"
     return None
 
@@ -126,7 +126,7 @@ def render(emitted: Emitted) -> str:
     # In forward mode, `push(tangent, tin, output, width)` follows.
     f, k, b = emitted.fast.forward, emitted.fast.keep, emitted.fast.backward
     computed = iter(k.results)
-    kept = "".join(
+    kept_results = "".join(
         f"{next(computed) if name in emitted.residuals.computed else name}, "
         for name in emitted.residuals.names
     )
@@ -134,20 +134,20 @@ def render(emitted: Emitted) -> str:
     shapes = "".join(f", shape_of_{name}" for name in emitted.residuals.shapes)
     inputs, cotangents = ", ".join(emitted.names.inputs), ", ".join(emitted.names.cotangents)
     outputs = ", ".join(emitted.names.outputs)
-    given = "".join(f", {name}" for name in emitted.forward_params)
+    params = "".join(f", {name}" for name in emitted.forward_params)
     prepare, constants = _render_prepare(emitted)
-    first = "" if emitted.origin.is_rule else constants
+    forward_constants = "" if emitted.origin.is_rule else constants
     result, gradients = f.result, emitted.gradients(b)[0]
     if not emitted.origin.is_rule:
         result = f"({f.result},)"
         gradients = f"({', '.join(emitted.gradients(b))},)"
     return f"""\
-{prepare}def forward({inputs}{given}{first}):
+{prepare}def forward({inputs}{params}{forward_constants}):
 {f.indented(4)}    return {result}
 
 
 def keep({inputs}, {outputs}{emitted.arguments}{constants}):
-{k.indented(4)}    return ({kept.strip()})
+{k.indented(4)}    return ({kept_results.strip()})
 
 
 def backward({cotangents}{residuals}{emitted.arguments}{shapes}{constants}):
@@ -170,19 +170,19 @@ def push({tangents}, {values}{emitted.arguments}):
 def _render_prepare(emitted: Emitted) -> tuple[str, str]:
     # Constants are computed from the params once, and passed to each call.
     prepared = emitted.fast.prepared
-    words = {} if prepared is None else dict(prepared.names)
+    names = {} if prepared is None else dict(prepared.names)
     for name in emitted.names.params:  # these are arguments anyway
-        words.pop(name, None)
-    if prepared is None or not words:
+        names.pop(name, None)
+    if prepared is None or not names:
         return "", ""
     lines = "".join(f"    {line}\n" for line in prepared.lines)
     source = f"""\
 def prepare(wrap{emitted.arguments}):
-{lines}    return ({"".join(f"{word}, " for word in words.values()).strip()})
+{lines}    return ({"".join(f"{word}, " for word in names.values()).strip()})
 
 
 """
-    return source, "".join(f", {name}" for name in words)
+    return source, "".join(f", {name}" for name in names)
 
 
 backend = Backend(

@@ -21,48 +21,48 @@ def render(emitted: Emitted) -> str:
     """Return the source of forward, and of forward with the map from cotangents to gradients."""
     f, k, b = emitted.fast.forward, emitted.fast.keep, emitted.fast.backward
     name, inputs = emitted.names.identifier, ", ".join(emitted.names.inputs)
-    gradients = dict(zip(emitted.names.wrt, emitted.origin.gradient_types, strict=True))
-    wanted = tuple(gradients.get(each) for each in emitted.names.inputs)
+    gradient_types = dict(zip(emitted.names.wrt, emitted.origin.gradient_types, strict=True))
+    input_gradients = tuple(gradient_types.get(each) for each in emitted.names.inputs)
     pairs = [*zip(emitted.residuals.computed, k.results, strict=True)]
-    kept = "".join(f"    {each} = {result}\n" for each, result in pairs)
+    residuals = "".join(f"    {each} = {result}\n" for each, result in pairs)
     shapes = "".join(f"    shape_of_{each} = {each}.shape\n" for each in emitted.residuals.shapes)
     outputs = _converted(
         f.results, emitted.origin.output_types, emitted.origin.input_types, emitted.names.inputs
     )
-    found = _converted(
-        emitted.gradients(b), wanted, emitted.origin.output_types, emitted.names.cotangents
+    gradients = _converted(
+        emitted.gradients(b), input_gradients, emitted.origin.output_types, emitted.names.cotangents
     )
     if emitted.origin.is_rule:  # its gradient has the dtype of the cotangent, whatever it is
         outputs = [f"np.asarray({f.result}, {emitted.names.inputs[0]}.dtype)"]
-        found = [f"np.asarray({emitted.gradients(b)[0]}, {emitted.names.cotangents[0]}.dtype)"]
+        gradients = [f"np.asarray({emitted.gradients(b)[0]}, {emitted.names.cotangents[0]}.dtype)"]
     draw = ["if key is None:", "    key = draw_key()", "else:", "    key = read_key(key)"]
     lines = [f"{each} = np.asarray({each})" for each in emitted.names.inputs]
     lines += [f"{each} = as_operand({each})" for each in emitted.names.params if each != "key"]
     lines += draw if "key" in emitted.names.params else []
     start = "".join(f"    {line}\n" for line in lines)
     cotangent = emitted.names.cotangents[0] if emitted.single else "cotangents"
-    given = "" if emitted.single else f"        {_names(emitted.names.cotangents)} = cotangents\n"
-    given += "".join(
+    setup = "" if emitted.single else f"        {_names(emitted.names.cotangents)} = cotangents\n"
+    setup += "".join(
         f"        {c} = as_cotangent({c}, {y})\n"
         for c, y in zip(emitted.names.cotangents, emitted.names.outputs, strict=True)
     )
-    assigned = "".join(
+    assignments = "".join(
         f"    {each} = {text}\n" for each, text in zip(emitted.names.outputs, outputs, strict=True)
     )
     result = emitted.names.outputs[0] if emitted.single else f"({_names(emitted.names.outputs)})"
-    returned = found[0] if len(found) == 1 else f"({', '.join(found)})"
+    result_gradients = gradients[0] if len(gradients) == 1 else f"({', '.join(gradients)})"
     return f"""\
 @quiet
 def {name}({inputs}{emitted.signature}):
-{start}{f.indented(4)}{assigned}    return {result}
+{start}{f.indented(4)}{assignments}    return {result}
 
 
 @quiet
 def {name}_vjp({inputs}{emitted.signature}):
-{start}{f.indented(4)}{assigned}{k.indented(4)}{kept}{shapes}
+{start}{f.indented(4)}{assignments}{k.indented(4)}{residuals}{shapes}
     @quiet
     def pullback({cotangent}):
-{given}{b.indented(8)}        return {returned}
+{setup}{b.indented(8)}        return {result_gradients}
 
     return {result}, pullback
 
@@ -78,14 +78,14 @@ def _names(words: tuple[str, ...]) -> str:
 def _converted(
     results: tuple[str, ...],
     types: tuple[Type | None, ...],
-    given: tuple[Type | None, ...],
+    like_types: tuple[Type | None, ...],
     names: tuple[str, ...],
 ) -> list[str]:
     # T is the dtype of the first float input.
-    like = find_like(given)
-    own = "" if like is None else f", {names[like]}.dtype"
+    like = find_like(like_types)
+    conversion = "" if like is None else f", {names[like]}.dtype"
     return [
-        "None" if type_ is None else f"np.asarray({result}{own if type_.dtype == T else ''})"
+        "None" if type_ is None else f"np.asarray({result}{conversion if type_.dtype == T else ''})"
         for result, type_ in zip(results, types, strict=True)
     ]
 

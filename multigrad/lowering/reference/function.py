@@ -85,8 +85,8 @@ class ReferenceFunction:
         count, values = self._count, self.defaults
         inputs = (asarray(args[0]),) if count == 1 else tuple(map(asarray, args[:count]))
         if len(args) > count:
-            given = args[count:]
-            values = (*map(as_operand, given), *values[len(given) :])
+            params = args[count:]
+            values = (*map(as_operand, params), *values[len(params) :])
         if self._draws and values[-1] is None:
             values = (*values[:-1], random.draw_key())
         return inputs, values
@@ -99,9 +99,9 @@ class ReferenceFunction:
         """Return the output for the inputs, and the map from its cotangent to the gradients."""
         inputs, values = self._split(args)
         if self._is_idle:
-            output, held = inputs[0], values
+            output, tensors = inputs[0], values
         else:
-            output, held = copy_context().run(self._record, inputs, values)
+            output, tensors = copy_context().run(self._record, inputs, values)
         # The pullback holds the residuals, the numbers, and no more.
         pull = self._pull
         if self.single:
@@ -110,14 +110,14 @@ class ReferenceFunction:
             def pull_one(cotangent: Array | None) -> Any:
                 if cotangent is None:
                     cotangent = np.zeros(shape, dtype)
-                return copy_context().run(pull, (asarray(cotangent, dtype),), held)
+                return copy_context().run(pull, (asarray(cotangent, dtype),), tensors)
 
             return output, pull_one
-        like = [(each.shape, each.dtype) for each in output]
+        specs = [(each.shape, each.dtype) for each in output]
 
-        def pull_several(given: Sequence[Array | None]) -> Any:
-            cotangents = [as_cotangent(c, *known) for c, known in zip(given, like, strict=True)]
-            return copy_context().run(pull, cotangents, held)
+        def pull_several(cotangents: Sequence[Array | None]) -> Any:
+            arrays = [as_cotangent(c, *spec) for c, spec in zip(cotangents, specs, strict=True)]
+            return copy_context().run(pull, arrays, tensors)
 
         return output, pull_several
 
@@ -128,14 +128,14 @@ class ReferenceFunction:
         push = self._push
         if push is None:
             raise UnsupportedOp(f"{self.name} was lowered without forward_mode=True")
-        given, values = self._split(tuple(inputs))
-        output = copy_context().run(self._run, given, values)
+        arrays, values = self._split(tuple(inputs))
+        output = copy_context().run(self._run, arrays, values)
         outputs = (output,) if self.single else output
-        moved = [as_cotangent(t, x.shape, x.dtype) for t, x in zip(tangents, given, strict=True)]
-        found = copy_context().run(push, *moved, *given, *outputs, *values)
-        pairs = zip(found, outputs, strict=True)
-        pushed = tuple(None if t is None else asarray(t, y.dtype) for t, y in pairs)
-        return output, pushed[0] if self.single else pushed
+        dx = [as_cotangent(t, x.shape, x.dtype) for t, x in zip(tangents, arrays, strict=True)]
+        pushed = copy_context().run(push, *dx, *arrays, *outputs, *values)
+        pairs = zip(pushed, outputs, strict=True)
+        converted = tuple(None if t is None else asarray(t, y.dtype) for t, y in pairs)
+        return output, converted[0] if self.single else converted
 
     def _run(self, inputs: tuple[Array, ...], values: tuple[Any, ...]) -> Any:
         constants = self._prepare(inputs, values) if self._takes_numbers else ()
@@ -146,8 +146,8 @@ class ReferenceFunction:
         output = self._apply(inputs, values, constants)
         if self.keep is not None:
             outputs = (output,) if self.single else output
-            kept = self.keep(*inputs, *outputs, *values, *constants)
-            values = (*(map(as_operand, kept) if self._computes else kept), *values)
+            residuals = self.keep(*inputs, *outputs, *values, *constants)
+            values = (*(map(as_operand, residuals) if self._computes else residuals), *values)
         if self._shapes:
             values = (*values, *[inputs[i].shape for i in self._shapes])
         return output, (*values, *constants)
@@ -157,15 +157,15 @@ class ReferenceFunction:
     ) -> Any:
         if self.forward is None:  # it computes nothing
             return inputs[0]
-        given = inputs
+        arguments = inputs
         if self._takes_numbers:
-            given = (*inputs, *[values[i] for i in self._read], *constants)
+            arguments = (*inputs, *[values[i] for i in self._read], *constants)
         forward = self.forward if inputs[0].size < MANY else self._large_forward
-        return self._outputs(forward(*given), inputs)
+        return self._outputs(forward(*arguments), inputs)
 
-    def _pull(self, cotangents: Sequence[Array], held: tuple[Any, ...]) -> Any:
+    def _pull(self, cotangents: Sequence[Array], residuals: tuple[Any, ...]) -> Any:
         backward = self.backward if cotangents[0].size < MANY else self._large_backward
-        return self._gradients(backward(*cotangents, *held), cotangents)
+        return self._gradients(backward(*cotangents, *residuals), cotangents)
 
 
 def nothing(inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ...]:
@@ -189,9 +189,9 @@ def as_arrays(types: Sequence[Type | None], given: Sequence[Type | None], single
     like = find_like(given)
 
     def convert(results: Any, args: Sequence[Array]) -> Any:
-        own = None if like is None else args[like].dtype
+        input_dtype = None if like is None else args[like].dtype
         arrays = tuple(
-            None if type_ is None else asarray(result, own if type_.dtype == T else None)
+            None if type_ is None else asarray(result, input_dtype if type_.dtype == T else None)
             for result, type_ in zip(results, types, strict=True)
         )
         return arrays[0] if single else arrays
@@ -237,18 +237,18 @@ def remembering(prepare: Callable[..., Any], emitted: Emitted) -> Callable[..., 
     """
     like = find_like(emitted.origin.input_types) or 0
     # One tuple, so that threads see all of it or none.
-    known: tuple[Any, ...] = (None, None, ())
+    latest: tuple[Any, ...] = (None, None, ())
 
     def constants_of(inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ...]:
-        nonlocal known
+        nonlocal latest
         dtype = inputs[like].dtype
-        numbers, known_dtype, prepared = known
+        numbers, known_dtype, prepared = latest
         if dtype is known_dtype and (values is numbers or is_same(values, numbers)):
             return prepared
         prepared = prepare(lambda value: np.asarray(dtype.type(value)), *values)
         # Arrays may be changed in place, so they are prepared at each call.
         if NUMBERS.issuperset(map(type, values)):
-            known = values, dtype, prepared
+            latest = values, dtype, prepared
         return prepared
 
     return constants_of

@@ -70,8 +70,6 @@ MEETING = (
     ops.ADD, ops.SUB, ops.MUL, ops.DIV, ops.MAXIMUM, ops.MINIMUM,
     ops.LT, ops.LE, ops.GT, ops.GE, ops.EQ, ops.NE,
 )  # fmt: skip
-
-
 SELECT = kernel("numpy.select", "mask x", lambda mask, x: elementwise(x))
 CHOOSE_NUMBER = kernel(
     "numpy.choose_number", "mask like a b", lambda mask, like, a, b: elementwise(like)
@@ -90,8 +88,8 @@ def choose_number(mask: Array, like: Array, a: Any, b: Any) -> Array:
     dtype = like.dtype
     integer = INTEGERS[dtype.itemsize]
     # By bits: those in which the numbers differ are flipped where the mask holds.
-    second = dtype.type(b).view(integer)
-    return (np.multiply(mask, dtype.type(a).view(integer) ^ second) ^ second).view(dtype)
+    b_bits = dtype.type(b).view(integer)
+    return (np.multiply(mask, dtype.type(a).view(integer) ^ b_bits) ^ b_bits).view(dtype)
 
 
 def choose(mask: Array, a: Any, b: Any) -> Array:
@@ -99,15 +97,15 @@ def choose(mask: Array, a: Any, b: Any) -> Array:
     dtype = x.dtype
     a = dtype.type(a) if type(a) in NUMBERS else a
     b = dtype.type(b) if type(b) in NUMBERS else b
-    alike = a.dtype == b.dtype and x.shape == np.shape(mask) and a.shape in ((), x.shape)
-    if x.size < LIMITED or not alike:
+    is_alike = a.dtype == b.dtype and x.shape == np.shape(mask) and a.shape in ((), x.shape)
+    if x.size < LIMITED or not is_alike:
         return np.where(mask, a, b)
     integer = INTEGERS[dtype.itemsize]
-    second = b.view(integer)
+    b_bits = b.view(integer)
     # The bits in which a and b differ are flipped in b, where the mask holds.
-    bits = np.bitwise_xor(a.view(integer), second)
+    bits = np.bitwise_xor(a.view(integer), b_bits)
     np.multiply(bits, mask, out=bits)
-    return np.bitwise_xor(bits, second, out=bits).view(dtype)
+    return np.bitwise_xor(bits, b_bits, out=bits).view(dtype)
 
 
 def choose_bits(node: Node) -> Node | None:
@@ -177,8 +175,6 @@ def limit_by_numbers(node: Node) -> Node | None:
 
 
 BY_NUMBERS = {ops.CLIP: CLIP, ops.MAXIMUM: MAXIMUM, ops.MINIMUM: MINIMUM, ops.RELU: MAXIMUM}
-
-
 NORM = kernel("numpy.norm", "x", lambda x: Type("tensor", x.dtype))
 NORM_NUMBER = kernel("numpy.norm_number", "x", lambda x: FLOAT_SCALAR)
 ROW = 4096  # elements whose squares are summed in the dtype itself
@@ -198,8 +194,8 @@ def norm(x: Array) -> Array:
     # One dot product of 1e6 float32 numbers is off by 13 eps, of 1e7 by 380; this by less than 1.
     flat = x.reshape(-1)
     whole = flat.size // ROW * ROW
-    rows, rest = flat[:whole].reshape(-1, ROW), flat[whole:]
-    total = vecdot(rows, rows).sum(dtype=np.float64) + np.float64(np.dot(rest, rest))
+    rows, tail = flat[:whole].reshape(-1, ROW), flat[whole:]
+    total = vecdot(rows, rows).sum(dtype=np.float64) + np.float64(np.dot(tail, tail))
     return np.sqrt(dtype.type(total))
 
 
@@ -235,10 +231,10 @@ def divided_into(divisor: Array, x: Array, number: Array) -> Array:
 
 
 def divide_gradient(node: Node) -> Node | None:
-    found = find_scaled_quotient(node)
-    if found is None or find_one_plus_square(found[2]) is None:
+    parts = find_scaled_quotient(node)
+    if parts is None or find_one_plus_square(parts[2]) is None:
         return None
-    return make_node(DIVIDED, found, {}, node.type)
+    return make_node(DIVIDED, parts, {}, node.type)
 
 
 def by_blocks(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -246,9 +242,9 @@ def by_blocks(function: Callable[..., Array]) -> Callable[..., Array]:
 
     @functools.wraps(function)
     def call(x: Array, *args: Any) -> Array:
-        whole = [a for a in (x, *args) if isinstance(a, np.ndarray) and a.ndim]
+        arrays = [a for a in (x, *args) if isinstance(a, np.ndarray) and a.ndim]
         # Flat slices match only for arrays of one shape that lie in order.
-        if not all(a.shape == x.shape and a.flags.c_contiguous for a in whole):
+        if not all(a.shape == x.shape and a.flags.c_contiguous for a in arrays):
             return function(x, *args)
         result = np.empty_like(x)
         flat = [a.reshape(-1) if isinstance(a, np.ndarray) and a.ndim else a for a in (x, *args)]

@@ -44,18 +44,18 @@ def alone(name: str) -> Callable[..., Any]:
 
 def all_max_vjp(xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names) -> Cotangents:
     # Ties share the cotangent equally, as in max.
-    chosen = xp.equal(x, y) * 1.0
-    number = xp.all_sum(chosen, names, of=of)
-    return chosen * (xp.all_sum(ct, names, of=of) / number), None
+    ties = xp.equal(x, y) * 1.0
+    count = xp.all_sum(ties, names, of=of)
+    return ties * (xp.all_sum(ct, names, of=of) / count), None
 
 
 def all_norm_vjp(
     xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, ord: float
 ) -> Cotangents:
-    whole = xp.all_sum(ct, names, of=of)
+    total = xp.all_sum(ct, names, of=of)
     # The norms x are not negative; where the whole norm y is zero, so is the gradient.
     share = x / xp.where(xp.equal(y, 0), 1.0, y)
-    return whole * (xp.sign(share) if ord == 1 else xp.pow(share, ord - 1)), None
+    return total * (xp.sign(share) if ord == 1 else xp.pow(share, ord - 1)), None
 
 
 def of_one_shard(x: tuple[int, ...], *others: Any, **attrs: Any) -> tuple[int, ...]:
@@ -76,18 +76,18 @@ def ppermute_vjp(
     xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, pairs: Any
 ) -> Cotangents:
     # The pairs reversed; an x that no shard received gets a gradient of zeros.
-    back = tuple((target, source) for source, target in pairs)
-    return xp.ppermute(ct, back, names, of=of), None
+    reversed_pairs = tuple((target, source) for source, target in pairs)
+    return xp.ppermute(ct, reversed_pairs, names, of=of), None
 
 
 def check_pairs(pairs: tuple[tuple[int, int], ...], number: int) -> None:
     """Raise RuleValueError if a pair names a shard that does not exist."""
     last = max([0, *[shard for pair in pairs for shard in pair]])
     if last >= number:
-        there = "1 shard" if number == 1 else f"{number} shards"
+        shards = "1 shard" if number == 1 else f"{number} shards"
         raise RuleValueError(
             f"ppermute of {pairs} names shard {last}, and there {'is' if number == 1 else 'are'} "
-            f"{there} here, counted from 0: run it where there are as many, or give it pairs of "
+            f"{shards} here, counted from 0: run it where there are as many, or give it pairs of "
             "shards that there are"
         )
 

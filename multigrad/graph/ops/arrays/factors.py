@@ -48,9 +48,9 @@ def factored(x: Array) -> tuple[Array, Array]:
     *batch, rows, columns = x.shape
     packed, pivots = np.array(x), np.zeros((*batch, min(rows, columns)), np.int64)
     (getrf,) = lapack.get_lapack_funcs(("getrf",), dtype=x.dtype)
-    for at in np.ndindex(*batch) if x.size else ():
+    for index in np.ndindex(*batch) if x.size else ():
         # The third result, `info`, is ignored: a zero on the diagonal of u is no error.
-        packed[at], pivots[at], _ = getrf(x[at])
+        packed[index], pivots[index], _ = getrf(x[index])
     return packed, pivots
 
 
@@ -62,23 +62,23 @@ def lu(x: Array) -> Array:
 def lu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # Seeger et al., Auto-differentiating linear algebra, 2017, for the square case: columns of an
     # identity make l square, rows of it make u square.
-    short = eye_like(xp, xp.matrix_transpose(x))
-    below = xp.tril(y, -1)
-    left = xp.matmul(below, short)
-    whole = xp.matmul(short, xp.triu(y))
-    beyond = xp.ones_like(whole) - xp.matmul(short, xp.matrix_transpose(short))
-    right = whole + eye_like(xp, whole) * beyond
+    eye = eye_like(xp, xp.matrix_transpose(x))
+    lower = xp.tril(y, -1)
+    left = xp.matmul(lower, eye)
+    upper = xp.matmul(eye, xp.triu(y))
+    missing_ones = xp.ones_like(upper) - xp.matmul(eye, xp.matrix_transpose(eye))
+    right = upper + eye_like(xp, upper) * missing_ones
     of_lower, of_upper = xp.tril(ct, -1), xp.triu(ct)
     inner = xp.tril(xp.matmul(xp.matrix_transpose(left), of_lower) + of_lower, -1)
     inner = inner + xp.triu(xp.matmul(of_upper, xp.matrix_transpose(right)))
     half = xp.triangular_solve(left, inner, lower=True, transposed=True, unit=True)
-    solved = xp.triangular_solve(
+    solution = xp.triangular_solve(
         right, xp.matrix_transpose(half), lower=False, transposed=False, unit=False
     )
     # Each row of the gradient goes back to where x had it before the exchanges.
     rows = xp.lu_permutation(xp.lu_pivots(x), x)
     places = xp.broadcast_to(xp.expand_dims(rows, -1), x)
-    return (xp.untake_along(xp.matrix_transpose(solved), places, x, axis=-2),)
+    return (xp.untake_along(xp.matrix_transpose(solution), places, x, axis=-2),)
 
 
 def lu_pivots(x: Array) -> Array:
@@ -88,10 +88,10 @@ def lu_pivots(x: Array) -> Array:
 def lu_permutation(indices: Array, like: Array) -> Array:
     rows = np.shape(like)[-2]
     places = np.broadcast_to(np.arange(rows), (*indices.shape[:-1], rows)).copy()
-    for at in np.ndindex(*indices.shape[:-1]):
+    for index in np.ndindex(*indices.shape[:-1]):
         # Pivots are exchanges of rows, applied in order.
-        for i, pivot in enumerate(indices[at]):
-            places[at][[i, pivot]] = places[at][[pivot, i]]
+        for i, pivot in enumerate(indices[index]):
+            places[index][[i, pivot]] = places[index][[pivot, i]]
     return places
 
 
@@ -168,22 +168,22 @@ def svd_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     (s, u, v), (of_s, of_u, of_v) = svd_parts(xp, y, x), svd_parts(xp, ct, x)
     column = xp.matrix_transpose(s)
     left, right = (xp.matmul(xp.matrix_transpose(a), b) for a, b in ((u, of_u), (v, of_v)))
-    turns, counter = (each - xp.matrix_transpose(each) for each in (left, right))
-    eye = eye_like(xp, turns)
-    between = (turns + counter) / (s - column + eye)
-    inner = 0.5 * (between + (turns - counter) / (s + column + eye)) + eye * of_s
+    skew_u, skew_v = (each - xp.matrix_transpose(each) for each in (left, right))
+    eye = eye_like(xp, skew_u)
+    quotients = (skew_u + skew_v) / (s - column + eye)
+    inner = 0.5 * (quotients + (skew_u - skew_v) / (s + column + eye)) + eye * of_s
     rows, columns, count = xp.dim(x, -2), xp.dim(x, -1), xp.dim(y, -1)
     outside_u = outside(xp, of_u, u, left, s=s, exists=xp.greater(rows, count))
     outside_v = outside(xp, of_v, v, right, s=s, exists=xp.greater(columns, count))
-    first = xp.matmul(xp.matmul(u, inner) + outside_u, xp.matrix_transpose(v))
-    return (first + xp.matmul(u, xp.matrix_transpose(outside_v)),)
+    by_u = xp.matmul(xp.matmul(u, inner) + outside_u, xp.matrix_transpose(v))
+    return (by_u + xp.matmul(u, xp.matrix_transpose(outside_v)),)
 
 
 def outside(xp: Any, cotangent: Any, vectors: Any, inner: Any, *, s: Any, exists: Any) -> Any:
     """Return the part of a cotangent outside the span of the vectors, divided by the values."""
     # Without more rows (or columns) than values there is no such part, not even from rounding.
-    rest = (cotangent - xp.matmul(vectors, inner)) / xp.where(exists, s, 1.0)
-    return xp.where(exists, rest, xp.zeros_like(cotangent))
+    remainder = (cotangent - xp.matmul(vectors, inner)) / xp.where(exists, s, 1.0)
+    return xp.where(exists, remainder, xp.zeros_like(cotangent))
 
 
 SVD = of_matrices(
@@ -247,9 +247,9 @@ def eigh_vjp(xp: Any, ct: Any, y: Any, x: Any, *, lower: bool) -> Cotangents:
     (w, v), (of_w, of_v) = eigh_parts(xp, y), eigh_parts(xp, ct)
     v_t = xp.matrix_transpose(v)
     product = xp.matmul(v_t, of_v)
-    apart = xp.tril(product, -1) + xp.triu(product, 1)
-    eye = eye_like(xp, apart)
-    inner = apart / (w - xp.matrix_transpose(w) + eye) + eye * of_w
+    off_diagonal = xp.tril(product, -1) + xp.triu(product, 1)
+    eye = eye_like(xp, off_diagonal)
+    inner = off_diagonal / (w - xp.matrix_transpose(w) + eye) + eye * of_w
     inner = 0.5 * (inner + xp.matrix_transpose(inner))
     return (xp.matmul(xp.matmul(v, inner), v_t),)
 
@@ -312,12 +312,12 @@ def qr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # Seeger et al. 2017, equation 7; of a wide matrix the first columns decide.
     y_t = xp.matrix_transpose(y)
     r = xp.triu(xp.matmul(y_t, x))
-    first = xp.part(r, xp.matrix_transpose(r), 0, axis=-1)
+    square_r = xp.part(r, xp.matrix_transpose(r), 0, axis=-1)
     product = xp.matmul(xp.matrix_transpose(ct), y)
-    both = xp.tril(product) + xp.matrix_transpose(xp.tril(product, -1))
-    inner = xp.matrix_transpose(ct - xp.matmul(y, both))
-    solved = xp.triangular_solve(first, inner, lower=False, transposed=False, unit=False)
-    return (xp.unpart(xp.matrix_transpose(solved), x, 0, axis=-1),)
+    symmetric = xp.tril(product) + xp.matrix_transpose(xp.tril(product, -1))
+    inner = xp.matrix_transpose(ct - xp.matmul(y, symmetric))
+    solution = xp.triangular_solve(square_r, inner, lower=False, transposed=False, unit=False)
+    return (xp.unpart(xp.matrix_transpose(solution), x, 0, axis=-1),)
 
 
 QR = of_matrices(
@@ -348,14 +348,14 @@ def are_spectral(value: object) -> bool:
 @widened
 def fft(x: Array, *, axes: tuple[int, ...], inverse: bool) -> Array:
     places = tuple(axis + 1 for axis in axes)  # of the complex numbers
-    whole = x[..., 0] + 1j * x[..., 1]
+    numbers = x[..., 0] + 1j * x[..., 1]
     # Assigned, because 1j times an infinity has a real part of NaN.
-    whole.real, whole.imag = x[..., 0], x[..., 1]
+    numbers.real, numbers.imag = x[..., 0], x[..., 1]
     if inverse:
-        found = np.fft.ifftn(whole, axes=places, norm="forward")
+        spectrum = np.fft.ifftn(numbers, axes=places, norm="forward")
     else:
-        found = np.fft.fftn(whole, axes=places)
-    return np.stack((found.real, found.imag), -1).astype(x.dtype, copy=False)
+        spectrum = np.fft.fftn(numbers, axes=places)
+    return np.stack((spectrum.real, spectrum.imag), -1).astype(x.dtype, copy=False)
 
 
 def of_parts(x: Shape, axes: tuple[int, ...] = (-2,), **attrs: Any) -> Shape:

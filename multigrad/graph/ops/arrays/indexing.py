@@ -43,9 +43,9 @@ def getitem(x: Array, *, index: tuple[Any, ...]) -> Array:
 
 
 def setitem(x: Array, like: Array, *, index: tuple[Any, ...]) -> Array:
-    full = np.zeros(np.shape(like), x.dtype)
-    full[as_index(index)] = x
-    return full
+    result = np.zeros(np.shape(like), x.dtype)
+    result[as_index(index)] = x
+    return result
 
 
 def indexed_shape(x: tuple[int, ...], *, index: tuple[Any, ...]) -> tuple[int, ...]:
@@ -74,10 +74,10 @@ def taken(node: Node, sizes: Sequence[int]) -> int:
 
 @widened
 def untake(x: Array, like: Array, *, indices: tuple[int, ...], axis: int) -> Array:
-    full = np.zeros(np.moveaxis(like, axis, 0).shape, x.dtype)
+    result = np.zeros(np.moveaxis(like, axis, 0).shape, x.dtype)
     # Adds at repeated indices too, where an assignment keeps only the last value.
-    np.add.at(full, np.array(indices, np.intp), np.moveaxis(x, axis, 0))
-    return np.moveaxis(full, 0, axis)
+    np.add.at(result, np.array(indices, np.intp), np.moveaxis(x, axis, 0))
+    return np.moveaxis(result, 0, axis)
 
 
 GETITEM = rearrangement(
@@ -136,9 +136,9 @@ def part(x: Array, like: Array, start: int, *, axis: int) -> Array:
 
 
 def unpart(x: Array, like: Array, start: int, *, axis: int) -> Array:
-    full = np.zeros(np.shape(like), x.dtype)
-    full[along(x, start, x.shape[axis], axis)] = x
-    return full
+    result = np.zeros(np.shape(like), x.dtype)
+    result[along(x, start, x.shape[axis], axis)] = x
+    return result
 
 
 def along(x: Array, start: int, length: int, axis: int) -> tuple[slice, ...]:
@@ -206,8 +206,8 @@ def repeated(node: Node, sizes: Sequence[int]) -> int:
 
 def sum_of_repeats(xp: Any, x: Any, like: Any, *, repeats: int, axis: int) -> Any:
     lengths, axis = [xp.dim(like, axis=i) for i in range(like.ndim)], axis % like.ndim
-    apart = xp.reshape(x, shape=(*lengths[: axis + 1], repeats, *lengths[axis + 1 :]))
-    return xp.sum(apart, axis=axis + 1, keepdims=False)
+    copies = xp.reshape(x, shape=(*lengths[: axis + 1], repeats, *lengths[axis + 1 :]))
+    return xp.sum(copies, axis=axis + 1, keepdims=False)
 
 
 TILE = rearrangement(
@@ -268,8 +268,8 @@ def padded_shape(x: tuple[int, ...], *, widths: Any, fill: float) -> tuple[int, 
 
 def pad_vjp(xp: Any, ct: Any, y: Any, x: Any, *, widths: Any, fill: float) -> Cotangents:
     # An end of None, because a slice to -0 is empty.
-    inside = tuple((before, -after if after else None, None) for before, after in widths)
-    return (xp.getitem(ct, as_index(("...", *inside))),)
+    inner_index = tuple((before, -after if after else None, None) for before, after in widths)
+    return (xp.getitem(ct, as_index(("...", *inner_index))),)
 
 
 def padded(node: Node, sizes: Sequence[int]) -> int:

@@ -122,8 +122,8 @@ def take_at(x: Array, indices: Array, *, axis: int) -> Array:
 def untake_at(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
     shape = np.shape(like)
     axis = axis % len(shape)
-    first = tuple(range(np.ndim(indices)))
-    values = np.moveaxis(wider(x), tuple(axis + i for i in first), first)
+    index_axes = tuple(range(np.ndim(indices)))
+    values = np.moveaxis(wider(x), tuple(axis + i for i in index_axes), index_axes)
     sums = np.zeros((shape[axis], *shape[:axis], *shape[axis + 1 :]), values.dtype)
     np.add.at(sums, inside(indices, shape[axis]), values)
     return np.moveaxis(sums, 0, axis).astype(x.dtype)
@@ -160,8 +160,8 @@ def take_inside(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     if x.shape[axis] == 0:
         return no_slices(xp, x, indices, axis)
     mask = are_inside(xp, indices, x, axis)
-    taken = xp.take_at(x, zeros_outside(xp, mask, indices), axis=axis)
-    return zeros_outside(xp, mask, taken, axis)
+    slices = xp.take_at(x, zeros_outside(xp, mask, indices), axis=axis)
+    return zeros_outside(xp, mask, slices, axis)
 
 
 def untake_inside(xp: Any, x: Any, indices: Any, like: Any, *, axis: int) -> Any:
@@ -178,8 +178,8 @@ def take_nearest(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     if x.shape[axis] == 0:
         return no_slices(xp, x, indices, axis)
     zeros, last = xp.full_like(indices, 0, dtype=None), length_along(xp, x, axis) - 1
-    most = xp.where(indices > last, zeros + last, indices)
-    return xp.take_at(x, xp.where(most < 0, zeros, most), axis=axis)
+    capped = xp.where(indices > last, zeros + last, indices)
+    return xp.take_at(x, xp.where(capped < 0, zeros, capped), axis=axis)
 
 
 def take_clipped(x: Array, indices: Array, *, axis: int) -> Array:

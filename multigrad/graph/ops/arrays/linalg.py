@@ -33,10 +33,10 @@ def in_right(node: Any, degrees: list[Degree]) -> Degree:
 def each(function: Callable[..., Array], *arrays: Array) -> Array:
     """Apply a function of matrices to each of a batch; the batches broadcast."""
     batch = np.broadcast_shapes(*(a.shape[:-2] for a in arrays))
-    flat = [np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in arrays]
+    batches = [np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in arrays]
     results = np.empty((*batch, *np.shape(arrays[-1])[-2:]), arrays[-1].dtype)
-    for at in np.ndindex(batch):
-        results[at] = function(*(a[at] for a in flat))
+    for index in np.ndindex(batch):
+        results[index] = function(*(a[index] for a in batches))
     return results
 
 
@@ -56,11 +56,11 @@ def cholesky_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # Murray, Differentiation of the Cholesky decomposition, 2016, equation 10; Smith 1995. x is
     # symmetric, and so is its gradient.
     product = xp.matmul(xp.matrix_transpose(y), ct)
-    halved = 0.5 * (xp.tril(product) + xp.tril(product, -1))
-    left = xp.triangular_solve(y, halved, lower=True, transposed=True, unit=False)
+    inner = 0.5 * (xp.tril(product) + xp.tril(product, -1))
+    left = xp.triangular_solve(y, inner, lower=True, transposed=True, unit=False)
     right = xp.matrix_transpose(left)
-    both = xp.triangular_solve(y, right, lower=True, transposed=True, unit=False)
-    return (0.5 * (both + xp.matrix_transpose(both)),)
+    solution = xp.triangular_solve(y, right, lower=True, transposed=True, unit=False)
+    return (0.5 * (solution + xp.matrix_transpose(solution)),)
 
 
 CHOLESKY = of_matrices(
@@ -173,8 +173,8 @@ def pinv(x: Array, *, rtol: float, epsilons: float) -> Array:
     u, s, v = np.linalg.svd(mark_infinities(x), full_matrices=False)
     # Singular values up to the cutoff times the largest one count as zero.
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * float(np.finfo(x.dtype).eps))
-    large = s > np.asarray(cutoff, x.dtype) * np.max(s, axis=-1, keepdims=True)
-    inverse = np.divide(1, s, out=np.zeros_like(s), where=large)
+    is_large = s > np.asarray(cutoff, x.dtype) * np.max(s, axis=-1, keepdims=True)
+    inverse = np.divide(1, s, out=np.zeros_like(s), where=is_large)
     return np.matmul(np.swapaxes(v, -1, -2), inverse[..., None] * np.swapaxes(u, -1, -2))
 
 
@@ -184,8 +184,8 @@ def pinv_vjp(xp: Any, ct: Any, y: Any, x: Any, *, rtol: float, epsilons: float) 
     inner = -xp.matmul(xp.matmul(y_t, ct), y_t)
     right = xp.matmul(xp.matmul(ct_t, y), y_t)
     left = xp.matmul(y_t, xp.matmul(y, ct_t))
-    outside = right - xp.matmul(x, xp.matmul(y, right))
-    return (inner + outside + (left - xp.matmul(xp.matmul(left, y), x)),)
+    outer = right - xp.matmul(x, xp.matmul(y, right))
+    return (inner + outer + (left - xp.matmul(xp.matmul(left, y), x)),)
 
 
 PINV = of_matrices(
@@ -240,14 +240,14 @@ def expm_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # matrix of blocks: Higham, Functions of Matrices, 2008, equation 3.16. It is linear in the
     # cotangent, which is scaled to 1: a large one would take more squarings.
     size = xp.sum(xp.abs(ct), axis=(-2, -1), keepdims=True)
-    usual = xp.logical_and(xp.isfinite(size), xp.greater(size, 0))
-    size = xp.stop_gradient(xp.where(usual, size, 1.0))
+    is_usual = xp.logical_and(xp.isfinite(size), xp.greater(size, 0))
+    size = xp.stop_gradient(xp.where(is_usual, size, 1.0))
     x_t = xp.matrix_transpose(x)
-    above = xp.concatenate((x_t, ct / size), axis=-1)
-    below = xp.concatenate((xp.zeros_like(x_t), x_t), axis=-1)
-    blocks = xp.expm(xp.concatenate((above, below), axis=-2))
-    right = xp.part(blocks, x_t, xp.dim(x, -1), axis=-1)
-    return (xp.part(right, x, 0, axis=-2) * size,)
+    upper_blocks = xp.concatenate((x_t, ct / size), axis=-1)
+    lower_blocks = xp.concatenate((xp.zeros_like(x_t), x_t), axis=-1)
+    blocks = xp.expm(xp.concatenate((upper_blocks, lower_blocks), axis=-2))
+    right_blocks = xp.part(blocks, x_t, xp.dim(x, -1), axis=-1)
+    return (xp.part(right_blocks, x, 0, axis=-2) * size,)
 
 
 EXPM = of_matrices(

@@ -43,31 +43,31 @@ def carried(*types: Type, condition: Region, body: Region, position: int) -> Typ
     """Return the type of one carried tensor, or raise TypeError: the regions do not take these
     values, or a turn changes a dtype or a shape.
     """
-    inputs, after = body.graph.inputs, body.graph.outputs
-    if not position < len(after) <= len(inputs):
-        raise TypeError(f"its body takes {len(inputs)} values and gives {len(after)}")
+    inputs, results = body.graph.inputs, body.graph.outputs
+    if not position < len(results) <= len(inputs):
+        raise TypeError(f"its body takes {len(inputs)} values and gives {len(results)}")
     tests = condition.graph.outputs
     if len(tests) != 1 or tests[0].type.dtype != BOOL:
         raise TypeError("its condition is one bool")
-    for region in (condition, body):
-        own = [node.type for node in region.graph.inputs]
-        if len(own) != len(types) or not all(map(fits, types, own)):
-            raise TypeError(f"its {region.graph.name} takes {_listed(own)}, not {_listed(types)}")
-    check_turn(inputs, after)
+    for graph in (condition.graph, body.graph):
+        expected = [node.type for node in graph.inputs]
+        if len(expected) != len(types) or not all(map(fits, types, expected)):
+            raise TypeError(f"its {graph.name} takes {_listed(expected)}, not {_listed(types)}")
+    check_turn(inputs, results)
     return inputs[position].type
 
 
 def check_turn(inputs: Sequence[Node], after: Sequence[Node]) -> None:
     """Raise TypeError if a turn changes the type of a carried tensor."""
-    for before, new in zip(inputs, after, strict=False):
-        if before.type.kind != "tensor" or not keeps(new.type, before.type):
-            raise TypeError(f"a turn makes {new.type} of {before.type}")
+    for input_node, next_node in zip(inputs, after, strict=False):
+        if input_node.type.kind != "tensor" or not keeps(next_node.type, input_node.type):
+            raise TypeError(f"a turn makes {next_node.type} of {input_node.type}")
 
 
 def fits(given: Type, expected: Type) -> bool:
     """Return whether a region that expects one type takes a value of the other."""
-    alike = (given.kind, given.dtype) == (expected.kind, expected.dtype)
-    return alike and expected.shape in (given.shape, UNKNOWN)
+    is_alike = (given.kind, given.dtype) == (expected.kind, expected.dtype)
+    return is_alike and expected.shape in (given.shape, UNKNOWN)
 
 
 def keeps(new: Type, before: Type) -> bool:
@@ -108,10 +108,10 @@ def run_while(
     """
     body = limited(body)
     while condition(*carry, *constants):
-        before, carry = carry, body(*carry, *constants)
+        previous, carry = carry, body(*carry, *constants)
         if RELEASE < (2, 0):
-            carry = tuple(map(as_narrow, before, carry))
-        check_kept(before, carry)
+            carry = tuple(map(as_narrow, previous, carry))
+        check_kept(previous, carry)
     return carry
 
 
@@ -124,14 +124,14 @@ def as_narrow(old: Any, new: Any) -> Any:
 
 def limited(body: Function) -> Function:
     """Return the body of a loop, wrapped to raise `Endless` if there is a limit."""
-    most = _most_turns.get()
-    if most is None:
+    limit = _most_turns.get()
+    if limit is None:
         return body
-    turns = iter(range(most))
+    turns = iter(range(limit))
 
     def counted(*values: Any) -> Any:
         if next(turns, None) is None:
-            raise Endless(f"a loop has not ended after {most:,} turns on numbers that are made up")
+            raise Endless(f"a loop has not ended after {limit:,} turns on numbers that are made up")
         return body(*values)
 
     return counted
@@ -153,9 +153,9 @@ def turn_by(
 ) -> tuple[Array, ...]:
     """Return the final carried values of a loop; `meaning` makes a function of a region."""
     # The first values are carried; the rest are constants.
-    held, values = len(body.graph.outputs), tuple(values)
+    n, values = len(body.graph.outputs), tuple(values)
     goes_on, turn = meaning(condition), meaning(body)
-    return run_while(values[:held], values[held:], lambda *v: goes_on(*v)[0], turn)
+    return run_while(values[:n], values[n:], lambda *v: goes_on(*v)[0], turn)
 
 
 def meaning_of(region: Region) -> Function:
@@ -163,22 +163,22 @@ def meaning_of(region: Region) -> Function:
 
     def compute(*values: Array) -> tuple[Array, ...]:
         graph = region.graph
-        done: dict[Node, Any] = dict(zip(graph.inputs, values, strict=True))
+        value_of: dict[Node, Any] = dict(zip(graph.inputs, values, strict=True))
         # Inputs of the rule's dtype T tell the meaning of T; float32 if there are none.
-        tells = [value for node, value in done.items() if node.type.dtype == T]
+        samples = [value for node, value in value_of.items() if node.type.dtype == T]
         for node in graph.nodes:
             if node.op.name == "const":
-                done[node] = node.attr("value")
+                value_of[node] = node.attr("value")
             elif node.op.name == "call":  # a function with its own gradient; operand 0 is its value
-                done[node] = done[node.operands[0]]
-            elif node not in done:
+                value_of[node] = value_of[node.operands[0]]
+            elif node not in value_of:
                 attrs = dict(node.attrs)
                 if attrs.get("dtype") in (T, *FLOATS):
-                    named = "float32" if attrs["dtype"] == T else attrs["dtype"]
-                    is_own = attrs["dtype"] == T and tells
-                    attrs["dtype"] = tells[0].dtype if is_own else as_numpy_dtype(named)
-                done[node] = node.op.numpy(*(done[o] for o in node.operands), **attrs)
-        return tuple(done[node] for node in graph.outputs)
+                    name = "float32" if attrs["dtype"] == T else attrs["dtype"]
+                    is_own = attrs["dtype"] == T and samples
+                    attrs["dtype"] = samples[0].dtype if is_own else as_numpy_dtype(name)
+                value_of[node] = node.op.numpy(*(value_of[o] for o in node.operands), **attrs)
+        return tuple(value_of[node] for node in graph.outputs)
 
     return compute
 
@@ -202,21 +202,20 @@ def scanned(
     """Return the type of a carried tensor after the last turn, or of stacked rows; raise TypeError:
     the region does not take these values, or a turn changes a dtype or a shape.
     """
-    inputs, after = body.graph.inputs, body.graph.outputs
+    inputs, results = body.graph.inputs, body.graph.outputs
     if len(inputs) != len(types) or carried + rows > len(inputs) or not rows:
         raise TypeError(f"its body takes {len(inputs)} values, not {len(types)}")
-    if not (carried <= len(after) and position < len(after)):
-        raise TypeError(f"its body gives {len(after)} values, and carries {carried}")
+    if not (carried <= len(results) and position < len(results)):
+        raise TypeError(f"its body gives {len(results)} values, and carries {carried}")
     for i, (node, given) in enumerate(zip(inputs, types, strict=True)):
-        own = node.type
-        is_row = carried <= i < carried + rows
-        alike = (own.kind, own.dtype) == (given.kind, given.dtype) if is_row else fits(given, own)
-        if not alike or (is_row and own.kind != "tensor"):
-            raise TypeError(f"its body takes {own}, not {given}")
-    check_turn(inputs[:carried], after)
+        expected = node.type
+        has_rows = given.kind == expected.kind == "tensor" and given.dtype == expected.dtype
+        if not (has_rows if carried <= i < carried + rows else fits(given, expected)):
+            raise TypeError(f"its body takes {expected}, not {given}")
+    check_turn(inputs[:carried], results)
     if position < carried:
         return inputs[position].type
-    row = after[position].type
+    row = results[position].type
     if row.kind != "tensor":
         raise TypeError(f"a turn gives {row}, which is no tensor")
     return Type("tensor", row.dtype, UNKNOWN)
@@ -236,16 +235,16 @@ def turn_rows(
     first axis. Raise TypeError if a turn changes a dtype or a shape.
     """
     state = tuple(carry)
-    own, gathered = len(state), []
+    width, turn_results = len(state), []
     turns = zip(*rows, strict=True)
     for row in reversed([*turns]) if reverse else turns:
-        found = body(*state, *row, *constants)
-        check_kept(state, found)
-        state = found[:own]
-        gathered.append(found[own:])
+        results = body(*state, *row, *constants)
+        check_kept(state, results)
+        state = results[:width]
+        turn_results.append(results[width:])
     if reverse:
-        gathered.reverse()
-    return (*state, *(stack([*column]) for column in zip(*gathered, strict=True)))
+        turn_results.reverse()
+    return (*state, *(stack([*column]) for column in zip(*turn_results, strict=True)))
 
 
 def check_kept(carry: Sequence[Array], found: Sequence[Array]) -> None:
@@ -277,11 +276,11 @@ def scanning(
         reverse: bool,
     ) -> tuple[Array, ...]:
         if length_of(rows):
-            own = [unstack(x) for x in rows]
-            return turn_rows(carry, own, constants, body, reverse=reverse, stack=stack)
+            row_lists = [unstack(x) for x in rows]
+            return turn_rows(carry, row_lists, constants, body, reverse=reverse, stack=stack)
         # No rows: the body runs once on zeros, only for the shapes of the results.
-        found = body(*carry, *(zeros(x, tuple(x.shape[1:])) for x in rows), *constants)
-        return (*carry, *(zeros(y, (0, *y.shape)) for y in found[len(carry) :]))
+        results = body(*carry, *(zeros(x, tuple(x.shape[1:])) for x in rows), *constants)
+        return (*carry, *(zeros(y, (0, *y.shape)) for y in results[len(carry) :]))
 
     return run
 
@@ -292,8 +291,8 @@ run_scan = scanning(list, np.stack, lambda like, shape: np.zeros(shape, like.dty
 def length_of(rows: Sequence[Any]) -> int:
     lengths = {x.shape[0] for x in rows if len(x.shape)}
     if len(lengths) != 1 or any(not len(x.shape) for x in rows):
-        told = ", ".join(str(tuple(x.shape)) for x in rows)
-        raise ValueError(f"scan takes tensors of one length in their first axis, not of {told}")
+        shapes = ", ".join(str(tuple(x.shape)) for x in rows)
+        raise ValueError(f"scan takes tensors of one length in their first axis, not of {shapes}")
     (length,) = lengths
     return int(length)
 
@@ -322,10 +321,9 @@ def shape_of_scan(
     if position < carried:
         return shapes[position]
     first = carried + rows
-    given = [shape[1:] if carried <= i < first else shape for i, shape in enumerate(shapes)]
-    values = [
-        _nothing(node.type, shape) for node, shape in zip(body.graph.inputs, given, strict=True)
-    ]
+    turn_shapes = [shape[1:] if carried <= i < first else shape for i, shape in enumerate(shapes)]
+    pairs = zip(body.graph.inputs, turn_shapes, strict=True)
+    values = [_nothing(node.type, shape) for node, shape in pairs]
     with np.errstate(all="ignore"):
         return (shapes[carried][0], *np.shape(meaning_of(body)(*values)[position]))
 
@@ -341,20 +339,20 @@ def _nothing(type_: Type, shape: Shape) -> Any:
 def degree_of_scan(node: Node, degrees: list[Degree]) -> Degree:
     """Return the degree of a result in what the operands depend on, through all turns."""
     graph, carried = node.attr("body").graph, node.attr("carried")
-    own = [
+    current = [
         # A carry that begins with zeros is linear in anything.
         LINEAR if i < carried and is_zero(operand) else degree
         for i, (operand, degree) in enumerate(zip(node.operands, degrees, strict=True))
     ]
     # Until nothing changes; a carried degree can only become None, and stays that.
     for _ in range(2 * carried + 1):
-        found = spread(graph, dict(zip(graph.inputs, own, strict=True)))
-        after = [LINEAR if is_zero(output) else found[output] for output in graph.outputs]
-        both = [a if a == b else None for a, b in zip(own[:carried], after, strict=False)]
-        if both == own[:carried]:
+        degree_of = spread(graph, dict(zip(graph.inputs, current, strict=True)))
+        results = [LINEAR if is_zero(output) else degree_of[output] for output in graph.outputs]
+        joint = [a if a == b else None for a, b in zip(current[:carried], results, strict=False)]
+        if joint == current[:carried]:
             break
-        own[:carried] = both
-    return after[node.attr("position")]
+        current[:carried] = joint
+    return results[node.attr("position")]
 
 
 def key_of(node: Node) -> tuple[Any, ...]:
@@ -371,17 +369,17 @@ def joined(nodes: Sequence[Node]) -> Mapping[Node, Node]:
     widest: dict[tuple[Any, ...], Node] = {}
     for node in nodes:
         # Scans over the same operands, whose bodies may differ in their results.
-        alike = _but_for_results(node)
-        known = widest.get(alike)
-        if known is None or _begins(node, known):
-            widest[alike] = node
-    found: dict[Node, Node] = {}
+        key = _but_for_results(node)
+        rival = widest.get(key)
+        if rival is None or _begins(node, rival):
+            widest[key] = node
+    wider: dict[Node, Node] = {}
     for node in nodes:
-        wide = widest[_but_for_results(node)]
-        if _begins(wide, node):
-            attrs = {**dict(wide.attrs), "position": node.attr("position")}
-            found[node] = make_node(node.op, node.operands, attrs, node.type)
-    return found
+        widest_node = widest[_but_for_results(node)]
+        if _begins(widest_node, node):
+            attrs = {**dict(widest_node.attrs), "position": node.attr("position")}
+            wider[node] = make_node(node.op, node.operands, attrs, node.type)
+    return wider
 
 
 def _begins(long: Node, short: Node) -> bool:

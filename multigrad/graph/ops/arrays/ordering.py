@@ -62,11 +62,11 @@ def cumprod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
     # Right at zeros too: the share of the first zero is a sum over products without it. With two
     # zeros in one product the second derivative is lost, as in `prod`.
     is_zero = xp.equal(x, 0)
-    first = xp.logical_and(is_zero, xp.equal(xp.cumsum(is_zero * 1.0, axis=axis), 1))
-    without = xp.cumprod(xp.where(first, 1.0, x), axis=axis)
-    at_first = xp.cumsum(ct * without, axis=axis, reverse=True)
-    elsewhere = xp.cumsum(ct * y, axis=axis, reverse=True) / xp.where(is_zero, 1.0, x)
-    return (xp.where(first, at_first, xp.where(is_zero, 0.0, elsewhere)),)
+    is_first = xp.logical_and(is_zero, xp.equal(xp.cumsum(is_zero * 1.0, axis=axis), 1))
+    products = xp.cumprod(xp.where(is_first, 1.0, x), axis=axis)
+    at_first = xp.cumsum(ct * products, axis=axis, reverse=True)
+    at_others = xp.cumsum(ct * y, axis=axis, reverse=True) / xp.where(is_zero, 1.0, x)
+    return (xp.where(is_first, at_first, xp.where(is_zero, 0.0, at_others)),)
 
 
 def cumulative_extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
@@ -206,8 +206,8 @@ def order(x: Array, axis: int, descending: bool) -> Array:
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     # Sorted backward and turned around, equal values keep their order and NaN comes first.
-    back = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-    return x.shape[axis] - 1 - np.flip(back, axis)
+    reversed_order = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(reversed_order, axis)
 
 
 def ranks(x: Array, axis: int, descending: bool) -> Array:

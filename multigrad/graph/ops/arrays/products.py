@@ -119,13 +119,13 @@ def einsum_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, subscripts: str) -> Cotan
     shares = []
     for i, name in enumerate(names):
         others = [*arrays[:i], *arrays[i + 1 :]]
-        given = [result, *names[:i], *names[i + 1 :]]
+        inputs = [result, *names[:i], *names[i + 1 :]]
         values = [ct, *others]
-        letters = name.replace("...", ".")
+        own_letters = name.replace("...", ".")
         is_lost = "..." in name and "..." not in result  # others may have fewer or shorter axes
-        if is_lost or not set(letters) <= set("".join(given)):
-            given, values = [*given, name], [*values, xp.ones_like(arrays[i])]
-        shares.append(xp.einsum(f"{','.join(given)}->{name}", *values))
+        if is_lost or not set(own_letters) <= set("".join(inputs)):
+            inputs, values = [*inputs, name], [*values, xp.ones_like(arrays[i])]
+        shares.append(xp.einsum(f"{','.join(inputs)}->{name}", *values))
     return tuple(shares)
 
 
@@ -222,12 +222,12 @@ UNWINDOWS = op(
 
 
 def conv(x: Array, w: Array, *, strides: Ints, dilations: Ints, groups: int) -> Array:
-    seen = grouped_windows(x, w.shape, strides, dilations, groups)
+    views = grouped_windows(x, w.shape, strides, dilations, groups)
     n = len(strides)
     out, inner = letters(n)
     kernels = wider(w).reshape(groups, -1, *w.shape[1:])
     # N: batch, G: groups, C: channels of a group, O: kernels of a group.
-    sums = np.einsum(f"NGC{out}{inner},GOC{inner}->NGO{out}", seen, kernels, optimize=True)
+    sums = np.einsum(f"NGC{out}{inner},GOC{inner}->NGO{out}", views, kernels, optimize=True)
     return sums.reshape(len(x), len(w), *sums.shape[3:]).astype(x.dtype)
 
 
@@ -247,9 +247,9 @@ def conv_vjp(xp: Any, ct: Any, y: Any, x: Any, w: Any, **attrs: Any) -> Cotangen
 def conv_left(cotangent: Array, w: Array, like: Array, **attrs: Any) -> Array:
     groups, n = attrs["groups"], len(attrs["strides"])
     out, inner = letters(n)
-    given = wider(cotangent).reshape(len(cotangent), groups, -1, *cotangent.shape[2:])
+    cotangents = wider(cotangent).reshape(len(cotangent), groups, -1, *cotangent.shape[2:])
     kernels = wider(w).reshape(groups, -1, *w.shape[1:])
-    parts = np.einsum(f"NGO{out},GOC{inner}->NGC{out}{inner}", given, kernels, optimize=True)
+    parts = np.einsum(f"NGO{out},GOC{inner}->NGC{out}{inner}", cotangents, kernels, optimize=True)
     parts = parts.reshape(len(cotangent), -1, *parts.shape[3:])
     steps = {key: attrs[key] for key in ("strides", "dilations")}
     return unwindows(parts, like, sizes=w.shape[2:], **steps).astype(cotangent.dtype)
@@ -264,9 +264,9 @@ def conv_left_vjp(
 def conv_right(x: Array, cotangent: Array, like: Array, **attrs: Any) -> Array:
     groups, n = attrs["groups"], len(attrs["strides"])
     out, inner = letters(n)
-    seen = grouped_windows(x, like.shape, attrs["strides"], attrs["dilations"], groups)
-    given = wider(cotangent).reshape(len(x), groups, -1, *cotangent.shape[2:])
-    sums = np.einsum(f"NGC{out}{inner},NGO{out}->GOC{inner}", seen, given, optimize=True)
+    views = grouped_windows(x, like.shape, attrs["strides"], attrs["dilations"], groups)
+    cotangents = wider(cotangent).reshape(len(x), groups, -1, *cotangent.shape[2:])
+    sums = np.einsum(f"NGC{out}{inner},NGO{out}->GOC{inner}", views, cotangents, optimize=True)
     return sums.reshape(like.shape).astype(cotangent.dtype)
 
 
@@ -279,8 +279,8 @@ def conv_right_vjp(
 def grouped_windows(x: Array, kernels: Ints, strides: Ints, dilations: Ints, groups: int) -> Array:
     """Return the windows of x with an axis of groups before its channels."""
     check_groups(x.shape, kernels, groups)
-    seen = windows(wider(x), sizes=kernels[2:], strides=strides, dilations=dilations)
-    return seen.reshape(len(x), groups, kernels[1], *seen.shape[2:])
+    views = windows(wider(x), sizes=kernels[2:], strides=strides, dilations=dilations)
+    return views.reshape(len(x), groups, kernels[1], *views.shape[2:])
 
 
 def check_groups(x: Ints, kernels: Ints, groups: int) -> None:

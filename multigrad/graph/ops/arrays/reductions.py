@@ -79,10 +79,10 @@ def mean_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> 
 
 
 def extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
-    chosen = xp.equal(x, spread(xp, y, x, axis, keepdims)) * 1.0
+    ties = xp.equal(x, spread(xp, y, x, axis, keepdims)) * 1.0
     # Ties share the cotangent equally.
-    number = xp.sum(chosen, axis=axis, keepdims=keepdims)
-    return (chosen * spread(xp, ct / number, x, axis, keepdims),)
+    count = xp.sum(ties, axis=axis, keepdims=keepdims)
+    return (ties * spread(xp, ct / count, x, axis, keepdims),)
 
 
 def prod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
@@ -90,8 +90,8 @@ def prod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> 
     is_zero = xp.equal(x, 0)
     filled = xp.where(is_zero, 1.0, x)
     zeros = xp.count_nonzero(is_zero, axis=axis, keepdims=keepdims)
-    others = xp.where(xp.equal(zeros, 1), xp.prod(filled, axis=axis, keepdims=keepdims), 0.0)
-    at_zero = spread(xp, ct * others, x, axis, keepdims)
+    products = xp.where(xp.equal(zeros, 1), xp.prod(filled, axis=axis, keepdims=keepdims), 0.0)
+    at_zero = spread(xp, ct * products, x, axis, keepdims)
     return (xp.where(is_zero, at_zero, spread(xp, ct * y, x, axis, keepdims) / filled),)
 
 
@@ -174,12 +174,12 @@ def norm_vjp(
     if ord == 1:
         return (xp.sign(x) * spread(xp, ct, x, axis, keepdims),)
     # Zero where the norm is zero; for order inf, ties share the cotangent.
-    safe = xp.where(xp.equal(y, 0), 1.0, y)
+    divisor = xp.where(xp.equal(y, 0), 1.0, y)
     if ord == 2:
-        return (x * spread(xp, ct / safe, x, axis, keepdims),)
-    whole = spread(xp, safe, x, axis, keepdims)
-    size = xp.where(xp.equal(x, 0), whole, xp.abs(x))  # a power of 0 may be infinite
-    share = xp.sign(x) * xp.pow(size / whole, ord - 1)
+        return (x * spread(xp, ct / divisor, x, axis, keepdims),)
+    norms = spread(xp, divisor, x, axis, keepdims)
+    size = xp.where(xp.equal(x, 0), norms, xp.abs(x))  # a power of 0 may be infinite
+    share = xp.sign(x) * xp.pow(size / norms, ord - 1)
     return (share * spread(xp, ct, x, axis, keepdims),)
 
 
@@ -187,12 +187,12 @@ def mean_square(xp: Any, x: Any, *, axis: Axis, keepdims: bool, correction: floa
     centered = x - xp.mean(x, axis=axis, keepdims=True)
     total = xp.sum(centered * centered, axis=axis, keepdims=keepdims)
     # A scalar counts as one element, along any axis.
-    every = tuple(range(x.ndim))
-    number = _count(xp, x, every if axis is None or not every else axis)
-    if not hasattr(number, "dtype"):
+    all_axes = tuple(range(x.ndim))
+    count = _count(xp, x, all_axes if axis is None or not all_axes else axis)
+    if not hasattr(count, "dtype"):
         # Not negative: with more correction than elements the result is inf or NaN, as in torch.
-        return total / max(number - correction, 0)
-    return total / xp.maximum(xp.astype(number, dtype=x.dtype) - correction, 0.0)
+        return total / max(count - correction, 0)
+    return total / xp.maximum(xp.astype(count, dtype=x.dtype) - correction, 0.0)
 
 
 def var_vjp(
@@ -253,8 +253,8 @@ def logsumexp(x: Array, *, axis: Axis, keepdims: bool) -> Array:
 def logsumexp_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
     # Zero where everything is -inf; softmax would be NaN there.
     share = xp.softmax(x, axis=axis)
-    nothing = spread(xp, xp.equal(y, -math.inf) * 1.0, x, axis, keepdims)
-    share = xp.where(xp.equal(nothing, 1), 0.0, share)
+    is_infinite = spread(xp, xp.equal(y, -math.inf) * 1.0, x, axis, keepdims)
+    share = xp.where(xp.equal(is_infinite, 1), 0.0, share)
     return (share * spread(xp, ct, x, axis, keepdims),)
 
 
@@ -327,9 +327,9 @@ def middle(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
 
 def in_rows(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
     """Return x with the given axes merged into one, at the end."""
-    kept, moved = x.ndim - len(axes), moved_last(xp, x, axes)
-    lengths = [xp.dim(moved, axis=i) for i in range(x.ndim)]
-    return xp.reshape(moved, shape=(*lengths[:kept], math.prod(lengths[kept:])))
+    lead, y = x.ndim - len(axes), moved_last(xp, x, axes)
+    lengths = [xp.dim(y, axis=i) for i in range(x.ndim)]
+    return xp.reshape(y, shape=(*lengths[:lead], math.prod(lengths[lead:])))
 
 
 def moved_last(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
@@ -358,13 +358,13 @@ def between(xp: Any, x: Any, *, axis: Axis, keepdims: bool, q: float) -> Any:
     # NaN after each row: rows without elements read it, and NaN sorts last.
     padded = xp.pad(rows, widths=((0, 1),), fill=math.nan)
     rows = xp.sort(padded, axis=-1, descending=False)
-    first, largest = rows[..., low], rows[..., length - 1]
-    result = first
+    low_values, largest = rows[..., low], rows[..., length - 1]
+    result = low_values
     if hasattr(weight, "dtype") or weight:
-        result = first * (1 - weight) + rows[..., low + 1] * weight
+        result = low_values * (1 - weight) + rows[..., low + 1] * weight
     # A weight known only at run time may be 0 next to an infinity, and inf * 0 is NaN.
     if hasattr(weight, "dtype"):
-        result = xp.where(weight == 0, first, result)
+        result = xp.where(weight == 0, low_values, result)
     result = xp.where(xp.isnan(largest), largest, result)
     for position in sorted(i % x.ndim for i in axes) if keepdims else ():
         result = xp.expand_dims(result, axis=position)
@@ -378,9 +378,9 @@ def shares(xp: Any, x: Any, *, axis: Axis, q: float) -> Any:
     order = xp.argsort(rows, axis=-1, descending=False)
     # The inverse permutation: the position of each element in its sorted row.
     place = xp.argsort(order, axis=-1, descending=False)
-    own, next_one = (xp.astype(place == at, dtype=x.dtype) for at in (low, low + 1))
-    moved = moved_last(xp, x, axes)
-    weights = xp.reshape_like(own * (1 - weight) + next_one * weight, moved)
+    is_low, is_next = (xp.astype(place == position, dtype=x.dtype) for position in (low, low + 1))
+    like = moved_last(xp, x, axes)
+    weights = xp.reshape_like(is_low * (1 - weight) + is_next * weight, like)
     last = tuple(range(x.ndim - len(axes), x.ndim))
     return xp.moveaxis(weights, source=last, destination=axes) if axes else weights
 

@@ -160,8 +160,8 @@ def roll(x: Array, *, shift: Any, axis: Any) -> Array:
 
 
 def roll_vjp(xp: Any, ct: Any, y: Any, x: Any, *, shift: Any, axis: Any) -> Cotangents:
-    back = tuple(-n for n in shift) if isinstance(shift, tuple) else -shift
-    return (xp.roll(ct, back, axis=axis),)
+    shifts = tuple(-n for n in shift) if isinstance(shift, tuple) else -shift
+    return (xp.roll(ct, shifts, axis=axis),)
 
 
 PERMUTE_DIMS = rearrangement(
