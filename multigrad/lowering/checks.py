@@ -39,17 +39,17 @@ def bind_checks(
     """
     autodiff = emission.backend.autodiff
     shape, gradients = _bind_shape_checks(graphs, emission)
-    derivative = second = ""
+    derivative = second_derivative = ""
     if not autodiff.keeps_float_derivatives and any(is_float(cut.type(r)) for r in cut.computed):
         refusal = derivative_refusal(graphs.backward.name, graphs.is_rule)
         derivative = emission.bind("refuse_derivative", refusal)
     if not graphs.second_order and autodiff.forbid_derivative is not None:
         message = second_refusal(graphs.backward.name, graphs.first_order)
-        second = emission.bind("once", autodiff.forbid_derivative(message))
+        second_derivative = emission.bind("once", autodiff.forbid_derivative(message))
     arguments = {}
     if author_params is not None:
         arguments = _bind_argument_checks(graphs, emission, author_params)
-    return Checks(shape, gradients, derivative, second, arguments)
+    return Checks(shape, gradients, derivative, second_derivative, arguments)
 
 
 def _bind_shape_checks(graphs: FunctionGraph, emission: Emission) -> tuple[str, tuple[str, ...]]:

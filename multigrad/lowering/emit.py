@@ -109,10 +109,10 @@ class Emission:
             self.turns[region, carried, rows] = turn
         return turn
 
-    def _define(self, name: str, body: Body, *more: str, single: bool = False) -> None:
+    def _define(self, name: str, body: Body, *places: str, single: bool = False) -> None:
         results = body.result if single else f"({body.result},)"
         self.definitions.append(
-            f"def {name}({', '.join((*body.parameters, *more))}):\n{body.indented(4)}"
+            f"def {name}({', '.join((*body.parameters, *places))}):\n{body.indented(4)}"
             f"    return {results}\n\n\n"
         )
 
@@ -260,8 +260,8 @@ class _Writer:
         # `nan` and `inf`, as repr gives them, are no literals.
         if isinstance(value, float) and not math.isfinite(value):
             name = "nan" if math.isnan(value) else "inf"
-            function = self.emission.bind(name, abs(value))
-            return (f"-{function}", UNARY, 0) if value < 0 else (function, ATOM, 0)
+            bound_name = self.emission.bind(name, abs(value))
+            return (f"-{bound_name}", UNARY, 0) if value < 0 else (bound_name, ATOM, 0)
         return repr(value), (UNARY if repr(value).startswith("-") else ATOM), 0
 
     def call(self, node: Node) -> tuple[str, int]:
@@ -328,16 +328,16 @@ class _Writer:
         for position, kernel in enumerate(self.in_place[node.op]):
             operand = node.operands[position]
             if kernel is not None and self.is_fresh(operand) and operand.type == node.type:
-                others = (*node.operands[:position], *node.operands[position + 1 :])
-                if node.type.shape == UNKNOWN and any(o.type.kind == "tensor" for o in others):
-                    if len(others) > 1:
+                siblings = (*node.operands[:position], *node.operands[position + 1 :])
+                if node.type.shape == UNKNOWN and any(o.type.kind == "tensor" for o in siblings):
+                    if len(siblings) > 1:
                         continue
                     ordinary = self.native(node.op)
                     ordinary = symbol_function(node.op) if ordinary is INFIX else ordinary
                     kernel = write_where_it_fits(kernel, ordinary, position)  # no shape is known
                 arguments = [
                     self.done[operand][0],
-                    *(self.operand_in_tensor_dtype(node, o)[0] for o in others),
+                    *(self.operand_in_tensor_dtype(node, o)[0] for o in siblings),
                 ]
                 arguments += [f"{name}={self.attribute(name, value)}" for name, value in node.attrs]
                 first = self.in_place[node.op][0]

@@ -251,8 +251,8 @@ def _check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Cod
         return replace(body, lines=(*lines, *body.lines))
 
     def checked(code: Code) -> Code:
-        whole = None if code.whole is None else begin(code.whole)
-        return replace(code, forward=begin(code.forward), whole=whole)
+        joined = None if code.whole is None else begin(code.whole)
+        return replace(code, forward=begin(code.forward), whole=joined)
 
     return checked(code), checked(fast)
 

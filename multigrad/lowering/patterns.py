@@ -34,12 +34,12 @@ def without(*names: str) -> Iterator[None]:
     """
     for backend in {name.partition(".")[0] for name in names} & set(entry_points()):
         load_backend(backend)
-    known = all_patterns()
+    rows = all_patterns()
     for name in names:
-        if name not in known:
+        if name not in rows:
             raise MultigradError(
-                f"no fast kernel {name!r}{suggest(name, known)} "
-                f"(of the loaded backends: {', '.join(sorted(known)) or 'none'})"
+                f"no fast kernel {name!r}{suggest(name, rows)} "
+                f"(of the loaded backends: {', '.join(sorted(rows)) or 'none'})"
             )
     # A context variable, so that other threads keep their kernels.
     with set_within(DISABLED, DISABLED.get() | set(names)):

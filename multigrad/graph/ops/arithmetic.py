@@ -19,17 +19,17 @@ from .table import Cotangents, Number, composite, function, op, zero
 OF_NUMBERS = Refused("Cast to a float dtype first")
 
 
-def binary(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+def binary(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
     """Declare an elementwise op of two operands; `integer` lets it keep integers."""
-    return op(name, "a b", numpy=numpy, vjp=vjp, doc=doc, result=elementwise, **more)
+    return op(name, "a b", numpy=numpy, vjp=vjp, doc=doc, result=elementwise, **fields)
 
 
-def infix(symbol: str, name: str, numpy: Any, vjp: Any, on_numbers: Any, **more: Any) -> Op:
+def infix(symbol: str, name: str, numpy: Any, vjp: Any, on_numbers: Any, **fields: Any) -> Op:
     """Declare one of Python's operators, which returns integers for integers."""
     doc = f"a {symbol} b." if numpy.nin == 2 else f"{symbol}x."
-    more |= {"xp": numpy.__name__, "symbol": symbol, "on_numbers": on_numbers}
-    more |= {"result": elementwise, "integer": True, "plain": True}
-    return op(name, "a b" if numpy.nin == 2 else "x", numpy=numpy, vjp=vjp, doc=doc, **more)
+    fields |= {"xp": numpy.__name__, "symbol": symbol, "on_numbers": on_numbers}
+    fields |= {"result": elementwise, "integer": True, "plain": True}
+    return op(name, "a b" if numpy.nin == 2 else "x", numpy=numpy, vjp=vjp, doc=doc, **fields)
 
 
 # --- sums and products -------------------------------------------------------------------------

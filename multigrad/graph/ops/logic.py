@@ -16,8 +16,8 @@ from .table import Number, op, zero
 
 def comparison(name: str, symbol: str, numpy: Any, on_numbers: Any, doc: str) -> Op:
     """Declare an elementwise comparison; with NaN it is False, except for `ne`."""
-    more = {"symbol": symbol, "xp": numpy.__name__, "on_numbers": on_numbers}
-    return op(name, "a b", numpy=numpy, vjp=zero, doc=doc, result=compared, integer=True, **more)
+    fields = {"symbol": symbol, "xp": numpy.__name__, "on_numbers": on_numbers}
+    return op(name, "a b", numpy=numpy, vjp=zero, doc=doc, result=compared, integer=True, **fields)
 
 
 LT = comparison("lt", "<", np.less, operator.lt, "a < b.")
@@ -30,8 +30,8 @@ NE = comparison("ne", "!=", np.not_equal, operator.ne, "a differs from b; NaN al
 
 def logical(name: str, symbol: str, numpy: Any, on_numbers: Any, doc: str) -> Op:
     args = "x" if numpy.nin == 1 else "a b"
-    more = {"symbol": symbol, "xp": numpy.__name__, "on_numbers": on_numbers}
-    return op(name, args, coerce="bool", numpy=numpy, vjp=zero, doc=doc, result=compared, **more)
+    fields = {"symbol": symbol, "xp": numpy.__name__, "on_numbers": on_numbers}
+    return op(name, args, coerce="bool", numpy=numpy, vjp=zero, doc=doc, result=compared, **fields)
 
 
 def logical_and(a: Number, b: Number) -> Number:
@@ -58,11 +58,11 @@ ISFINITE = question("isfinite", np.isfinite, "Not NaN, not inf.", math.isfinite)
 SIGNBIT = question("signbit", np.signbit, "The sign bit is set: x is below zero, or -0.")
 
 
-def bitwise(name: str, numpy: Any, on_numbers: Any, doc: str, **more: Any) -> Op:
+def bitwise(name: str, numpy: Any, on_numbers: Any, doc: str, **fields: Any) -> Op:
     """Declare an elementwise op on int32; a Python symbol among them has another op for bools."""
-    more = {"on_numbers": on_numbers, "composed": "symbol" in more, **more}
+    fields = {"coerce": "int", "on_numbers": on_numbers, "composed": "symbol" in fields, **fields}
     args = "x" if numpy.nin == 1 else "a b"
-    return op(name, args, coerce="int", numpy=numpy, vjp=zero, doc=doc, result=elementwise, **more)
+    return op(name, args, numpy=numpy, vjp=zero, doc=doc, result=elementwise, **fields)
 
 
 def left_shift(a: int, b: int) -> int:

@@ -162,9 +162,9 @@ def product(a: Shape, b: Shape) -> Shape:
 
 def taken(x: Shape, *, indices: Sequence[int], axis: int) -> Shape:
     (place,) = places(axis, len(x))
-    outside = [i for i in indices if not -x[place] <= i < x[place]]
-    if outside:
-        raise IndexError(f"index {outside[0]} for axis {axis}, which is {x[place]} long")
+    bad_indices = [i for i in indices if not -x[place] <= i < x[place]]
+    if bad_indices:
+        raise IndexError(f"index {bad_indices[0]} for axis {axis}, which is {x[place]} long")
     return in_place_of(x, axis, len(indices))
 
 

@@ -22,8 +22,8 @@ erfc = from_scipy("erfc")
 def log_ndtr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # phi(x) / Phi(x); in the left tail, where that quotient cancels, by `inverse_mills`.
     tail = inverse_mills(xp.maximum(-x, MILLS_FROM))
-    near = xp.maximum(x, -MILLS_FROM)
-    quotient = xp.exp(-0.5 * near * near - xp.log_ndtr(near)) * (1 / ROOT_TAU)
+    x_near = xp.maximum(x, -MILLS_FROM)
+    quotient = xp.exp(-0.5 * x_near * x_near - xp.log_ndtr(x_near)) * (1 / ROOT_TAU)
     return (ct * xp.where(xp.less(x, -MILLS_FROM), tail, quotient),)
 
 

@@ -41,7 +41,7 @@ def op(
     doc: str,
     result: ResultRule,
     coerce: str = "float",
-    **more: Any,
+    **fields: Any,
 ) -> Op:
     """Declare an op and return its row.
 
@@ -51,13 +51,13 @@ def op(
         numpy: the meaning, on arrays and numbers; `Composed` where it is only made of others.
         doc: one line.
         result: the result's type, of the operands' types and the attributes.
-        more: static attributes, an `Attr` each, in the order in which `xg.xp` takes them; and
+        fields: static attributes, an `Attr` each, in the order in which `xg.xp` takes them; and
             further fields of `Op`.
     """
-    attrs = {key: value for key, value in more.items() if isinstance(value, Attr)}
+    attrs = {key: value for key, value in fields.items() if isinstance(value, Attr)}
     if isinstance(vjp, str):
         vjp = by_formula(f"{name}_vjp", (*args.split(), *(f"{each}=None" for each in attrs)), vjp)
-    properties = {key: value for key, value in more.items() if key not in attrs}
+    properties = {key: value for key, value in fields.items() if key not in attrs}
     properties.setdefault("shape_of", BY_RESULT.get(result))
     if isinstance(numpy, Composed):
         properties |= {"made_of": numpy.made_of, "rounds": numpy.rounds}
@@ -69,9 +69,9 @@ def op(
     return row
 
 
-def function(name: str, numpy: Any, vjp: Any, doc: str, args: str = "x", /, **more: Any) -> Op:
+def function(name: str, numpy: Any, vjp: Any, doc: str, args: str = "x", /, **fields: Any) -> Op:
     """Declare an elementwise op with a float result."""
-    return op(name, args, numpy=numpy, vjp=vjp, doc=doc, result=float_elementwise, **more)
+    return op(name, args, numpy=numpy, vjp=vjp, doc=doc, result=float_elementwise, **fields)
 
 
 def by_formula(name: str, parameters: Iterable[str], formula: str) -> Callable[..., Cotangents]:
@@ -132,13 +132,13 @@ class Composed:
 
 
 def composite(
-    made_of: Any, vjp: Any, doc: str, args: str = "x", /, rounds: bool = True, **more: Any
+    made_of: Any, vjp: Any, doc: str, args: str = "x", /, rounds: bool = True, **fields: Any
 ) -> Op:
     """Declare an elementwise op with a float result and the name of the function it is made of.
 
     Without a VJP its derivative is that of the composition.
     """
-    return function(made_of.__name__, Composed(made_of, rounds), vjp, doc, args, **more)
+    return function(made_of.__name__, Composed(made_of, rounds), vjp, doc, args, **fields)
 
 
 def compose(row: Op, rows: Mapping[Op, Row]) -> Row:

@@ -243,8 +243,8 @@ def choose(
     """
     known = find_known(backward, roles)
     # The known nodes that the rest of backward reads.
-    later = [node for node in backward.nodes if node not in known]
-    operands = [*backward.outputs, *[operand for node in later for operand in node.operands]]
+    unknown = [node for node in backward.nodes if node not in known]
+    operands = [*backward.outputs, *[operand for node in unknown for operand in node.operands]]
     needed = list(dict.fromkeys([node for node in operands if node in known]))
     costs = {node: cost(node, node in results, keepable.floats) for node in known}
     costs |= {n: SINGLE for n in known if n.op is ops.INPUT and n.attr("name") in free}
@@ -423,8 +423,8 @@ def _dtype_carrier(backward: Graph, roles: Roles, names: dict[Node, str]) -> dic
     if all(dict(node.attrs).get("dtype") != T for node in backward.nodes):
         return {}
     inputs = (node for node in backward.inputs if node.attr("name") in roles.inputs)
-    first = next((node for node in inputs if node.type.dtype == T), None)
-    return {} if first is None else {first: first.attr("name")}
+    carrier = next((node for node in inputs if node.type.dtype == T), None)
+    return {} if carrier is None else {carrier: carrier.attr("name")}
 
 
 def _split(

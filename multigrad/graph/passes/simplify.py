@@ -114,8 +114,6 @@ def scalar_function(
 
 
 # --- rewrites ------------------------------------------------------------------------------------
-
-
 Rewrite = Callable[[Node, Node | None], Node | None]
 
 

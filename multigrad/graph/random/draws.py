@@ -247,11 +247,11 @@ def erfinv(x: Tensor, namespace: Any, double: bool) -> Tensor:
 
 def evaluate_polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     """Evaluate by Horner's scheme, highest power first."""
-    first, second, *rest = coefficients
+    first, second, *lower = coefficients
     # Operators that work in place, where the framework has them: no array for each step.
     total = x * first
     total += second
-    for coefficient in rest:
+    for coefficient in lower:
         total *= x
         total += coefficient
     return total

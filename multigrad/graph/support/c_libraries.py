@@ -232,8 +232,8 @@ class CLibrary(Generic[Bound]):
         path = folder / f"{start}-{digest(content)}.so"
         write_file(path, content)
         libraries = sorted(folder.glob(f"{self.name}-*.so"), key=lambda each: each.stat().st_mtime)
-        for old in libraries[:-MOST_KEPT]:
-            old.unlink(missing_ok=True)
+        for library in libraries[:-MOST_KEPT]:
+            library.unlink(missing_ok=True)
         return path
 
     def file_start(self, source: str, command: list[str]) -> str:

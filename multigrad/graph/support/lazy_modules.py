@@ -31,14 +31,14 @@ def module_hooks(
     Args:
         load: gives the value of a public name that the module does not hold yet.
     """
-    known = sorted(names)
+    public_names = sorted(names)
 
     def get_name(name: str) -> Any:
-        if load is not None and name in known:
+        if load is not None and name in public_names:
             return load(name)
-        raise missing_name_error(module, name, known)
+        raise missing_name_error(module, name, public_names)
 
-    return get_name, known.copy
+    return get_name, public_names.copy
 
 
 def lazy_names(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, Lister]:
@@ -46,7 +46,7 @@ def lazy_names(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Gett
 
     `names` has the public names in each file.
     """
-    files = {name: file for file, known in names.items() for name in known}
+    files = {name: file for file, file_names in names.items() for name in file_names}
 
     def load(name: str) -> Any:
         value = getattr(import_module(f"{package}.{files[name]}"), name)

@@ -337,8 +337,8 @@ def in_stages(
     for stage, body in enumerate(stages):
         earlier = [each for each in kinds if each in arrays and stage_of[each] < stage]
         reads = [f"const {kinds[each]} {each} = {renamed(each, 'w')}[i];" for each in earlier]
-        last = [each for each in kinds if each in arrays and stage_of[each] == stage]
-        saves = [f"{renamed(each, 'w')}[i] = {each};" for each in last]
+        current = [each for each in kinds if each in arrays and stage_of[each] == stage]
+        saves = [f"{renamed(each, 'w')}[i] = {each};" for each in current]
         text += block("for (int64_t i = 0; i < m; i++) {", [*load, *reads, *body, *saves])
         text += calls[stage]
     return text

@@ -113,10 +113,10 @@ class Arrangement:
         steps = []
         for turn in range(max([turns[node] for node in live], default=0) + 1):
             turn_nodes = [node for node in row_nodes if turns[node] == turn]
-            made = [node for node in turn_nodes if not layouts.is_given(node)]
-            if made or self.positions([node for node in turn_nodes if node in roots]):
+            computed = [node for node in turn_nodes if not layouts.is_given(node)]
+            if computed or self.positions([node for node in turn_nodes if node in roots]):
                 row_results = [node for node in turn_nodes if node in roots]
-                steps.append(self.step(ROW, [*made, *row_results], (ROW,), row_results))
+                steps.append(self.step(ROW, [*computed, *row_results], (ROW,), row_results))
             results = [node for node in roots if self.is_of(node, FULL) and turns[node] == turn]
             reductions = [node for node in totals if turns[node.operands[0]] == turn]
             next_rows = [each for each in row_nodes if turns[each] == turn + 1]
@@ -151,15 +151,15 @@ class Arrangement:
         computed = [node for node in live if not layouts.is_given(node)]
         if space == FULL and any(layouts.passes[n] and self.is_of(n, COLUMN) for n in live):
             raise CannotFuseError("elements that need the sums of columns")
-        written = [node for node in self.graph.outputs if node in results or space in (ONE, COLUMN)]
-        written = [node for node in written if self.is_of(node, space) and node in roots]
+        outputs = [node for node in self.graph.outputs if node in results or space in (ONE, COLUMN)]
+        outputs = [node for node in outputs if self.is_of(node, space) and node in roots]
         operands = [each for node in (*computed, *totals) for each in layouts.read(node)]
-        reads = dict.fromkeys([each for each in (*operands, *written) if each not in computed])
+        reads = dict.fromkeys([each for each in (*operands, *outputs) if each not in computed])
         return LoopStep(
             space,
             tuple([self.lines[node] for node in (*computed, *totals)]),
             tuple([self.names[node] for node in reads]),
-            self.positions(written),
+            self.positions(outputs),
             tuple(map(self.total, totals)),
         )
 

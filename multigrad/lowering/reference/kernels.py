@@ -193,8 +193,8 @@ def norm(x: Array) -> Array:
         return plain_norm(x, **WHOLE)
     # One dot product of 1e6 float32 numbers is off by 13 eps, of 1e7 by 380; this by less than 1.
     flat = x.reshape(-1)
-    whole = flat.size // ROW * ROW
-    rows, tail = flat[:whole].reshape(-1, ROW), flat[whole:]
+    length = flat.size // ROW * ROW
+    rows, tail = flat[:length].reshape(-1, ROW), flat[length:]
     total = vecdot(rows, rows).sum(dtype=np.float64) + np.float64(np.dot(tail, tail))
     return np.sqrt(dtype.type(total))
 

@@ -23,10 +23,10 @@ from ..table import Cotangents, moved_by, op, zero
 Names = tuple[str, ...] | None
 
 
-def over_shards(name: str, args: str, vjp: Any, doc: str, /, **more: Any) -> Op:
+def over_shards(name: str, args: str, vjp: Any, doc: str, /, **fields: Any) -> Op:
     """Declare an op over shards; by default its result has the type of x, and is x in NumPy."""
-    more = {"result": kept, "coerce": "raw", "composed": True, "numpy": alone(name), **more}
-    return op(name, args, vjp=vjp, doc=doc, **more)
+    fields = {"result": kept, "coerce": "raw", "composed": True, "numpy": alone(name), **fields}
+    return op(name, args, vjp=vjp, doc=doc, **fields)
 
 
 def alone(name: str) -> Callable[..., Any]:

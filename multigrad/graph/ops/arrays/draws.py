@@ -15,9 +15,9 @@ from ..results import drawn, key
 from ..table import op, zero
 
 
-def draw(name: str, operands: str, numpy: Any, doc: str, **more: Any) -> Op:
-    more |= {"random": True, "composed": True, "shape_only": (1,)}
-    return op(name, operands, coerce="raw", numpy=numpy, vjp=zero, result=drawn, doc=doc, **more)
+def draw(name: str, operands: str, numpy: Any, doc: str, **fields: Any) -> Op:
+    fields |= {"random": True, "composed": True, "shape_only": (1,)}
+    return op(name, operands, coerce="raw", numpy=numpy, vjp=zero, result=drawn, doc=doc, **fields)
 
 
 def uniform_wide(key: Any, x: Array) -> Array:

@@ -23,9 +23,9 @@ from ..table import Composed, Cotangents, moved_by, op
 from .shapes import rearrangement, shaped
 
 
-def undoing(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+def undoing(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
     """Declare the op that undoes a rearrangement; its second operand gives the shape."""
-    return shaped(name, numpy, vjp, doc, in_vjps=True, **more)
+    return shaped(name, numpy, vjp, doc, in_vjps=True, **fields)
 
 
 def as_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -310,10 +310,10 @@ PAD = rearrangement(
 )
 
 
-def joint(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    more |= {"composed": True, "degree": in_each, "on_bools": "numbers", "copies": added}
-    more |= {"integer": True, "result": reshaped}
-    return op(name, "*arrays", numpy=numpy, vjp=vjp, doc=doc, **more)
+def joint(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
+    fields |= {"composed": True, "degree": in_each, "on_bools": "numbers", "copies": added}
+    fields |= {"integer": True, "result": reshaped}
+    return op(name, "*arrays", numpy=numpy, vjp=vjp, doc=doc, **fields)
 
 
 CONCATENATE = joint(

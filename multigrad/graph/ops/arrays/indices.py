@@ -24,9 +24,9 @@ from ..table import Composed, moved_by, op, zero
 from .ordering import lifted, order
 
 
-def place(name: str, numpy: Any, doc: str, **more: Any) -> Op:
+def place(name: str, numpy: Any, doc: str, **fields: Any) -> Op:
     """Declare an op of numbers that returns indices."""
-    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, **more)
+    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, **fields)
 
 
 @lifted
@@ -60,10 +60,10 @@ ARGSORT = place(
 )
 
 
-def at_places(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+def at_places(name: str, args: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
     """Declare an op whose operand `indices` holds positions along an axis of another operand."""
-    more = {"degree": in_first, "axis": AXIS, "in_vjps": True, **more}
-    return op(name, args, coerce="indices", numpy=numpy, vjp=vjp, doc=doc, **more)
+    fields = {"degree": in_first, "axis": AXIS, "in_vjps": True, **fields}
+    return op(name, args, coerce="indices", numpy=numpy, vjp=vjp, doc=doc, **fields)
 
 
 def inside(indices: Any, length: int) -> Array:

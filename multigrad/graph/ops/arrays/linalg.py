@@ -21,8 +21,8 @@ from ..results import of_matrix, over_matrices, reshaped
 from ..table import Cotangents, op, zero
 
 
-def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    return op(name, args, numpy=numpy, vjp=vjp, doc=doc, **{"result": reshaped, **more})
+def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
+    return op(name, args, numpy=numpy, vjp=vjp, doc=doc, **{"result": reshaped, **fields})
 
 
 def in_right(node: Any, degrees: list[Degree]) -> Degree:

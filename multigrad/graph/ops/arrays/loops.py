@@ -207,11 +207,11 @@ def scanned(
         raise TypeError(f"its body takes {len(inputs)} values, not {len(types)}")
     if not (carried <= len(results) and position < len(results)):
         raise TypeError(f"its body gives {len(results)} values, and carries {carried}")
-    for i, (node, given) in enumerate(zip(inputs, types, strict=True)):
+    for i, (node, argument) in enumerate(zip(inputs, types, strict=True)):
         expected = node.type
-        has_rows = given.kind == expected.kind == "tensor" and given.dtype == expected.dtype
-        if not (has_rows if carried <= i < carried + rows else fits(given, expected)):
-            raise TypeError(f"its body takes {expected}, not {given}")
+        has_rows = argument.kind == expected.kind == "tensor" and argument.dtype == expected.dtype
+        if not (has_rows if carried <= i < carried + rows else fits(argument, expected)):
+            raise TypeError(f"its body takes {expected}, not {argument}")
     check_turn(inputs[:carried], results)
     if position < carried:
         return inputs[position].type
@@ -249,10 +249,10 @@ def turn_rows(
 
 def check_kept(carry: Sequence[Array], found: Sequence[Array]) -> None:
     """Raise TypeError if a turn changes the dtype or shape of a carried value."""
-    for i, old in enumerate(carry):
-        new = found[i]
-        if old.dtype != new.dtype or old.shape != new.shape:
-            raise changed(old, new)
+    for i, carried in enumerate(carry):
+        result = found[i]
+        if carried.dtype != result.dtype or carried.shape != result.shape:
+            raise changed(carried, result)
 
 
 def scanning(
@@ -406,8 +406,8 @@ def output(value: Array, *, position: int) -> Array:
     return value
 
 
-def uncomputed(name: str, args: str, doc: str, /, result: Any = structural, **more: Any) -> Op:
-    return op(name, args, numpy=structural, vjp=None, doc=doc, result=result, **more)
+def uncomputed(name: str, args: str, doc: str, /, result: Any = structural, **fields: Any) -> Op:
+    return op(name, args, numpy=structural, vjp=None, doc=doc, result=result, **fields)
 
 
 INPUT = uncomputed("input", "", "An input.", name=NAME)

@@ -36,14 +36,14 @@ def lifted(function: Callable[..., Array]) -> Callable[..., Array]:
     return call
 
 
-def cumulative(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=kept, axis=AXIS, **more)
+def cumulative(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
+    return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=kept, axis=AXIS, **fields)
 
 
-def in_order(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+def in_order(name: str, args: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
     """Declare an op that a VJP needs, linear in values that another operand orders."""
-    more = {"result": reordered, "axis": AXIS, **more, "in_vjps": True, "degree": in_first}
-    return op(name, args, coerce="raw", numpy=numpy, vjp=vjp, doc=doc, **more)
+    fields = {"result": reordered, "axis": AXIS, **fields, "in_vjps": True, "degree": in_first}
+    return op(name, args, coerce="raw", numpy=numpy, vjp=vjp, doc=doc, **fields)
 
 
 def from_either_end(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -247,8 +247,8 @@ UNSORT = rearranged(
 )
 
 
-def mask(name: str, numpy: Any, doc: str, **more: Any) -> Op:
-    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=masked, **more)
+def mask(name: str, numpy: Any, doc: str, **fields: Any) -> Op:
+    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=masked, **fields)
 
 
 @lifted

@@ -118,9 +118,9 @@ def einsum_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, subscripts: str) -> Cotan
     # One einsum for each operand; ones supply the letters that no other operand has.
     shares = []
     for i, name in enumerate(names):
-        others = [*arrays[:i], *arrays[i + 1 :]]
+        other_arrays = [*arrays[:i], *arrays[i + 1 :]]
         inputs = [result, *names[:i], *names[i + 1 :]]
-        values = [ct, *others]
+        values = [ct, *other_arrays]
         own_letters = name.replace("...", ".")
         is_lost = "..." in name and "..." not in result  # others may have fewer or shorter axes
         if is_lost or not set(own_letters) <= set("".join(inputs)):

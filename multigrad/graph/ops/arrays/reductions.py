@@ -18,10 +18,10 @@ from ..results import kept, reduced, reshaped
 from ..table import Composed, Cotangents, op, zero
 
 
-def reduction(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
+def reduction(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
     """Declare a reduction over `axis`: an int, a tuple, or None for all axes."""
-    more = {"axis": AXES, **more, "keepdims": flag(False)}
-    return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=reduced, **more)
+    fields = {"axis": AXES, **fields, "keepdims": flag(False)}
+    return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=reduced, **fields)
 
 
 def over(x: Array, axis: Axis) -> Axis:

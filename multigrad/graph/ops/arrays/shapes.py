@@ -23,21 +23,23 @@ from ..table import Cotangents, moved_by, op, zero
 
 
 def rearrangement(
-    name: str, numpy: Any, vjp: Any, doc: str, result: ResultRule = reshaped, **more: Any
+    name: str, numpy: Any, vjp: Any, doc: str, result: ResultRule = reshaped, **fields: Any
 ) -> Op:
-    more = {"coerce": "raw", "degree": linear, **more}
-    return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=result, **more)
+    fields = {"coerce": "raw", "degree": linear, **fields}
+    return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=result, **fields)
 
 
-def shaped(name: str, numpy: Any, vjp: Any, doc: str, operands: str = "x like", **more: Any) -> Op:
+def shaped(
+    name: str, numpy: Any, vjp: Any, doc: str, operands: str = "x like", **fields: Any
+) -> Op:
     """Declare an op whose second operand gives the result's shape."""
-    more = {"result": shaped_like_second, "degree": linear, **more}
-    return op(name, operands, coerce="raw", numpy=numpy, vjp=vjp, doc=doc, shape_only=(1,), **more)
+    fields = {"result": shaped_like_second, "degree": linear, "shape_only": (1,), **fields}
+    return op(name, operands, coerce="raw", numpy=numpy, vjp=vjp, doc=doc, **fields)
 
 
-def length_of(name: str, numpy: Any, doc: str, **more: Any) -> Op:
-    more |= {"coerce": "raw", "composed": True, "shape_only": (0,), "bits": length}
-    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=integer, **more)
+def length_of(name: str, numpy: Any, doc: str, **fields: Any) -> Op:
+    fields |= {"coerce": "raw", "composed": True, "shape_only": (0,), "bits": length}
+    return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=integer, **fields)
 
 
 @widened
@@ -226,8 +228,8 @@ def _below(x: Array, offset: int) -> Array:
 
 
 def triangle(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
-    more = {"offset": OFFSET, "composed": True, "shape_of": with_matrices}
-    return rearrangement(name, numpy, vjp, doc, kept, **more)
+    fields = {"offset": OFFSET, "composed": True, "shape_of": with_matrices}
+    return rearrangement(name, numpy, vjp, doc, kept, **fields)
 
 
 TRIL = triangle("tril", tril, "xp.tril(ct, offset)", "Zero above a diagonal of the last two axes.")
