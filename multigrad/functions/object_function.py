@@ -56,9 +56,9 @@ class ObjectFunction(Function):
         # On the object's own framework the object itself runs, whatever it does besides.
         if self.native is not False and self.draws is FREE:
             leaves = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]
-            homes = {owner.name for leaf in leaves if (owner := owner_of(leaf)) is not None}
+            backends = {each.name for leaf in leaves if (each := owner_of(leaf)) is not None}
             is_symbolic = any(isinstance(leaf, Value) for leaf in leaves)
-            if not is_symbolic and homes == {read_state(owner_of_method(self.original)).home}:
+            if not is_symbolic and backends == {read_state(owner_of_method(self.original)).home}:
                 return self.original(*args, **kwargs)
         return self._apply_any(args, kwargs, None)
 
@@ -84,19 +84,20 @@ def recipe_of_object(
     owner, method = owner_of_method(function), called_method(function)
 
     def home() -> str:
-        known = "" if library else read_state(owner).home
-        return known or library_of(method, said=library)
+        tensors_library = "" if library else read_state(owner).home
+        return tensors_library or library_of(method, said=library)
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return _record_object(function, library, trace, args, kwargs)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        kwargs, held = split_hidden(kwargs)
+        kwargs, hidden = split_hidden(kwargs)
         state = read_state(owner)
-        now = {name: held_by(each) for name, each in state.tensors.items()}
-        if all(held.get(name, each) is each for name, each in now.items()):
+        own_tensors = {name: held_by(holder) for name, holder in state.tensors.items()}
+        # With its own tensors the object itself runs, with others a copy that holds these.
+        if all(hidden.get(name, tensor) is tensor for name, tensor in own_tensors.items()):
             return Recorded(function(*args, **kwargs), None)
-        filled = FilledCopy(owner, state, held)
+        filled = FilledCopy(owner, state, hidden)
         outputs = _method_of(function, filled)(*args, **kwargs)
         change = filled.changed()
         if change:
@@ -129,49 +130,70 @@ def _record_object(
     kwargs, hidden = split_hidden(kwargs)
     owner = owner_of_method(function)
     state = read_state(owner)
-    trace.source.looks_into = False  # they are among the arguments
-    made = len(trace.source.witness.made)
+    library = said or state.home
+    source = trace.source
+    source.looks_into = False  # the tensors of the object are among the arguments
+    # The copy has symbols of its own, as code that updates one in place gives it another node.
+    first = len(source.witness.made)
     symbols = {name: copy_of(symbol) for name, symbol in hidden.items()}
     filled = FilledCopy(owner, state, symbols)
     filled.mention(trace)
-    held = slice(made, len(trace.source.witness.made))
-    called, library = _method_of(function, filled), said or state.home
-    route = trace.source.routes.get(library)
-
-    def call_with(given: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        return _method_of(function, FilledCopy(owner, read_state(owner), given))(*args, **kwargs)
-
-    if is_intercepted(called):
-        with written_in(trace, (library,)):
-            outputs = called(*args, **kwargs)
-    else:
-        whole = (call_with, (hidden, *args)) if hidden else None
-        # Hooks run around the method, in what calls it.
-        hooks = (getattr(called, name, None) for name in HOOKS)
-        method = called if any(hooks) else called_method(called)
-        outputs = run_or_import(library, method, trace, args, kwargs, whole=whole)
-    before = {name: symbol.node for name, symbol in hidden.items()}
-    refuse_updates(trace, f"a {type(owner).__name__}", symbols, before)
+    of_copy = slice(first, len(source.witness.made))
+    route = source.routes.get(library)
+    outputs = _call_filled(function, filled, library, hidden, trace, args, kwargs)
+    nodes = {name: symbol.node for name, symbol in hidden.items()}
+    refuse_updates(trace, f"a {type(owner).__name__}", symbols, nodes)
     # The object is a copy: what the code stores in it would be lost.
     if change := filled.changed():
         raise trace.error(f"{change}, which a graph does not do")
-    # Caches of the library may hold what it refused.
-    if route != trace.source.routes.get(library):
-        del trace.source.witness.made[held]
+    # Another route: the library refused the copy and then imported the method. Its caches may hold
+    # symbols of that copy, which the witness would take for ones that the code has stored.
+    if route != source.routes.get(library):
+        del source.witness.made[of_copy]
     return Recorded(outputs, None)
 
 
-def _method_of(method: Callable[..., Any], filled: FilledCopy) -> Any:
-    is_call = isinstance(method, types.MethodType) and method.__name__ == "call"
-    if isinstance(method, types.MethodType) and not (is_call and is_intercepted(filled.object)):
-        return types.MethodType(method.__func__, filled.object)
-    return filled.object
+def _call_filled(
+    function: Callable[..., Any],
+    filled: FilledCopy,
+    library: str,
+    hidden: dict[str, Any],
+    trace: Trace,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    called = _method_of(function, filled)
+    if is_intercepted(called):
+        with written_in(trace, (library,)):
+            return called(*args, **kwargs)
+
+    # A library that imports the method traces tensors of its own, which it passes as arguments.
+    def call_with(tensors: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        owner = owner_of_method(function)
+        copied = FilledCopy(owner, read_state(owner), tensors)
+        return _method_of(function, copied)(*args, **kwargs)
+
+    whole = (call_with, (hidden, *args)) if hidden else None
+    # Hooks run around the method, in what calls it.
+    has_hooks = any(getattr(called, name, None) for name in HOOKS)
+    method = called if has_hooks else called_method(called)
+    return run_or_import(library, method, trace, args, kwargs, whole=whole)
+
+
+def _method_of(function: Callable[..., Any], filled: FilledCopy) -> Any:
+    # What `function` is on the copy: the same method of it, or the copy, as the object is called.
+    if not isinstance(function, types.MethodType):
+        return filled.object
+    # A library that passes calls of an object on does not so for its `call`, as Keras for a layer.
+    if function.__name__ == "call" and is_intercepted(filled.object):
+        return filled.object
+    return types.MethodType(function.__func__, filled.object)
 
 
 def is_intercepted(called: Any) -> bool:
     """Return whether a library passes a call of this object with symbols on to multigrad."""
-    keepers = (dialect.calls.keeps for dialect in registered_dialects().values())
-    return any(keeps is not None and keeps(called) for keeps in keepers)
+    rows = (dialect.calls for dialect in registered_dialects().values())
+    return any(calls.keeps is not None and calls.keeps(called) for calls in rows)
 
 
 # --- tensors of objects as hidden arguments of a call ---------------------------------------------
@@ -243,15 +265,15 @@ class HiddenTensors(Completion):
             return leaves, tree
         is_inside = self.holds is not None and any(isinstance(leaf, Value) for leaf in leaves)
         state = self._read(leaves)
-        if is_inside and not all(isinstance(own, Value) for own in state.tensors.values()):
+        if is_inside and not all(isinstance(each, Value) for each in state.tensors.values()):
             return leaves, tree  # what is no symbol of the capture around is a constant there
-        owners = (owner_of(leaf) for leaf in leaves if not isinstance(leaf, Value))
-        home = next((owner for owner in owners if owner is not None), None)
-        held = {
-            name: own if is_inside else on_backend(home, held_by(own))
-            for name, own in state.tensors.items()
+        backends = (owner_of(leaf) for leaf in leaves if not isinstance(leaf, Value))
+        home = next((each for each in backends if each is not None), None)
+        tensors = {
+            name: holder if is_inside else on_backend(home, held_by(holder))
+            for name, holder in state.tensors.items()
         }
-        return flatten(args, {**kwargs, STATE: {"": self._structure(state), **held}})
+        return flatten(args, {**kwargs, STATE: {"": self._structure(state), **tensors}})
 
     def key(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
         return (self._structure(self._read(leaves)),) if self.is_needed(leaves) else ()
@@ -279,8 +301,8 @@ def on_backend(backend: Backend | None, tensor: Tensor) -> Tensor:
 def split_hidden(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the user's own keywords, and the tensors for the objects by name."""
     # The empty name is that of the `Structure`.
-    hidden = {name: held for name, held in kwargs.get(STATE, {}).items() if name}
-    return {name: each for name, each in kwargs.items() if name != STATE}, hidden
+    hidden = {name: tensor for name, tensor in kwargs.get(STATE, {}).items() if name}
+    return {name: value for name, value in kwargs.items() if name != STATE}, hidden
 
 
 def refuse_updates(

@@ -1,6 +1,8 @@
 """The proof of a rule: the tensors that its functions run on, and what is compared.
 
-A composed rule's functions run on tensors of their own libraries, chained.
+A composed rule has no code but that of its parts, whose functions run as a chain: each takes the
+gradient that the one before it returned. If all are of one library, the chain runs on its framework
+as a whole; otherwise each part runs on the framework of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ from .samples import InputSlot, Sample
 from .verdicts import ProofSubject
 
 Array = Any
-Rule = Any  # of the room `rules`, which imports this one
+Rule = Any  # of `rules/model/rule.py`, a room above this one
+# Runs one part: `(its function, grad_out, tin, params) -> the gradient that it returns`.
+PartRunner = Callable[[Any, Array, "Array | None", Mapping[str, Any]], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,10 @@ class RuleUnderProof:
     emitted: dict[tuple[Any, ...], Any]
     is_known_in_float64: bool = False
 
+    @property
+    def is_random(self) -> bool:
+        return self.graph.input("key") is not None
+
 
 def prove_rule(
     captured: RuleUnderProof, recapture: Callable[[], Any], *, is_call: bool = False
@@ -80,13 +88,15 @@ def prove_rule(
     code = getattr(plain_function(functions[0]), "__code__", None)
     dialects = {id(part.function): dialect_for(part) for part in parts}
     dialect = dialects[id(functions[0])]
+    # Set while an activation is called: its tensor, and the values of its params by name.
+    x, values = samples.CALL.get() or (None, {})
     attempt = Attempt(
         subject=ProofSubject(f"rule {captured.rule.name!r}", code, home_name(dialect)),
         graphs=(captured.graph,),
         names=("result",),
         shown={"result": "the result"},
-        slots=_slots(captured, any(map(promotes_to_float32, dialects.values()))),
-        numbers=_numbers(captured),
+        slots=_slots(captured, x, any(map(promotes_to_float32, dialects.values()))),
+        numbers=_numbers(captured, values),
         fixed_numbers=frozenset(
             name for name in captured.runtime if f"param:{name}" in captured.facts
         ),
@@ -105,102 +115,87 @@ def prove_rule(
 
 
 def _parts_with_code(rule: Rule) -> Iterator[Rule]:
-    # A composition has no code of its own, but its parts have.
     if rule.function is not None:
         yield rule
     for part in rule._resolved_parts():
         yield from _parts_with_code(part)
 
 
-def _slots(captured: RuleUnderProof, is_narrow: bool) -> tuple[InputSlot, ...]:
-    # The shape has the call's rank, if there is a call. `is_narrow`: the library computes some of
+def _slots(captured: RuleUnderProof, x: Any, is_narrow: bool) -> tuple[InputSlot, ...]:
+    # `x`: the tensor of the call; None: there is no call. `is_narrow`: the library computes some of
     # float64 in float32, while the rule keeps float64.
-    call = samples.CALL.get()
-    x = None if call is None else call[0]
-    shape: Any = captured.facts.get("shape")
-    if shape is None and x is not None and "ndim" not in captured.facts:
-        with suppress(ValueError):  # its number of axes is not known
-            shape = samples.lengths(x)
-    if shape is None:
-        rank = int(captured.facts.get("ndim", 2))
-        shape = samples.SHAPES[rank] if rank < len(samples.SHAPES) else (2,) * rank
-    elif not samples.is_small(shape) and "shape" not in captured.facts:
-        (shape,) = samples.shrink([shape])
+    shape = _shape(captured.facts, x)
     dtype = samples.float_dtype("T", captured.facts, samples.called_dtype())
     if is_narrow and dtype == "float64":
         dtype = "float32"
-    names = ("grad_out", "tin") if captured.has_tin else ("grad_out",)
-    called = None if x is None else samples.values_of(x, tuple(shape))
-    with np.errstate(over="ignore"):  # of float64, perhaps
-        values = {"tin": called if called is None else called.astype(as_numpy_dtype(dtype))}
-    return tuple(InputSlot(name, tuple(shape), dtype, values.get(name)) for name in names)
+    own = None if x is None else samples.values_of(x, shape)
+    if own is not None:
+        with np.errstate(over="ignore"):  # it may be of float64, and too large
+            own = own.astype(as_numpy_dtype(dtype))
+    grad_out, tin = InputSlot("grad_out", shape, dtype), InputSlot("tin", shape, dtype, own)
+    return (grad_out, tin) if captured.has_tin else (grad_out,)
 
 
-def _numbers(captured: RuleUnderProof) -> dict[str, float]:
+def _shape(facts: Mapping[str, Any], x: Any) -> tuple[int, ...]:
+    # That of the capture; else that of the call, made small; else one of ours.
+    if facts.get("shape") is not None:
+        return tuple(facts["shape"])
+    lengths: Any = None
+    if x is not None and "ndim" not in facts:
+        with suppress(ValueError):  # its number of axes is not known
+            lengths = samples.lengths(x)
+    if lengths is not None:
+        return lengths if samples.is_small(lengths) else samples.shrink([lengths])[0]
+    rank = int(facts.get("ndim", 2))
+    return samples.SHAPES[rank] if rank < len(samples.SHAPES) else (2,) * rank
+
+
+def _numbers(captured: RuleUnderProof, called: Mapping[str, Any]) -> dict[str, float]:
     # Values of the capture come first, then those of the call, then the defaults.
-    call = samples.CALL.get()
-    called = {} if call is None else call[1]
     params = captured.rule.signature.params
     numbers = {}
     for name in captured.runtime:
         default = params[name].default if name in params else None
-        known = (captured.facts.get(f"param:{name}"), called.get(name), default)
-        numbers[name] = next((float(v) for v in known if isinstance(v, int | float)), 0.75)
+        choices = (captured.facts.get(f"param:{name}"), called.get(name), default)
+        # Without any: a number that is no edge of a common formula, as 0 and 1 are.
+        numbers[name] = next((float(v) for v in choices if isinstance(v, int | float)), 0.75)
     return numbers
 
 
 def _runner(
     captured: RuleUnderProof, dialects: Mapping[int, str], functions: Sequence[Any]
 ) -> Callable[[Sequence[Sample]], list[Outcome]]:
-    is_random = captured.graph.input("key") is not None
-    (dialect, *others) = dict.fromkeys(dialects.values())
+    (dialect, *other_dialects) = dict.fromkeys(dialects.values())
 
     def original(backend: Backend, sample: Sample) -> dict[str, Any]:
-        home = None if others else backend
-        return {"result": _run(captured, sample, dialects, home)}
+        if other_dialects:
+            return {"result": _run_on_several(captured, dialects, sample)}
+        return {"result": _run_chain(captured, sample, partial(_run_part, backend))}
 
     def lowered(backend: Backend, sample: Sample) -> dict[str, Any]:
-        if others:  # its parts run on several frameworks
+        if other_dialects:  # the original runs on several frameworks, the graph on one
             raise LookupError(backend.name)
         function = emit_rule_once(captured.graph, backend, captured.emitted)
         arrays = [sample.arrays[name] for name in ("grad_out", "tin") if name in sample.arrays]
         tensors = [to_tensor(backend, array) for array in arrays]
         numbers = [sample.numbers[name] for name in captured.runtime]
-        result = function(*tensors, *numbers, *((KEY,) if is_random else ()))
-        return {"result": as_array(backend, result)}
+        key = (KEY,) if captured.is_random else ()
+        return {"result": as_array(backend, function(*tensors, *numbers, *key))}
 
+    # `run_samples` runs both sides in isolation, and sets `REPLAYED` to the keys of the draws.
     return partial(
         run_samples,
         dialect,
         original=original,
         lowered=lowered,
-        is_random=is_random,
+        is_random=captured.is_random,
         limit=StepLimit(functions),
     )
 
 
-def _run(
-    captured: RuleUnderProof, sample: Sample, dialects: Mapping[int, str], backend: Backend | None
-) -> Array:
-    # The whole rule runs on `backend`; if that is None, each part runs on its own framework.
+def _run_chain(captured: RuleUnderProof, sample: Sample, run_part: PartRunner) -> Array:
     rule, params = captured.open({**captured.static, **sample.numbers})
-    draws = keys() if captured.graph.input("key") is not None else None
-
-    def call(function: Any, grad_out: Array, tin: Array | None, chosen: Any) -> Array:
-        if backend is not None:
-            return _call(function, backend, grad_out, tin, chosen)
-
-        def call_on(backend: Backend) -> Array:
-            def run() -> Array:
-                # One iterator for all parts: each draw takes the next key.
-                REPLAYED.set(draws)
-                return _call(function, backend, grad_out, tin, chosen)
-
-            return isolated(backend, run, grad_out.dtype.name, draws is not None)
-
-        return on_first_home(dialects[id(function)], call_on)
-
-    return _apply(rule, sample.arrays["grad_out"], sample.arrays.get("tin"), params, call)
+    return _apply(rule, sample.arrays["grad_out"], sample.arrays.get("tin"), params, run_part)
 
 
 def _apply(
@@ -208,19 +203,42 @@ def _apply(
     grad_out: Array,
     tin: Array | None,
     params: Mapping[str, Any],
-    call: Callable[..., Array],
+    run_part: PartRunner,
 ) -> Array:
     values = {**params, **rule.bound}
-    if rule.function is None:
+    if rule.function is None:  # a composition
         for part in rule._resolved_parts():
-            grad_out = _apply(part, grad_out, tin, part.signature.select(values), call)
+            grad_out = _apply(part, grad_out, tin, part.signature.select(values), run_part)
         return grad_out
-    open_rule = rule.copy(bound={}) if rule.bound else rule
-    return call(rule.function, grad_out, tin, open_rule.signature.select(values))
+    # The signature of a rule lacks what it has bound, which its function takes, too.
+    unbound = rule.copy(bound={}) if rule.bound else rule
+    return run_part(rule.function, grad_out, tin, unbound.signature.select(values))
 
 
-def _call(
-    function: Any, backend: Backend, grad_out: Array, tin: Array | None, params: Any
+def _run_part(
+    backend: Backend, function: Any, grad_out: Array, tin: Array | None, params: Mapping[str, Any]
 ) -> Array:
     tensors = [None if a is None else to_tensor(backend, a) for a in (grad_out, tin)]
-    return as_array(backend, function(None, *tensors, **params))
+    no_ctx = None  # nothing is differentiated
+    return as_array(backend, function(no_ctx, *tensors, **params))
+
+
+def _run_on_several(captured: RuleUnderProof, dialects: Mapping[int, str], sample: Sample) -> Array:
+    # One iterator for all parts: each draw takes the next key.
+    draws = keys() if captured.is_random else None
+
+    def run_at_home(function: Any, grad_out: Array, *arguments: Any) -> Array:
+        def run_on(backend: Backend) -> Array:
+            run = partial(_run_part, backend, function, grad_out, *arguments)
+            replay = partial(_replay, draws, run)
+            return isolated(backend, replay, grad_out.dtype.name, captured.is_random)
+
+        return on_first_home(dialects[id(function)], run_on)
+
+    return _run_chain(captured, sample, run_at_home)
+
+
+def _replay(draws: Iterator[Any] | None, run: Callable[[], Array]) -> Array:
+    # Within `isolated`, in whose context the setting ends.
+    REPLAYED.set(draws)
+    return run()

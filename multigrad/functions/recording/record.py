@@ -2,7 +2,17 @@
 
 A `Recipe` says how to run a function: on symbolic values it returns the outputs, and a map from
 their cotangents to gradients. Forward and backward are recorded in one trace, so that what they
-share is one node.
+share is one node. The steps of `_Recording.run` follow one another, as the user's code leaves
+notes in the trace while it runs, and each step reads those of the steps before:
+
+    step             runs                     reads in the trace
+    run_forward      the forward              memory.updates: inputs written to, and where
+    find_results     -                        source.routes, backward.combines
+    find_gradients   the backward, or VJPs    source.latest, witness.made; backward.lost_gradient
+    build_graphs     the tangent rule         backward.is_once, source.locations; its own `inputs`
+    Variant          -                        facts.told, limits.assumed, limits.omissions, types
+
+A question that symbols cannot answer ends any step: `NeedsConcrete` repeats the capture with facts.
 """
 
 from __future__ import annotations
@@ -88,11 +98,11 @@ def capture_function(
     """
     in_use()  # a framework imported by now has its dialect registered
     load_dialects()
-    now = (recipe, layout.key, tuple(facts.items()))
-    if any(now == other for other in _in_progress.get()):
+    key = (recipe, layout.key, tuple(facts.items()))
+    if any(key == outer for outer in _in_progress.get()):
         message = f"function {recipe.name!r} applies itself to arguments like its own"
         raise AppliesItself(TraceError(message))
-    reset = _in_progress.set((*_in_progress.get(), now))
+    reset = _in_progress.set((*_in_progress.get(), key))
     try:
         with (
             keeping_modes(),
@@ -108,11 +118,10 @@ def capture_function(
     new = {fact for fact, meaning in reads.items() if facts.get(fact, reads) != meaning}
     if not new:
         return variant
-    names = {NAME + each.name for each in names_in(reads) if not each.superseded}
+    names = {NAME + rule.name for rule in names_in(reads) if not rule.superseded}
     if not all(fact in names or isinstance(fact, ModeOf) for fact in new):
         raise NeedsConcrete(*reads, noted=False)
-    # What libraries are set to was the same all along, and what names of rules mean: that holds
-    # for what was captured.
+    # Modes of libraries and names of rules kept their meanings, so these hold for the variant.
     return replace(variant, facts={**variant.facts, **{fact: reads[fact] for fact in new}})
 
 
@@ -137,15 +146,16 @@ def _capture(
     if trace.memory.is_asked:
         check_memory(variant, _Recording(recipe, layout, trace.facts, BranchPath(path.decisions)))
     statics = {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
-    is_suspect = has_number_from_elsewhere(recording.graphs, trace, statics)
+    has_number = has_number_from_elsewhere(recording.graphs, trace, statics)
     # Something may have come from outside the arguments: a second recording must be the same.
-    if trace.source.witness.is_suspect or trace.memory.lifted or is_suspect:
+    if trace.source.witness.is_suspect or trace.memory.lifted or has_number:
         again = _Recording(recipe, layout, trace.facts, BranchPath(path.decisions), recording)
-        with trace.source.witness.outside.dropping_added():
-            other = again.run_asking()
+        outside = trace.source.witness.outside
+        with outside.dropping_added():
+            other_variant = again.run_asking()
         check_tensors(trace, again.trace)
-        drew = trace.source.witness.outside.moved and again.trace.source.witness.outside.moved
-        check_draws(trace, variant, other, drew=drew)
+        drew = outside.moved and again.trace.source.witness.outside.moved
+        check_draws(trace, variant, other_variant, drew=drew)
     graphs = variant.graphs.without_needless_marks()
     return trace, variant if graphs is variant.graphs else replace(variant, graphs=graphs)
 
@@ -187,7 +197,15 @@ class _Results:
 
 
 class _Recording:
-    """One run of a recipe on symbolic values; `first` is an earlier run of the same."""
+    """One run of a recipe on symbolic values.
+
+    Attributes:
+        facts: those that were given; `trace.facts` grows by what code asks for.
+        inputs: the graphs' input nodes by name, of the arguments, then of the cotangents.
+        graphs: forward and backward as recorded, before they are simplified.
+        first: an earlier run of the same, whose `derived` is taken over where the nodes are equal.
+        derived: the nodes of outputs and cotangents, and what `derivative` gave for them.
+    """
 
     def __init__(
         self,
@@ -199,7 +217,7 @@ class _Recording:
     ) -> None:
         self.recipe = recipe
         self.first = first
-        self.derived: tuple[Any, ...] = ()  # of which nodes, and what `derivative` gave
+        self.derived: tuple[Any, ...] = ()
         self.layout = layout
         self.is_imported = recipe.imported is not None
         kind = "imported function" if self.is_imported else "function"
@@ -228,13 +246,10 @@ class _Recording:
         notes = self.attempt(lambda: find_notes(self.trace, run.named, run.flat))
         results = self.find_results(run)
         cotangents = numbered("grad_out", len(results.values))
-        gradients, wrt = self.gradients(run, results, cotangents)
-        if has_containers(*run.rebuilt) and changes_containers(
-            self.layout.rebuild(run.leaves), run.rebuilt
-        ):
-            problem = "changes a list or dict that it is given, which a graph does not"
-            raise NotCaptured(self.trace.error(problem))
-        graphs = self.pair(run, results, cotangents, gradients, wrt)
+        gradients, wrt = self.find_gradients(run, results, cotangents)
+        self.check_containers(run)  # the backward may have changed them, too
+        graphs = self.build_graphs(run, results, cotangents, gradients, wrt)
+        # From here on no more code runs, so that the notes in the trace are complete.
         trace = self.trace
         facts = dict(sorted({**self.facts, **trace.facts.told}.items()))  # as they are gathered
         weak, assumed = trace.types.weak, trace.limits.assumed
@@ -245,7 +260,7 @@ class _Recording:
             results.fixed,
             facts,
             omissions=dict(trace.limits.omissions),
-            weak=tuple(i for i, each in enumerate(results.values) if each.node in weak),
+            weak=tuple(i for i, value in enumerate(results.values) if value.node in weak),
             assumed=tuple(each for each in assumed if is_told(each.node, self.layout)),
             notes=notes,
             updates=run.updates,
@@ -256,8 +271,8 @@ class _Recording:
     def run_forward(self) -> _Run:
         """Run the recipe on symbols of its arguments, and check what it writes into them."""
         trace, layout = self.trace, self.layout
-        leaves = [self.symbol(leaf) for leaf in layout.leaves]
-        trace.facts.is_fresh = True
+        leaves = [self.make_symbol(leaf) for leaf in layout.leaves]
+        trace.facts.is_fresh = True  # until the user's code has made a first node
         before = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
         rebuilt = layout.rebuild(leaves)
         record = self.recipe.record
@@ -285,25 +300,25 @@ class _Recording:
         fixed = {i: each for i, each in enumerate(run.flat) if not isinstance(each, Value)}
         for i, each in fixed.items():
             fixed[i] = self.check_output(each)
-        # Objects tell the outputs apart: equal values are one node.
+        # Where outputs are told apart, it is by these objects: equal values are one node.
         symbols = [each for each in run.flat if isinstance(each, Value)]
         values = [
-            self.trace.value(each.node) if each.node.type.kind == "tensor" else self.number(each)
+            self.trace.value(each.node) if each.node.type.kind == "tensor" else self.as_tensor(each)
             for each in symbols
         ]
         if run.recorded.rolls and not self.trace.backward.combines:
             values = roll(self.trace, values)
         if not values:
             raise NotCaptured(self.trace.error("returns nothing that it computed from its tensors"))
-        constant = run.recorded.undifferentiable
+        declared = run.recorded.undifferentiable
         undifferentiable = tuple(
             i
-            for i, each in enumerate(symbols)
-            if is_float(each.node.type) and any(each is own for own in constant)
+            for i, symbol in enumerate(symbols)
+            if is_float(symbol.node.type) and any(symbol is each for each in declared)
         )
         return _Results(fixed, symbols, values, undifferentiable)
 
-    def pair(
+    def build_graphs(
         self,
         run: _Run,
         results: _Results,
@@ -313,18 +328,20 @@ class _Recording:
     ) -> FunctionGraph:
         trace, layout, recorded = self.trace, self.layout, run.recorded
         viewed, copied = find_aliases(results.symbols, run.leaves)
-        pushed, is_pushed_first = self.pushed(run, results)
-        inputs = self.all_inputs()
-        nodes, locations = tuple(each.node for each in results.values), trace.source.locations
-        forward = drop_marks(Graph(trace.name, inputs, nodes, locations))
-        backward = Graph(trace.name, (*self.heads(cotangents), *inputs), gradients, locations)
-        has_second = recorded.second_order
-        second_order = has_second if isinstance(has_second, bool) else has_second()
+        tangent, is_tangent_first = self.tangent(run, results)
+        inputs, locations = self.all_inputs(), trace.source.locations
+        outputs = tuple(value.node for value in results.values)
+        forward = drop_marks(Graph(trace.name, inputs, outputs, locations))
+        heads = self.cotangent_inputs(cotangents)
+        backward = Graph(trace.name, (*heads, *inputs), gradients, locations)
+        # A function, where it is known only after the backward has run.
+        declared = recorded.second_order
+        second_order = declared if isinstance(declared, bool) else declared()
         # What is never differentiated needs no stops.
         if trace.backward.is_once or not second_order:
             backward = without_stops(backward)
         self.graphs = forward, backward
-        lend(trace)
+        lend(trace)  # raises NeedsConcrete if the dtypes turned out to be the tensors' library's
         if calls := ", ".join(trace.types.unconfirmed):
             note_open(self.recipe, f"no library says what dtype these give: {calls}")
         is_once = trace.backward.lost_gradient or trace.backward.is_once
@@ -342,13 +359,19 @@ class _Recording:
             copied=copied,
             second_order=second_order and not is_once,
             refused=self.recipe.arguments.refused(layout),
-            pushed=None if pushed is None else simplify(pushed),
-            is_pushed_first=is_pushed_first,
+            pushed=None if tangent is None else simplify(tangent),
+            is_pushed_first=is_tangent_first,
         ).without_calls()
         # The original may have derivatives that its graph lacks.
         if self.is_imported and second_order and graphs.is_once and not self.recipe.options.copies:
             trace.omit(ORDERS)
         return graphs
+
+    def check_containers(self, run: _Run) -> None:
+        before = self.layout.rebuild(run.leaves) if has_containers(*run.rebuilt) else None
+        if before is not None and changes_containers(before, run.rebuilt):
+            problem = "changes a list or dict that it is given, which a graph does not"
+            raise NotCaptured(self.trace.error(problem))
 
     def check_updates(self, updates: Sequence[Update]) -> None:
         trace = self.trace
@@ -362,7 +385,7 @@ class _Recording:
                 place = trace.memory.updates[argument]
                 raise NotCaptured(trace.error(f"{what} only{advice}", place))
 
-    def symbol(self, leaf: Leaf) -> Any:
+    def make_symbol(self, leaf: Leaf) -> Any:
         """Return the symbol for a leaf while it is recorded; a static leaf keeps its value."""
         if leaf.kind == "static":
             return leaf.value
@@ -412,7 +435,7 @@ class _Recording:
                     self.trace.error(f"returns {dtype}, which stays inside: cast to a float dtype")
                 )
 
-    def number(self, value: Value) -> Value:
+    def as_tensor(self, value: Value) -> Value:
         """Return a computed number as a tensor."""
         like = next((self.inputs[leaf.name] for leaf in self.layout.tensors), None)
         if like is None:
@@ -424,43 +447,45 @@ class _Recording:
             zero = xp.astype(zero, INT64 if dialect is None else dialect.habits.whole)
         return zero + value
 
-    def heads(self, cotangents: tuple[str, ...]) -> tuple[Node, ...]:
+    def cotangent_inputs(self, cotangents: tuple[str, ...]) -> tuple[Node, ...]:
+        # Outputs that carry no gradient have none.
         return tuple(self.inputs[name] for name in cotangents if name in self.inputs)
 
     def all_inputs(self) -> tuple[Node, ...]:
-        leaves = [self.inputs[leaf.name] for leaf in (*self.layout.tensors, *self.layout.numbers)]
-        return (*leaves, *(() if self.trace.key is None else (self.trace.key,)))
+        nodes = [self.inputs[leaf.name] for leaf in (*self.layout.tensors, *self.layout.numbers)]
+        key = self.trace.key  # None until the code draws a first number
+        return tuple(nodes) if key is None else (*nodes, key)
 
-    def gradients(
+    def find_gradients(
         self, run: _Run, results: _Results, cotangents: tuple[str, ...]
     ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         recorded, values, flat = run.recorded, results.values, run.flat
         leaves = [leaf for leaf in run.leaves if not any(leaf is each for each in run.dirty)]
-        given: list[Any] = []
+        upstream: list[Any] = []  # a cotangent for each output
         for i, (value, name) in enumerate(zip(values, cotangents, strict=True)):
             if is_float(value.node.type) and i not in results.undifferentiable:
-                cotangent = self.trace.input(name, value.node.type)
-                self.inputs[name] = cotangent.node
-                given.append(cotangent)
+                symbol = self.trace.input(name, value.node.type)
+                self.inputs[name] = symbol.node
+                upstream.append(symbol)
             else:
                 zeros = xp.zeros_like(value)
-                given.append(zeros if recorded.missing is None else recorded.missing(value))
-        heads = self.heads(cotangents)
+                upstream.append(zeros if recorded.missing is None else recorded.missing(value))
+        heads = self.cotangent_inputs(cotangents)
         if not heads:  # no output carries a gradient: nobody calls backward
             return (), ()
         if recorded.pull is None:
-            return self.derivative(values, given)
-        sources = {name: value for value, name in zip(values, cotangents, strict=True)}
-        for name, value in sources.items():
+            return self.derivative(values, upstream)
+        outputs = {name: value for value, name in zip(values, cotangents, strict=True)}
+        for name, value in outputs.items():
             shape = known_shape(value)
             if shape is not None:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
         marked, run_pull = results.symbols if recorded.keeps_output else (), recorded.pull
 
-        def pull(given: list[Any]) -> dict[str, Node]:
-            rest, asked = iter(given), questions.count()
-            filled = [next(rest) if isinstance(each, Value) else None for each in flat]
-            upstream = optree.tree_unflatten(run.outputs, filled)
+        def pull(incoming: list[Any]) -> dict[str, Node]:
+            remaining, asked = iter(incoming), questions.count()
+            filled = [next(remaining) if isinstance(each, Value) else None for each in flat]
+            nested = optree.tree_unflatten(run.outputs, filled)
             try:
                 with (
                     written_in(self.trace, self.trace.source.latest.libraries),
@@ -468,25 +493,25 @@ class _Recording:
                     self.keeping_values(),
                 ):
                     self.trace.backward.is_running = True
-                    return self.matched(self.attempt(lambda: run_pull(upstream)))
+                    return self.gradients_by_name(self.attempt(lambda: run_pull(nested)))
             except NeedsConcrete as need:  # a cotangent has the shape of its output
                 questions.forget(asked)
-                raise NeedsConcrete(*facts_of_inputs(need.facts, sources)) from None
+                raise NeedsConcrete(*facts_of_inputs(need.facts, outputs)) from None
 
         # The pulls with missing cotangents must draw what this one draws.
-        drawn = self.trace.draws
-        gradients = pull(given)
+        draws = self.trace.draws
+        gradients = pull(upstream)
         if recorded.missing is not None and len(heads) > 1:
             compare_missing(
-                self.trace, pull, recorded.missing, given, gradients=gradients, drawn=drawn
+                self.trace, pull, recorded.missing, upstream, gradients=gradients, drawn=draws
             )
         return tuple(gradients.values()), tuple(gradients)
 
     @contextmanager
     def keeping_values(self) -> Iterator[None]:
         """Undo what a backward writes in place, as it may run again."""
-        made = self.trace.source.witness.made  # weakly: a view that is dropped sees no more updates
-        before = [(ref, value.node) for ref in made if (value := ref()) is not None]
+        refs = self.trace.source.witness.made  # weakly: a view that is dropped sees no more updates
+        before = [(ref, value.node) for ref in refs if (value := ref()) is not None]
         try:
             yield
         finally:
@@ -495,15 +520,15 @@ class _Recording:
                 if value is not None:
                     value.node = node
 
-    def pushed(self, run: _Run, results: _Results) -> tuple[Graph | None, bool]:
+    def tangent(self, run: _Run, results: _Results) -> tuple[Graph | None, bool]:
         """Return the graph of the author's tangent rule, and whether backward is its transpose."""
         rule = None if run.recorded.push is None else run.recorded.push()
         if rule is None:
             return None, False
-        places = [i for i, each in enumerate(run.flat) if isinstance(each, Value)]
+        positions = [i for i, each in enumerate(run.flat) if isinstance(each, Value)]
         carried = [
-            (place, value)
-            for i, (place, value) in enumerate(zip(places, results.values, strict=True))
+            (position, value)
+            for i, (position, value) in enumerate(zip(positions, results.values, strict=True))
             if is_float(value.node.type) and i not in results.undifferentiable
         ]
         tensors = [leaf.name for leaf in self.layout.tensors]
@@ -512,11 +537,11 @@ class _Recording:
         )
         return graph, graph is not None and rule.is_first
 
-    def matched(self, returned: Any) -> dict[str, Node]:
-        """Return the gradients that a backward returned, by the names of their inputs."""
-        matched = match_gradients(self.trace.name, returned, self.layout)
+    def gradients_by_name(self, returned: Any) -> dict[str, Node]:
+        """Return what a backward returned, by the names of the float tensors it belongs to."""
+        matches = match_gradients(self.trace.name, returned, self.layout)
         gradients: dict[str, Node] = {}
-        for leaf, gradient in zip(self.layout.leaves, matched, strict=True):
+        for leaf, gradient in zip(self.layout.leaves, matches, strict=True):
             if leaf.kind != "tensor":
                 continue
             argument = self.inputs[leaf.name]
@@ -535,9 +560,8 @@ class _Recording:
         self, values: list[Value], cotangents: list[Value]
     ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         """Return the true derivative by the ops' VJPs."""
-        of = tuple(value.node for value in (*values, *cotangents))
-        # The first run had the same nodes, so their derivative is known.
-        if self.first is not None and self.first.derived[:1] == (of,):
+        nodes = tuple(value.node for value in (*values, *cotangents))
+        if self.first is not None and self.first.derived[:1] == (nodes,):
             return self.first.derived[1]
         if lost := self.trace.backward.lost_gradient:
             raise NotCaptured(
@@ -546,25 +570,25 @@ class _Recording:
                     "function a backward"
                 )
             )
-        floats = [
-            leaf.name for leaf in self.layout.tensors if is_float(self.inputs[leaf.name].type)
-        ]
-        targets = [self.inputs[name] for name in floats]
+        tensors = [leaf.name for leaf in self.layout.tensors]
+        wrt = tuple(name for name in tensors if is_float(self.inputs[name].type))
+        targets = [self.inputs[name] for name in wrt]
         seeds = [
             (value.node, cotangent)
             for value, cotangent in zip(values, cotangents, strict=True)
             if is_float(value.node.type)
         ]
         by_name = modes_of(self.recipe.options.modes, self.layout)
-        modes = {self.inputs[name]: mode for name, mode in by_name.items() if name in floats}
+        modes = {self.inputs[name]: mode for name, mode in by_name.items() if name in wrt}
         gradients = accumulate_all(self.trace, seeds, targets, modes)
-        nodes = [
+        gradient_nodes = tuple(
             xp.zeros_like(self.trace.value(target)).node if gradient is None else gradient.node
             for target, gradient in zip(targets, gradients, strict=True)
-        ]
-        if all(node.op is not ops.CALL for node in every_node(Graph("", (), of))):  # of others
-            self.derived = of, (tuple(nodes), tuple(floats))
-        return tuple(nodes), tuple(floats)
+        )
+        # Calls of other functions have gradients of their own, which each run takes anew.
+        if all(node.op is not ops.CALL for node in every_node(Graph("", (), nodes))):
+            self.derived = nodes, (gradient_nodes, wrt)
+        return gradient_nodes, wrt
 
 
 def note_open(recipe: Recipe, reason: str) -> str:
