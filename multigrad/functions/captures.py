@@ -108,8 +108,8 @@ class Captures:
         forward = variant.graphs.forward
         if not proof or "not proven" in forward.origin:
             return variant
-        told = replace(forward, origin=f"{forward.origin}; not proven: {proof}")
-        return replace(variant, graphs=replace(variant.graphs, forward=told))
+        unproven = replace(forward, origin=f"{forward.origin}; not proven: {proof}")
+        return replace(variant, graphs=replace(variant.graphs, forward=unproven))
 
     def for_facts(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
@@ -137,15 +137,15 @@ class Captures:
         return build_once(self.variants, key, build, MOST_VARIANTS)
 
     def _capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
-        known = self._reaching(layout, facts)
-        if known is not None:
-            return known
+        wide_variant = self._reaching(layout, facts)
+        if wide_variant is not None:
+            return wide_variant
         try:
             variant = capture(self.recipe, layout, facts, leaves)
         except NeedsConcrete as need:
             if facts.keys() >= set(need.facts):
-                needed = ", ".join(need.facts) or "the shape of what it computed"
-                message = f"{self.recipe.subject} needs {needed} in a way not captured"
+                fact_names = ", ".join(need.facts) or "the shape of what it computed"
+                message = f"{self.recipe.subject} needs {fact_names} in a way not captured"
                 raise NotCaptured(TraceError(message)) from need
             self.facts = self.facts | set(need.facts)
             raise
@@ -169,33 +169,33 @@ class Captures:
             return
         shapes = Shapes({})
         for node in indexed:
-            needed = frozenset(needed_shapes(node, shapes))
-            if needed <= facts.keys():
+            needed_facts = frozenset(needed_shapes(node, shapes))
+            if needed_facts <= facts.keys():
                 continue
-            known = gather_facts(self.recipe.subject, needed, layout, leaves)
+            values = gather_facts(self.recipe.subject, needed_facts, layout, leaves)
             try:
-                Shapes({**facts, **known}).computed(node)
+                Shapes({**facts, **values}).computed(node)
             except IndexError:
-                self.facts = self.facts | needed
-                raise NeedsConcrete(*needed) from None
+                self.facts = self.facts | needed_facts
+                raise NeedsConcrete(*needed_facts) from None
 
     def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
         # A variant captured for wide floats may hold in 16 bits, too: its `reach` tells in which.
         if not layout.is_apart or layout.mixes_floats or "dtype" in self.facts:
             return None
-        wide = {fact: value for fact, value in facts.items() if fact != "dtype"}
-        known = self.variants.get((layout.key_of_wide, items_key(wide)))
-        if known is None or known.reach is None or not known.reach.holds_in(facts["dtype"]):
+        facts_of_wide = {fact: value for fact, value in facts.items() if fact != "dtype"}
+        wide = self.variants.get((layout.key_of_wide, items_key(facts_of_wide)))
+        if wide is None or wide.reach is None or not wide.reach.holds_in(facts["dtype"]):
             return None
-        return replace(known, layout=layout.without_objects(), facts=dict(facts))
+        return replace(wide, layout=layout.without_objects(), facts=dict(facts))
 
     def renewed(self, variant: Variant) -> Variant:
         """Return the variant for what its code reads now: the rule in force, the rules of names.
 
         Raises `NeedsConcrete` or `NotCaptured`, as `for_facts` does.
         """
-        read = look_up_all(variant.facts)
-        return self.for_facts(variant.layout, {**variant.facts, **read}) if read else variant
+        current = look_up_all(variant.facts)
+        return self.for_facts(variant.layout, {**variant.facts, **current}) if current else variant
 
     def for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the variant for symbolic arguments, under the facts that turn out to be needed."""
@@ -256,8 +256,7 @@ def find_variant(function: Function, door: Door, backend: Backend | None = None)
         backend: the framework that it goes to; None: all.
 
     Raises:
-        TraceError: it has not been called, and what its arguments are cannot be told from its
-            signature.
+        TraceError: it has not been called, and its signature does not tell what it takes.
         UnsupportedOp: this door refuses what the code does besides returning.
     """
     variant = _find_variant(function)
@@ -284,19 +283,19 @@ def _find_variant(function: Function) -> Variant:
             continue
         # It may be a tensor, so an array is tried; a capture that fails says so below.
         args.append(np.zeros(2) if parameter.default is parameter.empty else parameter.default)
-    refused: MultigradError | None = None
+    refusal: MultigradError | None = None
     if args:
         try:
             return capture_example(function, *args)
         except NotCaptured as error:
-            refused = error.error
+            refusal = error.error
         except MultigradError as error:
-            refused = error
-    said = f". With arrays for those without a default: {refused}" if refused else ""
+            refusal = error
+    explanation = f". With arrays for those without a default: {refusal}" if refusal else ""
     raise TraceError(
         f"function {function.name!r} is captured when it is called, as only then it is known which "
-        f"of its arguments are tensors. Call it once, with NumPy arrays for instance{said}"
-    ) from refused
+        f"of its arguments are tensors. Call it once, with NumPy arrays for instance{explanation}"
+    ) from refusal
 
 
 def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
@@ -330,17 +329,16 @@ def inline(
     layout = recipe.lay_out(completion.parameters, leaves, tree)
     imported = recipe.imported
     if imported is not None and imported.apply_within is not None:
-        within = imported.apply_within(trace, *layout.rebuild(leaves))
-        if within is not None:
-            return within[0]
+        inner_result = imported.apply_within(trace, *layout.rebuild(leaves))
+        if inner_result is not None:
+            return inner_result[0]
     try:
         with crossing(NeedsConcrete):
             variant = captures.for_symbols(trace, layout, leaves)
     except AppliesItself as error:
         if not trace.backward.is_running:
             raise note(error.error) from error.__cause__
-        # A backward that applies its own function would have derivatives without end: this inner
-        # call has none, and says so.
+        # A backward that applies its own function: its derivatives have no end, so it has none.
         trace.backward.lost_gradient = recipe.name
         trace.omit(ORDERS, f"the derivatives of {recipe.name!r} of any order")
         assert recipe.record is not None  # only code applies itself
@@ -369,7 +367,7 @@ def inline(
     outputs = replay(trace, graphs.forward, values)
     assume(recipe.name, trace, variant, values)
     names = tuple(values)
-    called = CustomCall(
+    call = CustomCall(
         graphs.backward,
         graphs.cotangents,
         names=names,
@@ -378,7 +376,7 @@ def inline(
         modes=modes_of(recipe.options.modes, layout),
         refused=graphs.refused,
     )
-    result = assemble(variant, record_call(trace, called, [values[name].node for name in names]))
+    result = assemble(variant, record_call(trace, call, [values[name].node for name in names]))
     if variant.notes or variant.updates:
         _put_effects(trace, recipe, variant, leaves, values=values, result=result)
     return result

@@ -53,8 +53,8 @@ class ChainPart:
         is_saved = function is not None and isinstance(function.recipe.origin, SavedFunction)
         if is_saved or isinstance(function, Chain):
             return []
-        rows = (self.parameters or {}).values()
-        return [p.name for p in rows if p.kind is not p.VAR_KEYWORD and p.default is REQUIRED]
+        parameters = (self.parameters or {}).values()
+        return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.default is REQUIRED]
 
     def run(self, x: Tensor, values: Mapping[str, Any]) -> Any:
         if values and self.function is not None:
@@ -72,12 +72,12 @@ def part_of(part: Any) -> ChainPart:
     """Return a Function, a bound Function or an activation as a part of a series."""
     bound: Mapping[str, Any] = part.params if isinstance(part, BoundFunction) else {}
     function: Any = part.function if isinstance(part, BoundFunction) else part
-    held = list_tensors(part)
-    if held:  # which a capture around it would take for constants
+    tensors = list_tensors(part)
+    if tensors:  # which a capture around it would take for constants
         name = getattr(part, "name", None) or function.forward.name
         raise RuleTypeError(
-            f"compose holds no tensors, and {name!r} is bound to one, {held[0]}: give it to the "
-            f"whole, compose(...).bind({{'{name}.{held[0]}': ...}}), or at the call"
+            f"compose holds no tensors, and {name!r} is bound to one, {tensors[0]}: give it to the "
+            f"whole, compose(...).bind({{'{name}.{tensors[0]}': ...}}), or at the call"
         )
     if not isinstance(function, Function):  # an activation: it takes its tensor alone
         return ChainPart(part, function.forward.name, None, {}, {})
@@ -87,11 +87,11 @@ def part_of(part: Any) -> ChainPart:
             f"follow; write lambda x: g({function.name}(x)), or make a Function that takes them as "
             "arguments"
         )
-    known = function.parameters
-    if known is None:
+    signature = function.parameters
+    if signature is None:
         return ChainPart(part, function.name, function, bound, None)
-    rest = [p for p in list(known.parameters.values())[1:] if p.kind is not p.VAR_POSITIONAL]
-    parameters = {p.name: p for p in rest if p.name not in bound}
+    by_name = [p for p in list(signature.parameters.values())[1:] if p.kind is not p.VAR_POSITIONAL]
+    parameters = {p.name: p for p in by_name if p.name not in bound}
     return ChainPart(part, function.name, function, bound, parameters)
 
 
@@ -136,7 +136,6 @@ def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
 
 
 def _signature_of(parts: Sequence[ChainPart]) -> inspect.Signature:
-    # The first argument by position, then all arguments of the parts by name.
     first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY)
     named: dict[str, inspect.Parameter] = {}
     for part in parts:
@@ -146,10 +145,10 @@ def _signature_of(parts: Sequence[ChainPart]) -> inspect.Signature:
             # Required where one of the parts that take it requires it.
             if name not in named or p.default is REQUIRED:
                 named[name] = p.replace(kind=p.KEYWORD_ONLY, annotation=REQUIRED)
-    rows = sorted(named.values(), key=lambda p: p.default is not REQUIRED)
+    ordered = sorted(named.values(), key=lambda p: p.default is not REQUIRED)
     # An address is no identifier, so any keyword is taken; `share` checks it.
-    spread = inspect.Parameter(TAKES_ANY, inspect.Parameter.VAR_KEYWORD)
-    return inspect.Signature([first, *rows, spread])
+    any_keyword = inspect.Parameter(TAKES_ANY, inspect.Parameter.VAR_KEYWORD)
+    return inspect.Signature([first, *ordered, any_keyword])
 
 
 def share(
@@ -167,11 +166,11 @@ def share(
             continue
         takers = [i for i, part in enumerate(parts) if part.takes(name)]
         if not takers:
-            rows = (row for part in parts for row in (part.parameters or {}).items())
-            known = list(dict.fromkeys(name for name, p in rows if p.kind is not p.VAR_KEYWORD))
+            items = (item for part in parts for item in (part.parameters or {}).items())
+            names = list(dict.fromkeys(each for each, p in items if p.kind is not p.VAR_KEYWORD))
             raise RuleTypeError(
-                f"function {chain!r}: no part takes {name!r}{suggest(name, known)} "
-                f"(arguments: {', '.join(known) or 'none besides the first'})"
+                f"function {chain!r}: no part takes {name!r}{suggest(name, names)} "
+                f"(arguments: {', '.join(names) or 'none besides the first'})"
             )
         for i in takers:
             # A value given by address wins over one given by plain name, in any order.
@@ -193,27 +192,27 @@ def _give(
     if is_bound(parts, path, name):
         raise RuleTypeError(f"function {chain!r}: {address!r} is bound, so it can no longer be set")
     if not part.takes(name):
-        known = list(part.parameters or {})
+        names = list(part.parameters or {})
         raise RuleTypeError(
-            f"function {part.name!r} has no argument {name!r}{suggest(name, known)} "
-            f"(arguments: {', '.join(known) or 'none besides the first'})"
+            f"function {part.name!r} has no argument {name!r}{suggest(name, names)} "
+            f"(arguments: {', '.join(names) or 'none besides the first'})"
         )
     first, *inner = path
     if not inner:
         shares[first][name] = value  # over what reaches all
         return
     # A chain gets the rest of the address, in its own labels.
-    inside = inner_chain(parts[first])
-    shares[first][f"{inside.label_of(tuple(inner))}.{name}"] = value
+    nested = inner_chain(parts[first])
+    shares[first][f"{nested.label_of(tuple(inner))}.{name}"] = value
 
 
 def find(
     chain: str, parts: Sequence[ChainPart], address: str
 ) -> tuple[tuple[int, ...], ChainPart, str]:
     """Return the path to the part that an address names, the part, and the argument's own name."""
-    rows = list(walk(parts))
-    position, name = find_part(f"function {chain!r}", address, [part.name for _, part in rows])
-    return *rows[position], name
+    walked = list(walk(parts))
+    position, name = find_part(f"function {chain!r}", address, [part.name for _, part in walked])
+    return *walked[position], name
 
 
 def is_bound(parts: Sequence[ChainPart], path: Sequence[int], name: str) -> bool:
@@ -224,10 +223,10 @@ def is_bound(parts: Sequence[ChainPart], path: Sequence[int], name: str) -> bool
         return True
     if not inner:
         return False
-    inside = inner_chain(part)
-    rows = (find(inside.name, inside.parts, each) for each in part.bound if is_address(each))
-    addressed = ((path, name) for path, _, name in rows)
-    return (tuple(inner), name) in addressed or is_bound(inside.parts, inner, name)
+    nested = inner_chain(part)
+    targets = (find(nested.name, nested.parts, each) for each in part.bound if is_address(each))
+    addressed = ((place, argument) for place, _, argument in targets)
+    return (tuple(inner), name) in addressed or is_bound(nested.parts, inner, name)
 
 
 def walk(
@@ -250,12 +249,12 @@ class Chain(Function):
         rows = tuple(map(part_of, parts))
         self.given = tuple(parts)
         self.parts = rows
-        super().__init__(recipe_of_chain(rows, f"compose({', '.join(row.name for row in rows)})"))
+        super().__init__(recipe_of_chain(rows, f"compose({', '.join(part.name for part in rows)})"))
         self.__doc__ = f"{self._words}, each with its own gradient."
-        made = [row.function or getattr(row.call, "rule", None) for row in rows]
+        holders = [part.function or getattr(part.call, "rule", None) for part in rows]
         self.choose(
-            residuals=agreed(getattr(each, "residuals", "auto") for each in made),
-            fused=agreed(getattr(each, "fused", "auto") for each in made),
+            residuals=agreed(getattr(each, "residuals", "auto") for each in holders),
+            fused=agreed(getattr(each, "fused", "auto") for each in holders),
         )
 
     @property
@@ -266,11 +265,11 @@ class Chain(Function):
         return f"<Function {self._words}>"
 
     def label_of(self, path: tuple[int, ...]) -> str:
-        rows = [(part.name, place) for place, part in walk(self.parts)]
+        labels = [(part.name, place) for place, part in walk(self.parts)]
         # Parts of one name are told apart by their numbers: "noise[1]".
-        own = next(label for label, place in rows if place == path)
-        same = [place for label, place in rows if label == own]
-        return own if len(same) == 1 else f"{own}[{same.index(path)}]"
+        name = next(label for label, place in labels if place == path)
+        places = [place for label, place in labels if label == name]
+        return name if len(places) == 1 else f"{name}[{places.index(path)}]"
 
     def bind(self, params: Mapping[str, Any] | None = None, key: Any = None) -> BoundFunction:
         """Return this Function with values for arguments of its parts; see `Function.bind`.

@@ -105,10 +105,10 @@ def call_gradient(
     parameters = read_parameters(grad)
     if parameters is None:
         return grad(upstream)
-    rows = parameters.values()
-    takes_any_number = any(p.kind is p.VAR_POSITIONAL for p in rows)
+    params = parameters.values()
+    takes_any_number = any(p.kind is p.VAR_POSITIONAL for p in params)
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    count = sum(p.kind in by_position and p.name != VARIABLES for p in rows)
+    count = sum(p.kind in by_position and p.name != VARIABLES for p in params)
     has_several = isinstance(outputs, tuple | list)
     if VARIABLES in parameters:
         is_spread = has_several and (takes_any_number or count > 1)
@@ -120,12 +120,12 @@ def call_gradient(
             return returned
         deliver(returned[1])
         return returned[0]
-    named = parameters.get(UPSTREAM)
-    if named is not None and (
-        named.kind is named.KEYWORD_ONLY or takes_any_number or count == len(args) + 1
+    parameter = parameters.get(UPSTREAM)
+    if parameter is not None and (
+        parameter.kind is parameter.KEYWORD_ONLY or takes_any_number or count == len(args) + 1
     ):
         # It gets those keywords of the call that it takes.
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in rows)
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in params)
         accepted = {n: value for n, value in kwargs.items() if takes_any or n in parameters}
         return grad(*args, **{**accepted, UPSTREAM: upstream})
     is_spread = has_several and (takes_any_number or count == len(outputs) > 1)

@@ -104,7 +104,6 @@ def custom_gradient(
     """
     options = capture_options(capture, native, dialect, prove)
     if function is None:
-        # Used as a decorator with options.
         return lambda inner: custom_gradient(inner, capture=options, fused=fused)
     refuse_class(function)
     refuse_rule(function)
@@ -114,9 +113,9 @@ def custom_gradient(
         library=options.library,
         options=Options(native=options.native, copies=options.copies),
     )
-    made: Function[P, R] = Function(recipe, function, options.prove)
-    made.choose(fused=read_fused(fused))
-    return made
+    result: Function[P, R] = Function(recipe, function, options.prove)
+    result.choose(fused=read_fused(fused))
+    return result
 
 
 def function(
@@ -205,9 +204,9 @@ def function(
         rolls=options.rolls,
         options=Options(native=options.native, copies=options.copies, modes=modes),
     )
-    made: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
-    made.choose(fused=read_fused(fused), residuals=keeping or "auto")
-    return made
+    result: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
+    result.choose(fused=read_fused(fused), residuals=keeping or "auto")
+    return result
 
 
 def _of_object(forward: Any, options: Capture, keeping: str | None) -> ObjectFunction:
@@ -261,13 +260,13 @@ def as_plain_function(forward: Any) -> Callable[..., Any]:
         return forward(x, *args, **kwargs)
 
     # Messages name the activation, not this wrapper.
-    named = getattr(forward, "forward", forward)
-    call.__name__ = call.__qualname__ = getattr(named, "name", name_of(forward))
+    subject = getattr(forward, "forward", forward)
+    call.__name__ = call.__qualname__ = getattr(subject, "name", name_of(forward))
     signature = inspect.Signature([TENSOR])
     if isinstance(forward, BoundFunction) and forward.function.parameters is not None:
-        known = forward.function.parameters
-        rest = [p for p in known.parameters.values() if p.name not in forward.params]
-        signature = known.replace(parameters=rest)
+        declared = forward.function.parameters
+        open_params = [p for p in declared.parameters.values() if p.name not in forward.params]
+        signature = declared.replace(parameters=open_params)
     call.__dict__["__signature__"] = signature
     return call
 

@@ -97,10 +97,10 @@ class Entries:
 
     def find(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
         """Return the entry that runs a call of this layout, built at the first such call."""
-        kinds, beside = tuple(map(kind_of, leaves)), self.completion.key(leaves, tree)
-        if key is None or beside or None in kinds:  # an object that has a dtype may be no tensor
-            rows = zip(kinds, leaves, strict=True)
-            key = (tree, *beside, tuple(kind or value_key(leaf) for kind, leaf in rows))
+        kinds, key_part = tuple(map(kind_of, leaves)), self.completion.key(leaves, tree)
+        if key is None or key_part or None in kinds:  # an object that has a dtype may be no tensor
+            pairs = zip(kinds, leaves, strict=True)
+            key = (tree, *key_part, tuple(kind or value_key(leaf) for kind, leaf in pairs))
         try:
             hash(key)
         except TypeError:
@@ -159,9 +159,9 @@ class Entries:
         # leaves of a call are to be opened, or made arrays.
         is_incomplete = self.completion.is_needed(inputs)
         # Defaults come before the layout: they are arguments like the others.
-        whole, tree = self.completion.complete(inputs, nesting, owner)
-        inputs = in_one_framework(whole)
-        mixes = any(a is not b for a, b in zip(inputs, whole, strict=True))
+        completed, tree = self.completion.complete(inputs, nesting, owner)
+        inputs = in_one_framework(completed)
+        is_mixed = any(a is not b for a, b in zip(inputs, completed, strict=True))
         try:
             layout = self.recipe.lay_out(self.completion.parameters, inputs, tree)
         except GradientError as error:  # a dtype that no graph has
@@ -171,19 +171,19 @@ class Entries:
             return self._original_entry(rebuild, owner, str(error))
         backend = one_backend(self.recipe.name, layout, inputs)
         inner = self._entry_for(layout, backend, inputs)
-        if not (wrapped or is_incomplete or mixes):
+        if not (wrapped or is_incomplete or is_mixed):
             return inner
         open_leaf = np.asarray if owner is None else unwrap
 
         def run_completed(leaves: Sequence[Any], draws: KeySource) -> Any:
             opened = [open_leaf(leaf) if i in wrapped else leaf for i, leaf in enumerate(leaves)]
-            whole = self.completion.complete(opened, nesting, backend)[0]
-            if not mixes:
-                return inner.run(whole, draws)
-            alike = in_one_framework(whole)
+            completed = self.completion.complete(opened, nesting, backend)[0]
+            if not is_mixed:
+                return inner.run(completed, draws)
+            in_one = in_one_framework(completed)
             # The original may write into the caller's own lists and dicts.
-            with giving(callers_own(optree.tree_unflatten(nesting, leaves), leaves), alike):
-                return inner.run(alike, draws)
+            with giving(callers_own(optree.tree_unflatten(nesting, leaves), leaves), in_one):
+                return inner.run(in_one, draws)
 
         return Entry(run_completed)
 
@@ -262,9 +262,8 @@ class Entries:
             # Kept without the traceback, which would keep the call's tensors alive.
             return self._native_entry(layout.without_objects(), backend, why, error.error.to_keep())
         except Exception as error:
-            # On its own framework an imported function runs as written whatever went wrong;
-            # gradients that do not fit are raised, unless that framework refuses them itself
-            # (`is_checked`).
+            # On its own framework an imported function runs as written whatever went wrong; but
+            # gradients that do not fit are raised, if that framework lets them pass.
             imported = self.recipe.imported
             is_checked = imported is not None and imported.is_checked
             is_caught = is_checked or not isinstance(error, GradientError)
@@ -313,15 +312,15 @@ class Entries:
 
     def _with_framework_dtypes(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
         if backend.tensors.weak_types is not None and backend.name == self.recipe.dialect():
-            plain = variant.graphs.is_rule or variant.graphs.is_random
-            return entry if plain else follow_weak(entry, self.recipe, variant, backend)
-        way = form_under_autocast(self.recipe, variant, backend, self.native)
-        if way == SAME:
+            is_never_weak = variant.graphs.is_rule or variant.graphs.is_random
+            return entry if is_never_weak else follow_weak(entry, self.recipe, variant, backend)
+        form = form_under_autocast(self.recipe, variant, backend, self.native)
+        if form == SAME:
             return entry
         layout = variant.layout.without_objects()
         native = partial(self._native_entry, layout, backend, None, f"its graph lacks {AUTOCAST}")
         return follow_casts(
-            entry, native if way == ORIGINAL else None, self.recipe, layout, backend
+            entry, native if form == ORIGINAL else None, self.recipe, layout, backend
         )
 
     def _entry_under_transforms(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
@@ -330,18 +329,17 @@ class Entries:
             return native
         lowered: list[Entry] = []
 
-        def is_original_under(shown: Any) -> bool:
-            door = TRANSFORMED._replace(takes=TRANSFORMED.takes - shown)
+        def is_original_under(kinds: Any) -> bool:
+            door = TRANSFORMED._replace(takes=TRANSFORMED.takes - kinds)
             return bool(decide(door, self.recipe, variant, backend, self.native).reason)
 
         def run_chosen(leaves: Sequence[Any], draws: KeySource) -> Any:
             # A call with a key of ours needs the graph: the original cannot draw from that key.
             if not (is_random and draws.counter is not None):
-                shown = None if transform is None else transform()
+                kinds_shown = None if transform is None else transform()
                 # Under a transform the graph runs if what it leaves out does not show there.
-                if shown is None or is_original_under(shown):
+                if kinds_shown is None or is_original_under(kinds_shown):
                     return native.run(leaves, draws)
-            # Lowered at the first call that needs it.
             if not lowered:
                 lowered.append(self._lowered_entry(variant, backend))
             return lowered[0].run(leaves, draws)
@@ -417,17 +415,17 @@ class EntriesByFacts:
         self.reads_rules = any(map(is_in_force, self.captures.facts))
 
     def put(self, leaves: Sequence[Any], entry: Entry) -> None:
-        read_facts, known = self._state
-        known[read_facts(leaves)] = entry
+        read_facts, entries = self._state
+        entries[read_facts(leaves)] = entry
 
     def choose(self, leaves: Sequence[Any]) -> Entry:
         """Return the entry for the facts of a call, built if there is none."""
-        read_facts, known = self._state
-        entry = known.get(read_facts(leaves))
+        read_facts, entries = self._state
+        entry = entries.get(read_facts(leaves))
         if entry is None:
-            before = self.captures.facts
+            old_facts = self.captures.facts
             entry = self._build(leaves)
-            if self.captures.facts != before or len(known) >= MOST_ENTRIES:
+            if self.captures.facts != old_facts or len(entries) >= MOST_ENTRIES:
                 self._begin_anew()  # new facts tell more calls apart
             self.put(leaves, entry)
         return entry
@@ -450,8 +448,8 @@ def refusing_derivatives(
 
     Without this, a framework would take these derivatives for zero.
     """
-    refused, rows = variant.graphs.refused, enumerate(variant.layout.leaves)
-    marks = {i: forbid(refused[leaf.name]) for i, leaf in rows if leaf.name in refused}
+    refused, numbered = variant.graphs.refused, enumerate(variant.layout.leaves)
+    marks = {i: forbid(refused[leaf.name]) for i, leaf in numbered if leaf.name in refused}
 
     def run_marked(leaves: Sequence[Any], draws: KeySource) -> Any:
         marked = [marks[i](leaf) if i in marks else leaf for i, leaf in enumerate(leaves)]

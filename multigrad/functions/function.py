@@ -49,8 +49,7 @@ CallOnPlaceholders: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]],
 # How a library that builds models handles a call, as `call(function, args, kwargs)`, by the type of
 # its placeholders (Keras tensors). Written by `take_placeholders` as backends load; never emptied.
 _on_placeholders: dict[type, CallOnPlaceholders] = {}
-# For compilers whose traces hold nothing but constants, such as the text of `identifier`. A row
-# goes with its Function.
+# For compilers whose traces hold constants alone: by `identifier`; a row goes with its Function.
 by_identifier: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 _serials = itertools.count()
 # The signature of a Function whose arguments are unknown.
@@ -156,9 +155,9 @@ class Function(InNotebooks, Generic[P, R]):
         by_identifier[self.identifier] = self
 
     def __repr__(self) -> str:
-        named = {} if self.parameters is None else self.parameters.parameters
+        params = {} if self.parameters is None else self.parameters.parameters
         empty = inspect.Parameter.empty  # types are left out
-        words = ", ".join(str(p.replace(annotation=empty)) for p in named.values())
+        words = ", ".join(str(p.replace(annotation=empty)) for p in params.values())
         return f"<Function {self.name}({words if self.parameters is not None else '...'})>"
 
     def __reduce__(self) -> Any:
@@ -173,25 +172,25 @@ class Function(InNotebooks, Generic[P, R]):
         # that a copied model calls its own parts.
         if self._is_named():
             return self
-        other = memo[id(self)] = self._copy()
+        function = memo[id(self)] = self._copy()
         recipe = copy_recipe(self.recipe, memo)
         if self.is_keyed:
-            other.draws = replace(self.draws, counter=Counter(self._counter.count))
+            function.draws = replace(self.draws, counter=Counter(self._counter.count))
         if recipe is not self.recipe:
             wrapped = copy.deepcopy(getattr(self, "__wrapped__", None), memo)
-            vars(other)["__wrapped__"] = wrapped
-            other.recipe = recipe
-            other.captures = Captures(recipe, self.captures.prove, self.captures.module)
+            vars(function)["__wrapped__"] = wrapped
+            function.recipe = recipe
+            function.captures = Captures(recipe, self.captures.prove, self.captures.module)
         if recipe is not self.recipe or self.defaults:
             completion = copy.deepcopy(self.completion, memo)
-            other.choose(captures=other.captures, completion=completion)
-        return other
+            function.choose(captures=function.captures, completion=completion)
+        return function
 
     def _is_named(self) -> bool:
-        named: Any = sys.modules.get(getattr(self, "__module__", None) or "")
+        target: Any = sys.modules.get(getattr(self, "__module__", None) or "")
         for part in getattr(self, "__qualname__", "").split("."):
-            named = getattr(named, part, None)
-        return named is self
+            target = getattr(target, part, None)
+        return target is self
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an object as plain functions do: the result is a method with its own gradient.
@@ -226,9 +225,9 @@ class Function(InNotebooks, Generic[P, R]):
             key: an int as for `jax.random.key`, a jax key, or two uint32; the n-th call from now on
                 draws from `fold_in(key, n)`.
         """
-        other = self._copy()
-        other.draws = keyed(key)
-        return other
+        function = self._copy()
+        function.draws = keyed(key)
+        return function
 
     def bind(self, params: Mapping[str, object] | None = None, key: Any = None) -> BoundFunction:
         """Return this Function with values for some of its arguments, and its own key.
@@ -282,15 +281,15 @@ class Function(InNotebooks, Generic[P, R]):
             choices["residuals"] = read_way(residuals, f"function {self.name!r}")
         if fused is not None:
             choices["fused"] = read_fused(fused)
-        other = self._copy()
-        other.choose(**choices)
-        return other
+        function = self._copy()
+        function.choose(**choices)
+        return function
 
     def _drawing(self, draw_key: Callable[[], Any]) -> Self:
         # `draw_key` gives each call two uint32, perhaps of a trace: the keys of this call's draws.
-        other = self._copy()
-        other.draws = replace(self.draws, generator=draw_key)
-        return other
+        function = self._copy()
+        function.draws = replace(self.draws, generator=draw_key)
+        return function
 
     def with_defaults(self, values: tuple[Any, ...]) -> Self:
         """Return this Function with default values for all arguments but the first.
@@ -300,17 +299,17 @@ class Function(InNotebooks, Generic[P, R]):
             >>> clip.with_defaults((1.0,))(np.array([0.5, 3.0]))
             array([0.5, 1. ])
         """
-        other, completion = self._copy(), self.completion.with_values(values)
-        other.choose(completion=completion)
+        function, completion = self._copy(), self.completion.with_values(values)
+        function.choose(completion=completion)
         if completion.parameters is not None:
-            other.parameters = other.__signature__ = completion.parameters
-        return other
+            function.parameters = function.__signature__ = completion.parameters
+        return function
 
     def _copy(self) -> Self:
-        other = type(self).__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._identify()
-        return other
+        function = type(self).__new__(type(self))
+        function.__dict__.update(self.__dict__)
+        function._identify()
+        return function
 
     @property
     def is_keyed(self) -> bool:
@@ -456,9 +455,9 @@ def copy_recipe(recipe: Recipe, memo: dict[int, Any]) -> Recipe:
         is_method = isinstance(value, types.MethodType)
         if not is_method and (not callable(value) or hasattr(value, "__wrapped__")):
             return value
-        other = copy.deepcopy(value, memo)
-        is_changed = is_changed or other is not value
-        return other
+        duplicate = copy.deepcopy(value, memo)
+        is_changed = is_changed or duplicate is not value
+        return duplicate
 
-    made = recipe.copied(copied)
-    return made if is_changed else recipe
+    copied_recipe = recipe.copied(copied)
+    return copied_recipe if is_changed else recipe

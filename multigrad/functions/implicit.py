@@ -224,8 +224,8 @@ class Equation:
             )
 
         def copied(copy: Callable[[Any], Any]) -> Recipe:
-            other = replace(self, solver=copy(self.solver))
-            return other.recipe(native=native, looks_at_values=looks_at_values)
+            equation = replace(self, solver=copy(self.solver))
+            return equation.recipe(native=native, looks_at_values=looks_at_values)
 
         return Recipe(
             self.name,
@@ -249,8 +249,8 @@ class Equation:
         Raises:
             GradientError: it is not a solution, or not made of float tensors without a gradient.
         """
-        x, left = self.run_solver(*without_gradients((args, kwargs)))
-        self.check_zero(x, left)
+        x, residual = self.run_solver(*without_gradients((args, kwargs)))
+        self.check_zero(x, residual)
         return x
 
     def run_solver(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tree, Tree]:
@@ -261,11 +261,11 @@ class Equation:
         solver = self.solver if home in ("", backend.name) else self.captured_solver
         x = as_arrays(solver(*args, **kwargs))
         self.check_tensors(backend, x, (args, kwargs))
-        left = as_arrays(self.captured_residual(x, *args, **kwargs))
-        shapes, expected = shapes_of(left), shapes_of(x)
+        residual = as_arrays(self.captured_residual(x, *args, **kwargs))
+        shapes, expected = shapes_of(residual), shapes_of(x)
         if shapes != expected:
             raise unlike(self.subject, f"the shapes {shapes}", expected)
-        return x, left
+        return x, residual
 
     @cached_property
     def captured_solver(self) -> Any:
@@ -374,9 +374,9 @@ class Equation:
         Raises:
             GradientError: there is none, or it was not found, and values are known.
         """
-        w, *told = self.try_adjoint(u, x, params, named)
+        w, *report = self.try_adjoint(u, x, params, named)
         backend = backend_in(x)
-        turns, error, size, is_solved = (number_in(backend, each) for each in told)
+        turns, error, size, is_solved = (number_in(backend, each) for each in report)
         # NaN and infinity in the inputs are passed on: no fault of the solver's.
         if is_solved == 0 and all_finite(backend, (u, x, params, named)):
             raise GradientError(

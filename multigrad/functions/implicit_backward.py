@@ -27,7 +27,6 @@ from ..trace.xp import all as xp
 from .calls.recipe import Options, Recipe, Recorded, library_of, never_run
 
 Tree = Any
-
 Tensor = Any
 Action = Callable[[Tensor], Tensor]
 Solution = tuple[Tensor, Tensor, Tensor]
@@ -82,25 +81,24 @@ def recipe_of_linear_system(
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         u, x, params, named = widened(trace, args)
         outputs = residual.record(trace, x, params, named)
-        unknowns, left = values_in(x), flat_tree(outputs)
-        if len(left) != len(unknowns):
-            raise unlike(recipe.subject, f"{len(left)} tensors", len(unknowns))
+        unknowns, residual_leaves = values_in(x), flat_tree(outputs)
+        if len(residual_leaves) != len(unknowns):
+            raise unlike(recipe.subject, f"{len(residual_leaves)} tensors", len(unknowns))
 
         def action(w: Tensor) -> Tensor:
-            return flat(pulled(trace, left, unflat(w, unknowns), unknowns))
+            return flat(pulled(trace, residual_leaves, unflat(w, unknowns), unknowns))
 
         eps = eps_of(dtype_of(trace))
         b = -flat(flat_tree(u))
         vector, turns, error, is_solved = solve_linear(trace, action, b, how, eps)
-        size = largest(left)
-        # `accept` is infinite for the systems of higher derivatives, whose solution is checked
-        # here.
+        size = largest(residual_leaves)
+        # It is infinite in the systems of higher derivatives, whose solution is checked here.
         if accept != np.inf:
             limit = (1.0 + largest(unknowns)) * accepted(accept, eps)
             is_solved = xp.logical_and(is_solved, xp.less_equal(size, limit))
         w = unflat(xp.where(is_solved, vector, np.nan), unknowns)
-        told = (w, turns, error, size, is_solved)
-        return Recorded(told, None, undifferentiable=tuple(flat_tree(told)))
+        report = (w, turns, error, size, is_solved)
+        return Recorded(report, None, undifferentiable=tuple(flat_tree(report)))
 
     recipe = _recipe_of_graph(residual, name, record)
     return recipe
@@ -118,8 +116,8 @@ def recipe_of_parameter_pull(residual: EquationResidual, name: str) -> Recipe:
         leaves, tree = optree.tree_flatten((params, named), none_is_leaf=True)
         places = [i for i, leaf in enumerate(leaves) if is_float_symbol(leaf)]
         cotangents = pulled(trace, flat_tree(outputs), flat_tree(w), [leaves[i] for i in places])
-        rows = dict(zip(places, cotangents, strict=True))
-        gradients = [rows.get(i) for i in range(len(leaves))]
+        by_place = dict(zip(places, cotangents, strict=True))
+        gradients = [by_place.get(i) for i in range(len(leaves))]
         return Recorded(optree.tree_unflatten(tree, gradients), None)
 
     return _recipe_of_graph(residual, name, record)
@@ -185,8 +183,7 @@ def solve_linear(
 
 
 # The ways to solve action(w) = b, where action is the product with the matrix. Each returns (w, the
-# square of the residual's norm, the number of iterations). Iterations end when that square is
-# `least`, or after `most`.
+# square of the residual's norm, the number of iterations), `most` at most, or until it is `least`.
 WINDOW = 20  # directions that GCR keeps
 
 
@@ -214,8 +211,8 @@ def solve_cg(
         # Stuck: without curvature along p no step is defined.
         length, is_stuck = guarded(square, dot(p, q))
         r = r - length * q
-        new = dot(r, r)
-        return w + length * p, r, r + (new / square) * p, new, is_stuck
+        new_square = dot(r, r)
+        return w + length * p, r, r + (new_square / square) * p, new_square, is_stuck
 
     return iterate(trace, (xp.zeros_like(b), b, b, dot(b, b), False), step, least, most)
 
@@ -226,19 +223,19 @@ def solve_gmres(
     """GCR: the least residual over the last directions (Eisenstat, Elman, Schultz 1983)."""
     # For as many unknowns it gives what GMRES gives. Where a residual leads nowhere, its image is
     # the next direction, as in ORTHODIR (Young, Jea 1980).
-    none = xp.repeat(xp.expand_dims(xp.zeros_like(b), 0), WINDOW, 0)
+    no_directions = xp.repeat(xp.expand_dims(xp.zeros_like(b), 0), WINDOW, 0)
 
     def step(
         w: Any, r: Any, p: Any, ps: Any, qs: Any, square: Any, is_stuck: Any
     ) -> tuple[Any, ...]:
         q = action(p)
-        before = norm(q)
+        norm_before = norm(q)
         for _ in range(2):  # once more, as rounding leaves a part
             shares = xp.matmul(qs, q)
             p, q = p - xp.matmul(shares, ps), q - xp.matmul(shares, qs)
         size = norm(q)
         # Stuck: rounding is all that is left of the new direction.
-        is_stuck = xp.less_equal(size, before * (4 * eps))
+        is_stuck = xp.less_equal(size, norm_before * (4 * eps))
         factor = xp.where(is_stuck, 0.0, 1.0 / xp.where(is_stuck, 1.0, size))
         p, q = p * factor, q * factor
         length = dot(q, r)
@@ -248,7 +245,7 @@ def solve_gmres(
         ps, qs = pushed(ps, p), pushed(qs, q)
         return w, r, xp.where(leads, r, q), ps, qs, dot(r, r), is_stuck
 
-    start = (xp.zeros_like(b), b, b, none, none, dot(b, b), False)
+    start = (xp.zeros_like(b), b, b, no_directions, no_directions, dot(b, b), False)
     return iterate(trace, start, step, least, most)
 
 
@@ -282,8 +279,8 @@ def solve_directly(
     def step(matrix: Any, place: Any) -> tuple[Any, ...]:
         is_here = xp.equal(places, place)
         column = action(xp.where(is_here, xp.ones_like(b), 0.0))
-        rows = xp.where(xp.expand_dims(is_here, -1), xp.expand_dims(column, 0), matrix)
-        return rows, place + 1.0
+        filled = xp.where(xp.expand_dims(is_here, -1), xp.expand_dims(column, 0), matrix)
+        return filled, place + 1.0
 
     def goes_on(matrix: Any, place: Any, turns: Any) -> Any:
         return xp.less(place, count)
@@ -346,8 +343,8 @@ def is_float_symbol(leaf: Any) -> bool:
 
 
 def flat(leaves: Sequence[Tensor]) -> Tensor:
-    rows = [xp.reshape(leaf, (-1,)) for leaf in leaves]
-    return rows[0] if len(rows) == 1 else xp.concatenate(rows)
+    vectors = [xp.reshape(leaf, (-1,)) for leaf in leaves]
+    return vectors[0] if len(vectors) == 1 else xp.concatenate(vectors)
 
 
 def unflat(vector: Tensor, likes: Sequence[Tensor]) -> list[Tensor]:
@@ -355,8 +352,8 @@ def unflat(vector: Tensor, likes: Sequence[Tensor]) -> list[Tensor]:
         return [xp.reshape_like(vector, likes[0])]
     tensors, start = [], 0
     for like in likes:
-        row = xp.part(vector, xp.reshape(like, (-1,)), start, axis=0)
-        tensors.append(xp.reshape_like(row, like))
+        piece = xp.part(vector, xp.reshape(like, (-1,)), start, axis=0)
+        tensors.append(xp.reshape_like(piece, like))
         start = start + xp.size(like)
     return tensors
 

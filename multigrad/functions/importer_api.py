@@ -8,8 +8,7 @@
   (`import_once`).
 - What runs user code: `run_written_in` runs it on symbols in its own dialect; an `Interception`
   passes calls of the framework's own functions to multigrad, those for which `comes_to_us` is true.
-- What reads arguments: `signature_of` a function, the backend that is `owner_of` a value, and
-  `is_tensor`.
+- What reads arguments: `signature_of` a function, the backend `owner_of` a value, `is_tensor`.
 """
 
 from __future__ import annotations

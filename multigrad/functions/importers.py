@@ -88,9 +88,9 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
     if isinstance(obj, Function | BoundFunction):
         return obj
     refuse_rule(obj)
-    found = find_custom(obj)
-    if found is not None:
-        home, recipe = found
+    match = find_custom(obj)
+    if match is not None:
+        home, recipe = match
         # The others choose a dialect or a way to run, which the framework has decided.
         if options != Capture(prove=options.prove, copies=options.copies):
             raise RuleTypeError(
@@ -271,10 +271,10 @@ def from_tf_custom_gradient(f: Callable[P, R], *, prove: bool = True) -> Functio
 
 def import_from(framework: str, native: Any, prove: bool = True) -> Function[..., Any]:
     """Return a framework's own custom gradient as a Function."""
-    read = load_backend(framework).imports.import_function
-    if read is None:
+    import_function = load_backend(framework).imports.import_function
+    if import_function is None:
         raise UnsupportedOp(f"backend {framework!r} imports no custom gradients")
-    return as_function(framework, native, read(native), prove)
+    return as_function(framework, native, import_function(native), prove)
 
 
 def as_function(

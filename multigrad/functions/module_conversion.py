@@ -45,8 +45,8 @@ def convert_module(
     copy = copied(obj)  # what changes later is the object's own
     backend = load_backend(framework)
     state = read_state(owner_of_method(copy))
-    held = {name: held_by(each) for name, each in state.tensors.items()}
-    learned = {name: tensor for name, tensor in held.items() if _is_learned(state, name)}
+    tensors = {name: held_by(each) for name, each in state.tensors.items()}
+    learned = {name: tensor for name, tensor in tensors.items() if _is_learned(state, name)}
     if not learned:
         raise RuleTypeError(
             f"{name_of(obj)!r} holds no tensor that asks for a gradient. A method that takes the "
@@ -54,7 +54,7 @@ def convert_module(
             "is: xg.convert(module.apply)"
         )
     names = _names_of_parameters(state, learned)
-    fixed = {name: _as_array(tensor) for name, tensor in held.items() if name not in learned}
+    fixed = {name: _as_array(tensor) for name, tensor in tensors.items() if name not in learned}
     recipe = recipe_of_module(copy, name_of(obj), options.library, aliases=names, fixed=fixed)
     function = Function(recipe, None, options.prove)
     parameters = {names[path]: tensor for path, tensor in learned.items()}
@@ -113,15 +113,15 @@ def recipe_of_module(
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         args, kwargs = _with_parameters(name, aliases, args, kwargs)
-        held = {each: trace.value(lift_array(trace, array)) for each, array in fixed.items()}
-        return record_own(trace, args, {**kwargs, STATE: {**kwargs[STATE], **held}})
+        constants = {each: trace.value(lift_array(trace, array)) for each, array in fixed.items()}
+        return record_own(trace, args, {**kwargs, STATE: {**kwargs[STATE], **constants}})
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         args, kwargs = _with_parameters(name, aliases, args, kwargs)
         # The object computes with tensors of its own library.
         home = load_backend(read_state(owner_of_method(module)).home).tensors
-        held = {each: home.from_numpy(array) for each, array in fixed.items()}
-        return inner.run(args, {**kwargs, STATE: {**kwargs[STATE], **held}})
+        constants = {each: home.from_numpy(array) for each, array in fixed.items()}
+        return inner.run(args, {**kwargs, STATE: {**kwargs[STATE], **constants}})
 
     signature = inner.signature
     if signature is not None:
@@ -142,7 +142,6 @@ def _prove_module(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is
     try:
         return prove_code(recipe, variant, leaves, is_call=is_call)
     except DisprovedError:
-        # False where a backward adds to `.grad`: only such a one may differ.
         if variant.graphs.second_order:
             raise
         subject = ProofSubject(recipe.subject, None, "")
@@ -152,19 +151,19 @@ def _prove_module(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is
 def _with_parameters(
     name: str, aliases: Mapping[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    parameters, known = args[0] if args else None, list(dict.fromkeys(aliases.values()))
+    parameters, names = args[0] if args else None, list(dict.fromkeys(aliases.values()))
     if not isinstance(parameters, Mapping):
         raise RuleTypeError(
             f"function {name!r} takes its parameters first, a dict by name, not "
             f"{type(parameters).__name__}"
         )
-    for each in known:
+    for each in names:
         if each not in parameters:
             raise RuleValueError(f"function {name!r} got no parameter {each!r}")
     for each in parameters:
-        if each not in known:
+        if each not in names:
             raise RuleValueError(
-                f"function {name!r} has no parameter {each!r}{suggest(each, known)}"
+                f"function {name!r} has no parameter {each!r}{suggest(each, names)}"
             )
-    by_path = {path: parameters[other] for path, other in aliases.items()}
+    by_path = {path: parameters[alias] for path, alias in aliases.items()}
     return args[1:], {**kwargs, STATE: {"": None, **by_path}}

@@ -1,8 +1,7 @@
 """Custom gradients of a framework that are given objects with tensors, such as modules.
 
 The tensors of these objects are hidden arguments (`object_function.py`). What a backward adds to
-their `.grad` is their gradient, too. The code gets copies of the objects, which hold the tensors of
-the call.
+their `.grad` is their gradient, too. The code gets copies of the objects, with the call's tensors.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class MayTakeObjects(Function):
 def recipe_taking_objects(inner: Recipe) -> Recipe:
     """Return the recipe of a framework's own custom gradient whose arguments may hold tensors.
 
-    The tensors of objects among its arguments are hidden arguments. `inner.imported` has `holds`
-    and `gather`.
+    The tensors of these are hidden arguments. `inner.imported` has `holds` and `gather`.
     """
     imported = _imported(inner)
 
@@ -97,29 +95,27 @@ def _record_taking_objects(
         return record(trace, args, kwargs)
     kwargs, hidden = split_hidden(kwargs)
     trace.source.looks_into = False  # they are among the arguments
-    before = {name: symbol.node for name, symbol in hidden.items()}
+    nodes = {name: symbol.node for name, symbol in hidden.items()}
     floats = {n: symbol for n, symbol in hidden.items() if is_float(symbol.node.type)}
-    held = [*floats.values()]
-    # As leaves of the backward: what it adds to their `.grad` is their gradient.
-    trace.backward.leaves += map(weakref.ref, held)
-    with without_gradients(held):
+    float_symbols = [*floats.values()]
+    trace.backward.leaves += map(weakref.ref, float_symbols)
+    with without_gradients(float_symbols):
         recorded = record(trace, *with_tensors(inner, (args, kwargs), hidden))
-    refuse_updates(trace, "its arguments", hidden, before)
+    refuse_updates(trace, "its arguments", hidden, nodes)
     assert recorded.pull is not None  # a custom gradient has one
-    pull_own, added = recorded.pull, set[str]()
+    pull_own, added_names = recorded.pull, set[str]()
 
     def pull(upstream: Any) -> Any:
-        with without_gradients(held):
+        with without_gradients(float_symbols):
             returned = pull_own(upstream)
             gradients = {name: symbol.notes["grad"] for name, symbol in floats.items()}
-        refuse_updates(trace, "its arguments", hidden, before)
-        # What is added to a `.grad` is a constant: no second derivative (`has_second`).
-        added.update(name for name, each in gradients.items() if each is not None)
-        *plain, named = returned if kwargs else (*returned, {})
-        return (*plain, {**named, STATE: {**dict.fromkeys(("", *hidden)), **gradients}})
+        refuse_updates(trace, "its arguments", hidden, nodes)
+        added_names.update(name for name, each in gradients.items() if each is not None)
+        *positional, named = returned if kwargs else (*returned, {})
+        return (*positional, {**named, STATE: {**dict.fromkeys(("", *hidden)), **gradients}})
 
     def has_second() -> bool:  # what is added to a `.grad` is a constant
-        return bool(recorded.second_order) and not added
+        return bool(recorded.second_order) and not added_names
 
     return replace(recorded, pull=pull, second_order=has_second)
 

@@ -53,7 +53,6 @@ class ObjectFunction(Function):
         return self._apply(args, kwargs)
 
     def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # On the object's own framework the object itself runs, whatever it does besides.
         if self.native is not False and self.draws is FREE:
             leaves = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]
             backends = {each.name for leaf in leaves if (each := owner_of(leaf)) is not None}
@@ -134,11 +133,11 @@ def _record_object(
     source = trace.source
     source.looks_into = False  # the tensors of the object are among the arguments
     # The copy has symbols of its own, as code that updates one in place gives it another node.
-    first = len(source.witness.made)
+    start = len(source.witness.made)
     symbols = {name: copy_of(symbol) for name, symbol in hidden.items()}
     filled = FilledCopy(owner, state, symbols)
     filled.mention(trace)
-    of_copy = slice(first, len(source.witness.made))
+    of_copy = slice(start, len(source.witness.made))
     route = source.routes.get(library)
     outputs = _call_filled(function, filled, library, hidden, trace, args, kwargs)
     nodes = {name: symbol.node for name, symbol in hidden.items()}
@@ -192,8 +191,8 @@ def _method_of(function: Callable[..., Any], filled: FilledCopy) -> Any:
 
 def is_intercepted(called: Any) -> bool:
     """Return whether a library passes a call of this object with symbols on to multigrad."""
-    rows = (dialect.calls for dialect in registered_dialects().values())
-    return any(calls.keeps is not None and calls.keeps(called) for calls in rows)
+    call_tables = (dialect.calls for dialect in registered_dialects().values())
+    return any(calls.keeps is not None and calls.keeps(called) for calls in call_tables)
 
 
 # --- tensors of objects as hidden arguments of a call ---------------------------------------------
@@ -249,10 +248,10 @@ class HiddenTensors(Completion):
         self._structures: dict[Any, Structure] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        copied: Any = super().__deepcopy__(memo)
-        copied._structures = {}
-        copied.called = copy.deepcopy(self.called, memo)
-        return copied
+        other: Any = super().__deepcopy__(memo)
+        other._structures = {}
+        other.called = copy.deepcopy(self.called, memo)
+        return other
 
     def is_needed(self, leaves: Sequence[Any]) -> bool:
         return self.holds is None or bool(self.values) or any(map(self.holds, leaves))

@@ -46,7 +46,7 @@ def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data
         )
     fields, defaults = _encode(function), function.completion.named()
     if not (is_bare and function.defaults) and defaults:
-        fields["defaults"] = [_encode_default(function.name, *row) for row in defaults.items()]
+        fields["defaults"] = [_encode_default(function.name, *item) for item in defaults.items()]
     if not is_bare and function.is_keyed:
         key = concrete_key(function.draws.key)
         if key is None:
@@ -104,7 +104,6 @@ def _encode(function: Function) -> dict[str, Data]:
     for variant in (_for_all(function, each) for each in renewed_variants(function, SAVED)):
         if variant is not None:
             form = _encode_form(_related(function, variant), arrays)
-            # Forms of equal meaning are saved once.
             forms.setdefault(_meaning(form), form)
     if not forms:
         raise TraceError(
@@ -131,7 +130,7 @@ def _for_all(function: Function, variant: Variant) -> Variant | None:
     # The general form serves on any device, and whether or not tensors ask for a gradient. None if
     # that would need more facts about the arguments.
     facts = {
-        fact: value if (own := _general(fact)) is None else own
+        fact: value if (general := _general(fact)) is None else general
         for fact, value in variant.facts.items()
     }
     if ON_NUMBERS in facts:  # a document is read beside any library: floats keep their dtype
@@ -143,11 +142,11 @@ def _for_all(function: Function, variant: Variant) -> Variant | None:
         except NotCaptured:
             return None
         except NeedsConcrete:
-            needed = function.captures.facts - facts.keys()
-            missing = {fact: _general(fact) for fact in needed}
-            if not missing or None in missing.values():
+            needed_facts = function.captures.facts - facts.keys()
+            general_facts = {fact: _general(fact) for fact in needed_facts}
+            if not general_facts or None in general_facts.values():
                 return None
-            facts = {**facts, **missing}
+            facts = {**facts, **general_facts}
     return variant
 
 
@@ -173,20 +172,21 @@ def _general(fact: str) -> Any:
 def _meaning(form: Data) -> str:
     # Equal for forms of equal arguments; the first float's dtype may be any.
     dtypes = [leaf.get("dtype") for leaf in form["arguments"]]
-    first = next((dtype for dtype in dtypes if dtype in (*FLOATS, T)), None)
-    rest = {name: form[name] for name in form if name != "arguments"}
+    first_dtype = next((dtype for dtype in dtypes if dtype in (*FLOATS, T)), None)
+    fields = {name: form[name] for name in form if name != "arguments"}
     names = [(leaf["name"], leaf["kind"], leaf.get("value")) for leaf in form["arguments"]]
-    return json.dumps([rest, names, [T if dtype == first else dtype for dtype in dtypes]])
+    return json.dumps([fields, names, [T if dtype == first_dtype else dtype for dtype in dtypes]])
 
 
 def in_first_dtype(variant: Variant) -> Layout:
     """Return a form's arguments in the dtype that was met first, not in the latest."""
     layout = variant.layout
-    first = next((dtype for dtype in variant.proofs if dtype), layout.dtype)
-    if "dtype" in variant.facts or first is None:
+    first_dtype = next((dtype for dtype in variant.proofs if dtype), layout.dtype)
+    if "dtype" in variant.facts or first_dtype is None:
         return layout
     leaves = (
-        replace(leaf, dtype=first) if leaf.dtype == layout.dtype else leaf for leaf in layout.leaves
+        replace(leaf, dtype=first_dtype) if leaf.dtype == layout.dtype else leaf
+        for leaf in layout.leaves
     )
     return replace(layout, leaves=tuple(leaves))
 
@@ -194,8 +194,8 @@ def in_first_dtype(variant: Variant) -> Layout:
 def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
     pair, layout = variant.graphs, in_first_dtype(variant)
     if pair.is_rule:  # a document tells a rule's input from an argument by its name
-        first, *rest = layout.leaves
-        leaves = (replace(first, name=INPUT_AS_ARGUMENT), *rest)
+        input_leaf, *number_leaves = layout.leaves
+        leaves = (replace(input_leaf, name=INPUT_AS_ARGUMENT), *number_leaves)
         pair, layout = _with_argument(pair), replace(layout, leaves=leaves)
     # Where it reads each output as forward gave it, one word says so.
     unmarked = drop_marks(pair.backward)

@@ -96,9 +96,9 @@ class Layout:
     def key_of_wide(self) -> Any:
         """The key that it would have with floats of more than 16 bits."""
         tree, parts = self.key
-        first = self.dtype
+        first_dtype = self.dtype
         return tree, tuple(
-            (kind, T if dtype == first else dtype, value) for kind, dtype, value in parts
+            (kind, T if dtype == first_dtype else dtype, value) for kind, dtype, value in parts
         )
 
     @property
@@ -133,11 +133,11 @@ class Layout:
 
     def with_objects(self, leaves: Sequence[Any]) -> Layout:
         """Return this layout with the static values of a call."""
-        rows = (
+        filled_leaves = (
             replace(leaf, value=value) if isinstance(leaf.value, Forgotten) else leaf
             for leaf, value in zip(self.leaves, leaves, strict=True)
         )
-        return replace(self, leaves=tuple(rows))
+        return replace(self, leaves=tuple(filled_leaves))
 
     def describe(self) -> str:
         words = [f"{leaf.path}: {leaf.dtype or leaf.kind}" for leaf in self.leaves]
@@ -187,8 +187,8 @@ def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
     scalars = [i for i, x in arrays if x.ndim == 0 and x.dtype.kind in "biuf"]
     if not scalars:
         return None
-    others = [leaf for leaf in leaves if not isinstance(leaf, np.ndarray | np.generic)]
-    tensors = [leaf for leaf in others if hasattr(leaf, "dtype")]
+    foreign_leaves = [leaf for leaf in leaves if not isinstance(leaf, np.ndarray | np.generic)]
+    tensors = [leaf for leaf in foreign_leaves if hasattr(leaf, "dtype")]
     if tensors:
         scalars = [i for i in scalars if not _widens(leaves[i], tensors)]
     else:
@@ -225,8 +225,8 @@ def unwrap(leaf: Any) -> Any:
         return leaf
     # flax nnx 0.12, whose variables have both, warns about reads of `.value`.
     has_both = hasattr(type(leaf), "value") and hasattr(type(leaf), "get_value")
-    held = leaf.get_value() if has_both else getattr(leaf, "value", None)
-    return held if held is not None and owner_of(held) is not None else leaf
+    tensor = leaf.get_value() if has_both else getattr(leaf, "value", None)
+    return tensor if tensor is not None and owner_of(tensor) is not None else leaf
 
 
 def read_layout(
@@ -239,25 +239,25 @@ def read_layout(
         parameters: its signature, which names the arguments.
     """
     paths = name_paths(parameters, tree)
-    taken: set[str] = set()
+    used_names: set[str] = set()
     rows = []
     for value, path in zip(leaves, paths, strict=True):
-        name = identify(path, taken)
-        taken.add(name)
+        name = identify(path, used_names)
+        used_names.add(name)
         rows.append(_read_leaf(function, value, path, name))
-    first = next((leaf.dtype for leaf in rows if leaf.is_float), "")
-    return lay_out(tree, rows, is_apart=first in FLOATS_OF_16_BITS)
+    first_dtype = next((leaf.dtype for leaf in rows if leaf.is_float), "")
+    return lay_out(tree, rows, is_apart=first_dtype in FLOATS_OF_16_BITS)
 
 
 def lay_out(tree: Any, rows: Sequence[Leaf], is_apart: bool = False) -> Layout:
     (args, _) = optree.tree_unflatten(tree, range(len(rows)))
     positional = len(optree.tree_leaves(args, none_is_leaf=True))
     floats = [leaf.dtype for leaf in rows if leaf.is_float]
-    first = floats[0] if floats else None
+    first_dtype = floats[0] if floats else None
     parts = [
         (
             leaf.kind,
-            T if leaf.dtype == first and not is_apart else leaf.dtype,
+            T if leaf.dtype == first_dtype and not is_apart else leaf.dtype,
             value_key(leaf.value) if leaf.kind == "static" else None,
         )
         for leaf in rows
@@ -289,12 +289,12 @@ def name_paths(parameters: inspect.Signature | None, tree: Any) -> list[str]:
     names = positional_names(parameters)
     paths = []
     for entries in optree.treespec_paths(tree):
-        (part, first, *rest) = entries
+        (part, argument, *inner) = entries
         if part == 0:
-            head = names[first] if first < len(names) else f"args[{first}]"
+            head = names[argument] if argument < len(names) else f"args[{argument}]"
         else:
-            head = str(first)
-        paths.append(head + "".join(f"[{entry!r}]" for entry in rest))
+            head = str(argument)
+        paths.append(head + "".join(f"[{entry!r}]" for entry in inner))
     return paths
 
 
@@ -329,8 +329,8 @@ def type_of(layout: Layout, leaf: Leaf) -> Type:
     floats = [each for each in layout.tensors if each.dtype in (*FLOATS, T)]
     if floats and leaf is floats[0]:
         return INPUT
-    alike = bool(floats) and leaf.dtype == floats[0].dtype
-    return Type("tensor", T if alike else leaf.dtype, UNKNOWN)
+    is_like_first = bool(floats) and leaf.dtype == floats[0].dtype
+    return Type("tensor", T if is_like_first else leaf.dtype, UNKNOWN)
 
 
 def positional_names(parameters: inspect.Signature | None) -> list[str]:

@@ -62,8 +62,7 @@ def _attach(
     leaves: Sequence[Any],
     error: TraceError | None,
 ) -> Any:
-    # The backend calls `run`, at times again, and later the pull that it returned. Outputs are
-    # nested as those of the last run.
+    # The backend calls `run`, at times again, then its pull; outputs are nested as in the last run.
     places = tensors_among(layout, leaves)
     last_run: Any = None
 
@@ -190,8 +189,8 @@ def explain_fallback(
     if refusal:
         defined = defined_at(recipe.functions)
         place = getattr(reason, "place", None) or (defined and (defined.file, defined.line))
-        told = f"{recipe.subject}: {reason}" if isinstance(reason, str) else str(reason)
-        message = f"{told}. So it runs as written, which {refusal}"
+        cause = f"{recipe.subject}: {reason}" if isinstance(reason, str) else str(reason)
+        message = f"{cause}. So it runs as written, which {refusal}"
         raise TraceError(message, place) from error
 
 
@@ -205,9 +204,9 @@ def warn_lost(recipe: Recipe, lost: Sequence[Any], backend: Backend) -> None:
     """Warn that tensors which a function reads besides its arguments get no gradient."""
     place = defined_at(recipe.functions)
     file, line = ("<unknown>", 1) if place is None else (place.file, place.line)
-    shown = ", ".join(f"{dtype_name(each.dtype)}{list(each.shape)}" for each in lost[:3])
+    listed = ", ".join(f"{dtype_name(each.dtype)}{list(each.shape)}" for each in lost[:3])
     message = (
-        f"function {recipe.name!r} reads besides its arguments what asks for a gradient ({shown}"
+        f"function {recipe.name!r} reads besides its arguments what asks for a gradient ({listed}"
         f"{', ...' if len(lost) > 3 else ''}), and its own gradient has none for it: it gets none. "
         "Make it an argument (of a module or a layer: apply, parameters = xg.convert(module, "
         f"to={backend.name!r})), or stop its gradient"

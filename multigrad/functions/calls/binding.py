@@ -37,8 +37,7 @@ class Entry(NamedTuple):
 
     Attributes:
         run: `run(leaves, draws) -> outputs`.
-        bind: `bind(x, numbers) -> f(x)` for tensors like x, the constants of the numbers prepared;
-            None: there is none.
+        bind: `bind(x, numbers) -> f(x)` for tensors like x, the numbers prepared; or None.
         call: `call(x, *numbers)` without a look at the numbers; None: there is none.
     """
 
@@ -67,9 +66,9 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     tensors, numbers = layout.indices("tensor"), layout.indices("number")
     # The order of the graphs' inputs: tensors come first.
     order = (*tensors, *numbers)
-    simple = len(layout.leaves) == len(order) and order == tuple(range(len(order)))
+    is_in_order = len(layout.leaves) == len(order) and order == tuple(range(len(order)))
     is_random, is_rule = variant.graphs.is_random, variant.graphs.is_rule
-    bare = variant.outputs.is_leaf() and not variant.fixed
+    is_bare = variant.outputs.is_leaf() and not variant.fixed
 
     def run(leaves: Sequence[Any], draws: KeySource) -> Any:
         try:
@@ -90,23 +89,23 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
         return call(*[leaves[i] for i in order], draws.next_key(backend))
 
     # The cheapest that suffices: each frame costs time at every call.
-    inner = run_random if is_random else run if simple else run_chosen
+    inner = run_random if is_random else run if is_in_order else run_chosen
     if is_rule and not is_random and numbers:
         inner = run_checked
     weak_types = backend.tensors.weak_types
     if variant.weak and weak_types is not None and backend.name == recipe.dialect():
         inner = weakened(inner, variant.weak, weak_types.weaken)
     # One tensor in, one out: the framework's function is called directly.
-    if bare and is_rule:
+    if is_bare and is_rule:
         if is_random:
             return Entry(inner)
         bind = backend.autodiff.bind and partial(backend.autodiff.bind, lowered.native)
         return Entry(inner, bind, call)
-    if not bare:
-        flat, is_single = inner, len(variant.graphs.cotangents) == 1
+    if not is_bare:
+        run_flat, is_single = inner, len(variant.graphs.cotangents) == 1
 
         def inner(leaves: Sequence[Any], draws: KeySource) -> Any:
-            outputs = flat(leaves, draws)
+            outputs = run_flat(leaves, draws)
             return assemble(variant, (outputs,) if is_single else outputs)
 
     is_placed = any(node.op in PLACED for node in variant.graphs.forward.nodes)
@@ -145,18 +144,18 @@ def explain(subject: str, layout: Layout, leaves: Sequence[Any], error: Exceptio
         return
     places = [(layout.leaves[i].path, find_device(leaves[i])) for i in layout.indices("tensor")]
     for path, device in places[1:]:
-        first_path, first = places[0]
-        if device is not None and first is not None and device != first:
+        first_path, first_device = places[0]
+        if device is not None and first_device is not None and device != first_device:
             raise MultigradError(
-                f"{subject} got {first_path!r} on {first} and {path!r} on {device}; move one of "
-                f"them: .to({str(first)!r})"
+                f"{subject} got {first_path!r} on {first_device} and {path!r} on {device}; move "
+                f"one of them: .to({str(first_device)!r})"
             ) from error
 
 
 def assemble(variant: Variant, values: Sequence[Any]) -> Any:
-    rest = iter(values)
+    remaining = iter(values)
     count = variant.outputs.num_leaves
-    flat = [variant.fixed[i] if i in variant.fixed else next(rest) for i in range(count)]
+    flat = [variant.fixed[i] if i in variant.fixed else next(remaining) for i in range(count)]
     return optree.tree_unflatten(variant.outputs, flat)
 
 
@@ -198,13 +197,12 @@ PLACED = (
 def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:
     """Raise which index lies outside if that made a call fail.
 
-    A framework's own error names neither the function nor its line, so the ops are evaluated by
-    their meaning.
+    A framework's own error names neither function nor line, so the ops run by their meaning.
     """
     graph, layout = variant.graphs.forward, variant.layout
     inputs = dict(zip([leaf.name for leaf in layout.leaves], leaves, strict=True))
     # A traced tensor has no values, but its shape decides about constant indices.
-    zeros = {
+    inputs_as_zeros = {
         name: np.zeros(value.shape)
         if hasattr(value, "shape") and backend.tensors.is_traced(value)
         else value
@@ -214,7 +212,7 @@ def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Seq
         if node.op not in PLACED:
             continue
         is_static = node.op in (ops.GETITEM, ops.TAKE)  # of which shapes tell it
-        arrays = read_inputs(node, zeros if is_static else inputs, backend, math.inf)
+        arrays = read_inputs(node, inputs_as_zeros if is_static else inputs, backend, math.inf)
         if arrays is None:
             continue
         try:
@@ -251,22 +249,23 @@ def read_inputs(
 
 def evaluate(node: Node, arrays: Mapping[str, Any], dtype: str | None) -> Any:
     """Return the value of a node by the meaning of its ops."""
-    done: dict[Node, Any] = {}
+    values: dict[Node, Any] = {}
     with np.errstate(all="ignore"):
         for each in walk((node,)):
             if each.op is ops.INPUT:
-                done[each] = arrays[each.attr("name")]
+                values[each] = arrays[each.attr("name")]
             elif each.op is ops.CONST:
-                done[each] = each.attr("value")
+                values[each] = each.attr("value")
             elif each.op is ops.CALL:
-                done[each] = done[each.operands[0]]
+                values[each] = values[each.operands[0]]
             else:
                 attrs = dict(each.attrs)
                 if attrs.get("dtype") in (T, *FLOATS):
                     float_dtype = dtype if attrs["dtype"] == T else attrs["dtype"]
                     attrs["dtype"] = as_numpy_dtype(float_dtype or "float32")
-                done[each] = each.op.numpy(*(done[operand] for operand in each.operands), **attrs)
-    return done[node]
+                operands = [values[operand] for operand in each.operands]
+                values[each] = each.op.numpy(*operands, **attrs)
+    return values[node]
 
 
 # --- while the framework chooses dtypes by itself: under autocast, and of weak types --------------
@@ -285,20 +284,19 @@ def follow_casts(
     assert casts is not None
     is_on, transform = casts.is_on, backend.autodiff.transform
     assert transform is not None
-    made: list[Entry] = []
+    native_entries: list[Entry] = []
 
     def run_aside(leaves: Sequence[Any], draws: KeySource) -> Any:
-        shown = transform()
-        # The original cannot draw from our key and may lack forward mode: the graph runs, in its
-        # own dtypes.
-        if native is None or draws.counter is not None or (shown and FORWARD_MODE in shown):
+        kinds = transform()
+        # The graph, in its own dtypes: the original draws by no key, and may lack forward mode.
+        if native is None or draws.counter is not None or (kinds and FORWARD_MODE in kinds):
             with casts.without():
                 return run(leaves, draws)
-        if shown is not None:  # which an original with nothing but a backward does not support
+        if kinds is not None:  # which an original with nothing but a backward does not support
             return run_as_it_is(recipe, layout, backend, leaves, None)
-        if not made:
-            made.append(native())
-        return made[0].run(leaves, draws)
+        if not native_entries:
+            native_entries.append(native())
+        return native_entries[0].run(leaves, draws)
 
     def following(leaves: Sequence[Any], draws: KeySource) -> Any:
         return run_aside(leaves, draws) if is_on() else run(leaves, draws)
@@ -336,7 +334,7 @@ def follow_weak(entry: Entry, recipe: Recipe, variant: Variant, backend: Backend
         return optree.tree_unflatten(tree, [weak_types.weaken(y) if w else y for y, w in pairs])
 
     def forward(leaves: Sequence[Any], *given: Any) -> list[Any]:
-        every = replace_at(leaves, tensors, given)
-        return optree.tree_leaves(recipe.run_forward(*layout.rebuild(every)))
+        all_leaves = replace_at(leaves, tensors, given)
+        return optree.tree_leaves(recipe.run_forward(*layout.rebuild(all_leaves)))
 
     return Entry(following)

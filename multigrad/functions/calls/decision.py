@@ -128,8 +128,7 @@ def form_under_autocast(
 ) -> str:
     """Return which form of a call runs under autocast; see `decide` for `native`.
 
-    SAME: the one that runs otherwise, too; ORIGINAL: the code as written; GRAPH: the graph, in its
-    own dtypes.
+    SAME: the one that runs otherwise, too; ORIGINAL: the code; GRAPH: the graph, in its own dtypes.
     """
     casts, graphs = backend.autodiff.casts, variant.graphs
     if casts is None or graphs.is_rule:

@@ -69,10 +69,10 @@ def find_updates(
         is_dirty = any(symbol is each for each in dirty)
         # An update shows as a new node, or its author has said so (torch's `mark_dirty`).
         if isinstance(symbol, Value) and (symbol.node is not node or is_dirty):
-            places = [i for i, each in enumerate(outputs) if each is symbol]
-            output = places[0] if places and is_dirty else None
-            known, defined = symbol.trace.memory.updates, symbol.trace.source.defined
-            where = None if node is None else known.get(node, defined)
+            positions = [i for i, each in enumerate(outputs) if each is symbol]
+            output = positions[0] if positions and is_dirty else None
+            update_places, defined = symbol.trace.memory.updates, symbol.trace.source.defined
+            where = None if node is None else update_places.get(node, defined)
             updates.append(Update(leaf, symbol.node, output, where))
     return tuple(updates)
 
@@ -196,7 +196,7 @@ def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) 
             # Every framework decides by itself about the first two.
             if name in ("grad", "requires_grad") or name.startswith(hints):
                 continue
-            key_of_value = next((key for key, other in holders.items() if other is value), None)
+            key_of_value = next((key for key, symbol in holders.items() if symbol is value), None)
             if key_of_value is not None:
                 notes.append(Note(holder, name, key_of_value, "holder"))
             elif isinstance(value, Value):
@@ -272,16 +272,15 @@ def has_containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def giving(arguments: Arguments, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
     """Let an original that runs with these leaves get the caller's own arguments."""
-    # It may write into their lists and dicts.
     return set_within(GIVEN, (arguments, leaves))
 
 
 def callers_own(rebuilt: Arguments, leaves: Sequence[Any]) -> Arguments:
     """Return the caller's own arguments where they have these leaves, else those rebuilt."""
-    known = GIVEN.get()
-    if known is None:
+    call = GIVEN.get()
+    if call is None:
         return rebuilt
-    arguments, known_leaves = known
+    arguments, known_leaves = call
     is_same = len(known_leaves) == len(leaves) and all(
         a is b for a, b in zip(known_leaves, leaves, strict=True)
     )
@@ -291,8 +290,8 @@ def callers_own(rebuilt: Arguments, leaves: Sequence[Any]) -> Arguments:
 def changes_containers(before: Arguments, after: Arguments) -> bool:
     """Return whether code has changed a list or a dict among the arguments that it ran with."""
     # Before, these had the same leaves in containers of their own.
-    (old, tree), (now, new) = (flatten(*arguments) for arguments in (before, after))
-    return tree != new or any(a is not b for a, b in zip(old, now, strict=True))
+    (old, nesting), (new, new_nesting) = (flatten(*arguments) for arguments in (before, after))
+    return nesting != new_nesting or any(a is not b for a, b in zip(old, new, strict=True))
 
 
 # --- outputs in the memory of arguments: which are views of one, and which are copies -------------
@@ -300,18 +299,18 @@ def find_aliases(
     values: Sequence[Value], arguments: Sequence[Any]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the positions of outputs that surely are views of an argument, and of copies."""
-    # A copy, as `x.clone()`, is in no argument's memory, which its value alone does not tell.
 
+    # A copy, as `x.clone()`, is in no argument's memory, which its value alone does not tell.
     def is_view(value: Value) -> bool:  # with a gradient: torch knows of no other
         return value.is_certain and value.node.op is not ops.STOP_GRADIENT
 
-    viewed, copied = [], []
+    views, copies = [], []
     for i, value in enumerate(values):
-        shown = [value]
-        while (base := shown[-1].base) is not None:
-            shown.append(base)
-        if not any(shown[-1] is each for each in arguments):
-            copied += [i] if shown[-1].node.op not in PASSING else []
-        elif len(shown) > 1 and all(map(is_view, shown[:-1])):
-            viewed.append(i)
-    return tuple(viewed), tuple(copied)
+        chain = [value]
+        while (base := chain[-1].base) is not None:
+            chain.append(base)
+        if not any(chain[-1] is each for each in arguments):
+            copies += [i] if chain[-1].node.op not in PASSING else []
+        elif len(chain) > 1 and all(map(is_view, chain[:-1])):
+            views.append(i)
+    return tuple(views), tuple(copies)

@@ -40,35 +40,35 @@ def gather_facts(
     if layout.mixes_floats or layout.is_apart:
         # Such layouts are captured for each dtype.
         needed = needed | {"dtype"}
-    for fact, what, index in _places(sorted(needed), layout, first_tensor(layout)):
+    for fact, kind, index in _places(sorted(needed), layout, first_tensor(layout)):
         if is_read(fact):
             facts[fact] = look_up(fact)
             continue
-        if what in GIVEN:
+        if kind in GIVEN:
             facts[fact] = True
             continue
-        if index is None or not _has(layout.leaves[index], what):
+        if index is None or not _has(layout.leaves[index], kind):
             facts[fact] = None  # of another layout: there is nothing to know
             continue
         value = leaves[index]
-        if what == "dtype":
+        if kind == "dtype":
             facts[fact] = layout.dtype or dtype_name(value.dtype)
-        elif what == LIBRARY:
+        elif kind == LIBRARY:
             owner = owner_of(value)
             facts[fact] = "" if owner is None else owner.name
-        elif what in WATCHED:
-            facts[fact] = WATCHED[what](value)
-        elif what.startswith(ATTRIBUTE):
-            facts[fact] = attribute_of(what.removeprefix(ATTRIBUTE), value)
+        elif kind in WATCHED:
+            facts[fact] = WATCHED[kind](value)
+        elif kind.startswith(ATTRIBUTE):
+            facts[fact] = attribute_of(kind.removeprefix(ATTRIBUTE), value)
             if facts[fact] is None:
                 raise TraceError(
-                    f"{subject} looks for .{what.removeprefix(ATTRIBUTE)} of an argument, which a "
+                    f"{subject} looks for .{kind.removeprefix(ATTRIBUTE)} of an argument, which a "
                     "function sets on what it returns. On its own framework alone it is kept: call "
                     "both inside one captured function"
                 )
-        elif what == "ndim":
+        elif kind == "ndim":
             facts[fact] = len(value.shape)
-        elif what == "shape":
+        elif kind == "shape":
             shape = tuple(value.shape)
             if any(not isinstance(n, int) for n in shape):
                 raise NotCaptured(
@@ -91,16 +91,16 @@ def gather_facts(
 def _places(
     facts: Iterable[str], layout: Layout, first: int | None
 ) -> Iterator[tuple[str, str, int | None]]:
-    # Each fact, what it says, and the position of the leaf that it is about, None if there is none.
+    # Each fact, its kind, and the position of the leaf that it is about, None if there is none.
     by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
     for fact in facts:
-        what, _, argument = fact.partition(":")
-        yield fact, what, by_name.get(argument) if argument else first
+        kind, _, argument = fact.partition(":")
+        yield fact, kind, by_name.get(argument) if argument else first
 
 
-def _has(leaf: Leaf, what: str) -> bool:
+def _has(leaf: Leaf, kind: str) -> bool:
     # A number has no fact but its value (and its library).
-    return leaf.kind == "tensor" or (leaf.kind == "number" and what in ("param", LIBRARY))
+    return leaf.kind == "tensor" or (leaf.kind == "number" and kind in ("param", LIBRARY))
 
 
 def _told(name: str, otherwise: Any, value: Tensor) -> Any:
@@ -136,45 +136,45 @@ def facts_of_symbols(
     """
     floats = (i for i, leaf in enumerate(layout.leaves) if leaf.dtype in (*FLOATS, T))
     # Inside a capture the first float may have the dtype T.
-    first = next(floats, first_tensor(layout))
+    first_float = next(floats, first_tensor(layout))
     facts: dict[str, Any] = {}
-    for fact, what, index in _places(sorted(needed), layout, first):
+    for fact, kind, index in _places(sorted(needed), layout, first_float):
         if is_read(fact):
             facts[fact] = look_up(fact)
         elif index is not None and layout.leaves[index].kind != "static":
-            facts[fact] = _fact_of_symbol(trace, what, leaves[index])
+            facts[fact] = _fact_of_symbol(trace, kind, leaves[index])
         else:
-            facts[fact] = what in GIVEN
+            facts[fact] = kind in GIVEN
     return facts
 
 
-def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
-    if what == "param":
+def _fact_of_symbol(trace: Trace, kind: str, value: Any) -> Any:
+    if kind == "param":
         return float(value)
-    if what in GIVEN:
+    if kind in GIVEN:
         return True
-    if what == "device_type":
+    if kind == "device_type":
         return place_of(trace)
-    if what == LIBRARY:
+    if kind == LIBRARY:
         return library_of(trace)
     # A constant, or a value whose gradient is stopped, asks for none.
     is_cut = not isinstance(value, Value) or value.node.op is ops.STOP_GRADIENT
-    if what == "gradient" and is_cut:
+    if kind == "gradient" and is_cut:
         return False
-    if what in ("gradient", "strided"):  # the function around it drops what nobody asks for
+    if kind in ("gradient", "strided"):  # the function around it drops what nobody asks for
         return True
-    if what == "dtype":
+    if kind == "dtype":
         if "dtype" not in trace.facts:
             raise NeedsConcrete("dtype")
         is_relative = not isinstance(value, Value) or value.node.type.dtype == T
         return trace.facts["dtype"] if is_relative else value.node.type.dtype
-    if what == "contiguous":
+    if kind == "contiguous":
         return isinstance(value, Value) and is_known_contiguous(value)
-    if what.startswith(ATTRIBUTE):
-        return _has_attribute(trace, what, value)
+    if kind.startswith(ATTRIBUTE):
+        return _has_attribute(trace, kind, value)
     if not isinstance(value, Value):
-        return len(value.shape) if what == "ndim" else tuple(value.shape)
-    if what == "ndim":
+        return len(value.shape) if kind == "ndim" else tuple(value.shape)
+    if kind == "ndim":
         return value.ndim  # type: ignore[attr-defined]
     shape = known_shape(value)
     if shape is None:
@@ -192,14 +192,14 @@ def library_of(trace: Trace) -> str:
     return trace.facts[LIBRARY]
 
 
-def _has_attribute(trace: Trace, what: str, value: Any) -> bool:
-    name = what.removeprefix(ATTRIBUTE)
+def _has_attribute(trace: Trace, kind: str, value: Any) -> bool:
+    name = kind.removeprefix(ATTRIBUTE)
     if not isinstance(value, Value) or name in (value.notes or {}):
         return hasattr(value, name)
     # A computed symbol has what its capture has set; the caller may have set one on an input.
     if value.node.op is not ops.INPUT:
         return False
-    fact = f"{what}:{value.node.attr('name')}"
+    fact = f"{kind}:{value.node.attr('name')}"
     if fact not in trace.facts:
         raise NeedsConcrete(fact)
     return trace.facts[fact]
@@ -207,24 +207,24 @@ def _has_attribute(trace: Trace, what: str, value: Any) -> bool:
 
 def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], Any]:
     """Return a function that quickly tells the calls of a layout apart by these facts."""
-    numbers, shapes, others = set(), set(), []
-    for _, what, index in _places(needed, layout, first_tensor(layout)):
+    numbers, shapes, questions = set(), set(), []
+    for _, kind, index in _places(needed, layout, first_tensor(layout)):
         # Of another layout, an argument may be a tensor: here there is nothing to know.
-        if index is None or not _has(layout.leaves[index], what):
+        if index is None or not _has(layout.leaves[index], kind):
             continue
-        if what in WATCHED:
-            others.append((WATCHED[what], index))
-        if what.startswith(ATTRIBUTE):
-            others.append((partial(attribute_of, what.removeprefix(ATTRIBUTE)), index))
-        if what in ("param", "ndim", "shape"):
-            (numbers if what == "param" else shapes).add(index)
+        if kind in WATCHED:
+            questions.append((WATCHED[kind], index))
+        if kind.startswith(ATTRIBUTE):
+            questions.append((partial(attribute_of, kind.removeprefix(ATTRIBUTE)), index))
+        if kind in ("param", "ndim", "shape"):
+            (numbers if kind == "param" else shapes).add(index)
     order = sorted(numbers)
-    others += [(shape_key, index) for index in sorted(shapes)]
+    questions += [(shape_key, index) for index in sorted(shapes)]
     reads = sorted(filter(is_read, needed))
 
     def look(leaves: Sequence[Any]) -> Any:
-        numbers = [number_key(leaves[i]) for i in order]
-        return (*numbers, *[ask(leaves[i]) for ask, i in others])
+        keys = [number_key(leaves[i]) for i in order]
+        return (*keys, *[ask(leaves[i]) for ask, i in questions])
 
     def look_around(leaves: Sequence[Any]) -> Any:
         return (*map(look_up, reads), *look(leaves))
@@ -235,7 +235,7 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     # The function runs at each call, so the cheapest that suffices is returned.
     if reads:
         return look_around
-    return look_at_number if len(order) == 1 and not others else look
+    return look_at_number if len(order) == 1 and not questions else look
 
 
 def number_key(number: Any) -> Any:
@@ -252,10 +252,10 @@ def shape_key(x: Tensor) -> Any:
 
 def first_tensor(layout: Layout) -> int | None:
     """Return the position of the tensor that facts without a name are about."""
-    first = next((i for i, leaf in enumerate(layout.leaves) if leaf.is_float), None)
-    if first is None:
-        first = next((i for i, leaf in enumerate(layout.leaves) if leaf.kind == "tensor"), None)
-    return first
+    index = next((i for i, leaf in enumerate(layout.leaves) if leaf.is_float), None)
+    if index is None:
+        index = next((i for i, leaf in enumerate(layout.leaves) if leaf.kind == "tensor"), None)
+    return index
 
 
 def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:

@@ -43,13 +43,13 @@ def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
     args, kwargs = layout.rebuild(range(len(leaves)))
     # Keywords that hold floats wait for gradients too.
     floats = [i for i, leaf in enumerate(leaves) if leaf.is_float or leaf.dtype == T]
-    named = any(i >= layout.positional for i in floats)
-    structured = _match_structure(returned, args, kwargs, len(leaves), named)
-    if structured is not None:
-        return refuse_objects(function, structured, layout)
+    has_keywords = any(i >= layout.positional for i in floats)
+    by_structure = _match_structure(returned, args, kwargs, len(leaves), has_keywords)
+    if by_structure is not None:
+        return refuse_objects(function, by_structure, layout)
     flat = optree.tree_leaves(returned, none_is_leaf=True)
     everything = list(range(len(leaves)))
-    positional = everything if named else everything[: layout.positional]
+    positional = everything if has_keywords else everything[: layout.positional]
     # The first count that fits wins, from all leaves to the floats alone.
     for targets in (everything, positional, list(layout.indices("tensor")), floats):
         if len(flat) == len(targets):
@@ -92,15 +92,14 @@ def _refuse_unordered(function: str, args: tuple[Any, ...], kwargs: dict[str, An
         return False
 
     optree.tree_map(lambda _: None, args, is_leaf=note_dict)
-    for each in dicts:
-        names = [name for name, value in each.items() if optree.tree_leaves(value)]
-        # Leaves come by sorted keys; keywords in the order of a call, which its function does not
-        # know.
-        if len(names) > 1 and (each is kwargs or names != sorted(names, key=str)):
-            shown = ", ".join(f"{name!r}: ..." for name in names[:4])
+    for mapping in dicts:
+        names = [name for name, value in mapping.items() if optree.tree_leaves(value)]
+        # Leaves come by sorted keys; keywords in the call's order, which its function cannot know.
+        if len(names) > 1 and (mapping is kwargs or names != sorted(names, key=str)):
+            example = ", ".join(f"{name!r}: ..." for name in names[:4])
             raise GradientError(
                 f"function {function!r} returned flat gradients for arguments by name, which have "
-                f"no order. Nest them like the arguments: {{{shown}}}"
+                f"no order. Nest them like the arguments: {{{example}}}"
             )
 
 
@@ -147,9 +146,9 @@ def _assign(shape: Any, nesting: Any, gradients: list[Any]) -> bool:
         return all(_assign(a, b, gradients) for a, b in zip(shape, nesting, strict=True))
     if type(shape) is not type(nesting):  # a registered node: as a whole
         return False
-    inner, other = (optree.tree_leaves(tree, none_is_leaf=True) for tree in (shape, nesting))
-    return len(inner) == len(other) and all(
-        _assign(a, b, gradients) for a, b in zip(inner, other, strict=True)
+    inner, nested = (optree.tree_leaves(tree, none_is_leaf=True) for tree in (shape, nesting))
+    return len(inner) == len(nested) and all(
+        _assign(a, b, gradients) for a, b in zip(inner, nested, strict=True)
     )
 
 
@@ -169,33 +168,34 @@ def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> V
                 f"tensor of its shape, such as xp.zeros_like({leaf.path}), or None"
             )
         gradient = trace.value(lift_array(trace, gradient))
-    given = gradient.node.type
-    if given.kind == "scalar":
+    actual_type = gradient.node.type
+    if actual_type.kind == "scalar":
         raise GradientError(
             f"{whose} a number as the gradient of argument {leaf.path!r}; expected a tensor of its "
             f"shape: xp.full_like({leaf.path}, number)"
         )
     if not _may_agree(trace, gradient, type_):
         raise GradientError(
-            f"{whose} a gradient of {describe(given)} for argument {leaf.path!r}, whose shape is "
-            f"{describe(type_)}; expected the same shape"
+            f"{whose} a gradient of {describe(actual_type)} for argument {leaf.path!r}, whose "
+            f"shape is {describe(type_)}; expected the same shape"
         )
-    is_cast = is_float(given)  # as the frameworks' engines do; some of them cast what is no float
+    # As the frameworks' engines do; some of them cast what is no float, too.
+    is_cast = is_float(actual_type)
     if trace.kind == "imported function" and is_float(type_):
         is_cast |= habits_of(trace).casts_gradients
-    if given.dtype != type_.dtype and is_cast:
+    if actual_type.dtype != type_.dtype and is_cast:
         return trace.value(cast_node(gradient.node, type_.dtype))
-    if given.dtype == BOOL:
+    if actual_type.dtype == BOOL:
         raise GradientError(
             f"{whose} bools as the gradient of argument {leaf.path!r}; multiply by the upstream "
             "gradient"
         )
-    if given.dtype != type_.dtype:
+    if actual_type.dtype != type_.dtype:
         # They may differ for some dtypes of the first tensor, so the dtype becomes a fact.
         facts = trace.facts
         if "dtype" not in facts:
             raise NeedsConcrete("dtype")
-        actual = [facts["dtype"] if t.dtype == "T" else t.dtype for t in (given, type_)]
+        actual = [facts["dtype"] if t.dtype == "T" else t.dtype for t in (actual_type, type_)]
         if actual[0] != actual[1]:
             raise GradientError(
                 f"{whose} a {actual[0]} gradient for argument {leaf.path!r} of {actual[1]}; cast "
@@ -217,7 +217,7 @@ def has_no_axes(trace: Trace, argument: Node) -> bool:
     """Return whether an argument has no axes; where that is not fixed, it becomes a fact."""
     if argument.type.shape == SCALAR_SHAPE:
         return True
-    ndim, shape = (shape_fact(argument, what) for what in ("ndim", "shape"))
+    ndim, shape = (shape_fact(argument, name) for name in ("ndim", "shape"))
     if shape is not None and shape in trace.facts:
         return trace.facts[shape] == ()
     if ndim is not None and ndim not in trace.facts:
@@ -227,13 +227,13 @@ def has_no_axes(trace: Trace, argument: Node) -> bool:
 
 def _may_agree(trace: Trace, gradient: Value, type_: Type) -> bool:
     # UNKNOWN is decided when the backward runs.
-    actual, other = gradient.node.type.shape, type_.shape
-    if actual == other or UNKNOWN in (actual, other):
+    actual, expected = gradient.node.type.shape, type_.shape
+    if actual == expected or UNKNOWN in (actual, expected):
         return True
-    if INPUT_SHAPE not in (actual, other):
+    if INPUT_SHAPE not in (actual, expected):
         return False
     # The first tensor may have no axes, or one of length 1: a fact decides.
-    fact = "ndim" if SCALAR_SHAPE in (actual, other) else "shape"
+    fact = "ndim" if SCALAR_SHAPE in (actual, expected) else "shape"
     if fact not in trace.facts and "shape" not in trace.facts:
         raise NeedsConcrete(fact)
     shape = trace.facts.get("shape")
@@ -270,13 +270,13 @@ def read_modes(name: str, signature: Signature | None, accumulate: Any) -> Modes
             f"accumulate= of {name!r} is 'sum', 'max' or 'overwrite', or one of these for each "
             f"argument, as {{'scale': 'max'}}; got {accumulate!r:.60}"
         )
-    known = () if signature is None else tuple(signature.parameters)
-    by_name = dict.fromkeys(known, accumulate) if isinstance(accumulate, str) else accumulate
+    names = () if signature is None else tuple(signature.parameters)
+    by_name = dict.fromkeys(names, accumulate) if isinstance(accumulate, str) else accumulate
     for argument, mode in by_name.items():
-        if argument not in known:
+        if argument not in names:
             raise RuleTypeError(
                 f"accumulate= of {name!r} names {argument!r}, which is no argument of it; its "
-                f"arguments are {', '.join(known) or 'not known'}"
+                f"arguments are {', '.join(names) or 'not known'}"
             )
         if mode not in MODES:
             raise RuleValueError(
@@ -301,9 +301,9 @@ def refuse_second_call(name: str, tensors: Sequence[tuple[str, str, Tensor]]) ->
     A framework adds up the cotangents of several calls, and knows no other way.
     """
     for argument, mode, tensor in tensors:
-        known = _used.get(id(tensor))
+        use = _used.get(id(tensor))
         # Ids are used again, so the weak reference tells whether it is this tensor.
-        if known is not None and known[0]() is tensor and known[1]():
+        if use is not None and use[0]() is tensor and use[1]():
             owner = owner_of(tensor)
             raise GradientError(
                 f"{name!r} says accumulate={mode!r} for {argument!r}, and another call was given "

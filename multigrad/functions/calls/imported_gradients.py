@@ -185,7 +185,6 @@ class WithinOwnRules:
 
     def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function to run in its place, given one that computes the primal."""
-
         return partial(self._call, compute)
 
     def _call(self, compute: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -199,12 +198,12 @@ def outputs_of(name: str, outputs: Any, asked: Any, recorded: Any) -> Any:
     No derivative may be taken of them if the arguments of this call (`asked`) are not those that
     the rule is recorded for (`recorded`, nested alike; None if they are not known).
     """
-    given = optree.tree_leaves(asked, none_is_leaf=True)
+    arguments = optree.tree_leaves(asked, none_is_leaf=True)
     if recorded is not None:
-        known = optree.tree_leaves(recorded, none_is_leaf=True)
-        if len(given) == len(known) and all(map(is_same, given, known)):
+        expected = optree.tree_leaves(recorded, none_is_leaf=True)
+        if len(arguments) == len(expected) and all(map(is_same, arguments, expected)):
             return as_outputs(outputs)
-    symbols = [each for each in given if isinstance(each, Value)]
+    symbols = [each for each in arguments if isinstance(each, Value)]
     if symbols:
         trace = symbols[0].trace
         trace.backward.lost_gradient = name
@@ -215,9 +214,9 @@ def outputs_of(name: str, outputs: Any, asked: Any, recorded: Any) -> Any:
 def as_outputs(outputs: Any) -> Any:
     """Return the outputs of a function as its backward has them."""
     leaves, tree = optree.tree_flatten(outputs, none_is_leaf=True)
-    places = itertools.count()
+    serials = itertools.count()
     marked = [
-        each.trace.value(mark_output(each.node, next(places))) if isinstance(each, Value) else each
+        each.trace.value(mark_output(each.node, next(serials))) if isinstance(each, Value) else each
         for each in leaves
     ]
     return optree.tree_unflatten(tree, marked)

@@ -50,8 +50,7 @@ def _signature_of_ufunc(function: np.ufunc) -> inspect.Signature:
     )
 
 
-# By the code: it is the same at each call of the function around it, and holds nothing of that
-# call.
+# By the code: it is the same at each call of the function around it, and holds nothing of these.
 _parameters: weakref.WeakKeyDictionary[types.CodeType, Mapping[str, inspect.Parameter]] = (
     weakref.WeakKeyDictionary()
 )
@@ -61,18 +60,18 @@ def read_parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
     """Return a function's parameters; those of a plain function are cached, without defaults."""
     # A `__signature__` of its own would not be that of the code.
     is_bare = isinstance(function, types.FunctionType) and not vars(function)
-    known = _parameters.get(function.__code__) if is_bare else None
-    if known is None:
+    params = _parameters.get(function.__code__) if is_bare else None
+    if params is None:
         signature = signature_of(function)
         if signature is None:
             return None
-        known = signature.parameters
+        params = signature.parameters
         if is_bare:
-            known = {
-                name: p.replace(default=p.empty, annotation=p.empty) for name, p in known.items()
+            params = {
+                name: p.replace(default=p.empty, annotation=p.empty) for name, p in params.items()
             }
-            _parameters[function.__code__] = known
-    return known
+            _parameters[function.__code__] = params
+    return params
 
 
 # --- arguments that a call leaves out -------------------------------------------------------------
@@ -105,15 +104,15 @@ class BoundFunction(InNotebooks):
         params: Mapping[str, Any],
     ) -> None:
         names = positional_names(parameters)
-        taken = [] if parameters is None else list(parameters.parameters)
-        spread = parameters is None or any(
+        known_names = [] if parameters is None else list(parameters.parameters)
+        takes_any = parameters is None or any(
             p.kind is p.VAR_KEYWORD for p in parameters.parameters.values()
         )
         for param in params:
-            if not spread and param not in taken:
+            if not takes_any and param not in known_names:
                 raise RuleTypeError(
-                    f"function {name!r} has no argument {param!r}{suggest(param, taken)} "
-                    f"(arguments: {', '.join(taken)})"
+                    f"function {name!r} has no argument {param!r}{suggest(param, known_names)} "
+                    f"(arguments: {', '.join(known_names)})"
                 )
         self.name = name
         self.params = FixedParams(dict(params), "bind the Function once more")
@@ -136,14 +135,14 @@ class BoundFunction(InNotebooks):
     def complete(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        last, named = self._last, self._named
+        trailing, named = self._last, self._named
         if self._moves:
             owners = map(owner_of, map(unwrap, flatten(args, dict(kwargs))[0]))
             owner = next((each for each in owners if each is not None), None)
-            last = tuple(now(value, owner) for value in last)
+            trailing = tuple(now(value, owner) for value in trailing)
             named = {name: now(value, owner) for name, value in named.items()}
         if len(args) == self._rest:  # else a default may stand between
-            return (*args, *last), dict(kwargs)
+            return (*args, *trailing), dict(kwargs)
         return args, {**named, **kwargs}
 
 
@@ -152,8 +151,7 @@ class Completion:
 
     Attributes:
         parameters: the names of the arguments; None: they are not known.
-        values: by position; schedules among them are read anew at each call. Empty: each call gives
-            all that it needs.
+        values: by position; schedules among them are read anew at each call; empty for none.
     """
 
     def __init__(self, parameters: inspect.Signature | None, values: tuple[Any, ...] = ()) -> None:
@@ -184,15 +182,15 @@ class Completion:
         return ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Completion:
-        copied = copy.copy(self)
-        copied.values = copy.deepcopy(self.values, memo)
-        return copied
+        other = copy.copy(self)
+        other.values = copy.deepcopy(self.values, memo)
+        return other
 
     def with_values(self, values: tuple[Any, ...]) -> Completion:
-        changed = copy.copy(self)
-        changed.values = values
+        other = copy.copy(self)
+        other.values = values
         if self.parameters is not None:
-            first, *rest = self.parameters.parameters.values()
-            rows = [p.replace(default=v) for p, v in zip(rest, values, strict=True)]
-            changed.parameters = self.parameters.replace(parameters=[first, *rows])
-        return changed
+            first, *after_first = self.parameters.parameters.values()
+            parameters = [p.replace(default=v) for p, v in zip(after_first, values, strict=True)]
+            other.parameters = self.parameters.replace(parameters=[first, *parameters])
+        return other

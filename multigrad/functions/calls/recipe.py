@@ -79,8 +79,7 @@ class Options:
 
     Attributes:
         native: None: it runs as written if it cannot be captured; True: always; False: never.
-        looks_at_values: whether it runs as written wherever values are known, as a graph cannot
-            look at them.
+        looks_at_values: whether it runs as written wherever values are known, unlike a graph.
         copies: see `xg.Capture`: whether code that writes into its arguments does so on copies.
         modes: how the cotangents of arguments become one, where they are not added up.
         fused: whether its parts run as one kernel each; see `xg.activation`.
@@ -103,8 +102,7 @@ class ArgumentRules:
     Attributes:
         lay_out_leaves: see `Recipe.lay_out`; None: by the signature.
         check: `check(backend, leaves)` checks the values of a call, whose kinds are known.
-        refused: `refused(layout)` gives messages for derivatives that the author refuses, by the
-            names of tensors.
+        refused: `refused(layout)` gives messages for refused derivatives, by the tensors' names.
     """
 
     lay_out_leaves: Callable[[inspect.Signature | None, Sequence[Any], Any], Layout] | None = None
@@ -148,8 +146,7 @@ class ImportedGradient:
 
     Attributes:
         apply: `apply(*args, **kwargs)`, the original, unchanged.
-        run_primal: gives the outputs of forward alone, for the framework's autodiff to see; None:
-            as `Recipe.run` does.
+        run_primal: gives forward's outputs alone, for autodiff to see; None: as `Recipe.run` does.
         apply_within: `apply_within(trace, args, kwargs)` gives the result, in a tuple, of a call
             within its own rules while these are recorded; None elsewhere.
         on_copies: makes the recipe that has `copies`; None: there is none.
@@ -160,8 +157,7 @@ class ImportedGradient:
         is_checked: whether its framework refuses gradients that do not fit.
         fixed_names: the arguments that its library takes for constants.
         makes_arrays_of_numbers: whether its library makes arrays of its own of Python numbers.
-        holds, gather: how it takes objects with tensors among its arguments; see
-            `object_arguments`.
+        holds, gather: how it takes objects with tensors as arguments; see `object_arguments`.
     """
 
     apply: Callable[..., Any]
@@ -185,16 +181,14 @@ class Recipe:
     Attributes:
         name: for messages.
         run: `run(args, kwargs)` runs it as written, on a framework's tensors.
-        record: `record(trace, args, kwargs)` runs it on symbolic values; None: `graphs.capture`
-            has its graphs.
+        record: `record(trace, args, kwargs)` runs it on symbols; None: `graphs.capture` has graphs.
         functions: the user's functions that it runs, the forward first; none of graphs.
         written_in: the library that it is written in, or a function that tells it; see `dialect`.
         signature: of its arguments; None: it is not known.
         is_derived: whether its gradient is the true derivative, of autodiff.
         subject: what messages call it.
         title: the subject, made unique where two Functions of one rule occur.
-        origin: what it was made of, if that is more than functions: a document, a class, the parts
-            of a chain, an equation.
+        origin: what it was made of besides functions: a document, a class, a chain's parts, ...
         copied: `copied(copy)` makes the recipe of copies of the objects that it calls; None: it
             calls none of the user's own.
         imported: the framework's own custom gradient that it is; None: it comes from no framework.
@@ -238,8 +232,8 @@ class Recipe:
         self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
     ) -> Layout:
         """Return the layout of a call's leaves: which are tensors, numbers, or fixed."""
-        read = self.arguments.lay_out_leaves or partial(read_layout, self.name)
-        return read(parameters, leaves, tree)
+        read_leaves = self.arguments.lay_out_leaves or partial(read_layout, self.name)
+        return read_leaves(parameters, leaves, tree)
 
     def give_up(self, error: TraceError) -> TraceError | None:
         """Return why it runs as written, for messages; raise that if it must not."""
@@ -255,8 +249,8 @@ def library_of(*functions: Any, said: str = "") -> str:
 
     The first one written in a library decides, unless their author has said it (`said`).
     """
-    plain = (plain_function(each) for each in functions if each is not None)
-    names = [said] if said else (dialect_of(each) for each in plain if each is not None)
+    plain_functions = (plain_function(each) for each in functions if each is not None)
+    names = [said] if said else (dialect_of(each) for each in plain_functions if each is not None)
     return next((name for name in names if name not in ("", OWN)), "")
 
 
@@ -288,9 +282,9 @@ class CodeRecipe:
             return kind(**named(each.name for each in fields(kind)))
 
         grouped = {"options", "arguments", "graphs", "imported", "opaque"}
-        own = {each.name for each in fields(Recipe)} - grouped - {"functions", "written_in"}
+        ungrouped = {each.name for each in fields(Recipe)} - grouped - {"functions", "written_in"}
         return Recipe(
-            **named(own),
+            **named(ungrouped),
             functions=self.functions(),
             written_in=self.dialect,
             options=group(Options),
@@ -310,9 +304,8 @@ class Variant:
         outputs: the nesting of the outputs.
         fixed: outputs that are no tensors, by position.
         facts: what was fixed for the capture.
-        proofs: by the dtype of the first float tensor: "" where the graphs were compared with what
-            they were captured from, why that could not be done, or the error that says that they
-            are not the same.
+        proofs: by the dtype of the first float tensor: "" where the graphs and the code agree, why
+            that could not be found out, or the error that says that they do not.
         omissions: what its graphs leave out of the code, by kind; see `Trace.omissions`.
         weak: the positions of outputs whose dtype gives way to others', on its own framework.
         assumed: what it asserts of values.

@@ -109,12 +109,12 @@ def measure(text: str) -> None:
     # A backslash outside a string is an error of JSON, and nothing after it is read.
     text = text.replace("\\\\", "__").replace('\\"', "__")
     for token in TOKENS.finditer(text):
-        first = text[token.start()]
-        if first in "[{":
+        character = text[token.start()]
+        if character in "[{":
             depth += 1
-        elif first in "]}":
+        elif character in "]}":
             depth -= 1
-        items += first != '"'
+        items += character != '"'
         _check_amount(depth, items)
 
 
@@ -126,12 +126,12 @@ def _check_amount(depth: int, items: int) -> None:
 
 
 def _object(pairs: list[tuple[str, Data]]) -> dict[str, Data]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         fail("", f"the field {twice!r:.60} stands twice in one object")
-    return made
+    return fields
 
 
 def _number(kind: type, digits: str) -> Any:
@@ -147,25 +147,25 @@ def _constant(name: str) -> NoReturn:
 def check_plain(data: Data) -> None:
     """Check that data are what JSON holds, and not too much; they need not come from a text."""
     # No recursion: data may be nested deeper than Python's stack.
-    pending: list[tuple[int, Iterator[Data]]] = [(0, iter((data,)))]
+    stack: list[tuple[int, Iterator[Data]]] = [(0, iter((data,)))]
     items = 0
-    while pending:
-        depth, rest = pending[-1]
-        for item in rest:
+    while stack:
+        depth, siblings = stack[-1]
+        for item in siblings:
             items += 1
             _check_amount(depth, items)
             if type(item) is dict:
                 for name in item:
                     if type(name) is not str or len(name) > MOST_CHARACTERS:
                         fail("", "the names of an object's fields are strings")
-                pending.append((depth + 1, iter(tuple(item.values()))))
+                stack.append((depth + 1, iter(tuple(item.values()))))
                 break
             if type(item) is list:
-                pending.append((depth + 1, iter(tuple(item))))
+                stack.append((depth + 1, iter(tuple(item))))
                 break
             _check_leaf(item)
         else:
-            pending.pop()
+            stack.pop()
 
 
 def _check_leaf(item: Data) -> None:
@@ -249,7 +249,7 @@ def _meaning(document: Mapping[str, Data]) -> Data:
 
 
 def _form(form: Data) -> Data:
-    return {**form, **{way: _graph(form[way]) for way in ("forward", "backward")}}
+    return {**form, **{name: _graph(form[name]) for name in ("forward", "backward")}}
 
 
 def _graph(graph: Data) -> Data:
@@ -282,9 +282,9 @@ class Form:
     @staticmethod
     def of(layout: Any, facts: Mapping[str, Any], *graphs: Graph) -> Form:
         """Return the form of graphs that draw from one key."""
-        named, drawn = zip(*map(_name_draws, graphs), strict=True)
+        with_inputs, draw_places = zip(*map(_name_draws, graphs), strict=True)
         # The graph that draws most knows all places.
-        return Form(layout, facts, named, max(drawn, key=len))
+        return Form(layout, facts, with_inputs, max(draw_places, key=len))
 
     def enter(self, trace: Trace) -> dict[str, Value]:
         """Return a capture's next keys, as inputs; tell it what source code would have told it."""
@@ -318,13 +318,13 @@ def choose(forms: Iterable[Form], known: Mapping[str, Any]) -> Form | None:
 
 def _name_draws(graph: Graph) -> tuple[Graph, tuple[Location | None, ...]]:
     # The key of each draw becomes an input, which a capture fills with its own key.
-    places = draws(graph)
+    order = draws(graph)
     inputs: dict[Node, Node] = {
-        node: make_node(ops.INPUT, (), {"name": _draw_name(j)}, KEY) for node, j in places.items()
+        node: make_node(ops.INPUT, (), {"name": _draw_name(j)}, KEY) for node, j in order.items()
     }
-    known = {j: graph.locations.get(node) for node, j in places.items()}
-    drawn = tuple(known.get(j) for j in range(1 + max(known, default=-1)))
-    return substitute(graph, inputs), drawn
+    locations = {j: graph.locations.get(node) for node, j in order.items()}
+    draw_places = tuple(locations.get(j) for j in range(1 + max(locations, default=-1)))
+    return substitute(graph, inputs), draw_places
 
 
 def _draw_name(j: int) -> str:

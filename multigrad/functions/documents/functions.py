@@ -8,8 +8,7 @@
           graphs              the same pair, which draws from one key; with the names of inputs, of
                               cotangents, and of the arguments that get a gradient (`wrt`)
 
-A call is matched with what was saved by the names of its arguments, so that an argument may come by
-keyword or by position.
+A call is matched with what was saved by the names of its arguments, given by keyword or position.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
 
     def refused(layout: Layout) -> Mapping[str, str]:
         names = {leaf.name for leaf in layout.tensors}
-        messages = [row for form in saved.forms for row in form.layout.graphs.refused.items()]
+        messages = [item for form in saved.forms for item in form.layout.graphs.refused.items()]
         return {name: message for name, message in messages if name in names}
 
     return Recipe(
@@ -112,13 +111,13 @@ def _signature_of(saved: SavedFunction) -> inspect.Signature:
     # The names of the arguments; of those that are given by name alone, the saved ones.
     kind, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     defaults, empty = saved.defaults, inspect.Parameter.empty
-    rows = [inspect.Parameter(n, kind, default=defaults.get(n, empty)) for n in saved.parameters]
+    params = [inspect.Parameter(n, kind, default=defaults.get(n, empty)) for n in saved.parameters]
     trees = [form.layout.layout.tree for form in saved.forms]
     keywords = [optree.tree_unflatten(tree, range(tree.num_leaves))[1] for tree in trees]
-    named = dict.fromkeys(name for each in keywords for name in sorted(each))
-    rest = [name for name in named if name not in saved.parameters and name.isidentifier()]
-    rows += [inspect.Parameter(name, by_name, default=None) for name in rest]
-    return inspect.Signature(rows)
+    names = dict.fromkeys(name for each in keywords for name in sorted(each))
+    by_keyword = [name for name in names if name not in saved.parameters and name.isidentifier()]
+    params += [inspect.Parameter(name, by_name, default=None) for name in by_keyword]
+    return inspect.Signature(params)
 
 
 def _record(
@@ -145,8 +144,8 @@ def _record(
         cotangents = dict(zip(graphs.cotangents, flat, strict=True))
         results = replay(trace, backward, {**values, **cotangents})
         gradients = dict(zip(graphs.wrt, results, strict=True))
-        rows = [gradients.get(leaf.name) for leaf in layout.leaves]
-        positional, named = optree.tree_unflatten(tree, rows)
+        leaf_gradients = [gradients.get(leaf.name) for leaf in layout.leaves]
+        positional, named = optree.tree_unflatten(tree, leaf_gradients)
         return (*positional, named) if named else positional
 
     return Recorded(
@@ -169,10 +168,10 @@ def _choose(
     # It asks for more facts if they decide which form fits.
     form = choose(candidates, {**trace.facts, **numbers})
     if form is None:
-        known = dict.fromkeys(_describe(form.layout) for form in candidates or saved.forms)
+        forms = dict.fromkeys(_describe(form.layout) for form in candidates or saved.forms)
         raise NotCaptured(
             trace.error(
-                f"was not saved for ({layout.describe()}), but for {'; '.join(known)}. Where "
+                f"was not saved for ({layout.describe()}), but for {'; '.join(forms)}. Where "
                 f"its source is, call it like this too and save it again"
             )
         )
@@ -195,11 +194,11 @@ def _takes_leaf(variant: Variant, saved: Leaf, leaf: Leaf, value: Any) -> bool:
         return True
     node = variant.graphs.forward.input(saved.name)
     assert node is not None
-    expected, given = node.type, value.node.type
-    both_integers = expected.dtype in INTEGERS and given.dtype in INTEGERS
+    expected, actual = node.type, value.node.type
+    are_integers = expected.dtype in INTEGERS and actual.dtype in INTEGERS
     # Which tensor comes first, to whose shape the others relate, is of interest to facts alone.
-    fits = expected.shape == given.shape or variant.facts.keys().isdisjoint(("ndim", "shape"))
-    return fits and (expected.dtype == given.dtype or both_integers)
+    fits = expected.shape == actual.shape or variant.facts.keys().isdisjoint(("ndim", "shape"))
+    return fits and (expected.dtype == actual.dtype or are_integers)
 
 
 def _describe(variant: Variant) -> str:
@@ -343,7 +342,6 @@ def _declare(
     forward: Graph, backward: Graph, cotangents: Mapping[str, Type], types: Mapping[str, Type]
 ) -> tuple[Graph, Graph]:
     # A graph declares all inputs that it may read, in their order.
-
     def inputs(named: Mapping[str, Type]) -> tuple[Node, ...]:
         return tuple(make_node(ops.INPUT, (), {"name": n}, t) for n, t in named.items())
 
@@ -363,9 +361,9 @@ def _decode_layout(data: Data, where: str) -> Layout:
     if not any(leaf.kind == "tensor" for leaf in leaves):
         fail(f"{where}.arguments", "none is a tensor")
     tree = _decode_tree(data["nesting"], f"{where}.nesting")
-    whole = optree.tree_unflatten(tree, range(tree.num_leaves))
+    args_and_kwargs = optree.tree_unflatten(tree, range(tree.num_leaves))
     if tree.num_leaves != len(leaves) or not (
-        type(whole) is tuple and [type(each) for each in whole] == [tuple, dict]
+        type(args_and_kwargs) is tuple and [type(each) for each in args_and_kwargs] == [tuple, dict]
     ):
         fail(f"{where}.nesting", f"it is no pair of args and kwargs with {len(leaves)} leaves")
     return lay_out(tree, leaves)
@@ -411,8 +409,8 @@ def _decode_nesting(data: Data, where: str, leaves: list[int]) -> Any:
     ((kind, inner),) = fields.items()
     items = read_list(inner, where, MOST_INPUTS)
     if kind != "dict":
-        made = [_decode_nesting(item, where, leaves) for item in items]
-        return tuple(made) if kind == "tuple" else made
+        elements = [_decode_nesting(item, where, leaves) for item in items]
+        return tuple(elements) if kind == "tuple" else elements
     named: dict[str, Any] = {}
     for item in items:
         pair = read_list(item, where, 2)

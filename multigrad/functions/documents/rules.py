@@ -118,15 +118,15 @@ def _decode_function(make: Callable[..., Rule], data: Data, dot: str) -> SavedRu
     )
     try:
         function = SavedRule(make, data, params, fixed, forms)
-        read = read_signature(name, function).params
-        for param in read.values():
+        signature_params = read_signature(name, function).params
+        for param in signature_params.values():
             if param.default is not REQUIRED:
                 check_value(name, param, param.default)
     except (MultigradError, ValueError) as error:
         fail(f"{dot}params", str(error))
     # A default decides the kind, which the document must not contradict.
     for param in params:
-        if repr(read.get(param.name)) != repr(param):
+        if repr(signature_params.get(param.name)) != repr(param):
             fail(f"{dot}params", f"param {param.name!r} has a kind that its default has not")
     # One object for equal documents, so that they share code.
     return _known.setdefault(function.text, function)
@@ -258,9 +258,9 @@ class SavedRule:
             )
         form = choose(forms, trace.facts)
         if form is None:
-            saved = "; ".join(sorted({_describe(form.facts) for form in forms}))
-            known = _describe(trace.facts)
-            raise trace.error(f"was not saved for an input of {known}, but for {saved}")
+            expected = "; ".join(sorted({_describe(form.facts) for form in forms}))
+            actual = _describe(trace.facts)
+            raise trace.error(f"was not saved for an input of {actual}, but for {expected}")
         return form
 
 
@@ -316,9 +316,9 @@ def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict
         inner = {**outer, **rule.bound}
         return {**head, "parts": [_encode(part, inner) for part in rule._resolved_parts()]}
     params = rule.signature.select(outer)
-    missing = _missing_values(rule, params)
+    made_up = _missing_values(rule, params)
     # Numbers that are made up may be out of their ranges.
-    bound_rule = (rule.copy(ranges={}) if missing else rule).bound_rule({**missing, **params})
+    bound_rule = (rule.copy(ranges={}) if made_up else rule).bound_rule({**made_up, **params})
     fixed: dict[str, Any] = {}
     count = -1
     while len(fixed) > count:  # what one graph branches on is fixed in all
@@ -327,17 +327,17 @@ def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict
     arrays: list[ArrayValue] = []
     graphs = []
     for has_tin, facts, graph in captured:
-        plain = drop_calls(graph)
-        inputs = tuple(node for node in plain.inputs if node.attr("name") not in fixed)
-        encoded = encode_graph(replace(plain, inputs=inputs), arrays)
+        inlined = drop_calls(graph)
+        inputs = tuple(node for node in inlined.inputs if node.attr("name") not in fixed)
+        encoded = encode_graph(replace(inlined, inputs=inputs), arrays)
         graphs.append({"tin": has_tin, "facts": facts, **encoded})
-    known = rule.copy(bound={}).signature
-    names = [*known.params, *(name for name in bound_rule.params if name not in known.params)]
+    unbound = rule.copy(bound={}).signature
+    names = [*unbound.params, *(name for name in bound_rule.params if name not in unbound.params)]
     static = {**bound_rule.specialization.static, **fixed}
     return {
         **head,
         "doc": clean(rule.function.__doc__),
-        "params": [_encode_param(rule, known.param(name), static) for name in names],
+        "params": [_encode_param(rule, unbound.param(name), static) for name in names],
         "arrays": [encode_array(array) for array in arrays],
         "graphs": graphs,
     }
@@ -360,33 +360,32 @@ def _encode_param_value(rule: Rule, name: str, value: Any) -> Data:
 def _missing_values(rule: Rule, given: Mapping[str, Any]) -> dict[str, float]:
     # Any number serves: a float is known when the rule runs.
     params = rule.signature.params
-    needed = [p for name, p in params.items() if p.default is REQUIRED and name not in given]
-    for param in needed:
+    required = [p for name, p in params.items() if p.default is REQUIRED and name not in given]
+    for param in required:
         if param.kind is not float:
             raise TraceError(
                 f"rule {rule.name!r} cannot be saved without a value for param {param.name!r}: "
                 f"save rule.with_params({param.name}=...)"
             )
-    return {param.name: 1.0 for param in needed}
+    return {param.name: 1.0 for param in required}
 
 
 def _variants(
     bound_rule: Any, has_tin: bool, fixed: dict[str, Any]
 ) -> list[tuple[bool, dict[str, Any], Graph]]:
-    # `fixed` gets the params that the rule branches on. Without tin there may be no graph: not
-    # every rule acts on parameters.
+    # `fixed` gets the params that the rule branches on. Not every rule has a graph without tin.
     variants = []
-    pending: list[dict[str, Any]] = [{}]
+    queue: list[dict[str, Any]] = [{}]
     problem: MultigradError | None = None
-    while pending:
-        facts = pending.pop(0)
+    while queue:
+        facts = queue.pop(0)
         params = {f"param:{name}": value for name, value in fixed.items()}
         try:
             graph = bound_rule.specialization.graph(has_tin, {**facts, **params})
         except NeedsConcrete as need:
             fixed.update(_fixed_params(bound_rule, need))
             choices = _choices(bound_rule, need, has_tin)
-            pending = [{**facts, **choice} for choice in choices] + pending
+            queue = [{**facts, **choice} for choice in choices] + queue
         except MultigradError as error:
             problem = error  # of this rank or dtype, perhaps of all
         else:

@@ -71,8 +71,8 @@ def eject(
     namespace, emitted = lowered.native, lowered.emitted
     assert emitted is not None
     # Names that the code binds itself mean something in the file.
-    taken = _words(lowered.source) - set(namespace) | {emitted.names.identifier}
-    shaker = Shaker(ejection.modules, ejection.forms, _roots(ejection), taken)
+    bound_words = _words(lowered.source) - set(namespace) | {emitted.names.identifier}
+    shaker = Shaker(ejection.modules, ejection.forms, _roots(ejection), bound_words)
     try:
         code = shaker.add(lowered.source, namespace)
     except UnsupportedOp as error:
@@ -94,14 +94,14 @@ def eject_operators(operators: Mapping[str, FunctionGraph], backend: Backend) ->
         raise UnsupportedOp(f"programs of {backend.name} call no operators: export a .pt2")
     shaker = Shaker(ejection.modules, ejection.forms, _roots(ejection), set())
     for name, graphs in operators.items():
-        own = replace(ejection, render=ejection.operator(name))
-        named = replace(graphs, name=name)
-        lowered = lower_graphs(named, _ejecting(backend, own, named), style="plain")
+        for_operator = replace(ejection, render=ejection.operator(name))
+        renamed = replace(graphs, name=name)
+        lowered = lower_graphs(renamed, _ejecting(backend, for_operator, renamed), style="plain")
         shaker.taken |= _words(lowered.source) - set(lowered.native)
         shaker.parts.append(shaker.add(lowered.source, lowered.native))
     title = f"The operators of an exported program: {', '.join(operators)}"
-    how = f"{_made_with(backend)}. Import it, then load the program."
-    head = _write_head([f"{title}.", "", how])
+    usage = f"{_made_with(backend)}. Import it, then load the program."
+    head = _write_head([f"{title}.", "", usage])
     text = f"{head}{write_parts(shaker)}"
     _check(text, _roots(ejection), title)
     return text
@@ -136,11 +136,11 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
 
 def _rows_that_round(fast: FastKernels, graphs: FunctionGraph) -> FastKernels:
     """Return the fast rows that change bits of these graphs; others need no place in a file."""
-    rows = tuple(row for row in fast.patterns if row.rounds)
-    only = FastKernels(patterns=rows, kernels=fast.kernels)
+    patterns = tuple(pattern for pattern in fast.patterns if pattern.rounds)
+    rounding = FastKernels(patterns=patterns, kernels=fast.kernels)
     for graph in (graphs.forward, graphs.backward):
-        if apply_patterns(graph, only, disabled()).outputs != graph.outputs:
-            return only
+        if apply_patterns(graph, rounding, disabled()).outputs != graph.outputs:
+            return rounding
     return FastKernels()
 
 
@@ -152,15 +152,16 @@ def _words(code: str) -> set[str]:
 
 def _roots(ejection: Ejection) -> frozenset[str]:
     """Return the packages that a file must not import: ours, and the backend's."""
-    module: types.FunctionType = ejection.render  # type: ignore[assignment]
-    return frozenset({__name__.partition(".")[0], module.__module__.partition(".")[0]})
+    render: types.FunctionType = ejection.render  # type: ignore[assignment]
+    return frozenset({__name__.partition(".")[0], render.__module__.partition(".")[0]})
 
 
 def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) -> str:
     arguments = [*emitted.names.inputs]
-    known = emitted.names.defaults
+    defaults = emitted.names.defaults
     arguments += [
-        f"{name}={literal(known[name])}" if name in known else name for name in emitted.names.params
+        f"{name}={literal(defaults[name])}" if name in defaults else name
+        for name in emitted.names.params
     ]
     listed = ", ".join(arguments)
     calls = [f"    {each.format(emitted.names.identifier, listed)}" for each in ejection.calls]
@@ -195,9 +196,9 @@ def write_parts(shaker: Shaker, public: str = "") -> str:
 def _check(text: str, roots: frozenset[str], title: str) -> None:
     # The last check: a file must not import anything of ours.
     for node in ast.walk(ast.parse(text)):
-        named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
-            named = [node.module or ""]
-        ours = [name for name in named if name.partition(".")[0] in roots]
+            imported = [node.module or ""]
+        ours = [name for name in imported if name.partition(".")[0] in roots]
         if ours:
             raise UnsupportedOp(f"{title} cannot be ejected: its code imports {ours[0]} itself")

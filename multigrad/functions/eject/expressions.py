@@ -72,8 +72,8 @@ class NeededImports:
 
     def module_name(self, module: types.ModuleType) -> str:
         """Return the expression for a module that is not ours."""
-        for alias, known in self.modules.items():
-            if known is module:
+        for alias, candidate in self.modules.items():
+            if candidate is module:
                 self.add_root(alias.partition(".")[0])
                 return alias
         if self.is_ours(module.__name__):
@@ -102,10 +102,10 @@ class NeededImports:
         name = getattr(value, "__qualname__", getattr(value, "__name__", None))
         if not module or not name or self.is_ours(module) or "<" in name:
             return None
-        imported: Any = importlib.import_module(module)
+        candidate: Any = importlib.import_module(module)
         for part in name.split("."):
-            imported = getattr(imported, part, None)
-        if imported is not value:
+            candidate = getattr(candidate, part, None)
+        if candidate is not value:
             return None
         if module == "builtins":
             return name
@@ -113,13 +113,13 @@ class NeededImports:
             module = module.removeprefix("_")  # operator's functions say _operator
             self.lines.add(f"import {module}")
             return f"{module}.{name}"
-        root, dot, rest = name.partition(".")
-        known = self._objects.get((module, root))
-        if known is None:  # what calls it may have its name
-            known = self._objects[module, root] = self.fresh(root)
-            alias = "" if known == root else f" as {known}"
+        root, dot, attributes = name.partition(".")
+        word = self._objects.get((module, root))
+        if word is None:  # what calls it may have its name
+            word = self._objects[module, root] = self.fresh(root)
+            alias = "" if word == root else f" as {word}"
             self.lines.add(f"from {module} import {root}{alias}")
-        return known + dot + rest
+        return word + dot + attributes
 
 
 def _public_names(modules: Mapping[str, types.ModuleType]) -> dict[int, tuple[Any, str]]:
@@ -131,9 +131,9 @@ def _public_names(modules: Mapping[str, types.ModuleType]) -> dict[int, tuple[An
                 continue
             if isinstance(value, types.ModuleType | bool | int | float | str | dict | tuple):
                 continue
-            known = names.get(id(value))
+            entry = names.get(id(value))
             is_named_so = getattr(value, "__name__", None) == name
-            if known is None or (is_named_so and known[1].startswith(f"{alias}.")):
+            if entry is None or (is_named_so and entry[1].startswith(f"{alias}.")):
                 names[id(value)] = value, f"{alias}.{name}"
     return names
 
@@ -145,8 +145,8 @@ def literal(value: Any) -> str:
         return f"-{name}" if value < 0 else name
     if isinstance(value, str):
         quoted = repr(value)
-        plain = quoted.startswith("'") and '"' not in quoted and "\\" not in quoted
-        return f'"{quoted[1:-1]}"' if plain else quoted
+        is_plain = quoted.startswith("'") and '"' not in quoted and "\\" not in quoted
+        return f'"{quoted[1:-1]}"' if is_plain else quoted
     return repr(value)
 
 
@@ -161,10 +161,10 @@ def dtype_literal(value: np.dtype[Any]) -> str:
 
 def array_literal(value: ArrayValue) -> str:
     """Return the expression of a NumPy array: a list of its numbers, or its bytes."""
-    stored = np.frombuffer(value.data, np.dtype(value.dtype))
-    few = stored.size <= LISTED
-    if few and stored.size and np.all(np.isfinite(stored.astype(np.float64))):
-        return f'np.array({stored.reshape(value.shape).tolist()!r}, "{value.dtype}")'
+    array = np.frombuffer(value.data, np.dtype(value.dtype))
+    is_short = array.size <= LISTED
+    if is_short and array.size and np.all(np.isfinite(array.astype(np.float64))):
+        return f'np.array({array.reshape(value.shape).tolist()!r}, "{value.dtype}")'
     digits = value.data.hex()
     lines = [f'"{digits[i : i + 2 * LINE]}"' for i in range(0, len(digits), 2 * LINE)]
     text = "\n    ".join(lines) or '""'

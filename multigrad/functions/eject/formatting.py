@@ -51,25 +51,25 @@ def break_lines(text: str) -> str:
 
 def _double_quoted(text: str) -> str:
     # A string gets double quotes unless it contains a quote or a backslash.
-    lines, within = text.splitlines(keepends=True), 0
+    lines, depth = text.splitlines(keepends=True), 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         kind, inner = tokenize.tok_name[token.type], token.string[1:-1]
         # From Python 3.12 on a string within an f-string is a token, whose quotes differ from its.
-        within += (kind == "FSTRING_START") - (kind == "FSTRING_END")
-        if within or kind != "STRING" or token.string != f"'{inner}'":
+        depth += (kind == "FSTRING_START") - (kind == "FSTRING_END")
+        if depth or kind != "STRING" or token.string != f"'{inner}'":
             continue
         if {'"', "'", "\\"}.isdisjoint(inner):
-            (row, start), (_, end) = token.start, token.end
-            lines[row - 1] = f'{lines[row - 1][:start]}"{inner}"{lines[row - 1][end:]}'
+            (number, start), (_, end) = token.start, token.end
+            lines[number - 1] = f'{lines[number - 1][:start]}"{inner}"{lines[number - 1][end:]}'
     return "".join(lines)
 
 
 def _joined_signature(match: re.Match[str]) -> str:
     # Without its annotations, a parameter list may fit on one line.
-    head, inside, tail = match.groups()
-    words = " ".join(inside.split()).rstrip(",")
+    head, parameters, tail = match.groups()
+    words = " ".join(parameters.split()).rstrip(",")
     line = f"{head}{words}{tail}"
-    return line if len(line) <= WIDEST and "#" not in inside else match.group()
+    return line if len(line) <= WIDEST and "#" not in parameters else match.group()
 
 
 def _broken(line: str, inner: bool = False) -> list[str]:
@@ -110,7 +110,6 @@ def _tokens(line: str) -> list[_Token] | None:
 
 
 def _split(line: str, tokens: list[_Token], indent: str) -> list[str]:
-    # The line is broken at its last bracket that holds something.
     match = HEAD.match(line)
     value = line[match.end() :] if match else ""
     if match and not _fits_before_brackets(value):
@@ -120,13 +119,13 @@ def _split(line: str, tokens: list[_Token], indent: str) -> list[str]:
     outer = [t for t in tokens if t.depth == 0 and t.text in (*OPENING, *CLOSING)]
     pairs = [*zip(outer[::2], outer[1::2], strict=True)]
     for opening, closing in reversed(pairs):
-        inside = line[opening.start + 1 : closing.start]
-        if not inside.strip():
+        content = line[opening.start + 1 : closing.start]
+        if not content.strip():
             continue
         head, tail = line[: opening.start + 1], line[closing.start :]
         if len(indent) + max(len(head), len(tail)) > WIDEST and len(pairs) > 1:
             continue
-        return [f"{indent}{head}", *_inside(inside, f"{indent}    ", head), f"{indent}{tail}"]
+        return [f"{indent}{head}", *_inside(content, f"{indent}    ", head), f"{indent}{tail}"]
     return []
 
 
@@ -136,12 +135,11 @@ def _fits_before_brackets(value: str) -> bool:
     if tokens is None:
         return True
     words = [t.text for t in tokens if t.depth == 0]
-    weak = sum(word in ("or", "and", "+", "-") for word in words)
-    return "(" in words and weak < 2 and not {",", "if"} & {*words}
+    weak_count = sum(word in ("or", "and", "+", "-") for word in words)
+    return "(" in words and weak_count < 2 and not {",", "if"} & {*words}
 
 
 def _inside(text: str, indent: str, head: str) -> list[str]:
-    # The text stays on one line if it fits; else each of its parts gets a line.
     text = text.strip()
     is_listed = text.endswith(",")
     if len(indent) + len(text) <= WIDEST and not is_listed:
@@ -157,7 +155,6 @@ def _inside(text: str, indent: str, head: str) -> list[str]:
 
 
 def _parts(text: str) -> list[str]:
-    # Only commas outside all brackets divide the text.
     tokens = _tokens(text)
     if tokens is None:
         return [text]
@@ -173,8 +170,8 @@ def _divided(text: str) -> list[str]:
     for words in OPERATORS:
         places = [
             t.start
-            for before, t in itertools.pairwise(tokens)
-            if t.depth == 0 and t.text in words and before.text not in UNARY_AFTER
+            for previous, t in itertools.pairwise(tokens)
+            if t.depth == 0 and t.text in words and previous.text not in UNARY_AFTER
         ]
         if places:
             starts, ends = [0, *places], [*places, len(text)]

@@ -68,17 +68,17 @@ def rewrite(
     """
     tree = ast.parse(text)
     source = _EditedText(text)
-    first = tree.body[0]
-    if isinstance(first, ast.FunctionDef | ast.ClassDef):
-        if name and name != first.name:
-            source.rename(first, name)
+    statement = tree.body[0]
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        if name and name != statement.name:
+            source.rename(statement, name)
         if not decorated:
-            source.undecorate(first)
+            source.undecorate(statement)
     for node in ast.walk(tree):
         source.strip(node)
-    dropped = set() if decorated else set(map(id, getattr(first, "decorator_list", ())))
+    skipped_ids = set() if decorated else set(map(id, getattr(statement, "decorator_list", ())))
     bound = _bound(tree) if len(tree.body) > 1 else frozenset()
-    for node, bound_around in _find_free(tree, bound, dropped):
+    for node, bound_around in _find_free(tree, bound, skipped_ids):
         free = _free_name(node, bound_around, ours)
         expression = resolve(free)
         if expression is not None and expression != free.text:
@@ -171,13 +171,13 @@ class _EditedText:
         self.edit(node.body[0], f'"""{quoted}"""')
 
     def edited(self) -> str:
-        data, text, last = self.data, b"", 0
-        for start, end, new in sorted(set(self.edits)):
-            if start < last:  # within what has been replaced
+        data, text, position = self.data, b"", 0
+        for start, end, replacement in sorted(set(self.edits)):
+            if start < position:  # within what has been replaced
                 continue
-            text += data[last:start] + new.encode()
-            last = end
-        return (text + data[last:]).decode()
+            text += data[position:start] + replacement.encode()
+            position = end
+        return (text + data[position:]).decode()
 
 
 def _find_free(
@@ -228,13 +228,13 @@ def _free_name(
     chain = [node]
     while isinstance(chain[-1], ast.Attribute):
         chain.append(chain[-1].value)
-    first = chain[-1]
-    assert isinstance(first, ast.Name)
-    if len(chain) == 1 or not ours(first.id):
-        return FreeName(first.id, "", bound_around, first)
+    root = chain[-1]
+    assert isinstance(root, ast.Name)
+    if len(chain) == 1 or not ours(root.id):
+        return FreeName(root.id, "", bound_around, root)
     attribute = chain[-2]
     assert isinstance(attribute, ast.Attribute)
-    return FreeName(attribute.attr, first.id, bound_around, attribute)
+    return FreeName(attribute.attr, root.id, bound_around, attribute)
 
 
 def _bound(node: ast.AST) -> frozenset[str]:
@@ -245,9 +245,9 @@ def _bound(node: ast.AST) -> frozenset[str]:
         parameters = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
         names.update(arg.arg for arg in parameters if arg is not None)
     body = node.body if isinstance(node.body, list) else [node.body]  # type: ignore[attr-defined]
-    waiting: list[ast.AST] = [*body]
-    while waiting:
-        each = waiting.pop()
+    stack: list[ast.AST] = [*body]
+    while stack:
+        each = stack.pop()
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(each.name)
             continue
@@ -259,7 +259,7 @@ def _bound(node: ast.AST) -> frozenset[str]:
             names.update(alias.asname or alias.name.partition(".")[0] for alias in each.names)
         elif isinstance(each, ast.ExceptHandler) and each.name:
             names.add(each.name)
-        waiting.extend(ast.iter_child_nodes(each))
+        stack.extend(ast.iter_child_nodes(each))
     return frozenset(names)
 
 
@@ -312,11 +312,11 @@ def segment(module: str, statement: ast.AST) -> str:
     """Return the text of a statement, its decorators included."""
     lines = read(module).text.splitlines(keepends=True)
     decorators = getattr(statement, "decorator_list", ())
-    first = min([statement.lineno, *(d.lineno for d in decorators)])  # type: ignore[attr-defined]
-    last = statement.end_lineno  # type: ignore[attr-defined]
-    text = textwrap.dedent("".join(lines[first - 1 : last])).rstrip("\n")
+    first_line = min([statement.lineno, *(d.lineno for d in decorators)])  # type: ignore[attr-defined]
+    last_line = statement.end_lineno  # type: ignore[attr-defined]
+    text = textwrap.dedent("".join(lines[first_line - 1 : last_line])).rstrip("\n")
     # What a formatter leaves alone here it must leave alone there.
-    marks = [line.strip() for line in lines[: first - 1] if line.startswith("# fmt: o")]
+    marks = [line.strip() for line in lines[: first_line - 1] if line.startswith("# fmt: o")]
     return f"{text}  # fmt: skip" if marks and marks[-1] == "# fmt: off" else text
 
 
@@ -329,8 +329,8 @@ def attached(module: str, name: str) -> Iterator[ast.stmt]:
             body = statement.body if isinstance(statement, ast.If) else [statement]
             heads = [each.value for each in body if isinstance(each, ast.Expr)]
         for head in heads:
-            called: Any = head.func if isinstance(head, ast.Call) else head
-            owner = called.value if isinstance(called, ast.Attribute) else None
+            callee: Any = head.func if isinstance(head, ast.Call) else head
+            owner = callee.value if isinstance(callee, ast.Attribute) else None
             if isinstance(owner, ast.Name) and owner.id == name:
                 yield statement
                 break

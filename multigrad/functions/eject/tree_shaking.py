@@ -1,7 +1,6 @@
 """Tree shaking: the definitions that a piece of code needs, written into its file.
 
-Functions of frameworks become imports; ours are inlined by their source, with all that they need in
-turn.
+Functions of frameworks become imports; ours are inlined by their source, with all that they need.
 """
 
 from __future__ import annotations
@@ -103,9 +102,9 @@ class Shaker:
         if isinstance(value, types.SimpleNamespace):  # the parts of a composite
             return self.parts_of_composite(value)
         if isinstance(value, type) and issubclass(value, MultigradError):
-            others = (Exception, BaseException, object, KeyError, LookupError)
-            plain = [c for c in value.__mro__ if c.__module__ == "builtins" and c not in others]
-            return plain[0].__name__ if plain else PLAIN_ERROR
+            general = (Exception, BaseException, object, KeyError, LookupError)
+            bases = [c for c in value.__mro__ if c.__module__ == "builtins" and c not in general]
+            return bases[0].__name__ if bases else PLAIN_ERROR
         place = self.find_place(value)
         if place is not None:
             return self.include(*place)
@@ -125,10 +124,10 @@ class Shaker:
         """Return the form of a value in a file if it differs there, else the value itself."""
         scalar = getattr(value, "scalar_of", None)
         if scalar is not None:
-            known = self.scalars.get(id(value))
-            if known is None:
-                known = self.scalars[id(value)] = scalar_form(*scalar)
-            return known
+            form = self.scalars.get(id(value))
+            if form is None:
+                form = self.scalars[id(value)] = scalar_form(*scalar)
+            return form
         try:
             return self.forms.get(value, value)
         except TypeError:  # not hashable
@@ -147,12 +146,12 @@ class Shaker:
 
     def define(self, key: Any, name: str, write: Callable[[], str]) -> str:
         """Return the name of a value that is written once."""
-        known = self.known.get(key)
-        if known is None:
+        word = self.known.get(key)
+        if word is None:
             # The name comes before the text, which may need names itself.
-            known = self.known[key] = self.fresh(name)
-            self.parts.append(f"{known} = {write()}")
-        return known
+            word = self.known[key] = self.fresh(name)
+            self.parts.append(f"{word} = {write()}")
+        return word
 
     def make(self, value: Made, name: str) -> str:
         factory = self.express(value.factory, name)
@@ -166,14 +165,14 @@ class Shaker:
         return f"functools.partial({', '.join(words)})"
 
     def parts_of_composite(self, value: types.SimpleNamespace) -> str:
-        known = self.known.get(id(value))
-        if known is None:
+        word = self.known.get(id(value))
+        if word is None:
             self.alive.append(value)
             self.imports.lines.add("import types")
             words = [f"{name}={self.express(each, name)}" for name, each in vars(value).items()]
-            known = self.known[id(value)] = self.fresh("parts")
-            self.parts.append(f"{known} = types.SimpleNamespace({', '.join(words)})")
-        return known
+            word = self.known[id(value)] = self.fresh("parts")
+            self.parts.append(f"{word} = types.SimpleNamespace({', '.join(words)})")
+        return word
 
     def find_place(self, value: Any) -> tuple[str, str] | None:
         """Return the module of ours, and the name there, whose statement defines a value."""
@@ -213,47 +212,46 @@ class Shaker:
 
     def include(self, module: str, name: str) -> str:
         """Return the name of a definition in a module of ours, which is inlined."""
-        known = self.known.get((module, name))
-        if known is not None:
-            return known
+        word = self.known.get((module, name))
+        if word is not None:
+            return word
         statement = statements.read(module).statements[name]
         scope = vars(sys.modules[module])
         if not isinstance(statement, CODE) and not statements.defines_one(statement):
             return self.express(scope[name], name)  # one of several: by its value
         # The name comes before the text, which may refer to itself.
-        known = self.known[module, name] = self.fresh(name)
+        word = self.known[module, name] = self.fresh(name)
         text = statements.segment(module, statement)
-        if not isinstance(statement, CODE) and known != name:
-            text = known + text[len(name) :]
-        text = self.inline(module, text, known, {})
+        if not isinstance(statement, CODE) and word != name:
+            text = word + text[len(name) :]
+        text = self.inline(module, text, word, {})
         self.parts.append(text)
         # Statements that add to its meaning, as `f.defvjp(...)`.
-        for other in statements.attached(module, name):
-            other_name = getattr(other, "name", None)
-            if other_name is not None:
-                self.include(module, other_name)
+        for addition in statements.attached(module, name):
+            addition_name = getattr(addition, "name", None)
+            if addition_name is not None:
+                self.include(module, addition_name)
             else:
-                self.parts.append(self.inline(module, statements.segment(module, other), "", {}))
-        return known
+                self.parts.append(self.inline(module, statements.segment(module, addition), "", {}))
+        return word
 
     def lift(self, function: types.FunctionType, name: str) -> str:
         """Return the name of an inner function, which is inlined with what it closes over."""
-        known = self.known.get(id(function))
-        if known is not None:
-            return known
+        word = self.known.get(id(function))
+        if word is not None:
+            return word
         module = function.__globals__["__name__"]
         line = function.__code__.co_firstlineno
         statement = statements.read(module).nested.get(line)
         if statement is None:
             raise UnsupportedOp(f"{name!r} is {function!r}, whose source is no statement")
-        # Kept alive, as its `id` is a key.
         self.alive.append(function)
-        known = self.known[id(function)] = self.fresh(name)
+        word = self.known[id(function)] = self.fresh(name)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        closed = {each: cell.cell_contents for each, cell in cells}
+        closure = {each: cell.cell_contents for each, cell in cells}
         text = statements.segment(module, statement)
-        self.parts.append(self.inline(module, text, known, closed, decorated=False))
-        return known
+        self.parts.append(self.inline(module, text, word, closure, decorated=False))
+        return word
 
     def inline(
         self,
@@ -290,9 +288,9 @@ class Shaker:
                 if isinstance(value, str):
                     # An f-string holds no quotes (Python 3.11).
                     return self.define((word, value), word, lambda: literal(value))
-                own = getattr(value, "__name__", "") if callable(value) else ""
-                is_name = own.isidentifier() and not keyword.iskeyword(own)
-                return self.express(value, own if is_name else word)
+                function_name = getattr(value, "__name__", "") if callable(value) else ""
+                is_name = function_name.isidentifier() and not keyword.iskeyword(function_name)
+                return self.express(value, function_name if is_name else word)
             return self.refer(module, word)
 
         return rewrite(text, resolve, is_module, name=name, decorated=decorated)
@@ -302,16 +300,16 @@ class Shaker:
         word = re.match(r"[A-Za-z_]\w*", expression)
         if word is None or word[0] not in around:
             return expression
-        known = self.define(("other", word[0]), word[0], lambda: word[0])
-        return known + expression[word.end() :]
+        alias = self.define(("other", word[0]), word[0], lambda: word[0])
+        return alias + expression[word.end() :]
 
     def fresh(self, name: str) -> str:
         """Return a name that means nothing in the file yet."""
-        chosen, i = name, 1
-        while chosen in self.taken:
-            chosen, i = f"{name}_{i}", i + 1
-        self.taken.add(chosen)
-        return chosen
+        word, i = name, 1
+        while word in self.taken:
+            word, i = f"{name}_{i}", i + 1
+        self.taken.add(word)
+        return word
 
 
 def scalar_form(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:

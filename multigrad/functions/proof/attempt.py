@@ -36,11 +36,9 @@ class Attempt:
         recapture: captures once more, to find the line where the two part.
         dialects: those that the original is written in.
         add_cotangents: adds to a sample the cotangents, which have the shapes of its outputs.
-        is_neutral: whether the code is for no library in particular: its dtypes are not NumPy's
-            where it runs on that.
+        is_neutral: whether the code is for no one library: on NumPy its dtypes are not NumPy's.
         numbers_adapt: whether numbers in code take the dtype of what they meet, as a rule's do.
-        is_derived: whether no one wrote the derivative: those that frameworks derive differ in
-            rounding, and on edges.
+        is_derived: whether frameworks derive the derivative, each with other roundings and edges.
         is_known_in_float64: whether the graphs were compared in another dtype already: what they
             mean in float64 is the same for each.
         functions, objects: what the original runs, and what it is given besides tensors and

@@ -54,10 +54,10 @@ class Disagreement:
     def _inputs(self) -> str:
         words = []
         for name, array in self.sample.arrays.items():
-            alike = self.index and array.ndim == len(self.index)
-            inside = alike and all(i < n for i, n in zip(self.index, array.shape, strict=True))
-            shown = _show(array[self.index]) if inside else f"an array of shape {array.shape}"
-            words.append(f"{name}{list(self.index) if inside else ''} = {shown}")
+            has_axes = self.index and array.ndim == len(self.index)
+            fits = has_axes and all(i < n for i, n in zip(self.index, array.shape, strict=True))
+            text = _show(array[self.index]) if fits else f"an array of shape {array.shape}"
+            words.append(f"{name}{list(self.index) if fits else ''} = {text}")
         words += [f"{name} = {_show(value)}" for name, value in self.sample.numbers.items()]
         return ", ".join(words)
 
@@ -89,23 +89,22 @@ def margins(
         half: whether half of the digits are enough: kernels of two libraries differ in the others
             where a formula magnifies roundings.
         overflows: whether inf is right where what is expected is too large for the dtype.
-        flushed: how a kernel that flushes small numbers to zero counts: (allowed, the smallest
-            normal number) -> allowed.
+        flushed: for kernels that flush to zero: (allowed, the smallest normal number) -> allowed.
     """
     dtype, limits = actual.dtype, limits_of(actual.dtype)
     eps = max(float(limits.eps), eps)
     with np.errstate(all="ignore"):
-        actual, wide = actual.astype(np.float64), expected.astype(np.float64)
+        actual, wide_expected = actual.astype(np.float64), expected.astype(np.float64)
         # Where it overflows in the narrow dtype, inf is right.
-        meant = wide.astype(dtype).astype(np.float64) if overflows else wide
-        equal = (actual == meant) | (np.isnan(actual) & np.isnan(wide))
-        allowed = roundings * eps * np.broadcast_to(largest, wide.shape)
+        rounded = wide_expected.astype(dtype).astype(np.float64) if overflows else wide_expected
+        is_equal = (actual == rounded) | (np.isnan(actual) & np.isnan(wide_expected))
+        allowed = roundings * eps * np.broadcast_to(largest, wide_expected.shape)
         allowed = flushed(allowed, float(limits.smallest_normal))
         # Half of bfloat16's digits would accept nearly anything.
         if half and eps < 1e-3:
-            half_of_digits = np.sqrt(eps) * np.minimum(np.abs(actual), np.abs(wide))
+            half_of_digits = np.sqrt(eps) * np.minimum(np.abs(actual), np.abs(wide_expected))
             allowed = np.maximum(allowed, half_of_digits)
-        return np.where(equal, 0.0, np.abs(actual - wide)), allowed
+        return np.where(is_equal, 0.0, np.abs(actual - wide_expected)), allowed
 
 
 def are_off(error: Array, allowed: Array) -> Array:
@@ -148,15 +147,15 @@ def find_difference(
     for name, what in shown.items():
         if name not in original:  # as a backend without autodiff has no derivative of its own
             continue
-        given: Any = original[name]
+        array: Any = original[name]
         bounded = graph.get(name)
         # No gradient on either side; on one side alone, None is zero.
-        if given is None and bounded is None:
+        if array is None and bounded is None:
             continue
         expected = (
-            np.zeros(np.asarray(given).shape) if bounded is None else np.asarray(bounded.value)
+            np.zeros(np.asarray(array).shape) if bounded is None else np.asarray(bounded.value)
         )
-        actual = np.zeros(expected.shape, np.float32) if given is None else np.asarray(given)
+        actual = np.zeros(expected.shape, np.float32) if array is None else np.asarray(array)
         if actual.shape != expected.shape:
             shapes = (f"of shape {actual.shape}", f"of shape {expected.shape}")
             return Disagreement(what, (), *shapes, sample)

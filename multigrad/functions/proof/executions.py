@@ -55,8 +55,7 @@ class FunctionUnderProof:
 
     Attributes:
         may_act: whether the original may have side effects, so that it runs once.
-        traces: of both sides, by side, shapes, dtypes, numbers and missing cotangents; None: that
-            trace needs values.
+        traces: by side, shapes, dtypes, numbers, missing cotangents; None: that one needs values.
     """
 
     recipe: Recipe
@@ -147,16 +146,16 @@ def _run_traced(
     arrays = [sample.arrays[name] for name in names]
 
     def filled(tensors: Sequence[Tensor]) -> tuple[list[Any], list[Any]]:
-        known = dict(zip(names, tensors, strict=True))
-        cotangents = [None if name is None else known.get(name) for name in captured.seeds]
-        return _leaves(captured, sample, known), cotangents
+        values = dict(zip(names, tensors, strict=True))
+        cotangents = [None if name is None else values.get(name) for name in captured.seeds]
+        return _leaves(captured, sample, values), cotangents
 
     def run_first(*tensors: Tensor) -> dict[str, Any]:
         leaves, cotangents = filled(tensors)
         outputs, pull = side(leaves)
         results = dict(zip(captured.graphs.outputs, outputs, strict=True))
-        rows = zip(captured.seeds, outputs, strict=True)
-        fits = all(n is None or tuple(y.shape) == sample.arrays[n].shape for n, y in rows)
+        pairs = zip(captured.seeds, outputs, strict=True)
+        fits = all(n is None or tuple(y.shape) == sample.arrays[n].shape for n, y in pairs)
         if pull is None or not (captured.asked or captured.omitted) or not fits:
             return results
         gradients = pull(cotangents)
@@ -178,14 +177,14 @@ def _run_traced(
     if sample.label != samples.DRAWN or not has_all:
         return results  # more derivatives are compared of drawn numbers only
     zeros = [a * 0 if name in seeds else a for name, a in zip(names, arrays, strict=True)]
-    again = compute(*zeros)
+    zeroed = compute(*zeros)
     for name in captured.asked:
-        results[f"zero gradient of {name}"] = as_array(backend, again[f"gradient of {name}"])
+        results[f"zero gradient of {name}"] = as_array(backend, zeroed[f"gradient of {name}"])
     if captured.may_act:
         return results
     compute_second = trace((side.func, "second"), run=run_second)
-    more = {} if compute_second is None else compute_second(*arrays)
-    return results | {name: as_array(backend, value) for name, value in more.items()}
+    second = {} if compute_second is None else compute_second(*arrays)
+    return results | {name: as_array(backend, value) for name, value in second.items()}
 
 
 def _trace(
@@ -236,8 +235,8 @@ def _run_eagerly(
     gradients = pull(cotangents)
     if sample.label == samples.OWN and _are_written(captured, backend, sample, cotangents):
         # One of them lies in memory once, where each write is to all of its elements.
-        apart = {n: sample.arrays[n].copy() for n in captured.seeds if n is not None}
-        sample = replace(sample, arrays={**sample.arrays, **apart})
+        copies = {n: sample.arrays[n].copy() for n in captured.seeds if n is not None}
+        sample = replace(sample, arrays={**sample.arrays, **copies})
         return _run_eagerly(captured, backend, sample, side)
     results |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in names}
     if (
@@ -246,19 +245,19 @@ def _run_eagerly(
         and not captured.may_act
         and not graphs.is_random
     ):
-        again = pull([None if c is None else c * 0 for c in cotangents])
-        results |= {f"zero gradient of {n}": as_array(backend, again[n]) for n in captured.asked}
-        more = _second_derivatives(captured, backend, (leaves, cotangents), gradients, side)
-        results |= {name: as_array(backend, value) for name, value in more.items()}
+        zeroed = pull([None if c is None else c * 0 for c in cotangents])
+        results |= {f"zero gradient of {n}": as_array(backend, zeroed[n]) for n in captured.asked}
+        second = _second_derivatives(captured, backend, (leaves, cotangents), gradients, side)
+        results |= {name: as_array(backend, value) for name, value in second.items()}
     return results
 
 
 def _leaves(
     captured: FunctionUnderProof, sample: Sample, tensors: Mapping[str, Tensor]
 ) -> list[Any]:
-    known = {**sample.numbers, **tensors}
+    values = {**sample.numbers, **tensors}
     return [
-        leaf.value if leaf.kind == "static" else known.get(leaf.name)
+        leaf.value if leaf.kind == "static" else values.get(leaf.name)
         for leaf in captured.layout.leaves
     ]
 
@@ -267,11 +266,11 @@ def _are_written(
     captured: FunctionUnderProof, backend: Backend, sample: Sample, cotangents: Sequence[Any]
 ) -> bool:
     # Only an expanded cotangent matters: its strides are 0, so one write changes all elements.
-    rows = zip(captured.seeds, cotangents, strict=True)
+    pairs = zip(captured.seeds, cotangents, strict=True)
     return any(
         not any(sample.arrays[name].strides)
         and not np.array_equal(np.asarray(as_array(backend, cotangent)), sample.arrays[name])
-        for name, cotangent in rows
+        for name, cotangent in pairs
         if name is not None and cotangent is not None
     )
 
@@ -283,8 +282,7 @@ def _second_derivatives(
     gradients: Mapping[str, Any],
     side: Side,
 ) -> dict[str, Any]:
-    # Of the gradients, weighted so that none cancel; {} if they have no derivative. `inputs`: the
-    # leaves and the cotangents.
+    # Of the gradients, weighted so that none cancel; {} for none. `inputs`: leaves and cotangents.
     vjp = backend.autodiff.vjp
     if captured.apply is None or vjp is None or not _may_lose_second(captured, backend):
         return {}
@@ -334,21 +332,21 @@ def _attached(captured: FunctionUnderProof, backend: Backend) -> Attached:
 def _lowered(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
     graphs, lowered = captured.graphs, _attached(captured, backend)
     tensors, numbers = captured.tensors, [leaves[i] for i in captured.layout.indices("number")]
-    beside = (*numbers, *((KEY,) if graphs.is_random else ()))
-    single = len(captured.graphs.outputs) == 1
+    numbers_and_key = (*numbers, *((KEY,) if graphs.is_random else ()))
+    is_single = len(captured.graphs.outputs) == 1
     if backend.autodiff.vjp is None:
-        outputs, pull_all = lowered.native.vjp(*[leaves[i] for i in tensors], *beside)
+        outputs, pull_all = lowered.native.vjp(*[leaves[i] for i in tensors], *numbers_and_key)
 
         def pull(cotangents: Sequence[Any]) -> Mapping[str, Any]:
-            pulled = pull_all(cotangents[0] if single else tuple(cotangents))
+            pulled = pull_all(cotangents[0] if is_single else tuple(cotangents))
             pulled = (pulled,) if len(tensors) == 1 else pulled
             return dict(zip(graphs.inputs, pulled, strict=True))
 
-        return [outputs] if single else list(outputs), pull
+        return [outputs] if is_single else list(outputs), pull
 
     def run(filled: Sequence[Any]) -> list[Any]:
-        outputs = lowered.call(*[filled[i] for i in tensors], *beside)
-        return [outputs] if single else list(outputs)
+        outputs = lowered.call(*[filled[i] for i in tensors], *numbers_and_key)
+        return [outputs] if is_single else list(outputs)
 
     return _by_autodiff(captured, backend, leaves, run)
 
@@ -359,7 +357,6 @@ def _by_autodiff(
     leaves: Sequence[Any],
     run: Callable[[Sequence[Any]], list[Any]],
 ) -> Outputs:
-    # The framework's own autodiff differentiates what `run` computes.
     layout, indices = captured.layout, captured.differentiated
     if backend.autodiff.vjp is None or not indices:
         return run(leaves), None
@@ -398,14 +395,14 @@ def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[A
     pull_own = within_call(recorded.pull, leaves)
 
     def pull(cotangents: Sequence[Any]) -> Mapping[str, Any]:
-        rest = iter(cotangents)
+        remaining = iter(cotangents)
         upstream = [
-            None if i in fixed else _zeros(next(rest), y, backend) for i, y in enumerate(flat)
+            None if i in fixed else _zeros(next(remaining), y, backend) for i, y in enumerate(flat)
         ]
         returned = pull_own(optree.tree_unflatten(tree, upstream))
         gradients = match_gradients(recipe.name, returned, layout)
-        rows = zip(layout.leaves, leaves, gradients, strict=True)
-        return {leaf.name: _as_of(tensor, g, backend) for leaf, tensor, g in rows}
+        triples = zip(layout.leaves, leaves, gradients, strict=True)
+        return {leaf.name: _as_of(tensor, g, backend) for leaf, tensor, g in triples}
 
     return [each for i, each in enumerate(flat) if i not in fixed], pull
 

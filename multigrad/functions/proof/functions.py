@@ -62,14 +62,14 @@ def prove_function(
     captured = replace(captured, may_act=may_act(*functions))
     # Code that names no library may be for any: the one it runs on is a guess.
     is_named = any(map(names_library, filter(None, map(plain_function, functions))))
-    turns = any(n.op is ops.WHILE_LOOP for g in (graphs.forward, graphs.backward) for n in g.nodes)
+    loops = any(n.op is ops.WHILE_LOOP for g in (graphs.forward, graphs.backward) for n in g.nodes)
     run = partial(
         run_samples,
         dialect,
         original=partial(run_original, captured),
         lowered=partial(run_lowered, captured),
         is_random=graphs.is_random,
-        limit=StepLimit(functions, turns=turns),
+        limit=StepLimit(functions, turns=loops),
         elsewhere=captured.recipe.imported is None,
     )
     attempt = Attempt(
@@ -109,15 +109,15 @@ def _shown(captured: FunctionUnderProof) -> dict[str, str]:
     graphs = captured.graphs
     paths = {leaf.name: leaf.path for leaf in captured.layout.leaves}
     outputs = ["the result"] if len(graphs.outputs) == 1 else graphs.outputs
-    shown = dict(zip(graphs.outputs, outputs, strict=True))
+    titles = dict(zip(graphs.outputs, outputs, strict=True))
     for name in captured.asked:
-        shown[f"gradient of {name}"] = f"the gradient of {paths[name]}"
-        shown[f"zero gradient of {name}"] = (
+        titles[f"gradient of {name}"] = f"the gradient of {paths[name]}"
+        titles[f"zero gradient of {name}"] = (
             f"the gradient of {paths[name]} by a second backward, of zeros"
         )
-        shown[f"second derivative of {name}"] = f"the second derivative by {paths[name]}"
-    shown |= {f"gradient of {name}": f"the gradient of {paths[name]}" for name in captured.omitted}
-    return shown
+        titles[f"second derivative of {name}"] = f"the second derivative by {paths[name]}"
+    titles |= {f"gradient of {name}": f"the gradient of {paths[name]}" for name in captured.omitted}
+    return titles
 
 
 def _slots(captured: FunctionUnderProof) -> tuple[InputSlot, ...] | None:
@@ -146,8 +146,8 @@ def _slots_as_called(
 ) -> tuple[InputSlot, ...] | None:
     # The call's own shapes; None if these are tried already, or too large.
     shapes = _shapes(captured) or []
-    known = all(isinstance(n, int) for shape in shapes for n in shape)
-    if not known or [slot.shape for slot in slots] == shapes:
+    is_known = all(isinstance(n, int) for shape in shapes for n in shape)
+    if not is_known or [slot.shape for slot in slots] == shapes:
         return None
     if not 0 < sum(math.prod(shape) for shape in shapes) <= samples.MOST:
         return None
@@ -156,14 +156,14 @@ def _slots_as_called(
 
 def _fill(captured: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tuple[InputSlot, ...]:
     layout = captured.layout
-    first = layout.dtype or ""
-    rows = []
+    first_dtype = layout.dtype or ""
+    slots = []
     for i, shape in zip(layout.indices("tensor"), shapes, strict=True):
         leaf = layout.leaves[i]
-        dtype = samples.float_dtype(leaf.dtype, captured.variant.facts, first)
+        dtype = samples.float_dtype(leaf.dtype, captured.variant.facts, first_dtype)
         values = samples.values_of(captured.leaves[i], shape)
-        rows.append(InputSlot(leaf.name, shape, dtype, values, _is_strided(captured.leaves[i])))
-    return tuple(rows)
+        slots.append(InputSlot(leaf.name, shape, dtype, values, _is_strided(captured.leaves[i])))
+    return tuple(slots)
 
 
 def _is_strided(tensor: Any) -> bool:
@@ -199,9 +199,9 @@ def _cotangent_slots(graphs: FunctionGraph, sample: Sample) -> tuple[InputSlot, 
     floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
     dtype = floats[0] if floats else np.dtype("float32")
     outputs = run_bounded(graphs.forward, inputs, dtype)
-    rows = zip(graphs.seeds, outputs, graphs.forward.outputs, strict=True)
+    triples = zip(graphs.seeds, outputs, graphs.forward.outputs, strict=True)
     return tuple(
         InputSlot(name, np.shape(y.value), dtype.name if n.type.dtype == T else n.type.dtype)
-        for name, y, n in rows
+        for name, y, n in triples
         if name is not None
     )

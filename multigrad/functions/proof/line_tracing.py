@@ -45,8 +45,7 @@ class _Stop(BaseException):
 class StepLimit:
     """A context that user code leaves by `TooLong` if it takes more than MOST_STEPS lines.
 
-    Nothing is counted if a debugger or a measurement of coverage follows the code already, nor if
-    the code has no loop.
+    Nothing is counted if a debugger or coverage traces the code already, nor if it has no loop.
 
     Args:
         functions: the user's, which may lie in an installed package.
@@ -54,18 +53,17 @@ class StepLimit:
     """
 
     def __init__(self, functions: Iterable[Any], *, turns: bool = False) -> None:
-        plain = [p for p in map(plain_function, functions) if p is not None]
-        codes = [code for each in plain for code in nested_codes(each.__code__)]
+        plain_functions = [p for p in map(plain_function, functions) if p is not None]
+        codes = [code for each in plain_functions for code in nested_codes(each.__code__)]
         self._files = {code.co_filename for code in codes}
         self._others: set[str] = set()  # files of libraries and of ours, as they are met
-        codes += codes_of(*plain)
+        codes += codes_of(*plain_functions)
         self._counts = turns or any(not JUMPS_BACK.isdisjoint(c.co_code[::2]) for c in codes)
         self._follows = False
         self._steps = 0
 
     def __enter__(self) -> None:
         self._steps = MOST_STEPS
-        # A debugger or coverage traces already, and only one can.
         self._follows = self._counts and sys.gettrace() is None
         if self._follows:
             sys.settrace(self._enter)
@@ -120,19 +118,18 @@ def find_parting(
 ) -> Location | None:
     """Return the first line after which a variable of the original is not what capture took it for.
 
-    `agree` tells whether an array of the original and a node are the same, as far as that can be
-    told.
+    `agree` tells whether an array of the original and a node are the same, or may be.
     """
     trails = Trail(files), Trail(files)
     for trail, run in zip(trails, (run_original, run_capture), strict=True):
-        before = sys.gettrace()
+        tracer_before = sys.gettrace()
         sys.settrace(trail.enter)
         try:
             run()
         except Exception:  # as far as it came
             pass
         finally:
-            sys.settrace(before)
+            sys.settrace(tracer_before)
     for step, value in trails[0].steps.items():
         if step in trails[1].steps and not agree(value, trails[1].steps[step]):
             text = linecache.getline(step.file, step.line).strip()
@@ -155,8 +152,7 @@ RETURNED = "return"  # the variable of what a function returns
 class Trail:
     """What each line of some files that ran has assigned, or written in place, in order.
 
-    `steps` has the values: arrays of the original, nodes of a capture. Copies, which no later line
-    writes into.
+    `steps` has the values: copies of the original's arrays, or the nodes of a capture.
     """
 
     def __init__(self, files: Collection[str]) -> None:
@@ -174,14 +170,14 @@ class Trail:
 
     def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Note what the line that has ended assigned."""
-        line, before = self._before[frame]
-        now = _variables(frame)
+        line, old_variables = self._before[frame]
+        variables = _variables(frame)
         place = (frame.f_code.co_filename, line)
         count = self._counts[place] = self._counts.get(place, 0) + 1
-        for name, value in now.items():
-            if name not in before or not _is_same(before[name], value):
+        for name, value in variables.items():
+            if name not in old_variables or not _is_same(old_variables[name], value):
                 self.steps[Step(*place, name, count)] = value
-        self._before[frame] = (frame.f_lineno, now)
+        self._before[frame] = (frame.f_lineno, variables)
         if event == "return":
             self.steps[Step(*place, RETURNED, count)] = _copy(argument)
             del self._before[frame]

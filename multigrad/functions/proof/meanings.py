@@ -71,7 +71,6 @@ def _compute(
     inputs: Mapping[str, Any],
     value_of: Callable[[Node, Sequence[Any]], Any],
 ) -> dict[Node, Any]:
-    # The value of each node by those of its operands.
     values: dict[Node, Any] = {}
     with np.errstate(all="ignore"):
         for node in itertools.chain(*[graph.nodes for graph in graphs]):
@@ -104,8 +103,7 @@ class Bounded:
 def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | None = None) -> Any:
     """Return the value of a node by its op's meaning in float64, given its operands.
 
-    `dtype` is the one that T stands for; `change` is applied to each value, those inside loops
-    included.
+    `dtype` is the one that T stands for; `change` is applied to each value, inside loops, too.
     """
     if node.op is ops.CONST:
         return node.attr("value")
@@ -144,11 +142,11 @@ LOOPS: dict[ops.Op, Callable[..., tuple[Any, ...]]] = {ops.WHILE_LOOP: turn_by, 
 def _function_of(region: Region, dtype: Any, change: Change) -> Callable[..., tuple[Any, ...]]:
     def compute(*values: Array) -> tuple[Any, ...]:
         graph = region.graph
-        done: dict[Node, Any] = dict(zip(graph.inputs, values, strict=True))
+        results: dict[Node, Any] = dict(zip(graph.inputs, values, strict=True))
         for node in graph.nodes:
-            if node not in done:
-                done[node] = meaning(node, [done[o] for o in node.operands], dtype, change)
-        return tuple(done[node] for node in graph.outputs)
+            if node not in results:
+                results[node] = meaning(node, [results[o] for o in node.operands], dtype, change)
+        return tuple(results[node] for node in graph.outputs)
 
     return compute
 
@@ -264,8 +262,7 @@ def has_signs(graphs: Sequence[Graph]) -> bool:
 class VectorSigns:
     """The signs that a library's kernels give to vectors in a dtype, times `flips`.
 
-    `flips` has 1 or -1 for each vector, by the node that gives them; filled as runs meet the nodes,
-    and changed by `fit`.
+    `flips` has 1 or -1 for each vector, by its node; runs fill it with 1, and `fit` changes it.
     """
 
     library: str
@@ -295,14 +292,14 @@ class VectorSigns:
 
     def fit(self, cost: Callable[[], float]) -> None:
         """Flip each vector whose other sign costs less, where `cost` runs the graphs with these."""
-        least = cost()
+        least_cost = cost()
         for _ in range(MOST_PASSES):
             for flips in self.flips.values():
                 for at in np.ndindex(flips.shape):
                     flips[at] = -flips[at]
-                    now = cost()
-                    if now < least:
-                        least = now
+                    new_cost = cost()
+                    if new_cost < least_cost:
+                        least_cost = new_cost
                     else:
                         flips[at] = -flips[at]
 
@@ -318,8 +315,8 @@ def choose_smallest_integer(node: Node, value: Any, operands: Sequence[Any]) -> 
     if not is_cast or node.operands[0].type.dtype not in (T, *FLOATS):
         return value
     limits, whole = np.iinfo(value.dtype), np.trunc(np.asarray(operands[0], np.float64))
-    inside = (whole >= float(limits.min)) & (whole < float(limits.max) + 1.0)
-    return np.where(inside, value, limits.min).astype(value.dtype)
+    is_inside = (whole >= float(limits.min)) & (whole < float(limits.max) + 1.0)
+    return np.where(is_inside, value, limits.min).astype(value.dtype)
 
 
 # --- choices: ties in sorts -----------------------------------------------------------------------

@@ -114,30 +114,29 @@ class Case:
 
         Args:
             choose: makes the choices that ops leave open; None: NumPy's.
-            is_in_range: count only what differs from the lowered code where the original is what
-                its graphs mean.
+            is_in_range: compare with the lowered code only, where the original is what is meant.
         """
         attempt, original, lowered = self.attempt, self.original, self.outcome.lowered
-        shown = attempt.shown
+        titles = attempt.shown
         if attempt.is_derived and self._meets_edges():
-            shown = _without_gradients(shown)
+            titles = _without_gradients(titles)
         # What is meant for all libraries keeps its dtype, which NumPy promotes.
         is_free = attempt.is_neutral and self.outcome.home == "numpy"
         if not is_free:
-            difference = find_dtype(self.sample, original, attempt.dtypes, shown)
+            difference = find_dtype(self.sample, original, attempt.dtypes, titles)
             if difference is not None:
                 return difference
         rounding = Rounding(attempt, self.sample, choose)
-        known = {name: a for name, a in original.items() if name in (lowered or {})}
-        if lowered is not None and not are_equal(known, lowered):
+        lowered_too = {name: a for name, a in original.items() if name in (lowered or {})}
+        if lowered is not None and not are_equal(lowered_too, lowered):
             difference = differ_from_lowered(
-                rounding, known, lowered, shown, is_free=is_free, is_in_range=is_in_range
+                rounding, lowered_too, lowered, titles, is_free=is_free, is_in_range=is_in_range
             )
             if difference is not None:
                 return difference
         if is_in_range or not self._may_show_the_meaning():
             return None
-        return differ_from_meaning(rounding, original, shown, half=lowered is not None)
+        return differ_from_meaning(rounding, original, titles, half=lowered is not None)
 
     def _may_show_the_meaning(self) -> bool:
         # False if other samples show it better: what overflows says nothing of it, and the call's
@@ -158,13 +157,12 @@ class Case:
 
 
 def _without_gradients(shown: Mapping[str, str]) -> dict[str, str]:
-    return {name: what for name, what in shown.items() if " of " not in name}
+    return {name: title for name, title in shown.items() if " of " not in name}
 
 
 # --- differences that are no fault ----------------------------------------------------------------
 def _depends_on_choices(case: Case) -> bool:
-    # Libraries choose the signs of vectors and the order of equal elements, even differently in two
-    # of their functions.
+    # Each function of a library chooses the signs of vectors and the order of equal elements.
     attempt, sample, outcome = case.attempt, case.sample, case.outcome
     if attempt.may_act or find_dtype(sample, case.original, attempt.dtypes, attempt.shown):
         return False
@@ -183,13 +181,13 @@ def _fits_some_signs(case: Case, results: Mapping[str, Any]) -> bool:
     signs = VectorSigns(case.outcome.home, case.attempt.dtype)
 
     def cost() -> float:
-        wide = Rounding(case.attempt, case.sample, signs).wide
-        apart = [
+        expected = Rounding(case.attempt, case.sample, signs).wide
+        errors = [
             as_floats(results[n]) - as_floats(each.value)
-            for n, each in wide.items()
+            for n, each in expected.items()
             if n in results
         ]
-        return float(sum(np.sum(np.square(each[np.isfinite(each)])) for each in apart))
+        return float(sum(np.sum(np.square(each[np.isfinite(each)])) for each in errors))
 
     with np.errstate(all="ignore"):
         signs.fit(cost)
@@ -207,13 +205,13 @@ def _left_its_range(case: Case) -> bool:
     attempt, sample = case.attempt, case.sample
     if sample.label != samples.FAR or attempt.may_act or not sample.is_narrow():
         return False
-    wide = sample.widened()
+    wide_sample = sample.widened()
     try:
-        (again,) = attempt.run([wide])
+        (wide_outcome,) = attempt.run([wide_sample])
     except Exception:  # it takes no float64
         return False
-    is_own = again.original is not None and is_meant(
-        Rounding(attempt, wide), again.original, attempt.shown
+    is_own = wide_outcome.original is not None and is_meant(
+        Rounding(attempt, wide_sample), wide_outcome.original, attempt.shown
     )
     return is_own and case.find_difference(is_in_range=True) is None
 
@@ -228,10 +226,10 @@ def _is_on_an_edge(case: Case) -> bool:
 def _agree_beside(case: Case) -> bool:
     # Next to the sample no two elements are equal, so there are no ties.
     attempt = case.attempt
-    beside = attempt.add_cotangents(case.sample.moved())
+    neighbor = attempt.add_cotangents(case.sample.moved())
     try:
-        (outcome,) = attempt.run([beside])
-        difference = Case(attempt, beside, outcome, is_call=True).find_difference()
+        (outcome,) = attempt.run([neighbor])
+        difference = Case(attempt, neighbor, outcome, is_call=True).find_difference()
         return outcome.original is not None and difference is None
     except Exception:
         return False
@@ -258,10 +256,10 @@ def _varies(case: Case) -> bool:
     if case.attempt.may_act or case.outcome.original is None:
         return False
     try:
-        (again,) = case.attempt.run([case.sample])
+        (second_outcome,) = case.attempt.run([case.sample])
     except Exception:  # as it did not before
         return True
-    return not are_equal(case.outcome.original, again.original or {})
+    return not are_equal(case.outcome.original, second_outcome.original or {})
 
 
 def _find_line(case: Case) -> Location | None:
@@ -272,18 +270,18 @@ def _find_line(case: Case) -> Location | None:
     if attempt.subject.code is not None:
         files.add(attempt.subject.code.co_filename)
     inputs: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
-    known = {node.attr("name"): node for graph in attempt.graphs for node in graph.inputs}
+    nodes = {node.attr("name"): node for graph in attempt.graphs for node in graph.inputs}
 
     def agree(value: Any, node: Any) -> bool:
         if isinstance(value, tuple) and isinstance(node, tuple) and len(value) == len(node):
             return all(map(agree, value, node))
         if not isinstance(node, Node) or not isinstance(value, np.ndarray):
             return True
-        return _agrees(value, Graph("line", tuple(known.values()), (node,)), inputs, attempt.dtype)
+        return _agrees(value, Graph("line", tuple(nodes.values()), (node,)), inputs, attempt.dtype)
 
     copies = {name: array.copy() for name, array in sample.arrays.items()}
-    slow = replace(sample, label=samples.BY_LINES, arrays=copies)
-    return find_parting(lambda: attempt.run([slow]), attempt.recapture, files, agree)
+    by_lines = replace(sample, label=samples.BY_LINES, arrays=copies)
+    return find_parting(lambda: attempt.run([by_lines]), attempt.recapture, files, agree)
 
 
 def _agrees(array: Any, graph: Graph, inputs: Mapping[str, Any], dtype: Any) -> bool:
@@ -294,6 +292,6 @@ def _agrees(array: Any, graph: Graph, inputs: Mapping[str, Any], dtype: Any) -> 
     except Exception:
         return True
     judge = partial(find_off, ops=count_ops((graph,)), eps=eps_of(dtype), half=True)
-    shown = {"value": "value"}
+    titles = {"value": "value"}
     line = Sample("line", {})
-    return find_difference(line, {"value": array}, {"value": bounded}, judge, shown) is None
+    return find_difference(line, {"value": array}, {"value": bounded}, judge, titles) is None

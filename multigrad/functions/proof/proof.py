@@ -3,8 +3,7 @@
 1. All samples are made first and run together: numbers as drawn; the call's own, under other
    run-time numbers; edges as 0 and 1; one output's cotangent alone; numbers far out. Code that may
    act runs on the first only.
-2. If the original fails on the first, the same is done in the call's own shapes, and then with the
-   call's own values alone.
+2. If it fails on the first, the same is done in the call's own shapes, then with its values alone.
 3. `outcomes.py` compares the results. A difference is raised; otherwise the reason why one of the
    samples stays open is returned, or "".
 """
@@ -43,21 +42,21 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     if any(op.collective for op in attempt.ops):
         # The others may not be capturing, and would be waited for.
         return leave_open(attempt.subject, "it exchanges numbers with other processes")
-    called = _own_values(attempt) if is_call else None
-    if is_call and called is None:
+    own_sample = _own_values(attempt) if is_call else None
+    if is_call and own_sample is None:
         return ""
-    outside = Snapshot()
-    outside.see_all(attempt.functions, attempt.objects)
+    snapshot = Snapshot()
+    snapshot.see_all(attempt.functions, attempt.objects)
     try:
         with turning_at_most(MOST_TURNS):
-            if called is None:
+            if own_sample is None:
                 reason = _prove_on_samples(attempt)
             else:
-                reason = _prove_on_call(attempt, called, is_call=True)
+                reason = _prove_on_call(attempt, own_sample, is_call=True)
     finally:
-        outside.restore()
-    if outside.change and not is_call:
-        raise TraceError(f"{attempt.subject.words} {outside.change}, which a graph does not do")
+        snapshot.restore()
+    if snapshot.change and not is_call:
+        raise TraceError(f"{attempt.subject.words} {snapshot.change}, which a graph does not do")
     return reason
 
 
@@ -67,8 +66,8 @@ def _prove_on_samples(attempt: Attempt) -> str:
             attempt.subject, "it draws random numbers, which cannot be repeated there"
         )
     try:
-        tried = _samples(attempt)
-        outcomes = attempt.run(tried)
+        batch = _samples(attempt)
+        outcomes = attempt.run(batch)
     except Exception as error:
         # The original may accept no shapes but the call's own.
         may_repeat = not attempt.may_act and not isinstance(error, Endless)
@@ -76,12 +75,12 @@ def _prove_on_samples(attempt: Attempt) -> str:
             return _prove_on_samples(
                 replace(attempt, slots=attempt.slots_as_called, slots_as_called=None)
             )
-        called = _own_values(attempt)  # or no other values
-        if called is None:
+        own_sample = _own_values(attempt)  # or no other values
+        if own_sample is None:
             return leave_open(attempt.subject, describe(error))
-        return _prove_on_call(attempt, called, is_call=False)
+        return _prove_on_call(attempt, own_sample, is_call=False)
     reasons: list[str] = []
-    for sample, outcome in zip(tried, outcomes, strict=True):
+    for sample, outcome in zip(batch, outcomes, strict=True):
         if outcome.original is None:  # not every original takes every number
             continue
         reason = compare_outcome(attempt, sample, outcome)
@@ -102,39 +101,39 @@ def _prove_on_call(attempt: Attempt, called: Sample, is_call: bool) -> str:
 
 
 def _samples(attempt: Attempt) -> list[Sample]:
-    first = attempt.add_cotangents(samples.draw(attempt.slots, attempt.numbers))
-    tried = [first] if attempt.may_act else [first, *_more_samples(attempt)]
+    drawn = attempt.add_cotangents(samples.draw(attempt.slots, attempt.numbers))
+    batch = [drawn] if attempt.may_act else [drawn, *_more_samples(attempt)]
     if ops.WHILE_LOOP in attempt.ops:  # which may not end on a sample
-        tried = [sample for sample in tried if _ends(attempt, sample)]
-    if not tried:
+        batch = [sample for sample in batch if _ends(attempt, sample)]
+    if not batch:
         raise Endless(f"a loop has not ended after {MOST_TURNS:,} turns on made-up numbers")
-    return tried
+    return batch
 
 
 def _more_samples(attempt: Attempt) -> Iterator[Sample]:
-    fixed = attempt.fixed_numbers
-    free = {name: value for name, value in attempt.numbers.items() if name not in fixed}
-    other = {name: value * 1.375 + (0.0 if value else 0.25) for name, value in free.items()}
-    numbers = {**attempt.numbers, **other}
-    called = samples.own_values(attempt.slots, numbers)
-    if called is not None and called.arrays:
-        yield attempt.add_cotangents(called)
+    fixed_names = attempt.fixed_numbers
+    free = {name: value for name, value in attempt.numbers.items() if name not in fixed_names}
+    other_numbers = {name: value * 1.375 + (0.0 if value else 0.25) for name, value in free.items()}
+    numbers = {**attempt.numbers, **other_numbers}
+    own_sample = samples.own_values(attempt.slots, numbers)
+    if own_sample is not None and own_sample.arrays:
+        yield attempt.add_cotangents(own_sample)
     elif free:
         yield attempt.add_cotangents(samples.draw(attempt.slots, numbers, "other numbers"))
     is_infinite = all(map(keeps_infinity, attempt.dialects)) and takes_infinity(attempt.graphs)
     values = samples.EDGES if is_infinite else samples.FINITE_EDGES
     # Which of equal elements comes first is open in some libraries' sorts.
-    sorts = ops.ARGSORT in attempt.ops
-    edges = samples.on_edges(attempt.slots, attempt.numbers, values, distinct=sorts)
+    has_sort = ops.ARGSORT in attempt.ops
+    edges = samples.on_edges(attempt.slots, attempt.numbers, values, distinct=has_sort)
     yield attempt.add_cotangents(edges)
     drawn = samples.draw(attempt.slots, attempt.numbers, samples.ALONE)
     if len(attempt.cotangents) > 1:  # a loss of one output alone
         yield attempt.add_cotangents(replace(drawn, absent=frozenset(attempt.cotangents[1:])))
     # Of floats out of range, each library makes other integers.
-    whole = casts_to_integers(attempt.graphs)
+    makes_integers = casts_to_integers(attempt.graphs)
     with suppress(Exception):  # cotangents of it may have no shape
-        far = samples.draw_far(attempt.slots, attempt.numbers, only_whole=whole)
-        yield attempt.add_cotangents(far)
+        far_sample = samples.draw_far(attempt.slots, attempt.numbers, only_whole=makes_integers)
+        yield attempt.add_cotangents(far_sample)
 
 
 def _ends(attempt: Attempt, sample: Sample) -> bool:

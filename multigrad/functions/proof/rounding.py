@@ -90,22 +90,21 @@ class Rounding:
     ) -> Array:
         """Return which of the elements that differ do so by more than roundings spread them.
 
-        Each step is rounded at most as coarsely as `cap`, whatever its dtype, and at least as
-        `least`.
+        Each step is rounded at most as coarsely as `cap`, at least as `least`, whatever its dtype.
         """
         spread = self._spread(cap, least)[name]
         with np.errstate(all="ignore"):
-            apart = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
-            return off & ~((apart <= MOST_SPREADS * spread) | np.isinf(spread))
+            distance = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+            return off & ~((distance <= MOST_SPREADS * spread) | np.isinf(spread))
 
     def find_other_slopes(self, actual: Array, expected: Array, off: Array) -> Array:
         """Return which elements of a derivative differ by more than derived ones may."""
         # Libraries derive in ways of their own, which may differ by half of the digits, its own or
         # the cotangents'. Outside a function's domain a derivative may be NaN.
-        actual, wide = actual.astype(np.float64), expected.astype(np.float64)
+        actual, ideal = actual.astype(np.float64), expected.astype(np.float64)
         with np.errstate(all="ignore"):
-            scale = np.fmax(np.fmax(np.abs(actual), np.abs(wide)), self._largest_cotangent())
-            off = off & ~(np.abs(actual - wide) <= np.sqrt(self.eps) * scale)
+            scale = np.fmax(np.fmax(np.abs(actual), np.abs(ideal)), self._largest_cotangent())
+            off = off & ~(np.abs(actual - ideal) <= np.sqrt(self.eps) * scale)
         values = (bounded.value for name, bounded in self.wide.items() if " of " not in name)
         is_outside = any(is_float(a) and np.isnan(a).any() for a in map(np.asarray, values))
         return off & ~np.isnan(actual) if is_outside else off
@@ -113,14 +112,14 @@ class Rounding:
     def precision_of(self, name: str, actual: Array) -> float:
         """Return how coarsely a result was rounded on the way, by its distance from float64."""
         # That is the eps of the finest dtype, from its own on, that explains the distance.
-        meant, least = np.asarray(self.wide[name].value), eps_of(actual.dtype)
+        meaning, least = np.asarray(self.wide[name].value), eps_of(actual.dtype)
         with np.errstate(all="ignore"):
-            apart = np.abs(actual.astype(np.float64) - meant.astype(np.float64))
-        off = ~((apart <= MOST_SPREADS * least * np.abs(meant)) | np.isnan(meant))
+            distance = np.abs(actual.astype(np.float64) - meaning.astype(np.float64))
+        off = ~((distance <= MOST_SPREADS * least * np.abs(meaning)) | np.isnan(meaning))
         # The dtypes from the finest to the coarsest.
         caps = [eps_of(as_numpy_dtype(dtype)) for dtype in reversed(FLOATS)]
         for cap in (each for each in caps if each >= least):
-            if not off.any() or not self.unexplained(name, actual, meant, off, cap).any():
+            if not off.any() or not self.unexplained(name, actual, meaning, off, cap).any():
                 return cap
         return COARSEST
 
@@ -140,14 +139,14 @@ class Rounding:
         return eps_of("float32") if is_wide or divides else 0.0
 
     def _spread(self, cap: float, least: float = 0.0) -> dict[str, Array]:
-        known = self._spreads.get((cap, least))
-        if known is None:
-            own = eps_of(self.dtype)
-            typed = {name: eps_of(as_numpy_dtype(name)) for name in FLOATS} | {T: own}
-            known = self._spreads[cap, least] = self._measure(
+        spread = self._spreads.get((cap, least))
+        if spread is None:
+            own_eps = eps_of(self.dtype)
+            typed = {name: eps_of(as_numpy_dtype(name)) for name in FLOATS} | {T: own_eps}
+            spread = self._spreads[cap, least] = self._measure(
                 {name: max(min(eps, cap), least) for name, eps in typed.items()}
             )
-        return known
+        return spread
 
     def _measure(self, roundings: Mapping[str, float]) -> dict[str, Array]:
         smallest = {name: smallest_of(as_numpy_dtype(name)) for name in FLOATS}
@@ -179,8 +178,8 @@ class Rounding:
     def _settled(self, name: str, spread: Array) -> Array:
         # Where an iteration does not settle, it may end anywhere.
         with np.errstate(all="ignore"):
-            settled = spread <= UNSETTLED * np.abs(np.asarray(self.wide[name].value, np.float64))
-        return np.where(settled, spread, np.inf)
+            is_settled = spread <= UNSETTLED * np.abs(np.asarray(self.wide[name].value, np.float64))
+        return np.where(is_settled, spread, np.inf)
 
     def _apart(self, name: str, result: Any) -> Array:
         mean = np.asarray(self.wide[name].value)
@@ -188,8 +187,8 @@ class Rounding:
             return np.zeros(mean.shape)
         with np.errstate(all="ignore"):
             a, b = np.asarray(result, np.float64), mean.astype(np.float64)
-            same = (a == b) | (np.isnan(a) & np.isnan(b))
-            return np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+            is_same = (a == b) | (np.isnan(a) & np.isnan(b))
+            return np.where(is_same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
 
 
 def run_in_own_dtype(rounding: Rounding) -> dict[str, Bounded]:
@@ -229,7 +228,7 @@ def differ_from_lowered(
         is_in_range: only where the original is what the graphs mean in float64.
     """
     judge = partial(find_off, ops=0, eps=0.0, half=False)
-    wide, is_derived = rounding.wide, rounding.attempt.is_derived
+    meanings, is_derived = rounding.wide, rounding.attempt.is_derived
     expected = {name: Bounded(a, magnitude(a)) for name, a in lowered.items() if a is not None}
 
     def forgive(name: str, actual: Array, given: Array, off: Array) -> Array:
@@ -237,24 +236,24 @@ def differ_from_lowered(
             off = off & (np.isfinite(as_floats(actual)) | np.isfinite(as_floats(given)))
         if is_derived and name.startswith("gradient") and actual.shape == given.shape:
             off = rounding.find_other_slopes(actual, given, off)
-        if name not in wide:
+        if name not in meanings:
             return _find_off_without_meaning(rounding, name, actual, given, off)
-        meant = np.asarray(wide[name].value)
-        if meant.shape != actual.shape:
+        meaning = np.asarray(meanings[name].value)
+        if meaning.shape != actual.shape:
             return off
         # An original that overflows in its own dtype does worse than its graph.
-        off = off & ~(np.isfinite(meant) & ~np.isfinite(actual.astype(np.float64)))
+        off = off & ~(np.isfinite(meaning) & ~np.isfinite(actual.astype(np.float64)))
         if is_in_range:
             off = off & ~find_lost(rounding, name, actual)
         if is_free:
-            count, largest = count_ops(rounding.graphs), wide[name].largest
-            off &= find_off(actual, meant, largest, ops=count, eps=rounding.eps, half=True)
+            count, largest = count_ops(rounding.graphs), meanings[name].largest
+            off &= find_off(actual, meaning, largest, ops=count, eps=rounding.eps, half=True)
         if not off.any():
             return off
         # Neither side may be coarser than the other, but by what the result's own dtype rounds.
-        ours = max(rounding.precision_of(name, given), eps_of(given.dtype))
-        theirs = max(rounding.precision_of(name, actual), eps_of(actual.dtype))
-        cap = ours if is_free or actual.dtype != given.dtype else min(theirs, ours)
+        own_eps = max(rounding.precision_of(name, given), eps_of(given.dtype))
+        original_eps = max(rounding.precision_of(name, actual), eps_of(actual.dtype))
+        cap = own_eps if is_free or actual.dtype != given.dtype else min(original_eps, own_eps)
         return rounding.unexplained(name, actual, given, off, cap, least=rounding.least)
 
     return find_difference(rounding.sample, original, expected, judge, shown, forgive=forgive)
@@ -274,19 +273,19 @@ def _find_off_without_meaning(
 
 def find_lost(rounding: Rounding, name: str, actual: Array) -> Array:
     """Return which elements are not what the graphs mean, to half of the digits."""
-    meant = np.asarray(rounding.wide[name].value)
-    off = find_off(actual, meant, magnitude(meant), ops=0, eps=rounding.eps, half=True)
-    return rounding.unexplained(name, actual, meant, off, rounding.eps) if off.any() else off
+    meaning = np.asarray(rounding.wide[name].value)
+    off = find_off(actual, meaning, magnitude(meaning), ops=0, eps=rounding.eps, half=True)
+    return rounding.unexplained(name, actual, meaning, off, rounding.eps) if off.any() else off
 
 
 def is_meant(rounding: Rounding, original: Mapping[str, Any], shown: Mapping[str, str]) -> bool:
     """Return whether all results are what the graphs mean; those that are None are not compared."""
-    rows = [(name, original.get(name)) for name in shown if name in rounding.wide]
-    known = [(name, np.asarray(array)) for name, array in rows if array is not None]
+    pairs = [(name, original.get(name)) for name in shown if name in rounding.wide]
+    arrays = [(name, np.asarray(array)) for name, array in pairs if array is not None]
     return all(
         actual.shape == np.shape(rounding.wide[name].value)
         and not find_lost(rounding, name, actual).any()
-        for name, actual in known
+        for name, actual in arrays
     )
 
 
@@ -302,16 +301,15 @@ def differ_from_meaning(
     half: bool,
 ) -> Disagreement | None:
     """Return the first result that is not the graphs', neither in float64 nor in their dtype."""
-    wide, graphs, is_derived = rounding.wide, rounding.graphs, rounding.attempt.is_derived
+    meanings, graphs, is_derived = rounding.wide, rounding.graphs, rounding.attempt.is_derived
     types = {node.type.dtype for graph in graphs for node in graph.nodes}
     eps = max([rounding.eps, *(eps_of(as_numpy_dtype(t)) for t in types if t in FLOATS)])
     judge = partial(find_off, ops=count_ops(graphs), eps=eps, half=half)
-    known = {name: a for name, a in original.items() if name in wide}
+    compared = {name: a for name, a in original.items() if name in meanings}
     narrow: dict[str, Bounded] = {}
 
     def forgive(name: str, actual: Array, expected: Array, off: Array) -> Array:
-        # The graphs run in their own dtype only if float64 differs, and once: "" marks that they
-        # did, if that gave nothing.
+        # In their own dtype the graphs run once, if float64 differs; "": that gave nothing.
         if not narrow:
             narrow.update(run_in_own_dtype(rounding) or {"": Bounded(None, None)})
         if name in narrow and np.shape(narrow[name].value) == actual.shape:
@@ -322,4 +320,4 @@ def differ_from_meaning(
             return off
         return rounding.unexplained(name, actual, expected, off, COARSEST, least=rounding.least)
 
-    return find_difference(rounding.sample, known, wide, judge, shown, forgive=forgive)
+    return find_difference(rounding.sample, compared, meanings, judge, shown, forgive=forgive)

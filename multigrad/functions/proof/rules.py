@@ -54,8 +54,7 @@ class RuleUnderProof:
     """A rule and what its graph was captured for.
 
     Attributes:
-        open: (values of all params) -> the rule, with the params that its parts have bound, and
-            the values of the others.
+        open: (values of all params) -> the rule, its parts' params bound, and the other values.
         runtime, static: the names of the run-time params, and the values of the others.
         facts: what was fixed for the capture.
         emitted: see `emit_rule_once`.

@@ -111,8 +111,8 @@ def homes(dialect: str) -> Iterator[Backend]:
         yield load_backend("numpy")
         yield from (backend for backend in in_use() if backend.name != "numpy")
         return
-    known = find_dialect(dialect)
-    name = dialect if known is None or known.state.runs_on is None else known.state.runs_on()
+    library = find_dialect(dialect)
+    name = dialect if library is None or library.state.runs_on is None else library.state.runs_on()
     yield from sorted(in_use(), key=lambda backend: backend.name != name)
 
 
@@ -129,14 +129,14 @@ def is_neutral(dialect: str) -> bool:
 
 def dialect_for(rule: Any) -> str:
     """Return the library that a rule's own function is written in, "" where it is any."""
-    plain = plain_function(rule.function)
-    return rule.library or ("" if plain is None else dialect_of(plain))
+    function = plain_function(rule.function)
+    return rule.library or ("" if function is None else dialect_of(function))
 
 
 def replays_draws(dialect: str) -> bool:
     """Return whether draws in code of a dialect can be made to take a graph's keys."""
-    known = find_dialect(dialect)
-    if known is not None and known.state.runs_on is not None:  # it has generators of its own
+    library = find_dialect(dialect)
+    if library is not None and library.state.runs_on is not None:  # it has generators of its own
         return False
     home = next(homes(dialect), None)
     return home is not None and home.draws.replays
@@ -144,23 +144,23 @@ def replays_draws(dialect: str) -> bool:
 
 def coarseness_of(dialect: str, graphs: Iterable[Graph]) -> float:
     """Return by how much of a result a library's kernels are off by themselves; 0: by rounding."""
-    known = find_dialect(dialect)
-    if known is None:
+    library = find_dialect(dialect)
+    if library is None:
         return 0.0
-    inexact = known.habits.inexact
+    inexact = library.habits.inexact
     names = {node.op.name for graph in graphs for node in graph.nodes} if inexact else set()
     return max((inexact[name] for name in names & inexact.keys()), default=0.0)
 
 
 def promotes_to_float32(dialect: str) -> bool:
-    known = find_dialect(dialect)
-    return known is not None and known.habits.promotes_to_float32
+    library = find_dialect(dialect)
+    return library is not None and library.habits.promotes_to_float32
 
 
 def keeps_infinity(dialect: str) -> bool:
     """Return whether 0 times inf is NaN there: a compiler may select instead of multiply."""
-    known = find_dialect(dialect)
-    return known is None or known.calls.at_once is None
+    library = find_dialect(dialect)
+    return library is None or library.calls.at_once is None
 
 
 def on_first_home(dialect: str, run: Callable[[Backend], Any], *, elsewhere: bool = True) -> Any:
@@ -213,14 +213,14 @@ def to_tensor(backend: Backend, array: Array) -> Tensor:
     """Return an array as a tensor of its own, which lies in memory as the array does."""
     # An expanded array: one number in memory for all elements.
     if array.size > 1 and not any(array.strides):
-        one = backend.tensors.from_numpy(array[(slice(0, 1),) * array.ndim].copy())
-        return backend.kernels.rows[ops.BROADCAST_TO_SHAPE](one, shape=array.shape)
+        element = backend.tensors.from_numpy(array[(slice(0, 1),) * array.ndim].copy())
+        return backend.kernels.rows[ops.BROADCAST_TO_SHAPE](element, shape=array.shape)
     if array.flags.c_contiguous or array.flags.f_contiguous:
         return backend.tensors.from_numpy(array.copy(order="K"))
     # Every second element of a larger array, so that it is not contiguous.
-    apart = np.zeros((*array.shape, 2), array.dtype)
-    apart[..., 0] = array
-    return backend.tensors.from_numpy(apart)[..., 0]
+    spaced = np.zeros((*array.shape, 2), array.dtype)
+    spaced[..., 0] = array
+    return backend.tensors.from_numpy(spaced)[..., 0]
 
 
 def as_array(backend: Backend, value: Any) -> Array | None:

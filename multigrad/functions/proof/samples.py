@@ -37,8 +37,7 @@ SEEDS |= {FAR: 29, ALONE: 31}
 # Where squares and sums leave a dtype, and where float32 and float64 no longer hold each integer.
 FAR_FLOATS = {"float16": 300.0, "bfloat16": 1e20, "float32": 1e20, "float64": 1e160}
 FAR_WHOLE = {"int32": 2**24 + 1, "int64": 2**53 + 1}
-# What is called just now: the tensor and the params' values of a ruled activation, for rules
-# captured inside.
+# The tensor and the params' values of the ruled activation that is being called, for its rules.
 CALL: contextvars.ContextVar[tuple[Any, Mapping[str, Any]] | None] = contextvars.ContextVar(
     "multigrad_proof_call", default=None
 )
@@ -73,11 +72,11 @@ class Sample:
     absent: frozenset[str] = frozenset()
 
     def widened(self) -> Sample:
-        wide = {
+        arrays = {
             name: array.astype(np.float64) if is_float(array) else array
             for name, array in self.arrays.items()
         }
-        return replace(self, arrays=wide)
+        return replace(self, arrays=arrays)
 
     def is_narrow(self) -> bool:
         floats = [array for array in self.arrays.values() if is_float(array)]
@@ -90,8 +89,8 @@ class Sample:
         for name, array in arrays.items():
             if is_float(array):
                 step = generator.uniform(0.01, 0.02, array.shape)
-                known = np.where(np.isfinite(array), array, 0)
-                arrays[name] = (known + step * (1 + np.abs(known))).astype(array.dtype)
+                finite = np.where(np.isfinite(array), array, 0)
+                arrays[name] = (finite + step * (1 + np.abs(finite))).astype(array.dtype)
         return Sample("beside the call's own", arrays, self.numbers)
 
 
@@ -122,9 +121,10 @@ def draw_far(
 
     `only_whole`: only integers are large; floats are drawn as usual.
     """
-    far = draw(slots, numbers, FAR)
+    sample = draw(slots, numbers, FAR)
     near = draw(slots, numbers).arrays if only_whole else {}
-    return replace(far, arrays={**far.arrays, **{n: a for n, a in near.items() if is_float(a)}})
+    floats = {name: array for name, array in near.items() if is_float(array)}
+    return replace(sample, arrays={**sample.arrays, **floats})
 
 
 def _fill_far(slot: InputSlot, generator: np.random.Generator) -> Array:
@@ -135,9 +135,9 @@ def _fill_far(slot: InputSlot, generator: np.random.Generator) -> Array:
         limits = np.iinfo(array.dtype)
         return in_layout(slot, array + array.dtype.type(FAR_WHOLE.get(slot.dtype, limits.max - 3)))
     with np.errstate(over="ignore"):
-        wide = array.astype(np.float64)
-        far = (wide + np.sign(wide)) * FAR_FLOATS[slot.dtype]  # each as large at least
-        return in_layout(slot, far.astype(array.dtype))
+        values = array.astype(np.float64)
+        far_values = (values + np.sign(values)) * FAR_FLOATS[slot.dtype]  # each as large at least
+        return in_layout(slot, far_values.astype(array.dtype))
 
 
 def in_layout(slot: InputSlot, array: Array) -> Array:
@@ -146,9 +146,9 @@ def in_layout(slot: InputSlot, array: Array) -> Array:
         return array
     if min(array.shape) > 1 < array.ndim:
         return np.asfortranarray(array)
-    apart = np.zeros((*array.shape, 2), array.dtype)
-    apart[..., 0] = array
-    return apart[..., 0]
+    spaced = np.zeros((*array.shape, 2), array.dtype)
+    spaced[..., 0] = array
+    return spaced[..., 0]
 
 
 def on_edges(
@@ -164,9 +164,9 @@ def on_edges(
         if is_float(arrays[slot.name]) and not slot.name.startswith("grad_out"):
             flat = np.resize(np.array(values), math.prod(slot.shape))
             if distinct:
-                once = list({abs(value): value for value in reversed(values)}.values())
+                distinct_values = list({abs(value): value for value in reversed(values)}.values())
                 flat = np.array(arrays[slot.name], np.float64).ravel()
-                flat[: len(once)] = once[: len(flat)]
+                flat[: len(distinct_values)] = distinct_values[: len(flat)]
             edges = flat.reshape(slot.shape).astype(as_numpy_dtype(slot.dtype))
             arrays[slot.name] = in_layout(slot, edges)
             break
@@ -185,7 +185,6 @@ def own_values(slots: Sequence[InputSlot], numbers: Mapping[str, Any]) -> Sample
 
 
 def _squares_overflow(array: Array) -> bool:
-    # True if the square of a number leaves the dtype's range.
     if not is_float(array):
         return False
     with np.errstate(over="ignore"):
@@ -208,8 +207,8 @@ def _fill(slot: InputSlot, generator: np.random.Generator) -> Array:
         return in_layout(slot, generator.integers(0, 2, slot.shape).astype(bool))
     if slot.dtype in WHOLE:
         return in_layout(slot, generator.integers(0, 3, slot.shape).astype(slot.dtype))
-    drawn = np.asarray(generator.normal(size=slot.shape), as_numpy_dtype(slot.dtype))
-    return in_layout(slot, drawn)
+    numbers = np.asarray(generator.normal(size=slot.shape), as_numpy_dtype(slot.dtype))
+    return in_layout(slot, numbers)
 
 
 def first_float(slots: Sequence[InputSlot]) -> str:
@@ -219,8 +218,8 @@ def first_float(slots: Sequence[InputSlot]) -> str:
 
 def expanded(array: Array) -> Array:
     """Return an array of its first number, with strides of 0, as the gradient of a sum has them."""
-    once = array.ravel()[:1].copy()
-    return np.lib.stride_tricks.as_strided(once, array.shape, (0,) * array.ndim)
+    number = array.ravel()[:1].copy()
+    return np.lib.stride_tricks.as_strided(number, array.shape, (0,) * array.ndim)
 
 
 def lengths(tensor: Any) -> tuple[int | None, ...]:
@@ -238,13 +237,13 @@ def shrink(shapes: Sequence[tuple[int | None, ...]]) -> list[tuple[int, ...]]:
     """
     keys: list[list[Any]] = [[n or ("?", axis) for axis, n in enumerate(s)] for s in shapes]
     # Short lengths stay as they are: code may rely on them.
-    known: dict[Any, int] = {n: n for row in keys for n in row if isinstance(n, int) and n <= 4}
-    small = (n for n in itertools.count(3) if n not in known.values())
-    for row in keys:
-        for n in row:
-            if n not in known:
-                known[n] = next(small)
-    return [tuple(known[n] for n in row) for row in keys]
+    sizes: dict[Any, int] = {n: n for key in keys for n in key if isinstance(n, int) and n <= 4}
+    free = (n for n in itertools.count(3) if n not in sizes.values())
+    for key in keys:
+        for n in key:
+            if n not in sizes:
+                sizes[n] = next(free)
+    return [tuple(sizes[n] for n in key) for key in keys]
 
 
 def is_small(shape: Sequence[Any]) -> bool:

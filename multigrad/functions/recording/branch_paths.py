@@ -69,9 +69,9 @@ class BranchPath:
                 return None
             if self.error is None:
                 # The error message asks for facts about symbols, which the code itself did not.
-                asked = questions.count()
+                question_count = questions.count()
                 self.error = error()
-                questions.forget(asked)
+                questions.forget(question_count)
             self.conditions.append(condition)
         return self.decisions[self.conditions.index(condition)]
 
@@ -84,10 +84,9 @@ class BranchPath:
 def record_paths(record: Callable[[BranchPath], tuple[Trace, Variant]]) -> Variant:
     """Return one variant for all paths through a function's branches.
 
-    `record` records the function along a path. `NotCaptured` if one cannot be recorded, or if the
-    paths cannot be merged.
+    `record` records it along one path. `NotCaptured` if it cannot, or if they cannot be merged.
     """
-    first, count = BranchPath(), 0
+    root, count = BranchPath(), 0
 
     def explore(path: BranchPath) -> Variant:
         # Return the variant for all paths that begin with the prescribed decisions.
@@ -99,21 +98,21 @@ def record_paths(record: Callable[[BranchPath], tuple[Trace, Variant]]) -> Varia
         # From the last condition to the first: `variant` then already holds both branches of every
         # later condition, and each false branch is explored once.
         for i in reversed(range(len(path.prescribed), len(path.conditions))):
-            other = BranchPath((*path.decisions[:i], False))
-            alternative = explore(other)
-            if other.conditions[: i + 1] != path.conditions[: i + 1]:
+            false_path = BranchPath((*path.decisions[:i], False))
+            false_variant = explore(false_path)
+            if false_path.conditions[: i + 1] != path.conditions[: i + 1]:
                 raise TypeError("its conditions differ each time it runs")
-            variant = _merge_paths(trace, path.conditions[i], variant, alternative)
+            variant = _merge_paths(trace, path.conditions[i], variant, false_variant)
         return variant
 
     try:
-        return explore(first)
+        return explore(root)
     except NeedsConcrete:
         raise
     except Exception as error:
-        if first.error is None:
+        if root.error is None:
             raise
-        raise NotCaptured(first.error) from error
+        raise NotCaptured(root.error) from error
 
 
 def _merge_paths(trace: Trace, condition: Node, a: Variant, b: Variant) -> Variant:
@@ -139,9 +138,9 @@ def _merge_graphs(
 ) -> FunctionGraph:
     if a.is_random or b.is_random or a.undifferentiable != b.undifferentiable:
         raise TypeError("its paths draw, or give gradients to other outputs")
-    (plain,) = drop_marks(drop_calls(Graph(trace.name, (), (condition,)))).outputs
-    assert plain is not None
-    test = trace.value(plain)
+    (bare_condition,) = drop_marks(drop_calls(Graph(trace.name, (), (condition,)))).outputs
+    assert bare_condition is not None
+    test = trace.value(bare_condition)
     by_name = [
         dict(zip(each.wrt, drop_marks(each.backward).outputs, strict=True)) for each in (a, b)
     ]
@@ -175,10 +174,10 @@ def _choose(trace: Trace, condition: Value, a: Node | None, b: Node | None) -> N
         return a
     if a is None or b is None:
         raise TypeError("one of its paths returns nothing")
-    first, other = a.type, b.type
-    if (first.kind, first.dtype) != (other.kind, other.dtype):
-        raise TypeError(f"its paths return {first} and {other}")
-    if first.shape != other.shape or first.shape not in (INPUT_SHAPE, SCALAR_SHAPE):
+    a_type, b_type = a.type, b.type
+    if (a_type.kind, a_type.dtype) != (b_type.kind, b_type.dtype):
+        raise TypeError(f"its paths return {a_type} and {b_type}")
+    if a_type.shape != b_type.shape or a_type.shape not in (INPUT_SHAPE, SCALAR_SHAPE):
         shapes = [trace.shapes.known(node) for node in (a, b)]
         if None in shapes:
             raise NeedsConcrete(*needed_shapes(a), *needed_shapes(b), noted=False)

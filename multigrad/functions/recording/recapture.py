@@ -38,10 +38,10 @@ def check_tensors(first: Trace, second: Trace) -> None:
     """Compare the framework's tensors that became constants in two captures."""
     # A tensor that is the same object in both captures comes from outside. Its value must be a
     # fact, because other constants may be computed from it.
-    outside = {id(a) for a in first.memory.lifted for b in second.memory.lifted if a is b}
+    shared_ids = {id(a) for a in first.memory.lifted for b in second.memory.lifted if a is b}
     facts = {fact: fact.meaning() for fact in first.memory.outside.values()}
     note(facts)
-    if not outside <= first.memory.outside.keys() or None in facts.values():
+    if not shared_ids <= first.memory.outside.keys() or None in facts.values():
         advice = first.words.advise(
             "pass it as an argument", "make it a NumPy array, whose values are taken once"
         )
@@ -69,10 +69,10 @@ def check_draws(trace: Trace, variant: Variant, other: Variant, *, drew: bool) -
 
 def find_difference(trace: Trace, variant: Variant, other: Variant) -> Location | None:
     """Return the line of a node that only one of two captured forms has."""
-    for one, two in zip(graphs_of(variant), graphs_of(other), strict=True):
-        known = set(two.nodes)
-        for node in one.nodes:
-            if node not in known and node in trace.source.locations:
+    for graph, other_graph in zip(graphs_of(variant), graphs_of(other), strict=True):
+        other_nodes = set(other_graph.nodes)
+        for node in graph.nodes:
+            if node not in other_nodes and node in trace.source.locations:
                 return trace.source.locations[node]
     return None
 
@@ -80,11 +80,11 @@ def find_difference(trace: Trace, variant: Variant, other: Variant) -> Location 
 def find_number(trace: Trace, variant: Variant) -> Location | None:
     """Return the line of a number or an array that is not in the source: it was drawn."""
     statics = {leaf.name: leaf.value for leaf in variant.layout.leaves if leaf.kind == "static"}
-    drawn = numbers_from_elsewhere(graphs_of(variant), trace, statics)
+    numbers = numbers_from_elsewhere(graphs_of(variant), trace, statics)
     for node in (node for graph in graphs_of(variant) for node in every_node(graph)):
         constants = [each.attr("value") for each in node.operands if each.op is ops.CONST]
         is_array = any(each.op is ops.ARRAY for each in node.operands)
-        is_drawn = any(isinstance(value, float) and abs(value) in drawn for value in constants)
+        is_drawn = any(isinstance(value, float) and abs(value) in numbers for value in constants)
         if (is_array or is_drawn) and node in trace.source.locations:
             return trace.source.locations[node]
     return None
@@ -97,19 +97,19 @@ def check_memory(variant: Variant, again: Any) -> None:
     """
     again.trace.memory.is_dense = False
     try:
-        other = again.run_asking()
+        other_variant = again.run_asking()
     except NeedsConcrete:
         raise
     except Exception:  # noqa: BLE001  # the user's code refuses such tensors itself
         return
-    if not are_same(variant, other):
+    if not are_same(variant, other_variant):
         problem = "computes something else for tensors that are not contiguous"
         raise NotCaptured(again.trace.error(f"{problem}, which is not captured"))
 
 
 def are_same(a: Variant, b: Variant) -> bool:
     pairs = zip(graphs_of(a), graphs_of(b), strict=True)
-    return all(one.outputs == other.outputs for one, other in pairs)
+    return all(graph_a.outputs == graph_b.outputs for graph_a, graph_b in pairs)
 
 
 def graphs_of(variant: Variant) -> tuple[Graph, Graph]:
@@ -130,9 +130,9 @@ def refusing_read(name: str, watched: list[Callable[[], str]]) -> Iterator[None]
         raise
     except Exception as error:  # noqa: BLE001  # raised below, unless a variable was read
         failure = error
-    read = ", ".join(filter(None, [names() for names in watched]))
-    if read:
-        message = f"reads {read}, which waits for a gradient. Pass it as an argument"
+    variables = ", ".join(filter(None, [names() for names in watched]))
+    if variables:
+        message = f"reads {variables}, which waits for a gradient. Pass it as an argument"
         raise NotCaptured(TraceError(f"function {name!r} {message}")) from failure
     if failure is not None:
         raise failure
@@ -171,8 +171,8 @@ def compare_missing(
     # The other outputs have no gradient: no call gives a cotangent for them.
     symbols = [(i, each) for i, each in enumerate(cotangents) if isinstance(each, Value)]
     positions = [i for i, each in symbols if each.node.op is ops.INPUT]
-    for chosen in missing_choices(len(positions)):
-        missing = {positions[i]: make_missing(cotangents[positions[i]]) for i in chosen}
+    for choice in missing_choices(len(positions)):
+        missing = {positions[i]: make_missing(cotangents[positions[i]]) for i in choice}
         try:
             with setting(trace, draws=drawn):
                 reduced = pull([missing.get(i, each) for i, each in enumerate(cotangents)])
@@ -194,8 +194,7 @@ def is_as_zero(
 ) -> bool:
     """Return whether `gradients` equal `whole` where the cotangents `missing` are zero.
 
-    Both are by the inputs' names. They are equal if they consist of the same ops, or give the same
-    numbers on a sample.
+    Both are by the inputs' names. Equal are the same ops, or the same numbers on a sample.
     """
     names = tuple(whole)
     expected_gradients = set_to_zero(_simplified([whole[name] for name in names]), missing)
@@ -215,16 +214,16 @@ def _simplified(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 def set_to_zero(nodes: Sequence[Node], zeros: Collection[Node]) -> list[Node | None]:
     """Return the values of nodes where the nodes `zeros` are zero; None for zero."""
-    done: dict[Node, Node | None] = {}
+    values: dict[Node, Node | None] = {}
     for node in Graph("gradients", (), tuple(nodes)).nodes:
-        operands = [done[operand] for operand in node.operands]
+        operands = [values[operand] for operand in node.operands]
         if node in zeros:
-            done[node] = None
+            values[node] = None
         elif all(new is old for new, old in zip(operands, node.operands, strict=True)):
-            done[node] = node
+            values[node] = node
         else:
-            done[node] = _rebuild(node, operands)
-    return [done[node] for node in nodes]
+            values[node] = _rebuild(node, operands)
+    return [values[node] for node in nodes]
 
 
 def _rebuild(node: Node, operands: Sequence[Node | None]) -> Node | None:
@@ -257,12 +256,12 @@ def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
         if node.op is ops.INPUT:
             shape = trace.facts.get(shape_fact(node, "shape") or "", UNKNOWN_SHAPE)
             is_tensor = node.type.kind == "tensor" and node.type.shape != SCALAR_SHAPE
-            drawn = generator.normal(size=shape if is_tensor else ())
+            array = generator.normal(size=shape if is_tensor else ())
             if node.type.dtype == BOOL:
-                drawn = drawn > 0
+                array = array > 0
             elif node.type.dtype in WHOLE:
-                drawn = abs(drawn.round()).astype(np.int64)
-            arrays[node.attr("name")] = drawn
+                array = abs(array.round()).astype(np.int64)
+            arrays[node.attr("name")] = array
     try:
         values = [0.0 if each is None else evaluate(each, arrays, "float64") for each in (a, b)]
     except Exception:  # noqa: BLE001  (whatever NumPy says of such shapes)

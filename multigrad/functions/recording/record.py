@@ -115,14 +115,14 @@ def capture_function(
     finally:
         _in_progress.reset(reset)
     # What the code read besides its arguments must be among the facts.
-    new = {fact for fact, meaning in reads.items() if facts.get(fact, reads) != meaning}
-    if not new:
+    new_facts = {fact for fact, meaning in reads.items() if facts.get(fact, reads) != meaning}
+    if not new_facts:
         return variant
     names = {NAME + rule.name for rule in names_in(reads) if not rule.superseded}
-    if not all(fact in names or isinstance(fact, ModeOf) for fact in new):
+    if not all(fact in names or isinstance(fact, ModeOf) for fact in new_facts):
         raise NeedsConcrete(*reads, noted=False)
     # Modes of libraries and names of rules kept their meanings, so these hold for the variant.
-    return replace(variant, facts={**variant.facts, **{fact: reads[fact] for fact in new}})
+    return replace(variant, facts={**variant.facts, **{fact: reads[fact] for fact in new_facts}})
 
 
 def _capture(
@@ -149,12 +149,12 @@ def _capture(
     has_number = has_number_from_elsewhere(recording.graphs, trace, statics)
     # Something may have come from outside the arguments: a second recording must be the same.
     if trace.source.witness.is_suspect or trace.memory.lifted or has_number:
-        again = _Recording(recipe, layout, trace.facts, BranchPath(path.decisions), recording)
-        outside = trace.source.witness.outside
-        with outside.dropping_added():
-            other_variant = again.run_asking()
-        check_tensors(trace, again.trace)
-        drew = outside.moved and again.trace.source.witness.outside.moved
+        second = _Recording(recipe, layout, trace.facts, BranchPath(path.decisions), recording)
+        snapshot = trace.source.witness.outside
+        with snapshot.dropping_added():
+            other_variant = second.run_asking()
+        check_tensors(trace, second.trace)
+        drew = snapshot.moved and second.trace.source.witness.outside.moved
         check_draws(trace, variant, other_variant, drew=drew)
     graphs = variant.graphs.without_needless_marks()
     return trace, variant if graphs is variant.graphs else replace(variant, graphs=graphs)
@@ -273,7 +273,7 @@ class _Recording:
         trace, layout = self.trace, self.layout
         leaves = [self.make_symbol(leaf) for leaf in layout.leaves]
         trace.facts.is_fresh = True  # until the user's code has made a first node
-        before = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
+        nodes_before = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
         rebuilt = layout.rebuild(leaves)
         record = self.recipe.record
         assert record is not None  # `capture` has the graphs of others
@@ -282,7 +282,7 @@ class _Recording:
         flat, outputs = flatten_outputs(
             tuple(returned) if isinstance(returned, Extremes) else returned
         )
-        updates = find_updates(layout.leaves, leaves, before, flat, recorded.dirty)
+        updates = find_updates(layout.leaves, leaves, nodes_before, flat, recorded.dirty)
         named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
         dirty = recorded.dirty
         if self.recipe.options.copies:  # each copy is what the code has made of it
@@ -368,8 +368,8 @@ class _Recording:
         return graphs
 
     def check_containers(self, run: _Run) -> None:
-        before = self.layout.rebuild(run.leaves) if has_containers(*run.rebuilt) else None
-        if before is not None and changes_containers(before, run.rebuilt):
+        arguments = self.layout.rebuild(run.leaves) if has_containers(*run.rebuilt) else None
+        if arguments is not None and changes_containers(arguments, run.rebuilt):
             problem = "changes a list or dict that it is given, which a graph does not"
             raise NotCaptured(self.trace.error(problem))
 
@@ -381,9 +381,9 @@ class _Recording:
                 advice = trace.words.advise(
                     f"work on a copy: {update.leaf.path}.clone()", f"give it capture={COPIES}"
                 )
-                what = f"{describe_updates(updates)}, which the caller would see in one framework"
+                change = f"{describe_updates(updates)}, which the caller would see in one framework"
                 place = trace.memory.updates[argument]
-                raise NotCaptured(trace.error(f"{what} only{advice}", place))
+                raise NotCaptured(trace.error(f"{change} only{advice}", place))
 
     def make_symbol(self, leaf: Leaf) -> Any:
         """Return the symbol for a leaf while it is recorded; a static leaf keeps its value."""
@@ -483,7 +483,7 @@ class _Recording:
         marked, run_pull = results.symbols if recorded.keeps_output else (), recorded.pull
 
         def pull(incoming: list[Any]) -> dict[str, Node]:
-            remaining, asked = iter(incoming), questions.count()
+            remaining, question_count = iter(incoming), questions.count()
             filled = [next(remaining) if isinstance(each, Value) else None for each in flat]
             nested = optree.tree_unflatten(run.outputs, filled)
             try:
@@ -495,7 +495,7 @@ class _Recording:
                     self.trace.backward.is_running = True
                     return self.gradients_by_name(self.attempt(lambda: run_pull(nested)))
             except NeedsConcrete as need:  # a cotangent has the shape of its output
-                questions.forget(asked)
+                questions.forget(question_count)
                 raise NeedsConcrete(*facts_of_inputs(need.facts, outputs)) from None
 
         # The pulls with missing cotangents must draw what this one draws.
@@ -511,11 +511,11 @@ class _Recording:
     def keeping_values(self) -> Iterator[None]:
         """Undo what a backward writes in place, as it may run again."""
         refs = self.trace.source.witness.made  # weakly: a view that is dropped sees no more updates
-        before = [(ref, value.node) for ref in refs if (value := ref()) is not None]
+        nodes_before = [(ref, value.node) for ref in refs if (value := ref()) is not None]
         try:
             yield
         finally:
-            for ref, node in before:
+            for ref, node in nodes_before:
                 value = ref()
                 if value is not None:
                     value.node = node
