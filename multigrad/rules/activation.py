@@ -106,8 +106,8 @@ class Activation(InNotebooks):
         # What was looked up here stays here: a copy, in this process or another, looks it up
         # itself.
         forward = self.forward
-        named = forward.name if type(forward) is Forward else forward
-        return Activation, (named, self._rule, self._params)
+        forward_or_name = forward.name if type(forward) is Forward else forward
+        return Activation, (forward_or_name, self._rule, self._params)
 
     def of_then(self) -> Activation:
         """Return itself, or a copy that looks its rule up again after names have changed."""
@@ -183,8 +183,8 @@ class Activation(InNotebooks):
                 `specialization.runtime`.
         """
         if not are_numbers(values):
-            x, *rest = in_one_framework((x, *values))
-            values = tuple(rest)
+            x, *tensors = in_one_framework((x, *values))
+            values = tuple(tensors)
         for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
             if isinstance(x, types) and is_reading():
                 return call_read(self, x, values)
@@ -231,11 +231,11 @@ class Activation(InNotebooks):
         return in_force.with_values(values, in_force.own_token)
 
     def check_values(self, in_force: RuleInForce) -> None:
-        now = in_force.specialization.runtime
-        if now != self.runtime:
+        runtime = in_force.specialization.runtime
+        if runtime != self.runtime:
             raise RuleError(
                 f"rule {in_force.specialization.rule.name!r} took the params {list(self.runtime)} "
-                f"and was registered anew with {list(now)}: assign it to the layer again"
+                f"and was registered anew with {list(runtime)}: assign it to the layer again"
             )
 
     def apply_as(self, x: Tensor, in_force: Any) -> Tensor:
@@ -252,13 +252,13 @@ class Activation(InNotebooks):
 
     def _look_up(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
         latest = self._latest
-        entry, known = latest.entry, latest.in_force
+        entry, previous = latest.entry, latest.in_force
         if (
             in_force is None
-            or known is None
+            or previous is None
             or entry is None
-            or known.specialization is not in_force.specialization
-            or known.draws is not in_force.draws
+            or previous.specialization is not in_force.specialization
+            or previous.draws is not in_force.draws
             or latest.kind is not type(x)
             or latest.dtype is not x.dtype
         ):

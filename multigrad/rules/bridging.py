@@ -237,8 +237,8 @@ def _make_uncaptured(
 
     def note(flat: Sequence[Any], nesting: Any) -> OutputTree:
         positions = [i for i, leaf in enumerate(flat) if owner_of(leaf) is not None]
-        others = [None if i in positions else leaf for i, leaf in enumerate(flat)]
-        tree = latest.tree = OutputTree(nesting, positions, others)
+        non_tensors = [None if i in positions else leaf for i, leaf in enumerate(flat)]
+        tree = latest.tree = OutputTree(nesting, positions, non_tensors)
         # The bridge carries only the guest's tensors back.
         if any(owner_of(flat[i]) is not guest for i in positions):
             raise MultigradError(

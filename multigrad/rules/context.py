@@ -149,15 +149,15 @@ class use:
     def __enter__(self) -> Self:
         # Resolved on entry: a name that changes later means the same rule here.
         active = activate(self.rule, self.params, self.key)
-        before = CURRENT.get()
+        previous = CURRENT.get()
         # With the default scope, and no `use` for params around it, the rule is in force for all.
-        if self._given_scope is not ALL or before.hooks_params:
-            active = self._put_over(before, active.activations)
+        if self._given_scope is not ALL or previous.hooks_params:
+            active = self._put_over(previous, active.activations)
         outer, leaves = _ENTRIES.get(), enter_rules(active.token)
         try:
             if "params" in self.scope:
                 leaves.append(hook_params())
-            _ENTRIES.set(_Entry(self, before, leaves, outer))
+            _ENTRIES.set(_Entry(self, previous, leaves, outer))
             CURRENT.set(active)
             acts = active.activations
             if acts is not None and acts.has_tensors:
@@ -166,24 +166,24 @@ class use:
                 note("use", active)
         except BaseException:  # `__exit__` does not run for an entry that failed
             _ENTRIES.set(outer)
-            CURRENT.set(before)
+            CURRENT.set(previous)
             leave_rules(leaves)
             raise
         return self
 
-    def _put_over(self, before: ActiveRules, in_force: RuleInForce | None) -> ActiveRules:
-        both = "all" in self.scope
-        acts = in_force if both or "activations" in self.scope else before.activations
-        names_params = "params" in self.scope
+    def _put_over(self, previous: ActiveRules, in_force: RuleInForce | None) -> ActiveRules:
+        for_all = "all" in self.scope
+        acts = in_force if for_all or "activations" in self.scope else previous.activations
+        names_here = "params" in self.scope
         # A rule that an outer `use` named for params stays, unless this one names params or was
         # given scope="all".
-        stays = not names_params and (
-            not both or (self._given_scope is ALL and before.names_params)
+        keeps_outer = not names_here and (
+            not for_all or (self._given_scope is ALL and previous.names_params)
         )
-        pars = before.params if stays else in_force
-        hooked = names_params or before.hooks_params
-        named = before.names_params if stays else names_params
-        return ActiveRules(acts, pars, tokens_of(acts, pars), hooked, named)
+        pars = previous.params if keeps_outer else in_force
+        hooks_params = names_here or previous.hooks_params
+        names_params = previous.names_params if keeps_outer else names_here
+        return ActiveRules(acts, pars, tokens_of(acts, pars), hooks_params, names_params)
 
     def __exit__(
         self, kind: object, error: BaseException | None, traceback: object

@@ -119,10 +119,10 @@ def apply_to_gradients(
     """
     if others:
         raise unknown_keyword_error(apply_to_gradients, "apply_to_gradients", rule, others)
-    applied: Any
+    new_grads: Any
     if tasks:
         _check_tasks(over, axis_name, in_place)
-        applied = combine(grads, rule, params, key)
+        new_grads = combine(grads, rule, params, key)
     else:
         if isinstance(rule, str) and rule in TASK_RULES and rule not in registry.rules():
             raise RuleError(
@@ -135,10 +135,10 @@ def apply_to_gradients(
         in_force = _application(with_choices(rule, over, axis_name), params, key)
         leaves, nesting = plain_optree.tree_flatten(grads, none_is_leaf=True)
         results = _apply_to_all(in_force, leaves, rule is None, in_place)
-        applied = plain_optree.tree_unflatten(nesting, results)
+        new_grads = plain_optree.tree_unflatten(nesting, results)
     if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
         compare("apply_to_gradients")
-    return applied
+    return new_grads
 
 
 def _check_tasks(over: Over | None, axis_name: Axes | None, in_place: bool) -> None:
@@ -185,21 +185,21 @@ def _apply_to_all(
     groups = () if CHECKED else _groups(leaves, backends)  # each application is noted there
     positions = [i for i, leaf in enumerate(leaves) if leaf is not None]
     # In place, nothing is written until everything that may raise has run: groups are asked first.
-    asks = in_place and [len(places) for places in groups] != [len(positions)]
-    waiting = []
+    must_ask_first = in_place and [len(places) for places in groups] != [len(positions)]
+    pending_groups = []
     for places in groups:
         group = [leaves[i] for i in places]
-        gradients = apply_to_many(in_force, group, in_place, only_asks=asks)
+        gradients = apply_to_many(in_force, group, in_place, only_asks=must_ask_first)
         if gradients is not None:
-            results.update(zip(places, group if asks else gradients, strict=True))
-            waiting += [group] if asks else []
-    alone = [i for i in positions if i not in results]
-    results.update({i: apply_rule(in_force, None, leaves[i], None) for i in alone})
+            results.update(zip(places, group if must_ask_first else gradients, strict=True))
+            pending_groups += [group] if must_ask_first else []
+    single_positions = [i for i in positions if i not in results]
+    results.update({i: apply_rule(in_force, None, leaves[i], None) for i in single_positions})
     if not in_place:
         return [results.get(i) for i in range(len(leaves))]
-    for group in waiting:
+    for group in pending_groups:
         apply_to_many(in_force, group, True)
-    for i in alone:
+    for i in single_positions:
         backend = backends[type(leaves[i])]
         assert backend is not None and backend.tensors.write is not None
         backend.tensors.write(leaves[i], results.pop(i))
@@ -249,11 +249,11 @@ def _check_places(leaves: Sequence[Any], backends: Mapping[type, Backend | None]
     for i, leaf in enumerate(leaves):
         backend = backends.get(type(leaf))
         unwritable = None if backend is None else backend.tensors.unwritable
-        why = "" if unwritable is None else unwritable(leaf)
-        if why:
+        reason = "" if unwritable is None else unwritable(leaf)
+        if reason:
             raise RuleError(
                 f"apply_to_gradients with in_place=True cannot write over leaf {i}, of shape "
-                f"{tuple(leaf.shape)}: {why}"
+                f"{tuple(leaf.shape)}: {reason}"
             )
 
 
@@ -285,11 +285,11 @@ class GradientRule:
             self.draws = False  # not by a key
         if graph is not None:
             self.draws = graph.input("key") is not None
-            fixed = {*registry.resolve(rule).bound, *in_force.specialization.hidden}
+            fixed_names = {*registry.resolve(rule).bound, *in_force.specialization.hidden}
             self.numbers = {
                 name: value
                 for name, value in in_force.numbers.items()
-                if name not in fixed and f"param:{name}" not in facts
+                if name not in fixed_names and f"param:{name}" not in facts
             }
 
     def look_up(self) -> RuleInForce:
@@ -442,8 +442,8 @@ def weighted(column: Sequence[Tensor], weights: Tensor, wide: str) -> Tensor:
         if leaf is not None:
             share = flat(leaf, wide) * weights[i]
             total = share if total is None else total + share
-    first = next(leaf for leaf in column if leaf is not None)
-    return xp.astype(xp.reshape_like(total, first), first.dtype)
+    first_leaf = next(leaf for leaf in column if leaf is not None)
+    return xp.astype(xp.reshape_like(total, first_leaf), first_leaf.dtype)
 
 
 # --- the library's rules on several tasks ---------------------------------------------------------
@@ -457,23 +457,23 @@ def pcgrad(products: Tensor, order: str = "fixed") -> Tensor:
     """
     if order not in ("fixed", "random"):
         raise ValueError(f"order is 'fixed' or 'random', got {order!r}")
-    number = products.shape[0]
-    own = xp.tril(xp.triu(xp.ones_like(products)))
-    lengths = xp.sum(products * own, axis=0)
+    task_count = products.shape[0]
+    identity = xp.tril(xp.triu(xp.ones_like(products)))
+    lengths = xp.sum(products * identity, axis=0)
     places = xp.argsort(xp.rand_like(products), axis=1) if order == "random" else None
-    rows = own  # what task i's gradient has become, in terms of all
+    rows = identity  # what task i's gradient has become, in terms of all
     # In terms of the scalar products: row i has task i's coefficients of all gradients.
-    for turn in range(number):
+    for turn in range(task_count):
         if places is None:
-            other = xp.stack([own[turn]] * number)
+            one_hot = xp.stack([identity[turn]] * task_count)
         else:
-            other = xp.astype(xp.one_hot(places[:, turn], number), products.dtype)
-        dots = xp.sum(xp.matmul(rows, products) * other, axis=1, keepdims=True)
-        length = xp.sum(lengths * other, axis=1, keepdims=True)
-        is_itself = xp.sum(own * other, axis=1, keepdims=True) > 0
+            one_hot = xp.astype(xp.one_hot(places[:, turn], task_count), products.dtype)
+        dots = xp.sum(xp.matmul(rows, products) * one_hot, axis=1, keepdims=True)
+        length = xp.sum(lengths * one_hot, axis=1, keepdims=True)
+        is_itself = xp.sum(identity * one_hot, axis=1, keepdims=True) > 0
         conflicts = (dots < 0) & (length > 0) & ~is_itself
         # The inner `where` keeps 0 / 0 out of the branch that is not taken.
-        rows = rows - xp.where(conflicts, dots / xp.where(conflicts, length, 1.0), 0.0) * other
+        rows = rows - xp.where(conflicts, dots / xp.where(conflicts, length, 1.0), 0.0) * one_hot
     return xp.sum(rows, axis=0)
 
 
@@ -487,18 +487,18 @@ def gradnorm(products: Tensor, rates: Any = None, alpha: float = 1.5) -> Tensor:
     makes all weights NaN.
     Source: Chen et al., 2018 (arXiv 1711.02257), eq. 1 and 2.
     """
-    number = products.shape[0]
-    norms = xp.sqrt(xp.stack([products[i, i] for i in range(number)]))
+    task_count = products.shape[0]
+    norms = xp.sqrt(xp.stack([products[i, i] for i in range(task_count)]))
     if rates is None:
-        rates = (1.0,) * number
-    if len(rates) != number:
-        raise ValueError(f"there are {len(rates)} rates for {number} tasks")
+        rates = (1.0,) * task_count
+    if len(rates) != task_count:
+        raise ValueError(f"there are {len(rates)} rates for {task_count} tasks")
     if isinstance(rates, tuple | list):
         rates = xp.stack([xp.full_like(norms[0], rate) for rate in rates])
-    aimed = xp.astype(rates, norms.dtype) ** alpha
-    shares = xp.where(norms == 0, 0.0, aimed / xp.where(norms == 0, 1.0, norms))
+    targets = xp.astype(rates, norms.dtype) ** alpha
+    shares = xp.where(norms == 0, 0.0, targets / xp.where(norms == 0, 1.0, norms))
     total = xp.sum(shares)
-    return number * shares / xp.where(total == 0, 1.0, total)
+    return task_count * shares / xp.where(total == 0, 1.0, total)
 
 
 TASK_RULES = {each.__name__: as_function(each, native=False) for each in (pcgrad, gradnorm)}

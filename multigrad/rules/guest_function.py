@@ -228,9 +228,9 @@ def _search(
     attempt: Callable[[Sequence[Sequence[int]]], list[Kind]],
     error: MultigradError,
 ) -> list[Kind]:
-    known = list(dict.fromkeys(n for shape in shapes for n in shape if n is not None))
+    known_lengths = list(dict.fromkeys(n for shape in shapes for n in shape if n is not None))
     unknown_count = sum(n is None for shape in shapes for n in shape)
-    choices = itertools.product((*known, 1), repeat=unknown_count)
+    choices = itertools.product((*known_lengths, 1), repeat=unknown_count)
     for lengths in itertools.islice(choices, MOST_TRIES):
         with suppress(MultigradError):
             return attempt(fill(shapes, iter(lengths)))

@@ -175,9 +175,9 @@ class Cut:
 
 def cut(active: ActiveRules) -> Cut:
     # One rule for both scopes is cut once, or its applications would count twice.
-    same = active.params is active.activations
-    first, second = rules = active.activations, None if same else active.params
-    return Cut(active, rules, (_looked_at(first), _looked_at(second)))
+    is_same = active.params is active.activations
+    activation_rule, param_rule = rules = active.activations, None if is_same else active.params
+    return Cut(active, rules, (_looked_at(activation_rule), _looked_at(param_rule)))
 
 
 def _looked_at(in_force: RuleInForce | None) -> frozenset[str]:
@@ -199,9 +199,9 @@ def fixed(cut: Cut, epoch: int | str, moving: tuple[Moving, ...]) -> str:
         moving: the changing numbers that are arguments too.
     """
     words = [_fixed(rule, names) for rule, names in zip(cut.rules, cut.looked_at, strict=True)]
-    both = cut.active.params is cut.active.activations
-    taken = "".join([f" {each.serial}" for each in moving])
-    return f"{words[0]} | {'=' if both else words[1]} ~{epoch}{taken}"
+    is_same = cut.active.params is cut.active.activations
+    serials = "".join([f" {each.serial}" for each in moving])
+    return f"{words[0]} | {'=' if is_same else words[1]} ~{epoch}{serials}"
 
 
 def _fixed(in_force: RuleInForce | None, looked_at: frozenset[str]) -> str:
@@ -231,10 +231,10 @@ def _hide(in_force: RuleInForce | None, looked_at: frozenset[str]) -> Hidden:
 def reveal(cut: Cut, hidden: tuple[Hidden, Hidden]) -> ActiveRules:
     """Return the rules for a trace: what was hidden is put back, as the arguments of the trace."""
     first, second = map(_reveal, cut.rules, cut.looked_at, hidden)
-    both = cut.active.params is cut.active.activations
+    is_same = cut.active.params is cut.active.activations
     # A new token for each trace, so that nothing cached for another one is used.
     token = f"<traced {next(SERIALS)}>"
-    return replace(cut.active, activations=first, params=first if both else second, token=token)
+    return replace(cut.active, activations=first, params=first if is_same else second, token=token)
 
 
 def _reveal(
@@ -266,12 +266,12 @@ def advance(cut: Cut, applied: tuple[int, int]) -> None:
 
 def call_cut(active: ActiveRules, call: Callable[[Cut], Any]) -> Any:
     while True:
-        tried = cut(active)
+        attempt = cut(active)
         try:
-            return call(tried)
+            return call(attempt)
         except Exception:
             # Tracing found a number that Python code looks at: it is fixed now, so try again.
-            if cut(active) == tried:
+            if cut(active) == attempt:
                 raise
 
 
@@ -353,8 +353,8 @@ class NumbersRead:
 
 
 def _add(known: tuple[weakref.ref[Moving], ...], more: Iterable[Moving]) -> Any:
-    found = {each.serial: each for each in (*alive(known), *more)}
-    return tuple(weakref.ref(found[serial]) for serial in sorted(found))
+    by_serial = {each.serial: each for each in (*alive(known), *more)}
+    return tuple(weakref.ref(by_serial[serial]) for serial in sorted(by_serial))
 
 
 def key_runs(
@@ -378,21 +378,21 @@ def key_runs(
 
     def call_once(rules: Cut, args: Any, kwargs: Any) -> Any:
         moving = numbers.arguments()
-        key = fixed(rules, epoch(), moving) + (word := numbers.held_text())
+        key = fixed(rules, epoch(), moving) + (held_text := numbers.held_text())
         run = compiled.get(key)
         if run is None:
             # Code that holds numbers as constants is soon useless: the oldest goes first.
-            if word and len(compiled) >= MOST_HELD:
+            if held_text and len(compiled) >= MOST_HELD:
                 compiled.pop(next(iter(compiled)), None)
-            run = compiled[key] = make(rules, moving, word)
-        result, applied = run.call(rules, args, kwargs)
-        advance(rules, applied)
+            run = compiled[key] = make(rules, moving, held_text)
+        result, applications = run.call(rules, args, kwargs)
+        advance(rules, applications)
         if run.met or run.held:  # this trace has numbers as they were: the next one takes them
             numbers.add(run.met, run.held)
             run.held.clear()
-            if run.met or numbers.held_text() != word:
+            if run.met or numbers.held_text() != held_text:
                 compiled.pop(key, None)
-            if on_hold is not None and numbers.held_text() != word:
+            if on_hold is not None and numbers.held_text() != held_text:
                 on_hold()
         return result
 
@@ -433,8 +433,8 @@ def key_by_rules(
             values, keys, counts, numbers = hidden
             parts = zip(values, keys, counts, strict=True)
             first, second = (Hidden(tuple(v), k, c) for v, k, c in parts)
-            result, applied = self.trace((first, second), numbers, args, kwargs)
-            return result, list(applied)
+            result, applications = self.trace((first, second), numbers, args, kwargs)
+            return result, list(applications)
 
         def call(self, rules: Cut, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
             parts = hide(rules)
@@ -445,7 +445,7 @@ def key_by_rules(
                 [as_number(number) for number in self.numbers(backend)],
             )
             with in_force(ActiveRules(token="xg.jit")):
-                result, applied = self.run(hidden, args, kwargs)
-            return result, (int(applied[0]), int(applied[1]))
+                result, applications = self.run(hidden, args, kwargs)
+            return result, (int(applications[0]), int(applications[1]))
 
     return key_runs(fn, name, Keyed)

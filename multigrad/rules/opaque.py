@@ -105,10 +105,10 @@ class OpaqueCode:
     def check_result(self) -> None:
         signature = self.signature
         for each in [] if callable(self.result) else _flat(self.result)[0]:
-            known = [] if signature is None else list(signature.parameters)
-            if isinstance(each, str) and signature is not None and each not in known:
+            names = [] if signature is None else list(signature.parameters)
+            if isinstance(each, str) and signature is not None and each not in names:
                 raise TypeError(
-                    f"result={each!r} is no argument of {self.name}; it has {', '.join(known)}"
+                    f"result={each!r} is no argument of {self.name}; it has {', '.join(names)}"
                 )
             if not isinstance(each, str):
                 _as_result(self.subject, each)
@@ -124,10 +124,10 @@ class OpaqueCode:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outputs = self.forward(*args, **kwargs)
-        kinds, nesting = self.declared(args, kwargs)
-        flat, nested = optree.tree_flatten(outputs, none_is_leaf=True)
-        self._compare(flat, nested, kinds, nesting)
-        return optree.tree_unflatten(nested, list(map(np.asarray, flat)))
+        kinds, declared = self.declared(args, kwargs)
+        flat, actual = optree.tree_flatten(outputs, none_is_leaf=True)
+        self._compare(flat, actual, kinds, declared)
+        return optree.tree_unflatten(actual, list(map(np.asarray, flat)))
 
     def pull(self, upstream: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.backward is None:
@@ -145,24 +145,25 @@ class OpaqueCode:
         named: Mapping[str, Any] = kwargs
         if self.signature is not None:
             named = self.signature.bind(*args, **kwargs).arguments
-        described = [named.get(each, each) if isinstance(each, str) else each for each in flat]
-        results = (_as_result(self.subject, each) for each in described)
+        rows = [named.get(each, each) if isinstance(each, str) else each for each in flat]
+        results = (_as_result(self.subject, each) for each in rows)
         return [(each.shape, each.dtype) for each in results], nesting
 
-    def _compare(self, flat: list[Any], nested: Any, kinds: list[Kind], nesting: Any) -> None:
-        if nested != nesting:
+    def _compare(self, flat: list[Any], actual: Any, kinds: list[Kind], declared: Any) -> None:
+        if actual != declared:
             raise RuleTypeError(
-                f"{self.subject} returned {_words(nested)}, and its result= says {_words(nesting)}"
+                f"{self.subject} returned {_words(actual)}, and its result= says {_words(declared)}"
             )
         for n, (y, (shape, dtype)) in enumerate(zip(flat, kinds, strict=True)):
-            got = Result(np.shape(y), dtype_name(np.asarray(y).dtype))
-            fits = len(got.shape) == len(shape) and all(
-                want in (None, n) for n, want in zip(got.shape, shape, strict=True)
+            kind = Result(np.shape(y), dtype_name(np.asarray(y).dtype))
+            fits = len(kind.shape) == len(shape) and all(
+                expected in (None, length)
+                for length, expected in zip(kind.shape, shape, strict=True)
             )
-            if not fits or got.dtype != dtype:
-                which = f" output {n}" if len(flat) > 1 else ""
+            if not fits or kind.dtype != dtype:
+                label = f" output {n}" if len(flat) > 1 else ""
                 raise RuleTypeError(
-                    f"{self.subject} returned{which} {got.dtype} of shape {got.shape}, and its "
+                    f"{self.subject} returned{label} {kind.dtype} of shape {kind.shape}, and its "
                     f"result= says {dtype} of shape {shape}"
                 )
 

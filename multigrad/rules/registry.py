@@ -138,8 +138,8 @@ def _add(name: str, rule: Rule, override: bool) -> None:
     with lock:
         if is_of_library(rule):
             # An import that was interrupted begins again, with some of its rules there.
-            before, LIBRARY[name] = LIBRARY.get(name), rule
-            if RULES.get(name) not in (None, before):  # a user's
+            previous, LIBRARY[name] = LIBRARY.get(name), rule
+            if RULES.get(name) not in (None, previous):  # a user's
                 return
         elif name in RULES and not override and not may_be_replaced(name):
             raise RuleError(
@@ -160,12 +160,12 @@ def _with_ranges(rule: Rule, ranges: Any) -> Rule:
             "them"
         )
     signature = rule.signature
-    for name, allowed in new_ranges.items():
-        for known in (name, *allowed.others):
-            if not isinstance(known, str) or not signature.takes(known):
+    for name, limits in new_ranges.items():
+        for word in (name, *limits.others):
+            if not isinstance(word, str) or not signature.takes(word):
                 raise RuleTypeError(
-                    f"rule {rule.name!r}: ranges[{name!r}] names {known!r}, which is no param of it"
-                    f"{suggest(str(known), list(signature.params))}"
+                    f"rule {rule.name!r}: ranges[{name!r}] names {word!r}, which is no param of it"
+                    f"{suggest(str(word), list(signature.params))}"
                 )
     rule = rule.copy(ranges={**rule.own_ranges, **new_ranges})
     # Bound values and defaults must be within the new ranges too.
@@ -219,9 +219,9 @@ def unregister(name: str) -> None:
         if name not in RULES:
             raise unknown_rule_error(name)
         with renaming(name):
-            removed = RULES.pop(name)
+            rule = RULES.pop(name)
             # A user's rule has hidden the library's, which is back now.
-            if name in LIBRARY and LIBRARY[name] is not removed:
+            if name in LIBRARY and LIBRARY[name] is not rule:
                 RULES[name] = LIBRARY[name]
 
 
@@ -290,13 +290,13 @@ def compose(*parts: Any) -> Any:
         raise _mixed(functions[0], next(part for part in parts if not _is_function(part)))
     # Names stay names, so that a part that is registered anew acts in the composition.
     members = tuple(part if isinstance(part, str) else resolve(part) for part in parts)
-    resolved = list(map(resolve, members))
+    part_rules = list(map(resolve, members))
     names = [part if isinstance(part, str) else part.name for part in members]
     return Rule(
         name=f"compose({', '.join(names)})",
         parts=members,
-        fused=agreed(part.fused for part in resolved),
-        residuals=agreed(part.residuals for part in resolved),
+        fused=agreed(part.fused for part in part_rules),
+        residuals=agreed(part.residuals for part in part_rules),
     )
 
 

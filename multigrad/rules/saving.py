@@ -151,10 +151,10 @@ UNFIT = (MultigradError, ArithmeticError, AttributeError, IndexError, TypeError,
 def make_vectors(obj: Rule | Function[..., Any], document: Data) -> tuple[list[Vector], str]:
     """Return vectors of a document, by NumPy's reference, and why there are none if so."""
     backend = load_backend("numpy")
-    tries = _of_rule(document) if isinstance(obj, Rule) else _of_function(obj, document)
+    forms = _of_rule(document) if isinstance(obj, Rule) else _of_function(obj, document)
     vectors: list[Vector] = []
     problem = ""
-    for form in itertools.islice(tries, MOST_VECTORS):
+    for form in itertools.islice(forms, MOST_VECTORS):
         for vector in form:  # the first that runs
             try:
                 vectors.append({**vector, **run_vector(obj, vector, backend)})
@@ -170,35 +170,35 @@ def run_vector(
 ) -> dict[str, Data]:
     precision = backend.tensors.precision
     with nullcontext() if precision is None else precision("float64"), np.errstate(all="ignore"):
-        given = {name: _decode(data, backend) for name, data in vector["inputs"].items()}
+        inputs = {name: _decode(data, backend) for name, data in vector["inputs"].items()}
         run = _run_rule if isinstance(obj, Rule) else _run_function
-        return run(obj, vector, given, backend)
+        return run(obj, vector, inputs, backend)
 
 
 def _run_rule(
-    rule: Any, vector: Mapping[str, Data], given: dict[str, Any], backend: Backend
+    rule: Any, vector: Mapping[str, Data], inputs: dict[str, Any], backend: Backend
 ) -> dict[str, Data]:
-    grad_out, tin = given.pop("grad_out"), given.pop("tin", None)
+    grad_out, tin = inputs.pop("grad_out"), inputs.pop("tin", None)
     # Bound params are in the rule already.
-    given = {name: value for name, value in given.items() if name not in rule.bound}
+    params = {name: value for name, value in inputs.items() if name not in rule.bound}
     key = {"key": vector["key"]} if "key" in vector else {}
-    return {"outputs": [_encode(backend, rule(None, grad_out, tin, **given, **key))]}
+    return {"outputs": [_encode(backend, rule(None, grad_out, tin, **params, **key))]}
 
 
 def _run_function(
-    function: Any, vector: Mapping[str, Data], given: dict[str, Any], backend: Backend
+    function: Any, vector: Mapping[str, Data], inputs: dict[str, Any], backend: Backend
 ) -> dict[str, Data]:
     layout = function.recipe.origin.forms[vector["form"]].layout.layout
-    whole = [given[leaf.name] if leaf.kind != "static" else leaf.value for leaf in layout.leaves]
-    leaves, tree = flatten(*layout.rebuild(whole))
+    values = [inputs[leaf.name] if leaf.kind != "static" else leaf.value for leaf in layout.leaves]
+    leaves, tree = flatten(*layout.rebuild(values))
     outputs, _, pull = vjp_leaves(function, leaves, tree, backend)
     # Cotangents have the outputs' shapes, which only a run tells.
     encoded = [_encode(backend, output) for output in outputs]
     cotangents = [_cotangent(each) for each in encoded]
-    pulled = pull([None if each is None else _decode(each, backend) for each in cotangents])
+    flat_gradients = pull([None if each is None else _decode(each, backend) for each in cotangents])
     gradients = {
         leaf.name: None if gradient is None else _encode(backend, gradient)
-        for leaf, gradient in zip(layout.leaves, pulled, strict=True)
+        for leaf, gradient in zip(layout.leaves, flat_gradients, strict=True)
         if leaf.kind == "tensor"
     }
     return {"cotangents": cotangents, "outputs": encoded, "gradients": gradients}
@@ -247,8 +247,8 @@ def _constants(graph: Data) -> list[Any]:
 def _points(constants: Sequence[Any]) -> list[float]:
     # A graph's constants are likely edges: they are points, and so are their negatives.
     numbers = map(float, filter(_is_number, constants))
-    near = list(dict.fromkeys(n for n in numbers if abs(n) <= FAR))[:MOST_CONSTANTS]
-    return sorted({*POINTS, *near, *(-number for number in near if number)})
+    edges = list(dict.fromkeys(n for n in numbers if abs(n) <= FAR))[:MOST_CONSTANTS]
+    return sorted({*POINTS, *edges, *(-number for number in edges if number)})
 
 
 def _is_number(value: Any) -> bool:
@@ -258,9 +258,9 @@ def _is_number(value: Any) -> bool:
 def _of_function(function: Any, document: Data) -> Iterator[list[Vector]]:
     for i, form in enumerate(function.recipe.origin.forms):
         leaves = [leaf for leaf in form.layout.layout.leaves if leaf.kind != "static"]
-        written = document["forms"][i]
-        constants = [_constants(written[way]) for way in ("forward", "backward")]
-        points = _points([number for both in constants for number in both])
+        form_document = document["forms"][i]
+        constants = [_constants(form_document[direction]) for direction in ("forward", "backward")]
+        points = _points([number for graph_constants in constants for number in graph_constants])
         yield [
             {
                 "form": i,
@@ -325,21 +325,21 @@ def _encode(backend: Backend, value: Any) -> Data:
 # --- from data -----------------------------------------------------------------------------------
 def check_vectors(data: Data, where: str) -> None:
     for i, item in enumerate(read_list(data, where, MOST_VECTORS)):
-        own = f"{where}[{i}]"
+        path = f"{where}[{i}]"
         # A rule's vectors name a graph, a Function's name a form.
-        whose = "graph" if type(item) is dict and "graph" in item else "form"
-        more = ("key",) if whose == "graph" else ()
-        needed = ("inputs", "outputs", *(() if more else ("cotangents", "gradients")))
-        fields = read_fields(item, own, (whose, *needed), more)
-        for name in (whose, *more):
+        owner_field = "graph" if type(item) is dict and "graph" in item else "form"
+        optional = ("key",) if owner_field == "graph" else ()
+        required = ("inputs", "outputs", *(() if optional else ("cotangents", "gradients")))
+        fields = read_fields(item, path, (owner_field, *required), optional)
+        for name in (owner_field, *optional):
             if name in fields and (type(fields[name]) is not int or not 0 <= fields[name] < 2**32):
-                fail(f"{own}.{name}", f"expected a small integer, got {describe(fields[name])}")
+                fail(f"{path}.{name}", f"expected a small integer, got {describe(fields[name])}")
         for name in ("inputs", "gradients"):
-            _check_named(fields.get(name, {}), f"{own}.{name}", name == "inputs")
+            _check_named(fields.get(name, {}), f"{path}.{name}", name == "inputs")
         for name in ("outputs", "cotangents"):
-            for j, array in enumerate(read_list(fields.get(name, []), f"{own}.{name}", 256)):
+            for j, array in enumerate(read_list(fields.get(name, []), f"{path}.{name}", 256)):
                 if array is not None:
-                    check_array(array, f"{own}.{name}[{j}]")
+                    check_array(array, f"{path}.{name}[{j}]")
 
 
 def _check_named(data: Data, where: str, are_inputs: bool) -> None:
@@ -393,12 +393,12 @@ def make_evidence(obj: Rule | Function[..., Any], document: Data) -> Data:
 def conventions_of(document: Data) -> Data:
     return {
         op: {
-            at: {
+            place: {
                 "of": [_as_data(number) for number in row["of"]],
                 "value": _as_data(row["value"]),
                 "derivative": [_as_data(number) for number in row["derivative"]],
             }
-            for at, row in places.items()
+            for place, row in places.items()
         }
         for op, places in kinks_of(_ops_of(document)).items()
     }
@@ -453,11 +453,11 @@ def _check_conventions(data: Data, where: str) -> None:
     for op, places in data.items():
         if op not in ops.OPS or type(places) is not dict:
             fail(where, f"{op!r:.60} is no op with places")
-        for at, row in places.items():
-            own = f"{where}.{op}.{at:.60}"
-            fields = read_fields(row, own, ("of", "value", "derivative"))
+        for place, row in places.items():
+            path = f"{where}.{op}.{place:.60}"
+            fields = read_fields(row, path, ("of", "value", "derivative"))
             for numbers in fields.values():
-                _check_numbers(numbers, own, 2)
+                _check_numbers(numbers, path, 2)
 
 
 def _check_numbers(data: Data, where: str, depth: int) -> None:

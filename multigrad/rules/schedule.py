@@ -203,26 +203,26 @@ class Schedule(Moving, InNotebooks):
         # A trace would step once, when it is made, and not when it runs.
         refuse_step(self)
         while True:
-            before = self.state
-            count = number if is_set else before[0] + number
+            old_state = self.state
+            count = number if is_set else old_state[0] + number
             value = self._check(count)  # outside the lock: it may run a user's code
             try:
                 check_move(self, value)
             except RuleValueError as error:
                 raise RuleValueError(f"{error} (schedule {self.formula} at step {count})") from None
-            after = (count, value)
+            new_state = (count, value)
             # Another thread may have stepped meanwhile: then the value is computed again.
             with _stepping:
-                if self.state is before:
-                    note_moved(self, before[1])
-                    self.state = after
+                if self.state is old_state:
+                    note_moved(self, old_state[1])
+                    self.state = new_state
                     break
         try:
             tell_moved(self)
         except BaseException:
             # A move that somebody refuses is undone, unless another one came after it.
             with _stepping:
-                self.state = before if self.state is after else self.state
+                self.state = old_state if self.state is new_state else self.state
             with suppress(Exception):  # those that were told before the one that raised
                 tell_moved(self)
             raise
@@ -269,8 +269,8 @@ class Schedule(Moving, InNotebooks):
 
     def _at(self, step: Any) -> str:
         takers = sorted(getattr(self, "_takers", ()))
-        whose = f" for {' and '.join(takers[:3])}" if takers else ""
-        return f"schedule {self.formula}{whose}, at step {step},"
+        suffix = f" for {' and '.join(takers[:3])}" if takers else ""
+        return f"schedule {self.formula}{suffix}, at step {step},"
 
     def take(self, taker: str) -> None:
         self._takers.add(taker)
@@ -373,14 +373,14 @@ NUMBERS = SimpleNamespace(
 
 
 def _linear(xp: Any, step: Tensor, start: float, end: float, steps: float, begin: float) -> Tensor:
-    done = xp.clip((step - begin) / steps, 0.0, 1.0)
-    return start * (1.0 - done) + end * done
+    progress = xp.clip((step - begin) / steps, 0.0, 1.0)
+    return start * (1.0 - progress) + end * progress
 
 
 def _cosine(xp: Any, step: Tensor, start: float, end: float, steps: float, begin: float) -> Tensor:
-    done = xp.clip((step - begin) / steps, 0.0, 1.0)
-    left = 0.5 * (1.0 + xp.cos(xp.pi * done))
-    return start * left + end * (1.0 - left)
+    progress = xp.clip((step - begin) / steps, 0.0, 1.0)
+    start_share = 0.5 * (1.0 + xp.cos(xp.pi * progress))
+    return start * start_share + end * (1.0 - start_share)
 
 
 def _exponential(
@@ -524,7 +524,7 @@ def piecewise(
         pairs = sorted((read_whole("piecewise: a step", k, 0), v) for k, v in boundaries.items())
         if not pairs or pairs[0][0] != 0:
             raise RuleValueError(f"piecewise needs the value at step 0, got {boundaries!r:.60}")
-        steps, chosen = [step for step, _ in pairs[1:]], [value for _, value in pairs]
+        steps, levels = [step for step, _ in pairs[1:]], [value for _, value in pairs]
     elif values is None or any(
         not isinstance(x, Iterable) or isinstance(x, str | Mapping) for x in (boundaries, values)
     ):
@@ -534,14 +534,14 @@ def piecewise(
         )
     else:
         steps = [read_whole("piecewise: a boundary", step, 1) for step in boundaries]
-        chosen = list(values)
-    if len(chosen) != len(steps) + 1:
+        levels = list(values)
+    if len(levels) != len(steps) + 1:
         raise RuleValueError(
-            f"piecewise takes one value more than boundaries, got {len(chosen)} and {len(steps)}"
+            f"piecewise takes one value more than boundaries, got {len(levels)} and {len(steps)}"
         )
     if any(b <= a for a, b in itertools.pairwise(steps)):
         raise RuleValueError(f"piecewise: the boundaries ascend, got {steps}")
-    numbers = tuple(read_number("piecewise: a value", value) for value in chosen)
+    numbers = tuple(read_number("piecewise: a value", value) for value in levels)
     return Schedule("piecewise", {"boundaries": tuple(steps), "values": numbers})
 
 
@@ -585,8 +585,8 @@ def from_dict(data: Mapping[str, Any]) -> Schedule:
     """
     kind = data.get("schedule") if isinstance(data, Mapping) else None
     if kind not in (*MAKERS, "of"):
-        known = suggest(str(kind), [*MAKERS, "of"])
-        raise FormatError(f"no schedule {kind!r:.60}{known} (schedules: {', '.join(MAKERS)}, of)")
+        hint = suggest(str(kind), [*MAKERS, "of"])
+        raise FormatError(f"no schedule {kind!r:.60}{hint} (schedules: {', '.join(MAKERS)}, of)")
     numbers = {name: each for name, each in data.items() if name not in ("schedule", "count")}
     try:
         schedule = of(find_function(**numbers)) if kind == "of" else MAKERS[kind](**numbers)

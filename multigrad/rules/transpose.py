@@ -67,33 +67,33 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
         RuleValueError, RuleTypeError: at a call; the cotangents are not those of f's outputs.
     """
     leaves, tree, backend = open_inputs("linear_transpose", f, examples)
-    count = len(leaves)
-    function, whole, whole_tree, _ = as_function(f, leaves, tree, backend)
-    layout = function.recipe.lay_out(function.parameters, whole, whole_tree)
-    for leaf in layout.leaves[:count]:
+    example_count = len(leaves)
+    function, arguments, arguments_tree, _ = as_function(f, leaves, tree, backend)
+    layout = function.recipe.lay_out(function.parameters, arguments, arguments_tree)
+    for leaf in layout.leaves[:example_count]:
         if not leaf.is_float:
             raise RuleTypeError(
                 f"linear_transpose got an example for {leaf.path!r} that is no float tensor; let "
                 "the function close over what it is not linear in"
             )
     try:
-        variant = function.entries.decide(TRANSPOSED, layout, whole, backend).variant
+        variant = function.entries.decide(TRANSPOSED, layout, arguments, backend).variant
     except NotCaptured as error:
         raise error.error from error.error.__cause__
-    graphs, names = variant.graphs, [leaf.name for leaf in layout.leaves[:count]]
+    graphs, names = variant.graphs, [leaf.name for leaf in layout.leaves[:example_count]]
     _check_linear(function.recipe.subject, graphs, names)
     outputs, outputs_tree = optree.tree_flatten(f(*examples), none_is_leaf=True)
     # Outputs that are fixed values, or that no gradient passes, have no cotangent.
     places = [i for i in range(len(outputs)) if i not in variant.fixed]
     pairs = zip(places, graphs.seeds, strict=True)
-    seeded = [(i, seed, tuple(outputs[i].shape)) for i, seed in pairs if seed is not None]
+    seeded_outputs = [(i, seed, tuple(outputs[i].shape)) for i, seed in pairs if seed is not None]
     transpose = Transpose(
         name=f"transpose of {function.name}",
         graph=pullbacks(graphs.forward, names, graphs.seeds),
         input_shapes={name: tuple(leaf.shape) for name, leaf in zip(names, leaves, strict=True)},
-        numbers={layout.leaves[i].name: float(whole[i]) for i in layout.indices("number")},
+        numbers={layout.leaves[i].name: float(arguments[i]) for i in layout.indices("number")},
         inputs_tree=tree,
-        outputs=seeded,
+        outputs=seeded_outputs,
         outputs_tree=outputs_tree,
     )
     recipe = Recipe(
@@ -112,10 +112,10 @@ def _check_linear(subject: str, graphs: FunctionGraph, names: Sequence[str]) -> 
     node = find_nonlinear(graphs.forward, names)
     if node is not None:
         place = graphs.forward.locations.get(node)
-        where = "" if place is None else f" ({place})"
+        location = "" if place is None else f" ({place})"
         raise UnsupportedOp(
             f"{subject} is not linear in its arguments, so it has no transpose: {node.op.name}"
-            f"{where}; xg.vjp gives the transpose of its derivative at a point"
+            f"{location}; xg.vjp gives the transpose of its derivative at a point"
         )
 
 

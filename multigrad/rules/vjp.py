@@ -81,9 +81,9 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
     """
     # A second call on NumPy arrays of the same dtypes needs none of the checks below.
     if inputs and ARRAYS.issuperset(map(type, inputs)) and isinstance(f, Function | Activation):
-        known = _as_before(f, inputs)
-        if known is not None:
-            return known
+        cached = _as_before(f, inputs)
+        if cached is not None:
+            return cached
     leaves, tree, backend = open_inputs("vjp", f, inputs)
     flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
     shapes = list(map(_shape_of, flat))  # and not the outputs, which it would keep alive
@@ -139,18 +139,18 @@ def vjp_leaves(
     """
     vjp = vjp or backend.autodiff.vjp
     if vjp is None:
-        function, whole, whole_tree, draws = as_function(f, leaves, tree, backend)
-        outputs, pull_whole = _of_function(function, whole, whole_tree, draws, backend)
-        flat, own = optree.tree_flatten(outputs, none_is_leaf=True)
-        return flat, own, lambda cotangents: pull_whole(cotangents)[: len(leaves)]
+        function, arguments, arguments_tree, draws = as_function(f, leaves, tree, backend)
+        outputs, pull_arguments = _of_function(function, arguments, arguments_tree, draws, backend)
+        flat, outputs_tree = optree.tree_flatten(outputs, none_is_leaf=True)
+        return flat, outputs_tree, lambda cotangents: pull_arguments(cotangents)[: len(leaves)]
     places, run, nesting = on_tensors(f, leaves, tree)
     flat, pull_tensors = vjp(run, [leaves[i] for i in places])
 
     def pull(cotangents: list[Any]) -> list[Any]:
         gradients: list[Any] = [None] * len(leaves)
         pairs = zip(cotangents, flat, strict=True)
-        cast = [as_that_of(y, c, backend, COTANGENT) for c, y in pairs]
-        for i, gradient in zip(places, pull_tensors(cast), strict=True):
+        cast_cotangents = [as_that_of(y, c, backend, COTANGENT) for c, y in pairs]
+        for i, gradient in zip(places, pull_tensors(cast_cotangents), strict=True):
             gradients[i] = gradient
         return gradients
 
@@ -168,8 +168,8 @@ def on_tensors(
 
     def run(tensors: Sequence[Tensor]) -> list[Any]:
         args, kwargs = optree.tree_unflatten(tree, replace_at(leaves, places, tensors))
-        flat, own = optree.tree_flatten(f(*args, **kwargs), none_is_leaf=True)
-        nesting.append(own)
+        flat, outputs_tree = optree.tree_flatten(f(*args, **kwargs), none_is_leaf=True)
+        nesting.append(outputs_tree)
         return flat
 
     return places, run, nesting
@@ -251,8 +251,8 @@ def _of_function(
         error.error.__cause__ = error.__cause__
         if function.recipe.is_derived:
             raise error.error from error.__cause__
-        reported = function.recipe.give_up(error.error)
-        return _as_it_is(function, layout, leaves, backend, reported)
+        explanation = function.recipe.give_up(error.error)
+        return _as_it_is(function, layout, leaves, backend, explanation)
     if reason:
         return _as_it_is(function, layout, leaves, backend, None)
     graphs = variant.graphs
@@ -263,7 +263,7 @@ def _of_function(
     except IndexError:
         explain_places(function.recipe.subject, variant, backend, leaves)
         raise
-    single = len(graphs.cotangents) == 1
+    is_single = len(graphs.cotangents) == 1
     # Nothing but dtypes decides on it (arrays are NumPy's), and the arguments are not nested.
     is_alike = not function.captures.facts - {"dtype", LIBRARY} and not function.defaults
     if is_alike and flatten(tuple(leaves), {})[1] == tree:
@@ -271,17 +271,17 @@ def _of_function(
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
 
     def pull(cotangents: list[Any]) -> list[Any]:
-        pairs = [(assembled[i], cotangents[i]) for i in positions]
-        chosen = [as_that_of(y, c, backend, COTANGENT) for y, c in pairs]
-        pulled = pull_arrays(chosen[0] if single else tuple(chosen))
-        pulled = (pulled,) if len(graphs.inputs) == 1 else pulled
+        pairs = [(flat_outputs[i], cotangents[i]) for i in positions]
+        upstream = [as_that_of(y, c, backend, COTANGENT) for y, c in pairs]
+        tensor_gradients = pull_arrays(upstream[0] if is_single else tuple(upstream))
+        tensor_gradients = (tensor_gradients,) if len(graphs.inputs) == 1 else tensor_gradients
         gradients: list[Any] = [None] * len(leaves)
-        for i, gradient in zip(layout.indices("tensor"), pulled, strict=True):
+        for i, gradient in zip(layout.indices("tensor"), tensor_gradients, strict=True):
             gradients[i] = _zeros_if_none(gradient, leaves[i], layout.leaves[i].is_float, backend)
         return gradients
 
-    outputs = assemble(variant, (output,) if single else output)
-    assembled = optree.tree_leaves(outputs, none_is_leaf=True)
+    outputs = assemble(variant, (output,) if is_single else output)
+    flat_outputs = optree.tree_leaves(outputs, none_is_leaf=True)
     return outputs, pull
 
 
@@ -316,8 +316,8 @@ def _keep(
             if getattr(upstream, "dtype", None) != dtype:
                 like = np.empty(0, dtype)
                 upstream = as_that_of(like, upstream, load_backend("numpy"), COTANGENT)
-            pulled = pull_array(upstream)
-            pairs = zip((pulled,) if count == 1 else pulled, arrays, strict=True)
+            gradients = pull_array(upstream)
+            pairs = zip((gradients,) if count == 1 else gradients, arrays, strict=True)
             return [np.zeros_like(x) if gradient is None else gradient for gradient, x in pairs]
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
@@ -373,8 +373,8 @@ def _as_it_is(
             else _zeros_if_none(as_that_of(y, c, backend, COTANGENT), y, True, backend)
             for c, y in zip(cotangents, flat, strict=True)
         ]
-        returned = pull_own(optree.tree_unflatten(nesting, upstream))
-        gradients = match_gradients(function.name, returned, layout)
+        raw_gradients = pull_own(optree.tree_unflatten(nesting, upstream))
+        gradients = match_gradients(function.name, raw_gradients, layout)
         for i in layout.indices("tensor"):
             leaf = layout.leaves[i]
             gradient = check_native(function.name, leaf.path, leaves[i], gradients[i], backend)
@@ -454,45 +454,45 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
     if not all(isinstance(each, tuple | list) for each in (inputs, tangents)):
         raise RuleTypeError(ALIKE)
     leaves, tree, backend = open_inputs("jvp", f, tuple(inputs))
-    moves = _match(leaves, tree, tangents, backend)
+    input_tangents = _match(leaves, tree, tangents, backend)
     push = backend.modes.jvp
     if push is None:
-        outputs, flat = _jvp_by_capture(f, leaves, tree, moves, backend)
+        outputs, flat = _jvp_by_capture(f, leaves, tree, input_tangents, backend)
     else:
         places, run, nesting = on_tensors(f, leaves, tree)
-        tensors, own = [leaves[i] for i in places], [moves[i] for i in places]
+        tensors, moves = [leaves[i] for i in places], [input_tangents[i] for i in places]
         # Without any tangent a plain call is enough.
-        is_still = all(move is None for move in own)
+        is_still = all(move is None for move in moves)
         try:
-            flat_outputs, flat = (run(tensors), None) if is_still else push(run, tensors, own)
+            flat_outputs, flat = (run(tensors), None) if is_still else push(run, tensors, moves)
         except NotImplementedError as error:
             raise UnsupportedOp(f"xg.jvp has no way through what it was given: {error}") from error
         outputs = optree.tree_unflatten(nesting[-1], flat_outputs)
-    results, own = optree.tree_flatten(outputs, none_is_leaf=True)
+    results, outputs_tree = optree.tree_flatten(outputs, none_is_leaf=True)
     flat = [None] * len(results) if flat is None else flat
     changes = [
         _zeros_if_none(tangent, y, True, backend) if _is_float(y) else None
         for tangent, y in zip(flat, results, strict=True)
     ]
-    return outputs, optree.tree_unflatten(own, changes)
+    return outputs, optree.tree_unflatten(outputs_tree, changes)
 
 
 def _match(
     leaves: Sequence[Any], tree: Any, tangents: Sequence[Any], backend: Backend
 ) -> list[Any]:
     args, _ = optree.tree_unflatten(tree, list(leaves))
-    moves: list[Any] = []
-    fits = len(tangents) == len(args)
+    flat_tangents: list[Any] = []
+    is_alike = len(tangents) == len(args)
     for arg, tangent in zip(args, tangents, strict=False):
-        own, nesting = flatten((arg,), {})
-        given, nested = flatten((tangent,), {})
+        arg_leaves, nesting = flatten((arg,), {})
+        tangent_leaves, tangent_nesting = flatten((tangent,), {})
         if tangent is None:
-            given, nested = [None] * len(own), nesting
-        fits = fits and nested == nesting
-        moves += map(unwrap, given)
-    if not fits:
+            tangent_leaves, tangent_nesting = [None] * len(arg_leaves), nesting
+        is_alike = is_alike and tangent_nesting == nesting
+        flat_tangents += map(unwrap, tangent_leaves)
+    if not is_alike:
         raise RuleTypeError(ALIKE)
-    for i, (x, tangent) in enumerate(zip(leaves, moves, strict=True)):
+    for i, (x, tangent) in enumerate(zip(leaves, flat_tangents, strict=True)):
         if tangent is None:
             continue
         if not _is_float(x):
@@ -502,8 +502,8 @@ def _match(
                 f"jvp got a tangent of shape {tuple(np.shape(tangent))} for input {i} of shape "
                 f"{tuple(x.shape)}; expected the same shape"
             )
-        moves[i] = as_that_of(x, tangent, backend, f"jvp got for input {i} a tangent")
-    return moves
+        flat_tangents[i] = as_that_of(x, tangent, backend, f"jvp got for input {i} a tangent")
+    return flat_tangents
 
 
 def _jvp_by_capture(
@@ -524,13 +524,13 @@ def _jvp_by_capture(
         lack = backend.modes.lacks.get("jvp", f"{backend.name} has no forward mode")
         raise UnsupportedOp(f"{function.recipe.subject}: {lack}")
     # `moves` covers the caller's leaves only: defaults and a rule's numbers do not move.
-    moved = [moves[i] if i < len(moves) else None for i in layout.indices("tensor")]
-    output, pushed = dual().native.jvp(arguments, moved)
-    single = len(variant.graphs.cotangents) == 1
-    changes = iter((pushed,) if single else pushed)
-    fixed = range(variant.outputs.num_leaves)
-    flat = [None if i in variant.fixed else next(changes) for i in fixed]
-    return assemble(variant, (output,) if single else output), flat
+    tensor_tangents = [moves[i] if i < len(moves) else None for i in layout.indices("tensor")]
+    output, pushed = dual().native.jvp(arguments, tensor_tangents)
+    is_single = len(variant.graphs.cotangents) == 1
+    changes = iter((pushed,) if is_single else pushed)
+    positions = range(variant.outputs.num_leaves)
+    flat = [None if i in variant.fixed else next(changes) for i in positions]
+    return assemble(variant, (output,) if is_single else output), flat
 
 
 def _is_float(x: Any) -> bool:

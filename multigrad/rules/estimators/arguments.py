@@ -56,23 +56,23 @@ def order_arguments(
     subject: str, arguments: Sequence[Argument], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """Return the values of all arguments in order, defaults among them."""
-    values, rest = list(args), dict(kwargs)
+    values, keywords = list(args), dict(kwargs)
     for argument in arguments[len(args) :]:
-        values.append(rest.pop(argument.name, argument.default))
+        values.append(keywords.pop(argument.name, argument.default))
     missing = [
         each.name
         for each, value in zip(arguments, values, strict=False)
         if value is inspect.Parameter.empty
     ]
-    if len(args) > len(arguments) or rest or missing:
+    if len(args) > len(arguments) or keywords or missing:
         names = [each.name for each in arguments]
-        twice = [name for name in rest if name in names]
+        repeats = [name for name in keywords if name in names]
         if missing:
             problem = f"lacks {', '.join(missing)}"
-        elif twice:
-            problem = f"got {', '.join(twice)} twice"
-        elif rest:
-            word = next(iter(rest))
+        elif repeats:
+            problem = f"got {', '.join(repeats)} twice"
+        elif keywords:
+            word = next(iter(keywords))
             problem = f"takes no {word!r}{suggest(word, names)}"
         else:
             problem = f"got {len(args)} arguments for {len(arguments)}"
@@ -89,27 +89,27 @@ def check_arguments(
         RuleTypeError: one is of another kind.
         RuleValueError: a number is out of its range, or a shape does not fit.
     """
-    first = shape_of(args[0])
+    first_shape = shape_of(args[0])
     values: dict[str, Any] = {}
-    bounded = []
+    range_rows = []
     for argument, value in zip(arguments, args, strict=True):
         if type(value) is not argument.plain_type:
             value = now(value, backend)
             shape = shape_of(value)
-            if shape is not None and first is not None and values:
-                expected = argument.check_shape(shape, first)
+            if shape is not None and first_shape is not None and values:
+                expected = argument.check_shape(shape, first_shape)
                 if expected:
                     raise RuleValueError(
                         f"{subject} got {argument.name!r} of shape {shape} for "
-                        f"{arguments[0].name!r} of shape {first}; expected {expected}"
+                        f"{arguments[0].name!r} of shape {first_shape}; expected {expected}"
                     )
             value = convert(subject, argument.name, argument.annotation, value)
         values[argument.name] = value
         if argument.range is not None and type(value) is argument.plain_type:
-            bounded.append((argument.name, argument.range))
+            range_rows.append((argument.name, argument.range))
     # Ranges come last: a bound may be the value of another argument.
-    for name, allowed in bounded:
-        allowed.check(subject, name, values[name], values)
+    for name, limits in range_rows:
+        limits.check(subject, name, values[name], values)
     return tuple(values.values())
 
 
@@ -161,8 +161,8 @@ def plain_type_of(annotation: str) -> type:
 
 def convert(subject: str, name: str, annotation: str, value: Any) -> Any:
     """Return a value as the kind of its annotation; a symbol, and None if allowed, unchanged."""
-    kind, _, rest = annotation.partition(" | ")
-    if isinstance(value, Value) or (value is None and rest == "None"):
+    kind, _, alternative = annotation.partition(" | ")
+    if isinstance(value, Value) or (value is None and alternative == "None"):
         return value
     try:
         if value is None:
@@ -191,8 +191,8 @@ def may_be_equal(length: Any, other: Any) -> bool:
 def broadcastable(shape: Shape, first: Shape) -> str:
     """Check that a shape broadcasts to the first argument's."""
     if len(shape) <= len(first):
-        for length, other in zip(shape[::-1], first[::-1], strict=False):
-            if length != 1 and not may_be_equal(length, other):
+        for length, first_length in zip(shape[::-1], first[::-1], strict=False):
+            if length != 1 and not may_be_equal(length, first_length):
                 break
         else:
             return ""

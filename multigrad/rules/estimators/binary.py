@@ -163,15 +163,15 @@ def learnable_step(x: Tensor, width: Tensor, kind: str = "sigmoid") -> Any:
             f"function 'learnable_step': param 'kind' is one of {', '.join(map(repr, FLAT))}, got "
             f"{kind!r}{suggest(kind, FLAT)}"
         )
-    spread = widened(width)
+    wide_width = widened(width)
 
     def grad(grad_out: Tensor) -> Any:
-        u = xp.clip(widened(x) / spread, -FLAT[kind], FLAT[kind])
+        u = xp.clip(widened(x) / wide_width, -FLAT[kind], FLAT[kind])
         if kind == "sigmoid":
             slope = xp.sigmoid(u) * xp.sigmoid(-u)
         else:
             slope = 0.5 / (1.0 + xp.square(0.5 * math.pi * u))
-        passed = widened(grad_out) * slope / spread
-        return xp.cast_like(passed, x), summed(-u * passed, width)
+        wide_grad = widened(grad_out) * slope / wide_width
+        return xp.cast_like(wide_grad, x), summed(-u * wide_grad, width)
 
     return xp.where(x <= 0, 0.0, xp.sign(x)), grad

@@ -82,14 +82,14 @@ class Estimator(Function[P, R]):
         )
         assert self.parameters is not None
         self.family = function.__module__.rpartition(".")[2]
-        read = read_ranges(ranges, self.recipe.subject)
+        range_by_name = read_ranges(ranges, self.recipe.subject)
         self.arguments = tuple(
             Argument(
                 name=name,
                 annotation=str(each.annotation),
                 default=each.default,
                 plain_type=plain_type_of(str(each.annotation)),
-                range=read.get(name),
+                range=range_by_name.get(name),
                 check_shape=shapes.get(name, broadcastable),
             )
             for name, each in self.parameters.parameters.items()
@@ -115,14 +115,14 @@ class Estimator(Function[P, R]):
             >>> pull(np.ones(2))[0]
             array([1., 0.])
         """
-        other = super().with_defaults(values)
-        first, *rest = self.arguments
-        changed = [replace(each, default=v) for each, v in zip(rest, values, strict=True)]
-        other.arguments = (first, *changed)
-        other._defaults = (self._defaults[0], *values)
-        other._required = 1
-        other.choose(completion=CheckedCompletion(other, other.parameters, values))
-        return other
+        variant = super().with_defaults(values)
+        first_argument, *options = self.arguments
+        new_options = [replace(each, default=v) for each, v in zip(options, values, strict=True)]
+        variant.arguments = (first_argument, *new_options)
+        variant._defaults = (self._defaults[0], *values)
+        variant._required = 1
+        variant.choose(completion=CheckedCompletion(variant, variant.parameters, values))
+        return variant
 
     def _use_entries(self, entries: Entries) -> None:
         super()._use_entries(entries)
@@ -146,10 +146,10 @@ class Estimator(Function[P, R]):
         return self._apply_checked(arguments) if entry is None else entry.run(arguments, self.draws)
 
     def _apply_checked(self, args: tuple[Any, ...]) -> Any:
-        checked = self.prepare(args, {})
-        outputs = self._apply(checked, {})
+        checked_args = self.prepare(args, {})
+        outputs = self._apply(checked_args, {})
         # Cached only if checks changed nothing, and nothing in the arguments can change meanwhile.
-        if all(map(operator.is_, args, checked)) and not any(map(_may_change, args)):
+        if all(map(operator.is_, args, checked_args)) and not any(map(_may_change, args)):
             entry = self._known.get(tuple(map(kind_of, args)))
             if entry is not None:
                 if len(self._checked_entries) >= MOST_CACHED:
@@ -202,10 +202,10 @@ def estimator(
     """
 
     def declare(function: Callable[P, Any]) -> Estimator[P, Any]:
-        made = Estimator(function, ranges or {}, shapes or {}, examples)
-        made.choose(residuals=residuals)
-        _declared[made.name] = made
-        return made
+        instance = Estimator(function, ranges or {}, shapes or {}, examples)
+        instance.choose(residuals=residuals)
+        _declared[instance.name] = instance
+        return instance
 
     return declare
 
@@ -220,8 +220,8 @@ def describe(function: Estimator) -> tuple[str, str, str]:
     """
     docstring, _, _ = inspect.cleandoc(function.__doc__ or "").partition("Examples:")
     text = " ".join(docstring.split())
-    forward, _, rest = text.partition("Gradients")
-    gradients, _, source = rest.partition("Source: ")
+    forward, _, tail = text.partition("Gradients")
+    gradients, _, source = tail.partition("Source: ")
     return forward.strip(), gradients.lstrip(":, ").strip(), source.strip()
 
 
@@ -258,18 +258,18 @@ class CheckedCompletion(Completion):
 # --- the recipe: that of a custom gradient, of float tensors, which may leave out gradients -------
 def recipe_of_estimator(function: Callable[..., Any]) -> Recipe:
     library, options = check_dialect(XP), Options(native=False)
-    own = recipe_of_gradient(function, function.__name__, library=library, options=options)
-    record_own = own.record
-    assert record_own is not None
+    recipe = recipe_of_gradient(function, function.__name__, library=library, options=options)
+    record_unpadded = recipe.record
+    assert record_unpadded is not None
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return pad_gradients(own.run(args, kwargs), len(args))
+        return pad_gradients(recipe.run(args, kwargs), len(args))
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return pad_gradients(record_own(trace, args, kwargs), len(args))
+        return pad_gradients(record_unpadded(trace, args, kwargs), len(args))
 
-    arguments = ArgumentRules(partial(lay_out_floats, own))
-    return replace(own, run=run, record=record, copied=None, arguments=arguments)
+    arguments = ArgumentRules(partial(lay_out_floats, recipe))
+    return replace(recipe, run=run, record=record, copied=None, arguments=arguments)
 
 
 def lay_out_floats(
@@ -292,8 +292,8 @@ def pad_gradients(recorded: Recorded, count: int) -> Recorded:
     assert pull is not None
 
     def pull_all(grad_out: Any) -> tuple[Any, ...]:
-        returned = pull(grad_out)
-        gradients = returned if isinstance(returned, tuple) else (returned,)
+        result = pull(grad_out)
+        gradients = result if isinstance(result, tuple) else (result,)
         return (*gradients, *(None,) * (count - len(gradients)))
 
     return replace(recorded, pull=pull_all)

@@ -67,13 +67,13 @@ def dorefa_weights(x: Tensor, bits: int = 2) -> Any:
         (array([-0.333,  0.333,  1.   ]), array([1.033, 1.3  , 0.551]))
     """
     n = levels_of(bits)
-    limited = xp.tanh(widened(x))
-    largest = xp.norm(limited, ord=xp.inf)
+    tanh = xp.tanh(widened(x))
+    largest = xp.norm(tanh, ord=xp.inf)
     largest = xp.where(largest == 0, 1.0, largest)
-    level = xp.round((limited / largest * 0.5 + 0.5) * n) / n
+    level = xp.round((tanh / largest * 0.5 + 0.5) * n) / n
 
     def grad(grad_out: Tensor) -> Tensor:
-        slope = (1.0 - xp.square(limited)) / largest
+        slope = (1.0 - xp.square(tanh)) / largest
         return xp.cast_like(widened(grad_out) * slope, x)
 
     return xp.cast_like(2.0 * level - 1.0, x), grad
@@ -96,8 +96,8 @@ def pact(x: Tensor, alpha: Tensor, bits: int = 4) -> Any:
         >>> grad_x, float(grad_alpha)
         (array([0., 1., 0.]), 1.0)
     """
-    n, bound = levels_of(bits), widened(alpha)
-    level = xp.round(xp.clip(widened(x) / bound, 0.0, 1.0) * n)
+    n, wide_alpha = levels_of(bits), widened(alpha)
+    level = xp.round(xp.clip(widened(x) / wide_alpha, 0.0, 1.0) * n)
 
     def grad(grad_out: Tensor) -> Any:
         wide = widened(grad_out)
@@ -105,7 +105,7 @@ def pact(x: Tensor, alpha: Tensor, bits: int = 4) -> Any:
         grad_x = xp.where((x >= 0) & (x < alpha), grad_out, 0.0)
         return grad_x, summed(xp.where(clipped, wide, 0.0), alpha)
 
-    return xp.cast_like(level / n * bound, x), grad
+    return xp.cast_like(level / n * wide_alpha, x), grad
 
 
 @estimator(
@@ -136,15 +136,15 @@ def fake_quantize(x: Tensor, low: Tensor, high: Tensor, bits: int = 8, narrow: b
     scale = (top - bottom) / n
     # In this order the zero point of -a and a is n / 2 exactly, whatever a is.
     zero = xp.clip(xp.round(-bottom / (top - bottom) * n), 0.0, n)
-    first, last = -zero * scale, (n - zero) * scale
-    level = xp.round((xp.clip(wide, first, last) - first) / scale)
+    lowest, highest = -zero * scale, (n - zero) * scale
+    level = xp.round((xp.clip(wide, lowest, highest) - lowest) / scale)
 
     def grad(grad_out: Tensor) -> Any:
         upstream = widened(grad_out)
         return (
-            xp.where((wide >= first) & (wide <= last), grad_out, 0.0),
-            summed(xp.where(wide <= first, upstream, 0.0), low),
-            summed(xp.where(wide >= last, upstream, 0.0), high),
+            xp.where((wide >= lowest) & (wide <= highest), grad_out, 0.0),
+            summed(xp.where(wide <= lowest, upstream, 0.0), low),
+            summed(xp.where(wide >= highest, upstream, 0.0), high),
         )
 
     return xp.cast_like((level - zero) * scale, x), grad
@@ -163,8 +163,8 @@ def quantization_noise(x: Tensor, q: Tensor, factor: float = 1.0) -> Any:
         >>> y, pull(np.ones(2))[0]
         (array([0.2, 0.8]), array([0.5, 0.5]))
     """
-    between = xp.cast_like(x + factor * (q - x), x)
-    return between, lambda grad_out: grad_out * (1.0 - factor)
+    blend = xp.cast_like(x + factor * (q - x), x)
+    return blend, lambda grad_out: grad_out * (1.0 - factor)
 
 
 # --- quantizers that learn their levels: LSQ, LSQ+ and learned thresholds -------------------------
@@ -286,23 +286,23 @@ def n2uq(x: Tensor, widths: Tensor, start: Tensor = 0.0) -> Any:
         (array([0., 1., 2., 3.]), array([1.   , 1.   , 1.333, 0.   ]))
     """
     lengths = widened(widths)
-    right = xp.cumsum(lengths, axis=0) + widened(start)
-    left = right - lengths
+    upper = xp.cumsum(lengths, axis=0) + widened(start)
+    lower = upper - lengths
     points = xp.expand_dims(widened(x), -1)
-    level = xp.sum(xp.where(points > left + 0.5 * lengths, 1.0, xp.zeros_like(points)), axis=-1)
+    level = xp.sum(xp.where(points > lower + 0.5 * lengths, 1.0, xp.zeros_like(points)), axis=-1)
     # No threshold lies below NaN, which must not become level 0.
     level = xp.where(xp.isnan(x), x, xp.cast_like(level, x))
 
     def grad(grad_out: Tensor) -> Any:
         upstream = xp.expand_dims(widened(grad_out), -1)
-        is_inside = (points > left) & (points <= right)
+        is_inside = (points > lower) & (points <= upper)
         slope = xp.where(is_inside, upstream / lengths, 0.0)
-        own = xp.where(is_inside, slope * ((points - left) / lengths), 0.0)
-        passed = xp.sum_to(slope, widths)  # by segment
-        # A width moves all segments after its own.
-        after = xp.cumsum(passed, axis=0, reverse=True) - passed
+        inner_slope = xp.where(is_inside, slope * ((points - lower) / lengths), 0.0)
+        slope_by_segment = xp.sum_to(slope, widths)  # by segment
+        # A width moves all segments that follow its own.
+        slope_after = xp.cumsum(slope_by_segment, axis=0, reverse=True) - slope_by_segment
         grad_x = xp.cast_like(xp.sum(slope, axis=-1), x)
-        of_widths = xp.cast_like(-(after + xp.sum_to(own, widths)), widths)
+        of_widths = xp.cast_like(-(slope_after + xp.sum_to(inner_slope, widths)), widths)
         of_start = summed(-xp.sum(slope, axis=-1), start)
         return grad_x, of_widths, of_start
 
@@ -345,11 +345,11 @@ def look_at(x: Array, axes: tuple[int, ...]) -> Seen:
         raise RuleTypeError(f"sample is an array of typical inputs, got {x!r:.60}") from None
     if not x.size:
         x = np.zeros([n if i in axes else 1 for i, n in enumerate(x.shape)])
-    rest = tuple(i for i in range(x.ndim) if i not in axes)
+    other_axes = tuple(i for i in range(x.ndim) if i not in axes)
     keep = bool(axes)
-    size = np.abs(x).mean(rest, keepdims=keep)
-    low = np.minimum(x.min(rest, keepdims=keep), 0.0)
-    high = np.maximum(x.max(rest, keepdims=keep), 0.0)
+    size = np.abs(x).mean(other_axes, keepdims=keep)
+    low = np.minimum(x.min(other_axes, keepdims=keep), 0.0)
+    high = np.maximum(x.max(other_axes, keepdims=keep), 0.0)
     is_zero = size == 0
     return Seen(
         np.where(is_zero, 1.0, size), np.where(is_zero, -1.0, low), np.where(is_zero, 1.0, high)
@@ -418,31 +418,31 @@ def read_quantization(owner: str, of: str, description: Any, bits: int) -> Quant
         return Quantization(description, (), {})
     name = description.name if isinstance(description, Estimator) else description
     options = dict(description) if isinstance(description, Mapping) else {"name": name}
-    name, known = options.pop("name", None), NAMES[of]
-    names = {**known, **{each: each for each in known.values()}}
+    name, standard_names = options.pop("name", None), NAMES[of]
+    names = {**standard_names, **{each: each for each in standard_names.values()}}
     if not isinstance(name, str):
         raise RuleTypeError(
-            f"{owner}: {of} is the name of an estimator ({', '.join(sorted(known))}), or "
+            f"{owner}: {of} is the name of an estimator ({', '.join(sorted(standard_names))}), or "
             '{"name": "lsq", "bits": 8, ...}, or a Function of one tensor, as '
             f"xg.custom_gradient makes it; got {type(description).__name__} {description!r:.60}"
         )
     if name not in names:
         raise RuleValueError(
             f"{owner}: no quantizer {name!r} of {of}{suggest(name, names)} ({of}: "
-            f"{', '.join(sorted(known))})"
+            f"{', '.join(sorted(standard_names))})"
         )
-    chosen: Any = catalogue()[names[name]]
-    rest = chosen.arguments[1:]
-    learned = tuple(each.name for each in rest if each.annotation == "Tensor")
-    if any(each.name == "bits" for each in rest):
+    quantizer: Any = catalogue()[names[name]]
+    params = quantizer.arguments[1:]
+    learned = tuple(each.name for each in params if each.annotation == "Tensor")
+    if any(each.name == "bits" for each in params):
         options.setdefault("bits", bits)
     wrong = [word for word in options if word in learned]
     if wrong:
         raise RuleTypeError(f"{owner}: {wrong[0]!r} of {name!r} is learned, and no option")
-    every = {each.name: each.default for each in rest if each.name not in learned}
-    usual = Quantization(chosen, learned, every).start(STANDARD)
-    chosen.prepare((0.0, *map(float, usual)), options)  # wrong options are told as at a call
-    quantization = Quantization(chosen, learned, {**every, **options})
+    defaults = {each.name: each.default for each in params if each.name not in learned}
+    starts = Quantization(quantizer, learned, defaults).start(STANDARD)
+    quantizer.prepare((0.0, *map(float, starts)), options)  # wrong options are told as at a call
+    quantization = Quantization(quantizer, learned, {**defaults, **options})
     # Refused here if the start values cannot be computed, not when the layer is built.
     quantization.start(STANDARD)
     return quantization

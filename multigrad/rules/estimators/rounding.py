@@ -88,14 +88,14 @@ def clamp_with_grad(x: Tensor, min: float = -1.0, max: float = 1.0) -> Any:
         >>> y, pull(np.ones(3))[0]  # at -2 the gradient would lead further away
         (array([-1. ,  0.5,  1. ]), array([0., 1., 1.]))
     """
-    limited = xp.clip(x, min, max)
+    clipped = xp.clip(x, min, max)
 
     def grad(grad_out: Tensor) -> Tensor:
         # The signs alone: the product may overflow, or vanish.
-        beyond = xp.sign(x - limited)
-        return xp.where(grad_out * beyond >= 0, grad_out, 0.0)
+        excess_sign = xp.sign(x - clipped)
+        return xp.where(grad_out * excess_sign >= 0, grad_out, 0.0)
 
-    return xp.cast_like(limited, x), grad
+    return xp.cast_like(clipped, x), grad
 
 
 @estimator(ranges={"c": "> 0"})
@@ -110,8 +110,8 @@ def clipped_relu(x: Tensor, c: float = 1.0) -> Any:
         >>> y, pull(np.ones(3))[0]
         (array([0. , 0.5, 2. ]), array([0., 1., 0.]))
     """
-    limited = xp.cast_like(xp.clip(x, 0.0, c), x)
-    return limited, lambda grad_out: xp.where((x > 0) & (x < c), grad_out, 0.0)
+    clipped = xp.cast_like(xp.clip(x, 0.0, c), x)
+    return clipped, lambda grad_out: xp.where((x > 0) & (x < c), grad_out, 0.0)
 
 
 @estimator(ranges={"alpha": "finite"})

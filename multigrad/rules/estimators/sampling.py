@@ -33,19 +33,19 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = True, axis: in
     wide, heat = widened(logits), widened(tau)
     noisy = wide + xp.gumbel_like(wide)
     # Shifted by the maximum, so that no exp overflows, however small tau is.
-    shifted = (noisy - xp.max(noisy, axis=axis, keepdims=True)) / heat
-    y = xp.softmax(shifted, axis=axis)
+    shifted_logits = (noisy - xp.max(noisy, axis=axis, keepdims=True)) / heat
+    y = xp.softmax(shifted_logits, axis=axis)
     # The mask would hide NaN.
-    drawn = xp.where(xp.isnan(y), y, xp.argmax_mask(noisy, axis=axis)) if hard else y
+    sample = xp.where(xp.isnan(y), y, xp.argmax_mask(noisy, axis=axis)) if hard else y
 
     def grad(grad_out: Tensor) -> Any:
         weighted = widened(grad_out) * y
         inner = (weighted - y * xp.sum(weighted, axis=axis, keepdims=True)) / heat
         # A logit of -inf has probability 0, and no part in the gradient.
-        of_tau = xp.where(y == 0, 0.0, -inner * shifted)
+        of_tau = xp.where(y == 0, 0.0, -inner * shifted_logits)
         return xp.cast_like(inner, logits), summed(of_tau, tau)
 
-    return xp.cast_like(drawn, logits), grad
+    return xp.cast_like(sample, logits), grad
 
 
 @estimator(ranges={"p": ">= 0 and <= 1"})
@@ -60,9 +60,9 @@ def bernoulli_straight_through(p: Tensor) -> Any:
         >>> y[[0, 2]], pull(np.ones(3))[0]
         (array([0., 1.]), array([1., 1., 1.]))
     """
-    drawn = xp.bernoulli_like(p, p)
+    sample = xp.bernoulli_like(p, p)
     # A comparison with NaN draws 0, which would hide it.
-    return xp.where(xp.isnan(p), p, drawn), lambda grad_out: grad_out
+    return xp.where(xp.isnan(p), p, sample), lambda grad_out: grad_out
 
 
 @estimator()
@@ -77,9 +77,9 @@ def bernoulli_st(logits: Tensor) -> Any:
         >>> y[[0, 2]], pull(np.ones(3))[0].round(3)
         (array([0., 1.]), array([0.  , 0.25, 0.  ]))
     """
-    drawn = xp.bernoulli_like(logits, xp.sigmoid(logits))
+    sample = xp.bernoulli_like(logits, xp.sigmoid(logits))
 
     def grad(grad_out: Tensor) -> Tensor:
         return grad_out * (xp.sigmoid(logits) * xp.sigmoid(-logits))
 
-    return xp.where(xp.isnan(logits), logits, drawn), grad
+    return xp.where(xp.isnan(logits), logits, sample), grad

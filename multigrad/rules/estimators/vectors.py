@@ -39,16 +39,16 @@ def vq(
     # |x - c|**2 / 2 without |x|**2 / 2, which is the same for all codes.
     near = xp.matmul(widened(x), xp.matrix_transpose(table)) - 0.5 * xp.sum(table * table, axis=-1)
     index = xp.argmax(near, axis=-1)
-    chosen = xp.cast_like(xp.take(codebook, index, axis=0), x)
+    nearest = xp.cast_like(xp.take(codebook, index, axis=0), x)
 
     def grad(grad_out: Any) -> Any:
-        passed = grad_out[0] if with_index else grad_out
+        upstream = grad_out[0] if with_index else grad_out
         if not codebook_gradient:
-            return passed
-        summed_up = untake_at(widened(passed), index, table, axis=0)
-        return passed, xp.cast_like(summed_up, codebook)
+            return upstream
+        row_sums = untake_at(widened(upstream), index, table, axis=0)
+        return upstream, xp.cast_like(row_sums, codebook)
 
-    return ((chosen, index) if with_index else chosen), grad
+    return ((nearest, index) if with_index else nearest), grad
 
 
 @estimator(shapes={"q": same_shape})
@@ -122,9 +122,9 @@ def rotation_trick(x: Tensor, q: Tensor) -> Any:
         f, q_length, q_largest = unit(widened(q))
         r = unit(e + f)[0]
         # Fifty et al., 2024, section 4: the rotation without its matrix.
-        turned = upstream - 2.0 * r * dot(r, upstream) + 2.0 * e * dot(f, upstream)
+        rotated_grad = upstream - 2.0 * r * dot(r, upstream) + 2.0 * e * dot(f, upstream)
         is_zero = length == 0
         ratio = (q_length / xp.where(is_zero, 1.0, length)) * (q_largest / largest)
-        return xp.cast_like(xp.where(is_zero, upstream, turned * ratio), x)
+        return xp.cast_like(xp.where(is_zero, upstream, rotated_grad * ratio), x)
 
     return xp.cast_like(q, x), grad

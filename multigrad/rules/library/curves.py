@@ -55,15 +55,15 @@ def table(module: str) -> Callable[..., Rule]:
         note: str = "",
         **params: Number | tuple[str, Number],
     ) -> Rule:
-        package, _, last = name.rpartition(".")
-        source = source if " " in source else f"`{source or last}` of {package}"
-        numbers = {old: p if isinstance(p, tuple) else (old, p) for old, p in params.items()}
-        words = {old: word for old, (word, _) in numbers.items()}
+        package, _, short_name = name.rpartition(".")
+        source = source if " " in source else f"`{source or short_name}` of {package}"
+        numbers = {inner: p if isinstance(p, tuple) else (inner, p) for inner, p in params.items()}
+        words = {inner: word for inner, (word, _) in numbers.items()}
         function = (
             _renamed(what, numbers) if isinstance(what, Rule) else _multiplying(what, numbers)
         )
         # The registry and the docs read these, as of a rule that is written by hand.
-        function.__name__ = last
+        function.__name__ = short_name
         function.__module__ = module
         function.__doc__ = _described(what, words, f"{note} Source: {source}.".strip())
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -74,7 +74,7 @@ def table(module: str) -> Callable[..., Rule]:
         function.__signature__ = inspect.Signature(
             [*LEADING, *own_params], return_annotation="Tensor"
         )
-        ranges = {words[old]: _reworded(text, words) for old, text in _ranges_of(what, words)}
+        ranges = {words[inner]: _reworded(text, words) for inner, text in _ranges_of(what, words)}
         return register(name, ranges=ranges)(function)
 
     return named
@@ -85,7 +85,7 @@ def _multiplying(curve: Callable[..., Tensor], numbers: Mapping[str, tuple[str, 
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor | None, **params: Any) -> Tensor:
         if tin is None:
             return grad_out
-        return grad_out * curve(tin, **{old: params.get(*new) for old, new in numbers.items()})
+        return grad_out * curve(tin, **{name: params.get(*row) for name, row in numbers.items()})
 
     return rule
 
@@ -94,14 +94,14 @@ def _renamed(same: Rule, numbers: Mapping[str, tuple[str, Number]]) -> Any:
     run: Any = same.function
 
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor | None, **params: Any) -> Tensor:
-        return run(ctx, grad_out, tin, **{old: params.get(*new) for old, new in numbers.items()})
+        return run(ctx, grad_out, tin, **{name: params.get(*row) for name, row in numbers.items()})
 
     return rule
 
 
 def _ranges_of(what: Any, words: Mapping[str, str]) -> list[tuple[str, str]]:
     if isinstance(what, Rule):
-        ranges: Mapping[str, str] = {n: allowed.text for n, allowed in what.own_ranges.items()}
+        ranges: Mapping[str, str] = {n: limits.text for n, limits in what.own_ranges.items()}
     else:
         ranges = getattr(what, "ranges", {})
     return [(name, ranges[name]) for name in words if name in ranges]
@@ -111,8 +111,8 @@ def _described(what: Any, words: Mapping[str, str], ending: str) -> str:
     formula = inspect.cleandoc(what.__doc__ or "").partition("\n\n")[0]
     defaults = inspect.signature(what).parameters
     # Defaults of the curve that a row does not name become numbers in the formula.
-    fixed = {n: f"{p.default:g}" for n, p in defaults.items() if isinstance(p.default, float)}
-    return f"{_reworded(formula, {**fixed, **words})}\n\n{ending}"
+    numbers = {n: f"{p.default:g}" for n, p in defaults.items() if isinstance(p.default, float)}
+    return f"{_reworded(formula, {**numbers, **words})}\n\n{ending}"
 
 
 def _reworded(text: str, words: Mapping[str, str]) -> str:
@@ -152,9 +152,9 @@ def pseudo_spike(x: Tensor, alpha: Number, width: Number) -> Tensor:
     u = (2.0 / width) * abs(x)
     total = 1.0 + u
     # The rounding error of the sum, exact by Fast2Sum (Dekker, 1971).
-    lost = xp.where(u > 1.0, 1.0 - (total - u), u - (total - 1.0))
-    lost = xp.where(total < math.inf, lost / total, 0.0)
-    return total**-alpha * xp.exp(-(alpha * lost))
+    error = xp.where(u > 1.0, 1.0 - (total - u), u - (total - 1.0))
+    relative_error = xp.where(total < math.inf, error / total, 0.0)
+    return total**-alpha * xp.exp(-(alpha * relative_error))
 
 
 def squarewave(x: Tensor, terms: int, period: Number) -> Tensor:
@@ -267,8 +267,8 @@ def periodic_exponential(x: Tensor, width: Number, threshold: Number, scale: Num
     -threshold and threshold that is zero at each multiple of the threshold, where a neuron spikes
     once more. NaN at infinity, where the sawtooth has no value.
     """
-    past = xp.remainder(x, threshold)
-    teeth = 2.0 * xp.minimum(past, threshold - past)
+    phase = xp.remainder(x, threshold)
+    teeth = 2.0 * xp.minimum(phase, threshold - phase)
     return scale * xp.exp(-(xp.where(x < 0.0, -x, teeth) / width))
 
 
@@ -298,8 +298,8 @@ def s2nn(x: Tensor, alpha: Number, beta: Number) -> Tensor:
     """grad_out * alpha s(alpha tin) (1 - s(alpha tin)) where tin < 0, s the logistic sigmoid; else
     grad_out * beta / (tin + 1): beta at zero.
     """
-    above = beta / (xp.maximum(x, 0.0) + 1.0)
-    return xp.where(x < 0.0, sigmoid(x, alpha), above)
+    right_side = beta / (xp.maximum(x, 0.0) + 1.0)
+    return xp.where(x < 0.0, sigmoid(x, alpha), right_side)
 
 
 @ranged(alpha="> 1 and finite")

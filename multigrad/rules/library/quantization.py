@@ -151,9 +151,9 @@ def clamp_with_grad(
     """
     if tin is None:
         return grad_out
-    inside = (tin >= low) & (tin <= high)
+    is_inside = (tin >= low) & (tin <= high)
     leads_back = ((tin < low) & (grad_out <= 0.0)) | ((tin > high) & (grad_out >= 0.0))
-    return grad_out * (inside | leads_back)
+    return grad_out * (is_inside | leads_back)
 
 
 # --- packages' own names, with their params -------------------------------------------------------

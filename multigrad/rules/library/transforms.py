@@ -109,8 +109,8 @@ def clip_rms(ctx: Any, grad_out: Tensor, tin: Tensor | None, threshold: float = 
     """
     top, factor = norm(grad_out)
     rms = factor / xp.sqrt(1.0 * grad_out.size)
-    limited = over(grad_out, top) * (threshold / one_for_zero(rms))
-    return xp.where(top * rms > threshold, limited, grad_out)
+    clipped = over(grad_out, top) * (threshold / one_for_zero(rms))
+    return xp.where(top * rms > threshold, clipped, grad_out)
 
 
 @register("normalize", ranges={"scale": "finite", "eps": ">= 0 and finite"})
@@ -211,8 +211,8 @@ def noisy_threshold(
 
     Source: "noisy_threshold", the example of FreeGrad's documentation of own rules.
     """
-    kept = grad_out if tin is None else grad_out * (tin >= t)
-    return kept + sigma * xp.randn_like(grad_out)
+    gradient = grad_out if tin is None else grad_out * (tin >= t)
+    return gradient + sigma * xp.randn_like(grad_out)
 
 
 # --- norms and means, which divide by the largest magnitude first ---------------------------------
@@ -258,13 +258,13 @@ def clip_units(x: Tensor, tensor: Tensor, clipping: float, eps: float) -> Tensor
     A unit is all of a vector, and what one output of a layer is made of: along axis 0 of two or
     three, along all but the last of four or five. A tensor with one axis longer than 1 is a vector.
     """
-    whole = _clip_along(x, tensor, None, clipping, eps)
+    clipped = _clip_along(x, tensor, None, clipping, eps)
     if tensor.ndim < 2:
-        return whole
+        return clipped
     axes = (0,) if tensor.ndim < 4 else tuple(range(tensor.ndim - 1))
     # In arithmetic alone, so that one graph serves all lengths.
-    longer = sum(xp.minimum(1.0 * tensor.shape[i] - 1.0, 1.0) for i in range(tensor.ndim))
-    return xp.where(longer > 1.5, _clip_along(x, tensor, axes, clipping, eps), whole)
+    long_axes = sum(xp.minimum(1.0 * tensor.shape[i] - 1.0, 1.0) for i in range(tensor.ndim))
+    return xp.where(long_axes > 1.5, _clip_along(x, tensor, axes, clipping, eps), clipped)
 
 
 def _clip_along(x: Tensor, tensor: Tensor, axes: Axes, clipping: float, eps: float) -> Tensor:
@@ -272,5 +272,5 @@ def _clip_along(x: Tensor, tensor: Tensor, axes: Axes, clipping: float, eps: flo
     largest, length = norm(tensor, axes)
     # Brock et al., 2021 (arXiv 2102.06171), eq. 3.
     limit = xp.maximum((clipping * largest) * length, clipping * eps)
-    limited = over(x, top) * (limit / xp.maximum(one_for_zero(factor), 1e-6 / top))
-    return xp.where(top * factor > limit, limited, x)
+    clipped = over(x, top) * (limit / xp.maximum(one_for_zero(factor), 1e-6 / top))
+    return xp.where(top * factor > limit, clipped, x)

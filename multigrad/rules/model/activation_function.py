@@ -140,20 +140,20 @@ def forward_by_key(key: str) -> Forward:
 
 def _make_forward(forward: Any) -> ForwardOfCode:
     function = _function_of(forward)
-    required = [p.name for p in _parameters_after_first(function) if p.default is p.empty]
-    if required:
+    required_names = [p.name for p in _parameters_after_first(function) if p.default is p.empty]
+    if required_names:
         is_function = isinstance(forward, Function)
-        way = f"f.bind({{{required[0]!r}: ...}})" if is_function else "functools.partial"
+        advice = f"f.bind({{{required_names[0]!r}: ...}})" if is_function else "functools.partial"
         raise RuleTypeError(
             f"forward {function.name!r} is to be a function of one tensor, and it needs "
-            f"{', '.join(required)}: give it values by {way}"
+            f"{', '.join(required_names)}: give it values by {advice}"
         )
     serial = f"#{next(SERIALS)}"
-    made = ForwardOfCode(
+    forward_of_code = ForwardOfCode(
         function.name, None, differentiable=False, given=forward, function=function, serial=serial
     )
-    _by_key[made.key] = made
-    return made
+    _by_key[forward_of_code.key] = forward_of_code
+    return forward_of_code
 
 
 def _function_of(forward: Any) -> Function:
@@ -185,14 +185,14 @@ def _function_of(forward: Any) -> Function:
     if isinstance(forward, types.FunctionType):
         return make_function(forward)
     # A copy of the object, so that its later changes do not act.
-    fixed = copy.deepcopy(forward)
-    return Function(recipe_of_object(fixed, name), called_method(fixed))
+    snapshot = copy.deepcopy(forward)
+    return Function(recipe_of_object(snapshot, name), called_method(snapshot))
 
 
 def _parameters_after_first(function: Function) -> list[inspect.Parameter]:
     parameters = function.parameters.parameters.values() if function.parameters else ()
-    spread = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p for p in list(parameters)[1:] if p.kind not in spread]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p for p in list(parameters)[1:] if p.kind not in variadic]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -343,8 +343,8 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
 def record_under(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
     """Record a rule under an activation, of the input and the run-time params, in a capture."""
     function = put_under(specialization, forward)
-    own, given = function.captures, flatten(inputs, {})
-    return inline(own, function.completion, function.draws, *given)
+    captures, flat_inputs = function.captures, flatten(inputs, {})
+    return inline(captures, function.completion, function.draws, *flat_inputs)
 
 
 def graphs_under(

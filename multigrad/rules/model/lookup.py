@@ -43,10 +43,10 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
         >>> resolve(lambda ctx, grad_out, tin: grad_out).params  # a function is a rule
         {}
     """
-    found: Any = rule_names.get(rule)
-    if isinstance(found, Rule):
-        return found
-    name, function = name_of(found), called_method(found)
+    rule_or_function: Any = rule_names.get(rule)
+    if isinstance(rule_or_function, Rule):
+        return rule_or_function
+    name, function = name_of(rule_or_function), called_method(rule_or_function)
     key = function_key(function)
     return _of_functions.get(key) or _of_functions.setdefault(
         key, Rule(name=name, function=function)
@@ -106,10 +106,10 @@ def activate(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> Ac
     template = TEMPLATES.get(template_key)
     number_names: tuple[str, ...] = ()
     if params and (template is None or template.epoch != epoch):
-        split = _split(rule, params)
-        if split is None:
+        key_and_numbers = _split(rule, params)
+        if key_and_numbers is None:
             return _look_up(rule, params)[0]
-        template_key, by_name = split
+        template_key, by_name = key_and_numbers
         number_names, numbers = tuple(by_name), tuple(by_name.values())
         template = TEMPLATES.get(template_key)
     if template is not None and template.epoch == epoch:
@@ -187,24 +187,24 @@ class Template:
         """Return the active rules with new numbers; None: look up, which says what is wrong."""
         if self.positions is None:
             return None
-        first, values = self.in_force, numbers
+        prototype, values = self.in_force, numbers
         if not self.is_in_order:
-            ordered = list(first.values)
+            ordered = list(prototype.values)
             for position, number in zip(self.positions, numbers, strict=True):
                 ordered[position] = number
             values = tuple(ordered)
         are_floats = FLOATS.issuperset(map(type, numbers))
         try:
             if are_floats:
-                first.specialization.check_numbers(values)
+                prototype.specialization.check_numbers(values)
             else:
                 self._take_schedules(values)
-                check_ranges(first, values)
+                check_ranges(prototype, values)
         except RuleValueError:
             return None
-        token = token_of(first.specialization, values)
-        is_plain = are_floats and not first.has_tensors
-        renew = first.with_numbers if is_plain else first.with_values
+        token = token_of(prototype.specialization, values)
+        is_plain = are_floats and not prototype.has_tensors
+        renew = prototype.with_numbers if is_plain else prototype.with_values
         in_force = renew(values, token)
         active = ActiveRules(in_force, in_force, token)
         if are_floats:
@@ -238,8 +238,8 @@ def _make_template(
     assert in_force is not None
     runtime = in_force.specialization.runtime
     # A composed rule's parts may have such a param under names of their own.
-    found_all = all(name in runtime for name in number_names)
-    positions = tuple(map(runtime.index, number_names)) if found_all else None
+    has_all_names = all(name in runtime for name in number_names)
+    positions = tuple(map(runtime.index, number_names)) if has_all_names else None
     is_in_order = positions == tuple(range(len(in_force.values)))
     return Template(epoch, lookups, in_force, positions, is_in_order)
 
@@ -323,13 +323,13 @@ def _suggest(
 ) -> str:
     # `keywords` are those that the function takes; the signature is the rule's, if there is a rule.
     params = [] if signature is None else sorted(signature.params)
-    close = closest(keyword, [*params, *keywords])
-    if close is None and len(params) == 1 and isinstance(value, Real):
-        close = params[0]
-    if close in params:
-        return f'; did you mean params={{"{close}": {value!r}}}, of {_describe(rule)}?'
-    if close is not None:
-        return f"; did you mean {close!r}?"
+    nearest = closest(keyword, [*params, *keywords])
+    if nearest is None and len(params) == 1 and isinstance(value, Real):
+        nearest = params[0]
+    if nearest in params:
+        return f'; did you mean params={{"{nearest}": {value!r}}}, of {_describe(rule)}?'
+    if nearest is not None:
+        return f"; did you mean {nearest!r}?"
     if signature is None:
         return f"; a rule's params are given as params={{{keyword!r}: {value!r}}}, beside the rule"
     takes = ", ".join(params) or "no params"
@@ -338,8 +338,8 @@ def _suggest(
 
 def _keywords_of(function: Callable[..., Any]) -> list[str]:
     parameters = inspect.signature(function).parameters.values()
-    spread = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.kind not in spread and p.name != "self"]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.kind not in variadic and p.name != "self"]
 
 
 def _describe(rule: Any) -> str:

@@ -142,17 +142,17 @@ class Rule(InNotebooks):
             False
         """
         if self.signature_of_function is not None:
-            known = dict(self.signature_of_function.params)
+            params = dict(self.signature_of_function.params)
             takes_any = self.signature_of_function.takes_any
         else:
-            known, takes_any = {}, False
+            params, takes_any = {}, False
             for part in self._resolved_parts():
                 inner = part.signature
                 takes_any = takes_any or inner.takes_any
                 for param in inner.params.values():
-                    known.setdefault(param.name, param)
-        free = {name: param for name, param in known.items() if name not in self.bound}
-        return Signature(free, takes_any)
+                    params.setdefault(param.name, param)
+        free_params = {name: param for name, param in params.items() if name not in self.bound}
+        return Signature(free_params, takes_any)
 
     @property
     def params(self) -> dict[str, Any]:
@@ -179,8 +179,8 @@ class Rule(InNotebooks):
         """
         ranges = dict(self.own_ranges)
         for part in self._resolved_parts():
-            for name, allowed in part.ranges.items():
-                ranges[name] = both(ranges.get(name), allowed)
+            for name, limits in part.ranges.items():
+                ranges[name] = both(ranges.get(name), limits)
         for name in self.bound:
             ranges.pop(name, None)
         return types.MappingProxyType(ranges)
@@ -189,9 +189,9 @@ class Rule(InNotebooks):
         # `with_defaults`: params that are not given have theirs.
         if with_defaults and self.own_ranges:
             values = {**self.params, **values}
-        for name, allowed in self.own_ranges.items():
-            if name in values and not allowed.holds(values[name], values):
-                allowed.check(f"rule {self.name!r}", name, values[name], values)
+        for name, limits in self.own_ranges.items():
+            if name in values and not limits.holds(values[name], values):
+                limits.check(f"rule {self.name!r}", name, values[name], values)
         for part in self._resolved_parts():
             part._check_ranges(
                 {**part.signature.select(values), **part.bound}, with_defaults=with_defaults
@@ -237,10 +237,10 @@ class Rule(InNotebooks):
             <Rule hat(width=1.0)>
         """
         attributes = {name: getattr(self, name) for name in ATTRIBUTES}
-        other = type(self)(**{"ranges": self.own_ranges, **attributes, **changes})
+        twin = type(self)(**{"ranges": self.own_ranges, **attributes, **changes})
         if changes.keys() <= {"bound"}:  # its values run as params do, by the same code
-            other._specializations, other._by_shards = self._specializations, self._by_shards
-        return other
+            twin._specializations, twin._by_shards = self._specializations, self._by_shards
+        return twin
 
     def _frozen(self) -> Self:
         if self.function is not None:
@@ -248,9 +248,9 @@ class Rule(InNotebooks):
         parts = tuple(part._frozen() for part in self._resolved_parts())
         native = self.native
         # A part that runs as written makes the whole do so, else one that must be captured.
-        for wish in (True, False):
-            if native is None and any(part.native is wish for part in parts):
-                native = wish
+        for is_native in (True, False):
+            if native is None and any(part.native is is_native for part in parts):
+                native = is_native
         first_order = all(part.first_order for part in parts)
         return self.copy(parts=parts, native=native, first_order=first_order)
 
@@ -300,10 +300,10 @@ class Rule(InNotebooks):
         return self._over_shards(read_shards(over, axis_name))
 
     def _over_shards(self, shards: Shards | None) -> Rule:
-        other = self.copy(shards=shards)
+        twin = self.copy(shards=shards)
         if shards is not None:
-            other._specializations = self._by_shards.setdefault(shards, {})
-        return other
+            twin._specializations = self._by_shards.setdefault(shards, {})
+        return twin
 
     def keeping(self, residuals: str) -> Rule:
         """Return this rule with a choice of what forward keeps for it.
@@ -489,8 +489,8 @@ class Rule(InNotebooks):
 def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) -> Any:
     trace = grad_out.trace
     numbers = {name: value for name, value in params.items() if not isinstance(value, Value)}
-    known = {name: 1.0 for name in params if name not in numbers}  # any: they are inputs
-    bound_rule = rule.copy(ranges={})._over_shards(rule.shards).bound_rule({**numbers, **known})
+    examples = {name: 1.0 for name in params if name not in numbers}  # any: they are inputs
+    bound_rule = rule.copy(ranges={})._over_shards(rule.shards).bound_rule({**numbers, **examples})
     # Facts are params' values, or those of the capture around.
     facts: dict[str, Any] = {}
     while True:
@@ -500,7 +500,7 @@ def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) ->
         except NeedsConcrete as need:
             for fact in need.facts:
                 name = fact.removeprefix("param:")
-                if name in bound_rule.params and name not in known:
+                if name in bound_rule.params and name not in examples:
                     facts[fact] = bound_rule.params[name]
                 elif fact in trace.facts:
                     facts[fact] = trace.facts[fact]

@@ -188,15 +188,15 @@ def _apply_to_list(
     only_asks: bool,
 ) -> list[Tensor] | None:
     specialization, values = in_force.specialization, in_force.values
-    first = gradients[0]
-    check_float(first, specialization.rule)
-    check_values(specialization.subject, specialization.runtime, backend, first, values)
-    emitted = find_rule(specialization, backend, first, None, values)
+    first_gradient = gradients[0]
+    check_float(first_gradient, specialization.rule)
+    check_values(specialization.subject, specialization.runtime, backend, first_gradient, values)
+    emitted = find_rule(specialization, backend, first_gradient, None, values)
     if emitted is None or emitted.is_random:
         return None
     if specialization.code.facts or specialization.rule.shards is not None:
         return None
-    refuse_lacking(emitted.lacking, dtype_name(first.dtype))
+    refuse_lacking(emitted.lacking, dtype_name(first_gradient.dtype))
     key = ("many", backend.name, in_place)
     many, graph = backend.autodiff.many, specialization.graph(False, {})
     assert many is not None

@@ -81,12 +81,12 @@ class RuleInForce:
 
         Each new number of `use` comes here, so `__init__` is bypassed.
         """
-        new = RuleInForce.__new__(RuleInForce)
-        new.specialization, new.draws = self.specialization, self.draws
-        new.values, new.token, new.own_token = values, token, token
-        new.has_tensors = new.moves = False
-        new.present = None
-        return new
+        result = RuleInForce.__new__(RuleInForce)
+        result.specialization, result.draws = self.specialization, self.draws
+        result.values, result.token, result.own_token = values, token, token
+        result.has_tensors = result.moves = False
+        result.present = None
+        return result
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -129,13 +129,13 @@ class RuleInForce:
     def likely_graph(self, has_tin: bool) -> tuple[Graph | None, dict[str, Any]]:
         """Return the rule's graph for a likely input and the facts it needed; None: no graph."""
         facts: dict[str, Any] = {}
-        known = {**LIKELY, **{f"param:{name}": value for name, value in self._given().items()}}
+        likely = {**LIKELY, **{f"param:{name}": value for name, value in self._given().items()}}
         while True:
             try:
                 return self.specialization.graph(has_tin, facts), facts
             except NeedsConcrete as need:
                 for fact in need.facts:
-                    facts[fact] = read_number(known[fact])
+                    facts[fact] = read_number(likely[fact])
                     if facts[fact] is None:  # known at run time only: the application says so
                         return None, facts
             except TraceError:  # it runs as it is, on the numbers that it expects
@@ -164,12 +164,12 @@ def bind(
     rule: Rule, params: Mapping[str, Any] | None = None, draws: KeySource = FREE
 ) -> RuleInForce:
     """Return a rule with values for its params, checked against its signature and ranges."""
-    chosen = read_params(params)
-    if any(map(is_address, chosen)) and rule.parts:
-        rule, chosen = bind_addressed(rule, chosen)
+    param_values = read_params(params)
+    if any(map(is_address, param_values)) and rule.parts:
+        rule, param_values = bind_addressed(rule, param_values)
     signature = rule.signature
-    rule._check_names(chosen, signature)
-    values = {**_with_defaults(rule, signature, chosen), **rule.bound}
+    rule._check_names(param_values, signature)
+    values = {**_with_defaults(rule, signature, param_values), **rule.bound}
     if rule.bound:
         # Bound values run as params do, so that the code of a rule is shared by all its bindings.
         rule = rule.copy(bound={})
@@ -279,15 +279,15 @@ def _specialize(
 
 def _identity(rule: Rule) -> Any:
     # A key that is equal for rules that may share their code.
-    made_of = (
+    code_key = (
         function_key(rule.function)
         if rule.function is not None
         else tuple(map(_identity, rule.parts))
     )
-    declared = (rule.name, rule.native, rule.first_order, rule.library)
-    chosen = (rule.prove, rule.shards, rule.fused)
-    chosen += (rule.residuals,) if rule.residuals != "auto" else ()
-    return (*declared, *chosen), made_of, items_key(rule.bound)
+    traits = (rule.name, rule.native, rule.first_order, rule.library)
+    choices = (rule.prove, rule.shards, rule.fused)
+    choices += (rule.residuals,) if rule.residuals != "auto" else ()
+    return (*traits, *choices), code_key, items_key(rule.bound)
 
 
 def _owners(rule: Rule) -> Iterator[Any]:
@@ -314,7 +314,7 @@ Path = tuple[int, ...]
 
 def bind_addressed(rule: Rule, params: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
     """Return a rule with the params that name a part ("noise.sigma") bound, and the others."""
-    rest = {}
+    own_params = {}
     for name, value in params.items():
         if is_address(name):
             rows = list(_walk(rule))
@@ -323,8 +323,8 @@ def bind_addressed(rule: Rule, params: Mapping[str, Any]) -> tuple[Rule, dict[st
             position, param = find_part(f"rule {rule.name!r}", address, labels)
             rule = _bind(rule, rows[position][1], name, param, value)
         else:
-            rest[name] = value
-    return rule, rest
+            own_params[name] = value
+    return rule, own_params
 
 
 def _walk(rule: Rule, path: Path = ()) -> Iterator[tuple[str, Path]]:
@@ -346,34 +346,34 @@ def _bind(rule: Rule, path: Path, address: str, param: str, value: Any) -> Rule:
             f"rule {rule.name!r}: param {param!r} is bound by with_params, so {address!r} can "
             "no longer be set"
         )
-    first, *inner = path
+    position, *inner = path
     parts = list(rule._resolved_parts())
-    chosen_part = parts[first]
-    parts[first] = (
-        _bind(chosen_part, tuple(inner), address, param, value)
+    inner_part = parts[position]
+    parts[position] = (
+        _bind(inner_part, tuple(inner), address, param, value)
         if inner
-        else chosen_part.with_params(**{param: value})
+        else inner_part.with_params(**{param: value})
     )
     # The other parts stay names, which are looked up at each use.
-    kept = (part if i == first else rule.parts[i] for i, part in enumerate(parts))
-    return rule.copy(parts=tuple(kept))
+    new_parts = (part if i == position else rule.parts[i] for i, part in enumerate(parts))
+    return rule.copy(parts=tuple(new_parts))
 
 
 def words_of(rule: Rule, with_params: bool = False) -> str:
     """Return a rule's display name: its own name or its parts, with the bound values, and
     `with_params` the others with their defaults.
     """
-    where = "" if rule.shards is None else f", {rule.shards}"
-    where += "" if rule.residuals == "auto" else f", residuals={rule.residuals!r}"
+    suffix = "" if rule.shards is None else f", {rule.shards}"
+    suffix += "" if rule.residuals == "auto" else f", residuals={rule.residuals!r}"
     if rule.parts:
-        named = "" if rule.name.startswith("compose(") else f"{rule.name}: "
-        return f"{named}{chain_of(rule)}{where}"
+        prefix = "" if rule.name.startswith("compose(") else f"{rule.name}: "
+        return f"{prefix}{chain_of(rule)}{suffix}"
     bound = ", ".join(f"{name}={value!r}" for name, value in rule.bound.items())
-    known = [
+    words = [
         name if value is REQUIRED else f"{name}={value!r}" for name, value in rule.params.items()
     ]
-    params = f"({', '.join(known)})" if with_params and known else ""
-    return f"{rule.name}{params}{f' with {bound}' if bound else ''}{where}"
+    params = f"({', '.join(words)})" if with_params and words else ""
+    return f"{rule.name}{params}{f' with {bound}' if bound else ''}{suffix}"
 
 
 def chain_of(rule: Rule) -> str:
@@ -382,7 +382,7 @@ def chain_of(rule: Rule) -> str:
     if not rule.parts:
         return f"{rule.name}({bound})" if bound else rule.name
     rows = zip(rule.parts, rule._resolved_parts(), strict=True)
-    words = [part if isinstance(part, str) else _within(resolved) for part, resolved in rows]
+    words = [part if isinstance(part, str) else _within(part_rule) for part, part_rule in rows]
     chain = " → ".join(words)
     return f"({chain})({bound})" if bound else chain
 

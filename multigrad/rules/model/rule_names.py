@@ -46,15 +46,15 @@ def get(rule: str | Callable[..., Any]) -> Any:
         if rule not in RULES:
             load_library(rule)
         number = NUMBERS.get(rule)
-        known, number = meant(rule, (RULES.get(rule), number))
-        if known is None:
-            respelled = as_registered(rule)
-            if respelled is None:
+        registered, number = meant(rule, (RULES.get(rule), number))
+        if registered is None:
+            registered_name = as_registered(rule)
+            if registered_name is None:
                 raise unknown_rule_error(rule)
             note_lookup(Lookup(rule, number))
-            return get(respelled)
+            return get(registered_name)
         note_lookup(Lookup(rule, number))
-        return known
+        return registered
     if callable(rule):
         return rule
     advice = ""
@@ -124,11 +124,11 @@ def epoch() -> int:
 @contextmanager
 def renaming(name: str) -> Iterator[None]:
     """Let a name mean the rule that is put into `RULES` within; an error undoes it."""
-    before, number = RULES.get(name), NUMBERS.get(name)
+    previous, number = RULES.get(name), NUMBERS.get(name)
     with lock:
         # Or it was another spelling of a package's rule until now.
-        is_known = before is not None or as_registered(name) is not None
-        note_renamed(name, before, number)
+        is_known = previous is not None or as_registered(name) is not None
+        note_renamed(name, previous, number)
         try:
             yield
             NUMBERS[name] = next(SERIALS)  # last: who reads it first cannot miss the change
@@ -137,7 +137,7 @@ def renaming(name: str) -> Iterator[None]:
                 TEMPLATES.clear()
                 tell_registered(Epoch.number)
         except BaseException:
-            tables: tuple[tuple[dict[str, Any], Any], ...] = (RULES, before), (NUMBERS, number)
+            tables: tuple[tuple[dict[str, Any], Any], ...] = (RULES, previous), (NUMBERS, number)
             for table, row in tables:
                 if row is None:
                     table.pop(name, None)
@@ -155,9 +155,9 @@ def unknown_rule_error(name: str) -> RuleError:
             f"no rule named {name!r}, but a Function with a forward of its own: "
             f"xg.estimators.{plain}(x, ...)"
         )
-    near = near_names(name, {known: rule.__doc__ or "" for known, rule in RULES.items()})
-    *others, last = map(repr, near) if near else [""]
-    hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if near else ""
+    names = near_names(name, {word: rule.__doc__ or "" for word, rule in RULES.items()})
+    *others, last = map(repr, names) if names else [""]
+    hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if names else ""
     return RuleError(f"no rule named {name!r}{hint} ({len(RULES)} rules: multigrad rules)")
 
 
@@ -182,8 +182,8 @@ def misspelled(word: str, names: Iterable[str]) -> list[str]:
     import difflib  # 1 ms, and only errors need it
 
     by_lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(str(word).lower(), by_lower, n=1, cutoff=0.5)
-    return [by_lower[each] for each in close]
+    matches = difflib.get_close_matches(str(word).lower(), by_lower, n=1, cutoff=0.5)
+    return [by_lower[each] for each in matches]
 
 
 def named_elsewhere(word: str, docstrings: Mapping[str, str]) -> list[str]:
@@ -191,11 +191,11 @@ def named_elsewhere(word: str, docstrings: Mapping[str, str]) -> list[str]:
     last = plain(word.rpartition(".")[2])
     if len(last) < 2:
         return []
-    mentioned = [name for name, text in docstrings.items() if last in words_of(text)]
+    mentions = [name for name, text in docstrings.items() if last in words_of(text)]
     named = [name for name in docstrings if plain(name.rpartition(".")[2]) == last]
     short = [name for name in docstrings if is_short_for(last, name)]
     part = [name for name in docstrings if "." not in name and last in name.lower().split("_")]
-    names = {*named, *short, *part, *(mentioned if len(mentioned) <= MOST_MENTIONS else ())}
+    names = {*named, *short, *part, *(mentions if len(mentions) <= MOST_MENTIONS else ())}
     first = [name for name in names if plain(name).startswith(last)]
     return sorted(names, key=lambda name: ("." in name, name not in named, name not in first, name))
 

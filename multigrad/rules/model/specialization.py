@@ -83,7 +83,7 @@ class Specialization:
         # The ranges of run-time params by position, if none depends on another param: a number
         # strictly between the two fits.
         self._ranges: list[tuple[int, float, float, Range]] | None = None
-        if not rule.parts and not any(allowed.others for allowed in rule.own_ranges.values()):
+        if not rule.parts and not any(limits.others for limits in rule.own_ranges.values()):
             ranges = [(i, rule.own_ranges.get(name)) for i, name in enumerate(runtime)]
             self._ranges = [(i, *each.inner, each) for i, each in ranges if each is not None]
 
@@ -95,8 +95,8 @@ class Specialization:
     def has_checked(self, values: Sequence[Any]) -> bool:
         """Return whether these values are those that passed the last check."""
         pairs = zip(self.checked_values, values, strict=False)
-        same = [a is b or (type(a) is type(b) is float and a == b) for a, b in pairs]
-        return len(self.checked_values) == len(values) and all(same)
+        matches = [a is b or (type(a) is type(b) is float and a == b) for a, b in pairs]
+        return len(self.checked_values) == len(values) and all(matches)
 
     def check_numbers(self, values: tuple[Any, ...]) -> None:
         """Check values against their ranges, unless they passed the last check.
@@ -107,9 +107,9 @@ class Specialization:
         if values == self.checked_values:
             return
         fits = self._ranges is not None
-        for i, low, high, allowed in self._ranges or ():  # a loop: each new number comes here
+        for i, low, high, limits in self._ranges or ():  # a loop: each new number comes here
             value = values[i]
-            if not (type(value) is float and low < value < high) and not allowed.holds(value):
+            if not (type(value) is float and low < value < high) and not limits.holds(value):
                 fits = False
         if not fits:
             rule, params = self.fill_bound(self.name_values(values))
@@ -127,8 +127,8 @@ class Specialization:
 
     def fill_bound(self, params: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
         """Return the rule with the hidden params put into its parts, and the other params."""
-        others = {name: value for name, value in params.items() if name not in self.hidden}
-        return (_fill(self.rule, params) if self.hidden else self.rule), others
+        visible_params = {name: value for name, value in params.items() if name not in self.hidden}
+        return (_fill(self.rule, params) if self.hidden else self.rule), visible_params
 
     # --- its graph --------------------------------------------------------------------------------
     def graph(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
@@ -181,8 +181,8 @@ class Specialization:
         )
 
     def _record(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
-        rule, others = self.fill_bound(params)
-        return rule._run(trace, grad_out, tin, others)
+        rule, visible_params = self.fill_bound(params)
+        return rule._run(trace, grad_out, tin, visible_params)
 
     # --- the proof that the graph computes what the rule does -------------------------------------
     def prove_dtype(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
@@ -277,9 +277,9 @@ class Specialization:
                 raise
             owner = backend_of(grad_out).name
             text = f"{self.code.uncapturable}; run as written on {owner}, it failed: {failure}"
-            explained = TraceError(text)
-            name_rank(explained)
-            raise explained from failure
+            trace_error = TraceError(text)
+            name_rank(trace_error)
+            raise trace_error from failure
         return check_result(self.rule.name, grad_in, grad_out if tin is None else tin)
 
 
@@ -287,8 +287,8 @@ def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
     owner = backend_of(like)
     if not isinstance(grad_in, owner.tensors.types):
         kind = type(grad_in)
-        home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        description = "None" if grad_in is None else f"a {home}{kind.__qualname__}"
+        module_prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        description = "None" if grad_in is None else f"a {module_prefix}{kind.__qualname__}"
         raise GradientError(
             f"rule {rule!r} returned {description}; expected the gradient, a tensor of {owner.name}"
         )
@@ -379,8 +379,8 @@ class RuleCode:
         return self._present_tables().entries
 
     def _present_tables(self) -> Tables:
-        reads = self.reads
-        meanings = tuple(map(look_up, sorted(reads))) if reads else ()
+        lookups = self.reads
+        meanings = tuple(map(look_up, sorted(lookups))) if lookups else ()
         tables = self._tables.get(meanings)
         if tables is None:
             if len(self._tables) >= MOST_MEANINGS:
@@ -419,11 +419,11 @@ def code_of(name: str, key: Any, owners: Iterable[Any]) -> RuleCode:
     code = _codes.get(key)
     if code is None:
         if len(_codes) >= MOST_CODES:
-            for known in tuple(_codes):
-                _drop(known)
-        new = RuleCode(name)
-        code = _codes.setdefault(key, new)
-        for owner in owners if code is new else ():
+            for old_key in tuple(_codes):
+                _drop(old_key)
+        new_code = RuleCode(name)
+        code = _codes.setdefault(key, new_code)
+        for owner in owners if code is new_code else ():
             with suppress(TypeError):  # Python offers no weak reference to it
                 finalizer = weakref.finalize(owner, _drop, key)
                 finalizer.atexit = False
