@@ -61,10 +61,10 @@ class Counter:
         if branch is None or branch is self.home:
             return self.number
         # A branch begins to count from where its outer branch stands.
-        began = branch.began.get(self)
-        if began is None:
-            began = branch.began[self] = self.number_in(branch.outer)
-        return began + branch.numbers.get(self, 0)
+        start = branch.began.get(self)
+        if start is None:
+            start = branch.began[self] = self.number_in(branch.outer)
+        return start + branch.numbers.get(self, 0)
 
     def __next__(self) -> Any:
         with _counting:
@@ -103,20 +103,20 @@ BRANCH: ContextVar[Branch | None] = ContextVar("multigrad_branch", default=None)
 
 def part(number: int) -> list[Branch]:
     """Return new branches of the code that runs here."""
-    began: dict[Counter, int] = {}
-    return [Branch(BRANCH.get(), began) for _ in range(number)]
+    starts: dict[Counter, int] = {}
+    return [Branch(BRANCH.get(), starts) for _ in range(number)]
 
 
 def join(branches: Sequence[Branch]) -> dict[Counter, int]:
     """Count on from the branch that has counted most; return the steps by counter."""
     counters = {counter for branch in branches for counter in branch.numbers}
-    most = {
+    highest = {
         counter: max(branch.numbers.get(counter, 0) for branch in branches) for counter in counters
     }
     # Whichever branch ran, the next key must be one that none of them has used.
-    for counter, number in most.items():
+    for counter, number in highest.items():
         counter.advance(number)
-    return most
+    return highest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,9 +142,9 @@ class KeySource:
     def _draw(self, backend: Backend) -> Any:
         if self.counter is not None:
             return backend.draws.fold_in(key_for(backend, self.key), next(self.counter))
-        replayed = REPLAYED.get()  # in a proof, the keys that were drawn for the capture
-        if replayed is not None:
-            return next(replayed)
+        keys = REPLAYED.get()  # in a proof, the keys that were drawn for the capture
+        if keys is not None:
+            return next(keys)
         return backend.draws.draw_key() if self.generator is None else self.generator()
 
 
@@ -284,7 +284,7 @@ class Moving:
 
 
 def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
-    return [each for each in [one() for one in references] if each is not None]
+    return [each for each in [reference() for reference in references] if each is not None]
 
 
 class NumberRead:

@@ -103,8 +103,8 @@ def find_assertion(frame: FrameType) -> Assertion | None:
     if _is_own(frame):
         return None
     has_bool = frame.f_globals.get("bool", bool) is bool
-    found = _assertion_at(frame.f_code, frame.f_lasti, has_bool)
-    return None if found is None or is_caught(frame) else found
+    assertion = _assertion_at(frame.f_code, frame.f_lasti, has_bool)
+    return None if assertion is None or is_caught(frame) else assertion
 
 
 def _is_own(frame: FrameType) -> bool:
@@ -112,23 +112,23 @@ def _is_own(frame: FrameType) -> bool:
 
 
 def _assertion_at(code: CodeType, at_offset: int, has_bool: bool) -> Assertion | None:
-    rows, at = _find(code, at_offset)
-    found = _jump_after(rows, at, has_bool)
-    if found is None:
+    rows, position = _find(code, at_offset)
+    jump = _jump_after(rows, position, has_bool)
+    if jump is None:
         return None
-    at, is_inverted = found
+    position, is_inverted = jump
     positions = {row.offset: i for i, row in enumerate(rows)}
-    target = positions.get(rows[at].argval)
+    target = positions.get(rows[position].argval)
     if target is None:
         return None
     # Of the two branches exactly one must end in `raise`.
     target_fails = _only_raises(code, rows, positions, target)
-    if target_fails == _only_raises(code, rows, positions, at + 1):
+    if target_fails == _only_raises(code, rows, positions, position + 1):
         return None
-    jumps_if = ("IF_TRUE" in rows[at].opname) is not is_inverted
+    jumps_if = ("IF_TRUE" in rows[position].opname) is not is_inverted
     # The exception that a branch constructs first, if it is one of Python's that take a message.
-    first = rows[target if target_fails else at + 1]
-    name = first.argval if first.opname in LOADS else ""
+    instruction = rows[target if target_fails else position + 1]
+    name = instruction.argval if instruction.opname in LOADS else ""
     kind = getattr(builtins, name) if name in KINDS else AssertionError
     return jumps_if is not target_fails, kind
 
@@ -163,9 +163,9 @@ def _instructions(code: CodeType) -> Sequence[dis.Instruction]:
 def _find(code: CodeType, offset: int) -> tuple[Sequence[dis.Instruction], int]:
     # The instructions, and the position of the one at an offset.
     rows = _instructions(code)
-    at = next((i for i, row in enumerate(rows) if row.offset == offset), len(rows))
-    is_before = at < len(rows) and rows[at].opname == "PRECALL"  # Python 3.11
-    return rows, at + is_before
+    position = next((i for i, row in enumerate(rows) if row.offset == offset), len(rows))
+    is_before = position < len(rows) and rows[position].opname == "PRECALL"  # Python 3.11
+    return rows, position + is_before
 
 
 def is_call_of(frame: FrameType, name: str, count: int) -> bool:
@@ -173,17 +173,17 @@ def is_call_of(frame: FrameType, name: str, count: int) -> bool:
     # Without it: test_a_density_is_that_of_torch_with_its_gradient is refused.
     if name in frame.f_globals:
         return False
-    rows, at = _find(frame.f_code, frame.f_lasti)
-    return at < len(rows) and _is_call(rows, at, name, count)
+    rows, position = _find(frame.f_code, frame.f_lasti)
+    return position < len(rows) and _is_call(rows, position, name, count)
 
 
 def is_searched(frame: FrameType) -> bool:
     """Return whether a frame searches a result as text: `"Tensor" in str(type(x))`."""
     # Without it: test_a_word_in_none_or_all_is_known is refused.
-    every, at_offset = _instructions(frame.f_code), frame.f_lasti
+    all_rows, at_offset = _instructions(frame.f_code), frame.f_lasti
     # In a frame that is calling Python, the offset is at the end of the instruction.
-    before = [row for row in every if row.offset <= at_offset]
-    rows = [*before[-1:], *(row for row in every if row.offset > at_offset)]
+    past = [row for row in all_rows if row.offset <= at_offset]
+    rows = [*past[-1:], *(row for row in all_rows if row.offset > at_offset)]
     calls = [row for row in rows[:6] if row.opname != "PRECALL"][:3]
     names = ["CALL" if row.opname in CALLS else row.opname for row in calls]
     return names == ["CALL", "CALL", "CONTAINS_OP"] and {row.arg for row in calls[:2]} == {1}
@@ -196,8 +196,8 @@ def _is_call(rows: Sequence[dis.Instruction], at: int, name: str, count: int) ->
         return False
     height = 0
     # Python 3.11: PRECALL takes the arguments.
-    before = at - 1 if rows[at - 1].opname == "PRECALL" else at
-    for row in reversed(rows[max(at - 50, 0) : before]):
+    end = at - 1 if rows[at - 1].opname == "PRECALL" else at
+    for row in reversed(rows[max(at - 50, 0) : end]):
         if row.opname in JUMPS:
             return False
         height += dis.stack_effect(row.opcode, row.arg, jump=False)
@@ -211,14 +211,14 @@ def _only_raises(
 ) -> bool:
     # Every path from the instruction must end in `raise`; a jump backwards or a `return` refutes
     # it.
-    ways, seen = [start], set[int]()
-    while ways:
-        at = ways.pop()
-        while at not in seen:
-            if at >= len(rows) or len(seen) > MOST_INSTRUCTIONS:
+    starts, visited = [start], set[int]()
+    while starts:
+        position = starts.pop()
+        while position not in visited:
+            if position >= len(rows) or len(visited) > MOST_INSTRUCTIONS:
                 return False
-            seen.add(at)
-            row = rows[at]
+            visited.add(position)
+            row = rows[position]
             if row.opname in RETURNS or _is_signal(code, row):
                 return False
             if row.opname in RAISES:
@@ -226,12 +226,12 @@ def _only_raises(
             if row.opname in JUMPS:
                 target = positions.get(row.argval)
                 # A jump backwards is a loop, which may do more than raise.
-                if target is None or target <= at:
+                if target is None or target <= position:
                     return False
-                ways.append(target)
+                starts.append(target)
                 if row.opname.startswith("JUMP_") and "IF" not in row.opname:
                     break
-            at += 1
+            position += 1
     return True
 
 
@@ -252,29 +252,29 @@ def _is_signal(code: CodeType, row: dis.Instruction) -> bool:
 def is_caught(frame: FrameType) -> bool:
     """Return whether code of the capture, from a frame outwards, catches exceptions."""
     # Without it no proof finds test_a_branch_whose_exception_ends_nothing_is_refused.
-    inside: list[FrameType] = []
+    frames: list[FrameType] = []
     count, outer = 0, frame
     while outer is not None:
-        inside.append(outer)
+        frames.append(outer)
         if outer.f_code in ENTRANCES:
-            count = len(inside)
+            count = len(frames)
         outer = outer.f_back
-    return any(_catches(each.f_code, each.f_lasti) for each in inside[:count] if not _is_own(each))
+    return any(_catches(each.f_code, each.f_lasti) for each in frames[:count] if not _is_own(each))
 
 
 def _catches(code: CodeType, at_offset: int) -> bool:
     # An `except` around the instruction, or a context manager that may swallow exceptions.
     rows = _instructions(code)
     entries = _protected_ranges(code, rows)
-    reached, seen = [at_offset], set[int]()
-    while reached:  # a handler that re-raises does so within the handlers around it
-        at = reached.pop()
+    offsets, visited = [at_offset], set[int]()
+    while offsets:  # a handler that re-raises does so within the handlers around it
+        offset = offsets.pop()
         for start, end, target in entries:
-            if start <= at < end and target not in seen:
-                seen.add(target)
+            if start <= offset < end and target not in visited:
+                visited.add(target)
                 if _may_go_on(code, rows, target):
                     return True
-                reached.append(target)
+                offsets.append(target)
     return False
 
 
@@ -309,13 +309,13 @@ def _may_go_on(code: CodeType, rows: Sequence[dis.Instruction], offset: int) -> 
 
 def _lets_exceptions_pass(rows: Sequence[dis.Instruction]) -> bool:
     # Whether all context managers of the code are known to let exceptions pass.
-    named = False
+    is_passing = False
     for row in rows:
         if row.opname in (*LOADS, "LOAD_ATTR", "LOAD_METHOD") and row.argval in PASSING:
-            named = True
+            is_passing = True
         elif row.opname in ("BEFORE_WITH", "LOAD_SPECIAL", "SETUP_WITH"):
-            if not named:
+            if not is_passing:
                 return False
         elif row.opname.startswith("STORE_") or row.opname == "POP_TOP":
-            named = False
+            is_passing = False
     return True

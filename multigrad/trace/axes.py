@@ -50,12 +50,12 @@ def known_shape(x: Any) -> tuple[int, ...] | None:
 
 def ask_for(what: str, values: Iterable[Any]) -> None:
     """Require "ndim" or "shape" of all values; the unknown ones are asked for together."""
-    asked, missing = questions.count(), dict[str, None]()
+    count, facts = questions.count(), dict[str, None]()
     for value in values:
         try:
             getattr(value, what)
         except NeedsConcrete as need:
-            missing.update(dict.fromkeys(need.facts))
-    questions.forget(asked)
-    if missing:
-        raise NeedsConcrete(*missing)
+            facts.update(dict.fromkeys(need.facts))
+    questions.forget(count)
+    if facts:
+        raise NeedsConcrete(*facts)

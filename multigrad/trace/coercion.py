@@ -92,8 +92,8 @@ def coerce(
             raise TypeError(f"it fills with one number, not {nodes[1].type}")
         return nodes
     if op.coerce == "indices":
-        at = op.operands.index("indices")
-        return [*nodes[:at], _indices(nodes[at]), *nodes[at + 1 :]]
+        position = op.operands.index("indices")
+        return [*nodes[:position], _indices(nodes[position]), *nodes[position + 1 :]]
     if op.coerce == "bool":
         return _bools(nodes, library)
     if op.coerce == "int":
@@ -180,8 +180,8 @@ def _unify(
         target = floats[names.index(widest)] if widest in names else widest
     else:
         target = floats[0] if floats else T
-    if not floats and op.integer and (own := _wide_integers(nodes)):
-        target = own if op.integer is True else op.integer
+    if not floats and op.integer and (integers := _wide_integers(nodes)):
+        target = integers if op.integer is True else op.integer
     return in_dtype(nodes, target)
 
 
@@ -194,13 +194,13 @@ def _wider(names: list[str]) -> str:
 
 def are_floats(nodes: list[Node]) -> bool:
     """Return whether there are tensors, all of the input's dtype, as most are."""
-    found = False
+    has_tensors = False
     for node in nodes:
         if node.type.kind == "tensor":
-            found = True
+            has_tensors = True
             if node.type.dtype != T or node.op is ops.ARRAY:
                 return False
-    return found
+    return has_tensors
 
 
 def in_dtype(nodes: list[Node], dtype: str) -> list[Node]:
@@ -265,11 +265,11 @@ def small_result(op: Op, nodes: list[Node]) -> str | None:
                 f"it computes in floats, not {_integer_dtype(nodes)}: cast to int32 first"
             )
         return None
-    small = _integer_dtype(nodes)
-    if small not in SMALL:
+    dtype = _integer_dtype(nodes)
+    if dtype not in SMALL:
         return None
-    check_numbers(op, nodes, small)
-    return small
+    check_numbers(op, nodes, dtype)
+    return dtype
 
 
 def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
@@ -277,8 +277,8 @@ def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
         if node.type.kind == "scalar" and node.type.dtype == "int":
             number = node.attr("value") if node.op is ops.CONST else None
             if number is None or not _fits(number, small):
-                given = "a length" if number is None else number
-                raise TypeError(f"{given} beside {small}: cast to int32 first")
+                words = "a length" if number is None else number
+                raise TypeError(f"{words} beside {small}: cast to int32 first")
 
 
 def _fits(number: int, dtype: str) -> bool:
@@ -302,9 +302,9 @@ def smaller(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
 
 def remainder_of_first(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
     # The sign of the dividend; not by absolute values, since the least integer has none.
-    rest = apply(ops.REMAINDER, a, b)
-    is_other = apply(ops.NE, apply(ops.LT, rest, 0), apply(ops.LT, a, 0))
-    return apply(ops.WHERE, apply(ops.AND, apply(ops.NE, rest, 0), is_other), rest - b, rest)
+    r = apply(ops.REMAINDER, a, b)
+    differs = apply(ops.NE, apply(ops.LT, r, 0), apply(ops.LT, a, 0))
+    return apply(ops.WHERE, apply(ops.AND, apply(ops.NE, r, 0), differs), r - b, r)
 
 
 ON_INTEGERS: Mapping[Op, Callable[..., Any]] = {
@@ -341,8 +341,8 @@ def in_integers(trace: Trace, library: Promotion, node: Node) -> Any:
     if node.op is ops.CONST:
         return +node.attr("value")  # True is 1
     dtype = library.integer_dtype()
-    is_other = node.type.kind == "tensor" and node.type.dtype != dtype
-    return trace.value(cast_node(node, dtype) if is_other else node)
+    needs_cast = node.type.kind == "tensor" and node.type.dtype != dtype
+    return trace.value(cast_node(node, dtype) if needs_cast else node)
 
 
 # --- a library's promotion ------------------------------------------------------------------------
@@ -377,8 +377,8 @@ class Promotion:
     def wrap(self, node: Node, op: Op) -> Node:
         """Return an operand wrapped to the small dtype in which the library computes, if any."""
         dtype = self.target_dtype(op)
-        is_other = node.type.kind == "tensor" and node.type.dtype not in (BOOL, dtype)
-        return cast_node(node, dtype) if dtype in SMALL and is_other else node
+        needs_cast = node.type.kind == "tensor" and node.type.dtype not in (BOOL, dtype)
+        return cast_node(node, dtype) if dtype in SMALL and needs_cast else node
 
     def cast_dtype(self, op: Op) -> str | None:
         """Return the dtype that tensors are cast to; None if it is not known."""
@@ -407,8 +407,8 @@ class Promotion:
         marks = self.marks[1:] if op.coerce == "where" else self.marks
         if not any(mark.is_tensor for mark in marks):
             # The dtype of a comparison of numbers tells nothing about the operands.
-            holds = self.types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
-            return (self.types.expected or None) if holds else None
+            is_known = self.types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
+            return (self.types.expected or None) if is_known else None
         common = self.types.common(marks)
         if not common or common in (T, *FLOATS):
             return common or None
@@ -433,14 +433,14 @@ def lift_array(trace: Trace, operand: Any) -> Node:
         TraceError: it is no array of numbers, it is too large, or it waits for a gradient.
     """
     array = _read(trace, operand)
-    given = f"a constant {type(operand).__name__} of shape {array.shape}"
+    words = f"a constant {type(operand).__name__} of shape {array.shape}"
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise trace.error(
-            f"uses {given} and dtype {array.dtype}: rules compute in bool and float dtypes"
+            f"uses {words} and dtype {array.dtype}: rules compute in bool and float dtypes"
         )
     if array.size > MOST_ELEMENTS:
         raise trace.error(
-            f"uses {given}, {array.size} elements, which is not captured: at most {MOST_ELEMENTS} "
+            f"uses {words}, {array.size} elements, which is not captured: at most {MOST_ELEMENTS} "
             f"become part of a rule{trace.words.advise()}"
         )
     if array.ndim == 0:

@@ -106,8 +106,8 @@ def _keys(values: Iterable[Any], seen: list[Any]) -> tuple[Any, ...]:
 
 def _is_value_of_library(kind: type) -> bool:
     # A framework's own class defines equality: a device, a dtype, a shape.
-    own = kind.__hash__ is not None and kind.__hash__ is not object.__hash__
-    return own and kind.__module__.partition(".")[0] in (*entry_points(), "jaxlib")
+    defines_hash = kind.__hash__ is not None and kind.__hash__ is not object.__hash__
+    return defines_hash and kind.__module__.partition(".")[0] in (*entry_points(), "jaxlib")
 
 
 def _contents(value: Any, seen: list[Any]) -> Any:
@@ -124,7 +124,7 @@ def _contents(value: Any, seen: list[Any]) -> Any:
         return ()
     # The objects themselves, so that no id is reused during the walk.
     seen.append(value)
-    return tuple((_key(name, seen), _key(held, seen)) for name, held in rows)
+    return tuple((_key(name, seen), _key(item, seen)) for name, item in rows)
 
 
 def attributes_of(value: Any) -> list[tuple[Any, Any]]:

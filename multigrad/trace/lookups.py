@@ -116,8 +116,8 @@ def note_made(made: Any) -> None:
 def was_made(item: Any) -> bool:
     """Return whether an object was made by the code that is read now."""
     collected = READING.get()
-    made = None if collected is None else collected.made.get(id(item))
-    return made is not None and made() is item
+    reference = None if collected is None else collected.made.get(id(item))
+    return reference is not None and reference() is item
 
 
 # --- what a fact means now ------------------------------------------------------------------------
@@ -273,10 +273,10 @@ def at_present(in_force: RuleInForce, backend: Backend | None = None) -> RuleInF
     if latest is not None and all(map(_is_same, latest.values, values)):
         return latest
     check_present(in_force, values)
-    moved = [v for v, given in zip(values, in_force.values, strict=True) if v is not given]
+    numbers = [v for v, source in zip(values, in_force.values, strict=True) if v is not source]
     # Traced numbers get a token that never recurs: no later trace may reuse what this one makes.
-    are_floats = all(type(value) is float for value in moved)
-    word = ",".join(map(repr, moved)) if are_floats else f"<traced {next(SERIALS)}>"
+    are_floats = all(type(value) is float for value in numbers)
+    word = ",".join(map(repr, numbers)) if are_floats else f"<traced {next(SERIALS)}>"
     present = in_force.with_values(values, f"{in_force.own_token}[{word}]")
     if are_floats:
         in_force.present = present
@@ -304,19 +304,19 @@ def hand_along(
     """
     values, specialization = in_force.values, in_force.specialization
     moving = [(i, each) for i, each in enumerate(values) if isinstance(each, Moving)]
-    checked: list[Any] = []  # replaced as a whole, so that other threads never see half a list
+    last_numbers: list[Any] = []  # replaced as a whole, so that other threads never see half a list
 
     def run(x: Any) -> Any:
-        nonlocal checked
+        nonlocal last_numbers
         if READING.get() is not None or _JIT_TRACE.get() is not None or THEN.get() is not None:
             return call_anew(x, in_force)
         numbers = list(values)
         for i, each in moving:
             numbers[i] = each.state[1]
-        if numbers != checked:
+        if numbers != last_numbers:
             if tuple(numbers) != specialization.checked_values:  # a step has checked those already
                 check_present(in_force, numbers)
-            checked = numbers
+            last_numbers = numbers
         return call(x, *numbers)
 
     return run
@@ -333,8 +333,8 @@ def check_present(in_force: RuleInForce, values: Sequence[Any]) -> None:
 
 def check_ranges(in_force: RuleInForce, values: Iterable[Any]) -> None:
     """Check values for a rule's numbers; None and tensors are not known and pass."""
-    known = tuple([v if type(v) is float else as_number(v) for v in values])
-    in_force.specialization.check_numbers(known)
+    numbers = tuple([v if type(v) is float else as_number(v) for v in values])
+    in_force.specialization.check_numbers(numbers)
 
 
 def check_move(moving: Moving, number: float) -> None:

@@ -45,7 +45,7 @@ def is_asked_by(codes: set[CodeType], frame: FrameType | None = None) -> bool:
     frame = sys._getframe(2) if frame is None else frame
     while frame is not None:
         code = frame.f_code
-        if any(code is own for own in codes):
+        if any(code is asking for asking in codes):
             return True
         file = code.co_filename
         is_standard = file.startswith((STANDARD, "<frozen")) and not file.startswith(site())
@@ -162,10 +162,10 @@ class Answers:
 
     def __bool__(self) -> bool:
         if self.node.type.kind == "tensor" and self.trace.kind != "rule":
-            found = find_assertion(sys._getframe(1))
-            if found is not None:
-                note_assertion(self, *found)
-                return found[0]
+            assertion = find_assertion(sys._getframe(1))
+            if assertion is not None:
+                note_assertion(self, *assertion)
+                return assertion[0]
             path = self.trace.limits.branch_path
             if path is not None and self.node.op is not ops.CONST:
                 decision = path.decide(self, partial(self._refusal, *BRANCHES))
@@ -255,8 +255,8 @@ class Answers:
         raise self._refusal(problem, advice)
 
     def _refusal(self, problem: str, advice: str) -> TraceError:
-        where = self.trace.source.location()
-        line = f": {where.text!r}" if where and where.text else ""
+        place = self.trace.source.location()
+        line = f": {place.text!r}" if place and place.text else ""
         return self.trace.error(f"{problem}{line}{self.trace.words.advise(advice)}")
 
 

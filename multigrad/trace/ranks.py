@@ -128,13 +128,13 @@ def compare(what: str) -> None:
         return
     with _noting:
         number, counts = current_step(group, ends=True)
-    noted = sorted(counts, key=lambda line: line if line.startswith(UNORDERED) else "")
-    lines = [f"{line} {counts[line]} times" if counts[line] > 1 else line for line in noted]
+    events = sorted(counts, key=lambda line: line if line.startswith(UNORDERED) else "")
+    lines = [f"{line} {counts[line]} times" if counts[line] > 1 else line for line in events]
     lines.append(what + (" in a trace" if is_tracing() else ""))
     seconds = float(os.environ.get(TIMEOUT) or group.timeout())
-    wrong = exchange(group, number, RankReport(lines, place()), seconds)
-    if wrong:
-        error = GradientError(wrong)
+    message = exchange(group, number, RankReport(lines, place()), seconds)
+    if message:
+        error = GradientError(message)
         error.__dict__["of_ranks"] = True  # it names the ranks: see `name_rank`
         raise error
 
@@ -174,11 +174,11 @@ def exchange(group: Group, number: int, entry: Entry, seconds: float) -> str:
 
 def wait_for_entries(group: Group, keys: list[str], seconds: float) -> list[Entry | None]:
     """Return what is under these keys, None for nothing, once that decides or the time is over."""
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while True:
-        read = [json.loads(group.look(key) or "null") for key in keys]
-        entries = [RankReport(*each) if isinstance(each, list) else each for each in read]
-        if is_decided(entries) or time.monotonic() >= until:
+        answers = [json.loads(group.look(key) or "null") for key in keys]
+        entries = [RankReport(*each) if isinstance(each, list) else each for each in answers]
+        if is_decided(entries) or time.monotonic() >= deadline:
             return entries
         time.sleep(PAUSE)
 
@@ -189,14 +189,14 @@ def is_decided(entries: list[Entry | None]) -> bool:
 
 def judge(entries: list[Entry | None], comparison: str, seconds: float) -> str:
     """Describe how the entries of the ranks disagree; "" if they agree."""
-    missing = ", ".join(str(rank) for rank, entry in enumerate(entries) if entry is None)
+    absent = ", ".join(str(rank) for rank, entry in enumerate(entries) if entry is None)
     reports = [entry for entry in entries if isinstance(entry, RankReport)]
     told_wrong = dict.fromkeys(entry for entry in entries if isinstance(entry, str))
     if told_wrong:
-        return "; ".join(told_wrong) + (f"; no word yet of rank {missing}" if missing else "")
-    if missing:
+        return "; ".join(told_wrong) + (f"; no word yet of rank {absent}" if absent else "")
+    if absent:
         return (
-            f"rank {missing} did not come to {comparison} within {seconds:g} s. A rank that does "
+            f"rank {absent} did not come to {comparison} within {seconds:g} s. A rank that does "
             "not come applies no rule, hangs in a collective, or was killed"
         )
     # The last line of a rank is the event that ended its step, which no other rank has earlier.
@@ -234,8 +234,8 @@ def name_rank(error: BaseException, doing: str = "") -> None:
     while cause is not None and not hasattr(cause, "of_ranks"):
         cause = cause.__cause__ or cause.__context__
     is_noted = cause is not None
-    is_meant = isinstance(error, Exception if CHECKED or doing else MultigradError)
-    group = find_group() if is_meant and not is_noted else None
+    is_ours = isinstance(error, Exception if CHECKED or doing else MultigradError)
+    group = find_group() if is_ours and not is_noted else None
     if group is None:
         return
     error.__dict__["of_ranks"] = True
@@ -259,9 +259,9 @@ def tell_end() -> None:
 
 def describe_end(group: Group, number: int, error: BaseException | None) -> str:
     """Say that this rank comes to no more comparisons; None: without an error."""
-    failed = f"failed: {type(error).__name__}: {str(error)[:MOST_SHOWN]}"
-    how = "has ended" if error is None else failed
-    return f"rank {group.rank} {how}, before {name_of(number)}"
+    failure = f"failed: {type(error).__name__}: {str(error)[:MOST_SHOWN]}"
+    end = "has ended" if error is None else failure
+    return f"rank {group.rank} {end}, before {name_of(number)}"
 
 
 # --- rules in force in words that are equal on every process of a program -------------------------
@@ -283,8 +283,8 @@ def describe(rules: ActiveRules | RuleInForce | None) -> str:
     if isinstance(rules, ActiveRules):
         acts, pars = rules.activations, rules.params
         each = {"activations": acts, "params": pars}.items() if acts is not pars else ()
-        scoped = [f"{describe(rule)} for {scope}" for scope, rule in each if rule is not None]
-        return " and ".join(scoped) or describe(acts)
+        parts = [f"{describe(rule)} for {scope}" for scope, rule in each if rule is not None]
+        return " and ".join(parts) or describe(acts)
     rule, params = rules.rule, sorted(rules.params.items())
     values = ", ".join(f"{name}={_value(value)}" for name, value in params)
     words = f"{rule._words}{values and f'({values})'}"
@@ -299,10 +299,10 @@ def _value(value: Any, read: Callable[[Any], Any] = concrete_number) -> str:
     if not hasattr(value, "dtype"):
         return repr(value)
     try:
-        found = read(value)
+        number = read(value)
     except Exception:  # noqa: BLE001 (each framework has its own for what it cannot read here)
-        found = None
-    return "<tensor>" if found is None else repr(found)
+        number = None
+    return "<tensor>" if number is None else repr(number)
 
 
 @functools.lru_cache(256)
@@ -315,12 +315,12 @@ def digest(rule: Any) -> str:
 def _code(value: Any, levels: int = MOST_LEVELS) -> str:
     if isinstance(value, bool | int | float | complex | str | bytes | None):
         return repr(value)
-    inside: Any = value.items() if isinstance(value, dict) else value
+    parts: Any = value.items() if isinstance(value, dict) else value
     if not isinstance(value, tuple | list | set | frozenset | dict):
         try:
-            inside = [getattr(value, name) for name in INSIDE.get(type(value), ())]
+            parts = [getattr(value, name) for name in INSIDE.get(type(value), ())]
         except ValueError:  # a cell of a name that has no value yet
-            inside = ()
-    texts = [_code(each, levels - 1) for each in inside] if levels else []
+            parts = ()
+    texts = [_code(each, levels - 1) for each in parts] if levels else []
     texts = sorted(texts) if isinstance(value, set | frozenset) else texts
     return f"{type(value).__qualname__}({', '.join(texts)})"

@@ -132,19 +132,19 @@ class Source:
     def location(self) -> Location | None:
         if not self.codes:
             return None
-        frame, own = sys._getframe(1), self._own
+        frame, ids = sys._getframe(1), self._own
         # By id: a code object that Dynamo makes to resume after a graph break cannot be hashed.
-        if len(own) != len(self.codes):
-            own = self._own = set(map(id, self.codes))
+        if len(ids) != len(self.codes):
+            ids = self._own = set(map(id, self.codes))
         while frame is not None:
-            if id(frame.f_code) in own:
+            if id(frame.f_code) in ids:
                 file, line = frame.f_code.co_filename, frame.f_lineno
-                known = self._lines.get((file, line))
-                if known is None:
+                place = self._lines.get((file, line))
+                if place is None:
                     import linecache
 
-                    known = Location(file, line, linecache.getline(file, line).strip())
-                    self._lines[file, line] = known
-                return known
+                    place = Location(file, line, linecache.getline(file, line).strip())
+                    self._lines[file, line] = place
+                return place
             frame = frame.f_back
         return None

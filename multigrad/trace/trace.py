@@ -64,13 +64,13 @@ __all__ = [
 @contextmanager
 def setting(record: object, **values: Any) -> Iterator[None]:
     """Give attributes of a trace, or of a record of it, other values; put them back at the end."""
-    before = {name: getattr(record, name) for name in values}
+    old_values = {name: getattr(record, name) for name in values}
     for name, value in values.items():
         setattr(record, name, value)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in old_values.items():
             setattr(record, name, value)
 
 
@@ -92,10 +92,10 @@ class Facts(dict[str, Any]):
 
     def has_dtype(self, *dtypes: str) -> bool:
         """Return whether the input's dtype is fixed to one of these; note them if it is open."""
-        fixed = self.get("dtype")
-        if fixed is None:
+        dtype = self.get("dtype")
+        if dtype is None:
             self.named_dtypes.update(dtypes)
-        return fixed in dtypes
+        return dtype in dtypes
 
     def tell(self, names: Iterable[str]) -> bool:
         """Look facts up in the call; return False if there is no call. Only for facts on which no
@@ -103,8 +103,8 @@ class Facts(dict[str, Any]):
         """
         if self.find is None:
             return False
-        self.told.update(found := self.find(tuple(names)))
-        self.update(found)
+        self.told.update(values := self.find(tuple(names)))
+        self.update(values)
         return True
 
 
@@ -187,8 +187,8 @@ class Trace:
     def omit(self, kind: str, words: str = "") -> None:
         """Note what the graph leaves out, with the line; of each kind the first is kept."""
         if kind not in self.limits.omissions:
-            where = self.source.location() or self.source.defined
-            self.limits.omissions[kind] = (words or kind) + (f" ({where})" if where else "")
+            place = self.source.location() or self.source.defined
+            self.limits.omissions[kind] = (words or kind) + (f" ({place})" if place else "")
 
     def value(self, node: Node) -> Value:
         self.facts.is_fresh = False
@@ -231,15 +231,15 @@ class Trace:
         if self.key is None:
             self.key = make_node(ops.INPUT, (), {"name": "key"}, KEY)
         j, self.draws = self.draws, self.draws + 1
-        own = self.value(self.key)
-        return own if j == 0 else apply(ops.FOLD_IN, own, n=j)
+        key = self.value(self.key)
+        return key if j == 0 else apply(ops.FOLD_IN, key, n=j)
 
     def error(self, problem: str, where: Location | None = None) -> TraceError:
         """Return a TraceError that names the rule and the line, or where its function begins."""
         where = where or self.source.location() or self.source.defined
-        at = f" ({where})" if where else ""
+        suffix = f" ({where})" if where else ""
         place = (where.file, where.line) if where else None
-        return note(TraceError(f"{self.kind} {self.name!r}{at} {problem}", place))
+        return note(TraceError(f"{self.kind} {self.name!r}{suffix} {problem}", place))
 
 
 def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tuple[Any, Any]:
@@ -295,15 +295,15 @@ class Value(Answers):
     notes: dict[str, Any] | None  # attributes that the user's code has set
 
     def __init__(self, trace: Trace, node: Node) -> None:
-        put = object.__setattr__  # a symbol of a function looks at each attribute that code sets
-        put(self, "trace", trace)
-        put(self, "node", node)
-        put(self, "made", node)
-        put(self, "base", None)
-        put(self, "twin", None)
-        put(self, "is_certain", True)
-        put(self, "views", [])
-        put(self, "notes", None)
+        store = object.__setattr__  # a symbol of a function looks at each attribute that code sets
+        store(self, "trace", trace)
+        store(self, "node", node)
+        store(self, "made", node)
+        store(self, "base", None)
+        store(self, "twin", None)
+        store(self, "is_certain", True)
+        store(self, "views", [])
+        store(self, "notes", None)
 
     def __round__(self, digits: int | None = None) -> Any:
         if not digits:
@@ -379,8 +379,8 @@ EXACT_POWERS = {row.power: row for row in ops.CALLABLE_OPS if row.power is not N
 def pow(a: Any, b: Any) -> Any:
     """a to the power b; squares and square roots take their own ops, which are exact."""
     if isinstance(b, int | float) and not isinstance(b, bool):
-        whole = isinstance(a, Value) and a.node.type.dtype in (BOOL, *WHOLE)
-        if whole and isinstance(a, Value) and is_exact(a.trace):
+        is_integer = isinstance(a, Value) and a.node.type.dtype in (BOOL, *WHOLE)
+        if is_integer and isinstance(a, Value) and is_exact(a.trace):
             return _power_of_integer(a, b)
         if b == 2 and isinstance(a, Value) and a.node.type.dtype in WHOLE:
             return a * a
@@ -393,16 +393,16 @@ def pow(a: Any, b: Any) -> Any:
 
 def _power_of_integer(a: Value, b: float) -> Any:
     if type(b) is int and b == 0:
-        own = a.node.type.dtype
-        return apply(ops.FULL_LIKE, a, 1, dtype=INT32 if own == BOOL else own)
+        dtype = a.node.type.dtype
+        return apply(ops.FULL_LIKE, a, 1, dtype=INT32 if dtype == BOOL else dtype)
     if not (type(b) is int and 0 < b <= 64):
         return apply(ops.POW, a, b)
-    power, rest = a, b - 1
+    power, exponent = a, b - 1
     square = a
-    while rest:
-        power = power * square if rest & 1 else power
-        rest >>= 1
-        square = square * square if rest else square
+    while exponent:
+        power = power * square if exponent & 1 else power
+        exponent >>= 1
+        square = square * square if exponent else square
     return copy_of(power) if b == 1 else power
 
 
@@ -418,9 +418,9 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     else:  # the `xp` functions also work on arrays and tensors
         return compute(op, operands, attrs)
     if trace.overriding is not None:
-        changed = trace.overriding.record(trace, op, operands, partial(apply, op, **attrs))
-        if changed is not None:
-            return changed
+        replacement = trace.overriding.record(trace, op, operands, partial(apply, op, **attrs))
+        if replacement is not None:
+            return replacement
     nodes = [o.node if isinstance(o, Value) else lift(trace, o) for o in operands]
     try:
         op, nodes, narrow_dtype, is_bool, integers = _coerce_operands(trace, op, nodes, operands)
@@ -433,8 +433,8 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
         number = on_numbers(op, tuple(n.attr("value") for n in nodes), attrs)
         return trace.value(constant(number))
     node = make_node(op, nodes, attrs, type_)
-    if node not in trace.source.locations and (where := trace.source.location()):
-        trace.source.locations[node] = where
+    if node not in trace.source.locations and (place := trace.source.location()):
+        trace.source.locations[node] = place
     value = trace.value(node)
     if is_bool:
         return apply(ops.NE, value, 0)
@@ -473,9 +473,9 @@ def _coerce_operands(trace: Trace, op: Op, nodes: list[Node], operands: tuple[An
         return Coerced(op, in_dtype(nodes, float_dtype))
     # A mask chooses among such floats: `where(x > 0, x, 0.0)`.
     if op.coerce == "where" and trace.types is not None:
-        chosen = chosen_floats(trace, nodes, operands)
-        if chosen:
-            return Coerced(op, chosen)
+        operands_as_floats = chosen_floats(trace, nodes, operands)
+        if operands_as_floats:
+            return Coerced(op, operands_as_floats)
     # Bools, integers and several dtypes: `mask * x`, `a_uint8 + b_uint8`, `x_float16 + y_float32`.
     op, is_bool = on_bools(op, nodes)
     library_known = trace.types is not None and float_dtype is not None
@@ -521,14 +521,14 @@ def cast(x: Any, dtype: Any) -> Any:
     if not isinstance(x, Value):
         return apply(ops.CAST, x, dtype=native_dtype(x, dtype))
     name = dtype_name(dtype)
-    own = x.node.type
-    if own.kind == "scalar":
+    type_ = x.node.type
+    if type_.kind == "scalar":
         return x
-    fixed = x.trace.facts.get("dtype")
-    is_own = name in FLOATS and x.trace.facts.has_dtype(name)
-    if is_own or (name in FLOATS and own.dtype == BOOL and not is_exact(x.trace)):
+    fact = x.trace.facts.get("dtype")
+    is_input_dtype = name in FLOATS and x.trace.facts.has_dtype(name)
+    if is_input_dtype or (name in FLOATS and type_.dtype == BOOL and not is_exact(x.trace)):
         name = T
-    if name == own.dtype:
+    if name == type_.dtype:
         return x
     if name == BOOL:
         return apply(ops.NE, x, 0)
@@ -542,7 +542,7 @@ def cast(x: Any, dtype: Any) -> Any:
         )
     result = apply(ops.CAST, x, dtype=name)
     # Perhaps its own, which makes no copy.
-    if fixed is None and T in (name, own.dtype) and own.dtype in (T, *FLOATS):
+    if fact is None and T in (name, type_.dtype) and type_.dtype in (T, *FLOATS):
         mark_view(result, x, False)
     return result
 
@@ -575,12 +575,12 @@ class Words:
 
     def advise(self, *advice: str) -> str:
         """Return the ways out as a sentence that follows a problem; "" if there is none."""
-        ways = self.ways(*advice)
-        if not ways:
+        sentence = self.ways(*advice)
+        if not sentence:
             return ""
         if self.lead:  # whose code has the names of its own library
-            return f". {self.lead}{ways[0].lower()}{ways[1:].replace('xp.', '')}"
-        return f". {ways[0].upper()}{ways[1:]}"
+            return f". {self.lead}{sentence[0].lower()}{sentence[1:].replace('xp.', '')}"
+        return f". {sentence[0].upper()}{sentence[1:]}"
 
 
 NATIVE = "native=True to run it as it is"

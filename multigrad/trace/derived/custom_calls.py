@@ -74,8 +74,8 @@ def route_gradient(trace: Trace, value: Node, to: Node) -> Value:
     """Return the value of one node, whose cotangent is passed unchanged to another node."""
     grad_out = make_node(ops.INPUT, (), {"name": "grad_out"}, to.type)
     identity = Graph("same", (grad_out,), (grad_out,))
-    called = CustomCall(identity, ("grad_out",), ("x",), ("x",), (value,))
-    return record_call(trace, called, [to])[0]
+    call = CustomCall(identity, ("grad_out",), ("x",), ("x",), (value,))
+    return record_call(trace, call, [to])[0]
 
 
 def drop_calls(graph: Graph) -> Graph:
@@ -115,15 +115,15 @@ def renew_calls(before: Graph, after: Graph, replacements: Mapping[Node, Node]) 
     calls = {node.attr("function") for node in before.nodes if node.op is ops.CALL}
     if not calls:
         return after
-    renewed = {}
-    for called in calls:
-        outputs = substitute(Graph("", (), called.outputs), replacements).outputs
-        renewed[called] = replace(called, outputs=outputs)
+    new_calls = {}
+    for call in calls:
+        outputs = substitute(Graph("", (), call.outputs), replacements).outputs
+        new_calls[call] = replace(call, outputs=outputs)
 
     def renew(node: Node) -> Node:
-        if node.op is not ops.CALL or node.attr("function") not in renewed:
+        if node.op is not ops.CALL or node.attr("function") not in new_calls:
             return node
-        attrs = {**dict(node.attrs), "function": renewed[node.attr("function")]}
+        attrs = {**dict(node.attrs), "function": new_calls[node.attr("function")]}
         return make_node(node.op, node.operands, attrs, node.type)
 
     return rebuild(after, renew)
@@ -149,29 +149,29 @@ class GradientCalls:
             cotangents: those of all values that are known by now.
             active: the nodes that depend on what the derivative is taken with respect to.
         """
-        called: CustomCall = node.attr("function")
-        nodes = self.nodes[called]
+        call: CustomCall = node.attr("function")
+        nodes = self.nodes[call]
         known = {n.attr("position"): cotangents[n] for n in nodes if n in cotangents}
         # The walk is in reverse, so the first node comes last, when all cotangents are known.
         if node is not nodes[0] or not known:
             return [None] * len(node.operands)
         operands = node.operands[1:]
-        for name, operand in zip(called.names, operands, strict=True):
-            if name in called.refused and operand in active:
-                message = called.refused[name]
+        for name, operand in zip(call.names, operands, strict=True):
+            if name in call.refused and operand in active:
+                message = call.refused[name]
                 raise self.trace.error(f"takes a derivative that is not there: {message}")
         inputs: dict[str, Any] = {
             name: known[i] if i in known else xp.zeros_like(self.trace.value(output))
-            for i, (name, output) in enumerate(zip(called.cotangents, called.outputs, strict=True))
+            for i, (name, output) in enumerate(zip(call.cotangents, call.outputs, strict=True))
         }
-        inputs |= {n: self.trace.value(o) for n, o in zip(called.names, operands, strict=True)}
+        inputs |= {n: self.trace.value(o) for n, o in zip(call.names, operands, strict=True)}
         outputs = {
-            position: self.trace.value(_call_node(called, position, operands))
-            for _, position in marks(called.backward)
+            position: self.trace.value(_call_node(call, position, operands))
+            for _, position in marks(call.backward)
         }
-        gradients = replay(self.trace, called.backward, inputs, outputs)
-        by_name = dict(zip(called.wrt, gradients, strict=True))
-        return [None, *(by_name.get(name) for name in called.names)]
+        gradients = replay(self.trace, call.backward, inputs, outputs)
+        by_name = dict(zip(call.wrt, gradients, strict=True))
+        return [None, *(by_name.get(name) for name in call.names)]
 
 
 # --- to record a graph's ops anew -----------------------------------------------------------------
@@ -186,8 +186,8 @@ def replay(
     """
     # The input's dtype `T` of the graph becomes the dtype of the value that is given for it.
     name = next((n.attr("name") for n in graph.inputs if n.type.dtype == T), None)
-    first = given.get(name) if name is not None else None
-    dtype = first.node.type.dtype if isinstance(first, Value) else T
+    value = given.get(name) if name is not None else None
+    dtype = value.node.type.dtype if isinstance(value, Value) else T
     done: dict[Node, Any] = {}
     for node in graph.nodes:
         if node.op is ops.INPUT:
@@ -195,8 +195,8 @@ def replay(
         elif node.op is ops.CONST:
             done[node] = node.attr("value")
         elif node.op is ops.OUTPUT:
-            own = (outputs or {}).get(node.attr("position"))
-            done[node] = done[node.operands[0]] if own is None else own
+            output = (outputs or {}).get(node.attr("position"))
+            done[node] = done[node.operands[0]] if output is None else output
         else:
             attrs = dict(node.attrs)
             if attrs.get("dtype") == T:
@@ -204,9 +204,9 @@ def replay(
             if node.op in (ops.WHILE_LOOP, ops.SCAN):
                 attrs |= _retyped(trace, node, [done[operand].node for operand in node.operands])
             done[node] = apply(node.op, *(done[operand] for operand in node.operands), **attrs)
-            where = graph.locations.get(node)
-            if where is not None and isinstance(done[node], Value):
-                trace.source.locations.setdefault(done[node].node, where)
+            place = graph.locations.get(node)
+            if place is not None and isinstance(done[node], Value):
+                trace.source.locations.setdefault(done[node].node, place)
     return [done[node] for node in graph.outputs]
 
 
@@ -215,13 +215,13 @@ def _retyped(trace: Trace, node: Node, operands: Sequence[Node]) -> dict[str, Re
     regions = {name: value for name, value in node.attrs if isinstance(value, Region)}
     for name, region in regions.items():
         inputs = []
-        for own, operand in zip(region.graph.inputs, operands, strict=True):
-            given_type, shape = operand.type, own.type.shape
+        for input_node, operand in zip(region.graph.inputs, operands, strict=True):
+            given_type, shape = operand.type, input_node.type.shape
             # The shape becomes unknown if it may change.
             shape = shape if shape == given_type.shape else UNKNOWN
             type_ = Type(given_type.kind, given_type.dtype, shape)
-            inputs.append(make_node(ops.INPUT, (), dict(own.attrs), type_))
-        given = {each.attr("name"): trace.value(each) for each in inputs}
-        outputs = tuple(value.node for value in replay(trace, region.graph, given))
+            inputs.append(make_node(ops.INPUT, (), dict(input_node.attrs), type_))
+        values = {each.attr("name"): trace.value(each) for each in inputs}
+        outputs = tuple(value.node for value in replay(trace, region.graph, values))
         regions[name] = Region(Graph(name, tuple(inputs), outputs))
     return regions

@@ -50,7 +50,7 @@ def pullbacks(forward: Graph, wrt: Sequence[str], cotangents: Sequence[str | Non
         cotangents: a name for each output's cotangent; None for an output without one.
     """
     trace = Trace(f"d({forward.name})")
-    given = {
+    upstream = {
         name: trace.input(name, output.type)
         for name, output in zip(cotangents, forward.outputs, strict=True)
         if name is not None
@@ -62,13 +62,13 @@ def pullbacks(forward: Graph, wrt: Sequence[str], cotangents: Sequence[str | Non
             raise ValueError(f"graph {forward.name!r} has no input {name!r}")
         targets.append(target)
     pairs = zip(cotangents, forward.outputs, strict=True)
-    seeds = [(output, given[name]) for name, output in pairs if name is not None]
+    seeds = [(output, upstream[name]) for name, output in pairs if name is not None]
     gradients = accumulate_all(trace, seeds, targets)
     results = [
         xp.zeros_like(trace.value(target)) if gradient is None else gradient
         for target, gradient in zip(targets, gradients, strict=True)
     ]
-    inputs = (*(value.node for value in given.values()), *forward.inputs)
+    inputs = (*(value.node for value in upstream.values()), *forward.inputs)
     return Graph(trace.name, inputs, tuple(result.node for result in results), forward.locations)
 
 
@@ -135,13 +135,13 @@ def _pull_parts(trace: Trace, node: Node, cotangent: Any) -> list[Value | None]:
         for operand in node.operands
     ]
     assert node.op.made_of is not None
-    whole = node.op.made_of(xp, *map(trace.value, copies), **dict(node.attrs))
-    shares = accumulate_all(trace, [(whole.node, cotangent)], copies)
-    given = dict(zip(copies, node.operands, strict=True))
-    found = [None if share is None else Graph("", (), (share.node,)) for share in shares]
+    composed = node.op.made_of(xp, *map(trace.value, copies), **dict(node.attrs))
+    shares = accumulate_all(trace, [(composed.node, cotangent)], copies)
+    replacements = dict(zip(copies, node.operands, strict=True))
+    graphs = [None if share is None else Graph("", (), (share.node,)) for share in shares]
     return [
-        None if graph is None else trace.value(substitute(graph, given).outputs[0])
-        for graph in found
+        None if graph is None else trace.value(substitute(graph, replacements).outputs[0])
+        for graph in graphs
     ]
 
 
@@ -190,9 +190,9 @@ class Cotangents:
                 self._declare(node)
 
     def _declare(self, node: Node) -> None:
-        called: CustomCall = node.attr("function")
-        for name, operand in zip(called.names, node.operands[1:], strict=True):
-            mode = called.modes.get(name)
+        call: CustomCall = node.attr("function")
+        for name, operand in zip(call.names, node.operands[1:], strict=True):
+            mode = call.modes.get(name)
             if mode is not None and self.modes.setdefault(operand, mode) != mode:
                 raise self._error(
                     operand, f"another use of it has accumulate={mode!r}", "Declare one way"
@@ -204,8 +204,8 @@ class Cotangents:
             serial = node.attr("function").serial if node.op is ops.CALL else -1
             self._shares.setdefault(value, []).append(((serial, position), node, share))
         else:
-            before = self.known.get(value)
-            self.known[value] = share if before is None else before + share
+            total = self.known.get(value)
+            self.known[value] = share if total is None else total + share
 
     def combine(self, value: Node) -> None:
         """Make the cotangent of a value with a mode of its shares, if there are any."""
@@ -215,11 +215,11 @@ class Cotangents:
         for _, node, _ in shares:
             if node.op is ops.SCAN or (len(shares) > 1 and node.op is not ops.CALL):
                 self._refuse(value, node)
-        *others, (_, _, combined) = shares
+        *others, (_, _, total) = shares
         if self.modes[value] == "max":
             for _, _, share in others:
-                combined = xp.maximum(combined, share)
-        self.known[value] = combined
+                total = xp.maximum(total, share)
+        self.known[value] = total
 
     def _refuse(self, value: Node, node: Node) -> None:
         if node.op is ops.SCAN:
@@ -237,10 +237,10 @@ class Cotangents:
         )
 
     def _error(self, value: Node, problem: str, advice: str, node: Node | None = None) -> Exception:
-        called = f"{dict(value.attrs)['name']!r}" if value.op is ops.INPUT else "a value"
-        where = self.trace.source.locations.get(node) if node is not None else None
+        subject = f"{dict(value.attrs)['name']!r}" if value.op is ops.INPUT else "a value"
+        place = self.trace.source.locations.get(node) if node is not None else None
         return self.trace.error(
-            f"has accumulate={self.modes[value]!r} for {called}, but {problem}. {advice}", where
+            f"has accumulate={self.modes[value]!r} for {subject}, but {problem}. {advice}", place
         )
 
 
@@ -249,9 +249,9 @@ def _refuse_modes_within(trace: Trace, loop: Node) -> None:
     for region in regions_of(loop):
         for node in every_node(region.graph):
             if node.op is ops.CALL and node.attr("function").modes:
-                called = node.attr("function").backward.name
+                name = node.attr("function").backward.name
                 raise trace.error(
-                    f"calls {called!r}, which has accumulate=, in a loop, whose turns add up. "
+                    f"calls {name!r}, which has accumulate=, in a loop, whose turns add up. "
                     "Write the turns out, or put the loop into that function"
                 )
 
@@ -275,10 +275,10 @@ def tangent_map(
         outputs: nodes with the shapes of the cotangents; a rule's has the tangent's.
         noun: names the backward in messages.
     """
-    together = cotangents[0] if len(cotangents) == 1 else "its cotangents"
+    words = cotangents[0] if len(cotangents) == 1 else "its cotangents"
     if not is_linear(backward, cotangents):
         raise UnsupportedOp(
-            f"{noun} {backward.name!r} is not linear in {together}, so it has no forward mode; "
+            f"{noun} {backward.name!r} is not linear in {words}, so it has no forward mode; "
             "take its gradient by reverse mode"
         )
     heads = [backward.input(name) for name in cotangents]  # None: the backward lacks the input
@@ -296,7 +296,7 @@ def tangent_map(
     graph = Graph(trace.name, tuple(inputs), results, backward.locations)
     graph = simplify(read_shapes_alone(graph))
     if not by_value(graph.outputs).isdisjoint(known_heads):
-        raise UnsupportedOp(f"{noun} {backward.name!r}: the transpose of it reads {together}")
+        raise UnsupportedOp(f"{noun} {backward.name!r}: the transpose of it reads {words}")
     # What it still reads of the cotangents is their shapes, which are those of the outputs.
     return simplify(substitute(graph, known_heads))
 
@@ -314,10 +314,10 @@ def _transpose(
         for gradient, tangent in zip(backward.outputs, tangents, strict=True)
     ]
     targets = [head for head in heads if head is not None]
-    found = dict(zip(targets, accumulate_all(trace, seeds, targets), strict=True))
+    gradients = dict(zip(targets, accumulate_all(trace, seeds, targets), strict=True))
     results = []
     for head, output in zip(heads, outputs, strict=True):
-        share = None if head is None else found[head]
+        share = None if head is None else gradients[head]
         zeros = xp.zeros_like(trace.value(output))
         results.append((zeros if share is None else _in_dtype_of(share, output)).node)
     return tuple(results)
@@ -326,8 +326,8 @@ def _transpose(
 def _in_dtype_of(value: Value, node: Node) -> Value:
     # The transpose of a cast that a framework makes on the way.
     dtype = node.type.dtype
-    same = value.node.type.dtype == dtype or node.type.kind == "scalar"
-    return value if same else value.trace.value(cast_node(value.node, dtype))
+    has_dtype = value.node.type.dtype == dtype or node.type.kind == "scalar"
+    return value if has_dtype else value.trace.value(cast_node(value.node, dtype))
 
 
 def is_linear(backward: Graph, cotangents: Sequence[str] = ("grad_out",)) -> bool:
@@ -337,14 +337,14 @@ def is_linear(backward: Graph, cotangents: Sequence[str] = ("grad_out",)) -> boo
 
 def find_nonlinear(backward: Graph, cotangents: Sequence[str]) -> Node | None:
     """Return the node by which a graph is not linear in these inputs together; None if it is."""
-    given = {
+    degrees_of_inputs = {
         node: LINEAR if node.attr("name") in cotangents else CONSTANT
         for node in backward.nodes
         if node.op is ops.INPUT
     }
-    degrees = spread(backward, given)
+    degrees = spread(backward, degrees_of_inputs)
     for output in backward.outputs:
         if degrees[output] != LINEAR and not is_zero(output):
-            lost = (node for node in backward.nodes if degrees[node] is None)
-            return output if degrees[output] is not None else next(lost)
+            nonlinear = (node for node in backward.nodes if degrees[node] is None)
+            return output if degrees[output] is not None else next(nonlinear)
     return None

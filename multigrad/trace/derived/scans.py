@@ -54,12 +54,12 @@ class Scans:
     ) -> list[Value | None]:
         """Return each operand's share, at the last of a scan's nodes; None at the others."""
         nodes = self.nodes[key_of(node)]
-        known = {n.attr("position"): cotangents[n] for n in nodes if n in cotangents}
+        by_position = {n.attr("position"): cotangents[n] for n in nodes if n in cotangents}
         # The walk is in reverse, so the first node comes last, when all cotangents are known.
-        if node is not nodes[0] or not known:
+        if node is not nodes[0] or not by_position:
             return [None] * len(node.operands)
-        wanted = [operand in active and is_tensor(operand) for operand in node.operands]
-        return TurnedScan(self.trace, node, known, wanted).pull(self.accumulate)
+        is_wanted = [operand in active and is_tensor(operand) for operand in node.operands]
+        return TurnedScan(self.trace, node, by_position, is_wanted).pull(self.accumulate)
 
 
 def is_tensor(node: Node) -> bool:
@@ -109,8 +109,8 @@ class TurnedScan:
 
     @property
     def rows(self) -> range:
-        first = self.node.attr("carried")
-        return range(first, first + self.node.attr("rows"))
+        start = self.node.attr("carried")
+        return range(start, start + self.node.attr("rows"))
 
     @property
     def constants(self) -> range:
@@ -119,22 +119,22 @@ class TurnedScan:
     def pull(self, accumulate: Accumulate) -> list[Value | None]:
         """Return the cotangent of each operand, of one scan for all; None: it has none."""
         inputs, operands, carried = self.turn.inputs, self.node.operands, self.carried
-        back = self._differentiate_turn(accumulate)
-        kept, gradients = self._choose_kept(back)
+        turn_back = self._differentiate_turn(accumulate)
+        kept, gradients = self._choose_kept(turn_back)
         read = set(walk(gradients.outputs))
         read_rows = [i for i in self.rows if inputs[i] in read]
-        if not (read_rows or kept or any(i not in carried for i in back.cotangents)):
+        if not (read_rows or kept or any(i not in carried for i in turn_back.cotangents)):
             read_rows = [self.rows.start]  # a scan needs at least one row, for its length
         # The inputs of the turn back with the operands of the scan back, in a scan's order.
         of_carried: dict[Node, Node] = {
             cotangent.node: self._start(i, self.known.get(i))
-            for i, cotangent in back.cotangents.items()
+            for i, cotangent in turn_back.cotangents.items()
             if i in carried
         }
-        of_carried |= {total.node: self._start(i, None) for i, total in back.sums.items()}
+        of_carried |= {total.node: self._start(i, None) for i, total in turn_back.sums.items()}
         of_rows = {
             cotangent.node: self.known[i].node
-            for i, cotangent in back.cotangents.items()
+            for i, cotangent in turn_back.cotangents.items()
             if i not in carried
         }
         of_rows |= {inputs[i]: operands[i] for i in read_rows}
@@ -150,8 +150,8 @@ class TurnedScan:
             "rows": len(of_rows),
         }
         results = scan_values(self.trace, tuple(values.values()), attrs, self.node)
-        found = dict(zip(back.positions, results, strict=True))
-        return [found.get(i) if wanted else None for i, wanted in enumerate(self.wanted)]
+        by_position = dict(zip(turn_back.positions, results, strict=True))
+        return [by_position.get(i) if takes else None for i, takes in enumerate(self.wanted)]
 
     def _start(self, i: int, cotangent: Value | None) -> Node:
         # What a carried value of the scan back is before its first turn: the cotangent of the carry
@@ -179,15 +179,15 @@ class TurnedScan:
             for i, output in enumerate(outputs)
             if is_tensor(output) and (moving[i] if i in carried else i in self.known)
         }
-        targets = [i for i, moves in enumerate(moving) if moves]
+        targets = [i for i, is_moving in enumerate(moving) if is_moving]
         seeds = [(outputs[i], cotangent) for i, cotangent in cotangents.items()]
-        operands = {own.attr("name"): operand for own, operand, _ in self._inputs()}
+        operands = {input_node.attr("name"): operand for input_node, operand, _ in self._inputs()}
         with asked_of(operands):
-            found = accumulate(trace, seeds, [inputs[i] for i in targets])
+            gradients_of_targets = accumulate(trace, seeds, [inputs[i] for i in targets])
         # A carry on which nothing depends in this turn still has a cotangent in the next: zero.
         shares = {
             i: xp.zeros_like(trace.value(inputs[i])) if share is None else share
-            for i, share in zip(targets, found, strict=True)
+            for i, share in zip(targets, gradients_of_targets, strict=True)
             if share is not None or i in carried
         }
         sums = {
@@ -208,43 +208,43 @@ class TurnedScan:
         inputs, outputs = self.turn.inputs, self.turn.outputs
         moving = [*self.wanted]
         while True:
-            reached = {node for node, moves in zip(inputs, moving, strict=True) if moves}
+            reached = {node for node, is_moving in zip(inputs, moving, strict=True) if is_moving}
             for node in self.turn.nodes:
                 shapes = node.op.shape_only
                 if any(o in reached for i, o in enumerate(node.operands) if i not in shapes):
                     reached.add(node)
-            more = [
+            by_carry = [
                 i in self.carried and outputs[i] in reached and is_tensor(inputs[i])
                 for i in range(len(inputs))
             ]
-            joined = [a or b for a, b in zip(moving, more, strict=True)]
-            if joined == moving:
+            either = [a or b for a, b in zip(moving, by_carry, strict=True)]
+            if either == moving:
                 return moving
-            moving = joined
+            moving = either
 
     def _free_name(self, word: str, i: int) -> str:
         # Unique among the names of a turn: the derivative of a derivative has such words too.
-        taken = {node.attr("name") for node in self.turn.inputs}
+        names = {node.attr("name") for node in self.turn.inputs}
         name = f"{word}_{i}"
-        while name in taken:
+        while name in names:
             name = f"{word}_{name}"
         return name
 
     def _type_of_cotangent(self, i: int) -> Type:
         if i not in self.carried:
             return self.turn.outputs[i].type
-        own = self.turn.inputs[i].type
+        type_ = self.turn.inputs[i].type
         known = self.known.get(i)
-        is_same_shape = known is None or known.node.type.shape == own.shape
-        return own if is_same_shape else Type(own.kind, own.dtype, UNKNOWN)
+        is_same_shape = known is None or known.node.type.shape == type_.shape
+        return type_ if is_same_shape else Type(type_.kind, type_.dtype, UNKNOWN)
 
     def _trace_of_turn(self) -> Trace:
         # A trace of a turn in which the known shapes of the operands, or of their rows, are facts.
         trace = Trace(self.turn.name, self.trace.facts, kind=self.trace.kind)
-        for own, operand, is_row in self._inputs():
+        for input_node, operand, is_row in self._inputs():
             shape = self.trace.shapes.known(operand) if operand.type.kind == "tensor" else None
             if shape is not None:
-                name = own.attr("name")
+                name = input_node.attr("name")
                 shape = shape[1:] if is_row else shape
                 trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
         return trace
@@ -252,8 +252,8 @@ class TurnedScan:
     def _inputs(self) -> Iterator[tuple[Node, Node, bool]]:
         """Yield the inputs of a turn, each with its operand and whether it is a row of that."""
         pairs = zip(self.turn.inputs, self.node.operands, strict=True)
-        for i, (own, operand) in enumerate(pairs):
-            yield own, operand, i in self.rows
+        for i, (input_node, operand) in enumerate(pairs):
+            yield input_node, operand, i in self.rows
 
     # --- which values of a turn are kept ----------------------------------------------------------
     def _choose_kept(self, back: TurnBack) -> tuple[dict[Node, Node], Graph]:
@@ -262,8 +262,8 @@ class TurnedScan:
         """
         turn = self.turn
         gradients, shapes = self._without_changes_of_shape(back)
-        arriving = (*back.cotangents.values(), *back.sums.values())
-        backward_only = dependents(gradients, [value.node for value in arriving])
+        cotangents = (*back.cotangents.values(), *back.sums.values())
+        backward_only = dependents(gradients, [value.node for value in cotangents])
         costs = self._costs(gradients, shapes, backward_only)
         # The values that the rest of the turn back reads, and not just for their shape.
         read = [*gradients.outputs]
@@ -273,13 +273,13 @@ class TurnedScan:
                 for i, operand in enumerate(node.operands):
                     if i not in shape_only or operand not in turn.inputs:
                         read.append(operand)
-        needed = [*dict.fromkeys(node for node in read if node in costs)]
+        values = [*dict.fromkeys(node for node in read if node in costs)]
         # Rows and constants are there anyway.
-        at_hand = turn.inputs[self.rows.start :]
-        chosen = [node for node in minimum_cut(costs, needed) if node not in at_hand]
+        free_nodes = turn.inputs[self.rows.start :]
+        nodes = [node for node in minimum_cut(costs, values) if node not in free_nodes]
         kept = {
             node: make_node(ops.INPUT, (), {"name": self._free_name("kept", i)}, node.type)
-            for i, node in enumerate(chosen)
+            for i, node in enumerate(nodes)
         }
         return kept, substitute(gradients, kept)
 
@@ -329,21 +329,21 @@ class TurnedScan:
 
 
 def dependents(graph: Graph, sources: Iterable[Node]) -> set[Node]:
-    found = set(sources)
+    reached = set(sources)
     for node in graph.nodes:
-        if not found.isdisjoint(node.operands):
-            found.add(node)
-    return found
+        if not reached.isdisjoint(node.operands):
+            reached.add(node)
+    return reached
 
 
 @contextmanager
 def asked_of(operands: Mapping[str, Node]) -> Iterator[None]:
     """Turn questions about a region's inputs into questions about the operands given for them."""
-    asked = questions.count()
+    count = questions.count()
     try:
         yield
     except NeedsConcrete as need:
-        questions.forget(asked)  # no call could tell a fact about these inputs
+        questions.forget(count)  # no call could tell a fact about these inputs
         facts: list[str] = []
         for fact in need.facts:
             operand = operands.get(fact.partition(":")[2])
@@ -355,11 +355,11 @@ def scan_values(
     trace: Trace, operands: Sequence[Node], attrs: Mapping[str, Any], like: Node | None = None
 ) -> list[Value]:
     """Return all results of a scan, placed in the source like another's if `like` is given."""
-    where = trace.source.location() if like is None else trace.source.locations.get(like)
-    found = []
+    place = trace.source.location() if like is None else trace.source.locations.get(like)
+    values = []
     for position in range(len(attrs["body"].graph.outputs)):
         node = derive_node(ops.SCAN, operands, {**attrs, "position": position})
-        if where is not None:
-            trace.source.locations.setdefault(node, where)
-        found.append(trace.value(node))
-    return found
+        if place is not None:
+            trace.source.locations.setdefault(node, place)
+        values.append(trace.value(node))
+    return values

@@ -61,17 +61,17 @@ def _of_any_rank(
 ) -> Graph:
     # One graph for every rank if all ranks give the same outputs; otherwise the rank becomes a
     # fact.
-    found: list[Graph] = []
+    graphs: list[Graph] = []
     for rank in range(1, MOST_RANK + 1):
         if max(split) >= rank:  # an array may lack the axis
             raise NeedsConcrete("ndim", noted=False)
         try:
-            found.append(ShardRewrite(graph, shards, ArrayPart(rank, split), facts).run())
+            graphs.append(ShardRewrite(graph, shards, ArrayPart(rank, split), facts).run())
         except UnsupportedOp:
             raise NeedsConcrete("ndim", noted=False) from None
-        if found[-1].outputs != found[0].outputs:
+        if graphs[-1].outputs != graphs[0].outputs:
             raise NeedsConcrete("ndim", noted=False)
-    return found[0]
+    return graphs[0]
 
 
 def _is_per_element(node: Node) -> bool:
@@ -147,10 +147,10 @@ def broadcast(parts: list[ArrayPart]) -> ArrayPart:
     split: dict[int, Names] = {}
     ones = set(range(rank))
     for part in parts:
-        lead = rank - (part.rank or 0)
+        offset = rank - (part.rank or 0)
         for i, names in part.split.items():
-            split.setdefault(i + lead, names)
-        ones -= {i + lead for i in range(part.rank or 0) if i not in part.ones}
+            split.setdefault(i + offset, names)
+        ones -= {i + offset for i in range(part.rank or 0) if i not in part.ones}
     return ArrayPart(rank, split, frozenset(ones))
 
 
@@ -176,7 +176,7 @@ def rebuilt(node: Node, done: Mapping[Node, Node]) -> Node:
 def places_of(graph: Graph, done: Mapping[Node, Node]) -> dict[Node, Any]:
     """Return the source lines of the nodes, also of those that replace others now."""
     return dict(graph.locations) | {
-        done[node]: where for node, where in graph.locations.items() if node in done
+        done[node]: place for node, place in graph.locations.items() if node in done
     }
 
 
@@ -222,10 +222,10 @@ class ShardRewrite:
 
     def error(self, node: Node, why: str = "") -> UnsupportedOp:
         where = self.graph.locations.get(node)
-        at = f" ({where})" if where else ""
+        end = f" ({where})" if where else ""
         why = why or f"{node.op.name} needs the whole array"
         return UnsupportedOp(
-            f"rule {self.graph.name!r}{at} has no meaning {self.shards}: {why}. Use over='shard', "
+            f"rule {self.graph.name!r}{end} has no meaning {self.shards}: {why}. Use over='shard', "
             "where each shard may be taken as an array of its own, or gather the array first"
         )
 
@@ -243,9 +243,9 @@ class ShardRewrite:
         part = broadcast(tensor_parts)
         assert part.rank is not None
         for each in tensor_parts:
-            lead = part.rank - (each.rank or 0)
+            offset = part.rank - (each.rank or 0)
             for i in range(each.rank or 0):
-                names = part.split.get(i + lead)
+                names = part.split.get(i + offset)
                 if names is not None and i not in each.ones and each.split.get(i) != names:
                     raise self.error(node, f"{node.op.name} meets values that are split otherwise")
         return part
@@ -258,7 +258,7 @@ class ShardRewrite:
     def _draw(self, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
         key, like, *others = node.operands
         part = parts[1]
-        if any(other.split for other in parts[2:]) and part != self.joined(node, parts[1:]):
+        if any(each.split for each in parts[2:]) and part != self.joined(node, parts[1:]):
             raise self.error(node, f"{node.op.name} meets values that are split otherwise")
         # The key is placed by the shard's position, so that all shards draw one whole array
         # together.
@@ -298,8 +298,8 @@ def _over_all(op: Op, of_shards: Op) -> Callable[..., Tensor]:
 
 def _mean(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
     # Each shard's mean weighted by its share of the elements: no sum can overflow.
-    split = tuple(i for i in part.axes(attrs["axis"]) if i in part.split)
-    share = _count(x, part, split, of_all=False) / _count(x, part, split, of_all=True)
+    axes = tuple(i for i in part.axes(attrs["axis"]) if i in part.split)
+    share = _count(x, part, axes, of_all=False) / _count(x, part, axes, of_all=True)
     return apply(ops.ALL_SUM, apply(ops.MEAN, x, **attrs) * share, x, names=names)
 
 
@@ -308,10 +308,10 @@ def _min(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
 
 
 def _norm(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
-    own, order = apply(ops.NORM, x, **attrs), attrs["ord"]
+    local, order = apply(ops.NORM, x, **attrs), attrs["ord"]
     if order == math.inf:
-        return apply(ops.ALL_MAX, own, x, names=names)
-    return apply(ops.ALL_NORM, own, x, names=names, ord=order)
+        return apply(ops.ALL_MAX, local, x, names=names)
+    return apply(ops.ALL_NORM, local, x, names=names, ord=order)
 
 
 def _var(x: Tensor, names: Any, part: ArrayPart, correction: Any, **attrs: Any) -> Tensor:
@@ -338,11 +338,11 @@ def _all(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
 
 
 def _logsumexp(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
-    own = apply(ops.LOGSUMEXP, x, **attrs)
+    local = apply(ops.LOGSUMEXP, x, **attrs)
     # Shifted by the largest, and not by an infinity: inf - inf is NaN.
-    largest = apply(ops.ALL_MAX, own, x, names=names)
+    largest = apply(ops.ALL_MAX, local, x, names=names)
     shift = xp.where(xp.isfinite(largest), largest, 0.0)
-    return xp.log(apply(ops.ALL_SUM, xp.exp(own - shift), x, names=names)) + shift
+    return xp.log(apply(ops.ALL_SUM, xp.exp(local - shift), x, names=names)) + shift
 
 
 REDUCTIONS: dict[Op, Callable[..., Tensor]] = {
@@ -370,8 +370,8 @@ def _reduce(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node
     if node.type.dtype not in (BOOL, "T") and node.type.dtype.startswith(("int", "uint")):
         raise run.error(node, f"{node.op.name} of integers is not taken over shards")
     x = run.value(node.operands[0])
-    rewritten = REDUCTIONS[node.op](x, mesh_names(names), part, **attrs)
-    return rewritten.node, reduced(part, node)
+    result = REDUCTIONS[node.op](x, mesh_names(names), part, **attrs)
+    return result.node, reduced(part, node)
 
 
 def _softmax(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
@@ -380,8 +380,8 @@ def _softmax(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Nod
     if names is None:
         return rebuilt(node, run.done), part
     x = run.value(node.operands[0])
-    shifted = x - _logsumexp(x, mesh_names(names), part, axis=node.attr("axis"), keepdims=True)
-    return (xp.exp(shifted) if node.op is ops.SOFTMAX else shifted).node, part
+    logs = x - _logsumexp(x, mesh_names(names), part, axis=node.attr("axis"), keepdims=True)
+    return (xp.exp(logs) if node.op is ops.SOFTMAX else logs).node, part
 
 
 def _dim(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
@@ -402,25 +402,23 @@ def _broadcast_or_sum_to(
     if x.rank is None or like.rank is None:
         raise run.error(node)
     small, large = (x, like) if node.op is ops.BROADCAST_TO else (like, x)
-    lead = (large.rank or 0) - (small.rank or 0)
+    offset = (large.rank or 0) - (small.rank or 0)
     for i in range(small.rank or 0):
-        if i not in small.ones and small.split.get(i) != large.split.get(i + lead):
+        if i not in small.ones and small.split.get(i) != large.split.get(i + offset):
             raise run.error(node, f"{node.op.name} meets values that are split otherwise")
-    rewritten = run.trace.value(rebuilt(node, run.done))
-    removed_axes = tuple(i for i in x.split if i - lead not in like.split)
+    result = run.trace.value(rebuilt(node, run.done))
+    removed_axes = tuple(i for i in x.split if i - offset not in like.split)
     names = x.over(removed_axes) if node.op is ops.SUM_TO else None
     if names is not None:
-        rewritten = apply(
-            ops.ALL_SUM, rewritten, run.value(node.operands[0]), names=mesh_names(names)
-        )
-    return rewritten.node, like
+        result = apply(ops.ALL_SUM, result, run.value(node.operands[0]), names=mesh_names(names))
+    return result.node, like
 
 
 def _permuted(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = parts
-    rewritten, attrs = rebuilt(node, run.done), dict(node.attrs)
+    new_node, attrs = rebuilt(node, run.done), dict(node.attrs)
     if part.rank is None:
-        return rewritten, part
+        return new_node, part
     order = list(range(part.rank))
     if node.op is ops.PERMUTE_DIMS:
         order = order[::-1] if attrs["axes"] is None else list(part.axes(attrs["axes"]))
@@ -432,40 +430,40 @@ def _permuted(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[No
         order = [i for i in order if i not in sources]
         for target, source in sorted(zip(targets, sources, strict=True)):
             order.insert(target, source)
-    return rewritten, kept_axes(part, order)
+    return new_node, kept_axes(part, order)
 
 
 def _reshape(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     # Only flattening an array split along its first axis keeps each shard's elements together.
     (part,) = parts
-    rewritten = rebuilt(node, run.done)
+    new_node = rebuilt(node, run.done)
     if not part.split:
-        return rewritten, ArrayPart(len(node.attr("shape")))
+        return new_node, ArrayPart(len(node.attr("shape")))
     if node.attr("shape") != (-1,) or set(part.split) != {0}:
         raise run.error(node)
-    return rewritten, ArrayPart(1, part.split)
+    return new_node, ArrayPart(1, part.split)
 
 
 def _expand(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = parts
-    rewritten = rebuilt(node, run.done)
+    new_node = rebuilt(node, run.done)
     if part.rank is None:
-        return rewritten, part
-    at = node.attr("axis") % (part.rank + 1)
-    split = {i + (i >= at): names for i, names in part.split.items()}
-    ones = frozenset({at, *(i + (i >= at) for i in part.ones)})
-    return rewritten, ArrayPart(part.rank + 1, split, ones)
+        return new_node, part
+    axis = node.attr("axis") % (part.rank + 1)
+    split = {i + (i >= axis): names for i, names in part.split.items()}
+    ones = frozenset({axis, *(i + (i >= axis) for i in part.ones)})
+    return new_node, ArrayPart(part.rank + 1, split, ones)
 
 
 def _squeeze(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = parts
-    rewritten, axis = rebuilt(node, run.done), node.attr("axis")
+    new_node, axis = rebuilt(node, run.done), node.attr("axis")
     if part.rank is None or (axis is None and not part.split):
-        return rewritten, ArrayPart(None)
+        return new_node, ArrayPart(None)
     if axis is None or part.over(axis) is not None:
         raise run.error(node)
     removed_axes = part.axes(axis)
-    return rewritten, kept_axes(part, [i for i in range(part.rank) if i not in removed_axes])
+    return new_node, kept_axes(part, [i for i in range(part.rank) if i not in removed_axes])
 
 
 def _constant(run: ShardRewrite, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:

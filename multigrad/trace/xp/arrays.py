@@ -71,8 +71,8 @@ def dim(x: Tensor, axis: int) -> Any:
         >>> int(xp.dim(np.zeros((2, 3)), 1))
         3
     """
-    known = known_shape(x)
-    return apply(ops.DIM, x, axis=axis) if known is None else x.trace.value(constant(known[axis]))
+    shape = known_shape(x)
+    return apply(ops.DIM, x, axis=axis) if shape is None else x.trace.value(constant(shape[axis]))
 
 
 def size(x: Tensor) -> Any:
@@ -82,8 +82,8 @@ def size(x: Tensor) -> Any:
         >>> int(xp.size(np.zeros((2, 3))))
         6
     """
-    known = known_shape(x)
-    return apply(ops.SIZE, x) if known is None else x.trace.value(constant(math.prod(known)))
+    shape = known_shape(x)
+    return apply(ops.SIZE, x) if shape is None else x.trace.value(constant(math.prod(shape)))
 
 
 # --- along an axis -----------------------------------------------------------------------------
@@ -191,8 +191,8 @@ def full_like(x: Tensor, value: Tensor, dtype: Any = None) -> Tensor:
         array([7., 7.])
     """
     if not isinstance(x, Value):
-        given = None if dtype is None else native_dtype(x, dtype)
-        return apply(ops.FULL_LIKE, x, value, dtype=given)
+        native = None if dtype is None else native_dtype(x, dtype)
+        return apply(ops.FULL_LIKE, x, value, dtype=native)
     if dtype is None:
         name = x.node.type.dtype if x.node.type.kind == "tensor" else T
     elif is_exact(x.trace):
@@ -245,14 +245,14 @@ def nan_to_num(
         array([0., 9., 1.])
     """
     if not any(isinstance(value, Value) for value in (nan, posinf, neginf)):
-        given = {"nan": nan, "posinf": posinf, "neginf": neginf}
-        numbers = {name: None if v is None else float(v) for name, v in given.items()}
+        replacements = {"nan": nan, "posinf": posinf, "neginf": neginf}
+        numbers = {name: None if v is None else float(v) for name, v in replacements.items()}
         return apply(ops.NAN_TO_NUM, x, **numbers)
     # A symbolic replacement cannot be an attribute of the op.
     finite = apply(ops.NAN_TO_NUM, x, nan=0.0, posinf=None, neginf=None)
-    above = finite if posinf is None else where(equal(x, math.inf), posinf, finite)
-    below = above if neginf is None else where(equal(x, -math.inf), neginf, above)
-    return where(isnan(x), nan, below)
+    upper = finite if posinf is None else where(equal(x, math.inf), posinf, finite)
+    lower = upper if neginf is None else where(equal(x, -math.inf), neginf, upper)
+    return where(isnan(x), nan, lower)
 
 
 # --- integers ------------------------------------------------------------------------------------
@@ -373,13 +373,13 @@ def _draw_key(name: str, x: Tensor, key: Any) -> Any:
             "key= out and give the key to the call: xg.use(rule, key=...), function.keyed(...)"
         )
     if key is None:
-        replayed = REPLAYED.get()
-        if replayed is None:
+        keys = REPLAYED.get()
+        if keys is None:
             raise RuleError(
                 f"xp.{name} of a tensor needs a key: give key=..., an int, a jax key or two "
                 "uint32. In a rule and in a Function each draw takes the next key by itself"
             )
-        return next(replayed)
+        return next(keys)
     if isinstance(key, int) and not isinstance(key, bool):
         return key_from_int(key)
     return key_for(backend_of(x), key_pair(key))

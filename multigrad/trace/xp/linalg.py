@@ -60,8 +60,8 @@ def _with_result(subscripts: str) -> str:
     if "->" in subscripts:
         return subscripts
     letters = subscripts.replace(",", "").replace("...", "")
-    once = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
-    return f"{subscripts}->{'...' if '...' in subscripts else ''}{once}"
+    result = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    return f"{subscripts}->{'...' if '...' in subscripts else ''}{result}"
 
 
 def vecdot(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
@@ -98,8 +98,8 @@ def tensordot(a: Tensor, b: Tensor, axes: int = 2) -> Tensor:
     if not isinstance(axes, int):
         raise TypeError("tensordot takes a number of axes; write xp.einsum for others")
     names = "abcdefghijklmnopqrstuvwxyz"
-    left, right = names[: a.ndim], names[a.ndim - axes : a.ndim - axes + b.ndim]
-    return einsum(f"{left},{right}->{left[: a.ndim - axes]}{right[axes:]}", a, b)
+    names_a, names_b = names[: a.ndim], names[a.ndim - axes : a.ndim - axes + b.ndim]
+    return einsum(f"{names_a},{names_b}->{names_a[: a.ndim - axes]}{names_b[axes:]}", a, b)
 
 
 # --- factors of matrices --------------------------------------------------------------------------
@@ -171,11 +171,11 @@ def svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         >>> values
         array([4., 3.])
     """
-    packed = packed_svd(x)
+    pack = packed_svd(x)
     # The pack has a row of values, the rows of u and those of v.
     column, row = getitem(x, (..., slice(0, 1))), getitem(x, (..., slice(0, 1), slice(None)))
-    u = part(packed, column, 1, axis=-2)
-    v = part(packed, matrix_transpose(row), dim(x, -2) + 1, axis=-2)
+    u = part(pack, column, 1, axis=-2)
+    v = part(pack, matrix_transpose(row), dim(x, -2) + 1, axis=-2)
     return u, svdvals(x), matrix_transpose(v)
 
 
@@ -188,8 +188,8 @@ def eigh(x: Tensor, *, lower: bool = True) -> tuple[Tensor, Tensor]:
         >>> np.round(values, 4)
         array([1., 3.])
     """
-    packed = packed_eigh(x, lower=bool(lower))
-    return eigvalsh(x, lower=bool(lower)), getitem(packed, (..., slice(1, None), slice(None)))
+    pack = packed_eigh(x, lower=bool(lower))
+    return eigvalsh(x, lower=bool(lower)), getitem(pack, (..., slice(1, None), slice(None)))
 
 
 def qr(x: Tensor) -> tuple[Tensor, Tensor]:

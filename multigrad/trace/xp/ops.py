@@ -79,8 +79,8 @@ def define(namespace: dict[str, Any], rows: Iterable[Op]) -> None:
     """Put the functions of rows into a module's namespace, and their names into its `__all__`."""
     namespace.update(GLOBALS)
     examples = {line.partition("(")[0]: line for line in EXAMPLES.splitlines()}
-    made = {row.in_xp: make(row, namespace, examples.get(row.in_xp, "")) for row in rows}
-    namespace.update(made, __all__=list(made))
+    functions = {row.in_xp: make(row, namespace, examples.get(row.in_xp, "")) for row in rows}
+    namespace.update(functions, __all__=list(functions))
 
 
 def make(row: Op, namespace: dict[str, Any], example: str) -> FunctionType:
@@ -107,8 +107,8 @@ def make(row: Op, namespace: dict[str, Any], example: str) -> FunctionType:
     function.__annotations__ = {**types, "return": "Tensor"}
     function.__doc__ = row.doc
     if example:
-        shown = as_doctest(example).replace("\n", "\n        ")
-        function.__doc__ += f"\n\n    Examples:\n        {shown}\n    "
+        doctest = as_doctest(example).replace("\n", "\n        ")
+        function.__doc__ += f"\n\n    Examples:\n        {doctest}\n    "
     return function
 
 
@@ -118,8 +118,8 @@ def as_doctest(example: str) -> str:
     code = "xp." + ARRAY.sub(r"np.array(\g<0>)", call)
     code = f"np.round({code}, 4)" if sign == "~" else code
     if len(code) > MOST_CHARACTERS:
-        first = f"np.array({ARRAY.findall(call)[0]})"
-        code = f"x = {first}\n>>> {code.replace(first, 'x', 1)}"
+        array = f"np.array({ARRAY.findall(call)[0]})"
+        code = f"x = {array}\n>>> {code.replace(array, 'x', 1)}"
     if result.startswith("["):
         result = f"array({result})".replace("], [", "],\n       [")
     return f">>> {code}\n{result}"

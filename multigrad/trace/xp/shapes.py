@@ -91,14 +91,14 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axis = None) -> Tensor:
         >>> xp.roll(np.array([1.0, 2.0, 3.0]), 1)
         array([3., 1., 2.])
     """
-    by = integers(shift)
-    over = axes_of(x, axis)
-    if isinstance(over, tuple):
-        by = by * len(over) if len(by) == 1 else by
-        if len(by) != len(over):
-            raise TypeError(f"roll got {len(by)} shifts for {len(over)} axes")
-        return apply(ops.ROLL, x, shift=by, axis=over)
-    return apply(ops.ROLL, x, shift=sum(by), axis=over)
+    shifts = integers(shift)
+    axes = axes_of(x, axis)
+    if isinstance(axes, tuple):
+        shifts = shifts * len(axes) if len(shifts) == 1 else shifts
+        if len(shifts) != len(axes):
+            raise TypeError(f"roll got {len(shifts)} shifts for {len(axes)} axes")
+        return apply(ops.ROLL, x, shift=shifts, axis=axes)
+    return apply(ops.ROLL, x, shift=sum(shifts), axis=axes)
 
 
 def tril(x: Tensor, k: int = 0) -> Tensor:
@@ -181,8 +181,8 @@ def pad(x: Tensor, widths: Pairs, value: float = 0.0) -> Tensor:
         >>> xp.pad(np.array([1.0, 2.0]), ((1, 2),))
         array([0., 1., 2., 0., 0.])
     """
-    given = widths if isinstance(widths, tuple | list) else (widths,) * x.ndim
-    pairs = tuple(_pair(width) for width in given)
+    sequence = widths if isinstance(widths, tuple | list) else (widths,) * x.ndim
+    pairs = tuple(_pair(width) for width in sequence)
     if any(n < 0 for pair in pairs for n in pair):
         raise TypeError(f"pad adds elements, so its widths are not negative: {pairs}")
     return apply(ops.PAD, x, widths=pairs, fill=float(value))
@@ -245,12 +245,12 @@ def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
         return take_at(x, indices, one_axis(x, axis))
     if np.ndim(indices) > 1:
         return take_at(x, np.asarray(indices), one_axis(x, axis))
-    at = indices.tolist() if hasattr(indices, "tolist") else indices
-    if any(isinstance(i, bool) for i in (at if isinstance(at, tuple | list) else [at])):
+    plain = indices.tolist() if hasattr(indices, "tolist") else indices
+    if any(isinstance(i, bool) for i in (plain if isinstance(plain, tuple | list) else [plain])):
         raise TypeError("its indices are bools; use xp.where(condition, tensor, 0.0)")
-    places = integers(at)
-    taken = apply(ops.TAKE, x, indices=places, axis=one_axis(x, axis))
-    return taken if isinstance(at, tuple | list) else squeeze(taken, axis)
+    places = integers(plain)
+    elements = apply(ops.TAKE, x, indices=places, axis=one_axis(x, axis))
+    return elements if isinstance(plain, tuple | list) else squeeze(elements, axis)
 
 
 def is_symbolic_tensor(indices: Any) -> bool:
@@ -281,10 +281,10 @@ def put_along_axis(x: Tensor, indices: Tensor, values: Tensor, axis: int = -1) -
     indices = from_front(indices, x, axis)
     if 0 in (known_shape(indices) or ()):
         return x
-    last = find_last(indices, x, axis)
+    position = find_last(indices, x, axis)
     if getattr(values, "ndim", 0):
-        values = take_along(values, maximum(last, 0), axis=axis)
-    return where(less(last, 0), x, values)
+        values = take_along(values, maximum(position, 0), axis=axis)
+    return where(less(position, 0), x, values)
 
 
 def add_along_axis(x: Tensor, indices: Tensor, values: Tensor, axis: int = -1) -> Tensor:
@@ -338,15 +338,15 @@ def put_at(x: Tensor, indices: Tensor, values: Any, axis: int, outside: str = "r
     axis = axis % x.ndim
     # All slices share the indices, so the last value of each place is found along one line.
     line = getitem(x, tuple(slice(None) if i == axis else 0 for i in range(x.ndim)))
-    last = find_last(reshape(indices, -1), line, 0, outside)
-    put = reshape(greater_equal(last, 0), (-1, *(1,) * (x.ndim - axis - 1)))
+    position = find_last(reshape(indices, -1), line, 0, outside)
+    is_set = reshape(greater_equal(position, 0), (-1, *(1,) * (x.ndim - axis - 1)))
     if getattr(values, "ndim", 0):
         values = broadcast_to(values, TAKING[outside](x, indices, axis=axis))
         if indices.ndim != 1:
             shape, end = tuple(values.shape), axis + indices.ndim
             values = reshape(values, (*shape[:axis], prod(shape[axis:end]), *shape[end:]))
-        values = transposes.take_nearest(values, last, axis=axis)
-    return where(put, values, x)
+        values = transposes.take_nearest(values, position, axis=axis)
+    return where(is_set, values, x)
 
 
 def find_last(indices: Tensor, x: Tensor, axis: int, outside: str = "refused") -> Tensor:
@@ -354,14 +354,14 @@ def find_last(indices: Tensor, x: Tensor, axis: int, outside: str = "refused") -
     if outside != "inside":
         return last_put(indices, x, axis=axis)
     length = dim(x, axis)  # an index out of range goes to one extra place, cut off below
-    behind = where(is_inside(indices, length), indices, length)
+    clamped = where(is_inside(indices, length), indices, length)
     longer = concatenate([x, getitem(x, along(x, slice(0, 1), axis))], axis)
-    return getitem(last_put(behind, longer, axis=axis), along(x, slice(0, -1), axis))
+    return getitem(last_put(clamped, longer, axis=axis), along(x, slice(0, -1), axis))
 
 
 def along(x: Tensor, part: slice, axis: int) -> tuple[Any, ...]:
-    after = -1 - axis if axis < 0 else x.ndim - 1 - axis
-    return (..., part, *(slice(None),) * after)
+    count = -1 - axis if axis < 0 else x.ndim - 1 - axis
+    return (..., part, *(slice(None),) * count)
 
 
 def is_inside(indices: Tensor, length: Any) -> Tensor:

@@ -127,13 +127,13 @@ def ppermute(x: Tensor, pairs: Any, axis_name: Any = None, *, of: Tensor = None)
     Raises:
         RuleValueError: they are not, or name a shard that is not there.
     """
-    given = tuple(tuple(map(index, pair)) for pair in pairs)
-    if not ops.PPERMUTE.attrs["pairs"].legal(given):
+    checked_pairs = tuple(tuple(map(index, pair)) for pair in pairs)
+    if not ops.PPERMUTE.attrs["pairs"].legal(checked_pairs):
         raise RuleValueError(
             f"ppermute takes pairs (source, target) of shards, each at most once on each side, as "
             f"[(0, 1), (1, 0)], not {pairs!r:.80}"
         )
-    return _over_shards(ops.PPERMUTE, x, axis_name, of, pairs=given)
+    return _over_shards(ops.PPERMUTE, x, axis_name, of, pairs=checked_pairs)
 
 
 def _over_shards(op: Op, x: Tensor, axis_name: Any, of: Tensor, **attrs: Any) -> Tensor:

@@ -70,9 +70,9 @@ def rfft(x: Tensor, n: Axes = None, axes: Axes = -1, norm: str = "backward") -> 
         array([ 8., -2.,  0.])
     """
     places, lengths = _axes_of(x, n, axes)
-    found = _transformed(x, zeros_like(x), lengths, places, norm, inverse=False)
+    parts = _transformed(x, zeros_like(x), lengths, places, norm, inverse=False)
     half = slice(0, lengths[-1] // 2 + 1)
-    real, imag = (getitem(part, along(part, half, places[-1])) for part in found)
+    real, imag = (getitem(part, along(part, half, places[-1])) for part in parts)
     return real, imag
 
 
@@ -87,21 +87,21 @@ def irfft(
         array([1., 2., 3., 2.])
     """
     places, lengths = _axes_of(real, n, axes)
-    last = places[-1]
+    axis = places[-1]
     if n is None:
         lengths = (*lengths[:-1], 2 * (lengths[-1] - 1))
     if lengths[-1] < 1:
         raise ValueError(f"irfft of length {lengths[-1]}; give n")
-    known = lengths[-1] // 2 + 1
-    first, second = (_doubled(_of_length(x, last, known), last, lengths[-1]) for x in (real, imag))
-    return _transformed(first, second, lengths, places, norm, inverse=True)[0]
+    half = lengths[-1] // 2 + 1
+    re, im = (_doubled(_of_length(x, axis, half), axis, lengths[-1]) for x in (real, imag))
+    return _transformed(re, im, lengths, places, norm, inverse=True)[0]
 
 
 def _doubled(x: Tensor, axis: int, length: int) -> Tensor:
     # All but the first frequency, and the last of an even length, also represent their conjugates.
     end = (length + 1) // 2
-    first, inner = (getitem(x, along(x, slice(*ends), axis)) for ends in ((0, 1), (1, end)))
-    pieces = [first, 2.0 * inner]
+    constant_part, inner = (getitem(x, along(x, slice(*ends), axis)) for ends in ((0, 1), (1, end)))
+    pieces = [constant_part, 2.0 * inner]
     if length % 2 == 0:
         pieces.append(getitem(x, along(x, slice(end, None), axis)))
     return concatenate(pieces, axis)
@@ -114,12 +114,12 @@ def _transformed(
     if n is not None:
         for axis, length in zip(places, lengths, strict=True):
             real, imag = (_of_length(part, axis, length) for part in (real, imag))
-    packed = packed_fft(
+    pack = packed_fft(
         stack([real, imag], -1), axes=tuple(axis - 1 for axis in places), inverse=inverse
     )
-    found = getitem(packed, (..., 0)), getitem(packed, (..., 1))
+    parts = getitem(pack, (..., 0)), getitem(pack, (..., 1))
     divisor = _divisor(norm, math.prod(lengths), inverse)
-    return found if divisor == 1 else (found[0] / divisor, found[1] / divisor)
+    return parts if divisor == 1 else (parts[0] / divisor, parts[1] / divisor)
 
 
 def _divisor(norm: str | None, count: int, inverse: bool) -> float:
@@ -136,14 +136,14 @@ def _axes_of(x: Tensor, n: Axes, axes: Axes) -> tuple[tuple[int, ...], tuple[int
     if axes is None:
         count = x.ndim if n is None or isinstance(n, int) else len(n)
         axes = tuple(range(-count, 0))
-    given = axes if isinstance(axes, Sequence) else (axes,)
-    places = tuple(axis if axis < 0 else axis - x.ndim for axis in map(index, given))
-    asked = [None] * len(places) if n is None else [n] if isinstance(n, int) else list(n)
-    if len(asked) != len(places):
-        raise ValueError(f"{len(asked)} lengths for {len(places)} axes")
+    sequence = axes if isinstance(axes, Sequence) else (axes,)
+    places = tuple(axis if axis < 0 else axis - x.ndim for axis in map(index, sequence))
+    wanted_lengths = [None] * len(places) if n is None else [n] if isinstance(n, int) else list(n)
+    if len(wanted_lengths) != len(places):
+        raise ValueError(f"{len(wanted_lengths)} lengths for {len(places)} axes")
     lengths = tuple(
         index(dim(x, axis)) if length in (None, -1) else index(length)
-        for axis, length in zip(places, asked, strict=True)
+        for axis, length in zip(places, wanted_lengths, strict=True)
     )
     if min(lengths, default=1) < 1:
         raise ValueError(f"a Fourier transform of the lengths {lengths}")
@@ -151,10 +151,10 @@ def _axes_of(x: Tensor, n: Axes, axes: Axes) -> tuple[tuple[int, ...], tuple[int
 
 
 def _of_length(x: Tensor, axis: int, length: int) -> Tensor:
-    own = index(dim(x, axis))
-    if own >= length:
-        return x if own == length else getitem(x, along(x, slice(0, length), axis))
-    return pad(x, ((0, length - own), *((0, 0),) * (-axis - 1)))
+    count = index(dim(x, axis))
+    if count >= length:
+        return x if count == length else getitem(x, along(x, slice(0, length), axis))
+    return pad(x, ((0, length - count), *((0, 0),) * (-axis - 1)))
 
 
 # --- windows and convolutions ---------------------------------------------------------------------
@@ -207,10 +207,10 @@ def _rank(x: Tensor) -> int | None:
 
 
 def _each(given: Steps, axes: int) -> tuple[int, ...]:
-    found = tuple(map(_positive, given if isinstance(given, Sequence) else (given,) * axes))
-    if len(found) != axes:
-        raise TypeError(f"{len(found)} strides or dilations for {axes} axes: {given}")
-    return found
+    numbers = tuple(map(_positive, given if isinstance(given, Sequence) else (given,) * axes))
+    if len(numbers) != axes:
+        raise TypeError(f"{len(numbers)} strides or dilations for {axes} axes: {given}")
+    return numbers
 
 
 def _positive(n: Any) -> int:
