@@ -106,7 +106,7 @@ def tell_moved(moving: Any) -> None:
 
 def is_tracing() -> bool:
     """Return whether a loaded compiler traces what runs now, to run its trace again later."""
-    for ask in IS_TRACING:  # noqa: SIM110  (a loop, which Dynamo reads)
-        if ask():
+    for is_tracing_here in IS_TRACING:  # noqa: SIM110  (a loop, which Dynamo reads)
+        if is_tracing_here():
             return True
     return False

@@ -124,7 +124,7 @@ def load_backend(name: str) -> Backend:
     try:
         backend = _import_backend(name, points[name])
         with _indexing:  # so that no table of fewer backends comes last
-            first = _registry.loaded.setdefault(name, backend)
+            winner = _registry.loaded.setdefault(name, backend)
             try:
                 index_readers()
             except BaseException as error:
@@ -138,23 +138,23 @@ def load_backend(name: str) -> Backend:
         if not _is_being_imported(name):
             _registry.refused[name] = str(error)
         raise
-    return first
+    return winner
 
 
 def _import_backend(name: str, point: Any) -> Backend:
     package = package_of(point)
-    where = f"{getattr(point, 'value', name)} of {package or 'an unknown package'}"
+    place = f"{getattr(point, 'value', name)} of {package or 'an unknown package'}"
     if name in _registry.contested and package != OWN and name != REFERENCE[0]:
         raise BackendNotFound(f"backend {name!r} cannot be used: {_registry.contested[name]}")
     # Before the import, in which an old framework may fail with a worse message.
     _check_version(name, package)
     try:
         with collector_paused():
-            declared = point.load()  # an import, for which other threads wait by its own lock
+            backend = point.load()  # an import, for which other threads wait by its own lock
     except ModuleNotFoundError as error:
         # Any other missing module is a fault of the package.
         if (error.name or "").partition(".")[0] != name:
-            raise _broken(name, where, error) from error
+            raise _broken(name, place, error) from error
         line = install_line(name, package, requirements_of(name, package))
         raise BackendNotFound(
             f"backend {name!r} needs {error.name}, which is not installed: {line}"
@@ -162,20 +162,20 @@ def _import_backend(name: str, point: Any) -> Backend:
     except (Exception, SystemExit) as error:
         # The framework may have been imported since, and its own `__version__` counts.
         _check_version(name, package)
-        raise _broken(name, where, error) from error
+        raise _broken(name, place, error) from error
     _check_version(name, package)  # some say it themselves, and no metadata does
-    return admit(declared, name, where)
+    return admit(backend, name, place)
 
 
 def _check_version(name: str, package: str) -> None:
-    old = why_too_old(name, package) if package else None
-    if old is not None:
-        raise BackendNotFound(f"backend {name!r} {old}")
+    complaint = why_too_old(name, package) if package else None
+    if complaint is not None:
+        raise BackendNotFound(f"backend {name!r} {complaint}")
 
 
 def _broken(name: str, where: str, error: BaseException) -> BackendNotFound:
-    said = f"{type(error).__name__}: {error}".rstrip(": ")
-    return BackendNotFound(f"backend {name!r} cannot be loaded: {where} raises {said}")
+    message = f"{type(error).__name__}: {error}".rstrip(": ")
+    return BackendNotFound(f"backend {name!r} cannot be loaded: {where} raises {message}")
 
 
 def load_point(point: Any, else_: str) -> None:
@@ -185,8 +185,8 @@ def load_point(point: Any, else_: str) -> None:
     except ImportError:  # another library of that name, or a part of it is missing
         return
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        warnings.warn(f"{else_}: {point.value} raises {said}", stacklevel=3)
+        message = f"{type(error).__name__}: {error}"
+        warnings.warn(f"{else_}: {point.value} raises {message}", stacklevel=3)
 
 
 def _is_being_imported(name: str) -> bool:
@@ -201,8 +201,8 @@ def index_readers() -> None:
     for backend in loaded():
         rows += [(backend, reader) for reader in backend.compiler.read_activation]
         functions += backend.compiler.read_function
-        own = tuple(_row(backend, reader) for reader in backend.compiler.read_activation)
-        readers.update(dict.fromkeys(backend.tensors.types, own))
+        reader_rows = tuple(_row(backend, reader) for reader in backend.compiler.read_activation)
+        readers.update(dict.fromkeys(backend.tensors.types, reader_rows))
     # What reads the code of a call is asked before all others.
     rows.sort(key=lambda row: not row[1].reads_code)
     functions.sort(key=lambda reader: not reader.reads_code)
@@ -237,9 +237,9 @@ def entry_points() -> Mapping[str, Any]:
         points_by_name: dict[str, list[Any]] = {"numpy": [EntryPoint(*REFERENCE)]}
         # Ours first: no package takes a name of ours.
         for point in sorted(find_points(GROUP), key=lambda each: package_of(each) != OWN):
-            same = points_by_name.setdefault(point.name, [])
-            if all(point.value != other.value for other in same):
-                same.append(point)
+            same_named = points_by_name.setdefault(point.name, [])
+            if all(point.value != each.value for each in same_named):
+                same_named.append(point)
         for name, points in points_by_name.items():
             if len(points) > 1:
                 _registry.contested[name] = _say_contested(points)
@@ -318,9 +318,9 @@ def _find_owner(type_: type) -> Backend:
         if issubclass(type_, backend.tensors.types):
             # Not cached: a class that is refused is refused each time.
             refuse = backend.tensors.refuse
-            if refuse is not None and (why := refuse(type_)):
-                named = f"{type_.__module__}.{type_.__qualname__}"
-                raise GradientError(f"a {named} is not taken: {why}")
+            if refuse is not None and (reason := refuse(type_)):
+                path = f"{type_.__module__}.{type_.__qualname__}"
+                raise GradientError(f"a {path} is not taken: {reason}")
             return backend
     refuse_unusable(type_)
     names = ", ".join(entry_points())
@@ -334,10 +334,10 @@ def refuse_unusable(*types: type) -> None:
     """Raise BackendNotFound if a type is of a framework whose backend cannot be used."""
     for type_ in types:
         roots = {each.__module__.partition(".")[0] for each in type_.__mro__}
-        for name, said in _registry.refused.items():
+        for name, message in _registry.refused.items():
             if any(root.startswith(name) for root in roots):  # jaxlib's arrays are jax's
                 raise BackendNotFound(
-                    f"no backend takes a {type_.__module__}.{type_.__qualname__}: {said}"
+                    f"no backend takes a {type_.__module__}.{type_.__qualname__}: {message}"
                 )
 
 
@@ -367,11 +367,11 @@ def load_awaited() -> None:
     """Load backends whose framework was imported since, when a call has met no reader."""
     if sys.modules.keys().isdisjoint(AWAITED[0]):
         return
-    known = frozenset(_registry.loaded)
+    known_names = frozenset(_registry.loaded)
     load_imported()
     for backend in loaded():
         # A compiler that reads this call begins again, so that it meets the new reader.
-        if backend.name not in known and backend.compiler.begin_again is not None:
+        if backend.name not in known_names and backend.compiler.begin_again is not None:
             backend.compiler.begin_again()
 
 
@@ -438,11 +438,11 @@ def _fault_of(found: Backend, name: str) -> str | None:
             f"both are the name under which the framework is imported"
         )
     for group, kind in _groups().items():
-        given = getattr(found, group)
-        if not isinstance(given, kind):
-            return f"has {given!r} for {group}; expected multigrad.backend.{kind.__name__}(...)"
-    for group, called in CALLED.items():
-        for each in called:
+        value = getattr(found, group)
+        if not isinstance(value, kind):
+            return f"has {value!r} for {group}; expected multigrad.backend.{kind.__name__}(...)"
+    for group, names in CALLED.items():
+        for each in names:
             if not callable(getattr(getattr(found, group), each)):
                 return f"has no function for {group}.{each}"
     types = found.tensors.types

@@ -53,11 +53,11 @@ class Prepared:
         # A param itself needs no new name.
         if node.op is ops.INPUT and not wraps:
             return self.names.setdefault(text, text)
-        known = self._known.get((node, wraps))
-        if known is None:
-            known = self._known[node, wraps] = fresh("n")
-            self.names[known] = f"wrap({text})" if wraps else text
-        return known
+        wrapper = self._known.get((node, wraps))
+        if wrapper is None:
+            wrapper = self._known[node, wraps] = fresh("n")
+            self.names[wrapper] = f"wrap({text})" if wraps else text
+        return wrapper
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,16 +262,16 @@ class Emitted:
     def saved(self) -> tuple[str, ...]:
         """The inputs and outputs that backward or the code of the tangents reads."""
         tangent = frozenset() if self.derivative.tangent is None else self.derivative.tangent.reads
-        read = {*self.residuals.names, *tangent}
-        return tuple([name for name in (*self.names.inputs, *self.names.outputs) if name in read])
+        reads = {*self.residuals.names, *tangent}
+        return tuple([name for name in (*self.names.inputs, *self.names.outputs) if name in reads])
 
     def pushed(self, missing: str = "None") -> tuple[str, ...]:
         """Return for each output the expression of its tangent, `missing` for one that carries no
         gradient.
         """
         assert self.derivative.tangent is not None
-        found = iter(self.derivative.tangent.results)
-        return tuple([next(found) if carries else missing for carries in self.carries])
+        results = iter(self.derivative.tangent.results)
+        return tuple([next(results) if carries else missing for carries in self.carries])
 
     @property
     def forward(self) -> Body:
@@ -295,9 +295,9 @@ class Emitted:
         results = (
             self.code.keep.results if whole is None else whole.results[len(self.names.outputs) :]
         )
-        computed = iter(results)
+        values = iter(results)
         return tuple(
-            next(computed) if r in self.residuals.computed else r for r in self.residuals.names
+            next(values) if r in self.residuals.computed else r for r in self.residuals.names
         )
 
     @property
@@ -330,9 +330,7 @@ class Emitted:
     @property
     def refuse_gradients(self) -> tuple[str, ...]:
         """The lines by which what people call refuses tensors instead of numbers."""
-        return tuple(
-            [f"{name} = {refuse}({name})" for name, refuse in self.checks.arguments.items()]
-        )
+        return tuple([f"{name} = {check}({name})" for name, check in self.checks.arguments.items()])
 
     @property
     def draws(self) -> bool:

@@ -46,9 +46,9 @@ def read_requirement(line: str) -> Requirement:
     """Return a `Requires-Dist` line in its parts."""
     text, _, marker = line.partition(";")
     text = text.strip().replace(" (", "").rstrip(")")
-    name, extra, least = NAME.match(text), EXTRA.search(marker), LEAST.search(text)
+    name, extra, minimum = NAME.match(text), EXTRA.search(marker), LEAST.search(text)
     return Requirement(
-        name[0] if name else text, text, extra[1] if extra else "", least[1] if least else ""
+        name[0] if name else text, text, extra[1] if extra else "", minimum[1] if minimum else ""
     )
 
 
@@ -130,9 +130,9 @@ def requirements_of(name: str, package: str) -> list[Requirement]:
         return []
     rows = [read_requirement(line) for line in lines if _is_of_here(line)]
     in_extra = [row for row in rows if normalized(row.extra) == normalized(name)]
-    same = [row for row in rows if not row.extra and normalized(row.package) == normalized(name)]
-    if in_extra or same:
-        return in_extra or same
+    alike = [row for row in rows if not row.extra and normalized(row.package) == normalized(name)]
+    if in_extra or alike:
+        return in_extra or alike
     # A framework may be installed under another name than it is imported by.
     provided = {normalized(each) for each in metadata.packages_distributions().get(name, ())}
     return [row for row in rows if not row.extra and normalized(row.package) in provided]
@@ -143,17 +143,17 @@ def _is_of_here(line: str) -> bool:
 
     here = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
     # Markers are not parsed: one `or` joins all their comparisons, else they must all hold.
-    asked = [(here[name] == value) is (sign == "==") for name, sign, value in MACHINE.findall(line)]
-    return (any if " or " in line else all)(asked) if asked else True
+    holds = [(here[name] == value) is (sign == "==") for name, sign, value in MACHINE.findall(line)]
+    return (any if " or " in line else all)(holds) if holds else True
 
 
 def find_version(name: str, requirements: list[Requirement]) -> str | None:
     """Return a framework's version, from itself or from metadata, or None if unknown."""
     from importlib import metadata
 
-    known = getattr(sys.modules.get(name), "__version__", None)
-    if isinstance(known, str):
-        return known
+    version = getattr(sys.modules.get(name), "__version__", None)
+    if isinstance(version, str):
+        return version
     for package in _packages(name, requirements):
         try:
             return metadata.version(package)
@@ -194,21 +194,21 @@ def extra_line(extra: str) -> str:
 def why_too_old(name: str, package: str) -> str | None:
     """Return an error message if a framework is older than its backend needs, else None."""
     requirements = requirements_of(name, package)
-    bound = next((row for row in requirements if row.least), None)
-    version = find_version(name, requirements) if bound else None
-    if bound is None or version is None or not is_older(version, bound.least):
+    requirement = next((row for row in requirements if row.least), None)
+    version = find_version(name, requirements) if requirement else None
+    if requirement is None or version is None or not is_older(version, requirement.least):
         return None
     line = install_line(name, package, requirements)
-    return f"needs {bound.text}, and {name} {version} is installed: {line}"
+    return f"needs {requirement.text}, and {name} {version} is installed: {line}"
 
 
 def is_older(version: str, least: str) -> bool:
     # A version that cannot be read is not older.
     # Only a release's numbers count, not what follows them.
-    found, bound = RELEASE.match(version), RELEASE.match(least)
-    if found is None or bound is None:
+    match_, bound_match = RELEASE.match(version), RELEASE.match(least)
+    if match_ is None or bound_match is None:
         return False
-    pair = [[int(part) for part in each[0].split(".")] for each in (found, bound)]
+    pair = [[int(part) for part in each[0].split(".")] for each in (match_, bound_match)]
     width = max(map(len, pair))
-    mine, wanted = (each + [0] * (width - len(each)) for each in pair)
-    return mine < wanted
+    numbers, least_numbers = (each + [0] * (width - len(each)) for each in pair)
+    return numbers < least_numbers

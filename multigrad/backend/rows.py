@@ -293,8 +293,8 @@ def _structural(*args: Any, **attrs: Any) -> Any:
 
 def disabled() -> frozenset[str]:
     """Return the names of the rows that are turned off here."""
-    named = os.environ.get(ENVIRONMENT, "")
-    return DISABLED.get() | {word.strip() for word in named.split(",") if word.strip()}
+    text = os.environ.get(ENVIRONMENT, "")
+    return DISABLED.get() | {word.strip() for word in text.split(",") if word.strip()}
 
 
 def enabled(name: str) -> bool:
@@ -327,18 +327,18 @@ def is_whole_norm(node: Node) -> bool:
 
 
 def square_products(node: Node) -> Node | None:
-    u, other = node.operands
-    return make_node(ops.SQUARE, (u,), {}, node.type) if u is other else None
+    u, v = node.operands
+    return make_node(ops.SQUARE, (u,), {}, node.type) if u is v else None
 
 
 def find_one_plus_square(node: Node) -> tuple[Node, Node] | None:
     """Return (x, number) if a node is 1 + (number x)^2."""
     if node.op is not ops.ADD:
         return None
-    for one, square in (node.operands, node.operands[::-1]):
-        twice = square.op is ops.SQUARE or square.op is ops.MUL
-        inner = square.operands[0] if twice else square
-        if not is_number(one, 1) or not twice or inner is not square.operands[-1]:
+    for number_one, square in (node.operands, node.operands[::-1]):
+        is_square = square.op is ops.SQUARE or square.op is ops.MUL
+        inner = square.operands[0] if is_square else square
+        if not is_number(number_one, 1) or not is_square or inner is not square.operands[-1]:
             continue
         if inner.op is ops.MUL:
             for number, x in (inner.operands, inner.operands[::-1]):
@@ -366,8 +366,8 @@ def take_norms_as_numbers(graph: Graph, kernel: Op) -> Graph:
         if node in numbers or numbers.isdisjoint(node.operands):
             continue
         # A function of such numbers only is a number too.
-        alone = all(o in numbers or not is_tensor(o) for o in node.operands)
-        if alone and node.op in IN_PYTHON:
+        are_numbers = all(o in numbers or not is_tensor(o) for o in node.operands)
+        if are_numbers and node.op in IN_PYTHON:
             numbers.add(node)
         elif node.op not in MEETING:
             # A norm meets an op that needs a tensor: all stay tensors.

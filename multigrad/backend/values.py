@@ -163,8 +163,8 @@ def run_on_tensors_alone(
         return [y for y in outputs if is_tensor(y)]
 
     tensors = transform(tensors_only)(*inputs)
-    rest = iter(tensors)
-    return [others[i] if i in others else next(rest) for i in range(len(tensors) + len(others))]
+    results = iter(tensors)
+    return [others[i] if i in others else next(results) for i in range(len(tensors) + len(others))]
 
 
 # The float dtype of the call whose code runs as written, set by `within_call` while it runs: a mask
@@ -226,19 +226,19 @@ def _refuse_dtype(
 
 
 def _filled(operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:
-    mask, first, second = operands
+    mask, x, y = operands
     dtype = _of_call.get()
     # Without a call the framework decides.
     if dtype is None:
         return operands
-    return mask, backend.kernels.rows[ops.FULL_LIKE](mask, first, dtype=dtype), second
+    return mask, backend.kernels.rows[ops.FULL_LIKE](mask, x, dtype=dtype), y
 
 
 def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:
     # Numbers, masks and integers take the dtype of the float tensors, as in a capture.
     cast, weak = backend.kernels.rows[ops.CAST], backend.tensors.weak
-    kept = operands[:1] if op is ops.WHERE else ()  # the condition
-    values = operands[len(kept) :]
+    condition = operands[:1] if op is ops.WHERE else ()
+    values = operands[len(condition) :]
     dtypes = [str(getattr(value, "dtype", "bool")) for value in values]
     like = next((v for v, name in zip(values, dtypes, strict=True) if "float" in name), None)
     if like is None and op in OF_MASKS and "bool" in dtypes[0]:
@@ -246,11 +246,11 @@ def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ..
         return tuple(cast(value, dtype=like_dtype) for value in operands)
     if like is None:  # integers among themselves, and with numbers: as the framework has it
         return operands
-    agreed: list[Any] = []
+    results: list[Any] = []
     for value, name in zip(values, dtypes, strict=True):
         if isinstance(value, bool | int | float):
-            agreed.append(value if weak is None else weak(value, like.dtype))
+            results.append(value if weak is None else weak(value, like.dtype))
         else:
             is_cast = "float" not in name
-            agreed.append(cast(value, dtype=like.dtype) if is_cast else value)
-    return (*kept, *agreed)
+            results.append(cast(value, dtype=like.dtype) if is_cast else value)
+    return (*condition, *results)

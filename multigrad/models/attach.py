@@ -181,8 +181,8 @@ def quantize(
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(layer, keras.layers.Layer):
         # By name: the rooms of Keras are above this one, and only its layers need them.
-        made: Any = import_module("multigrad.keras.quantize").Quantized
-        return made(layer, weights, activations, **options)
+        layer_class: Any = import_module("multigrad.keras.quantize").Quantized
+        return layer_class(layer, weights, activations, **options)
     for backend in in_use():
         models = backend.models
         if models.quantize is not None and models.is_model is not None and models.is_model(layer):
@@ -261,10 +261,10 @@ class Attachment(InNotebooks):
 
     def __enter__(self) -> Self:
         if self._is_entered or self._undo is None:
-            was = "is entered already" if self._undo else "was detached: its rules act no more"
+            words = "is entered already" if self._undo else "was detached: its rules act no more"
             raise RuleValueError(
-                f"this handle {was}. Call attach again, `with xg.attach(model, rules):`, for each "
-                "block"
+                f"this handle {words}. Call attach again, `with xg.attach(model, rules):`, for "
+                "each block"
             )
         self._is_entered = True
         return self

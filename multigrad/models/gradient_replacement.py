@@ -39,11 +39,11 @@ def replacement_for(rule: str | Rule | Callable[..., Any]) -> Replacement:
         GradientError: at backward; the rule gives another shape than tin's, as it does where the
             forward changes the shape and the rule works element by element.
     """
-    resolved = resolve(rule)
+    rule_object = resolve(rule)
     # The rule holds its replacement, which holds the rule: no table keeps them alive.
-    held: dict[str, Any] = vars(resolved)
-    known = held.get("_replacement")
-    return known or held.setdefault("_replacement", _make_replacement(resolved))
+    attributes: dict[str, Any] = vars(rule_object)
+    replacement = attributes.get("_replacement")
+    return replacement or attributes.setdefault("_replacement", _make_replacement(rule_object))
 
 
 def _make_replacement(rule: Rule) -> Replacement:
@@ -78,9 +78,9 @@ def pull(
         return rule(None, grad_out, tin)
     specialization = rule.bound_rule().specialization
     values = {**specialization.static, **dict(zip(names, numbers, strict=True))}
-    opened: Any
-    opened, params = specialization.fill_bound(values)
-    return opened(None, grad_out, tin, **params)
+    filled: Any
+    filled, params = specialization.fill_bound(values)
+    return filled(None, grad_out, tin, **params)
 
 
 def misfit_message(rule: str, where: str, tin: Any, out: Any) -> str:
@@ -109,8 +109,8 @@ class CurrentReplacement:
         self._found = epoch(), replacement_for(rule)  # replaced as a whole
 
     def now(self) -> Replacement:
-        found_at, replacement = self._found
-        if found_at != epoch():
+        found_epoch, replacement = self._found
+        if found_epoch != epoch():
             self._found = epoch(), replacement_for(self.rule)
             replacement = self._found[1]
         return replacement
@@ -135,5 +135,5 @@ def named(rule: Any) -> str:
     if isinstance(rule, Rule):
         return rule._words
     name = getattr(rule, "name", None)
-    said = repr(rule)  # the repr of a layer's rule has its numbers
-    return said if name is None or said.startswith(f"{name}(") else name
+    text = repr(rule)  # the repr of a layer's rule has its numbers
+    return text if name is None or text.startswith(f"{name}(") else name

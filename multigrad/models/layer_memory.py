@@ -54,12 +54,12 @@ class Scopes:
         """Note a tensor that a layer keeps; its maker is None if it is an input of the model."""
         # What another layer made is an input of this one.
         if maker != layer:
-            what = "input"
+            role = "input"
         elif is_read_elsewhere:
-            what = "output"
+            role = "output"
         else:
-            what = "mask" if dtype in MASKS else "intermediate"
-        self.rows.append(make_row(self.rows, layer, what, shape=shape, dtype=dtype, size=size))
+            role = "mask" if dtype in MASKS else "intermediate"
+        self.rows.append(make_row(self.rows, layer, role, shape=shape, dtype=dtype, size=size))
 
 
 def make_row(

@@ -276,9 +276,9 @@ class SelectedCalls(Generic[M]):
         self.names: set[str] = set()
 
     def check(self) -> None:
-        for meant, _ in self.rows:
-            if meant not in self.met:
-                self.refuse_unmet(meant, self.names)
+        for call, _ in self.rows:
+            if call not in self.met:
+                self.refuse_unmet(call, self.names)
 
     def refuse_unmet(self, meant: M, called: Iterable[str]) -> NoReturn:
         raise RuleValueError(not_called_message(f"function {self.name!r}", meant.said, called))
@@ -314,12 +314,12 @@ class Following(Generic[A]):
         self._known: tuple[list[Any], A] | None = None
 
     def now(self) -> A:
-        acting = [self._look_up(rule) for rule in self._rules]
-        known = self._known
-        if known is None or known[0] != acting:
-            made = self._make(list(zip(self._meant, acting, strict=True)))
-            known = self._known = acting, made
-        return known[1]
+        replacements = [self._look_up(rule) for rule in self._rules]
+        latest = self._known
+        if latest is None or latest[0] != replacements:
+            outcome = self._make(list(zip(self._meant, replacements, strict=True)))
+            latest = self._known = replacements, outcome
+        return latest[1]
 
 
 def parts_of(rules: Any) -> list[tuple[Any, Any]]:
@@ -339,8 +339,8 @@ def parts_of(rules: Any) -> list[tuple[Any, Any]]:
 def refuse_operation(selector: Any, library: str, names: Iterable[str]) -> NoReturn:
     """Raise for a selector that means no operation of a library, which has these."""
     if isinstance(selector, str):
-        near = suggest(selector, names)
-        raise RuleValueError(f"{library} has no operation {selector!r}{near}")
+        hint = suggest(selector, names)
+        raise RuleValueError(f"{library} has no operation {selector!r}{hint}")
     raise RuleTypeError(
         f"{selector!r:.60} selects nothing: expected a name or a function of {library}"
     )
@@ -379,11 +379,11 @@ def recipe_of_override(
     assert record_plain is not None
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        acting = RecordedCalls(plain.name, rows)
-        with setting(trace, overriding=acting):
-            recorded = record_plain(trace, args, kwargs)
-        acting.check()
-        return recorded
+        calls = RecordedCalls(plain.name, rows)
+        with setting(trace, overriding=calls):
+            result = record_plain(trace, args, kwargs)
+        calls.check()
+        return result
 
     def copied(copy: Callable[[Any], Any]) -> Recipe:
         return recipe_of_override(copy(function), rows)
@@ -427,19 +427,19 @@ class RecordedCalls(SelectedCalls[RecordedCall]):
                 f"operation {meant.said!r} of {self.name!r} has {len(tensors)} inputs; a rule acts "
                 "on one"
             )
-        at = tensors[0]
-        tin = operands[at]
+        position = tensors[0]
+        tin = operands[position]
         # Without rules meanwhile, or the operation would meet its own rule.
         with setting(trace, overriding=None):
-            out = again(*operands[:at], xp.stop_gradient(tin), *operands[at + 1 :])
+            out = again(*operands[:position], xp.stop_gradient(tin), *operands[position + 1 :])
             if not is_tensor(out):
                 return out
             self.met.add(meant)
-            made, given = out.node.type.shape, tin.node.type.shape
-            if isinstance(made, tuple) and made != given:  # a reduction
-                where = f"operation {meant.said!r} of {self.name!r}"
-                shapes = format_shape(given), format_shape(made)
-                raise GradientError(misfit_message(rule.name, where, *shapes))
+            out_shape, shape = out.node.type.shape, tin.node.type.shape
+            if isinstance(out_shape, tuple) and out_shape != shape:  # a reduction
+                subject = f"operation {meant.said!r} of {self.name!r}"
+                shapes = format_shape(shape), format_shape(out_shape)
+                raise GradientError(misfit_message(rule.name, subject, *shapes))
             return rule(tin, out)
 
 
@@ -464,10 +464,10 @@ def op_of(function: Callable[..., Any]) -> Op | None:
     trace = Trace(name_of(function), {"ndim": 1}, V, "function", xp)
     x = trace.input("x", INPUT)
     ops: list[Op] = []
-    most = getattr(function, "nin", 3)  # a ufunc takes what it writes into after its inputs
+    most_args = getattr(function, "nin", 3)  # a ufunc takes what it writes into after its inputs
     # The forms of a call that are tried; one with arguments of a wrong kind raises.
     for args in ((x,), (x, 0), (x, x), (x, 0, 1)):
-        if len(args) > most:
+        if len(args) > most_args:
             continue
         with suppress(MultigradError, TypeError, ValueError):
             result = function(*args)
@@ -477,5 +477,5 @@ def op_of(function: Callable[..., Any]) -> Op | None:
             if x.node in operands and all(o is x.node or not o.operands for o in operands):
                 ops.append(result.node.op)
     # Of several forms the one with the function's own name, else the first.
-    named = [op for op in ops if op.name == name_of(function)]
-    return next(iter((*named, *ops)), None)
+    same_named = [op for op in ops if op.name == name_of(function)]
+    return next(iter((*same_named, *ops)), None)

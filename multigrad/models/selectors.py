@@ -190,12 +190,12 @@ def choose_by_kind(
     """Return each layer with its rule in a composite, None where it keeps its own gradient."""
     kinds = [kind_of(each.layer) for each in layers]
     names = [each.names[0] for each in layers]
-    chosen = composite.choose(zip(names, kinds, strict=True))
+    rules = composite.choose(zip(names, kinds, strict=True))
     return [
         Choice(
             layer, rule, kind or "by name", kind, any(fnmatchcase(name, p) for p in composite.names)
         )
-        for layer, kind, rule, name in zip(layers, kinds, chosen, names, strict=True)
+        for layer, kind, rule, name in zip(layers, kinds, rules, names, strict=True)
     ]
 
 
@@ -216,11 +216,11 @@ def match_functions(selector: Any, functions: Sequence[Layer]) -> list[Layer]:
     """Return the functions of layers that a selector means, which ends in an attribute's name."""
     if not isinstance(selector, str):
         return []
-    last = selector.rpartition(".")[2]
+    attribute = selector.rpartition(".")[2]
     return [
         each
         for each in functions
-        if each.layer.attribute == last and any(fnmatchcase(n, selector) for n in each.names)
+        if each.layer.attribute == attribute and any(fnmatchcase(n, selector) for n in each.names)
     ]
 
 
@@ -270,24 +270,24 @@ def _takes_two(predicate: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):
         # A builtin may have no signature: it takes the layer alone.
         return False
-    needed = [
+    positional = [
         each
         for each in params
         if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
         and each.default is each.empty
     ]
-    return len(needed) == 2
+    return len(positional) == 2
 
 
 def _without_repeats(choices: Sequence[AnyChoice]) -> list[AnyChoice]:
     """Return each choice once; raise if something gets two rules."""
     by_key: dict[Any, AnyChoice] = {}
     for choice in choices:
-        known = by_key.setdefault(choice.key, choice)
-        if known.rule is not choice.rule and known.rule != choice.rule:
+        first = by_key.setdefault(choice.key, choice)
+        if first.rule is not choice.rule and first.rule != choice.rule:
             raise RuleValueError(
-                f"{choice.said} is selected twice: {shown(known.selector)!r} gives it "
-                f"{named(known.rule)!r}, {shown(choice.selector)!r} gives it {named(choice.rule)!r}"
+                f"{choice.said} is selected twice: {shown(first.selector)!r} gives it "
+                f"{named(first.rule)!r}, {shown(choice.selector)!r} gives it {named(choice.rule)!r}"
             )
     return list(by_key.values())
 
@@ -316,8 +316,8 @@ def _refuse_nested(choices: list[Choice]) -> list[Choice]:
 
 def refuse_second(subject: str, rule: str | None = None, where: str = "") -> NoReturn:
     """Raise for what has a rule already, by another handle."""
-    said = "a rule" if rule is None else f"rule {rule!r}"
-    raise RuleValueError(f"{subject} has {said} already{where}: detach that first")
+    description = "a rule" if rule is None else f"rule {rule!r}"
+    raise RuleValueError(f"{subject} has {description} already{where}: detach that first")
 
 
 def refuse_empty(composite: Composite) -> NoReturn:
@@ -327,10 +327,10 @@ def refuse_empty(composite: Composite) -> NoReturn:
 def not_called_message(subject: str, said: str, called: Iterable[str], advice: str = "") -> str:
     """Return the error message for a selector that means nothing that a function or model calls."""
     names = sorted(set(called))
-    listed = ", ".join(names[:MOST_CALLED]) + (", ..." if len(names) > MOST_CALLED else "")
+    names_text = ", ".join(names[:MOST_CALLED]) + (", ..." if len(names) > MOST_CALLED else "")
     return (
         f"{subject} calls no operation {said!r}{suggest(said, names)} "
-        f"(it calls: {listed or 'none'}){advice}"
+        f"(it calls: {names_text or 'none'}){advice}"
     )
 
 
@@ -344,20 +344,20 @@ def _no_match_message(
     names = [name for each in layers for name in each.names if name]
     kinds = sorted({type(each.layer).__name__ for each in layers})
     if isinstance(selector, str):
-        near = suggest(selector, [*operation_names, *names])
-        shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+        hint = suggest(selector, [*operation_names, *names])
+        names_text = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
         holder, _, attribute = selector.rpartition(".")
-        held = [each for each in layers if holder and holder in each.names]
-        if held:
-            kind = type(held[0].layer).__name__
+        holders = [each for each in layers if holder and holder in each.names]
+        if holders:
+            kind = type(holders[0].layer).__name__
             words = (
                 f": layer {holder!r} ({kind}) has no {attribute!r} that is a layer or a function"
             )
-            near = words + near
+            hint = words + hint
         return (
-            f"selector {selector!r} matches no layer and no operation{near} "
-            f"(layers: {shown or 'none'})"
+            f"selector {selector!r} matches no layer and no operation{hint} "
+            f"(layers: {names_text or 'none'})"
         )
-    said = selector.__name__ if isinstance(selector, type) else repr(selector)
-    near = suggest(said, kinds)
-    return f"selector {said} matches no layer{near} (kinds of layers: {', '.join(kinds)})"
+    text = selector.__name__ if isinstance(selector, type) else repr(selector)
+    hint = suggest(text, kinds)
+    return f"selector {text} matches no layer{hint} (kinds of layers: {', '.join(kinds)})"

@@ -66,8 +66,8 @@ def smooth(
 
     Source: Smilkov et al., 2017 (arXiv 1706.03825).
     """
-    known = as_array(sigma)
-    if known is not None and not (np.isfinite(known) & (known >= 0)).all():
+    deviations = as_array(sigma)
+    if deviations is not None and not (np.isfinite(deviations) & (deviations >= 0)).all():
         raise RuleValueError(f"sigma is a deviation, finite and 0 or more, not {sigma!r:.40}")
     draw = add_noise if key is None else add_noise.keyed(key)
     return _mean(gradient, (draw(x, sigma) for _ in range(_count(n))), n)
@@ -103,10 +103,10 @@ def integrated(
     Source: Sundararajan et al., 2017 (arXiv 1703.01365), eq. 3, at the middles of the steps.
     """
     check_baseline(x, baseline)
-    way = x - baseline
+    difference = x - baseline
     # The middles of the steps, from the baseline to x.
-    points = (x - way * ((n - i - 0.5) / n) for i in range(_count(n)))
-    return _mean(gradient, points, n) * way
+    points = (x - difference * ((n - i - 0.5) / n) for i in range(_count(n)))
+    return _mean(gradient, points, n) * difference
 
 
 def _mean(gradient: Gradient, points: Any, n: int) -> Tensor:
@@ -126,8 +126,8 @@ def _count(n: int) -> int:
 
 
 def check_baseline(x: Tensor, baseline: Any) -> None:
-    own, given = tuple(x.shape), getattr(baseline, "shape", None)
-    if given is None:
+    own, shape = tuple(x.shape), getattr(baseline, "shape", None)
+    if shape is None:
         if isinstance(baseline, bool | str) or not isinstance(baseline, int | float):
             raise RuleValueError(
                 f"a baseline is a number or a tensor, not {type(baseline).__name__} "
@@ -135,9 +135,9 @@ def check_baseline(x: Tensor, baseline: Any) -> None:
             )
         return
     # Trailing axes, as in NumPy.
-    last = own[len(own) - len(given) :]
-    fits = len(given) <= len(own) and all(a in (1, b) for a, b in zip(given, last, strict=True))
+    trailing = own[len(own) - len(shape) :]
+    fits = len(shape) <= len(own) and all(a in (1, b) for a, b in zip(shape, trailing, strict=True))
     if not fits:
         raise RuleValueError(
-            f"a baseline of shape {tuple(given)} does not broadcast to the input's shape {own}"
+            f"a baseline of shape {tuple(shape)} does not broadcast to the input's shape {own}"
         )

@@ -73,10 +73,10 @@ class Composite(InNotebooks):
 
     def __post_init__(self) -> None:
         for part in ("layers", "first", "names"):
-            given: Any = getattr(self, part)
-            if not isinstance(given, Mapping):
-                raise RuleTypeError(f"{part} is a mapping to rules, not {given!r:.60}")
-            for key, rule in given.items():
+            mapping: Any = getattr(self, part)
+            if not isinstance(mapping, Mapping):
+                raise RuleTypeError(f"{part} is a mapping to rules, not {mapping!r:.60}")
+            for key, rule in mapping.items():
                 if part != "names" and key not in KINDS:
                     raise RuleValueError(
                         f"{part}: no kind of layers is named {key!r}{suggest(str(key), KINDS)} "
@@ -85,7 +85,7 @@ class Composite(InNotebooks):
                 if isinstance(rule, str):
                     get(rule)  # raises for an unknown name
             # A copy, which later changes of the given mapping do not reach.
-            object.__setattr__(self, part, MappingProxyType(dict(given)))
+            object.__setattr__(self, part, MappingProxyType(dict(mapping)))
 
     def __reduce__(self) -> Any:
         # A read-only mapping has no pickle.
@@ -106,7 +106,7 @@ class Composite(InNotebooks):
         Raises:
             RuleValueError: a name in `names` fits no layer.
         """
-        chosen: list[AnyRule | None] = []
+        rules_chosen: list[AnyRule | None] = []
         unused, seen_first = set(self.names), False
         for name, kind in layers:
             patterns = [pattern for pattern in self.names if fnmatchcase(name, pattern)]
@@ -115,17 +115,17 @@ class Composite(InNotebooks):
             seen_first |= is_first
             # A layer's name counts before its place, and its place before its kind.
             if patterns:
-                chosen.append(self.names[patterns[0]])
+                rules_chosen.append(self.names[patterns[0]])
             elif is_first:
-                chosen.append(self.rule(kind, is_first=True))
+                rules_chosen.append(self.rule(kind, is_first=True))
             else:
-                chosen.append(self.rule(kind))
+                rules_chosen.append(self.rule(kind))
         if unused:
             raise RuleValueError(
                 f"composite {self.name!r} names layers that the model does not have: "
                 f"{', '.join(map(repr, sorted(unused)))}"
             )
-        return chosen
+        return rules_chosen
 
     def rule(self, kind: str | None, is_first: bool = False) -> AnyRule | None:
         """Return the rule for a layer of a kind, None where it keeps its own gradient.
@@ -145,8 +145,8 @@ class Composite(InNotebooks):
             *self.layers.items(),
         ]
         width = max((len(name) for name, _ in rows), default=0)
-        head = f"{self.name}{' (canonized)' if self.canonize else ''}"
-        return "\n".join([head, *(f"  {name.ljust(width)}  {rule}" for name, rule in rows)])
+        title = f"{self.name}{' (canonized)' if self.canonize else ''}"
+        return "\n".join([title, *(f"  {name.ljust(width)}  {rule}" for name, rule in rows)])
 
 
 def _entry(rules: Rules, kind: str | None) -> str | None:

@@ -107,8 +107,8 @@ def adaptive_pooling(
         length = int(x.shape[axis])
         matrix = np.zeros((n, length))
         for i in range(n):
-            first, last = i * length // n, -(-(i + 1) * length // n)
-            matrix[i, first:last] = 1 / (last - first)
+            start, end = i * length // n, -(-(i + 1) * length // n)
+            matrix[i, start:end] = 1 / (end - start)
         x = xp.moveaxis(xp.matmul(xp.moveaxis(x, axis, -1), xp.matrix_transpose(matrix)), -1, axis)
     return x
 
@@ -325,5 +325,5 @@ def merge_batch_norm(
     if shift is not None:
         merged = merged + shift
     # Axes of length 1 after that of the channels, for broadcasting.
-    after = len(weight.shape) - 1 - axis % len(weight.shape)
-    return weight * factor[(..., *(None,) * after)], merged
+    trailing = len(weight.shape) - 1 - axis % len(weight.shape)
+    return weight * factor[(..., *(None,) * trailing)], merged

@@ -201,7 +201,7 @@ def share_out(
 ) -> Inputs:
     total: list[Any] = [None] * len(inputs)
     for share in formula.shares:
-        modified, z = [], None
+        changed_parts, z = [], None
         for part in share.parts:
             modified_inputs = tuple(part.input(x, numbers) for x in inputs)
             w = weight if weight is None else part.param(weight, numbers)
@@ -216,12 +216,12 @@ def share_out(
                     b = part.bias(bias, numbers)
                 part_output = layer.forward(modified_inputs, w, b, out, **attributes)
             z = part_output if z is None else z + part_output
-            modified.append((modified_inputs, w))
+            changed_parts.append((modified_inputs, w))
         # One division by the sum of all parts, so that relevance is conserved.
         ratio = share.weigh(relevance, out, numbers) / stabilize(z, numbers[formula.stabilizer])
-        for modified_inputs, w in modified:
-            pulled = layer.pull(ratio, inputs, w, out, **attributes)
-            for i, (x, cotangent) in enumerate(zip(modified_inputs, pulled, strict=True)):
+        for modified_inputs, w in changed_parts:
+            cotangents = layer.pull(ratio, inputs, w, out, **attributes)
+            for i, (x, cotangent) in enumerate(zip(modified_inputs, cotangents, strict=True)):
                 term = x * cotangent
                 total[i] = term if total[i] is None else total[i] + term
     return tuple(total)
@@ -235,7 +235,7 @@ def make_function(
     """Return a layer with a rule for its gradient, of its tensors and then the rule's numbers."""
     layer = KINDS[kind]
     names = (*layer.inputs, *(("weight", "bias") if layer.has_weight else ()), "out")
-    fixed = dict(attributes)
+    attribute_values = dict(attributes)
 
     def forward(*args: Any) -> Any:
         tensors = args[: len(names)]
@@ -250,13 +250,13 @@ def make_function(
                 "shape of that says what is added to the ends"
             )
         if out is None:
-            out = xp.cast_like(layer.forward(*wide, None, **fixed), inputs[0])
+            out = xp.cast_like(layer.forward(*wide, None, **attribute_values), inputs[0])
 
         def grad(upstream: Tensor) -> Any:
             shares = share_out(
                 formula,
                 layer,
-                attributes=fixed,
+                attributes=attribute_values,
                 zero_params=zero,
                 inputs=wide[0],
                 weight=wide[1],
@@ -265,11 +265,11 @@ def make_function(
                 relevance=widened(upstream),
                 numbers=numbers,
             )
-            narrowed = [xp.cast_like(share, x) for share, x in zip(shares, inputs, strict=True)]
+            results = [xp.cast_like(share, x) for share, x in zip(shares, inputs, strict=True)]
             # Weights get their own gradient through `out`.
             weights = (None, None) if layer.has_weight else ()
-            passed = None if tensors[-1] is None else upstream
-            return (*narrowed, *weights, passed, *(None for _ in numbers))
+            out_gradient = None if tensors[-1] is None else upstream
+            return (*results, *weights, out_gradient, *(None for _ in numbers))
 
         return out, grad
 
@@ -354,25 +354,25 @@ class Relevance:
         """
         layer = KINDS.get(kind)
         if layer is None or not self.formula.applies_to(layer):
-            able = [name for name, each in KINDS.items() if self.formula.applies_to(each)]
+            kinds = [name for name, each in KINDS.items() if self.formula.applies_to(each)]
             raise RuleTypeError(
                 f"rule {self.name!r} has no meaning for a layer of kind {kind!r}"
-                f"{suggest(kind, able)} (kinds: {', '.join(able)})"
+                f"{suggest(kind, kinds)} (kinds: {', '.join(kinds)})"
             )
         if attributes.keys() != set(layer.example):
             raise RuleTypeError(
                 f"a layer of kind {kind!r} has the attributes "
                 f"{', '.join(layer.example) or '(none)'}; given: {', '.join(attributes) or '-'}"
             )
-        fixed = tuple((name, _frozen(attributes[name])) for name in layer.example)
-        known = self._made.get((kind, fixed))
-        if known is None:
-            function = make_function(self.formula, kind, fixed, self.zero_params)
+        values = tuple((name, _frozen(attributes[name])) for name in layer.example)
+        cached = self._made.get((kind, values))
+        if cached is None:
+            function = make_function(self.formula, kind, values, self.zero_params)
             tensors = len(layer.inputs) - 1 + 2 * layer.has_weight + 1
             defaults = (None,) * tensors + tuple(self.numbers.values())
             # Another thread may have made it meanwhile.
-            known = self._made.setdefault((kind, fixed), function.with_defaults(defaults))
-        return known
+            cached = self._made.setdefault((kind, values), function.with_defaults(defaults))
+        return cached
 
 
 def _frozen(value: Any) -> Any:
@@ -404,12 +404,12 @@ LIMITED = ("epsilon", "gamma", "alpha", "beta", "stabilizer")
 
 def check_numbers(subject: str, numbers: Mapping[str, Any]) -> None:
     for name, value in numbers.items():
-        known = as_array(value)
-        if known is None:
+        array = as_array(value)
+        if array is None:
             continue
         if name in LIMITED:
-            NOT_NEGATIVE.check(subject, name, float(known) if known.ndim == 0 else value)
-        elif np.isnan(known).any():
+            NOT_NEGATIVE.check(subject, name, float(array) if array.ndim == 0 else value)
+        elif np.isnan(array).any():
             raise RuleValueError(f"{subject}: param {name!r} holds NaN; expected numbers")
     low, high = as_array(numbers.get("low")), as_array(numbers.get("high"))
     if low is not None and high is not None and not np.all(low <= high):
