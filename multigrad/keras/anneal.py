@@ -82,7 +82,7 @@ class Anneal(keras.callbacks.Callback):
             raise RuleValueError(f"per is 'batch' or 'epoch', got {per!r}")
         self.param = param
         self.schedule = schedule
-        self.layers = None if layers is None else [getattr(one, "name", one) for one in layers]
+        self.layers = None if layers is None else [getattr(each, "name", each) for each in layers]
         self.per = per
         self.step = 0
         self._has_begun = False
@@ -122,10 +122,10 @@ class Anneal(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Count the steps that ran: several, with `steps_per_execution`."""
-        made = batch - self._first_of_execution + 1
-        self.step += made
+        steps = batch - self._first_of_execution + 1
+        self.step += steps
         if self.per == "batch":
-            self._step(made)
+            self._step(steps)
 
     def _step(self, number: int) -> None:
         reset = FITTED.set(self._model)  # not `model`, which on jax restores all weights
@@ -153,13 +153,13 @@ class Anneal(keras.callbacks.Callback):
             assign_number(variable, number, [self._model])
 
     def _check(self, params: RuleParams, number: float, step: int) -> None:
-        where = f"Anneal({self.param!r}): the schedule gave {number!r} at {self.per} {step}"
+        message = f"Anneal({self.param!r}): the schedule gave {number!r} at {self.per} {step}"
         if not math.isfinite(number):
-            raise RuleValueError(f"{where}, expected a finite number")
+            raise RuleValueError(f"{message}, expected a finite number")
         try:
             params.check(str(self.param), number)
         except RuleValueError as error:
-            raise RuleValueError(f"{where}: {error}") from None
+            raise RuleValueError(f"{message}: {error}") from None
 
 
 def find_holders(model: Any, names: list[str] | None) -> dict[str, RuleParams]:
@@ -185,9 +185,9 @@ def find_schedules(model: Any, param: str | None, names: list[str] | None) -> li
             if param in (None, name):
                 schedules[schedule.serial] = schedule
     if not schedules:
-        which = "no param" if param is None else f"no param {param!r}"
+        words = "no param" if param is None else f"no param {param!r}"
         raise RuleError(
-            f"{which} in the model was given as a schedule, so there is nothing to step; write "
+            f"{words} in the model was given as a schedule, so there is nothing to step; write "
             "params={'width': xg.schedule.linear(...)} or Anneal('width', schedule)"
         )
     return list(schedules.values())
@@ -196,20 +196,20 @@ def find_schedules(model: Any, param: str | None, names: list[str] | None) -> li
 def find_variables(model: Any, param: str, names: list[str] | None) -> list[tuple[RuleParams, Any]]:
     """Return the Variables of a param in a model, each with the params that it is among."""
     holders = find_holders(model, names)
-    having = {name: params for name, params in holders.items() if param in params}
-    if not having:
-        known = sorted({each for params in holders.values() for each in params})
+    matches = {name: params for name, params in holders.items() if param in params}
+    if not matches:
+        names_known = sorted({each for params in holders.values() for each in params})
         raise RuleError(
-            f"no rule in the model has a param {param!r}{suggest(param, known)} "
-            f"(params: {', '.join(known) or 'none'})"
+            f"no rule in the model has a param {param!r}{suggest(param, names_known)} "
+            f"(params: {', '.join(names_known) or 'none'})"
         )
-    for name, params in having.items():
+    for name, params in matches.items():
         if param not in params.variables:
             raise RuleTypeError(
                 f"param {param!r} of layer {name!r} is part of the rule's code, so a change "
                 "compiles anew: assign layer.params in a callback of your own, once per epoch"
             )
-    return [(params, params.variables[param]) for params in having.values()]
+    return [(params, params.variables[param]) for params in matches.values()]
 
 
 def find_params(model: Any) -> Iterator[tuple[str, RuleParams]]:

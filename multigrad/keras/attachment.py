@@ -105,31 +105,31 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         )
     layers = list_layers(model)
     make_plan = plan_composite if isinstance(rules, Composite) else plan_selectors
-    planned = make_plan(layers, rules)
-    handle = LayerRules(model, planned.operations, within=planned.within)
+    plan = make_plan(layers, rules)
+    handle = LayerRules(model, plan.operations, within=plan.within)
     is_built = all(getattr(each.layer, "built", True) for each in layers)
     if not is_built:
-        handle.find_late_layers = partial(find_late_layers, model, layers, planned.selectors)
-    if planned.selectors is None:
+        handle.find_late_layers = partial(find_late_layers, model, layers, plan.selectors)
+    if plan.selectors is None:
         # A composite's operations need not be called: its rules are for kinds.
-        vars(handle.called).update(dict.fromkeys(planned.operations, True))
+        vars(handle.called).update(dict.fromkeys(plan.operations, True))
     ruled_layers = [ruled_layer(each.layer) for each in layers]
-    refuse_twice(handle, planned.forwards, ruled_layers)
+    refuse_twice(handle, plan.forwards, ruled_layers)
     # Layers with sublayers may be computed again in backward, after the handle was detached.
     parents = () if HOST.compiler.recall is None else {id(e.layer) for e in layers if not e.is_leaf}
-    changed = [
+    targets = [
         each
         for each in ruled_layers
-        if planned.operations
-        or id(each.layer) in planned.forwards
-        or id(each.layer) in planned.within
+        if plan.operations
+        or id(each.layer) in plan.forwards
+        or id(each.layer) in plan.within
         or id(each.layer) in parents
         or (each.layer is model and not is_built)
     ]
     return Attachment(
-        planned.rows,
-        partial(put, changed, handle, planned.forwards),
-        partial(take, changed, handle),
+        plan.rows,
+        partial(put, targets, handle, plan.forwards),
+        partial(take, targets, handle),
     )
 
 
@@ -157,7 +157,7 @@ def plan_selectors(layers: Sequence[Layer], rules: Mapping[Any, Any]) -> Attachm
     choices, operations = choose(
         rules, layers, find_operation, OPERATION_OF_NAME, list_functions(layers)
     )
-    within = rules_within(choices, layers)
+    operations_within = rules_within(choices, layers)
     forwards = {
         id(each.layer.layer): make_layer_run(each.layer.layer, each.rule)
         for each in choices
@@ -167,7 +167,7 @@ def plan_selectors(layers: Sequence[Layer], rules: Mapping[Any, Any]) -> Attachm
     return AttachmentPlan(
         forwards,
         rules_of(operations),
-        within,
+        operations_within,
         rows=[*(each.row() for each in choices), *(each.row() for each in operations)],
         selectors=list({id(each.selector): each.selector for each in choices}.values()),
     )
@@ -178,8 +178,8 @@ def find_late_layers(
 ) -> list[str]:
     """Return the names of selected layers that the model made after `known` were listed."""
     identities = {id(each.layer) for each in known}
-    late = [each for each in list_layers(model) if id(each.layer) not in identities]
-    return [each.names[0] for each in late if selects(selectors, each)]
+    new_layers = [each for each in list_layers(model) if id(each.layer) not in identities]
+    return [each.names[0] for each in new_layers if selects(selectors, each)]
 
 
 def selects(selectors: Sequence[Any] | None, layer: Layer) -> bool:
@@ -239,12 +239,12 @@ def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int
     """Return rules for functions that layers hold, by the calling layer's identity."""
     rules: dict[int, dict[str, Any]] = {}
     for choice in choices:
-        held = choice.layer.layer
-        if not isinstance(held, HeldFunction):
+        function = choice.layer.layer
+        if not isinstance(function, HeldFunction):
             continue
         replacement_for(choice.rule)
-        operation = operation_held(choice.layer.names[0], held)
-        for caller in callers_of(held, layers):
+        operation = operation_held(choice.layer.names[0], function)
+        for caller in callers_of(function, layers):
             rules.setdefault(id(caller), {})[operation] = choice.rule
     return rules
 
@@ -253,13 +253,13 @@ def refuse_twice(
     handle: LayerRules, forwards: Mapping[int, Any], layers: Sequence[RuledLayer]
 ) -> None:
     for each in layers:
-        shown = f"layer {each.layer.name!r}"
+        subject = f"layer {each.layer.name!r}"
         if each.forward_handle is not None and id(each.layer) in forwards:
-            refuse_second(shown)
+            refuse_second(subject)
         new_rules = handle.rules_in(each.layer)
-        for other in each.handles:
-            for name in other.rules_in(each.layer).keys() & new_rules.keys():
-                refuse_second(f"operation {name!r}", where=f" in {shown}")
+        for earlier_handle in each.handles:
+            for name in earlier_handle.rules_in(each.layer).keys() & new_rules.keys():
+                refuse_second(f"operation {name!r}", where=f" in {subject}")
 
 
 # --- the forward of a layer under a rule ----------------------------------------------------------
@@ -310,14 +310,14 @@ def make_reading_weights(layer: Any, kind: str, rule: Any, merges: bool) -> Call
         x = args[0] if args else kwargs["inputs"]
         if not is_float(x):
             return original(*args, **kwargs)
-        read = read_layer(layer, kind, (x,))
+        reading = read_layer(layer, kind, (x,))
         out = compute(layer, keras.ops.stop_gradient(x))
-        y = read.under(rule, out)
+        y = reading.under(rule, out)
         if layer.activation not in (None, keras.activations.linear):
             return layer.activation(y)
         if merges:
             # the normalization finds what it is merged with on its input tensor
-            set_tensor_attr(y, MERGES, (rule, read, out))
+            set_tensor_attr(y, MERGES, (rule, reading, out))
         return y
 
     return run
@@ -329,11 +329,11 @@ def make_merging(layer: Any, rule: Any) -> Call:
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs["inputs"]
-        before: tuple[Any, Read, Tensor] | None = get_tensor_attr(x, MERGES)
+        mark: tuple[Any, Read, Tensor] | None = get_tensor_attr(x, MERGES)
         # the axis of the channels, counted from either end
-        is_last = before is not None and (before[1].kind == "linear" or before[1].order is not None)
+        is_last = mark is not None and (mark[1].kind == "linear" or mark[1].order is not None)
         channels = (len(x.shape) - 1, -1) if is_last else (1, 1 - len(x.shape))
-        if before is None or layer.axis not in channels:
+        if mark is None or layer.axis not in channels:
             if run_alone is None:
                 return original(*args, **kwargs)
             return run_alone(original, args, kwargs)
@@ -342,17 +342,17 @@ def make_merging(layer: Any, rule: Any) -> Call:
                 f"layer {layer.name!r} can be merged where it uses its running statistics: call "
                 "the model with training=False, or make the composite with canonize=False"
             )
-        merged_rule, read, out = before
+        merged_rule, reading, out = mark
         if args:
             args = (out, *args[1:])
         else:
             kwargs = {**kwargs, "inputs": out}
-        dtype = read.params[0].dtype
+        dtype = reading.params[0].dtype
         statistics = [
             None if each is None else keras.ops.cast(each, dtype)
             for each in (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
         ]
-        merged = read.merged(*statistics, epsilon=layer.epsilon)
+        merged = reading.merged(*statistics, epsilon=layer.epsilon)
         return merged.under(merged_rule, original(*args, **kwargs))
 
     return run

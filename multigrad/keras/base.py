@@ -112,14 +112,14 @@ class HoldingLayer(keras.layers.Layer):
         """Renew compiled steps after the body, which calls `_set_held`; an error in either, as of
         an op that the backend lacks, restores the old object.
         """
-        before, supports_jit = self._held, self.supports_jit
+        previous, supports_jit = self._held, self.supports_jit
         try:
             yield
-            before.superseded = True
+            previous.superseded = True
             renew_steps(self._traced_models)
         except BaseException:
-            self._held, self.supports_jit = before, supports_jit
-            before.superseded = False
+            self._held, self.supports_jit = previous, supports_jit
+            previous.superseded = False
             raise
 
     @property
@@ -136,17 +136,17 @@ class HoldingLayer(keras.layers.Layer):
     @keeping_weights
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs of a call of the layer, in the way that fits what calls it."""
-        held = self._held
+        held_object = self._held
         if in_symbolic_scope():
-            if held.guest is not None:
+            if held_object.guest is not None:
                 refuse_xla(self)
             return self._call_symbolically(*args, **kwargs)
         if NOTES_MODELS:
             # the compiled steps of these models are renewed when the object changes
             note_models(self._traced_models, find_tensor((args, kwargs)))
         if HOST.compiler.on_depend is not None:
-            HOST.compiler.on_depend(held)
-        if held.guest is None:
+            HOST.compiler.on_depend(held_object)
+        if held_object.guest is None:
             return self._call_here(*args, **kwargs)
         # a file must run where no other framework is installed
         if is_exporting(find_tensor((args, kwargs))):
@@ -177,9 +177,9 @@ class HoldingLayer(keras.layers.Layer):
             RuleError: a rule was saved by name, and no rule of that name is registered here.
             FormatError: the config is malformed.
         """
-        held = cls._read_held(f"layer {config.get('name')!r}", config)
+        arguments = cls._read_held(f"layer {config.get('name')!r}", config)
         backend = read_backend(str(config.get("name")), config.get("backend"))
-        return cls(**{**config, **held, "backend": backend})
+        return cls(**{**config, **arguments, "backend": backend})
 
 
 def list_leaves(nested: Any) -> list[Any]:

@@ -178,13 +178,13 @@ def find_compiled(layers: Iterable[Any]) -> list[Any]:
     Keras has no reference from a layer to the models made of it (a model of its features, a trainer
     around it), and a compiled step that is not renewed would be silently stale.
     """
-    changed = {id(layer) for layer in layers}
+    identities = {id(layer) for layer in layers}
     models = [each for each in gc.get_objects() if issubclass(type(each), keras.Model)]
     return [
         model
         for model in models
         if any(vars(model).get(f"{step}_function") is not None for step in STEPS)
-        and any(id(layer) in changed for layer in model._flatten_layers())
+        and any(id(layer) in identities for layer in model._flatten_layers())
     ]
 
 
@@ -229,8 +229,8 @@ def assign_number(variable: Any, number: float, models: Iterable[Any]) -> bool:
     """Assign to a Variable, even amid `fit` on jax; return whether that worked."""
     if is_taken(variable):
         # a training step on jax has taken the Variable's value, and would overwrite an assignment
-        fitted = FITTED.get()
-        models = [*models] if fitted is None else [fitted, *models]
+        model_in_fit = FITTED.get()
+        models = [*models] if model_in_fit is None else [model_in_fit, *models]
         if any(put_in_state(model, variable, number) for model in models):
             return True
         fetch_weights(models)  # this fetches all weights, which takes longer
@@ -247,9 +247,9 @@ def put_in_state(model: Any, variable: Any, number: float) -> bool:
     copies = getattr(model, "_jax_state", None)
     if not copies or model._jax_state_synced or variable._layout is not None:
         return False
-    running = (frame.f_locals for frame in frames_around() if frame.f_code.co_name == "fit")
+    scopes = (frame.f_locals for frame in frames_around() if frame.f_code.co_name == "fit")
     state = next(
-        (own["state"] for own in running if own.get("self") is model and "state" in own), ()
+        (scope["state"] for scope in scopes if scope.get("self") is model and "state" in scope), ()
     )
     for group, values in zip(GROUPS_OF_LOOP["fit"], state, strict=False):
         # Keras restores the model from these copies, so both must have the number

@@ -36,11 +36,11 @@ def describe_rule(rule: Any, fixed: Mapping[str, Any] | None = None) -> RuleData
     """Return a layer's rule as data; `fixed`: its params that are part of the rule's graph."""
     if rule is None:
         return None
-    given, rule = rule, resolve(rule)
+    name_or_rule, rule = rule, resolve(rule)
     if rule.shards is not None:
-        whole = describe_rule(rule._over_shards(None), fixed)
-        return {"rule": whole, "over": rule.shards.to_data()}
-    name = given if isinstance(given, str) else find_name(rule)
+        inner = describe_rule(rule._over_shards(None), fixed)
+        return {"rule": inner, "over": rule.shards.to_data()}
+    name = name_or_rule if isinstance(name_or_rule, str) else find_name(rule)
     bound = dict(rule.bound)
     if name is not None:
         # params bound at registration come with the name
@@ -48,8 +48,8 @@ def describe_rule(rule: Any, fixed: Mapping[str, Any] | None = None) -> RuleData
     data: dict[str, Any] = {} if name is None else {"name": name}
     if not is_own(rule):
         try:
-            known = rule if name is None else rule.copy(name=name)
-            data["graph"] = known.with_params(**(fixed or {})).to_dict()
+            named_rule = rule if name is None else rule.copy(name=name)
+            data["graph"] = named_rule.with_params(**(fixed or {})).to_dict()
         except MultigradError as error:
             if name is None and rule.function is not None:
                 is_word = rule.name.isidentifier() and rule.name not in rules()
@@ -74,10 +74,10 @@ def is_own(rule: Any) -> bool:
 
 def find_name(rule: Rule) -> str | None:
     """Return the name under which a rule, bound params aside, is registered now."""
-    known = rules()
-    names = [rule.name] if rule.name in known else []
+    registered = rules()
+    names = [rule.name] if rule.name in registered else []
     if rule.function is not None:  # a registered function, given as an object
-        names += known
+        names += registered
     return next((name for name in names if is_same(get(name), rule)), None)
 
 
@@ -111,10 +111,10 @@ def _as_json(name: str, value: Any) -> Any:
 
 def read_both(rule: RuleData, params: Any) -> tuple[str | Rule | None, dict[str, Any]]:
     """Return a layer's rule and params, without those that the rule's graph has fixed."""
-    found, given = None if rule is None else _read_rule(rule), read_params(params)
-    if isinstance(found, Rule):
-        given = {name: value for name, value in given.items() if name not in found.bound}
-    return found, given
+    base, values = None if rule is None else _read_rule(rule), read_params(params)
+    if isinstance(base, Rule):
+        values = {name: value for name, value in values.items() if name not in base.bound}
+    return base, values
 
 
 def _read_rule(data: RuleData) -> str | Rule:
@@ -130,9 +130,9 @@ def _read_rule(data: RuleData) -> str | Rule:
     elif keys == {"graph"}:
         return read_graph(data["graph"])
     elif keys == {"name", "graph"} and isinstance(data["name"], str):
-        saved = read_graph(data["graph"])
-        if not has_same_meaning(data["name"], saved, data["graph"]):
-            return saved
+        saved_rule = read_graph(data["graph"])
+        if not has_same_meaning(data["name"], saved_rule, data["graph"]):
+            return saved_rule
         rule = data["name"]
     elif keys == {"name"} and isinstance(data["name"], str):
         find_rule(data["name"])
@@ -159,14 +159,14 @@ def has_same_meaning(name: str, saved: Rule, data: Any) -> bool:
     if name not in rules():
         return False
     try:
-        now = get(name)
-        now = now.with_params(
-            **{k: v for k, v in saved.bound.items() if k not in now.bound}
+        current = get(name)
+        current = current.with_params(
+            **{k: v for k, v in saved.bound.items() if k not in current.bound}
         ).to_dict()
     except MultigradError:
         # a rule that cannot be captured here cannot be compared
-        now = None
-    if without_texts(now) == without_texts(data):
+        current = None
+    if without_texts(current) == without_texts(data):
         return True
     warnings.warn(
         f"rule {name!r} was saved with another graph than that of the rule registered under the "

@@ -78,8 +78,8 @@ class CallOnTensors:
         return [leaf for leaf in self.outputs[0] if owner_of(leaf) is not None]
 
     def nest(self, tensors: Iterable[Any]) -> Any:
-        rest, (leaves, nesting) = iter(tensors), self.outputs
-        outputs = [leaf if owner_of(leaf) is None else next(rest) for leaf in leaves]
+        remaining, (leaves, nesting) = iter(tensors), self.outputs
+        outputs = [leaf if owner_of(leaf) is None else next(remaining) for leaf in leaves]
         return optree.tree_unflatten(nesting, outputs)
 
 
@@ -107,12 +107,12 @@ def probe_outputs(
     leaves, tree = flatten(args, kwargs)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, keras.KerasTensor)]
     dtypes = [as_numpy_dtype(leaves[i].dtype) for i in places]
-    known = [keras.ops.convert_to_numpy(x) if keras.ops.is_tensor(x) else x for x in leaves]
+    values = [keras.ops.convert_to_numpy(x) if keras.ops.is_tensor(x) else x for x in leaves]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return call_function(function, args, kwargs, guest)
 
-    call = CallOnTensors(run, known, tree, places)
+    call = CallOnTensors(run, values, tree, places)
 
     def attempt(shapes: Sequence[Sequence[int]]) -> list[Kind]:
         return list(map(kind_of, call.run_tensors(*map(np.zeros, shapes, dtypes))))
@@ -372,26 +372,26 @@ class CallSignature:
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        known = self.function.parameters
-        return {} if known is None else known.parameters
+        signature = self.function.parameters
+        return {} if signature is None else signature.parameters
 
     def bind(self, *args: Any, **kwargs: Any) -> Bound:
         """Return the leaves of a call's arguments."""
         # Once for each way of calling, as compilers cannot follow the check.
-        way = f"{len(args)} {' '.join(kwargs)}"
-        if way not in self.checked:
+        form = f"{len(args)} {' '.join(kwargs)}"
+        if form not in self.checked:
             self._check(args, kwargs)
-            self.checked.add(way)
+            self.checked.add(form)
         return Bound({f"leaf {i}": leaf for i, leaf in enumerate(list_leaves((args, kwargs)))})
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        known = self.function.parameters
+        signature = self.function.parameters
         try:
             if not args and not kwargs:
                 raise TypeError("called without an argument")
             # A document has the names of parameters, not their defaults.
-            if known is not None and not isinstance(self.function.recipe.origin, SavedFunction):
-                known.bind(*args, **kwargs)
+            if signature is not None and not isinstance(self.function.recipe.origin, SavedFunction):
+                signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.owner}, function {self.function.name!r}: {error}") from None
 
@@ -409,14 +409,14 @@ class Bound:
 def check_function(layer: str, function: Any) -> None:
     if isinstance(function, Function):
         return
-    given = getattr(function, "__name__", None) or type(function).__name__
+    name = getattr(function, "__name__", None) or type(function).__name__
     if isinstance(function, type):
-        advice = f"for a torch.autograd.Function class write xg.from_autograd_function({given})"
+        advice = f"for a torch.autograd.Function class write xg.from_autograd_function({name})"
     elif callable(function):
         advice = (
-            f"write xg.custom_gradient({given}) where it returns (outputs, grad), "
-            f"xg.function({given}, backward) where its gradient is another function, "
-            f"xg.from_custom_vjp({given}) or xg.from_tf_custom_gradient({given}) where jax or "
+            f"write xg.custom_gradient({name}) where it returns (outputs, grad), "
+            f"xg.function({name}, backward) where its gradient is another function, "
+            f"xg.from_custom_vjp({name}) or xg.from_tf_custom_gradient({name}) where jax or "
             "TensorFlow made it. A rule goes to multigrad.keras.Activation"
         )
     else:

@@ -114,17 +114,17 @@ class RuledLayer:
         # A composite that names the layer to have no rule has none on its operations either.
         left_alone_by = self.forward_handle if self.run is None else None
         rules: dict[str, Any] = {}
-        called: list[CalledOperations] = []
+        called_operations: list[CalledOperations] = []
         for handle in self.handles:
             if handle is not left_alone_by and handle.rules_in(self.layer):
                 rules.update(handle.rules_in(self.layer))
-                called.append(handle.called)
-        if not called:
+                called_operations.append(handle.called)
+        if not called_operations:
             return None
         replacements = {
             name: None if rule is None else CurrentReplacement(rule) for name, rule in rules.items()
         }
-        return OperationRules(replacements, tuple(called))
+        return OperationRules(replacements, tuple(called_operations))
 
     def _original(self, name: str) -> Call:
         if name in self.instance_methods:
@@ -155,10 +155,10 @@ class RuledLayer:
         self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Return the layer's outputs; where it runs again, under the rules of its first run."""
-        acting = self.run, self.operations, tuple(self.handles)
+        present = self.run, self.operations, tuple(self.handles)
         recall, on_call = HOST.compiler.recall, HOST.compiler.on_call
         assert recall is not None and on_call is not None  # set together with `recall`
-        run, operations, handles = recall((id(self), "acts"), acting)
+        run, operations, handles = recall((id(self), "acts"), present)
         if any(each.superseded for each in handles) and children_of(self.layer):
             raise GradientError(
                 f"layer {self.layer.name!r} is computed again in backward (RematScope), and the "
@@ -177,12 +177,12 @@ def run_layer(
     kwargs: dict[str, Any],
 ) -> Any:
     """Return a layer's outputs, under its rule if it has one, and with rules on operations."""
-    before = CURRENT.operations
+    previous = CURRENT.operations
     CURRENT.operations = operations
     try:
         return original(*args, **kwargs) if run is None else run(original, args, kwargs)
     finally:
-        CURRENT.operations = before
+        CURRENT.operations = previous
 
 
 def make_call(ruled: RuledLayer, original: Call) -> Call:
@@ -200,20 +200,20 @@ RULED_LAYER = "_multigrad_ruled_layer"  # the attribute of a replaced `call` tha
 
 def ruled_layer(layer: Any) -> RuledLayer:
     """Return what is known of the rules on a layer, or a new record without any."""
-    known = getattr(vars(layer).get("call"), RULED_LAYER, None)
-    return RuledLayer(layer) if known is None else known
+    ruled = getattr(vars(layer).get("call"), RULED_LAYER, None)
+    return RuledLayer(layer) if ruled is None else ruled
 
 
 def check_reached(handle: LayerRules) -> None:
-    missing = [name for name in handle.operations if name not in vars(handle.called)]
-    if missing:
-        called = vars(handle.called).keys() & {*OPERATION_OF_NAME.values()}
+    unmet = [name for name in handle.operations if name not in vars(handle.called)]
+    if unmet:
+        met = vars(handle.called).keys() & {*OPERATION_OF_NAME.values()}
         advice = (
             f". What a layer computes by functions of {keras.config.backend()} itself is not seen: "
             "select that layer"
         )
         subject = f"a call of model {handle.model.name!r}"
-        raise RuleValueError(not_called_message(subject, missing[0], called, advice))
+        raise RuleValueError(not_called_message(subject, unmet[0], met, advice))
     late = [] if handle.find_late_layers is None else handle.find_late_layers()
     if late:
         raise RuleValueError(
@@ -226,18 +226,18 @@ def check_reached(handle: LayerRules) -> None:
 def children_of(layer: Any) -> list[Any]:
     """Return the layers that a layer holds and calls, except InputLayers, which compute nothing."""
     # Keras (3.15) has no public name for either attribute.
-    held = [*getattr(layer, "_layers", ()), *getattr(layer, "_operations", ())]
-    once = {id(each): each for each in held if not isinstance(each, keras.layers.InputLayer)}
-    return list(once.values())
+    children = [*getattr(layer, "_layers", ()), *getattr(layer, "_operations", ())]
+    by_id = {id(each): each for each in children if not isinstance(each, keras.layers.InputLayer)}
+    return list(by_id.values())
 
 
 def make_run(layer: Any, rule: Any) -> Call:
     """Return a layer's forward under a plain rule, for `RuledLayer.run`."""
-    shown = f"layer {layer.name!r} ({type(layer).__name__})"
+    subject = f"layer {layer.name!r} ({type(layer).__name__})"
     replacement = CurrentReplacement(rule)
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x = find_input(shown, args, kwargs)
+        x = find_input(subject, args, kwargs)
         constant = keras.ops.stop_gradient(x)
         keep_mask(x, constant)
         if args and args[0] is x:
@@ -247,10 +247,10 @@ def make_run(layer: Any, rule: Any) -> Call:
         out = original(*args, **kwargs)
         if not keras.ops.is_tensor(out):
             raise RuleTypeError(
-                f"{shown} gives {type(out).__name__}, and a rule has the gradient of one tensor: "
+                f"{subject} gives {type(out).__name__}, and a rule has the gradient of one tensor: "
                 "select the layers within it, or an operation"
             )
-        y = replace_gradient(look_up(replacement), named(rule), shown, x, out)
+        y = replace_gradient(look_up(replacement), named(rule), subject, x, out)
         keep_mask(out, y)
         return y
 
@@ -261,9 +261,9 @@ def replace_leaves(arguments: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
     """Return nested arguments in which the second of each pair is in the place of the first."""
 
     def replace(leaf: Any) -> Any:
-        for old, new in pairs:
-            if leaf is old:
-                return new
+        for leaf_before, leaf_after in pairs:
+            if leaf is leaf_before:
+                return leaf_after
         return leaf
 
     return keras.tree.map_structure(replace, arguments)

@@ -180,10 +180,10 @@ class Activation(HoldingLayer):
         with self._renewing_steps():
             self._set_held(ruled.activation, self.backend)
             fetch_weights(self._traced_models)
-            before = self._params.all_variables().values()
+            old_variables = self._params.all_variables().values()
             self._params = self._make_params(ruled)
             # after the new ones exist, so that an error leaves the old ones tracked
-            for variable in before:
+            for variable in old_variables:
                 self._untrack_variable(variable)
 
     def _make_params(self, ruled: RuledActivation) -> LayerParams:
@@ -207,10 +207,10 @@ class Activation(HoldingLayer):
 
     def _is_same_code(self, other: RuleInForce) -> bool:
         """Return whether a bound rule differs from the layer's only in its Variables' values."""
-        own = self._activation.own_in_force()
-        if own is None or own.specialization.id != other.specialization.id:
+        in_force = self._activation.own_in_force()
+        if in_force is None or in_force.specialization.id != other.specialization.id:
             return False
-        values = zip(own.specialization.runtime, own.values, other.values, strict=True)
+        values = zip(in_force.specialization.runtime, in_force.values, other.values, strict=True)
         return all(a == b for name, a, b in values if name not in self._params.variables)
 
     def _check_ops(self, held: AnyActivation, backend: Backend) -> None:
@@ -341,8 +341,8 @@ class Activation(HoldingLayer):
             # Saved without a rule, or with an object that several layers share: Keras saves it with
             # the first.
             return
-        saved = sorted(name for name in names if not name.endswith(COUNT_IN_FILE_SUFFIX))
-        if saved != sorted(self._params.variables):
+        params_in_file = sorted(name for name in names if not name.endswith(COUNT_IN_FILE_SUFFIX))
+        if params_in_file != sorted(self._params.variables):
             raise RuleError(
                 f"layer {self.name!r} has the params {sorted(self._params.variables)}, the file "
                 f"has {sorted(names)}: it was saved with another rule. Assign layer.rule first"
@@ -411,16 +411,16 @@ def make_activation(
     A param on which the parts of a composed rule agree is a param of the whole; one of a single
     part ("noise.sigma") is bound to it.
     """
-    given = read_given(params)
+    values = read_given(params)
     if rule is None:
-        return RuledActivation(AnyActivation(forward, rule, given), None, given)
-    resolved = bound = resolve(rule)
-    if resolved.parts:
-        bound, given = bind_addressed(resolved, given)
+        return RuledActivation(AnyActivation(forward, rule, values), None, values)
+    whole_rule = bound = resolve(rule)
+    if whole_rule.parts:
+        bound, values = bind_addressed(whole_rule, values)
     activation = AnyActivation(
-        forward, rule if bound is resolved else bound, {**common_defaults(bound), **given}
+        forward, rule if bound is whole_rule else bound, {**common_defaults(bound), **values}
     )
-    return RuledActivation(activation, bound, given)
+    return RuledActivation(activation, bound, values)
 
 
 @contextmanager

@@ -72,12 +72,12 @@ def list_layers(model: Any) -> list[Layer]:
 
 def list_functions(layers: Sequence[Layer]) -> list[Layer]:
     return [
-        hold(each, attribute, held)
+        hold(each, attribute, function)
         for each in layers
         for attribute in ATTRIBUTES
-        if callable(held := getattr(each.layer, attribute, None))
-        and held is not keras.activations.linear
-        and not isinstance(held, keras.Operation)
+        if callable(function := getattr(each.layer, attribute, None))
+        and function is not keras.activations.linear
+        and not isinstance(function, keras.Operation)
     ]
 
 
@@ -86,14 +86,14 @@ def operation_held(name: str, held: HeldFunction) -> str:
         OPERATION_OF_FUNCTION.get(held.function) if inspect.isfunction(held.function) else None
     )
     if operation is None or operation not in OPERATION_OF_NAME.values():
-        shown = getattr(held.function, "__name__", type(held.function).__name__)
+        label = getattr(held.function, "__name__", type(held.function).__name__)
         raise RuleValueError(
-            f"{name!r} is {shown!r}, which is no operation that Keras computes: select the layer, "
+            f"{name!r} is {label!r}, which is no operation that Keras computes: select the layer, "
             "or an operation that the function calls"
         )
-    others = {a: getattr(held.layer, a, None) for a in ATTRIBUTES if a != held.attribute}
-    for attribute, other in others.items():
-        if other is held.function:
+    functions = {a: getattr(held.layer, a, None) for a in ATTRIBUTES if a != held.attribute}
+    for attribute, function in functions.items():
+        if function is held.function:
             raise RuleValueError(
                 f"{name!r} and its {attribute!r} are both {operation!r}, which cannot be told "
                 f"apart within the layer: select the layer, or the operation {operation!r}"
@@ -105,8 +105,8 @@ def callers_of(held: HeldFunction, layers: Sequence[Layer]) -> list[Any]:
     """Return the layers that call an activation, such as a recurrent layer's cell."""
     # the recurrent layer itself calls it if one kernel computes all steps
     cell = getattr(held.layer, "cell", held.layer)
-    around = [each.layer for each in layers if getattr(each.layer, "cell", None) is cell]
-    return [cell, *around]
+    recurrent_layers = [each.layer for each in layers if getattr(each.layer, "cell", None) is cell]
+    return [cell, *recurrent_layers]
 
 
 def refuse_cells(layers: Sequence[Layer], chosen: Collection[int]) -> None:
@@ -144,9 +144,9 @@ def kept_by_layers(
 
     def call(weights: Any, others: Any, inputs: Any, within: Within) -> Any:
         state = zip([*groups[0], *groups[1]], [*weights, *others], strict=True)
-        given = inputs[0] if len(inputs) == 1 else list(inputs)
+        argument = inputs[0] if len(inputs) == 1 else list(inputs)
         with layers_within(model, within), keras.StatelessScope(state_mapping=list(state)):
-            return model(given, **options)
+            return model(argument, **options)
 
     values = [[each.value for each in group] for group in groups]
     return backend.name, backend.models.kept_by_call(call, *values, shapes, dtypes)
@@ -155,18 +155,18 @@ def kept_by_layers(
 @contextmanager
 def layers_within(model: Any, within: Within) -> Iterator[None]:
     layers = [each for each in list_layers(model) if isinstance(each.layer, keras.Layer)]
-    before = [(vars(each.layer), vars(each.layer).get("call")) for each in layers]
+    old_calls = [(vars(each.layer), vars(each.layer).get("call")) for each in layers]
     try:
         for each in layers:
-            own = each.layer.call
-            call = functools.partial(_call_within, within, each.names[0] or WHOLE, own)
-            vars(each.layer)["call"] = functools.wraps(own)(call)
+            original = each.layer.call
+            call = functools.partial(_call_within, within, each.names[0] or WHOLE, original)
+            vars(each.layer)["call"] = functools.wraps(original)(call)
         yield
     finally:
-        for held, call in before:
-            held.pop("call", None)
+        for attributes, call in old_calls:
+            attributes.pop("call", None)
             if call is not None:
-                held["call"] = call
+                attributes["call"] = call
 
 
 def _call_within(within: Within, name: str, call: Any, *args: Any, **kwargs: Any) -> Any:
@@ -241,8 +241,8 @@ class Read(LayerCall):
         inputs = self.inputs
         if self.order is not None:
             inputs = tuple(keras.ops.transpose(x, self.order) for x in inputs)
-        for more in inputs[2:]:  # an addition of several inputs goes pairwise
-            inputs = (function(*inputs[:2]), more)
+        for addend in inputs[2:]:  # an addition of several inputs goes pairwise
+            inputs = (function(*inputs[:2]), addend)
         y = function(*inputs, *self.params, ordered)
         if self.shape is not None:
             return keras.ops.reshape(y, (-1, *shape[1:]))
@@ -297,8 +297,8 @@ def read_convolution(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
         groups, multiplier = kernel.shape[rank], kernel.shape[rank + 1]
         weight = keras.ops.transpose(kernel, (rank, rank + 1, *range(rank)))
         weight = keras.ops.reshape(weight, (groups * multiplier, 1, *kernel.shape[:rank]))
-    reach = [(k - 1) * d for k, d in zip(kernel.shape[:rank], dilations, strict=True)]
-    padding = pad(layer, lengths_of(layer, x, order), strides, reach)
+    reaches = [(k - 1) * d for k, d in zip(kernel.shape[:rank], dilations, strict=True)]
+    padding = pad(layer, lengths_of(layer, x, order), strides, reaches)
     attributes = {
         "strides": strides,
         "padding": padding,

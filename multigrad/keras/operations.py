@@ -75,21 +75,21 @@ def find_operation(selector: Any) -> str | None:
     if not callable(selector):
         return None
     if inspect.isfunction(selector) and selector in OPERATION_OF_FUNCTION:
-        known = OPERATION_OF_FUNCTION[selector]
-        if known in OPERATION_OF_NAME.values():
-            return known
+        operation = OPERATION_OF_FUNCTION[selector]
+        if operation in OPERATION_OF_NAME.values():
+            return operation
         raise RuleValueError(
             f"no rule goes on keras.ops.{selector.__name__}: it is not computed element by element "
             "of one tensor. Select the layer that computes it, by its name, its type or a predicate"
         )
-    home = (getattr(selector, "__module__", None) or "").split(".")[0]
+    module = (getattr(selector, "__module__", None) or "").split(".")[0]
     name = getattr(selector, "__name__", "")
-    if home in FRAMEWORKS or getattr(sys.modules.get("torch"), name or " ", None) is selector:
-        known = f"keras.ops.{name}" if name in OPERATION_OF_NAME else "keras.ops.relu"
+    if module in FRAMEWORKS or getattr(sys.modules.get("torch"), name or " ", None) is selector:
+        operation = f"keras.ops.{name}" if name in OPERATION_OF_NAME else "keras.ops.relu"
         raise RuleValueError(
-            f"{home or 'torch'}'s own {name!r} is called by nothing that Keras can see: write "
-            f"{known}, or its name, for what Keras and its layers call; where a layer's `call` "
-            f"calls {home or 'torch'} itself, select that layer"
+            f"{module or 'torch'}'s own {name!r} is called by nothing that Keras can see: write "
+            f"{operation}, or its name, for what Keras and its layers call; where a layer's `call` "
+            f"calls {module or 'torch'} itself, select that layer"
         )
     return None
 
@@ -131,10 +131,10 @@ CURRENT = Current()
 
 
 def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    acting = CURRENT.operations
-    if acting is None:
+    rules = CURRENT.operations
+    if rules is None:
         return original(*args, **kwargs)
-    rule = note_call(acting, name)
+    rule = note_call(rules, name)
     CURRENT.operations = None  # functions that it calls are part of it
     try:
         if rule is None or not args or in_symbolic_scope():
@@ -146,15 +146,15 @@ def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict
         subject = f"operation {original.__name__!r}"
         return replace_gradient(look_up(rule), named(rule.rule), subject, x, out)
     finally:
-        CURRENT.operations = acting
+        CURRENT.operations = rules
 
 
 def run_composed(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation made of others, which count unless it has a rule itself."""
-    acting = CURRENT.operations
-    if acting is None or name in acting.rules:
+    rules = CURRENT.operations
+    if rules is None or name in rules.rules:
         return run_operation(name, original, args, kwargs)
-    note_call(acting, name)
+    note_call(rules, name)
     return original(*args, **kwargs)
 
 
@@ -185,8 +185,8 @@ def is_float(x: Any) -> bool:
 
 def refuse_kernel(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a recurrent layer's fused kernel; refuse if a rule is on an operation inside it."""
-    acting = CURRENT.operations
-    if acting is not None and {"sigmoid", "tanh"} & acting.rules.keys():
+    rules = CURRENT.operations
+    if rules is not None and {"sigmoid", "tanh"} & rules.rules.keys():
         raise NotImplementedError
     return original(*args, **kwargs)
 

@@ -138,9 +138,9 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         name: str | None = None,
     ) -> None:
         _check_fresh(inner_optimizer)
-        given = {name: _read_number(value) for name, value in (params or {}).items()}
+        numbers_given = {name: _read_number(value) for name, value in (params or {}).items()}
         defaults = {} if rule is None else common_defaults(resolve(rule))
-        gradient_rule = GradientRule(rule, {**defaults, **given})
+        gradient_rule = GradientRule(rule, {**defaults, **numbers_given})
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner_optimizer
         # The rule sees unscaled gradients, so the scale is divided out here, not by the inner one.
@@ -251,9 +251,9 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         that was read of it without a rule; or all but how far schedules are.
         """
         numbers = list(self._params.all_variables().values())
-        more = len(weights) - len(self.inner_optimizer.variables)
-        if more in (0, len(self._params.variables)):
-            numbers = numbers[:more]
+        count = len(weights) - len(self.inner_optimizer.variables)
+        if count in (0, len(self._params.variables)):
+            numbers = numbers[:count]
         for variable, weight in zip(numbers, weights, strict=False):
             variable.assign(weight)
         self.inner_optimizer.set_weights(weights[len(numbers) :])
@@ -290,8 +290,8 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         )
         rule, params = read_both(config["rule"], config["params"])
         key = None if config["key"] is None else tuple(config["key"])
-        own = {"inner_optimizer": inner, "rule": rule, "params": params, "key": key}
-        return cls(**{**config, **own})
+        arguments = {"inner_optimizer": inner, "rule": rule, "params": params, "key": key}
+        return cls(**{**config, **arguments})
 
 
 def _check_fresh(optimizer: Any) -> None:
@@ -345,15 +345,15 @@ def take_over_reduction(optimizer: Any) -> bool:
     """Stop an optimizer, and those within, from summing over replicas; return whether it would."""
     if BACKEND != "tensorflow":
         return False
-    around = []
+    wrappers = []
     while hasattr(optimizer, "inner_optimizer"):
-        around.append(optimizer)
+        wrappers.append(optimizer)
         optimizer = optimizer.inner_optimizer
     if not hasattr(optimizer, SUM):
         raise RuleError(
             f"after_reduce=True is not known to work with {type(optimizer).__name__} of this Keras"
         )
-    for each in around:
+    for each in wrappers:
         each._reduces = False
     setattr(optimizer, SUM, pass_on)
     return True

@@ -179,9 +179,9 @@ class RuleParams(Mapping[str, Any]):
     def load(self, store: Any) -> None:
         """Load the stored numbers and steps that are there."""
         for name, schedule in self.schedules.items():
-            stored = name + COUNT_IN_FILE_SUFFIX
-            if stored in store.keys():  # noqa: SIM118  (Keras's store has no `in`)
-                schedule.load_state_dict({"count": int(np.asarray(store[stored]))})
+            key = name + COUNT_IN_FILE_SUFFIX
+            if key in store.keys():  # noqa: SIM118  (Keras's store has no `in`)
+                schedule.load_state_dict({"count": int(np.asarray(store[key]))})
         # A Variable that follows a schedule gets its number from there.
         for name in (self.variables.keys() - self.schedules.keys()) & set(store.keys()):
             self.variables[name].assign(store[name])
@@ -215,14 +215,14 @@ class CountVariable:
         """Return a step that a checkpoint has restored, once; None if there is none."""
         if is_taken(self.variable):  # by a step of fit, which does not change it
             return None
-        now, before = identity_of_value(self.variable), self.last_identity
+        new, old = identity_of_value(self.variable), self.last_identity
         # the value itself, and the number of its version
-        if now is not None and before is not None and now[0] is before[0] and now[1] == before[1]:
+        if new is not None and old is not None and new[0] is old[0] and new[1] == old[1]:
             return None
-        self.last_identity = now
-        known = self.count
+        self.last_identity = new
+        last_count = self.count
         self.count = int(read_array(self.variable))
-        return None if self.count == known else self.count
+        return None if self.count == last_count else self.count
 
 
 def identity_of_value(variable: Any) -> tuple[Any, ...] | None:
@@ -320,9 +320,9 @@ class LayerParams(RuleParams):
     def numbers(self) -> dict[str, Any]:
         """Return the params now; of a Variable the exact number that it was given, if unchanged."""
         self.catch_up()
-        known = {**self._defaults, **self.given}
+        given = {**self._defaults, **self.given}
         numbers = {
-            name: self.schedules[name] if name in self.schedules else read_as_given(v, known[name])
+            name: self.schedules[name] if name in self.schedules else read_as_given(v, given[name])
             for name, v in self.variables.items()
             if name not in self._bound
         }
@@ -340,10 +340,10 @@ class LayerParams(RuleParams):
     def saved_in_config(self) -> dict[str, Any]:
         """Return the params that a config saves: those given, or changed from their defaults."""
         now = self.numbers()
-        changed = {
+        changes = {
             k: now[k] for k in self.variables if k in now and now[k] != self._defaults.get(k)
         }
-        return {**{name: now[name] for name in self.given if name in now}, **changed}
+        return {**{name: now[name] for name in self.given if name in now}, **changes}
 
 
 @contextmanager
@@ -352,7 +352,7 @@ def unchanged_on_failure(layer: Any) -> Iterator[None]:
 
     The body may set numbers of `layer._params` (`assign`), or put new params in their place.
     """
-    params, tracked = layer._params, [*layer._non_trainable_variables]
+    params, tracked_variables = layer._params, [*layer._non_trainable_variables]
     given, schedules = params.given, params.schedules  # replaced as a whole, never changed
     count_variables = copy(params.count_variables)
     variables = params.all_variables().values()
@@ -370,7 +370,7 @@ def unchanged_on_failure(layer: Any) -> Iterator[None]:
         with unlocked(layer):  # all of them, which keeps their order
             for variable in [*layer._non_trainable_variables]:
                 layer._untrack_variable(variable)
-            for variable in tracked:
+            for variable in tracked_variables:
                 layer._track_variable(variable)
         for variable, number in numbers:
             variable.assign(number)
@@ -409,8 +409,8 @@ def read_as_given(variable: Any, given: Any) -> float:
         value = read_array(variable)
     except (TypeError, AttributeError, NotImplementedError):
         return float(given)  # taken over by a step, or in its trace
-    same = np.array_equal(value, np.asarray(given, value.dtype), equal_nan=True)
-    return float(given) if same else float(value)
+    is_same = np.array_equal(value, np.asarray(given, value.dtype), equal_nan=True)
+    return float(given) if is_same else float(value)
 
 
 def common_defaults(rule: Rule) -> dict[str, float]:

@@ -53,10 +53,10 @@ class QuantizedVariable(keras.Variable):
     @property
     def value(self) -> Tensor:
         """The quantized tensor while the layer is called, else the weight."""
-        quantized = ACTING.tensors.get(id(self))
-        if quantized is None:
+        tensor = ACTING.tensors.get(id(self))
+        if tensor is None:
             return value_of(self)
-        return keras.ops.cast(quantized, self.dtype)
+        return keras.ops.cast(tensor, self.dtype)
 
 
 @keras.saving.register_keras_serializable(package="multigrad")
@@ -121,8 +121,8 @@ class Quantizer(keras.layers.Layer):
     def _make_start(self, place: int, axes: tuple[int, ...]) -> Callable[..., Tensor]:
         # a function, so that it runs when all weights exist
         def start(shape: Any, dtype: Any = None) -> Tensor:
-            seen = STANDARD if self._read_sample is None else look_at(self._read_sample(), axes)
-            value = self._quantization.start(seen)[place]
+            sample = STANDARD if self._read_sample is None else look_at(self._read_sample(), axes)
+            value = self._quantization.start(sample)[place]
             return keras.ops.convert_to_tensor(np.broadcast_to(value, shape), dtype)
 
         return start
@@ -140,9 +140,9 @@ class Quantizer(keras.layers.Layer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        how = description_to_config(self.name, self.how)
-        own = {"how": how, "bits": self.bits, "axis": self.axis, "of": self.of}
-        return {**super().get_config(), **own}
+        description = description_to_config(self.name, self.how)
+        options = {"how": description, "bits": self.bits, "axis": self.axis, "of": self.of}
+        return {**super().get_config(), **options}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -248,9 +248,9 @@ class Quantized(keras.layers.Wrapper):
         return weights
 
     def _make_quantizer(self, weight: Any) -> Any:
-        how, name = self.how["weights"], f"{weight.name}_quantizer"
-        assert how is not None
-        quantizer = Quantizer(how, self.bits, self.axis, of="weights", name=name)
+        description, name = self.how["weights"], f"{weight.name}_quantizer"
+        assert description is not None
+        quantizer = Quantizer(description, self.bits, self.axis, of="weights", name=name)
         quantizer._read_sample = lambda: keras.ops.convert_to_numpy(weight.value)
         quantizer.build(weight.shape)
         return quantizer
@@ -262,29 +262,29 @@ class Quantized(keras.layers.Wrapper):
             return self.layer(inputs, **options)
         if self.inputs_quantizer is not None:
             inputs = self.inputs_quantizer(inputs)
-        before = ACTING.tensors
+        previous = ACTING.tensors
         with AutocastScope(None):  # the weights as they are stored, in 32 bits
-            quantized = {
+            tensors = {
                 id(weight): quantizer.apply_to(weight.value)
                 for weight, quantizer in self._weights_with_quantizers()
             }
-        ACTING.tensors = {**before, **quantized}
+        ACTING.tensors = {**previous, **tensors}
         try:
             return self.layer(inputs, **options)
         finally:
-            ACTING.tensors = before
+            ACTING.tensors = previous
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
         return self.layer.compute_mask(inputs, previous_mask)
 
     def get_config(self) -> dict[str, Any]:
-        own = {of: description_to_config(self.name, how) for of, how in self.how.items()}
-        return {**super().get_config(), **own, "bits": self.bits, "axis": self.axis}
+        options = {of: description_to_config(self.name, how) for of, how in self.how.items()}
+        return {**super().get_config(), **options, "bits": self.bits, "axis": self.axis}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:
-        own = {of: description_from_config(config, of) for of in ("weights", "activations")}
-        return super().from_config({**config, **own}, custom_objects)
+        options = {of: description_from_config(config, of) for of in ("weights", "activations")}
+        return super().from_config({**config, **options}, custom_objects)
 
 
 class QuantizedKind(Quantized):
@@ -317,8 +317,8 @@ class QuantizedKind(Quantized):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:
-        own = {of: description_from_config(config, of) for of in ("weights", "activations")}
-        return cls(**{**config, **own})
+        options = {of: description_from_config(config, of) for of in ("weights", "activations")}
+        return cls(**{**config, **options})
 
 
 @keras.saving.register_keras_serializable(package="multigrad")
@@ -375,17 +375,17 @@ class QuantConv2D(QuantizedKind):
 
 def description_to_config(layer: str, how: Description | None) -> Any:
     if isinstance(how, Function):
-        named = isinstance(how, Estimator)
-        return how.name if named else {"function": describe_function(f"layer {layer!r}", how)}
+        is_named = isinstance(how, Estimator)
+        return how.name if is_named else {"function": describe_function(f"layer {layer!r}", how)}
     return how if how is None or isinstance(how, str) else dict(how)
 
 
 def description_from_config(config: Mapping[str, Any], key: str) -> Description | None:
     """Return the description that `description_to_config` wrote into a config."""
-    how = config.get(key)
-    if isinstance(how, Mapping) and "function" in how:
-        return read_function(f"layer {config.get('name')!r}", how["function"])
-    return how
+    description = config.get(key)
+    if isinstance(description, Mapping) and "function" in description:
+        return read_function(f"layer {config.get('name')!r}", description["function"])
+    return description
 
 
 def refuse_recomputed(name: str, layer: Any) -> None:

@@ -140,8 +140,8 @@ def binary_crossentropy(target: Any, output: Tensor, from_logits: bool = False) 
         if answer(limits_logarithms):
             return layers.binary_cross_entropy(p, target)
         positive, negative = xp.log(p), xp.log(xp.subtract(1.0, p))
-    rest = xp.multiply(xp.subtract(1.0, target), negative)
-    return xp.negative(xp.add(xp.multiply(target, positive), rest))
+    other_term = xp.multiply(xp.subtract(1.0, target), negative)
+    return xp.negative(xp.add(xp.multiply(target, positive), other_term))
 
 
 def categorical_crossentropy(
@@ -158,9 +158,9 @@ def categorical_crossentropy(
 def behind(output: Any, from_logits: bool) -> tuple[Any, bool]:
     """Return the logits that probabilities were made of, if Keras goes back to them."""
     # `_get_logits` of Keras on TensorFlow: probabilities of 0 and 1 would hide the logits
-    made = output.node if isinstance(output, Value) else None
-    if made is not None and made.op in (ops.SIGMOID, ops.SOFTMAX) and answer(remembers_logits):
-        return output.trace.value(made.operands[0]), True
+    node = output.node if isinstance(output, Value) else None
+    if node is not None and node.op in (ops.SIGMOID, ops.SOFTMAX) and answer(remembers_logits):
+        return output.trace.value(node.operands[0]), True
     return output, from_logits
 
 
@@ -240,20 +240,20 @@ def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = F
 
 
 def normalize(x: Tensor, axis: Any = -1, order: int = 2, epsilon: float | None = None) -> Tensor:
-    least = keras.config.epsilon() if epsilon is None else epsilon
+    floor = keras.config.epsilon() if epsilon is None else epsilon
     if order == 2:
         # as Keras computes it: 0 where the sum of squares overflows
         inverse = xp.rsqrt(xp.sum(xp.square(x), axis, keepdims=True))
-        return xp.multiply(x, xp.minimum(inverse, 1.0 / least))
-    return xp.divide(x, xp.maximum(xp.norm(x, axis, True, order), least))
+        return xp.multiply(x, xp.minimum(inverse, 1.0 / floor))
+    return xp.divide(x, xp.maximum(xp.norm(x, axis, True, order), floor))
 
 
 def rms_normalization(
     x: Tensor, scale: Any = None, axis: Any = -1, epsilon: float | None = None
 ) -> Tensor:
-    added = keras.config.epsilon() if epsilon is None else epsilon
+    eps = keras.config.epsilon() if epsilon is None else epsilon
     mean = xp.mean(xp.square(x), axis, keepdims=True)
-    return layers.scaled_and_shifted(xp.multiply(x, xp.rsqrt(xp.add(mean, added))), scale, None)
+    return layers.scaled_and_shifted(xp.multiply(x, xp.rsqrt(xp.add(mean, eps))), scale, None)
 
 
 def layer_normalization(
@@ -268,8 +268,8 @@ def layer_normalization(
         raise TypeError("layer_normalization with rms_scaling; use rms_normalization")
     if axis not in (-1, [-1], (-1,)) and not (gamma is None and beta is None):
         raise TypeError("layer_normalization with gamma or beta along other axes than the last")
-    added = keras.config.epsilon() if epsilon is None else epsilon
-    return layers.scaled_and_shifted(xp.standardize(x, axis, added), gamma, beta)
+    eps = keras.config.epsilon() if epsilon is None else epsilon
+    return layers.scaled_and_shifted(xp.standardize(x, axis, eps), gamma, beta)
 
 
 def pad(x: Tensor, pad_width: Any, mode: str = "constant", constant_values: Any = None) -> Tensor:
@@ -313,13 +313,13 @@ def pool(reduce: Handler, name: str) -> Handler:
         padding: str = "valid",
         data_format: str | None = None,
     ) -> Tensor:
-        last = (data_format or keras.config.image_data_format()) == "channels_last"
-        x, axes = channels_first(inputs) if last else inputs, parts.rank(inputs) - 2
+        is_last = (data_format or keras.config.image_data_format()) == "channels_last"
+        x, axes = channels_first(inputs) if is_last else inputs, parts.rank(inputs) - 2
         sizes, ones = per_axis(pool_size, axes), (1,) * axes
         steps = sizes if strides is None else per_axis(strides, axes)
         border = layers.same_border(x, sizes, steps, ones) if padding == "same" else ()
         result = reduce(x, sizes, steps, border)
-        return channels_last(result) if last else result
+        return channels_last(result) if is_last else result
 
     record.__name__ = record.__qualname__ = name
     return record

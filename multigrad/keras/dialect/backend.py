@@ -128,9 +128,9 @@ def floors_quotients() -> bool:
 
 def limits_logarithms() -> bool:
     """Return whether the cross-entropy of 1 and 1 is 0 in 16 bits, where 1 - eps is 1: on torch."""
-    one = keras.ops.ones(1, "float16")
+    x = keras.ops.ones(1, "float16")
     # others multiply 0 by log(0)
-    return math.isfinite(number(keras.ops.binary_crossentropy(one, one)))
+    return math.isfinite(number(keras.ops.binary_crossentropy(x, x)))
 
 
 def takes_lower_limit() -> bool:

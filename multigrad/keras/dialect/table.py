@@ -106,8 +106,8 @@ def dropout(inputs: Tensor, rate: float, noise_shape: Any = None, seed: Any = No
     _refuse_seed(seed)
     if noise_shape is not None:
         raise TypeError("dropout with a noise_shape")
-    kept = xp.greater_equal(xp.rand_like(inputs), rate)
-    return xp.where(kept, xp.divide(inputs, 1.0 - rate), 0.0)
+    mask = xp.greater_equal(xp.rand_like(inputs), rate)
+    return xp.where(mask, xp.divide(inputs, 1.0 - rate), 0.0)
 
 
 def _tensor_of(shape: Any) -> Tensor:
@@ -124,8 +124,8 @@ def _refuse_seed(seed: Any) -> None:
 def by_its_code(function: Handler) -> Handler:
     """Return the handler of a Keras function written in `keras.ops`, which captures its code."""
     # A new function: the original would be replaced by this handler.
-    held, cells = function.__globals__, function.__closure__
-    code = FunctionType(function.__code__, held, argdefs=function.__defaults__, closure=cells)
+    names, cells = function.__globals__, function.__closure__
+    code = FunctionType(function.__code__, names, argdefs=function.__defaults__, closure=cells)
     return OwnTrace(call_code, code)
 
 
@@ -306,8 +306,8 @@ def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
         function: Any = getattr(keras.ops, name, None)
         if function not in DIALECT.names.aliases and find_traced(function) is None:
             raise trace.error(f"calls {self.name!r}, whose {name!r} is not captured")
-        named = inspect.signature(function).parameters
-        options = {key: value for key, value in vars(operation).items() if key in named}
+        parameters = inspect.signature(function).parameters
+        options = {key: value for key, value in vars(operation).items() if key in parameters}
         return functools.partial(substitute(function, trace), **options)
 
     outputs = self._run_through_graph(inputs, operation_fn=called)
