@@ -50,8 +50,8 @@ class Place:
         return abs(self.given - self.expected)
 
     def __str__(self) -> str:
-        where = f"{self.argument}{brackets(self.index)} = {self.at:.6g}"
-        return f"{where}: gradient {self.given:.6g}, expected {self.expected:.6g}"
+        place = f"{self.argument}{brackets(self.index)} = {self.at:.6g}"
+        return f"{place}: gradient {self.given:.6g}, expected {self.expected:.6g}"
 
 
 Places = Sequence[Place]
@@ -109,14 +109,14 @@ class CheckReport(Report):
         """The rows that are printed: the worst ones, or of a surrogate some from end to end."""
         if not self.is_surrogate or len(self.rows) <= MOST_ROWS:
             return self.rows[:MOST_ROWS]
-        picked = np.linspace(0, len(self.rows) - 1, MOST_ROWS, dtype=int)
-        return tuple(self.rows[i] for i in picked)
+        positions = np.linspace(0, len(self.rows) - 1, MOST_ROWS, dtype=int)
+        return tuple(self.rows[i] for i in positions)
 
     def __str__(self) -> str:
         lines = self._head()
         if self.rows:
-            given = "surrogate" if self.is_surrogate else "given"
-            lines.append(f"  {'at':>12} {given:>12} {'true':>12} {'difference':>12}")
+            column = "surrogate" if self.is_surrogate else "given"
+            lines.append(f"  {'at':>12} {column:>12} {'true':>12} {'difference':>12}")
             lines += [
                 f"  {row.at:12.6g} {row.given:12.6g} {row.expected:12.6g} {row.error:12.3g}"
                 for row in self.shown
@@ -140,9 +140,9 @@ class CheckReport(Report):
         if self.worst is not None and (self.is_surrogate or not self.ok):
             lines.append(f"  worst at {self.worst}")
         if self.kinks:
-            shown = ", ".join(f"{kink.argument} = {kink.at:.6g}" for kink in self.kinks[:4])
-            more = f" and {len(self.kinks) - 4} more" if len(self.kinks) > 4 else ""
-            lines.append(f"  left out, as there is no derivative: {shown}{more}")
+            places = ", ".join(f"{kink.argument} = {kink.at:.6g}" for kink in self.kinks[:4])
+            others = f" and {len(self.kinks) - 4} more" if len(self.kinks) > 4 else ""
+            lines.append(f"  left out, as there is no derivative: {places}{others}")
         return lines
 
 
@@ -180,12 +180,12 @@ def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = Non
         TraceError: it cannot run on that backend.
     """
     subject = subject_of(obj)
-    read = read_inputs(subject, inputs or make_inputs(subject))
-    owner = read.owner if backend is None else load_backend(backend)
-    case = CheckedCase(subject, read, owner or load_backend("numpy"))
-    with precision(case.backend, "float64"):
+    data = read_inputs(subject, inputs or make_inputs(subject))
+    owner = data.owner if backend is None else load_backend(backend)
+    checked_case = CheckedCase(subject, data, owner or load_backend("numpy"))
+    with precision(checked_case.backend, "float64"):
         is_ruled = subject.is_surrogate and subject.forward is not None
-        return _compare_surrogate(case) if is_ruled else _compare_numerically(case)
+        return _compare_surrogate(checked_case) if is_ruled else _compare_numerically(checked_case)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +206,10 @@ class CheckedCase:
 
     def gradients(self, arrays: Sequence[Array], cotangents: Sequence[Array]) -> list[Array | None]:
         """Return the gradient of each tensor, for cotangents of the float outputs."""
-        rest = iter(cotangents)
+        remaining = iter(cotangents)
         inputs, _ = self.inputs.nest(arrays)
         call = self.subject.call
-        return run_arrays(call, self.backend, inputs, lambda n, shape: next(rest))[1]
+        return run_arrays(call, self.backend, inputs, lambda n, shape: next(remaining))[1]
 
 
 def _compare_numerically(case: CheckedCase) -> CheckReport:
@@ -236,11 +236,11 @@ def _compare_numerically(case: CheckedCase) -> CheckReport:
         if not is_float_array(array):
             continue
         path = inputs.paths[n]
-        given = np.zeros_like(array) if gradient is None else gradient
+        values = np.zeros_like(array) if gradient is None else gradient
         for index in pick(array.shape, MOST_ELEMENTS):
-            slope, settled = slope_at(weigh, arrays, n, index)
-            place = Place(path, index, float(array[index]), float(given[index]), float(slope))
-            (places if settled else kinks).append(place)
+            slope, is_smooth = slope_at(weigh, arrays, n, index)
+            place = Place(path, index, float(array[index]), float(values[index]), float(slope))
+            (places if is_smooth else kinks).append(place)
     size = sum(float(np.sum(np.abs(u * y))) for u, y in zip(cotangents, outputs, strict=True))
     ok = bool(places) and all(
         _agree([place for place in places if place.argument == path], size)
@@ -274,9 +274,9 @@ def slope_at(
     """Return the slope of the weighed outputs in one element, and whether they have one there."""
 
     def moved(value: float) -> float:
-        other = [array.copy() if i == n else array for i, array in enumerate(arrays)]
-        other[n][index] = value
-        return weigh(other)
+        changed_arrays = [array.copy() if i == n else array for i, array in enumerate(arrays)]
+        changed_arrays[n][index] = value
+        return weigh(changed_arrays)
 
     return differentiate(moved, float(arrays[n][index]))
 
@@ -293,41 +293,41 @@ def differentiate(f: Callable[[float], float], x: float) -> tuple[float, bool]:
     middle = f(x)
     slopes, gaps = [], []
     for h in (step, step / 4, step / 16):
-        right, left = f(x + h), f(x - h)
-        slopes.append((right - left) / (2 * h))
-        gaps.append(abs((right - middle) / h - (middle - left) / h))
-    before, last = slopes[1] - slopes[0], slopes[2] - slopes[1]
-    if not np.isfinite(last):
+        above, below = f(x + h), f(x - h)
+        slopes.append((above - below) / (2 * h))
+        gaps.append(abs((above - middle) / h - (middle - below) / h))
+    first_change, last_change = slopes[1] - slopes[0], slopes[2] - slopes[1]
+    if not np.isfinite(last_change):
         return slopes[2], False
     noise = 64 * np.finfo(float).eps * max(1.0, abs(middle)) / (step / 16)
-    allowed = TOLERANCE * max(1.0, abs(slopes[2])) + noise
+    tolerance = TOLERANCE * max(1.0, abs(slopes[2])) + noise
     # The two one-sided slopes do not meet: a kink or a jump.
-    if gaps[2] > 0.5 * gaps[1] + allowed:
+    if gaps[2] > 0.5 * gaps[1] + tolerance:
         return slopes[2], False
-    if abs(last) <= allowed:
-        return slopes[2] + last / 15, True
-    ratio = before / last  # 16 where f is smooth, 4 where its derivative has a kink
-    return (slopes[2] + last / (ratio - 1), True) if ratio >= 2 else (slopes[2], False)
+    if abs(last_change) <= tolerance:
+        return slopes[2] + last_change / 15, True
+    ratio = first_change / last_change  # 16 where f is smooth, 4 where its derivative has a kink
+    return (slopes[2] + last_change / (ratio - 1), True) if ratio >= 2 else (slopes[2], False)
 
 
 def _compare_surrogate(case: CheckedCase) -> CheckReport:
     subject = case.subject
     assert subject.forward is not None
     (array,) = case.inputs.cast("float64")
-    (given,) = case.gradients([array], [np.ones(array.shape)])
-    assert given is not None
+    (values,) = case.gradients([array], [np.ones(array.shape)])
+    assert values is not None
     # By NumPy in float64, whichever backend the surrogate runs on.
-    true = lower_graphs(graphs_under(None, subject.forward, {}), load_backend("numpy")).native
-    y, pullback = true.vjp(array)
+    oracle = lower_graphs(graphs_under(None, subject.forward, {}), load_backend("numpy")).native
+    y, pullback = oracle.vjp(array)
     expected = np.asarray(pullback(np.ones_like(y)))
     places, kinks = [], []
     for index in pick(array.shape, MOST_ELEMENTS):
         x = float(array[index])
-        _, settled = differentiate(
-            lambda v: float(true.vjp(np.asarray(v, as_numpy_dtype("float64")))[0]), x
+        _, is_smooth = differentiate(
+            lambda v: float(oracle.vjp(np.asarray(v, as_numpy_dtype("float64")))[0]), x
         )
-        place = Place("x", index, x, float(given[index]), float(expected[index]))
-        (places if settled else kinks).append(place)
+        place = Place("x", index, x, float(values[index]), float(expected[index]))
+        (places if is_smooth else kinks).append(place)
     # A pole of the true derivative excuses the surrogate there.
     finite = (np.isfinite(p.given) for p in (*places, *kinks) if np.isfinite(p.expected))
     ok = bool(places) and all(finite)
@@ -338,9 +338,9 @@ def _report(
     case: CheckedCase, places: Places, kinks: Places, *, ok: bool, rows: Places
 ) -> CheckReport:
     largest, worst = _worst(places)
-    said = {"kinks": tuple(kinks), "compared": len(places), "rows": tuple(rows)}
-    said["is_surrogate"] = case.subject.is_surrogate
-    return CheckReport(case.subject.name, case.backend.name, ok, largest, worst, **said)
+    fields = {"kinks": tuple(kinks), "compared": len(places), "rows": tuple(rows)}
+    fields["is_surrogate"] = case.subject.is_surrogate
+    return CheckReport(case.subject.name, case.backend.name, ok, largest, worst, **fields)
 
 
 def _worst(places: Places) -> tuple[float, Place | None]:

@@ -182,14 +182,14 @@ def _run_where_it_ends(original: Original, inputs: Sequence[Any]) -> tuple[Backe
 def _turn_loops(captured: Variant, inputs: Sequence[Any]) -> None:
     leaves, _ = flatten(tuple(inputs), {})
     pairs = zip(captured.layout.leaves, leaves, strict=True)
-    given: dict[str, Any] = {leaf.name: value for leaf, value in pairs}
+    values: dict[str, Any] = {leaf.name: value for leaf, value in pairs}
     # The same key as everywhere here, so that loops turn as often as in the comparison.
-    given["key"] = random.fold_in(key_from_int(KEY), 0)
+    values["key"] = random.fold_in(key_from_int(KEY), 0)
     for graph in (captured.graphs.forward, captured.graphs.backward):
         if any(node.op is ops.WHILE_LOOP for node in graph.nodes):
-            results = run_reference(graph, given)
+            results = run_reference(graph, values)
             for n, (name, y) in enumerate(zip(captured.graphs.cotangents, results, strict=False)):
-                given[name] = cotangent(n, np.shape(y)).astype(y.dtype)
+                values[name] = cotangent(n, np.shape(y)).astype(y.dtype)
 
 
 def _run_at_home(original: Original, inputs: Sequence[Any]) -> tuple[Backend, Results]:
@@ -258,16 +258,16 @@ class _Oracle:
         graphs, layout = self.captured.graphs, self.captured.layout
         leaves, _ = flatten(tuple(self.inputs), {})
         pairs = zip(layout.leaves, leaves, strict=True)
-        given = {leaf.name: _widen(value) for leaf, value in pairs}
+        inputs = {leaf.name: _widen(value) for leaf, value in pairs}
         arrays = [a for a in leaves if isinstance(a, np.ndarray)]
         # `library`: whose signs of vectors to use, as each library chooses its own.
-        outputs, gradients = run_graphs(graphs, given, arrays, cotangent, key=KEY, library=library)
+        outputs, gradients = run_graphs(graphs, inputs, arrays, cotangent, key=KEY, library=library)
         names = ["output"] if len(outputs) == 1 else [f"output {n}" for n in range(len(outputs))]
-        meant = dict(zip(names, outputs, strict=True))
+        results = dict(zip(names, outputs, strict=True))
         for n, leaf in enumerate(layout.tensors):
             if leaf.name in gradients:
-                meant[f"gradient {n}"] = gradients[leaf.name]
-        return meant
+                results[f"gradient {n}"] = gradients[leaf.name]
+        return results
 
     @cached_property
     def coarse(self) -> float:
@@ -304,8 +304,8 @@ class _Oracle:
             return False
         if not has_signs((self.captured.graphs.forward, self.captured.graphs.backward)):
             return False
-        meant = {name: np.asarray(each.value) for name, each in self._meant(library).items()}
-        expected = {**self.expected, **meant}
+        results = {name: np.asarray(each.value) for name, each in self._meant(library).items()}
+        expected = {**self.expected, **results}
         return not any(self._differ(name, found[name], expected[name]) for name in expected)
 
     def _differ(self, name: str, found: Any, expected: Any) -> str:
@@ -314,19 +314,19 @@ class _Oracle:
         if found.shape != expected.shape:
             return f"its shape is {found.shape}, not {expected.shape}"
         if not is_float_array(expected):
-            same = np.array_equal(found, expected)
-            return "" if same else _at(found != expected, found, expected)
+            is_same = np.array_equal(found, expected)
+            return "" if is_same else _at(found != expected, found, expected)
         largest, coarse = self.largest[name], self.coarse
-        off = _is_off(found, expected, 2 * ROUNDINGS, largest, coarse)
-        wide = self.wide.get(name) if off.any() else None
+        misses = _is_off(found, expected, 2 * ROUNDINGS, largest, coarse)
+        wide = self.wide.get(name) if misses.any() else None
         if wide is not None and wide.shape == expected.shape:
             # The original's own error against float64: others may err by half as much more.
-            own = np.nanmax(np.abs(expected - wide), initial=0.0)
-            explained = np.abs(found.astype(np.float64) - wide) <= 1.5 * own
+            own_error = np.nanmax(np.abs(expected - wide), initial=0.0)
+            are_explained = np.abs(found.astype(np.float64) - wide) <= 1.5 * own_error
             # An original that is far off itself is no excuse.
             limit = _is_off(expected, wide, 64 * ROUNDINGS, largest, coarse).any()
-            off &= ~explained | limit
-        return _at(off, found, expected) if off.any() else ""
+            misses &= ~are_explained | limit
+        return _at(misses, found, expected) if misses.any() else ""
 
 
 class _Examples(_Oracle):
@@ -406,26 +406,26 @@ def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
     # Code that runs as it is at home is compiled there only if the original compiles.
     if is_compiled and (oracle.captured is not None or not is_home or oracle.compiles):
         runs.append(("compiled: ", run_compiled))
-    for where, run_on in runs:
+    for prefix, run_once in runs:
         try:
-            found = run_on(oracle.fresh(), backend, oracle.inputs)
+            found = run_once(oracle.fresh(), backend, oracle.inputs)
         # At home even a refusal of ours is a failure: the original runs there.
         except MultigradError as error:
             state = FAILED if is_home else REFUSED
             reason, place = brief_refusal(error), getattr(error, "place", None)
-            return Verdict(backend.name, state, where + reason, place)
+            return Verdict(backend.name, state, prefix + reason, place)
         except Exception as error:
-            return Verdict(backend.name, FAILED, where + brief(error))
+            return Verdict(backend.name, FAILED, prefix + brief(error))
         # Without a capture draws have no key, so that nothing can be compared.
         if oracle.captured is None and _draws(oracle):
             return Verdict(backend.name, AS_IT_IS, "it draws random numbers: not compared")
         problem = oracle.find_difference(found)
         if problem and not oracle.has_its_signs(found, backend.name):
-            return Verdict(backend.name, DIFFERS, where + problem)
+            return Verdict(backend.name, DIFFERS, prefix + problem)
     if oracle.captured is None:
         return Verdict(backend.name, AS_IT_IS, oracle.reason, oracle.place)
-    drawn = "draws compared with NumPy's" if oracle.captured.graphs.is_random else ""
-    return Verdict(backend.name, EQUAL, drawn)
+    note = "draws compared with NumPy's" if oracle.captured.graphs.is_random else ""
+    return Verdict(backend.name, EQUAL, note)
 
 
 def _try_transforms(oracle: _Oracle) -> Iterator[Verdict]:
@@ -438,8 +438,8 @@ def _try_transforms(oracle: _Oracle) -> Iterator[Verdict]:
 
     def find_compiled() -> str:
         assert modes.whole is not None
-        whole = modes.whole(oracle.function)
-        return oracle.find_difference(run(whole, home, oracle.inputs))
+        compiled = modes.whole(oracle.function)
+        return oracle.find_difference(run(compiled, home, oracle.inputs))
 
     is_random = oracle.captured.graphs.is_random if oracle.captured else _draws(oracle)
     for name, mode, find in (

@@ -63,15 +63,15 @@ def observe(rule: Rule, params: Mapping[str, Any]) -> Behavior:
     tin = by_size(np.concatenate([-sizes, [0.0], sizes]))
     grad_out = by_size(np.random.default_rng(SEED).standard_normal(tin.shape))
     # Zeros among them, for rules that look for signs; a few, for those that look at all.
-    others = (tin + 0.37, np.zeros_like(tin), -tin)
-    few = len(tin) // 3
+    other_inputs = (tin + 0.37, np.zeros_like(tin), -tin)
+    part = len(tin) // 3
     with naming(f"rule {rule.name!r}"):
         result = apply(rule, grad_out, tin, params)
         return Behavior(
-            reads_tin=not all(same(result, apply(rule, grad_out, x, params)) for x in others),
+            reads_tin=not all(same(result, apply(rule, grad_out, x, params)) for x in other_inputs),
             is_linear=same(2.0 * result, apply(rule, 2.0 * grad_out, tin, params))
             and same(-result, apply(rule, -grad_out, tin, params)),
-            is_elementwise=same(result[:few], apply(rule, grad_out[:few], tin[:few], params)),
+            is_elementwise=same(result[:part], apply(rule, grad_out[:part], tin[:part], params)),
             is_random=not same(result, apply(rule, grad_out, tin, params, key=1)),
         )
 
@@ -137,9 +137,9 @@ def sample(formula: Formula, x: Array, *, refine: bool = True, steep: float = ST
         middle = np.flatnonzero(is_steep(y, steep) & (np.diff(x) > CLOSE * (x[-1] - x[0])))
         if not len(middle):
             break
-        between = 0.5 * (x[middle] + x[middle + 1])
-        x = np.insert(x, middle + 1, between)
-        y = np.insert(y, middle + 1, finite(formula(between)))
+        middles = 0.5 * (x[middle] + x[middle + 1])
+        x = np.insert(x, middle + 1, middles)
+        y = np.insert(y, middle + 1, finite(formula(middles)))
     if not refine:
         return Points(x, y)
     jumps = 1 + np.flatnonzero(is_steep(y, steep) & (np.diff(x) <= CLOSE * (x[-1] - x[0])))
@@ -152,10 +152,10 @@ def finite(y: Array) -> Array:
 
 def is_steep(y: Array, part: float) -> Array:
     """Return which intervals between neighbors span more than a part of the curve's height."""
-    known = y[np.isfinite(y)]
-    height = np.ptp(known) if len(known) else 0.0
+    finite_y = y[np.isfinite(y)]
+    height = np.ptp(finite_y) if len(finite_y) else 0.0
     # A height below the rounding of the values is that of a constant.
-    height = height if height > ROUNDING * np.abs(known).max(initial=0.0) else 0.0
+    height = height if height > ROUNDING * np.abs(finite_y).max(initial=0.0) else 0.0
     gap = np.abs(np.diff(y))
     return (gap > part * height) & (height > 0.0)
 
@@ -303,8 +303,8 @@ def spread(params: Mapping[str, Any] | None, rows: type = np.ndarray) -> list[di
         is_row = isinstance(value, list | range | rows) and np.ndim(value) == 1
         row = value.tolist() if isinstance(value, np.ndarray) else value
         values = list(row) if is_row else [value]
-        each.append([(name, one) for one in values])
-    chosen_params = [dict(chosen) for chosen in itertools.product(*each)]
+        each.append([(name, item) for item in values])
+    chosen_params = [dict(pairs) for pairs in itertools.product(*each)]
     if not 0 < len(chosen_params) <= MOST_CURVES:
         raise RuleValueError(
             f"these params ask for {len(chosen_params)} curves; one picture has 1 to {MOST_CURVES}"

@@ -122,9 +122,9 @@ def export(
 def _check_paths(path: Path, standalone: StrPath | None) -> None:
     """Check that a format is known by the suffix, and that the folders exist."""
     if path.suffix not in WRITERS:
-        known = " and ".join(WRITERS)
+        names = " and ".join(WRITERS)
         raise FormatError(
-            f"no exporter here writes {path.name!r}: gradients are exported to files in {known}; "
+            f"no exporter here writes {path.name!r}: gradients are exported to files in {names}; "
             "a rule or a Function for multigrad itself is saved by xg.save"
         )
     for file in (path, *([] if standalone is None else [Path(standalone)])):
@@ -242,19 +242,19 @@ def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | Non
             "({0: 'batch'}, None)"
         )
     for axes, each in zip(shapes or (None,) * len(inputs), inputs, strict=True):
-        named = dict(axes) if isinstance(axes, Mapping) else axes
-        is_named = isinstance(named, dict) and all(
-            type(axis) is int and isinstance(name, str) for axis, name in named.items()
+        names = dict(axes) if isinstance(axes, Mapping) else axes
+        is_named = isinstance(names, dict) and all(
+            type(axis) is int and isinstance(name, str) for axis, name in names.items()
         )
         tensors = [leaf for leaf in flatten((each,), {})[0] if owner_of(unwrap(leaf)) is not None]
-        if named is not None and not (is_named and len(tensors) == 1):
+        if names is not None and not (is_named and len(tensors) == 1):
             raise RuleTypeError(
                 f"dynamic_shapes= has {axes!r:.60} for {each!r:.40}; expected None, or for a "
                 "tensor its axes by name: {0: 'batch'}"
             )
         # `shapes` has one entry per input, the result one per tensor; an input with several tensors
         # can only have None here.
-        named_axes += [named] * len(tensors)
+        named_axes += [names] * len(tensors)
     return tuple(named_axes)
 
 

@@ -81,8 +81,8 @@ def import_part(part: str, name: str = "plot") -> Any:
     try:
         return import_module(f"matplotlib.{part}")
     except ImportError as error:
-        needs = f"{name} needs matplotlib; type: {extra_line('plot')}"
-        raise BackendNotFound(needs) from error
+        message = f"{name} needs matplotlib; type: {extra_line('plot')}"
+        raise BackendNotFound(message) from error
 
 
 def draw_picture(picture: Picture, ax: Axes) -> Axes:
@@ -109,8 +109,8 @@ def choose_style(curve: Curve, is_dark: bool, ink: Any) -> dict[str, Any]:
             return {"color": ink, "linewidth": 1.2, "linestyle": (0, (5, 3))}
         return {"color": GRAY[is_dark], "linewidth": 2.4 if curve.role == "forward" else 1.2}
     colors = COLORS[is_dark]
-    again, place = divmod(curve.group, len(colors))
-    style = {"color": colors[place], "linewidth": 1.8, "linestyle": LINES[again % len(LINES)]}
+    cycle, place = divmod(curve.group, len(colors))
+    style = {"color": colors[place], "linewidth": 1.8, "linestyle": LINES[cycle % len(LINES)]}
     return {**style, "linewidth": 3.0, "alpha": 0.45} if curve.role == "forward" else style
 
 
@@ -118,8 +118,8 @@ def draw_curve(ax: Axes, curve: Curve, style: Mapping[str, Any]) -> None:
     """Draw a line with its breaks, single points, band and dots."""
     color, (x, y) = style["color"], curve.points
     ax.plot(x, y, label=curve.name, **style)
-    alone = curve.points.alone()
-    ax.plot(alone.x, alone.y, linestyle="none", marker="o", markersize=4, color=color)
+    isolated = curve.points.alone()
+    ax.plot(isolated.x, isolated.y, linestyle="none", marker="o", markersize=4, color=color)
     if curve.band is not None:
         ax.fill_between(x, *curve.band, color=color, alpha=0.2, linewidth=0)
     if curve.dots is not None:
@@ -269,8 +269,8 @@ def read_gray_images(image: Any, channels: str) -> Array:
             f"{', '.join(map(str, IMAGE_CHANNELS))}: is channels={channels!r} right?"
         )
     low, high = (f(maps, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))
-    within = (maps - low) / np.where(high > low, high - low, 1.0)
-    return within[..., :3].mean(-1)
+    scaled = (maps - low) / np.where(high > low, high - low, 1.0)
+    return scaled[..., :3].mean(-1)
 
 
 def make_grid(count: int, columns: int | None, size: tuple[int, int]) -> list[Axes]:

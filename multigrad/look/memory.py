@@ -87,14 +87,14 @@ class Memory:
         object.__setattr__(self, "total", sum([each.bytes for each in self.residuals]))
 
     def __str__(self) -> str:
-        head = f"{self.name} on {self.backend} keeps {self.total:,} bytes for backward"
+        title = f"{self.name} on {self.backend} keeps {self.total:,} bytes for backward"
         columns = COLUMNS if self.layers else COLUMNS[1:]
         rows = [columns, *([_text(each, name) for name in columns] for each in self.residuals)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row[:-1], widths)) for row in rows]
-        last = [row[-1].rjust(widths[-1]) for row in rows]
-        table = [f"  {line}  {size}" for line, size in zip(lines, last, strict=True)]
-        return "\n".join([f"{head}:", *table]) if self.residuals else head
+        sizes = [row[-1].rjust(widths[-1]) for row in rows]
+        table = [f"  {line}  {size}" for line, size in zip(lines, sizes, strict=True)]
+        return "\n".join([f"{title}:", *table]) if self.residuals else title
 
 
 def _text(residual: Residual, name: str) -> str:
@@ -164,18 +164,18 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
 
 # --- arguments ------------------------------------------------------------------------------------
 def _read_shapes(shape: Any) -> list[Shape]:
-    several = list(shape) if isinstance(shape, list) else [shape]
+    shapes = list(shape) if isinstance(shape, list) else [shape]
     # A list of ints is one shape, a list of tuples several.
     if isinstance(shape, list) and all(isinstance(each, int) for each in shape):
-        several = [tuple(shape)]
-    for each in several:
+        shapes = [tuple(shape)]
+    for each in shapes:
         is_shape = isinstance(each, tuple) and all(type(n) is int and n >= 0 for n in each)
         if not is_shape:
             raise RuleTypeError(
                 f"xg.memory got shape {each!r:.60}; expected a tuple of ints, as (32, 128), or a "
                 "list of such, one for each tensor"
             )
-    return several
+    return shapes
 
 
 def _read_dtype(dtype: Any) -> str:
@@ -192,18 +192,18 @@ def _backend_for(subject: Subject, dtypes: Sequence[Any]) -> Backend:
     """Return the backend of the dtypes, else that of the Function, else the first in use."""
     function = subject.function
     dialect = "" if function is None else function.recipe.dialect()
-    known = {backend.name: backend for backend in in_use()}
+    by_name = {backend.name: backend for backend in in_use()}
     # A framework's dtype object names it; a string could be of any.
     for dtype in dtypes:
         root = (getattr(type(dtype), "__module__", "") or "").partition(".")[0]
         of_class = (getattr(dtype, "__module__", "") or "").partition(".")[0]
         for name in (root, of_class):
-            if name in known and name != "numpy" and not isinstance(dtype, str):
-                return known[name]
+            if name in by_name and name != "numpy" and not isinstance(dtype, str):
+                return by_name[name]
     if dialect:
-        return known.get(dialect) or load_backend(dialect)
-    others = [backend for name, backend in known.items() if name != "numpy"]
-    return others[0] if others else load_backend("numpy")
+        return by_name.get(dialect) or load_backend(dialect)
+    other_backends = [backend for name, backend in by_name.items() if name != "numpy"]
+    return other_backends[0] if other_backends else load_backend("numpy")
 
 
 # --- graphs ---------------------------------------------------------------------------------------
@@ -287,8 +287,8 @@ def _residuals_of(
     cut_of = {name: cut for cut in reversed(cuts) for name in cut.residuals}
     residuals = []
     for name, cut in cut_of.items():
-        declared = cut.type(name).dtype
-        dtype = input_dtypes.get(name) or (float_dtype if declared == T else None) or declared
+        type_name = cut.type(name).dtype
+        dtype = input_dtypes.get(name) or (float_dtype if type_name == T else None) or type_name
         node = nodes.get(name)
         if node is not None and node.op is PACK:
             # Bits: eight bools in a byte, rounded up.
@@ -298,8 +298,8 @@ def _residuals_of(
         # Only shape and dtype are noted for these, which costs nothing.
         is_noted = name in cut.likes and backend.autodiff.notes_shapes
         size = 0 if is_noted else math.prod(shape) * BYTES.get(dtype, 4)
-        what = _what(name, graphs, cut)
-        residuals.append(Residual(name, what, shape=shape, dtype=dtype, bytes=size))
+        role = _what(name, graphs, cut)
+        residuals.append(Residual(name, role, shape=shape, dtype=dtype, bytes=size))
     return tuple(residuals)
 
 

@@ -58,17 +58,17 @@ def html_of(obj: Any) -> str:
 
 def draw_graph(graph: Graph, title: str = "") -> str:
     """Return a graph as an SVG picture, or as text if it is large, and where it was written."""
-    drawn = graph_svg(graph) or html.pre(graph)
+    picture = graph_svg(graph) or html.pre(graph)
     origin = html.faint_paragraph(graph.origin)
-    return f"{html.heading(title) if title else ''}{drawn}{origin}"
+    return f"{html.heading(title) if title else ''}{picture}{origin}"
 
 
 def draw_pair(graphs: FunctionGraph) -> str:
     """Return forward and backward side by side, and what is kept between them."""
-    shown = html.beside(
+    pictures = html.beside(
         draw_graph(graphs.forward, "forward"), draw_graph(graphs.backward, "backward")
     )
-    return shown + html.pre(describe_residuals(graphs))
+    return pictures + html.pre(describe_residuals(graphs))
 
 
 def draw_or_say_why(draw: Callable[..., str], *args: Any) -> str:
@@ -107,8 +107,8 @@ def draw_backward(rule: Rule) -> str:
 
 
 def draw_function(function: Function) -> str:
-    first, *_ = (getattr(function, "__doc__", "") or "").strip().partition("\n\n")
-    return html.page(title_of(function), html.paragraph(first), draw_captured(function))
+    summary, *_ = (getattr(function, "__doc__", "") or "").strip().partition("\n\n")
+    return html.page(title_of(function), html.paragraph(summary), draw_captured(function))
 
 
 def title_of(obj: Rule | Function | BoundFunction) -> str:
@@ -126,15 +126,15 @@ def draw_bound(bound: BoundFunction) -> str:
 
 
 def draw_estimator(function: Estimator) -> str:
-    said = describe_estimator(function)
-    rows = [(each.name, default_text(each), each.range or "any") for each in said.params]
+    description = describe_estimator(function)
+    rows = [(each.name, default_text(each), each.range or "any") for each in description.params]
     return html.page(
         title_of(function),
-        html.paragraph(said.formula),
-        html.paragraph(f"Gradients: {said.gradients}"),
+        html.paragraph(description.formula),
+        html.paragraph(f"Gradients: {description.gradients}"),
         html.table(("argument", "default", "range"), rows) if rows else "",
         draw_captured(function),
-        html.faint_paragraph(f"Source: {said.source}"),
+        html.faint_paragraph(f"Source: {description.source}"),
     )
 
 
@@ -146,10 +146,10 @@ def draw_activation(activation: Activation) -> str:
 
 
 def draw_graphs_of(activation: Activation) -> str:
-    own, forward = activation.own_in_force(), activation.forward
-    backward = forward.derivative() if own is None else captured_graph(own)
+    in_force, forward = activation.own_in_force(), activation.forward
+    backward = forward.derivative() if in_force is None else captured_graph(in_force)
     first = draw_graph(forward.graph_for({}), "forward")
-    note = "The rule that `use` puts in force acts in its place." if own is None else ""
+    note = "The rule that `use` puts in force acts in its place." if in_force is None else ""
     return html.beside(first, draw_graph(backward, "backward")) + html.faint_paragraph(note)
 
 
@@ -159,7 +159,7 @@ def draw_graphs_of(activation: Activation) -> str:
 def draw_check(report: CheckReport) -> str:
     # The table is drawn as HTML, so that its rows and heading are cut from the text.
     title, *lines = str(report).split("\n")[: -1 - len(report.shown) if report.rows else None]
-    given = "surrogate" if report.is_surrogate else "given"
+    column = "surrogate" if report.is_surrogate else "given"
     rows = [
         (
             row.argument + brackets(row.index),
@@ -167,9 +167,9 @@ def draw_check(report: CheckReport) -> str:
         )
         for row in report.shown
     ]
-    heads = ("argument", "at", given, "true", "difference")
-    said = "".join(html.paragraph(each.strip()) for each in lines)
-    return html.page(title, said, html.table(heads, rows) if rows else "")
+    heads = ("argument", "at", column, "true", "difference")
+    text = "".join(html.paragraph(each.strip()) for each in lines)
+    return html.page(title, text, html.table(heads, rows) if rows else "")
 
 
 def rounded(value: float) -> Any:
@@ -188,8 +188,8 @@ def draw_parity(report: ParityReport) -> str:
         )
         for row in report.rows
     ]
-    bad = [i for i, row in enumerate(report.rows) if not row.ok]
-    return html.page(str(report).partition("\n")[0], html.table(heads, rows, bad))
+    bad_rows = [i for i, row in enumerate(report.rows) if not row.ok]
+    return html.page(str(report).partition("\n")[0], html.table(heads, rows, bad_rows))
 
 
 def draw_conversion(report: Conversion) -> str:
@@ -198,15 +198,15 @@ def draw_conversion(report: Conversion) -> str:
         (each.backend, each.state, each.reason, ":".join(map(str, each.place or ())))
         for each in report.verdicts
     ]
-    bad = [i for i, each in enumerate(report.verdicts) if each.state in BAD]
+    bad_rows = [i for i, each in enumerate(report.verdicts) if each.state in BAD]
     heads = ("backend", "state", "reason", "place")
-    return html.page(title, html.table(heads, rows, bad) if rows else "")
+    return html.page(title, html.table(heads, rows, bad_rows) if rows else "")
 
 
 def draw_attachment(handle: Attachment) -> str:
     count = len(handle)
-    detached = "" if handle.is_attached else " (detached)"
-    title = f"{count} place{'' if count == 1 else 's'} under a rule{detached}"
+    suffix = "" if handle.is_attached else " (detached)"
+    title = f"{count} place{'' if count == 1 else 's'} under a rule{suffix}"
     rows = [(row.name, row.kind, row.rule, row.selector) for row in handle.rows]
     return html.page(title, html.table(HEADER, rows))
 
@@ -218,7 +218,7 @@ def draw_schedule(schedule: Schedule) -> str:
 
 def draw_composite(composite: Composite) -> str:
     kinds = (("name", composite.names), ("first", composite.first), ("kind", composite.layers))
-    rows = [(by, key, str(rule)) for by, each in kinds for key, rule in each.items()]
+    rows = [(criterion, key, str(rule)) for criterion, each in kinds for key, rule in each.items()]
     title = f"{composite.name}{' (canonized)' if composite.canonize else ''}"
     return html.page(title, html.table(("by", "layers", "rule"), rows))
 
@@ -323,34 +323,34 @@ def graph_svg(graph: Graph) -> str:
     width = max(box.x + box.width / 2 for box in boxes.values()) + EDGE
     height = len(layers) * (HEIGHT + DROP) - DROP + 2 * EDGE + 14.0
     edges = [path for box in boxes.values() for path in edges_to(box, boxes)]
-    outs = [
+    arrows = [
         output_arrow(boxes[node], i, graph) for i, node in enumerate(graph.outputs) if node in boxes
     ]
-    drawn = "".join([*edges, *outs, *map(draw_box, boxes.values())])
+    shapes = "".join([*edges, *arrows, *map(draw_box, boxes.values())])
     label = escape(f"the graph of {graph.name}, {count} nodes")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
         f'width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{label}" '
         f'style="max-width:100%;height:auto;color:inherit" font-family="{MONO}" font-size="11.5">'
-        f"{drawn}</svg>"
+        f"{shapes}</svg>"
     )
 
 
 def make_boxes(graph: Graph) -> Boxes:
     """Return a box for each input and each node that is not a plain number."""
-    returned, boxes = set(graph.outputs), Boxes()
+    outputs, boxes = set(graph.outputs), Boxes()
     for node in graph.nodes:
-        if node.op.name == "const" and node not in returned:
+        if node.op.name == "const" and node not in outputs:
             continue
         # Inputs that nobody reads and plain numbers have no box, so no edge either.
         operands = tuple(each for each in node.operands if each in boxes)
-        where = f", {graph.locations[node]}" if node in graph.locations else ""
-        title = f"{node.op.name}: {node.type}{where}"
-        label, kind, above = label_of(node, boxes), "node", 0
+        place = f", {graph.locations[node]}" if node in graph.locations else ""
+        title = f"{node.op.name}: {node.type}{place}"
+        label, kind, layer_above = label_of(node, boxes), "node", 0
         if node in graph.inputs:
-            label, kind, above = str(node.attr("name")), "input", -1
+            label, kind, layer_above = str(node.attr("name")), "input", -1
         # One layer below the lowest operand; inputs are at the top.
-        layer = 1 + max((boxes[each].layer for each in operands), default=above)
+        layer = 1 + max((boxes[each].layer for each in operands), default=layer_above)
         boxes[node] = Box(cut(label), title, kind, operands, layer)
     return boxes
 
@@ -385,8 +385,8 @@ def point_above(node: Hashable, layer: int, boxes: Boxes) -> Hashable:
         return node
     # Memoized in `boxes`: edges from one node share their line.
     if (node, layer) not in boxes:
-        before = point_above(node, layer - 1, boxes)
-        boxes[node, layer] = Box("", "", "line", (before,), layer)
+        point = point_above(node, layer - 1, boxes)
+        boxes[node, layer] = Box("", "", "line", (point,), layer)
     return node, layer
 
 
@@ -402,9 +402,9 @@ def place_boxes(boxes: Mapping[Hashable, Box]) -> list[list[Box]]:
         spread(layer, boxes)
         for box in layer:
             box.y = EDGE + HEIGHT / 2 + depth * (HEIGHT + DROP)
-    left = min(box.x - box.width / 2 for box in boxes.values())
+    left_edge = min(box.x - box.width / 2 for box in boxes.values())
     for box in boxes.values():
-        box.x += EDGE - left
+        box.x += EDGE - left_edge
     return layers
 
 
@@ -416,16 +416,16 @@ def wished_x(box: Box, boxes: Mapping[Hashable, Box]) -> float:
 
 def spread(layer: list[Box], boxes: Mapping[Hashable, Box]) -> None:
     """Place the boxes of a layer side by side, near their operands."""
-    right, wishes = float("-inf"), []
+    edge, shifts = float("-inf"), []
     for box in layer:
         wish = wished_x(box, boxes)
         # The first box has no neighbor, and inf - inf would be NaN.
-        box.x = max(wish, right + GAP + box.width / 2) if right > float("-inf") else wish
-        right = box.x + box.width / 2
-        wishes.append(box.x - wish)
-    back = sum(wishes) / len(wishes)  # all to the left by what they were pushed to the right
+        box.x = max(wish, edge + GAP + box.width / 2) if edge > float("-inf") else wish
+        edge = box.x + box.width / 2
+        shifts.append(box.x - wish)
+    shift = sum(shifts) / len(shifts)  # all to the left by what they were pushed to the right
     for box in layer:
-        box.x -= back
+        box.x -= shift
 
 
 def edges_to(box: Box, boxes: Mapping[Hashable, Box]) -> list[str]:
@@ -445,11 +445,11 @@ def edges_to(box: Box, boxes: Mapping[Hashable, Box]) -> list[str]:
 
 def output_arrow(box: Box, place: int, graph: Graph) -> str:
     top = box.y + HEIGHT / 2
-    which = f"{place + 1}" if len(graph.outputs) > 1 else ""
+    label = f"{place + 1}" if len(graph.outputs) > 1 else ""
     return (
         f'<path d="M{box.x:.1f} {top:.1f}v9m-4 -4l4 4l4 -4" fill="none" stroke="currentColor" '
         f'stroke-opacity=".8" stroke-width="1.4"/><text x="{box.x + 8:.1f}" y="{top + 11:.1f}" '
-        f'fill="currentColor" fill-opacity=".7" font-size="9.5">{which}</text>'
+        f'fill="currentColor" fill-opacity=".7" font-size="9.5">{label}</text>'
     )
 
 

@@ -155,32 +155,32 @@ def parity(
         TraceError: it cannot be captured, so that there is no reference.
     """
     subject = subject_of(obj)
-    made = not inputs
-    read = read_inputs(subject, inputs or make_inputs(subject))
-    arrays = read.cast("float32") if made else read.arrays
+    is_made = not inputs
+    data = read_inputs(subject, inputs or make_inputs(subject))
+    arrays = data.cast("float32") if is_made else data.arrays
     names = find_names(backends)
-    expected = _expect(subject, read, arrays)
-    reference = _run(subject, read, arrays, load_backend("numpy"))
+    expected = _expect(subject, data, arrays)
+    reference = _run(subject, data, arrays, load_backend("numpy"))
     rows: list[ParityRow] = []
     for name in names:
-        results = reference if name == "numpy" else _run(subject, read, arrays, load_backend(name))
+        results = reference if name == "numpy" else _run(subject, data, arrays, load_backend(name))
         compare = partial(_compare, name)
-        mine = list(map(compare, *expected, results, reference))
+        compared = list(map(compare, *expected, results, reference))
         # Perhaps only the signs of vectors differ, which each library chooses: compare by its own.
-        if not all(row.ok for row in mine):
-            own = _expect(subject, read, arrays, name)
-            chosen = list(map(compare, *own, results, reference))
-            if all(row.ok for row in chosen):
-                mine = [replace(row, problem=SIGNS) for row in chosen]
-        rows += mine
+        if not all(row.ok for row in compared):
+            by_own_signs = _expect(subject, data, arrays, name)
+            compared_by_own = list(map(compare, *by_own_signs, results, reference))
+            if all(row.ok for row in compared_by_own):
+                compared = [replace(row, problem=SIGNS) for row in compared_by_own]
+        rows += compared
     return ParityReport(subject.name, tuple(rows))
 
 
 def find_names(names: str | Sequence[str] | None) -> list[str]:
     if names is None:
         return [row.name for row in backends(load=True) if row.installed]
-    given = [names] if isinstance(names, str) else names
-    return [load_backend(name).name for name in given]
+    name_list = [names] if isinstance(names, str) else names
+    return [load_backend(name).name for name in name_list]
 
 
 def _run(
@@ -201,36 +201,36 @@ def _run(
 def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
     if subject.function is not None:
         return subject.function.keyed(KEY), nullcontext()
-    act = subject.call
-    in_force = act.in_force() if isinstance(act, Activation) else None
+    call = subject.call
+    in_force = call.in_force() if isinstance(call, Activation) else None
     if in_force is None:
-        return act, nullcontext()
+        return call, nullcontext()
     bound_rule = at_present(in_force)
     # The own rule moves into `use`, which takes a key.
-    return Activation(act.forward), use(bound_rule.rule, bound_rule.params, key=KEY)
+    return Activation(call.forward), use(bound_rule.rule, bound_rule.params, key=KEY)
 
 
 def _expect(
     subject: Subject, inputs: Inputs, arrays: Sequence[Array], library: str = ""
 ) -> tuple[list[str], list[Bounded]]:
     # `library`: whose signs of vectors to use; "" is NumPy's.
-    graphs, fixed = _graphs(subject, inputs, arrays)
+    graphs, numbers = _graphs(subject, inputs, arrays)
     wide = [a.astype(np.float64) if is_float_array(a) else a for a in arrays]
     if len(graphs.inputs) != len(wide):  # what an object holds is hidden among them
         raise RuleTypeError(
             f"{subject.name} holds tensors of its own; apply, parameters = xg.convert(the object, "
             "to='numpy') has them among its arguments: xg.parity(apply, parameters, ...)"
         )
-    given = {**fixed, **dict(zip(graphs.inputs, wide, strict=True))}
-    outputs, gradients = run_graphs(graphs, given, arrays, ones, key=KEY, library=library)
-    whats = list(graphs.outputs)
+    values = {**numbers, **dict(zip(graphs.inputs, wide, strict=True))}
+    outputs, gradients = run_graphs(graphs, values, arrays, ones, key=KEY, library=library)
+    labels = list(graphs.outputs)
     rows = list(outputs)
     for n, (name, array) in enumerate(zip(graphs.inputs, wide, strict=True)):
         if is_float_array(array):
             path = "x" if subject.function is None else inputs.paths[n]
-            whats.append(f"gradient of {path}")
+            labels.append(f"gradient of {path}")
             rows.append(gradients.get(name, Bounded(np.zeros_like(array), 0.0)))
-    return whats, rows
+    return labels, rows
 
 
 def _graphs(
@@ -251,8 +251,8 @@ def _graphs(
             error.error.place,
         ) from error
     layout, tree = variant.layout, optree.tree_structure((tuple(leaves), {}))
-    completed, _ = function.completion.complete(leaves, tree)
-    numbers = {layout.leaves[i].name: float(completed[i]) for i in layout.indices("number")}
+    all_leaves, _ = function.completion.complete(leaves, tree)
+    numbers = {layout.leaves[i].name: float(all_leaves[i]) for i in layout.indices("number")}
     return variant.graphs, numbers
 
 
@@ -265,33 +265,33 @@ def _compare(
         problem = f"its shape is {found.shape}, not {expected.shape}"
         return row(ok=False, max_ulp=np.nan, max_abs=np.nan, allowed=0.0, problem=problem)
     if not is_float_array(found):
-        same = bool(np.array_equal(found, expected))
-        problem = "" if same else "it differs"
-        return row(ok=same, max_ulp=0.0, max_abs=0.0, allowed=0.0, problem=problem)
+        is_same = bool(np.array_equal(found, expected))
+        problem = "" if is_same else "it differs"
+        return row(ok=is_same, max_ulp=0.0, max_abs=0.0, allowed=0.0, problem=problem)
     error, allowed = margins(found, expected, bounded.largest, ROUNDINGS, flushed=np.maximum)
-    off = are_off(error, allowed)
+    misses = are_off(error, allowed)
     with np.errstate(all="ignore"):
-        mine = found.astype(np.float64)
+        wide = found.astype(np.float64)
         other = reference.astype(np.float64)
         # np.spacing does not know bfloat16.
         unit = (
             np.spacing(np.abs(found).astype(found.dtype)).astype(np.float64)
             if found.dtype.name != "bfloat16"
-            else eps_of(found.dtype) * np.maximum(np.abs(mine), smallest_of(found.dtype))
+            else eps_of(found.dtype) * np.maximum(np.abs(wide), smallest_of(found.dtype))
         )
-        apart = np.where(
-            (mine == other) | (np.isnan(mine) & np.isnan(other)), 0.0, np.abs(mine - other) / unit
+        ulps = np.where(
+            (wide == other) | (np.isnan(wide) & np.isnan(other)), 0.0, np.abs(wide - other) / unit
         )
     # The tiny term breaks ties at a share of 0 in favor of the largest bound.
     share = np.where(np.isnan(error), np.inf, error / allowed) + allowed * 1e-30
     worst = np.argmax(share) if error.size else 0
     problem = ""
-    if off.any():
+    if misses.any():
         index = tuple(int(i) for i in np.unravel_index(worst, error.shape))
-        problem = f"at {index}: {mine[index]:.9g}, in float64 {expected[index]:.9g}"
+        problem = f"at {index}: {wide[index]:.9g}, in float64 {expected[index]:.9g}"
     return row(
-        ok=not off.any(),
-        max_ulp=float(np.max(apart, initial=0.0)),
+        ok=not misses.any(),
+        max_ulp=float(np.max(ulps, initial=0.0)),
         max_abs=float(np.max(error, initial=0.0)),
         allowed=float(allowed.reshape(-1)[worst]) if error.size else 0.0,
         problem=problem,

@@ -64,10 +64,10 @@ def make_picture(
         if forward is not None:
             raise RuleTypeError(f"{inner.name} is a Function, which has a forward of its own")
         return of_function(inner, spread(params, list), places, key)
-    given = list(inner) if isinstance(inner, list | tuple) else [inner]
-    if not given:
+    rules = list(inner) if isinstance(inner, list | tuple) else [inner]
+    if not rules:
         raise RuleValueError("plot got no rule; name one, such as 'triangular'")
-    return of_rules([resolve(each) for each in given], forward, spread(params), places, key)
+    return of_rules([resolve(each) for each in rules], forward, spread(params), places, key)
 
 
 # --- rules --------------------------------------------------------------------------------------
@@ -83,31 +83,31 @@ def of_rules(
     for name in spreads[0]:
         if not any(rule.signature.takes(name) for rule in rules):
             raise unknown_param(rules[0].name, name, sorted(rules[0].params))
-    ruled: list[Ruled] = []
+    rows: list[Ruled] = []
     for rule in rules:
         sets = [{k: v for k, v in each.items() if rule.signature.takes(k)} for each in spreads]
         for i, params in enumerate(sets):
             # A rule that does not take a spread param would be drawn several times.
             if params not in sets[:i]:
-                ruled.append(Ruled(rule, params, observe(rule, params)))
-    if len(ruled) > MOST_CURVES:
-        raise RuleValueError(f"{len(ruled)} curves; one picture has 1 to {MOST_CURVES}")
-    names = name_curves(ruled, len(rules) > 1)
-    title = make_title(ruled, forward)
+                rows.append(Ruled(rule, params, observe(rule, params)))
+    if len(rows) > MOST_CURVES:
+        raise RuleValueError(f"{len(rows)} curves; one picture has 1 to {MOST_CURVES}")
+    names = name_curves(rows, len(rules) > 1)
+    title = make_title(rows, forward)
     # Rules that multiply the gradient are drawn over the input, others over the gradient.
-    if all(each.behavior.is_factor for each in ruled) and (
-        forward is not None or any(each.behavior.reads_tin for each in ruled)
+    if all(each.behavior.is_factor for each in rows) and (
+        forward is not None or any(each.behavior.reads_tin for each in rows)
     ):
-        return over_input(ruled, names, title=title, forward=forward, x=x, key=key)
+        return over_input(rows, names, title=title, forward=forward, x=x, key=key)
     if forward is not None:
-        first = next(each.rule.name for each in ruled if not each.behavior.is_factor)
+        culprit = next(each.rule.name for each in rows if not each.behavior.is_factor)
         raise RuleTypeError(
-            f"rule {first!r} does not multiply each gradient by a number, so it has no curve over "
-            "the input; plot it without forward"
+            f"rule {culprit!r} does not multiply each gradient by a number, so it has no curve "
+            "over the input; plot it without forward"
         )
-    if all(each.behavior.is_elementwise or is_told_by_one(each) for each in ruled):
-        return over_gradient(ruled, names, title, x, key)
-    return of_vector(ruled, names, title, key)
+    if all(each.behavior.is_elementwise or is_told_by_one(each) for each in rows):
+        return over_gradient(rows, names, title, x, key)
+    return of_vector(rows, names, title, key)
 
 
 def over_input(
@@ -122,12 +122,12 @@ def over_input(
     factors = [factor_of(each, key) for each in ruled]
     if x is None:
         # A random factor is too rough to choose a window by.
-        calm = [f for f, each in zip(factors, ruled, strict=True) if not each.behavior.is_random]
-        x = grid(max(map(choose_window, calm), default=8.0))
+        steady = [f for f, each in zip(factors, ruled, strict=True) if not each.behavior.is_random]
+        x = grid(max(map(choose_window, steady), default=8.0))
     curves = [] if forward is None else forward_curves(forward, x)
     for group, (each, factor, name) in enumerate(zip(ruled, factors, names, strict=True)):
-        named = f"surrogate {name}" if forward is not None and name else name or each.rule.name
-        curves.append(draw(each, factor, x, name=named, group=group))
+        label = f"surrogate {name}" if forward is not None and name else name or each.rule.name
+        curves.append(draw(each, factor, x, name=label, group=group))
     y_label = OVER_INPUT if forward is None else "value; surrogate: factor d(tin)"
     return Picture(title, INPUT, y_label, tuple(curves))
 
@@ -142,8 +142,8 @@ def factor_of(each: Ruled, key: int) -> Callable[[Array], Array]:
 def draw(
     each: Ruled, formula: Callable[[Array], Array], x: Array, *, name: str, group: int
 ) -> Curve:
-    random, refine = each.behavior.is_random, each.behavior.is_elementwise
-    return make_curve(formula, x, name=name, group=group, is_random=random, refine=refine)
+    is_random, refines = each.behavior.is_random, each.behavior.is_elementwise
+    return make_curve(formula, x, name=name, group=group, is_random=is_random, refine=refines)
 
 
 def forward_curves(forward: Any, x: Array) -> list[Curve]:
@@ -166,15 +166,15 @@ def over_gradient(
     """Return a picture of the gradient passed on over the one that arrives, by the sign of tin."""
     x = grid() if x is None else x
     curves = [Curve("unchanged", "unchanged", Points(x, x))]
-    alone = any(not each.behavior.is_elementwise for each in ruled)
+    is_alone = any(not each.behavior.is_elementwise for each in ruled)
     for each, name in zip(ruled, names, strict=True):
         for tin in SIDES if each.behavior.reads_tin else (0.0,):
             side = f"tin = {tin:g}" if each.behavior.reads_tin else ""
-            named = ", ".join(filter(None, (name, side))) or each.rule.name
+            label = ", ".join(filter(None, (name, side))) or each.rule.name
             formula, group = passed_on(each, tin, key), len(curves) - 1
-            curves.append(draw(each, formula, x, name=named, group=group))
-    arriving = "grad_out, a gradient of one element" if alone else ARRIVING
-    return Picture(title, arriving, PASSED_ON, tuple(curves), "one" if alone else "gradient")
+            curves.append(draw(each, formula, x, name=label, group=group))
+    x_label = "grad_out, a gradient of one element" if is_alone else ARRIVING
+    return Picture(title, x_label, PASSED_ON, tuple(curves), "one" if is_alone else "gradient")
 
 
 def passed_on(each: Ruled, tin: float, key: int) -> Callable[[Array], Array]:
@@ -183,9 +183,9 @@ def passed_on(each: Ruled, tin: float, key: int) -> Callable[[Array], Array]:
     def formula(grad_out: Array) -> Array:
         if each.behavior.is_elementwise:
             return apply(each.rule, grad_out, np.full_like(grad_out, tin), each.params, key)
-        ones = grad_out.reshape(-1, 1)
+        parts = grad_out.reshape(-1, 1)
         return np.concatenate(
-            [apply(each.rule, one, np.full_like(one, tin), each.params, key) for one in ones]
+            [apply(each.rule, part, np.full_like(part, tin), each.params, key) for part in parts]
         )
 
     return formula
@@ -196,8 +196,8 @@ def is_told_by_one(each: Ruled) -> bool:
     if each.behavior.is_random or each.behavior.reads_tin:
         return False
     places = grid(points=9)
-    passed = passed_on(each, 0.0, 0)(places)
-    return bool(np.any(passed)) and not np.allclose(passed, places)
+    gradient = passed_on(each, 0.0, 0)(places)
+    return bool(np.any(gradient)) and not np.allclose(gradient, places)
 
 
 def of_vector(ruled: Sequence[Ruled], names: Sequence[str], title: str, key: int) -> Picture:
@@ -206,9 +206,9 @@ def of_vector(ruled: Sequence[Ruled], names: Sequence[str], title: str, key: int
     tin = np.linspace(-2.0, 2.0, len(EXAMPLE))
     curves = [Curve("grad_out, before", "unchanged", Points(places, EXAMPLE))]
     for group, (each, name) in enumerate(zip(ruled, names, strict=True)):
-        after = apply(each.rule, EXAMPLE, tin, each.params, key)
-        named = f"grad_in, after {name or each.rule.name}"
-        curves.append(Curve(named, "surrogate", Points(places, after), group))
+        gradient = apply(each.rule, EXAMPLE, tin, each.params, key)
+        label = f"grad_in, after {name or each.rule.name}"
+        curves.append(Curve(label, "surrogate", Points(places, gradient), group))
     return Picture(title, "element", "gradient", tuple(curves), "vector")
 
 
@@ -228,9 +228,9 @@ def values_of(function: Function, params: Mapping[str, Any], seed: int) -> Value
         outputs, pull = vjp(keyed.bind(params) if params else keyed, x)
         if not isinstance(outputs, tuple | list):
             return np.asarray(outputs), pull(np.ones_like(outputs))[0]
-        first, *others = outputs
-        nested = type(outputs)([np.ones_like(first), *(None for _ in others)])
-        return np.asarray(first), pull(nested)[0]
+        output, *rest = outputs
+        cotangents = type(outputs)([np.ones_like(output), *(None for _ in rest)])
+        return np.asarray(output), pull(cotangents)[0]
 
     return values
 
@@ -256,24 +256,24 @@ def of_function(
     function: Function, spreads: Sequence[Mapping[str, Any]], x: Array | None, key: int
 ) -> Picture:
     x = grid() if x is None else x
-    applied = [observe_function(function, params, x, key) for params in spreads]
-    several = len(applied) > 1
-    params = "" if several or not spreads[0] else f" ({format_params(spreads[0])})"
+    observed = [observe_function(function, params, x, key) for params in spreads]
+    has_several = len(observed) > 1
+    params = "" if has_several or not spreads[0] else f" ({format_params(spreads[0])})"
     title = f"{function.name}{params}"
-    if any(any(each.is_random) for each in applied):
-        title += say_random(mean=all(each.is_elementwise for each in applied))
+    if any(any(each.is_random) for each in observed):
+        title += say_random(mean=all(each.is_elementwise for each in observed))
     name = next(iter(function.parameters.parameters if function.parameters else ()), "x")
-    if not all(each.is_elementwise for each in applied):
-        curves = vector_curves(applied, name)
+    if not all(each.is_elementwise for each in observed):
+        curves = vector_curves(observed, name)
         return Picture(title, "element", "value; gradient", tuple(curves), "vector")
     curves = []
-    for group, each in enumerate(applied):
-        of = f", {format_params(each.params)}" if several else ""
-        more = {"role": "forward", "group": group if several else None}
+    for group, each in enumerate(observed):
+        suffix = f", {format_params(each.params)}" if has_several else ""
+        options = {"role": "forward", "group": group if has_several else None}
         for i, part in enumerate(("forward", "gradient")):
-            told = {"name": f"{part}{of}", "is_random": each.is_random[i], **more}
-            curves.append(make_curve(each.part(i), x, **told))
-            more = {"role": "surrogate", "group": group}
+            fields = {"name": f"{part}{suffix}", "is_random": each.is_random[i], **options}
+            curves.append(make_curve(each.part(i), x, **fields))
+            options = {"role": "surrogate", "group": group}
     y_label = f"value; gradient for {name} where the output's is 1"
     return Picture(title, f"input {name}", y_label, tuple(curves))
 
@@ -291,11 +291,11 @@ def observe_function(
     # A part of the row, a column and another key show how the Function treats its elements.
     x, count = by_size(x), max(len(x) // 3, 1)
     pairs = values(x)
-    parts, columns, others = values(x[:count]), of_columns(values, x), values(x, key=1)
-    alike = [same(a[:count], b) for a, b in zip(pairs, parts, strict=True)]
-    alike += map(same, pairs, columns)
-    output, gradient = (not same(a, b) for a, b in zip(pairs, others, strict=True))
-    return FunctionCurve(values, params, all(alike), (output, gradient))
+    parts, columns, redrawn = values(x[:count]), of_columns(values, x), values(x, key=1)
+    matches = [same(a[:count], b) for a, b in zip(pairs, parts, strict=True)]
+    matches += map(same, pairs, columns)
+    output, gradient = (not same(a, b) for a, b in zip(pairs, redrawn, strict=True))
+    return FunctionCurve(values, params, all(matches), (output, gradient))
 
 
 def of_columns(values: Values, x: Array) -> tuple[Array, Array]:
@@ -311,13 +311,13 @@ def vector_curves(applied: Sequence[FunctionCurve], name: str) -> list[Curve]:
     places = np.arange(len(EXAMPLE), dtype=np.float64)
     curves = [Curve(f"input {name}", "unchanged", Points(places, EXAMPLE))]
     for i, each in enumerate(applied):
-        of = f", {format_params(each.params)}" if len(applied) > 1 else ""
+        suffix = f", {format_params(each.params)}" if len(applied) > 1 else ""
         columns = of_columns(each.values, EXAMPLE)
         # A softmax over the last axis of a column is constant: then the row shows more.
         values = columns if np.ptp(columns[0]) > 0 else each.values(EXAMPLE)
         for part, ys in zip(("forward", "gradient"), values, strict=True):
             group = 2 * i + (part == "gradient")
-            curves.append(Curve(f"{part}{of}", "surrogate", Points(places, ys), group))
+            curves.append(Curve(f"{part}{suffix}", "surrogate", Points(places, ys), group))
     return curves
 
 
@@ -334,33 +334,33 @@ def format_value(value: Any) -> str:
 
 
 def name_curves(ruled: Sequence[Ruled], several: bool) -> list[str]:
-    varied = {
+    names_varied = {
         name
         for each in ruled
         for name in each.params
-        if any(each.params[name] != other.params.get(name) for other in ruled)
+        if any(each.params[name] != peer.params.get(name) for peer in ruled)
     }
     names = []
     for each in ruled:
-        own = format_params({k: v for k, v in each.params.items() if k in varied})
-        words = (each.rule.name, f"({own})" if own else "") if several else (own,)
+        values = format_params({k: v for k, v in each.params.items() if k in names_varied})
+        words = (each.rule.name, f"({values})" if values else "") if several else (values,)
         names.append(" ".join(filter(None, words)))
     return names
 
 
 def make_title(ruled: Sequence[Ruled], forward: Any) -> str:
     """Return a picture's title: the rules, with the params that all curves share."""
-    first = ruled[0]
+    row = ruled[0]
     names = dict.fromkeys(each.rule.name for each in ruled)
     if len(names) == 1:
-        shared = {**first.rule.params, **first.params}
-        shared = {
+        shared_params = {**row.rule.params, **row.params}
+        shared_params = {
             name: value
-            for name, value in shared.items()
+            for name, value in shared_params.items()
             if all(each.params.get(name, value) == value for each in ruled)
         }
-        bound = format_params({**first.rule.bound, **shared})
-        title = f"{first.rule.name} ({bound})" if bound else first.rule.name
+        values = format_params({**row.rule.bound, **shared_params})
+        title = f"{row.rule.name} ({values})" if values else row.rule.name
     else:
         title = ", ".join(names) if len(names) <= 3 else f"{len(names)} rules"
     title += f" under {as_forward(forward).name}" if forward is not None else ""

@@ -46,8 +46,8 @@ class Param:
     range: str = ""
 
     def __str__(self) -> str:
-        required = self.default is inspect.Parameter.empty
-        text = f"{self.name} (required)" if required else f"{self.name}={self.default!r}"
+        is_required = self.default is inspect.Parameter.empty
+        text = f"{self.name} (required)" if is_required else f"{self.name}={self.default!r}"
         return f"{text} ({self.range})" if self.range else text
 
 
@@ -90,18 +90,18 @@ class Described:
             param.name: {"default": as_plain(param.default), "range": param.range or None}
             for param in self.params
         }
-        own: dict[str, Any] = {"gradients": self.gradients}
+        fields: dict[str, Any] = {"gradients": self.gradients}
         if self.exchanged is not None:
             collectives = list(map(asdict, self.exchanged.collectives))
-            own = {"without_tin": self.without_tin, "over_shards": self.exchanged.kind}
-            own["collectives"] = collectives
+            fields = {"without_tin": self.without_tin, "over_shards": self.exchanged.kind}
+            fields["collectives"] = collectives
         return {
             "name": self.name,
             "kind": self.kind,
             "family": self.family,
             "formula": self.formula,
             "params": params,
-            **own,
+            **fields,
             "source": self.source,
         }
 
@@ -175,15 +175,15 @@ def place_of(family: str) -> int:
 
 
 def split_docstring(text: str | None) -> tuple[str, str]:
-    said, _, _ = inspect.cleandoc(text or "").partition("Examples:")
-    formula, _, source = said.partition("Source:")
+    body, _, _ = inspect.cleandoc(text or "").partition("Examples:")
+    formula, _, source = body.partition("Source:")
     return " ".join(formula.split()), " ".join(source.split())
 
 
 def heading_of(module: str) -> str:
     text = inspect.cleandoc(getattr(sys.modules.get(module), "__doc__", None) or module)
-    first = " ".join(text.partition("\n\n")[0].split())
-    return first.removesuffix(".")
+    sentence = " ".join(text.partition("\n\n")[0].split())
+    return sentence.removesuffix(".")
 
 
 def describe_params(rule: Rule) -> tuple[Param, ...]:
@@ -200,15 +200,15 @@ def without_input(rule: Rule) -> str:
     tin = np.array([[-7.0, 0.2, 1.1], [0.0, 9.0, -0.4]])
     try:
         with as_tried():
-            given = {**numbers_for(rule), **keyed(rule)}
-            alone, beside = (rule(None, grad_out, x, **given) for x in (None, tin))
+            params = {**numbers_for(rule), **keyed(rule)}
+            without, with_input = (rule(None, grad_out, x, **params) for x in (None, tin))
     except RuleValueError:
         return "an error: it needs `tin`"
     except Exception:
         return "not known"
-    if np.array_equal(alone, grad_out):
+    if np.array_equal(without, grad_out):
         return "`grad_out`, unchanged"
-    return "the same" if np.array_equal(alone, beside) else "everywhere as inside the window"
+    return "the same" if np.array_equal(without, with_input) else "everywhere as inside the window"
 
 
 @contextmanager
@@ -223,8 +223,8 @@ def numbers_for(rule: Rule) -> dict[str, float]:
     # Another value than the default, if the param's range allows it.
     numbers = {name: TRIED for name, value in rule.params.items() if type(value) is float}
     ranges = rule.ranges
-    known = {**rule.params, **numbers}
-    return {k: v for k, v in numbers.items() if k not in ranges or ranges[k].holds(v, known)}
+    values = {**rule.params, **numbers}
+    return {k: v for k, v in numbers.items() if k not in ranges or ranges[k].holds(v, values)}
 
 
 def keyed(rule: Rule) -> dict[str, Any]:
@@ -234,15 +234,15 @@ def keyed(rule: Rule) -> dict[str, Any]:
 
 def find_like(word: str, rows: Iterable[Described]) -> list[Described]:
     """Return rules whose name, formula or source has the words, else those with similar names."""
-    rows, sought = list(rows), plain_words(word)
+    rows, words = list(rows), plain_words(word)
     texts = [plain_words(f"{row.name} {row.formula} {row.gradients} {row.source}") for row in rows]
     matches = [
         row
         for row, text in zip(rows, texts, strict=True)
-        if sought and all(any(each in own for own in text) for each in sought)
+        if words and all(any(each in text_word for text_word in text) for each in words)
     ]
-    near = near_names(word, {row.name: f"{row.formula} {row.source}" for row in rows})
-    return matches or [row for row in rows if row.name in near]
+    names = near_names(word, {row.name: f"{row.formula} {row.source}" for row in rows})
+    return matches or [row for row in rows if row.name in names]
 
 
 def list_rules(family: str = "", like: str = "", estimators: bool = False) -> list[Described]:
@@ -261,10 +261,10 @@ def list_rules(family: str = "", like: str = "", estimators: bool = False) -> li
             raise MultigradError(
                 f"no family {family!r}{suggest(family, families)} (families: {', '.join(families)})"
             )
-    chosen = find_like(like, rows) if like else rows
-    if not chosen:
+    matches = find_like(like, rows) if like else rows
+    if not matches:
         raise MultigradError(f"no rule like {like!r} among {len(rows)}; multigrad rules lists all")
-    return chosen
+    return matches
 
 
 def plain_words(text: str) -> list[str]:
@@ -308,8 +308,8 @@ class Exchanged:
             return f"refused: {self.reason}"
         if not self.collectives:
             return self.kind
-        counted = Counter(each.op for each in self.collectives)
-        words = (f"{n} x `{op}`" if n > 1 else f"`{op}`" for op, n in counted.items())
+        counts = Counter(each.op for each in self.collectives)
+        words = (f"{n} x `{op}`" if n > 1 else f"`{op}`" for op, n in counts.items())
         return f"{', '.join(words)}: {self.bytes_per_step()}"
 
     def bytes_per_step(self) -> str:
@@ -335,10 +335,10 @@ def exchanged_by(rule: Rule) -> Exchanged:
     shards = read_shards("global")
     assert shards is not None
     try:
-        parted = over_shards(graph, shards, {**facts, "ndim": len((ROWS, 0))})
+        shard_graph = over_shards(graph, shards, {**facts, "ndim": len((ROWS, 0))})
     except UnsupportedOp as error:
         return Exchanged("refused", reason=reason_of(error))
-    collectives = tuple(exchange_of(node) for node in parted.nodes if node.op.collective)
+    collectives = tuple(exchange_of(node) for node in shard_graph.nodes if node.op.collective)
     return Exchanged("reduces" if collectives else kind_without(graph), collectives)
 
 
@@ -352,14 +352,14 @@ def exchange_of(node: Node) -> Exchange:
         return Exchange(node.op.name, 1, per_column=False)
     # Two widths tell numbers per column from numbers in all.
     shapes = [Shapes({"shape": (ROWS, n)}).computed(node.operands[0]) for n in COLUMNS]
-    few, many = (math.prod(shape) for shape in shapes)
-    if few == many:
-        return Exchange(node.op.name, few, per_column=False)
-    return Exchange(node.op.name, few // COLUMNS[0], per_column=True)
+    narrow, wide = (math.prod(shape) for shape in shapes)
+    if narrow == wide:
+        return Exchange(node.op.name, narrow, per_column=False)
+    return Exchange(node.op.name, narrow // COLUMNS[0], per_column=True)
 
 
 def kind_without(graph: Graph) -> str:
     if any(node.op.random for node in graph.nodes):
         return "draws"
-    alone = (not node.operands or node.op.result in PER_ELEMENT for node in graph.nodes)
-    return "elementwise" if all(alone) else "own axes"
+    are_elementwise = (not node.operands or node.op.result in PER_ELEMENT for node in graph.nodes)
+    return "elementwise" if all(are_elementwise) else "own axes"

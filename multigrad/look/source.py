@@ -121,8 +121,8 @@ def _text_of_pair(pair: FunctionGraph, memory: bool) -> str:
 
 
 def _chain_heading(rule: Any) -> str:
-    resolved = resolve(rule)
-    return f"{chain_of(resolved)}\n\n" if resolved.parts else ""
+    resolved_rule = resolve(rule)
+    return f"{chain_of(resolved_rule)}\n\n" if resolved_rule.parts else ""
 
 
 def _text_of_rule(bound_rule: RuleInForce, forward: Forward | None, memory: bool) -> str:
@@ -130,8 +130,8 @@ def _text_of_rule(bound_rule: RuleInForce, forward: Forward | None, memory: bool
     rule = bound_rule.specialization.rule
     heading = "" if forward is None else f"{format_graph(forward.graph())}\n\n"
     if rule.native is True:
-        kept = "\n\nkept for backward: the input, which the rule may read" if memory else ""
-        return f"{heading}{rule.name}: runs as written (native=True), so it has no graph{kept}"
+        note = "\n\nkept for backward: the input, which the rule may read" if memory else ""
+        return f"{heading}{rule.name}: runs as written (native=True), so it has no graph{note}"
     backward = captured_graph(bound_rule)
     pair = FunctionGraph(
         rule.name,
@@ -150,17 +150,17 @@ def captured_graph(bound_rule: RuleInForce) -> Graph:
     try:
         return bound_rule.graph()
     except NeedsConcrete as need:
-        per = f"one graph per {', '.join(need.facts)} of its input"
-        graph, which = bound_rule.specialization.latest_graph(), "the last"
+        scope = f"one graph per {', '.join(need.facts)} of its input"
+        graph, label = bound_rule.specialization.latest_graph(), "the last"
         # A graph without tin is that for gradients of params, which is not what is asked for.
         if graph is None or graph.input("tin") is None:
             graph, facts = bound_rule.likely_graph(True)
-            which = f"for {', '.join(f'{name} {value}' for name, value in facts.items())}"
+            label = f"for {', '.join(f'{name} {value}' for name, value in facts.items())}"
         if graph is None:
             raise MultigradError(
-                f"rule {rule.name!r} has {per}; it is captured when it is first used"
+                f"rule {rule.name!r} has {scope}; it is captured when it is first used"
             ) from need
-        return replace(graph, origin=f"{graph.origin}; {per}, this one {which}")
+        return replace(graph, origin=f"{graph.origin}; {scope}, this one {label}")
 
 
 # --- what forward keeps for backward --------------------------------------------------------------
@@ -172,15 +172,15 @@ def describe_residuals(pair: FunctionGraph) -> str:
     """Return text on what forward keeps for backward, once for backends that keep the same."""
     # Backends differ in two ways: derivatives kept as floats, and outputs that are watched.
     texts = {
-        (floats, watched): describe_cut(pair.cut(floats, watched=watched, packs=True))
+        (floats, is_watched): describe_cut(pair.cut(floats, watched=is_watched, packs=True))
         for floats in (False, True)
-        for watched in (False, True)
+        for is_watched in (False, True)
     }
     costly = pair.cut_with_costly(floats=False)
     if costly is not None:
-        for watched in (False, True):
-            known = pair.cut(watched=watched).residuals
-            texts[False, watched] += describe_cut(costly, known)
+        for is_watched in (False, True):
+            in_first_cut = pair.cut(watched=is_watched).residuals
+            texts[False, is_watched] += describe_cut(costly, in_first_cut)
     if len(set(texts.values())) == 1:
         return f"kept for backward:{texts[False, False]}"
     backends: dict[str, list[str]] = {}
@@ -197,13 +197,13 @@ def describe_cut(cut: ResidualCut, known: Collection[str] = ()) -> str:
     """Return a line for each residual of a cut that is not known yet: its bytes and content."""
     if not cut.residuals:
         return " nothing, 0 bytes per element"
-    computed = dict(zip(cut.computed, cut.keep.outputs, strict=True))
+    nodes = dict(zip(cut.computed, cut.keep.outputs, strict=True))
     lines = [""]
     for name in [name for name in cut.residuals if name not in known]:
         calls_left = itertools.repeat("...", MOST_CALLS)
-        value = f" = {_expression(computed[name], calls_left)}" if name in computed else ""
+        value = f" = {_expression(nodes[name], calls_left)}" if name in nodes else ""
         use = "; its shape and dtype alone are read" if name in cut.likes else ""
-        is_packed = name in computed and computed[name].op is PACK
+        is_packed = name in nodes and nodes[name].op is PACK
         size = "1 bit per element" if is_packed else describe_size(cut.type(name))
         lines.append(f"  {name}{value}: {size}{use}")
     return "\n".join(lines)
@@ -232,8 +232,8 @@ def describe_size(type_: Type) -> str:
         return f"fewer {'numbers' if type_.dtype == T else f'{type_.dtype}s'} than tin has elements"
     if type_.dtype == T:
         return "4 bytes per element in float32 (2 in float16 and bfloat16, 8 in float64)"
-    where = "" if size != 1 else ", where tin would take 4 in float32"
-    return f"{size} byte{'' if size == 1 else 's'} per element{where}"
+    comparison = "" if size != 1 else ", where tin would take 4 in float32"
+    return f"{size} byte{'' if size == 1 else 's'} per element{comparison}"
 
 
 # --- lower and source -----------------------------------------------------------------------------
@@ -384,8 +384,8 @@ def _graphs_of_function(function: Function, backend: Backend, forward: str) -> F
 
 
 def _default_numbers(function: Function, graphs: FunctionGraph) -> dict[str, float]:
-    known = {} if function.parameters is None else function.parameters.parameters
-    numbers = {name: known[name].default for name in graphs.params if name in known}
+    parameters = {} if function.parameters is None else function.parameters.parameters
+    numbers = {name: parameters[name].default for name in graphs.params if name in parameters}
     return {name: number for name, number in numbers.items() if isinstance(number, float)}
 
 

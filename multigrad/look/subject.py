@@ -90,11 +90,11 @@ def subject_of(obj: Any) -> Subject:
     if isinstance(inner, Function):
         return Subject(inner.name, inner, function=inner, is_surrogate=gives_surrogate(inner))
     if isinstance(inner, Activation):
-        ruled = inner.in_force() is not None
+        is_ruled = inner.in_force() is not None
         # Without a rule a forward of code is a Function with its own backward.
-        if isinstance(inner.forward, ForwardOfCode) and not ruled:
+        if isinstance(inner.forward, ForwardOfCode) and not is_ruled:
             return Subject(repr(inner), inner, function=inner.forward.function)
-        return Subject(repr(inner), inner, forward=inner.forward, is_surrogate=ruled)
+        return Subject(repr(inner), inner, forward=inner.forward, is_surrogate=is_ruled)
     if isinstance(inner, str | Rule):
         rule = resolve(inner)
         act = Activation("Linear", rule)
@@ -102,9 +102,9 @@ def subject_of(obj: Any) -> Subject:
     if callable(inner):
         is_bound = isinstance(inner, BoundFunction)
         name = inner.name if is_bound else name_of(inner)
-        whole = Function(recipe_of_pair(inner, name=name), inner)
-        ruled = is_bound and gives_surrogate(inner.function)
-        return Subject(name, inner, function=whole, is_surrogate=ruled)
+        function = Function(recipe_of_pair(inner, name=name), inner)
+        is_ruled = is_bound and gives_surrogate(inner.function)
+        return Subject(name, inner, function=function, is_surrogate=is_ruled)
     raise RuleTypeError(
         f"expected a Function, an activation, a rule or its name, got {type(obj).__name__}"
     )
@@ -201,8 +201,8 @@ class Arguments:
         tensors: Sequence[Any] | None = None,
         vjp: Callable[..., Any] | None = None,
     ) -> tuple[list[Any], list[Any]]:
-        given = self.tensors(backend) if tensors is None else tensors
-        outputs, pull = self.pull(call, backend, given, vjp)
+        inputs = self.tensors(backend) if tensors is None else tensors
+        outputs, pull = self.pull(call, backend, inputs, vjp)
         return outputs, pull(
             [_as_cotangent(n, each, backend, cotangents) for n, each in enumerate(outputs)]
         )
@@ -266,9 +266,9 @@ def check_array(subject: Subject, inputs: tuple[Any, ...]) -> None:
 def _name_paths(subject: Subject, tree: Any) -> list[str]:
     names = positional_names(subject.function.parameters) if subject.function else ["x"]
     paths = []
-    for _, first, *rest in optree.treespec_paths(tree):
-        head = names[first] if first < len(names) else f"args[{first}]"
-        paths.append(head + "".join(f"[{entry!r}]" for entry in rest))
+    for _, position, *entries in optree.treespec_paths(tree):
+        root = names[position] if position < len(names) else f"args[{position}]"
+        paths.append(root + "".join(f"[{entry!r}]" for entry in entries))
     return paths
 
 
@@ -305,10 +305,10 @@ def find_original(obj: Any, copies: bool = False) -> Original:
     Args:
         copies: see `xg.Capture`.
     """
-    imported = find_custom(obj)
-    if imported is not None:
-        backend, own = imported
-        function = as_function(backend.name, obj, own, copies=copies)
+    custom = find_custom(obj)
+    if custom is not None:
+        backend, parts = custom
+        function = as_function(backend.name, obj, parts, copies=copies)
         imported_as = function.recipe.imported
         call = obj if imported_as is None else imported_as.apply
         return Original(function.name, call, (backend,), function, is_custom=True)
@@ -330,8 +330,8 @@ def arguments_of(original: Original) -> Sequence[Any] | None:
     signature = original.function.parameters or signature_of(original.call)
     if signature is None:
         return None
-    given = (p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD)
-    return [p for p in given if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
+    positional = (p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD)
+    return [p for p in positional if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
 
 
 def _make(cls: type) -> Any:
@@ -346,8 +346,8 @@ def _make(cls: type) -> Any:
 
 def _homes(obj: Any, dialect: str) -> Iterator[Backend]:
     # Tensors that it holds decide alone; then its class, its code, and what is imported.
-    if home := getattr(obj, "home_of_tensors", ""):
-        yield load_backend(home)
+    if name := getattr(obj, "home_of_tensors", ""):
+        yield load_backend(name)
         return
     roots = [base.__module__.partition(".")[0] for base in type(obj).__mro__]
     likely = [backend for backend in in_use() if backend.name in roots]
@@ -401,40 +401,40 @@ def run(
     with given.mode(backend), np.errstate(all="ignore"):
         outputs, gradients = given.differentiate(call, backend, cotangents or cotangent, vjp=vjp)
         arrays = [_to_array(backend, each) for each in outputs]
-        pulled = [_to_array(backend, each) for each in gradients]
-    return _name(arrays, pulled, given.arrays)
+        gradient_arrays = [_to_array(backend, each) for each in gradients]
+    return _name(arrays, gradient_arrays, given.arrays)
 
 
 def run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
     """Return the same as `run`, by one program of the framework's compiler."""
-    given, plain = read_arguments(inputs), []
+    arguments, plain = read_arguments(inputs), []
 
     def run_all(*tensors: Any) -> list[Any]:
-        outputs, gradients = given.differentiate(call, backend, cotangent, tensors)
-        both = [*outputs, *gradients]
+        outputs, gradients = arguments.differentiate(call, backend, cotangent, tensors)
+        values = [*outputs, *gradients]
         # Outputs that are no tensors cannot leave the compiled program: this list has them.
-        plain[:] = [None if owner_of(each) else (_to_array(backend, each),) for each in both]
-        return [each for each in both if owner_of(each)]
+        plain[:] = [None if owner_of(each) else (_to_array(backend, each),) for each in values]
+        return [each for each in values if owner_of(each)]
 
     assert backend.compiler.jit is not None
-    with given.mode(backend), np.errstate(all="ignore"):
-        results = backend.compiler.jit(run_all, {})(*given.tensors(backend))
+    with arguments.mode(backend), np.errstate(all="ignore"):
+        results = backend.compiler.jit(run_all, {})(*arguments.tensors(backend))
         arrays = iter([_to_array(backend, each) for each in results])
         arrays_out = [next(arrays) if each is None else each[0] for each in plain]
-    count = len(arrays_out) - len(given.places)
-    return _name(arrays_out[:count], arrays_out[count:], given.arrays)
+    count = len(arrays_out) - len(arguments.places)
+    return _name(arrays_out[:count], arrays_out[count:], arguments.arrays)
 
 
 def run_mapped(
     call: Callable[..., Any], backend: Backend, examples: Sequence[Sequence[Any]]
 ) -> Results:
     """Return the same as `run` for stacked examples, mapped over by the framework."""
-    stacked = optree.tree_map(
+    stacks = optree.tree_map(
         lambda *each: np.stack(each) if isinstance(each[0], np.ndarray) else each[0],
         *map(tuple, examples),
         none_is_leaf=True,
     )
-    return run(call, backend, stacked, vjp=backend.modes.mapped)
+    return run(call, backend, stacks, vjp=backend.modes.mapped)
 
 
 def run_each(
@@ -450,8 +450,8 @@ def run_each(
 
         results.append(run(call, backend, example, cotangents=of_example))
     return {
-        name: None if first is None else np.stack([each[name] for each in results])
-        for name, first in results[0].items()
+        name: None if first_result is None else np.stack([each[name] for each in results])
+        for name, first_result in results[0].items()
     }
 
 
