@@ -261,12 +261,12 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
         return key
     if CHECKED and not torch.compiler.is_compiling():
         note(f"draws for a part of shape {tuple(like.shape)}")
-    starts, whole = [0] * like.ndim, [*like.shape]
+    starts, whole_shape = [0] * like.ndim, [*like.shape]
     for axis, names in axes:
         rank, number = rank_among(names)
-        starts[axis] = rank * whole[axis]
-        whole[axis] = number * whole[axis]
-    return core.place(key, starts, whole)
+        starts[axis] = rank * whole_shape[axis]
+        whole_shape[axis] = number * whole_shape[axis]
+    return core.place(key, starts, whole_shape)
 
 
 @dynamo.assume_constant_result

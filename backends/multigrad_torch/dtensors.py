@@ -229,7 +229,7 @@ def on_whole(native: Any) -> Any:
             with OnDistributed(native.subject):
                 gradients = native.backward(ctx, *cotangents)
             gradients = gradients if isinstance(gradients, tuple) else (gradients,)
-            return tuple(lay_out(g, at) for g, at in zip(gradients, ctx.layouts, strict=True))
+            return tuple(lay_out(g, place) for g, place in zip(gradients, ctx.layouts, strict=True))
 
     OnWhole.__name__ = OnWhole.__qualname__ = f"{native.__name__}_on_whole"
     return OnWhole

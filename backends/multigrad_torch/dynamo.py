@@ -194,8 +194,8 @@ def fill_tables(dynamo: ModuleType) -> None:
         _IMPORT.waiting.clear()
     for function in functions:
         dynamo.allow_in_graph(function)
-    for run in callbacks:
-        run()
+    for callback in callbacks:
+        callback()
     with _LOCK:
         for stack in _IMPORT.forced:
             stack.enter_context(force_eager())

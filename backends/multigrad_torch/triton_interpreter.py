@@ -88,11 +88,11 @@ def mend() -> None:
     Autotuner._bench = lambda *args, **kwargs: [0.0, 0.0, 0.0]  # equal: the first one is chosen
     executor = interpreter.GridExecutor
     executor.__call__ = one_at_a_time(executor.__call__)
-    function, run = interpreter.InterpretedFunction, interpreter.InterpretedFunction.run
+    function, run_kernel = interpreter.InterpretedFunction, interpreter.InterpretedFunction.run
 
     def first_run(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Disabled at the first run: the module of `disable` may be what imports Triton right now.
-        function.run = torch.compiler.disable(run)
+        function.run = torch.compiler.disable(run_kernel)
         return function.run(self, *args, **kwargs)
 
     function.run = first_run

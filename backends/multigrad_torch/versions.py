@@ -37,10 +37,10 @@ def has(feature: str) -> bool:
 
 def need(feature: str, instead: str) -> str:
     """Return an error message for a feature that needs a newer torch than this one."""
-    least = ".".join(map(str, NEEDS[feature]))
+    release = ".".join(map(str, NEEDS[feature]))
     return (
-        f"{feature} needs torch>={least}, and torch {torch.__version__} is installed: {instead}; "
-        f"or pip install 'torch>={least}'"
+        f"{feature} needs torch>={release}, and torch {torch.__version__} is installed: {instead}; "
+        f"or pip install 'torch>={release}'"
     )
 
 

@@ -104,8 +104,8 @@ def borrow(lent: SharedBuffer, own: bool = False) -> torch.Tensor:
         # torch may write in place, so it gets no read-only memory.
         is_copied = own or not x.flags.writeable or not x.flags.c_contiguous
         return from_numpy(x) if is_copied else on_memory(x)
-    shared = torch.from_dlpack(lent.exporter)
-    return shared.clone() if own else shared
+    tensor = torch.from_dlpack(lent.exporter)
+    return tensor.clone() if own else tensor
 
 
 def say_unwritable(tensor: torch.Tensor) -> str:
@@ -219,8 +219,8 @@ class OnceDifferentiable(Function):
 def apart(result: Tensor, others: Sequence[Tensor]) -> Tensor:
     """Return a result in memory of its own: a guest may return its input, or one tensor twice."""
     start, end = span(result)
-    for other in others:
-        low, high = span(other)
+    for memory in others:
+        low, high = span(memory)
         if start < high and low < end:
             return result.clone()
     return result
@@ -361,8 +361,8 @@ def describe_gradients(
 def register_operators() -> None:
     """Register a guest's forward and backward as operators, which graphs can hold."""
     schema = "(SymInt number, Tensor[] tensors) -> Tensor[]"
-    run = custom_op("multigrad::run_guest", schema)(run_guest)
-    run.register_fake(describe_outputs)
+    run_operator = custom_op("multigrad::run_guest", schema)(run_guest)
+    run_operator.register_fake(describe_outputs)
     schema = "(SymInt number, Tensor[] tensors, Tensor[] cotangents) -> Tensor[]"
-    pull = custom_op("multigrad::pull_guest", schema)(pull_guest)
-    pull.register_fake(describe_gradients)
+    pull_operator = custom_op("multigrad::pull_guest", schema)(pull_guest)
+    pull_operator.register_fake(describe_gradients)

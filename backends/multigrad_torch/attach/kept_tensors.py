@@ -239,5 +239,5 @@ def other_values(x: Tensor) -> Tensor | None:
         return None
     if x.is_floating_point():
         return torch.full_like(x.detach(), float("nan"))
-    other = ~x if x.dtype is torch.bool else x.flatten().flip(0).reshape(x.shape)
-    return None if torch.equal(other, x) else other
+    values = ~x if x.dtype is torch.bool else x.flatten().flip(0).reshape(x.shape)
+    return None if torch.equal(values, x) else values

@@ -150,10 +150,10 @@ def _by_vjp(product: Callable[..., Tensor], wrt: tuple[int, ...]) -> Callable[..
 
 
 def _by_vmap(product: Callable[..., Tensor], wrt: tuple[int, ...]) -> Callable[..., Any]:
-    batched = torch.func.vmap(torch.func.grad(product, wrt))
+    mapped_grad = torch.func.vmap(torch.func.grad(product, wrt))
 
     def pulled(*xs: Tensor) -> list[Tensor]:
-        return [g[0] for g in batched(*[x[None] for x in xs])]
+        return [g[0] for g in mapped_grad(*[x[None] for x in xs])]
 
     return pulled
 
@@ -164,8 +164,8 @@ def _under_budget(
     """Return gradients of compiled code that keeps little, and computes the rest again."""
     torch._dynamo.reset()
     with torch._functorch.config.patch(activation_memory_budget=0.1):
-        compiled = torch.compile(lambda *xs: tuple(run(xs)), backend="aot_eager_decomp_partition")
-        _, pull = vjp(lambda xs: list(compiled(*xs)), inputs, again=False)
+        call = torch.compile(lambda *xs: tuple(run(xs)), backend="aot_eager_decomp_partition")
+        _, pull = vjp(lambda xs: list(call(*xs)), inputs, again=False)
         gradients = pull(cotangents)
     return [g for g, x in zip(gradients, inputs, strict=True) if x.is_floating_point()]
 

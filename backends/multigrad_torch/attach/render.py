@@ -63,8 +63,8 @@ def render_file(emitted: Emitted) -> str:
     inputs = ", ".join(emitted.names.inputs)
     load, count = _load_lines(emitted, emitted.read_params), len(emitted.names.params)
     draw = [*DRAW, "else:", "    key = read_key(key)"] if "key" in emitted.names.params else []
-    applied = f"return {cls}.apply({inputs}{emitted.arguments})"
-    apply = [*emitted.refuse_gradients, *draw, applied]
+    return_line = f"return {cls}.apply({inputs}{emitted.arguments})"
+    apply = [*emitted.refuse_gradients, *draw, return_line]
     backward = [*load, *_backward_lines(emitted, count)]
     return f"""\
 {_render_class(emitted, cls, _as_own_tensors(emitted), _setup_lines(emitted), backward)}
@@ -190,31 +190,31 @@ def {name}_prepare(wrap{emitted.arguments}):
 def _render_forward_mode(emitted: Emitted) -> str:
     tangent, code, params = emitted.derivative.tangent, emitted.code, emitted.names.params
     assert tangent is not None
-    inputs, saved = ", ".join(emitted.names.inputs), ", ".join(emitted.saved)
+    inputs, saved_names = ", ".join(emitted.names.inputs), ", ".join(emitted.saved)
     draw = DRAW if emitted.draws else []
     # A key that forward reads is drawn before it, one that only backward reads in setup_context.
-    first, draw = (draw, []) if "key" in emitted.forward_params else ([], draw)
-    apply = [*emitted.refuse_gradients, *first]
+    draw_first, draw_later = (draw, []) if "key" in emitted.forward_params else ([], draw)
+    apply = [*emitted.refuse_gradients, *draw_first]
     apply = apply and [*apply, f"return super().apply({inputs}{emitted.arguments})"]
-    setup = [f"{_targets((*emitted.names.inputs, *params))} = inputs", *draw]
+    setup = [f"{_targets((*emitted.names.inputs, *params))} = inputs", *draw_later]
     if not emitted.single:
         setup.append(f"{_targets(emitted.names.outputs)} = output")
     elif emitted.names.outputs[0] in emitted.saved:
         setup.append(f"{emitted.names.outputs[0]} = output")
-    if saved:
-        setup += [f"ctx.save_for_backward({saved})", f"ctx.save_for_forward({saved})"]
+    if saved_names:
+        setup += [f"ctx.save_for_backward({saved_names})", f"ctx.save_for_forward({saved_names})"]
     # Forward mode has no fast code: each param is kept, as both backward and jvp may read it.
     setup += [*_store_lines(params), *_note_lines(emitted)]
     load = [f"{name} = ctx.{name}" for name in params]
     shapes = [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.residuals.shapes]
-    unpack = [f"({saved},) = ctx.saved_tensors"] if saved else []
+    unpack = [f"({saved_names},) = ctx.saved_tensors"] if saved_names else []
     backward = [*unpack, *load, *shapes, *_return_lines(emitted, code.backward, len(params))]
-    primals = [f"({saved},) = (unpack_dual(each).primal for each in ctx.saved_tensors)"]
+    primals = [f"({saved_names},) = (unpack_dual(each).primal for each in ctx.saved_tensors)"]
     result = _result(emitted, emitted.pushed())
     # torch (2.13) refuses a tangent in memory of its own for an output that is a view.
-    copied = {*emitted.aliasing.views, *emitted.aliasing.shared}
+    aliases = {*emitted.aliasing.views, *emitted.aliasing.shared}
     results = enumerate(code.forward.results)
-    copies = [f"{word}.clone()" if i in copied else word for i, word in results]
+    copies = [f"{word}.clone()" if i in aliases else word for i, word in results]
     # torch calls jvp with forward mode off: an outer forward mode would silently get zeros.
     name = emitted.names.identifier
     return f"""\
@@ -222,7 +222,7 @@ def _render_forward_mode(emitted: Emitted) -> str:
     @staticmethod
     def jvp(ctx, {", ".join(emitted.names.tangents)}, *params):
         with enable_forward_mode(True):
-{_indented([*(primals if saved else []), *load, *tangent.lines, f"return {result}"], 12)}\
+{_indented([*(primals if saved_names else []), *load, *tangent.lines, f"return {result}"], 12)}\
 {_render_apply(emitted, apply)}"""
 
 
@@ -381,8 +381,8 @@ def _return_lines(emitted: Emitted, backward: Body, count: int, chosen: bool = F
 
 
 def _plain_backward_lines(emitted: Emitted) -> list[str]:
-    returned = _return_lines(emitted, emitted.code.backward, len(emitted.names.params))
-    return [*_load_lines(emitted, emitted.read_params), *_refuse_lines(emitted), *returned]
+    return_lines = _return_lines(emitted, emitted.code.backward, len(emitted.names.params))
+    return [*_load_lines(emitted, emitted.read_params), *_refuse_lines(emitted), *return_lines]
 
 
 def _backward_lines(emitted: Emitted, count: int) -> list[str]:

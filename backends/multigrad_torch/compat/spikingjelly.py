@@ -64,8 +64,8 @@ class SurrogateFunctionBase(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the spikes, or the primitive function."""
-        run = self.spiking_function if self.spiking else self.primitive_function
-        return run(x, **self._sg_params)
+        function = self.spiking_function if self.spiking else self.primitive_function
+        return function(x, **self._sg_params)
 
 
 class Surrogate(Activation, SurrogateFunctionBase):

@@ -65,18 +65,18 @@ def call_of_activation(
     """Return `call(tin, application, *inputs)` for an activation under the rule in force; raise
     MoreNeeded to be told more. `described` are the input and how many values the call passes.
     """
-    x, passed = restore(described)
+    x, count = restore(described)
     if in_force is None:
         return call_without_rule(activation, x, described)
     if asks_for_operators():
-        return operator_of_activation(activation, in_force, x, passed, described)
+        return operator_of_activation(activation, in_force, x, count, described)
     if torch.compiler.is_exporting():
         # A program has only ATen ops. No gradient is better than silently the forward's own.
         forward = forward_on(load_backend("torch"), activation.forward)
         return call_plain(forward, passes_gradient=False)
     params = TracedRuleParams(
         in_force.values,
-        passed,
+        count,
         is_under_jit(token),
         # An activation's own rule is not the one whose numbers xg.jit passes.
         numbers_are_inputs(token) and activation.rule is None,

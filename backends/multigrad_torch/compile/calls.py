@@ -255,11 +255,11 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
 def complete_arguments(function: Function, described: Any) -> tuple[Sequence[Any], Any]:
     """Return the leaves of the arguments, with meta tensors and defaults, and their tree."""
     args, kwargs = restore(described)
-    given_leaves, nesting = flatten(args, kwargs)
+    given_leaves, given_tree = flatten(args, kwargs)
     if any(isinstance(value, Moving) for value in function.defaults):
         message = f"{function.recipe.subject} has numbers that move for defaults, no constants"
         raise NotCaptured(TraceError(message))
-    leaves, tree = function.completion.complete(given_leaves, nesting)
+    leaves, tree = function.completion.complete(given_leaves, given_tree)
     if sum(map(is_tensor, leaves)) > sum(map(is_tensor, given_leaves)):
         message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"
         raise NotCaptured(TraceError(message))

@@ -241,8 +241,8 @@ def pass_as_inputs(in_force: RuleInForce | None) -> tuple[str, str, tuple[Tensor
             numbers = in_force.values
             token = f"{JIT_NUMBERS_AS_INPUTS}{in_force.specialization.id}{key_mark}"
     # All in one tensor: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
-    packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
-    return token, exact, (packed, words, torch.tensor(start, device="cpu"))
+    tensor = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
+    return token, exact, (tensor, words, torch.tensor(start, device="cpu"))
 
 
 def reads_numbers(in_force: RuleInForce) -> bool:

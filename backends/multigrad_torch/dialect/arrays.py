@@ -294,11 +294,11 @@ def check_pivot(pivot: bool) -> None:
 
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
     check_pivot(pivot)
-    packed, pivots = matrices.lu_factor(A, 1)
+    factors, pivots = matrices.lu_factor(A, 1)
     # A zero pivot makes the reciprocal infinite.
-    diagonal = matrices.matrix_diagonal(packed)
+    diagonal = matrices.matrix_diagonal(factors)
     return torch.return_types.linalg_lu_factor_ex(
-        (packed, pivots, succeeded(A, xp.reciprocal(diagonal)))
+        (factors, pivots, succeeded(A, xp.reciprocal(diagonal)))
     )
 
 

@@ -124,8 +124,8 @@ def of_functional_collectives() -> dict[Any, Callable[..., Any]]:
     from torch.distributed import _functional_collectives
 
     return {
-        function: meaning
-        for name, meaning in HANDED.items()
+        function: handler
+        for name, handler in HANDED.items()
         if (function := getattr(_functional_collectives, name, None)) is not None
     }
 

@@ -200,16 +200,16 @@ def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
     """Return a tensor of a size, whose values are not set, or of given numbers."""
     if not args:
         return methods.new_full(x, [0], 0.0)
-    (first, *other_args) = args
-    if _is_tensor(first) and not other_args:
-        return same(first)
-    if isinstance(first, SymbolicShape | KnownShape | torch.Size) and not other_args:
-        return methods.new_full(x, first, 0.0)
-    if isinstance(first, int | Value) and not _is_tensor(first):
-        return methods.new_full(x, [first, *other_args], 0.0)
-    if other_args or _is_tensor(first):
+    (argument, *other_args) = args
+    if _is_tensor(argument) and not other_args:
+        return same(argument)
+    if isinstance(argument, SymbolicShape | KnownShape | torch.Size) and not other_args:
+        return methods.new_full(x, argument, 0.0)
+    if isinstance(argument, int | Value) and not _is_tensor(argument):
+        return methods.new_full(x, [argument, *other_args], 0.0)
+    if other_args or _is_tensor(argument):
         raise TypeError("new with other values than a size or numbers")
-    return methods.new_tensor(x, first)
+    return methods.new_tensor(x, argument)
 
 
 def resize_(x: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:

@@ -143,7 +143,7 @@ def interpolate(
             # The other axes have length 2: with 1, antialiasing is wrong (torch 2.13).
             before, after = (2,) * i, (2,) * (axes - 1 - i)
             lines = torch.from_numpy(unit).reshape(1, -1, *(1,) * i, len(unit), *(1,) * len(after))
-            resized = F.interpolate(
+            output = F.interpolate(
                 lines.expand(1, -1, *before, -1, *after).contiguous(),
                 sizes and [*before, sizes[i], *after],
                 scales and [*(1.0,) * i, scales[i], *(1.0,) * len(after)],
@@ -152,7 +152,7 @@ def interpolate(
                 recompute_scale_factor=recompute_scale_factor,
                 antialias=antialias,
             )
-            return resized[(0, slice(None), *(0,) * i, slice(None), *(0,) * len(after))].numpy()
+            return output[(0, slice(None), *(0,) * i, slice(None), *(0,) * len(after))].numpy()
 
         result = layers.resized(result, i - axes, count, resize)
     return result
@@ -319,10 +319,10 @@ def max_pool(
     elements = windows(layers.bordered(input, border, -math.inf))
     indices = windows(xp.cast(places.as_tensor(numbers, input), "float32"))
     indices = xp.cast(xp.broadcast_to(indices, shape_of(elements)), "int64")
-    largest, first = xp.argmax(elements, -1), xp.argmax(xp.cast(indices >= 0, "int64"), -1)
+    largest, first_within = xp.argmax(elements, -1), xp.argmax(xp.cast(indices >= 0, "int64"), -1)
     position, first_inside = (
-        xp.squeeze(xp.take_along(indices, xp.expand_dims(which, -1), axis=-1), -1)
-        for which in (largest, first)
+        xp.squeeze(xp.take_along(indices, xp.expand_dims(places_along, -1), axis=-1), -1)
+        for places_along in (largest, first_within)
     )
     # If all elements are -inf, the first position outside the border.
     return values, xp.where(position < 0, first_inside, position)

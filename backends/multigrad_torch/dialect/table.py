@@ -123,12 +123,12 @@ LINEAR = 40  # above, log(1 + exp(x)) equals x in every dtype
 
 def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     """Record softplus, linear above the threshold; that matters only below 37 or with a beta."""
-    scaled = input if type(beta) in (int, float) and beta == 1 else input * beta
-    smooth = xp.softplus(scaled)
-    smooth = smooth if scaled is input else smooth / beta
-    if scaled is input and type(threshold) in (int, float) and threshold >= LINEAR:
-        return smooth
-    return xp.where(composites.is_above(scaled, threshold), input, smooth)
+    scaled_input = input if type(beta) in (int, float) and beta == 1 else input * beta
+    result = xp.softplus(scaled_input)
+    result = result if scaled_input is input else result / beta
+    if scaled_input is input and type(threshold) in (int, float) and threshold >= LINEAR:
+        return result
+    return xp.where(composites.is_above(scaled_input, threshold), input, result)
 
 
 def heaviside(input: Tensor, values: Any) -> Tensor:

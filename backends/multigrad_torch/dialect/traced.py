@@ -139,10 +139,10 @@ def base_of(output: Any, inputs: Sequence[Any]) -> int | None:
 @functools.cache
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """Return torch's decompositions of operators without a row, except for `prims` references."""
-    from torch._decomp import core_aten_decompositions, decomposition_table, decompositions
+    from torch._decomp import core_aten_decompositions, decomposition_table
+    from torch._decomp import decompositions as torchs
 
-    home = decompositions.__name__
-    table = {op: body for op, body in decomposition_table.items() if body.__module__ == home}
+    table = {op: f for op, f in decomposition_table.items() if f.__module__ == torchs.__name__}
     table |= core_aten_decompositions()
     return {op: body for op, body in table.items() if find_aten(op) is None}
 
@@ -281,12 +281,12 @@ def index_put(
     input: Tensor, indices: Sequence[Any], values: Any, accumulate: bool = False
 ) -> Tensor:
     symbol = next(x for x in (input, values, *indices) if isinstance(x, Value))
-    whole: Any = tuple(slice(None) if each is None else each for each in indices)
     x = like(input, symbol)
+    items: Any = tuple(slice(None) if each is None else each for each in indices)
     if accumulate:
-        places_ = tuple(x if isinstance(x, slice) else like(x, symbol) for x in whole)
-        whole, values = indexing.add_at(x, places_, values)
-    return indexing.assigned(x, whole, values)
+        items = tuple(each if isinstance(each, slice) else like(each, symbol) for each in items)
+        items, values = indexing.add_at(x, items, values)
+    return indexing.assigned(x, items, values)
 
 
 def put(input: Tensor, index: Tensor, source: Any, accumulate: bool = False) -> Tensor:

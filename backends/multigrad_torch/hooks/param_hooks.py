@@ -354,12 +354,12 @@ def _plan_below(
         kind = kind if owner is None else ShardedHook
         parameter = parameter if owner is None else owner
         hook = find_hook(parameter)
-        before = None if hook is None else hook.group
+        present = None if hook is None else hook.group
         # Hooks that act at another time than those that are asked for now.
-        if before is not None and group is not None and before.reduced != group.reduced:
+        if present is not None and group is not None and present.reduced != group.reduced:
             raise GradientError(
-                f"the model has hooks of attach_param_hooks(model, reduced={before.reduced}): take "
-                "them off first, multigrad.hook.remove_param_hooks(model)"
+                f"the model has hooks of attach_param_hooks(model, reduced={present.reduced}): "
+                "take them off first, multigrad.hook.remove_param_hooks(model)"
             )
         yield kind, parameter, name, chain
     for child in module._modules.values():

@@ -295,8 +295,8 @@ class Context:
             return tuple(floats)
         symbols = [x for x, is_float in zip(self._args, floats, strict=True) if is_float]
         names = [x.node.attr("name") for x in symbols]
-        needed = iter(needs_gradient(self._trace, tuple(names)))
-        return tuple(is_float and next(needed) for is_float in floats)
+        answers = iter(needs_gradient(self._trace, tuple(names)))
+        return tuple(is_float and next(answers) for is_float in floats)
 
     def save_for_backward(self, *tensors: Tensor) -> None:
         self._saved = tensors

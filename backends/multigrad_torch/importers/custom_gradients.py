@@ -136,8 +136,8 @@ class Gathering(torch.autograd.Function):
             leaves = list(map(as_leaf, tensors))
             outputs = run(leaves)
         ctx.leaves, ctx.outputs = leaves, outputs if isinstance(outputs, tuple) else (outputs,)
-        detached = tuple(y.detach() if isinstance(y, torch.Tensor) else y for y in ctx.outputs)
-        return detached if isinstance(outputs, tuple) else detached[0]
+        results = tuple(y.detach() if isinstance(y, torch.Tensor) else y for y in ctx.outputs)
+        return results if isinstance(outputs, tuple) else results[0]
 
     @staticmethod
     @once_differentiable

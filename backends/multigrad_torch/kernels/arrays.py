@@ -57,9 +57,9 @@ def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations:
         size, dilation = sizes[axis], dilations[axis]
         reach = dilation * (size - 1) + 1
         if dilation > 1:
-            dilated = sums.new_zeros((*sums.shape[:-1], reach))
-            dilated[..., ::dilation] = sums
-            sums = dilated
+            with_gaps = sums.new_zeros((*sums.shape[:-1], reach))
+            with_gaps[..., ::dilation] = sums
+            sums = with_gaps
         shape = list(sums.shape[:-1])
         shape[first + axis] = like.shape[first + axis]
         sums = torch.ops.aten.unfold_backward(sums, shape, first + axis, reach, strides[axis])
@@ -278,12 +278,12 @@ def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
 
 def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     item, is_simple = as_torch_index(index)
-    full = x.new_zeros(like.shape)
+    zeros = x.new_zeros(like.shape)
     if is_simple:
-        full[item] = x
-        return full
+        zeros[item] = x
+        return zeros
     flat_positions = places(like, item).reshape(-1)
-    return full.reshape(-1).index_add(0, flat_positions, x.reshape(-1)).reshape(like.shape)
+    return zeros.reshape(-1).index_add(0, flat_positions, x.reshape(-1)).reshape(like.shape)
 
 
 def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
@@ -297,8 +297,8 @@ def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
 
 def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
     values = wide(x)
-    full = values.new_zeros(like.shape)
-    return full.index_add(axis, positive(like, indices, axis), values).to(x.dtype)
+    zeros = values.new_zeros(like.shape)
+    return zeros.index_add(axis, positive(like, indices, axis), values).to(x.dtype)
 
 
 def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
@@ -329,9 +329,9 @@ def part(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
 
 
 def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
-    full = x.new_zeros(like.shape)
-    full[along(x, start, x.shape[axis], axis)] = x
-    return full
+    zeros = x.new_zeros(like.shape)
+    zeros[along(x, start, x.shape[axis], axis)] = x
+    return zeros
 
 
 # --- reductions and products ----------------------------------------------------------------------

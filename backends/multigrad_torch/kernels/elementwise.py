@@ -286,9 +286,9 @@ def former_floor_divide(a: Tensor, b: Tensor) -> Tensor:
     """Return the floored quotient, infinite where a / b overflows, where torch returns NaN."""
     if not b.is_floating_point():
         return of_integers(torch.floor_divide, a, b)
-    floored = torch.div(a, b, rounding_mode="floor")
-    overflows = floored.isnan() & a.isfinite() & ~b.isnan()
-    return torch.where(overflows, torch.floor((a / b).detach()), floored)
+    quotient = torch.div(a, b, rounding_mode="floor")
+    overflows = quotient.isnan() & a.isfinite() & ~b.isnan()
+    return torch.where(overflows, torch.floor((a / b).detach()), quotient)
 
 
 FORMER: dict[Op, Callable[..., Any]] = {

@@ -213,8 +213,8 @@ def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
         key = DTensor.from_local(words, mesh, everywhere, run_check=True).to_local()
     placements = [Replicate() if each.is_partial() else each for each in x.placements]
     if any(type(each) not in (Replicate, Shard) for each in placements):  # strided
-        whole = draw(key, x.shape, x.dtype, x.device)
-        everywhere = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        full_draw = draw(key, x.shape, x.dtype, x.device)
+        everywhere = DTensor.from_local(full_draw, mesh, [Replicate()] * mesh.ndim, run_check=False)
         return everywhere.redistribute(mesh, placements)
     local = x.to_local()
     if mesh.get_coordinate() is not None and any(each.is_shard() for each in placements):
@@ -227,9 +227,9 @@ def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
                 "torch.distributed.tensor.distribute_tensor first"
             )
         key = core.place(key, starts, x.shape)
-    drawn = draw(key, local.shape, x.dtype, x.device)
+    part = draw(key, local.shape, x.dtype, x.device)
     return DTensor.from_local(
-        drawn, mesh, placements, run_check=False, shape=x.shape, stride=tuple(core.strides(x.shape))
+        part, mesh, placements, run_check=False, shape=x.shape, stride=tuple(core.strides(x.shape))
     )
 
 
@@ -269,8 +269,8 @@ def draw_uniform(
     if native is None:
         return join(uniform_blocks(key, shape, dtype_name(dtype), device), shape, dtype, device)
     kernels, layout = native
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    numbers = torch.empty(shape, dtype=wide, device="cpu")
+    draw_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    numbers = torch.empty(shape, dtype=draw_dtype, device="cpu")
     kernels.uniform(numbers.data_ptr(), layout, 0, numbers.numel(), dtype_name(dtype))
     return numbers if numbers.dtype is dtype else numbers.to(dtype)
 

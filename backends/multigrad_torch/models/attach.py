@@ -46,10 +46,10 @@ Planned: TypeAlias = tuple[Acting, nn.Module, str]
 
 def attach_rules(model: nn.Module, rules: Any) -> Attachment:
     """Attach all rules to layers and operations of a module, or none if one of them is wrong."""
-    compiled = getattr(model, "_orig_mod", None)
+    original = getattr(model, "_orig_mod", None)
     # torch.compile wraps a module: rules go on the module itself.
-    if compiled is not None and type(model).__name__ == "OptimizedModule":
-        model = compiled
+    if original is not None and type(model).__name__ == "OptimizedModule":
+        model = original
     layers = layers_of(model)
     if isinstance(rules, Composite):
         for layer in layers:

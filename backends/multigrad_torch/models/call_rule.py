@@ -251,11 +251,11 @@ class InPlace:
 
 def reads(node: Any, x: Tensor) -> bool:
     """Return whether backward of an autograd node reads the memory of x; True if unknown."""
-    saved = getattr(node, "saved_tensors", None)
-    if saved is None:  # not a Function's node: unknown
+    tensors = getattr(node, "saved_tensors", None)
+    if tensors is None:  # not a Function's node: unknown
         return True
     address = x.untyped_storage().data_ptr()
-    return any(each is not None and each.untyped_storage().data_ptr() == address for each in saved)
+    return any(y is not None and y.untyped_storage().data_ptr() == address for y in tensors)
 
 
 # --- rules that read weights ----------------------------------------------------------------------
@@ -329,10 +329,10 @@ def make_function(key: str, kind: str, attributes: tuple[tuple[str, Any], ...]) 
 
 def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor | None:
     """Return the output of a batch normalization merged with the layer before it, or None."""
-    merging = getattr(x, MERGES, None)
-    if merging is None:
+    mark = getattr(x, MERGES, None)
+    if mark is None:
         return None
-    layer, out, version = merging
+    layer, out, version = mark
     # A write into the output of that layer since then.
     if version != version_of(x):
         return None

@@ -70,7 +70,7 @@ class Record:
             memory = _memory(tensor)
             parts = part_sizes.setdefault(memory, {})
             part = tensor.nbytes, tensor.storage_offset() if tensor.layout is torch.strided else 0
-            size = min(tensor.nbytes, memory[1] - sum(parts.values()))
+            size = min(tensor.nbytes, memory[1] - sum(parts.values()))  # as views overlap
             if memory in own or part in parts or size <= 0:
                 continue
             dtype = str(tensor.dtype).removeprefix("torch.")

@@ -51,12 +51,12 @@ class LayerInterceptor(Acting):
     rule_name: str  # in messages
 
     def around_forward(self, original: type, method: Method) -> Method:
-        ruled = self.wrap_forward(original, method)
+        under_rule = self.wrap_forward(original, method)
 
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_compiling() and is_around_region() and not acts_in_regions(self, module):
                 return method(module, *args, **kwargs)
-            return ruled(module, *args, **kwargs)
+            return under_rule(module, *args, **kwargs)
 
         return forward
 
@@ -73,14 +73,14 @@ class OnThisThread(Acting):
         self.thread = threading.get_ident()
 
     def wrap(self, original: type, name: str, method: Method) -> Method:
-        ruled = self.acting.wrap(original, name, method)
-        if ruled is method:
+        under_rule = self.acting.wrap(original, name, method)
+        if under_rule is method:
             return method
 
         @functools.wraps(method)
         def forward(*args: Any, **kwargs: Any) -> Any:
             is_region = threading.get_ident() == self.thread
-            return (ruled if is_region else method)(*args, **kwargs)
+            return (under_rule if is_region else method)(*args, **kwargs)
 
         return forward
 
@@ -124,17 +124,17 @@ class PlainRuleOnLayer(LayerInterceptor):
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if not args and first in kwargs:
                 args = (kwargs.pop(first),)
-            given: tuple[Any, ...] = args or (None,)
-            x, *other_inputs = given
+            inputs: tuple[Any, ...] = args or (None,)
+            x, *other_inputs = inputs
             self.check(module, x, other_inputs, kwargs)
 
-            def call(given: Tensor) -> Any:
-                return method(module, given, *other_inputs, **kwargs)
+            def call(tensor: Tensor) -> Any:
+                return method(module, tensor, *other_inputs, **kwargs)
 
             where = lambda: self.name_of(module)
             if getattr(module, "inplace", None) is True:
                 # The rule must see x as it was before the layer wrote into it.
-                return x.copy_(self.rule.apply(x.clone(), lambda given: call(given.clone()), where))
+                return x.copy_(self.rule.apply(x.clone(), lambda copy: call(copy.clone()), where))
             out = self.rule.apply(x, call, where)
             if not self.needs_no_warning and not is_compiling():
                 self.note_gradient(module, x, out)
@@ -298,11 +298,11 @@ class RuleOnMergedNorm(LayerInterceptor):
 
     def wrap_forward(self, original: type, method: Method) -> Method:
         rule = self.rule
-        alone = method if self.own is None else self.own.wrap_forward(original, method)
+        unmerged = method if self.own is None else self.own.wrap_forward(original, method)
 
         def forward(module: Any, input: Any) -> Any:
             # None if the input is not the marked output of that layer: then it acts alone.
-            merged = call_merged(rule, module, method, input)
-            return alone(module, input) if merged is None else merged
+            output = call_merged(rule, module, method, input)
+            return unmerged(module, input) if output is None else output
 
         return forward

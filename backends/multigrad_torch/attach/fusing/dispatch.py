@@ -140,8 +140,8 @@ class Fusing:
             elif not each.is_contiguous():
                 reason = "a tensor that is not contiguous"
         shapes = [each.shape for each in tensors]
-        whole = max(shapes, key=torch.Size.numel)
-        layouts: Any = tuple([layout_in(whole, shape) for shape in shapes])
+        largest_shape = max(shapes, key=torch.Size.numel)
+        layouts: Any = tuple([layout_in(largest_shape, shape) for shape in shapes])
         if not reason and None in layouts:
             reason = "tensors of several shapes, other than numbers, rows and the last axis"
         if reason:
@@ -150,7 +150,7 @@ class Fusing:
         pair, kernels = None, self.kernels_for(x, values, layouts)
         if kernels is not None:
             try:
-                pair = kernels, kernels.prepare_call(values, whole, device)
+                pair = kernels, kernels.prepare_call(values, largest_shape, device)
             except NothingToFuseError:
                 pass
             except CannotFuseError as error:  # for these values

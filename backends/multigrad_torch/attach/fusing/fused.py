@@ -234,10 +234,9 @@ def check(emitted: Emitted) -> None:
     """Raise CannotFuseError for outputs that kernels cannot return, or if kernels have no use."""
     if emitted.origin.graphs is None:
         raise CannotFuseError("a loop, or what cost time is kept, as tanh: see residuals=")
-    passed = passed_on(emitted)
-    aliases = {*emitted.aliasing.passed, *emitted.aliasing.views}.difference(passed)
+    candidates = {*emitted.aliasing.passed, *emitted.aliasing.views} - passed_on(emitted).keys()
     outputs = emitted.origin.graphs[0].outputs
-    aliases = [i for i in aliases if i in emitted.aliasing.passed or outputs[i].op.view]
+    aliases = [i for i in candidates if i in emitted.aliasing.passed or outputs[i].op.view]
     if aliases or emitted.aliasing.shared or emitted.aliasing.viewed or emitted.residuals.histories:
         raise CannotFuseError("an output that may be an input, or lie in its memory")
     if "key" in emitted.names.params:
@@ -316,10 +315,8 @@ def write(
     bits = {i for i, node in enumerate(packing[0].outputs, len(own_names)) if node.op is PACK}
     if not bits.issubset(packs):
         raise CannotFuseError("residuals='packed' of rows")
-    places = kernels[2].parts.results
-    if any(
-        layouts[name] != each.layout for name, each in zip(emitted.names.wrt, places, strict=True)
-    ):
+    pairs = zip(emitted.names.wrt, kernels[2].parts.results, strict=True)
+    if any(layouts[name] != slope.layout for name, slope in pairs):
         raise CannotFuseError("a gradient of another shape")
     if all(count_kernels(graph) < 2 for graph in (keep_graph, backward)):
         raise NothingToFuseError("each part is a kernel of torch already")
@@ -367,7 +364,7 @@ def _restorer(native: Any, kernels: CompiledKernels) -> Callable[[Any, list[Tens
 
     def restore(ctx: Any, saved: list[Tensor]) -> Restored:
         call = ctx.call
-        restored = Restored(ctx, saved)
+        plain_ctx = Restored(ctx, saved)
 
         def like(slot: KernelSlot) -> Tensor:
             element = torch.empty((), dtype=slot.dtype, device=call.device)
@@ -376,14 +373,14 @@ def _restorer(native: Any, kernels: CompiledKernels) -> Callable[[Any, list[Tens
         for i in unpacked_positions:
             saved[i] = unpack(saved[i], like(KernelSlot(kernels.dtype)))
         for name in emitted.residuals.shapes:
-            setattr(restored, f"shape_of_{name}", like(slots[name]).shape)
+            setattr(plain_ctx, f"shape_of_{name}", like(slots[name]).shape)
         for name in emitted.residuals.likes:
-            setattr(restored, f"like_{name}", Like(like(slots[name])))
+            setattr(plain_ctx, f"like_{name}", Like(like(slots[name])))
         values = prepared(native, like(KernelSlot(kernels.dtype)), call.values)
         params = ("values",) if native.prepare is not None else emitted.names.params
         for name, value in zip(params, values, strict=True):
-            setattr(restored, name, value)
-        return restored
+            setattr(plain_ctx, name, value)
+        return plain_ctx
 
     return restore
 
@@ -423,8 +420,8 @@ def as_function(native: Any, kernels: CompiledKernels) -> type[Function]:
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
             call = ctx.call
-            device, saved = call.device, ctx.saved_tensors
-            operands = [*saved, *cotangents]
+            device, residuals = call.device, ctx.saved_tensors
+            operands = [*residuals, *cotangents]
             fits = not (is_grad_enabled() or transforms_active() or is_included(BATCHED))
             fits = fits and not count_modes()
             # `x.data = ...` may have put another in its place.
@@ -438,7 +435,7 @@ def as_function(native: Any, kernels: CompiledKernels) -> type[Function]:
             if fits:
                 results = kernels.backward.run(operands, call.slopes, device, call.backward)
                 return pick_gradients([*results, None])
-            gradients = eager.backward(restore(ctx, [*saved]), *cotangents)
+            gradients = eager.backward(restore(ctx, [*residuals]), *cotangents)
             gradients = gradients if isinstance(gradients, tuple) else (gradients,)
             return *gradients[:count], None
 

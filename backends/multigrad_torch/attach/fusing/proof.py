@@ -58,10 +58,10 @@ def are_exact(kernels: Any) -> list[bool]:
 
 def fitting(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Return the shapes with as many axes as kernels need, padded by axes of length 1."""
-    padded = [(*shape, *[1] * (kernels.row_axes - 1)) for shape in shapes]
+    row_shapes = [(*shape, *[1] * (kernels.row_axes - 1)) for shape in shapes]
     if kernels.rank is None:
-        return padded
-    pairs = [(kernels.rank - len(shape), shape) for shape in padded]
+        return row_shapes
+    pairs = [(kernels.rank - len(shape), shape) for shape in row_shapes]
     return [(*[1] * missing, *shape) for missing, shape in pairs if missing >= 0]
 
 
@@ -94,32 +94,32 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
     """Compare the bits of results that no reduction feeds; tensors of one element contain `one`."""
     samples = make_samples(native.emitted, kernels, values)
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.names.inputs))
-    rest = prepared(native, samples[0], values)
+    arguments = prepared(native, samples[0], values)
 
     def sample(x: Tensor, layout: KernelLayout, part: slice) -> Tensor:
         x = x[part]
         shape = layout.shape(fitting(kernels, ((len(x),),))[0])
         return x.view(shape) if layout.kind in (FULL, COLUMN) else x.new_full(shape, one)
 
-    def run_part(apply: Any, rest: Any, part: slice) -> list[Tensor]:
+    def run_part(apply: Any, arguments: Any, part: slice) -> list[Tensor]:
         pairs = zip(samples, layouts, strict=False)
         inputs = [sample(x, layout, part) for x, layout in pairs]
-        results = run(apply, rest, inputs, [x[part] for x in samples[len(layouts) :]])
+        results = run(apply, arguments, inputs, [x[part] for x in samples[len(layouts) :]])
         pairs = zip(results, is_exact, strict=True)
         return [each for each, is_exact_result in pairs if is_exact_result and each is not None]
 
     eager, fused = eager_of(native), partial(apply_new, kernels, values)
     # The length of one part nothing divides, that of the other many widths do.
     parts = slice(None), slice(BLOCK)
-    pairs = [(run_part(fused, (), part), run_part(eager, rest, part)) for part in parts]
+    pairs = [(run_part(fused, (), part), run_part(eager, arguments, part)) for part in parts]
     return all(all(map(are_same, fused_part, plain_part)) for fused_part, plain_part in pairs)
 
 
 def is_near(native: Any, kernels: Any, values: Any) -> bool:
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.names.inputs))
     generator = torch.Generator("cpu").manual_seed(0)
-    small = fitting(kernels, SMALL)
-    for shape in (*small, *fitting(kernels, MORE)):
+    edge_shapes = fitting(kernels, SMALL)
+    for shape in (*edge_shapes, *fitting(kernels, MORE)):
         tensors = []
         for layout in [*layouts, *[WHOLE for _ in native.emitted.names.outputs]]:
             sample = torch.randn(layout.shape(shape), generator=generator, device="cpu")
@@ -127,13 +127,13 @@ def is_near(native: Any, kernels: Any, values: Any) -> bool:
             sample = sample.abs() + 0.25 if layout.kind not in (FULL, COLUMN) else sample
             tensors.append(sample.to(kernels.device, kernels.dtype))
         trials = [tensors]
-        for edge in EDGES if shape in small else ():
-            full = [torch.full_like(x, edge) if x.shape == shape else x for x in tensors]
+        for edge in EDGES if shape in edge_shapes else ():
+            edge_everywhere = [torch.full_like(x, edge) if x.shape == shape else x for x in tensors]
             pointwise = [x.clone() for x in tensors]
             for x in pointwise:
                 if x.shape == shape:
                     x.view(-1)[x.numel() // 2] = edge
-            trials += [full, pointwise]
+            trials += [edge_everywhere, pointwise]
         for trial in trials:
             if not is_near_on(native, kernels, values, trial):
                 return False
@@ -142,7 +142,7 @@ def is_near(native: Any, kernels: Any, values: Any) -> bool:
 
 def is_near_on(native: Any, kernels: Any, values: Any, trial: Sequence[Tensor]) -> bool:
     count = len(native.emitted.names.inputs)
-    eager, fused = eager_of(native), []
+    eager = eager_of(native)
     # The same code in float64 tells how far off ours and plain code are.
     doubles = [each.double() for each in trial]
     arguments = prepared(native, trial[0], values)
@@ -181,6 +181,7 @@ def make_samples(emitted: Emitted, kernels: Any, values: Any) -> list[Tensor]:
         # Odd tensors repeat the whole list, even ones each value: together they meet in all pairs.
         sample = edges.repeat(len(edges)) if i % 2 else edges.repeat_interleave(len(edges))
         normals = torch.randn(DRAWN, generator=generator, device="cpu").to(kernels.dtype)
+        # Rolled by pairs, or tensors 0 and 2 would be equal.
         samples.append(torch.cat([sample.roll((i // 2) * 7), normals]).to(kernels.device))
     return samples
 
