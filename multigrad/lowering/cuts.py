@@ -106,14 +106,14 @@ def shares_scales(graphs: FunctionGraph, cut: ResidualCut) -> bool:
     """Return whether forward and what it keeps share work on the smaller tensors only."""
     # Such as a scale. A value computed of all tensors is better computed again than kept.
     tensors = [node for node in graphs.forward.inputs if node.type.kind == "tensor"]
-    shared = {*graphs.forward.nodes}.intersection(cut.keep.nodes).difference(tensors)
-    shared = {node for node in shared if node.type.kind == "tensor"}
+    common = {*graphs.forward.nodes}.intersection(cut.keep.nodes).difference(tensors)
+    common = {node for node in common if node.type.kind == "tensor"}
     aliasing = find_aliasing(graphs)
-    if not shared or aliasing.passed or aliasing.shared or aliasing.viewed:
+    if not common or aliasing.passed or aliasing.shared or aliasing.viewed:
         return False
     if any(cut.keep.reads(name) for name in graphs.outputs):
         return False
-    return not any({*tensors} <= {*walk([node])} for node in shared)
+    return not any({*tensors} <= {*walk([node])} for node in common)
 
 
 def join_forward_and_keep(graphs: FunctionGraph, cut: ResidualCut) -> Graph:

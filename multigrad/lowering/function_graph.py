@@ -196,25 +196,25 @@ class FunctionGraph:
         if not marks(self.backward):
             # Without marks any cut may keep the outputs.
             return replace(self, keeps_output=False) if self.keeps_output else self
-        unmarked = replace(self, backward=simplify(drop_marks(self.backward)))
-        if self.first_order or not self.second_order or unmarked.is_derivative:
-            return unmarked
+        pair = replace(self, backward=simplify(drop_marks(self.backward)))
+        if self.first_order or not self.second_order or pair.is_derivative:
+            return pair
         return self
 
     def with_safe_names(self, reserved: Iterable[str]) -> FunctionGraph:
         """Return the pair with new names for params and inputs that are words of emitted code."""
         reserved = set(reserved)
         inputs = tuple(name for name in self.inputs if name != "tin")
-        taken = {*reserved, *self.params, *inputs}
+        used_names = {*reserved, *self.params, *inputs}
         new_names: dict[str, str] = {}
         for name in (*inputs, *self.params):
             if name in reserved or OWN_NAMES.fullmatch(name):
                 safe = f"{name}_"
                 # Another param may have the name with an underscore.
-                while safe in taken:
+                while safe in used_names:
                     safe += "_"
                 new_names[name] = safe
-                taken.add(safe)
+                used_names.add(safe)
         if not new_names:
             return self
         return replace(
@@ -326,10 +326,10 @@ class FunctionGraph:
         ):
             outputs[0] = tangents[0]  # an available tensor of the same shape
         noun = "rule" if self.is_rule else "function"
-        transposed = tangent_map(backward, self.cotangents, tangents, outputs, noun)
-        pairs = zip(self.seeds, transposed.outputs, strict=True)
+        graph = tangent_map(backward, self.cotangents, tangents, outputs, noun)
+        pairs = zip(self.seeds, graph.outputs, strict=True)
         tangents_out = tuple([node for seed, node in pairs if seed is not None])
-        return Graph(transposed.name, transposed.inputs, tangents_out, transposed.locations)
+        return Graph(graph.name, graph.inputs, tangents_out, graph.locations)
 
 
 # --- masks as bits --------------------------------------------------------------------------------

@@ -126,13 +126,13 @@ def lower_graphs(
     cuts = _cut(lowering)
     code, fast = _emit_codes(lowering, cuts)
     is_linear_map = is_linear(graphs.backward, graphs.cotangents)
-    checks_bound = bind_checks(
+    bound_checks = bind_checks(
         graphs,
         lowering.emission,
         cuts.anywhere,
         lowering.author_params if checks else None,
     )
-    tangent = _emit_tangent(lowering, cuts.anywhere, checks_bound) if forward_mode else None
+    tangent = _emit_tangent(lowering, cuts.anywhere, bound_checks) if forward_mode else None
     emitted = Emitted(
         origin=_origin(lowering, cuts),
         names=_names(lowering, defaults),
@@ -144,11 +144,11 @@ def lower_graphs(
             histories=cuts.histories,
             likes=cuts.likes,
             shapes=tuple(
-                [n for n, check in zip(graphs.wrt, checks_bound.gradients, strict=True) if check]
+                [n for n, check in zip(graphs.wrt, bound_checks.gradients, strict=True) if check]
             ),
         ),
         aliasing=find_aliasing(graphs),
-        checks=checks_bound,
+        checks=bound_checks,
         derivative=Derivative(
             tangent=tangent,
             dual=dual,
@@ -170,8 +170,8 @@ def _prepare(
     emission = Emission(backend, graphs.backward.name)
     # The object's name is that of the pair, unless it means something else in emitted code.
     own_name = identifier(graphs.name)
-    taken = {*RESERVED, *backend.autodiff.namespace, *graphs.params, *graphs.inputs}
-    while own_name in taken or hasattr(builtins, own_name) or OWN_NAMES.fullmatch(own_name):
+    used_names = {*RESERVED, *backend.autodiff.namespace, *graphs.params, *graphs.inputs}
+    while own_name in used_names or hasattr(builtins, own_name) or OWN_NAMES.fullmatch(own_name):
         own_name = f"own_{own_name}"
     # The template's own words must not be taken by a param or an op.
     own_helpers = (f"{own_name}_eager", f"{own_name}_prepare", f"{own_name}_custom")
@@ -251,8 +251,8 @@ def _check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Cod
         return replace(body, lines=(*lines, *body.lines))
 
     def checked(code: Code) -> Code:
-        joined = None if code.whole is None else begin(code.whole)
-        return replace(code, forward=begin(code.forward), whole=joined)
+        whole = None if code.whole is None else begin(code.whole)
+        return replace(code, forward=begin(code.forward), whole=whole)
 
     return checked(code), checked(fast)
 
@@ -264,8 +264,8 @@ def _emit_tangent(lowering: Lowering, cut: ResidualCut, checks: Checks) -> Body:
     tangent = emit_body(lowering.graphs.tangent_map(cut.backward), lowering.emission)
     if not checks.second_derivative:
         return tangent
-    guarded = [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
-    guards = [f"{name} = {checks.second_derivative}({name})" for name in guarded]
+    names = [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
+    guards = [f"{name} = {checks.second_derivative}({name})" for name in names]
     return replace(tangent, lines=(*guards, *tangent.lines))
 
 

@@ -73,9 +73,9 @@ def is_float(type_: Type) -> bool:
 def promote(dtypes: Iterable[str]) -> str | None:
     """Return the integer dtype that holds all of these, or None if there are none."""
     names = set(dtypes)
-    for wide in (INT64, INT32):
-        if wide in names:
-            return wide
+    for dtype in (INT64, INT32):
+        if dtype in names:
+            return dtype
     # int8 and uint8 together need 16 bits.
     return "int16" if "int16" in names or len(names) > 1 else next(iter(names), None)
 

@@ -91,9 +91,9 @@ NEG = infix("-", "neg", np.negative, "-ct", operator.neg, degree=linear, on_bool
 
 def pow_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     # The slope in b is taken as 0 where a <= 0, and the slope in a as 0 where b == 0.
-    safe = xp.where(xp.greater(a, 0), a, 1.0)
+    positive = xp.where(xp.greater(a, 0), a, 1.0)
     by_a = xp.where(xp.equal(b, 0), 0.0, b * xp.pow(a, b - 1))
-    return ct * by_a, ct * xp.where(xp.greater(a, 0), y * xp.log(safe), 0.0)
+    return ct * by_a, ct * xp.where(xp.greater(a, 0), y * xp.log(positive), 0.0)
 
 
 def square(x: Number) -> Number:
@@ -114,15 +114,15 @@ def cube_root(x: Array) -> Array:
     # off by 1.5 eps.
     y = np.cbrt(x)
     with np.errstate(all="ignore"):
-        refined = y - (y - x / (y * y)) / 3
-    return np.where((y != 0) & np.isfinite(y), refined, y).astype(x.dtype)
+        newton = y - (y - x / (y * y)) / 3
+    return np.where((y != 0) & np.isfinite(y), newton, y).astype(x.dtype)
 
 
 def cbrt(xp: Any, x: Any) -> Any:
     size = xp.abs(x)
     root = xp.pow(size, 1 / 3)
-    refined = root - (root - size / (root * root)) / 3.0  # Newton: pow alone knows 1/3 to eps only
-    return xp.copysign(xp.where((size > 0) & (size < math.inf), refined, size), x)
+    newton = root - (root - size / (root * root)) / 3.0  # Newton: pow alone knows 1/3 to eps only
+    return xp.copysign(xp.where((size > 0) & (size < math.inf), newton, size), x)
 
 
 POW = function(

@@ -115,11 +115,11 @@ def log_ndtr(x: Any) -> Any:
 
     # SciPy's own is off by 5.5 eps before 1.16. Below -1 by erfcx(z) = exp(z^2) erfc(z):
     # log(erfcx(-x / sqrt(2)) / 2) - x^2 / 2; below 0 by its definition, else log1p(-ndtr(-x)).
-    wide = np.asarray(x, np.float64)
+    x64 = np.asarray(x, np.float64)
     with np.errstate(all="ignore"):
-        left = np.log(erfcx(np.maximum(wide * -(0.5**0.5), 0.0)) / 2) - wide * wide / 2
-        middle, right = np.log(ndtr(wide)), np.log1p(-ndtr(-wide))
-    return np.where(wide < -1, left, np.where(wide < 0, middle, right)).astype(x.dtype)[()]
+        left = np.log(erfcx(np.maximum(x64 * -(0.5**0.5), 0.0)) / 2) - x64 * x64 / 2
+        middle, right = np.log(ndtr(x64)), np.log1p(-ndtr(-x64))
+    return np.where(x64 < -1, left, np.where(x64 < 0, middle, right)).astype(x.dtype)[()]
 
 
 reshape: Any = np.reshape if RELEASE >= (2, 1) else _reshape

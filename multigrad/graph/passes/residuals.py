@@ -52,25 +52,25 @@ def as_input(node: Node, name: str) -> Node:
 
 def decide_by_outputs(forward: Graph, backward: Graph, names: Sequence[str]) -> Graph:
     """Return a backward that compares a rectifier's output instead of its input, if equivalent."""
-    rectified = {
+    output_of = {
         node.operands[0]: as_input(node, name)
         for node, name in zip(forward.outputs, names, strict=True)
         if node.op is ops.RELU
     }
-    if not rectified:
+    if not output_of:
         return backward
-    decided: dict[Node, Node] = {}
+    replacements: dict[Node, Node] = {}
     for node in backward.nodes:
         if node.op not in (ops.GT, ops.LE, ops.GE, ops.LT):
             continue
         x, limit = node.operands
-        if x not in rectified or limit.op is not ops.CONST:
+        if x not in output_of or limit.op is not ops.CONST:
             continue
         value = limit.attr("value")
         # max(x, 0) > c exactly if x > c, for a number c of at least 0; NaN stays NaN.
         if value > 0 or (value == 0 and node.op in (ops.GT, ops.LE)):
-            decided[node] = make_node(node.op, (rectified[x], limit), {}, node.type)
-    return substitute(backward, decided)
+            replacements[node] = make_node(node.op, (output_of[x], limit), {}, node.type)
+    return substitute(backward, replacements)
 
 
 def drop_marks(graph: Graph) -> Graph:
@@ -207,11 +207,11 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
     costly = computed_at_cost(forward, backward) if keepable.costly else ()
     total, residuals = choose(backward, roles, results, keepable, again=costly)
     # A rectifier's output is mostly kept by the next layer, so it is counted as free here.
-    decided = decide_by_outputs(forward, backward, roles.outputs) if keepable.deciding else backward
-    if decided is not backward:
-        decided_total, decided_nodes = choose(decided, roles, results, keepable, free=roles.outputs)
-        if decided_total < total:
-            backward, residuals = decided, decided_nodes
+    variant = decide_by_outputs(forward, backward, roles.outputs) if keepable.deciding else backward
+    if variant is not backward:
+        variant_total, variant_nodes = choose(variant, roles, results, keepable, free=roles.outputs)
+        if variant_total < total:
+            backward, residuals = variant, variant_nodes
     is_apart = not (keepable.loops or keepable.costly)
     names: dict[Node, str] = {}
     computed = 0
@@ -271,18 +271,18 @@ def computed_at_cost(forward: Graph, backward: Graph) -> list[Node]:
     These are exponentials and the like and, if there are any, the numbers to which tensors are
     reduced.
     """
-    shared = {*backward.nodes}.intersection(forward.nodes).difference(forward.outputs)
-    costly = {node for node in shared if node.op in COSTLY and node.type.kind == "tensor"}
-    numbers = {n for n in shared if n.type.kind == "tensor" and n.type.shape == SCALAR_SHAPE}
+    common = {*backward.nodes}.intersection(forward.nodes).difference(forward.outputs)
+    costly = {node for node in common if node.op in COSTLY and node.type.kind == "tensor"}
+    numbers = {n for n in common if n.type.kind == "tensor" and n.type.shape == SCALAR_SHAPE}
     return [n for n in forward.nodes if n in costly or (n in numbers and costly)]
 
 
 def complements_as_one(backward: Graph) -> Graph:
     """Return a backward that reads a != b as the complement of a == b, where it reads both."""
     # One of the two masks is enough; with NaN too.
-    equal = {node.operands: node for node in backward.nodes if node.op is ops.EQ}
-    complements = [n for n in backward.nodes if n.op is ops.NE and n.operands in equal]
-    changes = {n: make_node(ops.NOT, (equal[n.operands],), {}, n.type) for n in complements}
+    equality_of = {node.operands: node for node in backward.nodes if node.op is ops.EQ}
+    complements = [n for n in backward.nodes if n.op is ops.NE and n.operands in equality_of]
+    changes = {n: make_node(ops.NOT, (equality_of[n.operands],), {}, n.type) for n in complements}
     return substitute(backward, changes) if changes else backward
 
 

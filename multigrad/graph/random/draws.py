@@ -339,15 +339,15 @@ def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     dtype = np.dtype(dtype)
     check_dtype(dtype.name)
     double = dtype.name == "float64"
-    wide = "float64" if double else "float32"
+    work_dtype = "float64" if double else "float32"
     draw = np.empty(shape, dtype)
     flat = draw.reshape(-1)
-    uniforms = np.empty(min(flat.size, BLOCK), wide)
+    uniforms = np.empty(min(flat.size, BLOCK), work_dtype)
     space = make_space(flat.size)
     words, blocks = lay_out(key, draw.shape)
     for start, stop, counter in blocks:
         block = uniforms[: stop - start]
-        fill_block(block, words, counter, wide, space[:, : stop - start])
+        fill_block(block, words, counter, work_dtype, space[:, : stop - start])
         flat[start:stop] = normal_from_uniform(block, np, double)
     return draw
 
@@ -372,10 +372,10 @@ def fill_block(draw: Array, key: Key, counter: int | Array, dtype: str, space: A
     x, y = random_words(key, counter, space)
     if dtype == "float64":
         # 52 bits: the first word and the upper 20 of the second.
-        wide = x.astype(np.uint64)
-        wide <<= 20
-        wide |= y >> 12
-        np.multiply(wide.astype(np.float64), 2.0**-WIDE_BITS, draw)
+        bits = x.astype(np.uint64)
+        bits <<= 20
+        bits |= y >> 12
+        np.multiply(bits.astype(np.float64), 2.0**-WIDE_BITS, draw)
         return
     shift, width = UNIFORM_FIELDS[dtype]
     # As in jax, narrower draws take the bits of both words' xor.

@@ -170,14 +170,14 @@ def compiled_uniform(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dty
 def compiled_normal(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     draw = np.empty(shape, dtype)
     double = name_of(draw.dtype) == "float64"
-    wide = "float64" if double else "float32"
+    work_dtype = "float64" if double else "float32"
     layout = lay_out_runs(key, shape)
-    scratch = NumPyScratch(min(draw.size, BLOCK), wide)
+    scratch = NumPyScratch(min(draw.size, BLOCK), work_dtype)
 
     def fill(out: int, start: int, count: int) -> None:
         kernels.normal(out, layout, start, count, double=double, block=BLOCK, scratch=scratch)
 
-    fill_wide(draw, wide, fill)
+    fill_wide(draw, work_dtype, fill)
     return draw
 
 

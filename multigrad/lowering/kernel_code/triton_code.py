@@ -51,7 +51,7 @@ def copysign(computed: str) -> str:
 def rows(computed: str) -> dict[Op, str]:
     """Return the expressions of ops in kernels that compute in this dtype."""
     number = f"tl.{computed}"
-    quotient, root, whole = QUOTIENTS[computed], ROOTS[computed], WHOLE[computed]
+    quotient, root, threshold = QUOTIENTS[computed], ROOTS[computed], WHOLE[computed]
     sign = f"({{0}} > 0).to({number}) - ({{0}} < 0).to({number})"
     signed = copysign(computed)
     clip = LIMITS[ops.MINIMUM].format(LIMITS[ops.MAXIMUM].format("{0}", "{1}"), "{2}")
@@ -59,10 +59,10 @@ def rows(computed: str) -> dict[Op, str]:
     wrong_sign = f"({fmod} != 0) & (({{1}} < 0) != ({fmod} < 0))"
     remainder = f"tl.where({wrong_sign}, {fmod} + {{1}}, {fmod})"
     one_and_exp = "(1.0 + libdevice.exp(-{0}))"
-    # Adding `whole` leaves no bit for fractions. Triton's own floor and ceil (3.7) lose subnormals.
-    near = signed.format(f"((tl.abs({{0}}) + {whole}) - {whole})", "{0}")
-    near = f"tl.where(tl.abs({{0}}) < {whole}, {near}, {{0}})"
-    floor = f"({near} - ({near} > {{0}}).to({number}))"
+    # Adding it leaves no bit for fractions. Triton's own floor and ceil (3.7) lose subnormals.
+    nearest = signed.format(f"((tl.abs({{0}}) + {threshold}) - {threshold})", "{0}")
+    nearest = f"tl.where(tl.abs({{0}}) < {threshold}, {nearest}, {{0}})"
+    floor = f"({nearest} - ({nearest} > {{0}}).to({number}))"
     return {
         **INFIX,
         **SAME,
@@ -78,9 +78,9 @@ def rows(computed: str) -> dict[Op, str]:
         ops.RSQRT: quotient.format("1.0", root),
         ops.RECIPROCAL: quotient.format("1.0", "{}"),
         ops.FLOOR: floor,
-        ops.CEIL: signed.format(f"({near} + ({near} < {{0}}).to({number}))", "{0}"),
+        ops.CEIL: signed.format(f"({nearest} + ({nearest} < {{0}}).to({number}))", "{0}"),
         ops.TRUNC: signed.format(floor.format("tl.abs({0})"), "{0}"),
-        ops.ROUND: near,
+        ops.ROUND: nearest,
         ops.COPYSIGN: signed,
         ops.REMAINDER: remainder,
         ops.POW: f"libdevice.pow({{0}}.to({number}), {{1}}.to({number}))",

@@ -134,8 +134,8 @@ class ReferenceFunction:
         dx = [as_cotangent(t, x.shape, x.dtype) for t, x in zip(tangents, arrays, strict=True)]
         pushed = copy_context().run(push, *dx, *arrays, *outputs, *values)
         pairs = zip(pushed, outputs, strict=True)
-        converted = tuple(None if t is None else asarray(t, y.dtype) for t, y in pairs)
-        return output, converted[0] if self.single else converted
+        tangents_out = tuple(None if t is None else asarray(t, y.dtype) for t, y in pairs)
+        return output, tangents_out[0] if self.single else tangents_out
 
     def _run(self, inputs: tuple[Array, ...], values: tuple[Any, ...]) -> Any:
         constants = self._prepare(inputs, values) if self._takes_numbers else ()

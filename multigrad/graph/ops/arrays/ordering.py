@@ -77,8 +77,8 @@ def cumulative_extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Co
 
 def logcumsumexp_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, reverse: bool) -> Cotangents:
     # Zero where everything so far is -inf: without this x - y would be NaN.
-    finite = xp.where(xp.equal(y, -math.inf), 0.0, y)
-    return (xp.exp(x - finite) * xp.discounted_sum(ct, y, axis=axis, reverse=not reverse),)
+    finite_y = xp.where(xp.equal(y, -math.inf), 0.0, y)
+    return (xp.exp(x - finite_y) * xp.discounted_sum(ct, y, axis=axis, reverse=not reverse),)
 
 
 @widened

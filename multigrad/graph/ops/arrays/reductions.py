@@ -88,11 +88,11 @@ def extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) 
 def prod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
     # The product of the others; with two zeros in one the second derivative is lost.
     is_zero = xp.equal(x, 0)
-    filled = xp.where(is_zero, 1.0, x)
+    nonzero = xp.where(is_zero, 1.0, x)
     zeros = xp.count_nonzero(is_zero, axis=axis, keepdims=keepdims)
-    products = xp.where(xp.equal(zeros, 1), xp.prod(filled, axis=axis, keepdims=keepdims), 0.0)
+    products = xp.where(xp.equal(zeros, 1), xp.prod(nonzero, axis=axis, keepdims=keepdims), 0.0)
     at_zero = spread(xp, ct * products, x, axis, keepdims)
-    return (xp.where(is_zero, at_zero, spread(xp, ct * y, x, axis, keepdims) / filled),)
+    return (xp.where(is_zero, at_zero, spread(xp, ct * y, x, axis, keepdims) / nonzero),)
 
 
 @widened
@@ -268,8 +268,8 @@ def softmax(x: Array, *, axis: Axis) -> Array:
 @widened
 def log_softmax(x: Array, *, axis: Axis) -> Array:
     axis = over(x, axis)
-    shifted = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
-    return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+    centered = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    return centered - np.log(np.sum(np.exp(centered), axis=axis, keepdims=True))
 
 
 def gated_half(xp: Any, x: Any, *, axis: int) -> Any:
