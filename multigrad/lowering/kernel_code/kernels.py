@@ -210,34 +210,34 @@ def write_kernel(
     # In terms of ops that kernels have.
     graph = rebuild(rebuild(graph, limit_in_turn), in_sums)
     input_names = [node.attr("name") for node in graph.nodes if node.op is ops.INPUT]
-    all_layouts = Layouts(graph, dict.fromkeys(input_names, WHOLE) if layouts is None else layouts)
-    writer = _KernelWriter(graph, dtype, language, all_layouts)
+    geometry = Layouts(graph, dict.fromkeys(input_names, WHOLE) if layouts is None else layouts)
+    writer = _KernelWriter(graph, dtype, language, geometry)
     lines = {node: line for node in graph.nodes if (line := writer.line(node))}
-    loops = Arrangement(graph, all_layouts, writer.names, lines).loops()
+    loops = Arrangement(graph, geometry, writer.names, lines).loops()
     read_values = {value for loop in loops for step in loop for value in step.reads}
 
     def place(name: str, node: Node, is_packed: bool) -> KernelTensor:
-        is_reduced = all_layouts.passes[node] + all_layouts.turns[node] > 0
+        is_reduced = geometry.passes[node] + geometry.turns[node] > 0
         return KernelTensor(
             name,
             value=writer.names[node],
             is_mask=is_mask(node),
             is_packed=is_packed,
-            layout=all_layouts.of[node],
+            layout=geometry.of[node],
             is_reduced=is_reduced,
         )
 
     inputs = [
         place(node.attr("name"), node, node.attr("name") in packed)
-        for node in all_layouts.of
+        for node in geometry.of
         if node.op is ops.INPUT and writer.names[node] in read_values
     ]
     results = [place("", node, i in packs) for i, node in enumerate(graph.outputs)]
     count = len(writer.numbers)
     parts = Parts(name, dtype, tuple(inputs), tuple(results), numbers=count, loops=loops)
-    sizes = {node: all_layouts.sized(node) for node in graph.nodes if node.op in SIZES}
+    sizes = {node: geometry.sized(node) for node in graph.nodes if node.op in SIZES}
     numbers, source = tuple(writer.numbers), language.template(parts)
-    return Kernel(parts, source, numbers, sizes, all_layouts.ranks, all_layouts.row_axes)
+    return Kernel(parts, source, numbers, sizes, ranks=geometry.ranks, row_axes=geometry.row_axes)
 
 
 def limit_in_turn(node: Node) -> Node:
