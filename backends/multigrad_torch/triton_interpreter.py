@@ -134,8 +134,8 @@ def _add_numbers(interpreter: Any) -> None:
 
 
 def _add_loops(interpreter: Any) -> None:
-    def scalars(counted: Iterable[Any]) -> Iterator[Any]:
-        return map(interpreter.interpreter_semantic.to_tensor, counted)
+    def scalars(numbers: Iterable[Any]) -> Iterator[Any]:
+        return map(interpreter.interpreter_semantic.to_tensor, numbers)
 
     def visit_for(self: Any, node: ast.For) -> ast.For:
         self.generic_visit(node)

@@ -28,8 +28,8 @@ def surrogate_factory(rule: str) -> Callable[..., Activation]:
         [inspect.Parameter(name, kind, default=default) for name, default in params.items()]
     )
 
-    def make(*args: Any, **named: Any) -> Activation:
-        bound_arguments = signature.bind(*args, **named)
+    def make(*args: Any, **options: Any) -> Activation:
+        bound_arguments = signature.bind(*args, **options)
         bound_arguments.apply_defaults()
         return activation("Heaviside", rule, bound_arguments.arguments)
 

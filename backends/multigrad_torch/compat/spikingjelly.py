@@ -115,8 +115,8 @@ def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surr
     params = [inspect.Parameter(each, kind, default=value) for each, value in defaults.items()]
     signature = inspect.Signature([inspect.Parameter("self", kind), *params])
 
-    def __init__(self: Surrogate, *args: Any, **named: Any) -> None:
-        bound_arguments = signature.bind(self, *args, **named)
+    def __init__(self: Surrogate, *args: Any, **options: Any) -> None:
+        bound_arguments = signature.bind(self, *args, **options)
         bound_arguments.apply_defaults()
         _, *values = bound_arguments.args
         Surrogate.__init__(self, **dict(zip(defaults, values, strict=True)))

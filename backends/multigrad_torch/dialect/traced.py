@@ -260,8 +260,8 @@ def slice_(
 def slice_scatter(
     input: Tensor, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Tensor:
-    index = along(dim, sliced(start, end, step), like(input, src))
-    return indexing.assigned(like(input, src), index, src)
+    position = along(dim, sliced(start, end, step), like(input, src))
+    return indexing.assigned(like(input, src), position, src)
 
 
 def select_scatter(input: Tensor, src: Any, dim: int, index: int) -> Tensor:

@@ -293,10 +293,10 @@ class Context:
         # With one float argument backward runs only if that needs a gradient: nothing to ask.
         if self._trace.backward.is_running and sum(floats) == 1:
             return tuple(floats)
-        symbols = [x for x, is_float in zip(self._args, floats, strict=True) if is_float]
+        symbols = [x for x, may_have in zip(self._args, floats, strict=True) if may_have]
         names = [x.node.attr("name") for x in symbols]
         answers = iter(needs_gradient(self._trace, tuple(names)))
-        return tuple(is_float and next(answers) for is_float in floats)
+        return tuple(may_have and next(answers) for may_have in floats)
 
     def save_for_backward(self, *tensors: Tensor) -> None:
         self._saved = tensors

@@ -45,8 +45,8 @@ def accumulating(x: Tensor) -> Tensor:
 
 def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor:
     first = x.ndim - len(sizes)
-    for axis, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
-        x = x.unfold(first + axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
+    for axis, (length, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
+        x = x.unfold(first + axis, dilation * (length - 1) + 1, stride)[..., ::dilation]
     return x
 
 
@@ -54,8 +54,8 @@ def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations:
     first, sums = like.ndim - len(sizes), wide(x)
     # From the last axis back: the window axis to be summed is always the last one.
     for axis in range(len(sizes) - 1, -1, -1):
-        size, dilation = sizes[axis], dilations[axis]
-        reach = dilation * (size - 1) + 1
+        length, dilation = sizes[axis], dilations[axis]
+        reach = dilation * (length - 1) + 1
         if dilation > 1:
             with_gaps = sums.new_zeros((*sums.shape[:-1], reach))
             with_gaps[..., ::dilation] = sums
@@ -135,8 +135,8 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     # The highest position wins wherever several indices agree; -1 means that none was put.
     last = torch.full(like.shape, -1, dtype=torch.int64, device=indices.device)
-    places = positions(indices, axis).expand(indices.shape)
-    return torch.scatter_reduce(last, axis, indices, places, "amax")
+    sources = positions(indices, axis).expand(indices.shape)
+    return torch.scatter_reduce(last, axis, indices, sources, "amax")
 
 
 # --- linear algebra -------------------------------------------------------------------------------

@@ -125,10 +125,10 @@ def many(
     graph: Graph, emit: Callable[[Graph], Callable[..., Any]], in_place: bool
 ) -> Callable[..., list[Tensor] | None] | None:
     """Return a rule on lists of gradients by torch's `_foreach` kernels; see `Autodiff.many`."""
-    rewritten = over_many(graph, in_place)
-    if rewritten is None:
+    list_graph = over_many(graph, in_place)
+    if list_graph is None:
         return None
-    function = emit(rewritten)
+    function = emit(list_graph)
 
     def run(
         gradients: Sequence[Tensor], values: Sequence[Any], tries: bool = False
@@ -139,16 +139,16 @@ def many(
         if tracing_state() is not None or is_included(BATCHED):
             return None
         device = first.device
-        if any(each.device != device or each.layout is not torch.strided for each in gradients):
+        if any(g.device != device or g.layout is not torch.strided for g in gradients):
             return None
         # None sends the caller to one gradient at a time, which can be differentiated.
-        if torch.is_grad_enabled() and any(each.requires_grad for each in gradients):
+        if torch.is_grad_enabled() and any(g.requires_grad for g in gradients):
             return None
         # A dry run: the caller only asks whether the list would be taken.
         if tries:
             return []
         blocks = blocks_of(gradients) if device.type == "cpu" else [list(gradients)]
-        return [each for block in blocks for each in function(block, *values)]
+        return [g for block in blocks for g in function(block, *values)]
 
     return run
 
@@ -197,7 +197,7 @@ def over(result: Node, target: Node) -> Node:
 
 def rewritten(node: Node, done: Sequence[tuple[Node, str]]) -> tuple[Node, str] | None:
     """Return the node on lists for a node, given its rewritten operands, and its kind; or None."""
-    operands, kinds = [each for each, _ in done], [kind for _, kind in done]
+    operands, kinds = [operand for operand, _ in done], [kind for _, kind in done]
     attrs = dict(node.attrs)
     if node.op in (ops.INPUT, ops.CONST) or set(kinds) == {NUMBER}:
         kind = LIST if node.type.kind == "tensor" else NUMBER

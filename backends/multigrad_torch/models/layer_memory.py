@@ -60,8 +60,8 @@ class Record:
         del outputs
         return rows
 
-    def _describe(self, own: set[Any]) -> list[Row]:
-        """Return the saved tensors that lie in other memory than `own`, each memory once."""
+    def _describe(self, weight_memories: set[Any]) -> list[Row]:
+        """Return the saved tensors that lie in other memory than weights, each memory once."""
         inputs = {(layer, _memory(each)) for layer, each in self.given}
         outputs = {*map(_memory, self.made)}
         rows: list[Row] = []
@@ -71,7 +71,7 @@ class Record:
             parts = part_sizes.setdefault(memory, {})
             part = tensor.nbytes, tensor.storage_offset() if tensor.layout is torch.strided else 0
             size = min(tensor.nbytes, memory[1] - sum(parts.values()))  # as views overlap
-            if memory in own or part in parts or size <= 0:
+            if memory in weight_memories or part in parts or size <= 0:
                 continue
             dtype = str(tensor.dtype).removeprefix("torch.")
             if (layer, memory) in inputs:
