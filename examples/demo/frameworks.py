@@ -25,9 +25,11 @@ class TrainingLoop(Protocol):
 
     def describe(self) -> str:
         """Return what runs here and in which version."""
+        ...
 
     def first_gradients(self, task: Task, forward: ActivationName, rule: str | None) -> Weights:
         """Return the gradients of the first batch at the initial weights."""
+        ...
 
     def train(
         self, task: Task, forward: ActivationName, rule: str | None, report: EpochReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..backend.discovery import backend_of
 from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, read_state
@@ -80,7 +80,7 @@ def keeping_dtypes(fn: Any) -> Iterator[None]:
             layer.autocast = True
 
 
-def _is_model(fn: Any) -> bool:
+def _is_model(fn: Any) -> TypeGuard[Callable[..., Any]]:
     is_object = callable(fn) and not isinstance(fn, Function | type | types.FunctionType)
     return is_object and owner_of_method(fn) is fn
 

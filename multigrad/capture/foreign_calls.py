@@ -78,9 +78,9 @@ def record_call(
     pair = _find_pair((args, kwargs)) if Pair.is_made else None
     if trace is None:
         symbol: Any = next(symbols_in((args, kwargs)), None) if pair is None else pair
-        if symbol is None:
-            raise TraceError("no symbolic value among the arguments")
-        trace = symbol.trace
+        trace = None if symbol is None else symbol.trace
+    if trace is None:
+        raise TraceError("no symbolic value among the arguments")
     trace.source.routes[dialect] = trace.source.routes.get(dialect) or route
     shown = shown or f"{dialect}'s {name}"
     # The order decides on the message: a gradient, memory of others, complex numbers, no row.

@@ -104,8 +104,8 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
             "xg.attach takes models of torch too"
         )
     layers = list_layers(model)
-    make_plan = plan_composite if isinstance(rules, Composite) else plan_selectors
-    plan = make_plan(layers, rules)
+    by_kind = isinstance(rules, Composite)
+    plan = plan_composite(layers, rules) if by_kind else plan_selectors(layers, rules)
     handle = LayerRules(model, plan.operations, within=plan.within)
     is_built = all(getattr(each.layer, "built", True) for each in layers)
     if not is_built:

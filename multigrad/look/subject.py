@@ -72,13 +72,13 @@ class Subject:
     """A function with a gradient, to be checked.
 
     Attributes:
-        call: a function of tensors of any framework.
+        call: a function of tensors of any framework; an Activation, if `function` is None.
         forward: the activation, where it is one; its derivative is known.
         is_surrogate: whether its gradient is meant to differ from the true one.
     """
 
     name: str
-    call: Callable[..., Any]
+    call: Any
     function: Function | None = None
     forward: Forward | None = None
     is_surrogate: bool = False

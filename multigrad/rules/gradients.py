@@ -501,4 +501,5 @@ def gradnorm(products: Tensor, rates: Any = None, alpha: float = 1.5) -> Tensor:
     return task_count * shares / xp.where(total == 0, 1.0, total)
 
 
-TASK_RULES = {each.__name__: as_function(each, native=False) for each in (pcgrad, gradnorm)}
+OF_TASKS: list[Callable[..., Tensor]] = [pcgrad, gradnorm]
+TASK_RULES = {each.__name__: as_function(each, native=False) for each in OF_TASKS}

@@ -28,6 +28,7 @@ class Harness(Protocol):
 
     def describe(self) -> str:
         """Return what runs here and in which version."""
+        ...
 
     def set_threads(self, count: int) -> None:
         """Use this many threads, as far as a running process can still choose."""
@@ -37,21 +38,27 @@ class Harness(Protocol):
 
     def list_rivals(self, case: Case) -> dict[str, Rival]:
         """Return the functions to compare, ours among them; call it inside of `enter_rule`."""
+        ...
 
     def make_inputs(self, x: Array, grad_out: Array) -> tuple[Tensor, Tensor]:
         """Return the framework's tensors."""
+        ...
 
     def build_step(self, rival: Rival, x: Tensor, grad_out: Tensor) -> Callable[[], Any]:
         """Return a call of forward and backward that gives `(output, gradient)`, finished."""
+        ...
 
     def build_copy(self, x: Tensor) -> Callable[[], Any]:
         """Return a call that copies x."""
+        ...
 
     def count_kept_bytes(self, rival: Rival, x: Tensor, grad_out: Tensor) -> int | None:
         """Return the bytes that forward keeps for backward, or None where they cannot be seen."""
+        ...
 
     def to_numpy(self, tensor: Tensor) -> Array:
         """Return a tensor's values."""
+        ...
 
 
 def load(backend: str) -> Harness:

@@ -9,6 +9,7 @@ from typing import Any
 
 from multigrad.models import attribution
 from multigrad.models.attribution import composites
+from multigrad.models.attribution.kinds import KINDS
 from multigrad.models.attribution.relevance import RULES, Relevance
 from multigrad.rules import estimators
 from multigrad.rules.estimators.arguments import Argument
@@ -37,7 +38,8 @@ def rule_rows() -> Iterator[tuple[str, str, str, str]]:
         rule = make(*[0.0] * len(required(make)))
         if isinstance(rule, Relevance):
             formula, source = said(make)
-            yield call(make), formula, ", ".join(rule.formula.kinds()), source
+            kinds = [name for name, kind in KINDS.items() if rule.formula.applies_to(kind)]
+            yield call(make), formula, ", ".join(kinds), source
 
 
 def composite_rows() -> Iterator[tuple[str, str, str, str]]:

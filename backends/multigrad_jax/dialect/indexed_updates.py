@@ -101,7 +101,7 @@ class IndexedUpdate:
         rows = np.asarray(self.index if is_known else None)
         if rows.ndim == 1 and rows.dtype.kind in "iu" and all(map(_is_scalar, values)):
             for row in rows.tolist():  # one after the other, as a row may occur twice
-                x = indexing.assigned(x, row, compute(x[row], *values))
+                x = indexing.assigned(x, row, compute(indexing.picked(x, row), *values))
             return x
         if indexing.is_mask(self.index):
             return indexing.assigned(x, self.index, self._picked_by_mask(x, compute, values))

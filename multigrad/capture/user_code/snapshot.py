@@ -345,7 +345,7 @@ def _read_file(value: Any) -> tuple[Any, int]:
 
 
 def _write_bytes(value: Any, items: bytes) -> None:
-    value[:] = array.array(value.typecode, items) if isinstance(value, array.array) else items
+    value[:] = items if isinstance(value, bytearray) else array.array(value.typecode, items)
 
 
 def _read_memory(value: Any) -> bytes:

@@ -48,7 +48,7 @@ class LeafType(NamedTuple):
     tensor, and whether that gives way to other dtypes.
     """
 
-    dtype: str
+    dtype: str = ""
     is_weak: bool = False
 
 
@@ -427,7 +427,7 @@ def ask(
         if any(each is not None for each in results):
             break
     return [
-        None if each is None else [LeafType(*(oracle.read(x) or ("",))) for x in leaves_of(each[0])]
+        None if each is None else [LeafType(*(oracle.read(x) or ())) for x in leaves_of(each[0])]
         for each in results
     ]
 

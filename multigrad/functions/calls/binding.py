@@ -104,7 +104,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     if not is_bare:
         run_flat, is_single = inner, len(variant.graphs.cotangents) == 1
 
-        def inner(leaves: Sequence[Any], draws: KeySource) -> Any:
+        def inner(leaves: Sequence[Any], draws: KeySource, /) -> Any:
             outputs = run_flat(leaves, draws)
             return assemble(variant, (outputs,) if is_single else outputs)
 

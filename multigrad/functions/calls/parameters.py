@@ -98,7 +98,7 @@ class BoundFunction(InNotebooks):
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Any,
         name: str,
         parameters: inspect.Signature | None,
         params: Mapping[str, Any],

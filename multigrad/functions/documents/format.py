@@ -194,7 +194,7 @@ def _format(data: Data, indent: str, is_long: bool = False) -> str:
     fits = not is_long and len(indent) + len(line) <= WIDTH
     if not data or not isinstance(data, dict | list) or fits:
         return line
-    if is_dict and data.keys() in ON_A_LINE:
+    if isinstance(data, dict) and data.keys() in ON_A_LINE:
         return line
     lines = []
     for item in data:

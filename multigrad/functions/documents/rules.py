@@ -235,7 +235,7 @@ class SavedRule:
         self, trace: Trace, grad_out: Value, tin: Value | None, params: Mapping[str, Any]
     ) -> Any:
         """Record the graph that fits in a capture, and return the gradient."""
-        inputs = {"grad_out": grad_out, **({} if tin is None else {"tin": tin})}
+        inputs: dict[str, Any] = {"grad_out": grad_out, **({} if tin is None else {"tin": tin})}
         for param in self.params:
             value = params.get(param.name, param.default)
             if param.name in self.fixed:

@@ -163,6 +163,10 @@ class Stage(NamedTuple):
     before: tuple[LoopStep, ...]
     loop: Loop
 
+    @property
+    def gives(self) -> bool:
+        return any(total.kind != ROW for step in self.loop for total in step.totals)
+
 
 def stages_of(parts: Parts) -> list[Stage]:
     # Steps for one number belong to the next launch, or need a last one.
