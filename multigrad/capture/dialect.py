@@ -363,10 +363,10 @@ def check_dialect(name: Any) -> str:
     """
     if name is None:
         return ""
-    known = sorted({*_dialects, *entry_points(), *find_backends(), XP})
-    if name not in known:
+    names = sorted({*_dialects, *entry_points(), *find_backends(), XP})
+    if name not in names:
         raise RuleTypeError(
-            f"no dialect named {name!r}{suggest(name, known)} (dialects: {', '.join(known)})"
+            f"no dialect named {name!r}{suggest(name, names)} (dialects: {', '.join(names)})"
         )
     return OWN if name == XP else str(name)
 

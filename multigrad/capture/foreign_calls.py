@@ -212,10 +212,10 @@ def _with_lists_as_tensors(handler: Handler, /, *args: Any, **kwargs: Any) -> An
         return handler(*args, **kwargs)
     except BackendNotFound:
         tensors = tuple([_stacked(each) for each in args])
-        named = {name: _stacked(each) for name, each in kwargs.items()}
-        if all(map(operator.is_, (*args, *kwargs.values()), (*tensors, *named.values()))):
+        keywords = {name: _stacked(each) for name, each in kwargs.items()}
+        if all(map(operator.is_, (*args, *kwargs.values()), (*tensors, *keywords.values()))):
             raise
-        return handler(*tensors, **named)
+        return handler(*tensors, **keywords)
 
 
 def _stacked(items: Any) -> Any:
@@ -280,11 +280,11 @@ def _find_target(
     """Return the object that a call writes its result into, or None, and the other keywords."""
     if not kwargs:  # as most have
         return args[0] if _updates(name) else None, kwargs
-    others = {word: value for word, value in kwargs.items() if word not in ("inplace", "out")}
+    keywords = {word: value for word, value in kwargs.items() if word not in ("inplace", "out")}
     if _updates(name) or kwargs.get("inplace"):
-        return args[0], others
+        return args[0], keywords
     out = kwargs.get("out")
-    return out[0] if isinstance(out, tuple) and len(out) == 1 else out, others
+    return out[0] if isinstance(out, tuple) and len(out) == 1 else out, keywords
 
 
 # --- methods replaced while something is captured
@@ -410,10 +410,10 @@ class TracedCall:
         self._function = function
         self._tensors = (Value, tensor)
         leaves, self._tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
-        first = next((leaf for leaf in leaves if isinstance(leaf, Value)), None)
-        if first is None:
+        symbol = next((leaf for leaf in leaves if isinstance(leaf, Value)), None)
+        if symbol is None:
             raise TypeError("no tensor is among its arguments")
-        self.trace: Trace = first.trace
+        self.trace: Trace = symbol.trace
         self._leaves = list(map(self._known, leaves))
         self.has_none = any(x is None for x in leaves)
         self.given = [x for x in self._leaves if isinstance(x, self._tensors)]
@@ -440,10 +440,10 @@ class TracedCall:
         # The route lists, for `xg.show`, the functions whose own trace was taken.
         library = trace.reading.dialect
         words = f" and by {library}{OWN_TRACE}"
-        before, _, names = routes.get(library, "").partition(words)
+        route, _, names = routes.get(library, "").partition(words)
         name = getattr(self._function, "__name__", str(self._function))
         all_names = dict.fromkeys((*filter(None, names.split(", ")), name))
-        routes[library] = f"{before or 'protocol'}{words}{', '.join(all_names)}"
+        routes[library] = f"{route or 'protocol'}{words}{', '.join(all_names)}"
         trace.source.routes = routes
 
 

@@ -125,9 +125,9 @@ def parse(text: str, table: str) -> Iterator[TableEntry]:
             reason = f"{words[0]!r} is unexpected" if words else "a name is missing"
             refuse_entry(table, text, start, f"{reason}; expected 'ours' or 'ours: theirs theirs'")
         head, names = match.groups()
-        (first,) = terms = tuple(map(Term._make, TERM.findall(head)))
+        (head_term,) = terms = tuple(map(Term._make, TERM.findall(head)))
         terms = tuple(map(Term._make, TERM.findall(names))) if names else terms
-        yield TableEntry(first, terms, (table, text, start))
+        yield TableEntry(head_term, terms, (table, text, start))
         start = match.end()
 
 
@@ -268,8 +268,8 @@ class Library:
 
     def find(self, name: str) -> Any:
         """Return the function of a name; None if the installed version has none."""
-        room, _, rest = name.partition(".")
-        value, path = (self.rooms[room], rest) if room in self.rooms else (self.home, name)
+        room, _, tail = name.partition(".")
+        value, path = (self.rooms[room], tail) if room in self.rooms else (self.home, name)
         for part in path.split("."):
             value = getattr(value, part, None)
         return value
@@ -326,7 +326,7 @@ def bind(
     name = getattr(function, "__name__", "").strip("_")
     name = name if name.isidentifier() and not iskeyword(name) else "call"
     scope: dict[str, Any] = {"_meaning": meaning, "_refuse": refuse_parameter, "__name__": __name__}
-    own_names = {their: own for own, given in pairs.items() for their in given}
+    own_names = {their: own for own, names in pairs.items() for their in names}
     dropped = {*LABELLING, *(their for their, own in (words or {}).items() if not own)}
     parameters, lines = [], []
     for word, each in theirs.items():
@@ -394,12 +394,12 @@ def paired(
     pairs = {own: their for their, own in words.items() if own}
     dropped = [their for their, own in words.items() if not own]
 
-    def free(parameters: Parameters, taken: Iterable[str]) -> list[str]:
-        taken = {*taken, *LABELLING}
+    def free(parameters: Parameters, names_taken: Iterable[str]) -> list[str]:
+        names_taken = {*names_taken, *LABELLING}
         return [
             word
             for word, each in parameters.items()
-            if word not in taken and each.kind is not each.VAR_KEYWORD
+            if word not in names_taken and each.kind is not each.VAR_KEYWORD
         ]
 
     for word in free(theirs, words):
@@ -410,11 +410,11 @@ def paired(
         if twins:
             pairs[twins[0]] = word
     # Required parameters that no name pairs are paired in order.
-    needed = [
-        [word for word in free(each, taken) if each[word].default in (UNSET, NOT_GIVEN)]
-        for each, taken in ((ours, pairs), (theirs, [*pairs.values(), *dropped]))
+    required = [
+        [word for word in free(each, names_taken) if each[word].default in (UNSET, NOT_GIVEN)]
+        for each, names_taken in ((ours, pairs), (theirs, [*pairs.values(), *dropped]))
     ]
-    pairs.update(zip(*needed, strict=False))
+    pairs.update(zip(*required, strict=False))
     return {own: (their,) for own, their in pairs.items()}
 
 

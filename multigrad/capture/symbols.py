@@ -483,10 +483,10 @@ def cast(x: Any, dtype: Any) -> Any:
 
 def cast_in_graph(value: Value, dtype: str) -> Value:
     """Return a tensor in a dtype as nodes have it, where T is the input's; a number as it is."""
-    known = value.node.type.dtype
-    if known == dtype or value.node.type.kind == "scalar":
+    dtype_of_value = value.node.type.dtype
+    if dtype_of_value == dtype or value.node.type.kind == "scalar":
         return value
-    if known not in (T, *FLOATS) and dtype != BOOL:
+    if dtype_of_value not in (T, *FLOATS) and dtype != BOOL:
         return value.trace.value(cast_node(value.node, dtype))
     return cast(value, dtype)
 

@@ -195,9 +195,9 @@ def find_opaque(trace: Trace, error: Exception) -> str:
 def _check_result(trace: Trace, result: Any) -> Value:
     name = trace.name
     if not isinstance(result, Value):
-        shown = "None" if result is None else f"{type(result).__name__} {result!r}"
+        answer = "None" if result is None else f"{type(result).__name__} {result!r}"
         raise GradientError(
-            f"rule {name!r} returned {shown}; expected the gradient, a tensor like tin. For zero "
+            f"rule {name!r} returned {answer}; expected the gradient, a tensor like tin. For zero "
             "write xp.zeros_like(grad_out)"
         )
     type_ = result.node.type
@@ -332,8 +332,8 @@ class Witness:
     def _tensor_read_from_object(self) -> str:
         # The tensor of an object that the rule's functions mention, in words; "" for none.
         # Tensors that are among the arguments are in copies, which are seen later.
-        first = 0 if self.trace.source.looks_into else self._first
-        for owner, _ in self.outside.owners[first:]:
+        start = 0 if self.trace.source.looks_into else self._first
+        for owner, _ in self.outside.owners[start:]:
             if isinstance(owner, FIXED) or not has_state(owner):
                 continue
             attributes = dict(attributes_of(owner))
@@ -347,9 +347,9 @@ class Witness:
     def restore_and_describe_change(self) -> str:
         """Restore the state, and return in words what had changed, "" for nothing."""
         assignment = ""
-        for cell, before in self._cells.values():
-            if before is not None and contents(cell) is not before:
-                cell.cell_contents = before
+        for cell, content in self._cells.values():
+            if content is not None and contents(cell) is not content:
+                cell.cell_contents = content
                 assignment = "assigns to a name of the function around it (nonlocal)"
         self.outside.restore()
         return self._assigned_global() or assignment or self.outside.change

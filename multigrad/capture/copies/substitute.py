@@ -229,8 +229,8 @@ class _Substitution:
         if kind in (list, tuple, dict):
             return self._container_maker(value)
         if isinstance(value, partial):
-            inner = self.maker(value.func)
-            return None if inner is None else partial(self._partial, value, self.stand_in)
+            inner_maker = self.maker(value.func)
+            return None if inner_maker is None else partial(self._partial, value, self.stand_in)
         return self._callable_maker(value, name) if callable(value) else self._object_maker(value)
 
     def _callable_maker(self, value: Any, name: str) -> Maker | None:
@@ -355,8 +355,8 @@ class _Substitution:
             return earlier_class
 
         def replaced(own: Any, name: str) -> Any:
-            found = object.__getattribute__(own, name)
-            return found if name.startswith("__") else self.stand_in(found)
+            attribute = object.__getattribute__(own, name)
+            return attribute if name.startswith("__") else self.stand_in(attribute)
 
         names: dict[str, Any] = {"__getattribute__": replaced, "__module__": kind.__module__}
         names[STANDS_FOR] = kind
@@ -369,8 +369,8 @@ class _Substitution:
             method = method_of(value)
             if method is not None and self.is_users(method):
                 copied = self.copy(method)
-                whole = type(value)(copied) if isinstance(value, WRAPPED) else copied
-                setattr(subclass, name, whole)
+                method_wrapped = type(value)(copied) if isinstance(value, WRAPPED) else copied
+                setattr(subclass, name, method_wrapped)
         return subclass
 
     def _object(self, value: Any) -> Any:

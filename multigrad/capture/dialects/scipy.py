@@ -160,5 +160,5 @@ def stand_ins(has_symbols: Callable[..., bool]) -> dict[Any, Handler]:
 def call(has_symbols: Callable[..., bool], function: Any, *args: Any, **kwargs: Any) -> Any:
     if not has_symbols((*args, *kwargs.values())):
         return function(*args, **kwargs)
-    shown = f"{MODULE}.{function.__name__}"
-    return record_call("numpy", function, args, kwargs, shown=shown)
+    name = f"{MODULE}.{function.__name__}"
+    return record_call("numpy", function, args, kwargs, shown=name)

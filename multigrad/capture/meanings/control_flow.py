@@ -454,12 +454,12 @@ def branch(guards: Sequence[Value], alternatives: Sequence[Callable[[], Any]]) -
     trace = guards[0].trace
     results = [_record(trace, *each) for each in zip(guards, alternatives, strict=True)]
     # From the last alternative backwards, each guard chooses between its result and the rest.
-    chosen, tree = results[-1]
+    result, tree = results[-1]
     for guard, (leaves, structure) in zip(guards[-2::-1], results[-2::-1], strict=True):
         if structure != tree:
             raise TypeError(f"its branches return {structure} and {tree}; give them one structure")
-        chosen = [choose(guard, a, b) for a, b in zip(leaves, chosen, strict=True)]
-    return optree.tree_unflatten(tree, chosen)
+        result = [choose(guard, a, b) for a, b in zip(leaves, result, strict=True)]
+    return optree.tree_unflatten(tree, result)
 
 
 def choose(taken: Any, a: Any, b: Any) -> Any:

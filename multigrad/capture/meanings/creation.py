@@ -209,16 +209,16 @@ def create(
             if kwargs.get("generator") is not None:
                 advice = trace.words.advise("leave it out: draws then follow the key")
                 raise trace.error(f"draws from a generator that no key seeds{advice}")
-            sizes, rest = split_sizes(list(args) or [shape], make is full)
+            sizes, remaining = split_sizes(list(args) or [shape], make is full)
             # an int decides the dtype of `full`, which the library knows
-            is_filled = make is full and bool(rest) and not isinstance(rest[0], int)
+            is_filled = make is full and bool(remaining) and not isinstance(remaining[0], int)
             # A tensor of no other dtype takes that of the tensors that it meets.
             dtype = kwargs.get("dtype")
             is_open = dtype is None or isinstance(dtype, SymbolicDType)
             gives_way = is_open or dtype_name(dtype) in FLOATS
-            if sizes and (is_filled or not rest) and gives_way:
+            if sizes and (is_filled or not remaining) and gives_way:
                 like = trace.value(lift(trace, np.zeros(sizes)))
-                return mark_weak(make(like, *rest, **options), is_weak)
+                return mark_weak(make(like, *remaining, **options), is_weak)
     return as_buffer(trace, function(*args, **kwargs))
 
 

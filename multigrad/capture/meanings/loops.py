@@ -225,11 +225,11 @@ class CarriedNumbers:
         """Return the carry after a turn as tensors; WrongGuess if a number is one of another dtype
         now.
         """
-        for i, (first, leaf) in enumerate(zip(self.leaves, leaves, strict=True)):
+        for i, (initial, leaf) in enumerate(zip(self.leaves, leaves, strict=True)):
             is_tensor = isinstance(leaf, Value) and leaf.node.type.kind == "tensor"
             dtype = leaf.node.type.dtype if is_tensor else ""
-            is_scalar = isinstance(first, Value) and first.node.type.kind == "scalar"
-            is_number = is_scalar or isinstance(first, bool | int | float)  # it takes any dtype
+            is_scalar = isinstance(initial, Value) and initial.node.type.kind == "scalar"
+            is_number = is_scalar or isinstance(initial, bool | int | float)  # it takes any dtype
             if is_number and dtype not in ("", self.dtypes[i]):
                 raise WrongGuess(i, dtype)
         return self._as_tensors(leaves)

@@ -228,8 +228,8 @@ def added(
         return route_gradient(x.trace, result.node, to=gradient_source.node)
     outside = outside or habits_of(x.trace).outside[1]
     merged = merge(x, items, outside, from_end)
-    whole = merged.whole
-    return merged.restored(whole + _added(whole, merged.places, value, merged.axis, outside))
+    tensor = merged.whole
+    return merged.restored(tensor + _added(tensor, merged.places, value, merged.axis, outside))
 
 
 def length(x: Tensor, axis: int) -> int:
@@ -315,10 +315,10 @@ def vstack(arrays: Sequence[Tensor]) -> Tensor:
 def block_diag(*matrices: Tensor) -> Tensor:
     blocks = [atleast_2d(x) for x in matrices]
     widths = [length(x, 1) for x in blocks]
-    rows, before = [], 0
+    rows, offset = [], 0
     for x, width in zip(blocks, widths, strict=True):
-        rows.append(xp.pad(x, ((0, 0), (before, sum(widths) - before - width))))
-        before += width
+        rows.append(xp.pad(x, ((0, 0), (offset, sum(widths) - offset - width))))
+        offset += width
     return xp.concatenate(rows, 0)
 
 

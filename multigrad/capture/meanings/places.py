@@ -169,9 +169,9 @@ def argsort(
     kind: Any = None,
 ) -> Tensor:
     # NumPy's default may sort equal elements in any order, which is noted; ours is stable.
-    along = dim if axis is MISSING else axis
-    x, along = (xp.reshape(x, -1), 0) if along is None else (x, along)
-    order = xp.argsort(x, along, descending)
+    sorted_axis = dim if axis is MISSING else axis
+    x, sorted_axis = (xp.reshape(x, -1), 0) if sorted_axis is None else (x, sorted_axis)
+    order = xp.argsort(x, sorted_axis, descending)
     if kind != "stable":
         leave_order_open(order, "argsort")
     return order
@@ -203,8 +203,8 @@ def as_places(x: Tensor, index: Any) -> Any:
         return xp.reshape(as_places(x, np.reshape(index, 1)), ())
     dtype = index.node.type.dtype if isinstance(index, Value) else dtype_name(index.dtype)
     if dtype not in (*WHOLE, "int", BOOL):
-        shown = "floats" if dtype == T else dtype
-        raise TypeError(f"an index of {shown}, which must be integers; cast it to int64 first")
+        name = "floats" if dtype == T else dtype
+        raise TypeError(f"an index of {name}, which must be integers; cast it to int64 first")
     return trace.value(cast_node(lift(trace, index), INT64))
 
 
@@ -315,12 +315,12 @@ def scatter(
         return x
     part = within(x, index, dim)
     # `last_put` names the element that wins each place, -1 where none is put.
-    last = xp.last_put(index, part, axis=dim)
+    winners = xp.last_put(index, part, axis=dim)
     is_tensor = isinstance(values, Value) and values.node.type.shape != SCALAR_SHAPE
     source = as_long(values, index) if is_tensor else values
     if is_tensor:
-        values = xp.take_along(source, xp.maximum(last, 0), axis=dim)
-    is_put = last >= 0
+        values = xp.take_along(source, xp.maximum(winners, 0), axis=dim)
+    is_put = winners >= 0
     if shorter_axes:
         filled = xp.where(is_put, values, xp.zeros_like(part))
         is_put_in_x = placed(cast(is_put, INT64), x) > 0
@@ -394,8 +394,8 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     if operator.index(num_classes) < 0:
         raise TypeError("one_hot without num_classes, whose shape depends on the values")
     hot = xp.one_hot(x, operator.index(num_classes))  # only its shape is read
-    last = transposes.last_put(xp.expand_dims(cast(x, INT64), -1), cast(hot, INT64), axis=-1)
-    return cast(last >= 0, INT64)
+    winners = transposes.last_put(xp.expand_dims(cast(x, INT64), -1), cast(hot, INT64), axis=-1)
+    return cast(winners >= 0, INT64)
 
 
 def np_take(

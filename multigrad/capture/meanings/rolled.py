@@ -85,9 +85,9 @@ def _in_order(trace: Trace, outputs: Sequence[Node]) -> list[Node]:
     keys: dict[Node, tuple[int, int]] = {}
     for node in walk(outputs):
         if node.operands:
-            line, after = max((keys.get(o, (-1, 0)) for o in node.operands), default=(-1, 0))
+            line, distance = max((keys.get(o, (-1, 0)) for o in node.operands), default=(-1, 0))
             place = lines.get(node, -1)
-            keys[node] = (place, 0) if place > line else (line, after + 1)
+            keys[node] = (place, 0) if place > line else (line, distance + 1)
     return sorted(keys, key=keys.__getitem__)
 
 
@@ -205,9 +205,9 @@ class Loop:
 
         def turn(state: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
             symbols = dict(zip([first_turn[i] for i in carried], state, strict=True))
-            picked = zip([column[1] for column in self.rows], rows, strict=False)
+            row_nodes = zip([column[1] for column in self.rows], rows, strict=False)
             nodes = _with_replaced(
-                trace, [second_turn[i] for i in (*carried, *outer)], {**symbols, **dict(picked)}
+                trace, [second_turn[i] for i in (*carried, *outer)], {**symbols, **dict(row_nodes)}
             )
             results = [trace.value(node) for node in nodes]
             return results[: len(carried)], results[len(carried) :]
@@ -259,20 +259,20 @@ def _read_loop(trace: Trace, turns: Turns) -> Loop | None:
     if len(turns) < LEAST_TURNS:
         return None
     loop, place = Loop(trace, turns), _places_in_turns(turns)
-    outside: set[Node] = set()
+    nodes_outside: set[Node] = set()
     for column in zip(*turns, strict=True):
         if len({node.attrs for node in column}) > 1 and column[0].op is ops.GETITEM:
             row = _row_of(column)
             if row is None:
                 return None
             loop.rows[column] = row
-            outside.add(row.source)
+            nodes_outside.add(row.source)
             continue
         for operands in zip(*(node.operands for node in column), strict=True):
-            if not _has_one_role(loop, operands, [place.get(o) for o in operands], outside):
+            if not _has_one_role(loop, operands, [place.get(o) for o in operands], nodes_outside):
                 return None
     # A loop without a carry is no loop; rows that depend on the turns cannot be read before it.
-    if not loop.carried or not place.keys().isdisjoint(walk(outside)):
+    if not loop.carried or not place.keys().isdisjoint(walk(nodes_outside)):
         return None
     return loop
 
@@ -298,10 +298,10 @@ def _has_one_role(
         else:
             outside.add(operands[0])
         return True
-    before, i = places[1]
-    if any(place != (t - 1 + before, i) for t, place in enumerate(places) if t):
+    turn, i = places[1]
+    if any(place != (t - 1 + turn, i) for t, place in enumerate(places) if t):
         return False
-    if before == 1:  # of the turn itself
+    if turn == 1:  # of the turn itself
         return places[0] == (0, i)
     initial = loop.carried.setdefault(i, operands[0])
     outside.add(initial)

@@ -264,7 +264,7 @@ def catches_errors(code: types.CodeType) -> bool:
     is_bare = ("PUSH_EXC_INFO", "POP_TOP") in itertools.pairwise(names)
     if not HAS_TABLE:  # before Python 3.11 three values are dropped; after `with` it raises again
         rows = zip(["", *names], names, names[1:], names[2:], strict=False)
-        is_bare = any(first != "RERAISE" and {*rest} == {"POP_TOP"} for first, *rest in rows)
+        is_bare = any(opname != "RERAISE" and {*tail} == {"POP_TOP"} for opname, *tail in rows)
     return is_bare or not {*MATCHES}.isdisjoint(names)
 
 

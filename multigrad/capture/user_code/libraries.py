@@ -238,7 +238,7 @@ def _is_installed(file: str, known: frozenset[str]) -> bool:
 @functools.lru_cache(maxsize=16)
 def find_folders(names: frozenset[str]) -> tuple[str, ...]:
     """Return the folders of packages and of their dependencies, each ending in a separator."""
-    packages = {*names, *(needed for name in names for needed in _requirements(name))}
+    packages = {*names, *(dependency for name in names for dependency in _requirements(name))}
     folders = {folder for name in packages for folder in package_folders(name)}
     # pip's `--target` folder holds metadata of the packages in it, so all in it is installed.
     targets = {os.path.dirname(folder) for name in names for folder in package_folders(name)}

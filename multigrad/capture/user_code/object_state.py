@@ -281,7 +281,7 @@ class FilledCopy:
         return clone
 
     def _copy_function(self, function: types.FunctionType) -> types.FunctionType:
-        named = {
+        replacements = {
             name: self._copy(item) for name, item in mentioned(function) if may_hold_tensors(item)
         }
         cells = [
@@ -290,7 +290,7 @@ class FilledCopy:
         ]
         clone = types.FunctionType(
             function.__code__,
-            {**function.__globals__, **named},
+            {**function.__globals__, **replacements},
             function.__name__,
             function.__defaults__,
             tuple(cells),

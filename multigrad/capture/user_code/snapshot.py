@@ -436,8 +436,8 @@ def _same_state(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and _same_state([*a.values()], [b[key] for key in a])
     if isinstance(a, tuple | list):
         pairs = zip(a, b, strict=False)
-        same = (x == y if type(x) in INERT else _same_state(x, y) for x, y in pairs)
-        return len(a) == len(b) and all(same)
+        are_equal = (x == y if type(x) in INERT else _same_state(x, y) for x, y in pairs)
+        return len(a) == len(b) and all(are_equal)
     return bool((a == b).all()) if hasattr(a, "shape") else a == b
 
 

@@ -305,8 +305,8 @@ class LibraryTypes:
         """Return the float dtype in which the library computes on integers and bools."""
         if self.expected in (T, *FLOATS):
             return self.expected
-        first = next((mark for mark in marks if mark.is_tensor), None)
-        return "" if first is None else self._promoted(operator.truediv, [first])
+        first_mark = next((mark for mark in marks if mark.is_tensor), None)
+        return "" if first_mark is None else self._promoted(operator.truediv, [first_mark])
 
     def type_created(
         self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
@@ -389,14 +389,14 @@ class LibraryTypes:
 
     def _promoted(self, function: Callable[..., Any], marks: Sequence[Mark]) -> str:
         """Return the dtype of an operator on these, one after the other; "" where it has none."""
-        first, *others = marks
-        for mark in others or [first]:
-            arguments = (Mark("items", value=(tuple, first, mark)), Mark("pairs", value=()))
+        result_mark, *others = marks
+        for mark in others or [result_mark]:
+            arguments = (Mark("items", value=(tuple, result_mark, mark)), Mark("pairs", value=()))
             answer = self._ask(function, arguments)
             if not answer:
                 return ""
-            first = Mark("tensor", answer[0].dtype, 1, answer[0].is_weak)
-        return first.dtype
+            result_mark = Mark("tensor", answer[0].dtype, 1, answer[0].is_weak)
+        return result_mark.dtype
 
     def _is_apart(self, dtypes: Iterable[str]) -> bool:
         """Return whether a tensor is of a dtype that a plain number changes."""

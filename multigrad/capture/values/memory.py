@@ -55,11 +55,11 @@ def update(target: Value, new: Value) -> None:
             trace.memory.updates.setdefault(target.node, trace.source.location())
         replace_node(target, node)
         return
-    whole = _written_into_base(target, trace.value(node))
-    if whole is None:
+    new_base = _written_into_base(target, trace.value(node))
+    if new_base is None:
         advice = trace.words.advise("Call .clone() on it first")
         raise trace.error(f"updates a view of another tensor{advice}")
-    update(target.base, whole)  # and with it this view
+    update(target.base, new_base)  # and with it this view
 
 
 def replace_node(value: Value, node: Node) -> None:
@@ -144,8 +144,8 @@ def _written_into_base(view: Value, value: Value) -> Value | None:
     if node.op in RESHAPES:
         return xp.reshape_like(value, base)
     if node.op in REORDERINGS and node.op.vjp is not None:
-        (whole,) = node.op.vjp(xp, value, view, base, **dict(node.attrs))
-        return whole
+        (new_base,) = node.op.vjp(xp, value, view, base, **dict(node.attrs))
+        return new_base
     if node.op is ops.CALL:  # the same value under another name
         return value
     # A class gives its own gradient, so no gradient is taken through its recorded forward.

@@ -329,12 +329,12 @@ def is_stated(
 ) -> bool:
     """Return whether an answer is the same in every mode of a library."""
     tensors = [mark for mark in marks if mark.kind in ARRAYS]
-    named = [mark for mark in marks if mark.kind in ("dtype", "value")]
+    other_marks = [mark for mark in marks if mark.kind in ("dtype", "value")]
     if (
         tensors
         and not [mark for mark in tensors if (mark.dtype, mark.is_weak) != FOLLOWING[0]]
         and not [each for each in answer if each not in FOLLOWING]
-        and not any(map(names_dtype, named))
+        and not any(map(names_dtype, other_marks))
     ):
         return True
     name = getattr(function, "__name__", "") or ""
@@ -352,10 +352,10 @@ def follows_input(mark: Mark) -> bool:
     """Return whether a stand-in depends on the dtype of T."""
     if mark.kind in ("tensor", "dtype"):
         return mark.dtype == T
-    inner = mark.value if mark.kind in ("items", "pairs", "slice") else ()
+    items = mark.value if mark.kind in ("items", "pairs", "slice") else ()
     if mark.kind == "pairs":
-        inner = [item for _, item in inner]
-    return any(isinstance(item, Mark) and follows_input(item) for item in inner)
+        items = [item for _, item in items]
+    return any(isinstance(item, Mark) and follows_input(item) for item in items)
 
 
 def make_arguments(
@@ -467,8 +467,8 @@ _modes: ContextVar[dict[str, Any] | None] = ContextVar("multigrad_modes", defaul
 
 def modes() -> dict[str, Any]:
     """Return the settings of each library; in a capture, those at its start."""
-    known = registered_dialects().items()
-    return _modes.get() or {name: each.types.mode() for name, each in known if each.types}
+    dialects = registered_dialects().items()
+    return _modes.get() or {name: each.types.mode() for name, each in dialects if each.types}
 
 
 def is_capturing() -> bool:
@@ -549,8 +549,8 @@ class Reach:
         """Return whether a capture for a dtype would give the same graphs."""
         if dtype in self.named or any(is_wide(f) for f, is_wide in self.composed.items()):
             return False
-        for asked, expected in self.asked:
-            answer = answer_to(asked, dtype)
+        for question, expected in self.asked:
+            answer = answer_to(question, dtype)
             if expected != (in_terms_of(dtype, answer) if isinstance(answer, list) else answer):
                 return False
         return True

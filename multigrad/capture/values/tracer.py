@@ -100,8 +100,8 @@ class V(Value):
 
     @property
     def shape(self) -> Any:
-        known = known_shape(self)
-        return SymbolicShape(self) if known is None else KnownShape(known)
+        lengths = known_shape(self)
+        return SymbolicShape(self) if lengths is None else KnownShape(lengths)
 
     @property
     def size(self) -> Any:
@@ -124,9 +124,9 @@ class V(Value):
         fact = "ndim" if keeps else shape_fact(node, "ndim")
         if fact is not None and fact in facts:
             return facts[fact]
-        known = self.trace.shapes.rank(node)
-        if known is not None:
-            return known
+        rank = self.trace.shapes.rank(node)
+        if rank is not None:
+            return rank
         missing = (fact,) if fact is not None else needed_shapes(node)
         if self.trace.facts.is_fresh and self.trace.facts.tell(missing):
             return self.ndim
@@ -184,8 +184,8 @@ class V(Value):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         function = ufunc if method == "__call__" else getattr(ufunc, method)
-        first = args[0]
-        is_number = isinstance(first, np.generic) or (type(first) is np.ndarray and first.ndim == 0)
+        left = args[0]
+        is_number = isinstance(left, np.generic) or (type(left) is np.ndarray and left.ndim == 0)
         if function in REFLECTED and not kwargs and is_number:
             # A NumPy number does not return NotImplemented, so Python never tries our operator.
             return getattr(self, REFLECTED[function])(args[0][()])
