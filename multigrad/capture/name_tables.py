@@ -402,14 +402,14 @@ def paired(
             if word not in names_taken and each.kind is not each.VAR_KEYWORD
         ]
 
-    for word in free(theirs, words):
+    for word in free(theirs, words):  # 1. those of the same name
         if word in ours and word not in pairs:
             pairs[word] = word
-    for word in free(theirs, [*pairs.values(), *dropped]):
+    for word in free(theirs, [*pairs.values(), *dropped]):  # 2. synonyms
         twins = [own for own in free(ours, pairs) if SYNONYMS.get(own, own) == SYNONYMS.get(word)]
         if twins:
             pairs[twins[0]] = word
-    # Required parameters that no name pairs are paired in order.
+    # 3. Required parameters that no name pairs are paired in order.
     required = [
         [word for word in free(each, names_taken) if each[word].default in (UNSET, NOT_GIVEN)]
         for each, names_taken in ((ours, pairs), (theirs, [*pairs.values(), *dropped]))

@@ -185,7 +185,7 @@ def ceiling(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Int
     for n, span, step, (before, after) in zip(
         lengths(x, len(sizes)), spans, strides, border, strict=True
     ):
-        count = -((n + before + after - span) // -step) + 1
+        count = -((n + before + after - span) // -step) + 1  # rounded up
         # torch's ceil_mode: a window that would begin in the border at the end is left out.
         count -= (count - 1) * step >= n + before
         pairs.append((0, max((count - 1) * step + span - n - before - after, 0)))

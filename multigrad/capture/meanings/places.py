@@ -346,7 +346,7 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     shorter_axes = _others(x, index, dim)
     part = within(x, index, dim)
     if not isinstance(src, Value):
-        src = xp.zeros_like(xp.take_along(part, index, axis=dim)) + src
+        src = xp.zeros_like(xp.take_along(part, index, axis=dim)) + src  # for each place
     added = xp.untake_along(as_long(src, index), index, part, axis=dim)
     return x + (placed(added, x) if shorter_axes else added)
 
@@ -426,7 +426,7 @@ def segment_sum(data: Tensor, segment_ids: Any, num_segments: int) -> Tensor:
     if count < 0:
         raise TypeError(f"num_segments={count}, which must not be negative")
     shape = shape_of(data)[len(shape_of(ids)) :]
-    zeros = xp.broadcast_to(xp.sum(xp.zeros_like(data)), (count, *shape))
+    zeros = xp.broadcast_to(xp.sum(xp.zeros_like(data)), (count, *shape))  # of data's dtype
     return transposes.untake_inside(data, ids, zeros, axis=0) if count else zeros
 
 

@@ -96,7 +96,7 @@ def _longest_run(alike: Any) -> tuple[int, int]:
     edges = np.flatnonzero(np.diff(np.concatenate([[0], alike.astype(np.int8), [0]])))
     if not len(edges):
         return 0, 0
-    lengths = edges[1::2] - edges[::2]
+    lengths = edges[1::2] - edges[::2]  # a run begins at one edge and ends before the next
     i = int(np.argmax(lengths))
     return int(edges[2 * i]), int(lengths[i])
 
@@ -154,9 +154,9 @@ def _row_of(nodes: Sequence[Node]) -> RowRead | None:
     if step == 0 or any(n != start + t * step for t, n in enumerate(numbers)):
         return None
     stop = last + (1 if step > 0 else -1)
-    is_end = (last, step > 0) in ((-1, True), (0, False))
-    turns = (start, None if is_end else stop, step)
-    index = (*items_before, turns, *indices[0][place + 1 :])
+    is_end = (last, step > 0) in ((-1, True), (0, False))  # there `stop` means the other end
+    slice_of_turns = (start, None if is_end else stop, step)
+    index = (*items_before, slice_of_turns, *indices[0][place + 1 :])
     return RowRead(nodes[0].operands[0], index, sum(type(item) is not int for item in items_before))
 
 

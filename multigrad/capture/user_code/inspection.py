@@ -237,7 +237,7 @@ def acts(code: types.CodeType) -> bool:
         return True
     if OUTLIVING_WRITES.isdisjoint(code.co_code[::2]):
         return False
-    name_loaded = ""
+    name_loaded = ""  # by the instruction before
     for step in dis.get_instructions(code):
         if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             return True
@@ -272,7 +272,7 @@ def compares_identity(code: types.CodeType) -> bool:
     """Return whether code may compare a dtype by `is`, which no symbol can answer."""
     if "dtype" not in code.co_names:
         return False
-    opname = ""
+    opname = ""  # of the instruction before
     for instruction in dis.get_instructions(code):
         if instruction.opname == "IS_OP" and opname != "LOAD_CONST":  # `is None` is no such
             return True
