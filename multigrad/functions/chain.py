@@ -120,8 +120,8 @@ def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
                 "those of its parts by name"
             )
         (x,) = args
-        for part, named in zip(parts, shares, strict=True):
-            x = part.run(x, named)
+        for part, values in zip(parts, shares, strict=True):
+            x = part.run(x, values)
         return Recorded(x, None)
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -137,15 +137,15 @@ def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
 
 def _signature_of(parts: Sequence[ChainPart]) -> inspect.Signature:
     first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY)
-    named: dict[str, inspect.Parameter] = {}
+    by_name: dict[str, inspect.Parameter] = {}
     for part in parts:
         for name, p in (part.parameters or {}).items():
             if p.kind is p.VAR_KEYWORD or name == TAKES_ANY:
                 continue
             # Required where one of the parts that take it requires it.
-            if name not in named or p.default is REQUIRED:
-                named[name] = p.replace(kind=p.KEYWORD_ONLY, annotation=REQUIRED)
-    ordered = sorted(named.values(), key=lambda p: p.default is not REQUIRED)
+            if name not in by_name or p.default is REQUIRED:
+                by_name[name] = p.replace(kind=p.KEYWORD_ONLY, annotation=REQUIRED)
+    ordered = sorted(by_name.values(), key=lambda p: p.default is not REQUIRED)
     # An address is no identifier, so any keyword is taken; `share` checks it.
     any_keyword = inspect.Parameter(TAKES_ANY, inspect.Parameter.VAR_KEYWORD)
     return inspect.Signature([first, *ordered, any_keyword])

@@ -281,10 +281,10 @@ def refuse_modes(forward: Any, backward: Any, native: bool | None) -> None:
             f"{name!r}, one without a backward"
         )
     if native or holds_state(forward):
-        why = "native=True" if native else "tensors of an object, which runs itself"
+        reason = "native=True" if native else "tensors of an object, which runs itself"
         raise RuleTypeError(
-            f"function {name!r} has accumulate= and {why}: its framework would add up. It is for a "
-            "plain function that is captured"
+            f"function {name!r} has accumulate= and {reason}: its framework would add up. It is "
+            "for a plain function that is captured"
         )
 
 

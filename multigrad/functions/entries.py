@@ -180,10 +180,10 @@ class Entries:
             completed = self.completion.complete(opened, nesting, backend)[0]
             if not is_mixed:
                 return inner.run(completed, draws)
-            in_one = in_one_framework(completed)
+            alike = in_one_framework(completed)
             # The original may write into the caller's own lists and dicts.
-            with giving(callers_own(optree.tree_unflatten(nesting, leaves), leaves), in_one):
-                return inner.run(in_one, draws)
+            with giving(callers_own(optree.tree_unflatten(nesting, leaves), leaves), alike):
+                return inner.run(alike, draws)
 
         return Entry(run_completed)
 
@@ -281,10 +281,10 @@ class Entries:
         layout = layout.without_objects()
 
         def build(leaves: Sequence[Any]) -> Entry:
-            filled = layout.with_objects(leaves)
+            call_layout = layout.with_objects(leaves)
 
             def capture() -> Entry:
-                decision = self.decide(EAGER, filled, leaves, backend)
+                decision = self.decide(EAGER, call_layout, leaves, backend)
                 return self._entry_by_decision(decision, layout, backend)
 
             return self._captured_or_native(layout, backend, capture)
@@ -452,8 +452,8 @@ def refusing_derivatives(
     marks = {i: forbid(refused[leaf.name]) for i, leaf in numbered if leaf.name in refused}
 
     def run_marked(leaves: Sequence[Any], draws: KeySource) -> Any:
-        marked = [marks[i](leaf) if i in marks else leaf for i, leaf in enumerate(leaves)]
-        return entry.run(marked, draws)
+        marked_leaves = [marks[i](leaf) if i in marks else leaf for i, leaf in enumerate(leaves)]
+        return entry.run(marked_leaves, draws)
 
     return Entry(run_marked)
 

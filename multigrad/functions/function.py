@@ -115,7 +115,6 @@ class Function(InNotebooks, Generic[P, R]):
         )
 
     def _use_entries(self, entries: Entries) -> None:
-        # A short cut for the hot path: a call finds its entry in one look-up.
         self.entries, self._known = entries, entries.known
 
     def choose(self, **choices: Any) -> None:
@@ -367,8 +366,7 @@ class Function(InNotebooks, Generic[P, R]):
         return self._apply_any(args, kwargs, None)
 
     def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
-        # Loads the backends of frameworks that were imported since the last call.
-        load_awaited()
+        load_awaited()  # backends of frameworks that were imported since the last call
         leaves, tree = flatten(args, kwargs)
         numbers = as_numbers(leaves)
         if numbers is not None:

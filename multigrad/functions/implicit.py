@@ -256,7 +256,6 @@ class Equation:
     def run_solver(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tree, Tree]:
         """Return x and its residual, for params without gradients, which are to be zero."""
         backend = backend_in((args, kwargs))
-        # On its own library the solver runs as written, without a capture.
         home = library_of(self.solver, said=self.residual.library)
         solver = self.solver if home in ("", backend.name) else self.captured_solver
         x = as_arrays(solver(*args, **kwargs))
@@ -400,7 +399,6 @@ class Equation:
                     f"{self.subject}: its gradient was not found by solve='direct'. "
                     f"{advice('direct')}"
                 ) from error
-            # Without a solution NaN is passed on.
             unknown = [xp.full_like(each, np.nan) for each in flat_tree(x)]
             return (unknown, *([xp.sum(xp.zeros_like(unknown[0]))] * 4))
 

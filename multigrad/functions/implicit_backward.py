@@ -279,8 +279,8 @@ def solve_directly(
     def step(matrix: Any, place: Any) -> tuple[Any, ...]:
         is_here = xp.equal(places, place)
         column = action(xp.where(is_here, xp.ones_like(b), 0.0))
-        filled = xp.where(xp.expand_dims(is_here, -1), xp.expand_dims(column, 0), matrix)
-        return filled, place + 1.0
+        new_matrix = xp.where(xp.expand_dims(is_here, -1), xp.expand_dims(column, 0), matrix)
+        return new_matrix, place + 1.0
 
     def goes_on(matrix: Any, place: Any, turns: Any) -> Any:
         return xp.less(place, count)

@@ -111,8 +111,8 @@ def _record_taking_objects(
             gradients = {name: symbol.notes["grad"] for name, symbol in floats.items()}
         refuse_updates(trace, "its arguments", hidden, nodes)
         added_names.update(name for name, each in gradients.items() if each is not None)
-        *positional, named = returned if kwargs else (*returned, {})
-        return (*positional, {**named, STATE: {**dict.fromkeys(("", *hidden)), **gradients}})
+        *positional, by_name = returned if kwargs else (*returned, {})
+        return (*positional, {**by_name, STATE: {**dict.fromkeys(("", *hidden)), **gradients}})
 
     def has_second() -> bool:  # what is added to a `.grad` is a constant
         return bool(recorded.second_order) and not added_names
@@ -136,8 +136,8 @@ def _apply_taking_objects(inner: Recipe, /, *args: Any, **kwargs: Any) -> Any:
     places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
 
     def run(tensors: Sequence[Tensor]) -> Any:
-        filled = replace_at(leaves, places, tensors)
-        args, kwargs = without_hidden(inner, *optree.tree_unflatten(tree, filled))
+        new_leaves = replace_at(leaves, places, tensors)
+        args, kwargs = without_hidden(inner, *optree.tree_unflatten(tree, new_leaves))
         return apply(*args, **kwargs)
 
     return gather(run, [leaves[i] for i in places])

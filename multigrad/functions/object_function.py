@@ -139,7 +139,7 @@ def _record_object(
     filled.mention(trace)
     of_copy = slice(start, len(source.witness.made))
     route = source.routes.get(library)
-    outputs = _call_filled(function, filled, library, hidden, trace, args, kwargs)
+    outputs = _call_filled(trace, function, filled, library, args, kwargs=kwargs, hidden=hidden)
     nodes = {name: symbol.node for name, symbol in hidden.items()}
     refuse_updates(trace, f"a {type(owner).__name__}", symbols, nodes)
     # The object is a copy: what the code stores in it would be lost.
@@ -153,13 +153,13 @@ def _record_object(
 
 
 def _call_filled(
+    trace: Trace,
     function: Callable[..., Any],
     filled: FilledCopy,
     library: str,
-    hidden: dict[str, Any],
-    trace: Trace,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    hidden: dict[str, Any],
 ) -> Any:
     called = _method_of(function, filled)
     if is_intercepted(called):

@@ -209,6 +209,7 @@ def _widens(scalar: Any, tensors: Sequence[Tensor]) -> bool:
         return False
     dtype = dtype_name(owner.tensors.from_numpy(np.asarray(scalar)).dtype)
     floats = [name for x in tensors if (name := dtype_name(x.dtype)) in FLOATS]
+    # Of the two dtypes of 16 bits, which come first, neither is the wider one.
     return bool(floats) and FLOATS.index(dtype) > max(1, *map(FLOATS.index, floats))
 
 

@@ -217,8 +217,8 @@ def warn_lost(recipe: Recipe, lost: Sequence[Any], backend: Backend) -> None:
 def warn_disproved(error: DisprovedError, module: str) -> None:
     """Warn that a function runs as written because its graph computes something else."""
     file, line = error.place or ("<unknown>", 1)
-    where = f"on {error.home} only" if error.home else "everywhere"
-    message = f"{error}. It runs as written, {where}"
+    scope = f"on {error.home} only" if error.home else "everywhere"
+    message = f"{error}. It runs as written, {scope}"
     warnings.warn_explicit(message, NativeRuleWarning, file, line, module=module)
 
 

@@ -179,12 +179,12 @@ def check_assumptions(
         for leaf, value in zip(layout.leaves, leaves, strict=True)
         if leaf.kind != "static"
     }
-    for node, expected, where, kind in variant.assumed:
+    for node, expected, location, kind in variant.assumed:
         arrays = read_inputs(node, inputs, backend)
         if arrays is not None and bool(evaluate(node, arrays, layout.dtype)) is not expected:
-            at = f" ({where})" if where else ""
-            line = f": {where.text!r}" if where and where.text else ""
-            raise kind(f"{subject}{at} asserts what does not hold{line}")
+            suffix = f" ({location})" if location else ""
+            line = f": {location.text!r}" if location and location.text else ""
+            raise kind(f"{subject}{suffix} asserts what does not hold{line}")
 
 
 # Ops that read or write at indices, constant or not.
@@ -218,10 +218,10 @@ def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Seq
         try:
             evaluate(node, arrays, layout.dtype)
         except IndexError as error:
-            where = graph.locations.get(node)
-            at = f" ({where})" if where else ""
+            location = graph.locations.get(node)
+            suffix = f" ({location})" if location else ""
             raise PlaceError(
-                f"{subject}{at}: {error} ({node.op.name}). Limit the index first, as by "
+                f"{subject}{suffix}: {error} ({node.op.name}). Limit the index first, as by "
                 "clip(index, 0, length - 1), or mask the elements that it is not meant for"
             ) from None
         except ValueError:  # not of a place: the framework's own error says it

@@ -42,13 +42,13 @@ def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | N
     if facts:
         return NeedsConcrete(*sorted(facts))
     place = find_place(trace, error)
-    at = f" ({Location(*place)})" if place else ""
+    suffix = f" ({Location(*place)})" if place else ""
     kind = type(error).__name__
     # A library that was handed a symbol speaks of its class.
     if INTERNAL.search(str(error)) and not is_users_own(trace, error):
-        message = f"{trace.kind} {trace.name!r}{at} hands a tensor to what needs its numbers"
+        message = f"{trace.kind} {trace.name!r}{suffix} hands a tensor to what needs its numbers"
     else:
-        message = f"{trace.kind} {trace.name!r}{at} raised {kind} while captured: {error}"
+        message = f"{trace.kind} {trace.name!r}{suffix} raised {kind} while captured: {error}"
     return NotCaptured(TraceError(message, place))
 
 

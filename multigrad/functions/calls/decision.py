@@ -145,8 +145,8 @@ def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
     """Return what a graph leaves out of its code: descriptions by kind."""
     omissions = {kind: f"its graph lacks {words}" for kind, words in variant.omissions.items()}
     if variant.updates and not recipe.options.copies:
-        where = next((f"{each.where}; " for each in variant.updates if each.where), "")
-        omissions[UPDATES] = f"it {describe_updates(variant.updates)} ({where}{INSTEAD})"
+        location = next((f"{each.where}; " for each in variant.updates if each.where), "")
+        omissions[UPDATES] = f"it {describe_updates(variant.updates)} ({location}{INSTEAD})"
     if variant.notes:
         names = ", ".join(sorted({note.name for note in variant.notes}))
         omissions[NOTES] = f"it sets attributes of tensors ({names}; return them as results)"

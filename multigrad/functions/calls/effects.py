@@ -72,8 +72,8 @@ def find_updates(
             positions = [i for i, each in enumerate(outputs) if each is symbol]
             output = positions[0] if positions and is_dirty else None
             update_places, defined = symbol.trace.memory.updates, symbol.trace.source.defined
-            where = None if node is None else update_places.get(node, defined)
-            updates.append(Update(leaf, symbol.node, output, where))
+            location = None if node is None else update_places.get(node, defined)
+            updates.append(Update(leaf, symbol.node, output, location))
     return tuple(updates)
 
 
@@ -100,8 +100,8 @@ def describe_updates(updates: Sequence[Update]) -> str:
 
 
 def warn_left_out(subject: str, updates: Sequence[Update], backend: str, module: str) -> None:
-    where = next((update.where for update in updates if update.where is not None), None)
-    file, line = ("<unknown>", 1) if where is None else (where.file, where.line)
+    location = next((update.where for update in updates if update.where is not None), None)
+    file, line = ("<unknown>", 1) if location is None else (location.file, location.line)
     message = (
         f"{subject} {describe_updates(updates)}; captured for {backend}, it leaves the caller's as "
         f"it is. By xg.convert(..., capture={COPIES}) it does so on its own framework, too"
@@ -204,9 +204,9 @@ def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) 
             elif isinstance(value, PLAIN):
                 notes.append(Note(holder, name, value, "plain"))
             else:
-                whose = "its argument" if isinstance(holder, str) else "what it returns"
+                place = "its argument" if isinstance(holder, str) else "what it returns"
                 raise trace.error(
-                    f"sets an attribute {name!r} of {whose} to a {type(value).__name__}, which no "
+                    f"sets an attribute {name!r} of {place} to a {type(value).__name__}, which no "
                     "graph has"
                 )
     return tuple(notes)

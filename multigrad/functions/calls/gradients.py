@@ -157,26 +157,26 @@ def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> V
     if gradient is None:
         return None
     type_ = argument.type
-    whose = f"function {trace.name!r} returned"
+    start = f"function {trace.name!r} returned"
     # Libraries take a number for a tensor without axes.
     if is_one_number(gradient) and has_no_axes(trace, argument):
         return trace.value(xp.full_like(trace.value(argument), gradient).node)
     if not isinstance(gradient, Value):
         if isinstance(gradient, bool | int | float | str | bytes) or callable(gradient):
             raise GradientError(
-                f"{whose} {gradient!r:.60} as the gradient of argument {leaf.path!r}; expected a "
+                f"{start} {gradient!r:.60} as the gradient of argument {leaf.path!r}; expected a "
                 f"tensor of its shape, such as xp.zeros_like({leaf.path}), or None"
             )
         gradient = trace.value(lift_array(trace, gradient))
     actual_type = gradient.node.type
     if actual_type.kind == "scalar":
         raise GradientError(
-            f"{whose} a number as the gradient of argument {leaf.path!r}; expected a tensor of its "
+            f"{start} a number as the gradient of argument {leaf.path!r}; expected a tensor of its "
             f"shape: xp.full_like({leaf.path}, number)"
         )
     if not _may_agree(trace, gradient, type_):
         raise GradientError(
-            f"{whose} a gradient of {describe(actual_type)} for argument {leaf.path!r}, whose "
+            f"{start} a gradient of {describe(actual_type)} for argument {leaf.path!r}, whose "
             f"shape is {describe(type_)}; expected the same shape"
         )
     # As the frameworks' engines do; some of them cast what is no float, too.
@@ -187,7 +187,7 @@ def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> V
         return trace.value(cast_node(gradient.node, type_.dtype))
     if actual_type.dtype == BOOL:
         raise GradientError(
-            f"{whose} bools as the gradient of argument {leaf.path!r}; multiply by the upstream "
+            f"{start} bools as the gradient of argument {leaf.path!r}; multiply by the upstream "
             "gradient"
         )
     if actual_type.dtype != type_.dtype:
@@ -198,7 +198,7 @@ def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> V
         actual = [facts["dtype"] if t.dtype == "T" else t.dtype for t in (actual_type, type_)]
         if actual[0] != actual[1]:
             raise GradientError(
-                f"{whose} a {actual[0]} gradient for argument {leaf.path!r} of {actual[1]}; cast "
+                f"{start} a {actual[0]} gradient for argument {leaf.path!r} of {actual[1]}; cast "
                 "it back"
             )
     return gradient

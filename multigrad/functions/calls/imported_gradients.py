@@ -81,9 +81,9 @@ def tangent_graph(
     results = tuple([_fit(changes[place], output).node for place, output in carried])
     name = f"tangent of {trace.name}"
     inner = substitute(Graph(name, tuple(inputs), results, trace.source.locations), tangents)
-    whole = Graph(name, (*tangents.values(), *inner.inputs), inner.outputs, inner.locations)
+    graph = Graph(name, (*tangents.values(), *inner.inputs), inner.outputs, inner.locations)
     # No framework transposes a stop, and a tangent has no slope that it could take away.
-    return without_stops(whole, [node.attr("name") for node in tangents.values()])
+    return without_stops(graph, [node.attr("name") for node in tangents.values()])
 
 
 def _fit(change: Any, output: Value) -> Value:
@@ -215,11 +215,11 @@ def as_outputs(outputs: Any) -> Any:
     """Return the outputs of a function as its backward has them."""
     leaves, tree = optree.tree_flatten(outputs, none_is_leaf=True)
     serials = itertools.count()
-    marked = [
+    marked_leaves = [
         each.trace.value(mark_output(each.node, next(serials))) if isinstance(each, Value) else each
         for each in leaves
     ]
-    return optree.tree_unflatten(tree, marked)
+    return optree.tree_unflatten(tree, marked_leaves)
 
 
 def is_same(a: Any, b: Any) -> bool:

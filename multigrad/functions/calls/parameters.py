@@ -120,7 +120,7 @@ class BoundFunction(InNotebooks):
         # By position where they are the last ones: so a call needs no look at names.
         is_last = bool(params) and set(names[-len(params) :]) == set(params)
         self._last = tuple(params[name] for name in names[-len(params) :]) if is_last else ()
-        self._rest = len(names) - len(params) if is_last else -1
+        self._rest = len(names) - len(params) if is_last else -1  # which no call has
         self._named = dict(params)
         self._moves = any(isinstance(value, Moving) for value in params.values())
 
@@ -135,15 +135,15 @@ class BoundFunction(InNotebooks):
     def complete(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        trailing, named = self._last, self._named
+        trailing, by_name = self._last, self._named
         if self._moves:
             owners = map(owner_of, map(unwrap, flatten(args, dict(kwargs))[0]))
             owner = next((each for each in owners if each is not None), None)
             trailing = tuple(now(value, owner) for value in trailing)
-            named = {name: now(value, owner) for name, value in named.items()}
+            by_name = {name: now(value, owner) for name, value in by_name.items()}
         if len(args) == self._rest:  # else a default may stand between
             return (*args, *trailing), dict(kwargs)
-        return args, {**named, **kwargs}
+        return args, {**by_name, **kwargs}
 
 
 class Completion:

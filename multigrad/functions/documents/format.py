@@ -129,8 +129,8 @@ def _object(pairs: list[tuple[str, Data]]) -> dict[str, Data]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        fail("", f"the field {twice!r:.60} stands twice in one object")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        fail("", f"the field {duplicate!r:.60} stands twice in one object")
     return fields
 
 
@@ -305,14 +305,14 @@ def choose(forms: Iterable[Form], known: Mapping[str, Any]) -> Form | None:
 
     `NeedsConcrete` if more has to be known.
     """
-    fitting = [
+    candidates = [
         f for f in forms if all(known.get(n, value) == value for n, value in f.facts.items())
     ]
-    for form in fitting:
+    for form in candidates:
         if form.facts.keys() <= known.keys():
             return form
-    if fitting:
-        raise NeedsConcrete(*(name for name in fitting[0].facts if name not in known))
+    if candidates:
+        raise NeedsConcrete(*(name for name in candidates[0].facts if name not in known))
     return None
 
 

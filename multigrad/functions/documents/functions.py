@@ -145,8 +145,8 @@ def _record(
         results = replay(trace, backward, {**values, **cotangents})
         gradients = dict(zip(graphs.wrt, results, strict=True))
         leaf_gradients = [gradients.get(leaf.name) for leaf in layout.leaves]
-        positional, named = optree.tree_unflatten(tree, leaf_gradients)
-        return (*positional, named) if named else positional
+        positional, keywords = optree.tree_unflatten(tree, leaf_gradients)
+        return (*positional, keywords) if keywords else positional
 
     return Recorded(
         assemble(variant, outputs),
@@ -411,15 +411,15 @@ def _decode_nesting(data: Data, where: str, leaves: list[int]) -> Any:
     if kind != "dict":
         elements = [_decode_nesting(item, where, leaves) for item in items]
         return tuple(elements) if kind == "tuple" else elements
-    named: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for item in items:
         pair = read_list(item, where, 2)
         if len(pair) != 2:
             fail(where, "an item of a dict is a pair of name and value")
-        named[read_text(pair[0], where)] = _decode_nesting(pair[1], where, leaves)
-    if len(named) < len(items):
+        by_name[read_text(pair[0], where)] = _decode_nesting(pair[1], where, leaves)
+    if len(by_name) < len(items):
         fail(where, "two items have the same name")
-    return named
+    return by_name
 
 
 def _decode_fixed(data: Data, where: str, count: int) -> dict[int, Any]:
@@ -452,8 +452,8 @@ def _decode_facts(data: Data, where: str, types: Mapping[str, Type]) -> dict[str
     facts: dict[str, Any] = {}
     for fact in sorted(data):
         match = FACT.fullmatch(fact)
-        whose = match and (match[3] or match[5])
-        if match is None or (whose is not None and whose not in types):
+        argument = match and (match[3] or match[5])
+        if match is None or (argument is not None and argument not in types):
             fail(where, f"{fact!r:.60} is no fact about an argument")
         value = decode_value(data[fact], where)
         if not _is_legal(fact.partition(":")[0], value):

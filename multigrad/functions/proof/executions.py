@@ -164,9 +164,10 @@ def _run_traced(
             f"gradient of {name}": gradients[name] for name in (*captured.asked, *omitted)
         }
 
+    # Runs after the first, whose `results` say which gradients there are.
     def run_second(*tensors: Tensor) -> dict[str, Any]:
-        like = {name: results[f"gradient of {name}"] for name in captured.asked}
-        return _second_derivatives(captured, backend, filled(tensors), like, side)
+        first_gradients = {name: results[f"gradient of {name}"] for name in captured.asked}
+        return _second_derivatives(captured, backend, filled(tensors), first_gradients, side)
 
     trace = partial(_trace, captured, backend, sample, arrays=arrays)
     compute = trace((side.func, "first"), run=run_first)
@@ -195,8 +196,8 @@ def _trace(
     run: Callable[..., Any],
     arrays: Sequence[Array],
 ) -> Callable[..., Any] | None:
-    likes = tuple((array.shape, array.dtype) for array in arrays)
-    key = (what, likes, tuple(sample.numbers.items()), sample.absent)
+    types = tuple((array.shape, array.dtype) for array in arrays)
+    key = (what, types, tuple(sample.numbers.items()), sample.absent)
     if key not in captured.traces:
         assert backend.autodiff.rehearse is not None
         try:
@@ -287,8 +288,8 @@ def _second_derivatives(
     if captured.apply is None or vjp is None or not _may_lose_second(captured, backend):
         return {}
     leaves, cotangents = inputs
-    where = {leaf.name: i for i, leaf in enumerate(captured.layout.leaves)}
-    positions = [where[name] for name in captured.asked]
+    index_of = {leaf.name: i for i, leaf in enumerate(captured.layout.leaves)}
+    positions = [index_of[name] for name in captured.asked]
     seeds = [i for i, c in enumerate(cotangents) if c is not None]
 
     def first(tensors: Sequence[Tensor]) -> list[Any]:

@@ -167,12 +167,11 @@ def _fill(captured: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tu
 
 
 def _is_strided(tensor: Any) -> bool:
-    # False if the tensor cannot say: it then counts as contiguous.
     try:
         tensors = backend_of(tensor).tensors
         ask = tensors.is_contiguous
         return ask is not None and not tensors.is_traced(tensor) and not ask(tensor)
-    except Exception:  # of a kind that cannot say
+    except Exception:  # of a kind that cannot say: it counts as contiguous
         return False
 
 

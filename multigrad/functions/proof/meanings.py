@@ -221,9 +221,9 @@ def run_rounded(
             return value
         # A ufunc has no module before NumPy 2.2.
         is_series = getattr(node.op.numpy, "__module__", None) == special.__name__
-        by = roundings.get(node.type.dtype, 0.0) * (SERIES if is_series else 1.0)
+        scale = roundings.get(node.type.dtype, 0.0) * (SERIES if is_series else 1.0)
         value = np.asarray(value, np.float64) * (
-            1.0 + by * generator.uniform(-1.0, 1.0, value.shape)
+            1.0 + scale * generator.uniform(-1.0, 1.0, value.shape)
         )
         least = flushed.get(node.type.dtype, 0.0)
         return np.where(np.abs(value) < least, 0.0, value) if least else value
@@ -295,13 +295,13 @@ class VectorSigns:
         least_cost = cost()
         for _ in range(MOST_PASSES):
             for flips in self.flips.values():
-                for at in np.ndindex(flips.shape):
-                    flips[at] = -flips[at]
+                for index in np.ndindex(flips.shape):
+                    flips[index] = -flips[index]
                     new_cost = cost()
                     if new_cost < least_cost:
                         least_cost = new_cost
                     else:
-                        flips[at] = -flips[at]
+                        flips[index] = -flips[index]
 
 
 def _vectors(node: Node, value: Array) -> Array:
@@ -314,8 +314,8 @@ def choose_smallest_integer(node: Node, value: Any, operands: Sequence[Any]) -> 
     is_cast = node.op is ops.CAST and node.type.dtype in WHOLE
     if not is_cast or node.operands[0].type.dtype not in (T, *FLOATS):
         return value
-    limits, whole = np.iinfo(value.dtype), np.trunc(np.asarray(operands[0], np.float64))
-    is_inside = (whole >= float(limits.min)) & (whole < float(limits.max) + 1.0)
+    limits, truncated = np.iinfo(value.dtype), np.trunc(np.asarray(operands[0], np.float64))
+    is_inside = (truncated >= float(limits.min)) & (truncated < float(limits.max) + 1.0)
     return np.where(is_inside, value, limits.min).astype(value.dtype)
 
 
@@ -323,7 +323,7 @@ def choose_smallest_integer(node: Node, value: Any, operands: Sequence[Any]) -> 
 def note_ties(met: list[Node], node: Node, value: Any, operands: Sequence[Any]) -> Any:
     """Return a node's value unchanged, and add a sort that meets equal elements to `met`."""
     if node.op is ops.ARGSORT:
-        ordered = np.take_along_axis(operands[0], value, node.attr("axis"))
-        if (np.diff(ordered, axis=node.attr("axis")) == 0).any():
+        sorted_values = np.take_along_axis(operands[0], value, node.attr("axis"))
+        if (np.diff(sorted_values, axis=node.attr("axis")) == 0).any():
             met.append(node)
     return value

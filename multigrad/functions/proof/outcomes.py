@@ -157,6 +157,7 @@ class Case:
 
 
 def _without_gradients(shown: Mapping[str, str]) -> dict[str, str]:
+    # "gradient of x", "second derivative of x": no output has a name with " of ".
     return {name: title for name, title in shown.items() if " of " not in name}
 
 
@@ -244,20 +245,19 @@ def _blame(case: Case, difference: Disagreement) -> str:
         case, case.original, choose_smallest_integer
     ):
         return OUT_OF_RANGE
-    told = [told for graph in attempt.graphs for told in told_conventions(graph)]
+    conventions = [each for graph in attempt.graphs for each in told_conventions(graph)]
     is_slope = " of " in difference.what
-    if told and is_slope and not attempt.may_act and _agree_beside(case):
-        return f"The graph takes the derivative {told[0]}. {NOT_AS_KNOWN}"
+    if conventions and is_slope and not attempt.may_act and _agree_beside(case):
+        return f"The graph takes the derivative {conventions[0]}. {NOT_AS_KNOWN}"
     return OURS_BUT_FOR_SIGNS if has_signs(attempt.graphs) else OURS
 
 
 def _varies(case: Case) -> bool:
-    # True if a second run on the same sample gives other numbers.
     if case.attempt.may_act or case.outcome.original is None:
         return False
     try:
         (second_outcome,) = case.attempt.run([case.sample])
-    except Exception:  # as it did not before
+    except Exception:  # which the first run did not raise
         return True
     return not are_equal(case.outcome.original, second_outcome.original or {})
 
@@ -266,7 +266,7 @@ def _find_line(case: Case) -> Location | None:
     attempt, sample = case.attempt, case.sample
     if attempt.may_act:
         return None
-    files = {where.file for graph in attempt.graphs for where in graph.locations.values()}
+    files = {location.file for graph in attempt.graphs for location in graph.locations.values()}
     if attempt.subject.code is not None:
         files.add(attempt.subject.code.co_filename)
     inputs: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}

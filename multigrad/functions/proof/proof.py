@@ -101,8 +101,8 @@ def _prove_on_call(attempt: Attempt, called: Sample, is_call: bool) -> str:
 
 
 def _samples(attempt: Attempt) -> list[Sample]:
-    drawn = attempt.add_cotangents(samples.draw(attempt.slots, attempt.numbers))
-    batch = [drawn] if attempt.may_act else [drawn, *_more_samples(attempt)]
+    first_sample = attempt.add_cotangents(samples.draw(attempt.slots, attempt.numbers))
+    batch = [first_sample] if attempt.may_act else [first_sample, *_more_samples(attempt)]
     if ops.WHILE_LOOP in attempt.ops:  # which may not end on a sample
         batch = [sample for sample in batch if _ends(attempt, sample)]
     if not batch:
@@ -126,9 +126,9 @@ def _more_samples(attempt: Attempt) -> Iterator[Sample]:
     has_sort = ops.ARGSORT in attempt.ops
     edges = samples.on_edges(attempt.slots, attempt.numbers, values, distinct=has_sort)
     yield attempt.add_cotangents(edges)
-    drawn = samples.draw(attempt.slots, attempt.numbers, samples.ALONE)
+    alone = samples.draw(attempt.slots, attempt.numbers, samples.ALONE)
     if len(attempt.cotangents) > 1:  # a loss of one output alone
-        yield attempt.add_cotangents(replace(drawn, absent=frozenset(attempt.cotangents[1:])))
+        yield attempt.add_cotangents(replace(alone, absent=frozenset(attempt.cotangents[1:])))
     # Of floats out of range, each library makes other integers.
     makes_integers = casts_to_integers(attempt.graphs)
     with suppress(Exception):  # cotangents of it may have no shape

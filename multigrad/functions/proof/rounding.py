@@ -139,14 +139,14 @@ class Rounding:
         return eps_of("float32") if is_wide or divides else 0.0
 
     def _spread(self, cap: float, least: float = 0.0) -> dict[str, Array]:
-        spread = self._spreads.get((cap, least))
-        if spread is None:
+        spreads = self._spreads.get((cap, least))
+        if spreads is None:
             own_eps = eps_of(self.dtype)
-            typed = {name: eps_of(as_numpy_dtype(name)) for name in FLOATS} | {T: own_eps}
-            spread = self._spreads[cap, least] = self._measure(
-                {name: max(min(eps, cap), least) for name, eps in typed.items()}
+            eps_by_dtype = {name: eps_of(as_numpy_dtype(name)) for name in FLOATS} | {T: own_eps}
+            spreads = self._spreads[cap, least] = self._measure(
+                {name: max(min(eps, cap), least) for name, eps in eps_by_dtype.items()}
             )
-        return spread
+        return spreads
 
     def _measure(self, roundings: Mapping[str, float]) -> dict[str, Array]:
         smallest = {name: smallest_of(as_numpy_dtype(name)) for name in FLOATS}
@@ -251,9 +251,9 @@ def differ_from_lowered(
         if not off.any():
             return off
         # Neither side may be coarser than the other, but by what the result's own dtype rounds.
-        own_eps = max(rounding.precision_of(name, given), eps_of(given.dtype))
-        original_eps = max(rounding.precision_of(name, actual), eps_of(actual.dtype))
-        cap = own_eps if is_free or actual.dtype != given.dtype else min(original_eps, own_eps)
+        lowered_eps = max(rounding.precision_of(name, given), eps_of(given.dtype))
+        code_eps = max(rounding.precision_of(name, actual), eps_of(actual.dtype))
+        cap = lowered_eps if is_free or actual.dtype != given.dtype else min(code_eps, lowered_eps)
         return rounding.unexplained(name, actual, given, off, cap, least=rounding.least)
 
     return find_difference(rounding.sample, original, expected, judge, shown, forgive=forgive)

@@ -66,11 +66,11 @@ def disprove(
     `parted` is the first line after which the two differ, if it is known; `blame` says whose fault
     it is, by one of the sentences above.
     """
-    where = f" ({Location(*subject.place)})" if subject.place else ""
+    location = f" ({Location(*subject.place)})" if subject.place else ""
     line = f". They first differ at line {parted.line}: {parted.text!r}" if parted else ""
     place = (parted.file, parted.line) if parted else subject.place
     return DisprovedError(
-        f"{subject.words}{where} differs from its graph, which is not used: {difference}{line}. "
+        f"{subject.words}{location} differs from its graph, which is not used: {difference}{line}. "
         f"{blame}",
         place,
         subject.home,

@@ -243,8 +243,8 @@ def _rebuild(node: Node, operands: Sequence[Node | None]) -> Node | None:
         return make_node(ops.FULL_LIKE, (old, constant(0.0)), attrs, old.type)
 
     pairs = zip(operands, node.operands, strict=True)
-    filled = [zeros_like(old) if new is None else new for new, old in pairs]
-    return make_node(node.op, filled, dict(node.attrs), node.type)
+    all_operands = [zeros_like(old) if new is None else new for new, old in pairs]
+    return make_node(node.op, all_operands, dict(node.attrs), node.type)
 
 
 def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:

@@ -283,17 +283,17 @@ class _Recording:
             tuple(returned) if isinstance(returned, Extremes) else returned
         )
         updates = find_updates(layout.leaves, leaves, nodes_before, flat, recorded.dirty)
-        named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
+        by_name = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
         dirty = recorded.dirty
         if self.recipe.options.copies:  # each copy is what the code has made of it
-            dirty = tuple(named[update.leaf.name] for update in updates)
+            dirty = tuple(by_name[update.leaf.name] for update in updates)
         elif self.is_imported:  # by somebody else, who may not be told to copy
-            hide_updates(updates, named, self.inputs)
+            hide_updates(updates, by_name, self.inputs)
         else:
             self.check_updates(updates)
         self.check_dtypes(flat)
         outcome = {"outputs": outputs, "updates": updates, "dirty": dirty}
-        return _Run(leaves, rebuilt, named, recorded, flat, **outcome)
+        return _Run(leaves, rebuilt, by_name, recorded, flat, **outcome)
 
     def find_results(self, run: _Run) -> _Results:
         """Split the outputs into tensors, and values that are the same at every call."""
@@ -480,16 +480,16 @@ class _Recording:
             shape = known_shape(value)
             if shape is not None:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
-        marked, run_pull = results.symbols if recorded.keeps_output else (), recorded.pull
+        marked_outputs, run_pull = results.symbols if recorded.keeps_output else (), recorded.pull
 
         def pull(incoming: list[Any]) -> dict[str, Node]:
             remaining, question_count = iter(incoming), questions.count()
-            filled = [next(remaining) if isinstance(each, Value) else None for each in flat]
-            nested = optree.tree_unflatten(run.outputs, filled)
+            seeds = [next(remaining) if isinstance(each, Value) else None for each in flat]
+            nested = optree.tree_unflatten(run.outputs, seeds)
             try:
                 with (
                     written_in(self.trace, self.trace.source.latest.libraries),
-                    given_by_forward(marked, leaves),
+                    given_by_forward(marked_outputs, leaves),
                     self.keeping_values(),
                 ):
                     self.trace.backward.is_running = True
