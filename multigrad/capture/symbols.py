@@ -208,8 +208,8 @@ class KnownShape(_LibraryShape, tuple[int, ...]):
     __slots__ = ()
 
     def __getitem__(self, index: Any) -> Any:
-        item = super().__getitem__(index)
-        return KnownShape(item) if isinstance(index, slice) else item
+        lengths = super().__getitem__(index)
+        return KnownShape(lengths) if isinstance(index, slice) else lengths
 
     def __add__(self, other: Any) -> Any:
         return KnownShape(super().__add__(other))

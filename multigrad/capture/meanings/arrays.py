@@ -96,9 +96,9 @@ def view_as(x: Tensor, other: Tensor) -> Tensor:
 
 def renamed(x: Tensor) -> Tensor:
     """Return a view of x in the same memory; attributes set on x are not copied to it."""
-    view = copy_of(x)
-    mark_view(view, x, True)
-    return view
+    alias = copy_of(x)
+    mark_view(alias, x, True)
+    return alias
 
 
 def ravel(x: Tensor, order: str = "C") -> Tensor:

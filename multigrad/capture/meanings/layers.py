@@ -122,10 +122,10 @@ def transposed(
         (n - 1) * step + span + extra
         for n, step, span, extra in zip(lengths(x, axes), strides, spans, more, strict=True)
     )
-    channels = length(kernels, 1) * groups
+    channel_count = length(kernels, 1) * groups
     # `conv_left`, the VJP of a convolution, takes the shape of its result from a tensor.
     corner = xp.getitem(x, (slice(None), *(slice(1),) * (1 + axes)))
-    like = xp.tile(xp.zeros_like(corner), (1, channels, *lengths_of_result))
+    like = xp.tile(xp.zeros_like(corner), (1, channel_count, *lengths_of_result))
     steps = {"strides": strides, "dilations": dilations}
     result = xp.conv_left(x, kernels, like, **steps, groups=groups)
     return biased(bordered(result, tuple((-before, -after) for before, after in border)), bias)
@@ -227,8 +227,8 @@ def out_channels_first(kernels: Tensor) -> Tensor:
 
 def by_channel(kernels: Tensor) -> Tensor:
     """Turn depthwise kernels (*sizes, channels, multiplier) into those of a grouped convolution."""
-    *sizes, channels, times = shape_of(kernels)
-    return out_channels_first(xp.reshape(kernels, (*sizes, 1, channels * times)))
+    *sizes, channel_count, times = shape_of(kernels)
+    return out_channels_first(xp.reshape(kernels, (*sizes, 1, channel_count * times)))
 
 
 Numbers = np.ndarray[Any, Any]
@@ -311,10 +311,10 @@ def at_corner(flat: Tensor, corner: Any, sizes: Sequence[int], shape: tuple[int,
         # The place is only an index; the gradient of the grid comes from the weights.
         flat_place = flat_place * size + xp.where(is_inside, xp.stop_gradient(place), 0.0)
         weight = share if weight is None or share is None else weight * share
-    batch, channels, *outer = shape
+    batch, channel_count, *outer = shape
     # One gather over flattened places, the same for every channel.
     index = xp.reshape(cast(flat_place, INT64), (batch, 1, math.prod(outer)))
-    index = xp.broadcast_to(index, (batch, channels, math.prod(outer)))
+    index = xp.broadcast_to(index, (batch, channel_count, math.prod(outer)))
     elements = xp.reshape(xp.take_along(flat, index, axis=-1), shape)
     elements = xp.where(xp.expand_dims(all_inside, 1), elements, 0.0)
     return elements if weight is None else elements * xp.expand_dims(weight, 1)
@@ -516,5 +516,5 @@ def softmax_cross_entropy(logits: Tensor, target: Any, axis: int = -1) -> Tensor
 
 def gaussian(x: Tensor, target: Any, variance: Any, eps: float) -> Tensor:
     # The variance is raised to eps, but its gradient is not cut there, as in torch.
-    spread = raised(variance, eps)
-    return 0.5 * (xp.log(spread) + squared_error(x, target) / spread)
+    raised_variance = raised(variance, eps)
+    return 0.5 * (xp.log(raised_variance) + squared_error(x, target) / raised_variance)

@@ -42,8 +42,8 @@ def cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
 
 def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
     # The right side is an identity in the factor's dtype.
-    diagonal = np.eye(length(factor, -1), dtype=bool)
-    return cholesky_solve(xp.where(diagonal, 1.0, xp.zeros_like(factor)), factor, upper)
+    identity = np.eye(length(factor, -1), dtype=bool)
+    return cholesky_solve(xp.where(identity, 1.0, xp.zeros_like(factor)), factor, upper)
 
 
 def solve(a: Tensor, b: Tensor, vectors: bool = False) -> Tensor:
@@ -334,8 +334,8 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
     """Return the Kronecker product: every element of a times the whole of b."""
     axes = max(rank(a), rank(b))
     shape_a, shape_b = ((1,) * (axes - rank(x)) + shape_of(x) for x in (a, b))
-    expanded_a = xp.reshape(a, tuple(n for length in shape_a for n in (length, 1)))
-    expanded_b = xp.reshape(b, tuple(n for length in shape_b for n in (1, length)))
+    expanded_a = xp.reshape(a, tuple(n for size in shape_a for n in (size, 1)))
+    expanded_b = xp.reshape(b, tuple(n for size in shape_b for n in (1, size)))
     shape = tuple(n * m for n, m in zip(shape_a, shape_b, strict=True))
     return xp.reshape(xp.multiply(expanded_a, expanded_b), shape)
 

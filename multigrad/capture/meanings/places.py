@@ -96,11 +96,11 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
     # The k-th smallest, counted from 1.
-    ordered_pair, place = sort(x, dim), whole(k) - 1
+    ordered_pair, position = sort(x, dim), whole(k) - 1
     leave_order_open(ordered_pair.values, "kthvalue")
 
     def pick(tensor: Value) -> Value:
-        element = xp.take(tensor, [place], dim)
+        element = xp.take(tensor, [position], dim)
         return element if keepdim else xp.squeeze(element, dim)
 
     return Extremes(pick(ordered_pair.values), lambda: pick(ordered_pair.indices))

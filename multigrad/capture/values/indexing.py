@@ -344,15 +344,15 @@ def _as_numbers(items: Any) -> Any:
 
 def _basic_index(items: list[Any]) -> tuple[Any, ...]:
     """Return the index with the axes of its arrays left whole."""
-    parts: list[Any] = []
+    basic: list[Any] = []
     for item in items:
         if isinstance(item, Value):
-            parts.append(WHOLE)
+            basic.append(WHOLE)
         elif isinstance(item, np.ndarray):
-            parts += [WHOLE] * (item.ndim if item.dtype.kind == "b" else 1)
+            basic += [WHOLE] * (item.ndim if item.dtype.kind == "b" else 1)
         else:
-            parts.append(item)
-    return tuple(parts)
+            basic.append(item)
+    return tuple(basic)
 
 
 def _array_index(items: list[Any]) -> list[Any]:
@@ -442,15 +442,15 @@ class Picked:
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        picked = next(a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Picked))
-        if kwargs or picked is not args[0]:
-            raise picked._refuse()
+        selection = next(a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Picked))
+        if kwargs or selection is not args[0]:
+            raise selection._refuse()
         name = getattr(function, "__name__", "")
         if name in TOTALS and len(args) == 1:
-            return picked._total(name)
+            return selection._total(name)
         if name.endswith("_"):
-            raise picked._refuse()
-        return picked._combine(function, *args)
+            raise selection._refuse()
+        return selection._combine(function, *args)
 
     def _refuse_call(self, *args: Any, **kwargs: Any) -> Any:
         raise self._refuse()

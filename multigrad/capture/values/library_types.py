@@ -374,8 +374,8 @@ class LibraryTypes:
 
             def mark_whole(x: Any) -> Mark:  # in its own shape
                 mark = self._mark(x)
-                is_tensor = mark.kind == "tensor"
-                return mark._replace(value=tuple(known_shape(x) or ())) if is_tensor else mark
+                is_symbol = mark.kind == "tensor"
+                return mark._replace(value=tuple(known_shape(x) or ())) if is_symbol else mark
 
             key = tuple(mark_tree(each, mark_whole, []) for each in (args, dict(kwargs)))
             answer = self._ask(function, key)
