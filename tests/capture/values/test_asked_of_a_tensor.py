@@ -222,6 +222,16 @@ def test_what_depends_on_how_a_tensor_lies_in_memory_is_not_captured(backend: An
             function(backend.array(X))
 
 
+def test_what_another_memory_order_leads_to_may_itself_not_be_captured() -> None:
+    def through_numpy(ctx: Any, x: Any) -> Any:
+        return x * 2 if x.is_contiguous() else torch.from_numpy(x.detach().numpy() * 5)
+
+    function, _ = make(through_numpy)
+    for given, factor in ((X, 2), (X.T, 5)):
+        tensor = torch.tensor(X) if given is X else torch.tensor(X).t()
+        assert function(tensor).tolist() == (given * np.float32(factor)).tolist()
+
+
 def test_a_sparse_tensor_says_that_it_is_one() -> None:
     def dense_only(ctx: Any, x: Any) -> Any:
         return x * (1 if x.is_sparse or x.layout is not torch.strided else 3)
