@@ -182,6 +182,27 @@ def test_what_is_merged_is_one_layer_to_the_rules_computed_in_numpy() -> None:
     assert np.abs(found.numpy().reshape(3, 2, 4) - expected).max() < 1e-12 * np.abs(expected).max()
 
 
+def test_a_sum_by_keywords_has_the_rule_too() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.add(self.left(x), self.right(x))
+
+    model, x = Sum(), torch.randn(2, 4)
+    with xg.attach(model, composite(canonize=True)):
+        model.add = lambda a, b: a + b
+        expected = heat(model, x)
+        for add in (
+            lambda a, b: torch.add(a, other=b),
+            lambda a, b: torch.add(input=a, other=b),
+        ):
+            model.add = add
+            assert torch.equal(heat(model, x), expected)
+
+
 def test_a_composite_compiles_to_the_same_heat_map(net: Any) -> None:
     torch.compiler.reset()
     x = torch.randn(2, 2, 5, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -121,6 +122,31 @@ def test_a_call_in_place_leaves_its_result_and_the_rules_gradient_there(
         factor = {GUIDES: (X > 0).float(), READS_TIN: X, DOUBLES: torch.full_like(X, 2.0)}[rule]
         (grad,) = torch.autograd.grad(sum(each.sum() for each in model(x)), x)
         torch.testing.assert_close(grad, 2.0 * factor)
+
+
+def test_in_place_a_random_rule_draws_once_at_the_first_call_too() -> None:
+    def scatter(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * tin * xg.xp.rand_like(tin)
+
+    model = Calls(torch.relu_)
+    gradients = []
+    with xg.attach(model, {"relu": scatter}):
+        for _ in range(2):
+            torch.manual_seed(3)
+            gradients.append(grad_of_both(model))
+    assert torch.equal(*gradients)
+
+
+def test_in_place_a_rule_that_runs_as_written_leaves_no_class_of_a_call() -> None:
+    native = xg.register("as_written", native=True)(lambda ctx, grad_out, tin: grad_out * tin)
+    model = Calls(torch.relu_)
+    gc.collect()
+    before = torch.autograd.Function.__subclasses__()
+    with xg.attach(model, {"relu": native}):
+        for _ in range(3):
+            torch.testing.assert_close(grad_of_both(model), 11.0 * X)
+        gc.collect()
+        assert torch.autograd.Function.__subclasses__() == before
 
 
 def test_an_operation_is_seen_inside_of_torchs_own_python_functions() -> None:

@@ -7,6 +7,7 @@ detached inputs. A `WeightRule` gets the call's tensors as a layer of a known ki
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -225,9 +226,9 @@ class InPlace:
 
     def __init__(self, activation: Activation) -> None:
         self.activation = activation
-        # By node class of autograd: whether backward reads the input, which must then be cloned.
-        self._reads: dict[type, bool] = {}
-        self._clones = False
+        # Node classes of autograd met so far; weak, as code that runs as written has one each call.
+        self._kinds: weakref.WeakSet[type] = weakref.WeakSet()
+        self._clones: bool | None = None  # whether backward of one reads the input; None: unknown
 
     def __call__(self, x: Tensor) -> Tensor:
         """Replace the values of x by their activation, with the rule's gradient, and return x."""
@@ -238,13 +239,17 @@ class InPlace:
         is_leaf = x.is_leaf and x.requires_grad
         if is_leaf or x._is_view() or x._backward_hooks or x.retains_grad:
             return x.copy_(self.activation(x.clone()))  # raises torch's own errors
-        y = self.activation(x.clone() if self._clones else x)
-        # What backward keeps is known only after a call; if x is kept, call again on a clone.
+        # What backward keeps is known only after a call. The first is on a clone, as a random rule
+        # that is called again draws again.
+        operand = x if self._clones is False else x.clone()
+        y = self.activation(operand)
         kind = type(y.grad_fn)
-        if kind not in self._reads:
-            self._reads[kind] = self._clones = reads(y.grad_fn, x) or self._clones
-            if self._clones:
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            is_read = reads(y.grad_fn, operand)
+            if is_read and operand is x:  # unlike those before
                 y = self.activation(x.clone())
+            self._clones = is_read or bool(self._clones)
         # Detached first, or backward would add zeros as a gradient for x's old values.
         return x.detach_().copy_(y)
 
@@ -281,11 +286,10 @@ class WeightRule:
         first, *other_inputs = layer.inputs
 
         def forward(*inputs: Tensor) -> Tensor:
-            if "input" in kwargs:
-                return func(*inputs[1:], **{**kwargs, "input": inputs[0]})
-            if len(other_inputs) and len(args) < 2:
-                return func(inputs[0], **{**kwargs, "other": inputs[1]})
-            return func(*inputs, *args[len(inputs) :], **kwargs)
+            pairs = zip(("input", "other"), inputs, strict=False)
+            named_inputs = {name: x for name, x in pairs if name in kwargs}
+            positional = inputs[: len(inputs) - len(named_inputs)]
+            return func(*positional, *args[len(positional) :], **{**kwargs, **named_inputs})
 
         if not in_place:
             return self.over(layer, forward(*(each.detach() for each in layer.inputs)))
