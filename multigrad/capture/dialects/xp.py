@@ -82,8 +82,11 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None
         array([1., 2.])
     """
     array = np.asarray(obj) if isinstance(obj, list | tuple) else obj
-    if dtype is None or isinstance(array, int | float):
+    if dtype is None:
         return array
+    if isinstance(array, int | float):  # a number stays one, of the kind of the dtype
+        name = dtype_name(dtype)
+        return int(array) if name in WHOLE else array != 0 if name == BOOL else float(array)
     return _of_kind(array, dtype) if isinstance(array, np.ndarray) else xp.cast(array, dtype)
 
 
@@ -105,7 +108,9 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
         array([7., 7.])
     """
     if isinstance(shape, SymbolicShape):
-        return creation.full(shape.value, fill_value, dtype)
+        made = creation.full(shape.value, fill_value, dtype)
+        is_whole = dtype is not None and dtype_name(dtype) in WHOLE
+        return xp.cast(made, dtype) if is_whole else made
     return _of_kind(np.full(shape, fill_value), dtype)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ...trace.python_protocols import Pair
-from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..foreign_calls import record_call
 from ..name_tables import Handler, handlers_by_name, reflected
@@ -87,8 +86,9 @@ class Complex(Pair):
         raise self.refused(f".{name}")
 
     def by_part(self, name: str, *args: Any, **kwargs: Any) -> Complex:
-        if "dtype" in kwargs:
-            raise self.refused(f".{name} with dtype=")
+        for word in ("dtype", "initial"):  # which belong to the number, not to each part
+            if word in kwargs:
+                raise self.refused(f".{name} with {word}=")
         return Complex(*(getattr(x, name)(*args, **kwargs) for x in (self.real, self.imag)))
 
     def refused(self, shown: str) -> Exception:
@@ -107,7 +107,7 @@ class Complex(Pair):
         try:
             if name in HANDLERS:
                 return HANDLERS[name](*args, **kwargs)
-            if name in LINEAR and "dtype" not in kwargs:
+            if name in LINEAR and kwargs.keys().isdisjoint(("dtype", "initial")):
                 parts = [call(with_part(args, i), kwargs) for i in (0, 1)]
                 if isinstance(parts[0], tuple | list):
                     return type(parts[0])(map(Complex, *parts))
@@ -175,15 +175,16 @@ def parts_of(x: Any) -> tuple[Any, Any]:
 def with_part(tree: Any, i: int) -> Any:
     """Return nested arguments with part i of each complex one.
 
-    The imaginary part of a real tensor in a list is zero; a real argument by itself stays.
+    The imaginary part of a real tensor in a list of complex ones is zero; a real argument by itself
+    stays, as does a list of integers.
     """
 
     def within(item: Any, in_list: bool) -> Any:
-        if isinstance(item, tuple | list) and any(isinstance(x, Value | Pair) for x in item):
+        if isinstance(item, tuple | list) and any(parts_of(x)[1] is not None for x in item):
             return type(item)(within(x, True) for x in item)
         real, imag = parts_of(item)
-        if imag is None and in_list and isinstance(item, Value):
-            imag = xp.zeros_like(item)
+        if imag is None and in_list:
+            imag = xp.zeros_like(item) if hasattr(item, "ndim") else 0.0
         return real if i == 0 or imag is None else imag
 
     return tuple(within(item, False) for item in tree)

@@ -89,7 +89,7 @@ def scan(
             shapes, and what it gives, in any structure (None: nothing). It cannot draw.
         init: the carry at the beginning: tensors and numbers in any structure.
         xs: tensors in any structure, of one length in their first axis; None: f gets None.
-        length: how many steps there are, where xs is None.
+        length: how many steps there are, where xs is None; with xs it must be their length.
         reverse: from the last row to the first; what is given stays in the order of the rows.
         keep_every: keep for backward the carry before every so many steps and nothing else, and
             take the steps anew from there: less memory for one forward more. None: what each step
@@ -113,6 +113,10 @@ def scan(
         rows = [np.arange(length, dtype=np.int32)]
         step, f = f, lambda carry, _: step(carry, None)
         row_tree = optree.tree_structure(0)
+    elif length is not None:
+        shape = known_shape(rows[0]) if isinstance(rows[0], Value) else np.shape(rows[0])
+        if shape and shape[0] != length:
+            raise TypeError(f"scan takes length={length}, and rows of {shape[0]} steps")
     trace = find_trace((leaves, rows))
     output_trees: list[Any] = []
 

@@ -138,6 +138,12 @@ def first_of(op: Reduction, loses: Reduction, x: Any, y: Any, *, missing: Any) -
 MISSING: Any = object()
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what another library takes in the position of a flag, such as a dtype."""
+    if not isinstance(value, bool | int | np.bool_ | None):
+        raise TypeError(f"{name} is True or False, not {value!r:.40}; name other arguments")
+
+
 def place(find: Reduction) -> Reduction:
     """Return a handler for the place of an extreme; bools count as integers."""
 
@@ -150,6 +156,7 @@ def place(find: Reduction) -> Reduction:
         keepdims: bool = False,
         out: None = None,
     ) -> Tensor:
+        check_flag("keepdim", keepdim)  # NumPy takes `out` in this position
         return find(counted(x), dim if axis is MISSING else axis, keepdim or keepdims)
 
     record.__name__ = record.__qualname__ = find.__name__
@@ -168,6 +175,7 @@ def argsort(
     axis: Any = MISSING,
     kind: Any = None,
 ) -> Tensor:
+    check_flag("descending", descending)  # NumPy takes `kind` in this position
     # NumPy's default may sort equal elements in any order, which is noted; ours is stable.
     sorted_axis = dim if axis is MISSING else axis
     x, sorted_axis = (xp.reshape(x, -1), 0) if sorted_axis is None else (x, sorted_axis)
@@ -401,6 +409,8 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 def np_take(
     a: Tensor, indices: Any, axis: Any = None, out: None = None, mode: str = "raise"
 ) -> Tensor:
+    if out is not None:
+        raise TypeError("take with out in fourth place; write out=")
     if axis is None:
         a, axis = xp.reshape(a, -1), 0
     # NumPy subtracts one length at a time in this mode: for large indices, as in a proof, it runs

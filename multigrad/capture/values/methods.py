@@ -108,6 +108,8 @@ def deviation(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ) -> Tensor:
         if isinstance(dim, bool):  # torch's x.std(False)
             dim, unbiased = MISSING, dim
+        if unbiased is not MISSING:
+            places.check_flag("unbiased", unbiased)  # NumPy takes a dtype in this position
         n = _correction(x, unbiased, correction, axis, ddof)
         axes, keep = axis_of(dim, axis), keeps_axes(keepdim, keepdims)
         return record(x, axis=axes, keepdims=keep, correction=n, **options)
@@ -117,7 +119,7 @@ def deviation(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any) -> Any:
     # From the explicit to the implied: correction, ddof, unbiased, NumPy's axis=, the library.
-    if correction is not MISSING:
+    if correction is not MISSING and correction is not None:
         return correction
     if ddof is not MISSING:
         return ddof
@@ -261,7 +263,9 @@ def is_floating_point(x: Tensor) -> bool:
 def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **ignored: Any) -> Any:
     """Return a tensor of one number on x's device: of a symbolic shape, or a constant."""
     if isinstance(size, SymbolicShape):
-        return xp.full_like(size.value, fill_value, creation.dtype_to_create_in(dtype))
+        own = x.node.type.dtype if dtype is None else dtype
+        created = own if is_exact(x.trace) else creation.dtype_to_create_in(dtype)
+        return xp.full_like(size.value, fill_value, created)
     lengths = [operator.index(n) for n in ([size] if isinstance(size, int | Value) else size)]
     array = np.full(
         lengths, fill_value if isinstance(fill_value, int) else builtins.float(fill_value)
