@@ -109,10 +109,10 @@ class AuditReport(Report):
     def __str__(self) -> str:
         if self.problem:
             return f"{self.name} does not run: {self.problem}"
-        kept = sum(finding.state == KEPT for finding in self.laws)
-        given = f" with {self.inputs}" if self.inputs else ""
+        count = sum(finding.state == KEPT for finding in self.laws)
+        inputs = f" with {self.inputs}" if self.inputs else ""
         lines = [
-            f"{self.name} on {self.home}{given}: {kept} laws kept, {len(self.findings)} broken"
+            f"{self.name} on {self.home}{inputs}: {count} laws kept, {len(self.findings)} broken"
         ]
         if self.source:
             lines.append(f"  inputs: {self.source}")
@@ -120,17 +120,17 @@ class AuditReport(Report):
             lines.append(f"  {finding}")
             lines.append(f"    {finding.sentence} Otherwise {finding.matters}.")
             if n == 0 and self.smallest:
-                small = f"broken by inputs as small as these: {self.smallest}"
-                lines.append(f"  {finding.law} is {small}")
+                clause = f"broken by inputs as small as these: {self.smallest}"
+                lines.append(f"  {finding.law} is {clause}")
             lines += [f"    {line}" for line in self.reproducer if n == 0]
-        unasked = [finding for finding in self.laws if finding.state == NOT_APPLICABLE]
+        inapplicable = [finding for finding in self.laws if finding.state == NOT_APPLICABLE]
         # That the derivative is not compared is to be read; the other reasons are in `laws`.
-        told = [each for each in unasked if each.law == DERIVATIVE]
+        exceptions = [each for each in inapplicable if each.law == DERIVATIVE]
         for finding in self.laws:
-            if (finding.reason and finding.state in (REFUSED, KEPT)) or finding in told:
+            if (finding.reason and finding.state in (REFUSED, KEPT)) or finding in exceptions:
                 lines.append(f"  {finding}")
-        if others := [finding.law for finding in unasked if finding not in told]:
-            lines.append(f"  {NOT_APPLICABLE}: {', '.join(others)}")
+        if names := [finding.law for finding in inapplicable if finding not in exceptions]:
+            lines.append(f"  {NOT_APPLICABLE}: {', '.join(names)}")
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -181,25 +181,25 @@ def audit(
         RuleTypeError: fn is not callable, there is no tensor among the inputs, or a law
             has another name.
     """
-    chosen = choose_laws(laws)
+    chosen_laws = choose_laws(laws)
     with Seeds().kept():
-        report = _audit(fn, inputs, chosen, surrogate)
+        report = _audit(fn, inputs, chosen_laws, surrogate)
         if not report.findings:
             return report
         law = report.findings[0].law
 
-        def breaks(tried: Sequence[Any]) -> bool:
+        def breaks(candidate: Sequence[Any]) -> bool:
             try:
-                return bool(_audit(fn, tried, choose_laws([law]), surrogate).findings)
+                return bool(_audit(fn, candidate, choose_laws([law]), surrogate).findings)
             except RuleTypeError:
                 return False
 
-        found = smallest(inputs, breaks, 0.0 if law in SLOW else LONGEST)
-    is_smaller = any(a is not b for a, b in zip(found, map(as_array, inputs), strict=True))
+        best = smallest(inputs, breaks, 0.0 if law in SLOW else LONGEST)
+    is_smaller = any(a is not b for a, b in zip(best, map(as_array, inputs), strict=True))
     return replace(
         report,
-        smallest=", ".join(map(repr, found)) if law not in SLOW and is_smaller else "",
-        reproducer=lines_to_copy(fn, report.home, law, found, surrogate),
+        smallest=", ".join(map(repr, best)) if law not in SLOW and is_smaller else "",
+        reproducer=lines_to_copy(fn, report.home, law, best, surrogate),
     )
 
 
@@ -208,11 +208,11 @@ def _audit(
 ) -> AuditReport:
     try:
         with ignoring_warnings():
-            called, given, parameters = open_up(fn, inputs)
-            meant = stated_intention(fn, name_of(fn)) if surrogate is None else surrogate
-            with keeping_dtypes(called):
-                trial = trial_of(called, given, meant)
-                if meant is None and not trial.is_surrogate:
+            target, all_inputs, parameters = open_up(fn, inputs)
+            intention = stated_intention(fn, name_of(fn)) if surrogate is None else surrogate
+            with keeping_dtypes(target):
+                trial = trial_of(target, all_inputs, intention)
+                if intention is None and not trial.is_surrogate:
                     trial = recognize(trial, fn)
     # The caller's own mistake, not a fault of the audited code: raised, not reported.
     except RuleTypeError:
@@ -221,41 +221,41 @@ def _audit(
         return AuditReport(name_of(fn), "", (), problem=brief(error))
     if not trial.floats:
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
-    with ignoring_warnings(), keeping_dtypes(called), trial.keeping_seeds():
-        findings = [_test_law(called, trial, law) for law in laws]
+    with ignoring_warnings(), keeping_dtypes(target), trial.keeping_seeds():
+        findings = [_test_law(target, trial, law) for law in laws]
     # `open_up` appends the parameters, so they are the last tensors.
-    leaves, first = trial.arguments.leaves, len(trial.given) - len(parameters)
+    leaves, first_parameter = trial.arguments.leaves, len(trial.given) - len(parameters)
 
-    def name(argument: re.Match[str]) -> str:
-        n = int(argument[1]) - first
-        return parameters[n] if 0 <= n < len(parameters) else argument[0]
+    def name(match: re.Match[str]) -> str:
+        n = int(match[1]) - first_parameter
+        return parameters[n] if 0 <= n < len(parameters) else match[0]
 
-    named = tuple(
+    findings = tuple(
         replace(each, reason=re.sub(r"\bargument (\d+)", name, each.reason)) for each in findings
     )
-    shown = [
+    texts = [
         f"{each.dtype}[{', '.join(map(str, each.shape))}]"
         if isinstance(each, np.ndarray)
         else repr(each)[:40]
         for each in leaves
     ]
     for n, parameter in enumerate(parameters, len(leaves) - len(parameters)):
-        shown[n] = f"{parameter} {shown[n]}"
-    return AuditReport(trial.name, trial.backend.name, named, inputs=", ".join(shown))
+        texts[n] = f"{parameter} {texts[n]}"
+    return AuditReport(trial.name, trial.backend.name, findings, inputs=", ".join(texts))
 
 
 def choose_laws(names: Iterable[str] | None) -> Sequence[Law]:
     if names is None:
         return LAWS
     rows = {law.name: law for law in LAWS}
-    asked = list(names)
-    unknown = [name for name in asked if name not in rows]
-    if unknown:
-        raise RuleTypeError(f"no law {unknown[0]!r}; there are {', '.join(rows)}")
-    return [rows[name] for name in asked]
+    law_names = list(names)
+    unknown_names = [name for name in law_names if name not in rows]
+    if unknown_names:
+        raise RuleTypeError(f"no law {unknown_names[0]!r}; there are {', '.join(rows)}")
+    return [rows[name] for name in law_names]
 
 
-def _test_law(called: Any, trial: Trial, law: Law) -> Finding:
+def _test_law(target: Any, trial: Trial, law: Law) -> Finding:
     try:
         with trial.quiet():
             # The other laws compare two runs, which proves nothing if every run differs.
@@ -263,19 +263,19 @@ def _test_law(called: Any, trial: Trial, law: Law) -> Finding:
                 raise NotApplicable(
                     f"it is not {REPEATABLE}: its numbers differ each time, whatever the seed"
                 )
-            said = law(trial)
-            if said and (reason := excuse(called, law.name)):
+            message = law(trial)
+            if message and (reason := excuse(target, law.name)):
                 raise NotApplicable(reason)
         # A `Remark` is false, as "" is, but has text.
-        state = BROKEN if said else KEPT
+        state = BROKEN if message else KEPT
     except NotApplicable as reason:
-        state, said = NOT_APPLICABLE, str(reason)
+        state, message = NOT_APPLICABLE, str(reason)
     # `is_loud` laws let code refuse with an error; for the others an error breaks the law.
     except Exception as error:
-        state, said = REFUSED if law.is_loud else BROKEN, f"it raises {brief(error)}"
+        state, message = REFUSED if law.is_loud else BROKEN, f"it raises {brief(error)}"
     is_unstated = law.name == DERIVATIVE and state == BROKEN and trial.meant is None
     matters = law.matters + HINT if is_unstated else law.matters
-    return Finding(law.name, state, str(said), law.sentence, matters)
+    return Finding(law.name, state, str(message), law.sentence, matters)
 
 
 # --- what a rule or a Function of ours states in its graph ----------------------------------------

@@ -46,25 +46,26 @@ def judge_linear(trial: Trial) -> str:
     run, u = trial.start()
     v = trial.cotangents(run, seed=1)
     # Both factors are exact in every float dtype.
-    mixed = added(scaled(u, 1.75), scaled(v, -0.625))
-    one, other, both = (trial.run().gradients(c) for c in (u, v, mixed))
-    said = trial.find_difference(both, added(scaled(one, 1.75), scaled(other, -0.625)), 4)
-    return said or _differs_from_parts(trial, u, one)
+    mixture = added(scaled(u, 1.75), scaled(v, -0.625))
+    of_u, of_v, of_mixture = (trial.run().gradients(c) for c in (u, v, mixture))
+    fault = trial.find_difference(of_mixture, added(scaled(of_u, 1.75), scaled(of_v, -0.625)), 4)
+    return fault or _differs_from_parts(trial, u, of_u)
 
 
-def _differs_from_parts(trial: Trial, u: Arrays, whole: Arrays) -> str:
-    # Kernels take shortcuts for rows of zeros, and for one number that is not.
-    for name, size in (("one number", 0), ("every second row", 2)):
+def _differs_from_parts(trial: Trial, u: Arrays, gradients: Arrays) -> str:
+    # Kernels take shortcuts for rows of zeros, and for one number that is not. Step 0 stands for
+    # that number alone; a row is a last axis, or one number of a vector.
+    for name, step in (("one number", 0), ("every second row", 2)):
         halves: tuple[Arrays, Arrays] = [], []
         for a in u:
-            rows = np.arange(a.size).reshape(a.shape) // (a.shape[-1] if a.ndim > 1 and size else 1)
-            mask = rows % size == 0 if size else rows == 0
-            for half, own in zip(halves, (mask, ~mask), strict=True):
-                half.append(np.where(own, a, 0).astype(a.dtype))
-        parts = (trial.run().gradients(each) for each in halves)
-        said = trial.find_difference(added(*parts), whole, 4)
-        if said:
-            return f"the cotangent's {name} and the rest, added up: {said}"
+            rows = np.arange(a.size).reshape(a.shape) // (a.shape[-1] if a.ndim > 1 and step else 1)
+            mask = rows % step == 0 if step else rows == 0
+            for half, part in zip(halves, (mask, ~mask), strict=True):
+                half.append(np.where(part, a, 0).astype(a.dtype))
+        part_gradients = (trial.run().gradients(each) for each in halves)
+        fault = trial.find_difference(added(*part_gradients), gradients, 4)
+        if fault:
+            return f"the cotangent's {name} and the rest, added up: {fault}"
     return ""
 
 
@@ -76,8 +77,8 @@ def judge_scale(trial: Trial) -> str:
     """
     run, u = trial.start()
     far = FAR_FACTORS.get(trial.digits, 1.0)
-    said = (_follows(trial, run, u, factor) for factor in (4.0, far, 1.0 / far))
-    return next(filter(None, said), "")
+    faults = (_follows(trial, run, u, factor) for factor in (4.0, far, 1.0 / far))
+    return next(filter(None, faults), "")
 
 
 @law("ones", "a shortcut for the cotangent 1 hides that it is otherwise ignored", is_loud=False)
@@ -92,8 +93,8 @@ def judge_ones(trial: Trial) -> str:
 
 
 def _follows(trial: Trial, run: ForwardRun, cotangents: Arrays, factor: float) -> str:
-    other = trial.run().gradients(scaled(cotangents, factor))
-    return find_difference(other, scaled(run.gradients(cotangents), factor), 1e-12)
+    gradients = trial.run().gradients(scaled(cotangents, factor))
+    return find_difference(gradients, scaled(run.gradients(cotangents), factor), 1e-12)
 
 
 @law("zero", "a masked loss gives NaN", is_loud=False)
@@ -103,13 +104,13 @@ def judge_zero(trial: Trial) -> str:
     Compare where the gradient is finite only: at a pole, 0 times infinity is NaN.
     """
     run, u = trial.start()
-    usual = run.gradients(u)
-    zeros = trial.run().gradients([np.zeros_like(a) for a in u])
+    gradients = run.gradients(u)
+    zero_gradients = trial.run().gradients([np.zeros_like(a) for a in u])
     wanted = [
-        None if g is None else np.where(np.isfinite(each), 0, g).astype(g.dtype)
-        for g, each in zip(zeros, usual, strict=True)
+        None if g is None else np.where(np.isfinite(gradient), 0, g).astype(g.dtype)
+        for g, gradient in zip(zero_gradients, gradients, strict=True)
     ]
-    return find_difference(zeros, wanted)
+    return find_difference(zero_gradients, wanted)
 
 
 @law("each output", "a loss on one output alone is wrong")
@@ -118,10 +119,10 @@ def judge_each_output(trial: Trial) -> str:
     run, u = trial.start()
     if len(u) < 2:
         raise NotApplicable("it has one output")
-    whole = run.gradients(u)
+    gradients = run.gradients(u)
     zeros = [np.zeros_like(a) for a in u]
     parts = [trial.run().gradients(replace_at(zeros, [n], [u[n]])) for n in range(len(u))]
-    return trial.find_difference(added(*parts), whole)
+    return trial.find_difference(added(*parts), gradients)
 
 
 @law("each input", "training with a frozen part, or a call with one tensor for two, goes wrong")
@@ -131,27 +132,27 @@ def judge_each_input(trial: Trial) -> str:
     if len(trial.floats) < 2 or vjp is None:
         raise NotApplicable("it has one float input, or its framework has no autodiff")
     run, u = trial.start()
-    wanted, given = run.gradients(u), trial.inputs
+    wanted, arrays = run.gradients(u), trial.inputs
     for n in trial.floats:
-        tensors = trial.tensors(given)
+        tensors = trial.tensors(arrays)
 
-        def call(own: Sequence[Tensor], n: int = n, tensors: list[Tensor] = tensors) -> list[Any]:
-            return trial.outputs(replace_at(tensors, [n], own))
+        def call(xs: Sequence[Tensor], n: int = n, tensors: list[Tensor] = tensors) -> list[Any]:
+            return trial.outputs(replace_at(tensors, [n], xs))
 
         _, pull = vjp(call, [tensors[n]])
         (got,) = pull(trial.tensors(u))
-        said = trial.find_difference([run.read(got)], [wanted[n]])
-        if said:
-            said = said.replace("argument 0", f"argument {n}")
-            return f"{said}, if no other input needs a gradient"
+        fault = trial.find_difference([run.read(got)], [wanted[n]])
+        if fault:
+            fault = fault.replace("argument 0", f"argument {n}")
+            return f"{fault}, if no other input needs a gradient"
     pairs = [(a, b) for a in trial.floats for b in trial.floats if a < b]
-    for a, b in (pair for pair in pairs if len({given[n].shape for n in pair}) == 1):
-        equal = trial.run(replace_at(given, [b], [given[a].copy()]))
-        tensors = trial.tensors(given)
-        shared = trial.run_on(replace_at(tensors, [b], [tensors[a]]))
-        said = trial.compare(shared, equal, u, equal.gradients(u))
-        if said:
-            return f"arguments {a} and {b} are one tensor: {said}"
+    for a, b in (pair for pair in pairs if len({arrays[n].shape for n in pair}) == 1):
+        equal_run = trial.run(replace_at(arrays, [b], [arrays[a].copy()]))
+        tensors = trial.tensors(arrays)
+        shared_run = trial.run_on(replace_at(tensors, [b], [tensors[a]]))
+        fault = trial.compare(shared_run, equal_run, u, equal_run.gradients(u))
+        if fault:
+            return f"arguments {a} and {b} are one tensor: {fault}"
     return ""
 
 
@@ -161,13 +162,13 @@ def judge_parameters(trial: Trial) -> str:
     dead = [n for n in trial.floats if n >= trial.input_count]
     if not dead:
         raise NotApplicable("it has no parameters")
-    draws = np.random.default_rng(SEED)
+    generator = np.random.default_rng(SEED)
     # What is initialized as zero, such as the second factor of a low-rank update, lets nothing
     # through to what comes before it: so others are tried.
-    tried = [
-        trial.changed(trial.inputs, lambda a: a + draws.normal(size=a.shape)) for _ in range(3)
+    variants = [
+        trial.changed(trial.inputs, lambda a: a + generator.normal(size=a.shape)) for _ in range(3)
     ]
-    for arrays in (trial.inputs, *tried):
+    for arrays in (trial.inputs, *variants):
         run = trial.run(arrays)
         gradients = run.gradients(trial.cotangents(run))
         dead = [n for n in dead if gradients[n] is None or not gradients[n].any()]
@@ -188,15 +189,17 @@ def judge_written(trial: Trial) -> str:
     """Inputs, cotangents and outputs are not written to."""
     arrays = trial.inputs
     run, u = trial.start()
-    before = [np.array(a) for a in run.arrays()]
-    made = trial.tensors(u)
-    run.pull(made)
+    outputs = [np.array(a) for a in run.arrays()]
+    cotangents = trial.tensors(u)
+    run.pull(cotangents)
     for kind, tensors, wanted in (
-        ("input", run.inputs, arrays), ("cotangent", made, u), ("output", run.outputs, before),
-    ):  # fmt: skip
-        said = find_difference([run.read(x) for x in tensors], list(wanted))
-        if said:
-            return f"it writes into its {said.replace('argument', kind)}"
+        ("input", run.inputs, arrays),
+        ("cotangent", cotangents, u),
+        ("output", run.outputs, outputs),
+    ):
+        fault = find_difference([run.read(x) for x in tensors], list(wanted))
+        if fault:
+            return f"it writes into its {fault.replace('argument', kind)}"
     return ""
 
 
@@ -208,14 +211,14 @@ def judge_repeatable(trial: Trial) -> str:
     """
     run, u = trial.start()
     outputs, gradients = run.arrays(), run.gradients(u)
-    began = time.monotonic()
+    start = time.monotonic()
     for count in range(2, MOST_CALLS + 1):
-        again = trial.run()
-        said = find_difference(again.arrays(), outputs).replace("argument", "output")
-        said = said or find_difference(again.gradients(u), gradients)
-        if said:
-            return f"call {count} differs from the first: {said}"
-        if time.monotonic() - began > LONGEST and count >= FEWEST_CALLS:
+        repeated_run = trial.run()
+        fault = find_difference(repeated_run.arrays(), outputs).replace("argument", "output")
+        fault = fault or find_difference(repeated_run.gradients(u), gradients)
+        if fault:
+            return f"call {count} differs from the first: {fault}"
+        if time.monotonic() - start > LONGEST and count >= FEWEST_CALLS:
             break
     return ""
 
@@ -237,9 +240,9 @@ def judge_interleaved(trial: Trial) -> str:
     """Another call in between changes nothing."""
     # Two calls are under way before either goes backward, as in a network that uses it twice.
     run, u = trial.start()
-    alone = trial.run().gradients(u)
+    wanted = trial.run().gradients(u)
     trial.run(trial.changed(trial.inputs, lambda a: a * 0.5))
-    return find_difference(run.gradients(u), alone)
+    return find_difference(run.gradients(u), wanted)
 
 
 @law("threads", "values for the backward are shared between threads", is_loud=False)
@@ -250,16 +253,16 @@ def judge_threads(trial: Trial) -> str:
     """
     if trial.seeds is not None:
         raise NotApplicable("it draws, and threads share the generator")
-    each = [trial.changed(trial.inputs, lambda a, k=k: a * (1 - k / 8)) for k in range(THREADS)]
-    u = [trial.cotangents(trial.run(arrays), seed=k) for k, arrays in enumerate(each)]
-    wanted = [trial.run(arrays).gradients(c) for arrays, c in zip(each, u, strict=True)]
+    inputs = [trial.changed(trial.inputs, lambda a, k=k: a * (1 - k / 8)) for k in range(THREADS)]
+    u = [trial.cotangents(trial.run(arrays), seed=k) for k, arrays in enumerate(inputs)]
+    wanted = [trial.run(arrays).gradients(c) for arrays, c in zip(inputs, u, strict=True)]
 
     def work(k: int) -> str:
         with trial.quiet():
             for _ in range(TURNS):
-                said = find_difference(trial.run(each[k]).gradients(u[k]), wanted[k])
-                if said:
-                    return said
+                fault = find_difference(trial.run(inputs[k]).gradients(u[k]), wanted[k])
+                if fault:
+                    return fault
         return ""
 
     with ThreadPoolExecutor(THREADS) as pool:

@@ -109,9 +109,9 @@ class DirectionSlope(NamedTuple):
         """Return whether steps so many times shorter give the same slope: among many elements two
         may change places within a step, and what oscillates may look settled.
         """
-        again, is_settled = differentiate(lambda t: self.moved(t / shorter) * shorter, 0.0)
+        slope, is_settled = differentiate(lambda t: self.moved(t / shorter) * shorter, 0.0)
         error = abs(self.gradient - self.slope)
-        return is_settled and not abs(again - self.slope) > 0.1 * error
+        return is_settled and not abs(slope - self.slope) > 0.1 * error
 
 
 def in_float64(moved: Moved) -> tuple[float, float]:
@@ -147,7 +147,7 @@ def judge_derivative(trial: Trial) -> str:
         if shapes[0] != shapes[1]:
             return f"outputs are {shapes[0]}, those of what is meant {shapes[1]}"
     elements = list(_elements(trial, weigh, arrays, gradients))
-    wrong = [
+    faults = [
         f"argument {each.argument}{brackets(each.place)} = "
         f"{arrays[each.argument][each.place]:.6g}: {each.gradient:.9g}, expected "
         f"{each.slope:.9g} by differences"
@@ -156,7 +156,7 @@ def judge_derivative(trial: Trial) -> str:
     ]
     at_other_numbers = _compare_at_other_numbers(trial)
     if at_other_numbers.is_wrong:
-        wrong.append(
+        faults.append(
             f"at 3/4 of the inputs, along one direction: {at_other_numbers.gradient:.9g}, expected "
             f"{at_other_numbers.slope:.9g} by differences"
         )
@@ -164,12 +164,12 @@ def judge_derivative(trial: Trial) -> str:
         raise NotApplicable("it has no derivative at any of the inputs' elements")
     # Wrong and flat: a surrogate, unless the caller has said what is meant.
     is_flat = not any(each.slope for each in elements)
-    if wrong and trial.meant is None and (is_flat or _has_flat_output(trial)):
+    if faults and trial.meant is None and (is_flat or _has_flat_output(trial)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
-    if wrong:
+    if faults:
         factor = _factor_of(elements)
-        times = "" if factor in (None, 0.0, 1.0) else f"; it is {factor:g} times that everywhere"
-        return f"{wrong[0]}{times}"
+        remark = "" if factor in (None, 0.0, 1.0) else f"; it is {factor:g} times that everywhere"
+        return f"{faults[0]}{remark}"
     return (
         _compare_with_autodiff(trial, u, gradients)
         or _find_narrow(trial, u, gradients)
@@ -192,16 +192,16 @@ def _factor_of(elements: Sequence[ElementSlope]) -> float | None:
         return None  # any number is some factor times another
     gradients, slopes = pairs.T
     factor = float(np.sum(gradients * slopes) / np.sum(slopes * slopes))
-    off = np.abs(gradients - factor * slopes).max()
-    return float(f"{factor:.5g}") if off <= 1e-5 * np.abs(gradients).max() else None
+    largest_error = np.abs(gradients - factor * slopes).max()
+    return float(f"{factor:.5g}") if largest_error <= 1e-5 * np.abs(gradients).max() else None
 
 
 def _compare_at_other_numbers(trial: Trial) -> DirectionSlope:
     """Compare at 3/4 of the inputs, which shows what was wrongly kept from the first call."""
     arrays = trial.changed(trial.cast("float64"), lambda a: a * 0.75)
     run, u = trial.start(arrays, seed=1)
-    ways = {n: wave(arrays[n], n) for n in trial.floats}
-    return slope_along(trial.stated.weighed(u), arrays, run.gradients(u), ways)
+    directions = {n: wave(arrays[n], n) for n in trial.floats}
+    return slope_along(trial.stated.weighed(u), arrays, run.gradients(u), directions)
 
 
 def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
@@ -215,9 +215,9 @@ def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
         by_autodiff = replace(trial, call=trial.forward).run(arrays).gradients(u)
     except Exception:  # the user's code, which nobody has written for autodiff
         return ""
-    both = [(n, gradients[n], by_autodiff[n]) for n in trial.floats]
-    both = [(n, got, want) for n, got, want in both if got is not None and want is not None]
-    for n, got, want in both:
+    triples = [(n, gradients[n], by_autodiff[n]) for n in trial.floats]
+    triples = [(n, got, want) for n, got, want in triples if got is not None and want is not None]
+    for n, got, want in triples:
         if find_difference([got], [want], 1e-5, 1e-7):
             # Differences tell whose it is: the forward may hide a part of itself.
             place = place_of_largest(np.abs(got - want))
@@ -225,23 +225,23 @@ def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
             if not is_settled or abs(got[place] - slope) < 10 * abs(want[place] - slope):
                 return ""
             return f"argument {n}{brackets(place)}: {got[place]:.9g}, expected {slope:.9g}"
-    said = find_difference(
-        [got for _, got, _ in both], [want for _, _, want in both], FINE, trial.noise
+    fault = find_difference(
+        [got for _, got, _ in triples], [want for _, _, want in triples], FINE, trial.noise
     )
-    return f"{said} by autodiff of the forward" if said else ""
+    return f"{fault} by autodiff of the forward" if fault else ""
 
 
 def _find_narrow(trial: Trial, u: Arrays, gradients: Arrays) -> str:
     """Return which gradient is computed in fewer digits than the forward, "" if none is."""
     arrays = trial.cast("float64")
     for name in ("inputs", "cotangents"):
-        after = []
+        results = []
         for step in (TINY_STEP, SMALL_STEP):
             move = partial(moved_by, step=step)
-            given = trial.changed(arrays, move) if name == "inputs" else arrays
-            after.append(trial.run(given).gradients(u if name == "inputs" else [*map(move, u)]))
+            points = trial.changed(arrays, move) if name == "inputs" else arrays
+            results.append(trial.run(points).gradients(u if name == "inputs" else [*map(move, u)]))
         for n in trial.floats:
-            here, near, far = gradients[n], after[0][n], after[1][n]
+            here, near, far = gradients[n], results[0][n], results[1][n]
             # What cancels to nothing but rounding has no digits.
             if (
                 has_few_digits(here, near, far)
@@ -257,21 +257,21 @@ def differs_in_own_dtype(trial: Trial, arrays: Arrays, tolerance: float = 0.0) -
     """
     if trial.dtype != "float32" or trial.wide != "float64" or trial.seeds is not None:
         return ""
-    narrow = [as_float(a, "float32") if n in trial.floats else a for n, a in enumerate(arrays)]
+    inputs = [as_float(a, "float32") if n in trial.floats else a for n, a in enumerate(arrays)]
     with trial.quiet("float32"):
-        run, u = trial.start(narrow)
+        run, u = trial.start(inputs)
         outputs, gradients = run.arrays(), run.gradients(u)
-    exact = trial.changed(narrow, lambda a: as_float(a, trial.wide))
+    exact = trial.changed(inputs, lambda a: as_float(a, trial.wide))
     if find_difference(outputs, trial.run(exact).arrays(), MOST_LOST):
         return ""  # the forward itself has too few digits there, as where a matrix is singular
     try:
-        said = differs_in(
+        fault = differs_in(
             "float32", trial, outputs=outputs, gradients=gradients, u=u, exact=exact,
             tolerance=tolerance,
         )  # fmt: skip
     except NotApplicable:  # rounded, an input lies on the other side of a step
         return ""
-    return f"in float32 {said}" if said else ""
+    return f"in float32 {fault}" if fault else ""
 
 
 @law("second derivative", "gradient penalties have no effect")
@@ -288,24 +288,25 @@ def judge_second(trial: Trial) -> str:
 
     def gradients_of(tensors: Sequence[Any]) -> list[Any]:
         # Cotangents depend on the inputs, as a loss's do: once_differentiable raises only then.
-        nothing = sum(xp.sum(tensors[n]) * 0.0 for n in trial.floats)
-        cotangents = [x + nothing for x in trial.tensors(u)]
+        zero = sum(xp.sum(tensors[n]) * 0.0 for n in trial.floats)
+        cotangents = [x + zero for x in trial.tensors(u)]
         gradients = trial.run_on(list(tensors)).pull(cotangents)
         return [gradients[n] for n in trial.floats]
 
     _, pull = vjp(gradients_of, trial.tensors(arrays))
-    second = [run.read(each) for each in pull(trial.tensors([weights[n] for n in trial.floats]))]
+    # Products of the Hessian with the weights.
+    hvps = [run.read(each) for each in pull(trial.tensors([weights[n] for n in trial.floats]))]
 
-    def weigh(moved: Arrays) -> float:
-        gradients = trial.run(moved).gradients(u)
+    def weigh(inputs: Arrays) -> float:
+        gradients = trial.run(inputs).gradients(u)
         pairs = ((weights[n], gradients[n]) for n in trial.floats if gradients[n] is not None)
         return float(sum(np.sum(weight * each) for weight, each in pairs))
 
     if trial.digits == "float32":
-        return _judge_second_in_float32(trial, second, weigh, weights)
-    for each in _elements(trial, weigh, arrays, second, MOST_STEPS):
+        return _judge_second_in_float32(trial, hvps, weigh, weights)
+    for each in _elements(trial, weigh, arrays, hvps, MOST_STEPS):
         if each.is_off(1e-4, 1e-6):
-            fault = _fault(second[each.argument])
+            fault = _fault(hvps[each.argument])
             if fault == "is wrong" and (trial.is_surrogate or _has_flat_output(trial)):
                 raise NotApplicable("it is a surrogate, whose gradient may have one, too")
             return (
@@ -342,10 +343,10 @@ def _elements(
     """Yield elements of the float arguments whose slope by differences of `weigh` is reliable."""
     for n in trial.floats:
         places = pick(arrays[n].shape, MOST_PLACES)[:most]
-        slopes = {place: slope_at(weigh, arrays, n, place) for place in places}
-        settled = {place: slope for place, (slope, is_settled) in slopes.items() if is_settled}
-        largest = max(map(abs, settled.values()), default=0.0)
-        for place, slope in settled.items():
+        pairs = {place: slope_at(weigh, arrays, n, place) for place in places}
+        slopes = {place: slope for place, (slope, is_settled) in pairs.items() if is_settled}
+        largest = max(map(abs, slopes.values()), default=0.0)
+        for place, slope in slopes.items():
             gradient = 0.0 if gradients[n] is None else gradients[n][place]
             yield ElementSlope(n, place, slope, gradient, largest)
 
@@ -354,14 +355,14 @@ def _has_flat_output(trial: Trial) -> bool:
     """Return whether small steps of the inputs leave one of the outputs as it is."""
     arrays = trial.cast("float64")
     outputs = trial.run(arrays).arrays()
-    moved = set[int]()
+    moving_outputs = set[int]()
     for n in trial.floats:
         for place in pick(arrays[n].shape, MOST_PLACES)[:MOST_STEPS]:
-            other = [a.copy() for a in arrays]
-            other[n][place] += 1e-7
-            pairs = zip(trial.run(other).arrays(), outputs, strict=True)
-            moved |= {k for k, (y, z) in enumerate(pairs) if where_different(y, z).any()}
-    return len(moved) < len(outputs)
+            other_arrays = [a.copy() for a in arrays]
+            other_arrays[n][place] += 1e-7
+            pairs = zip(trial.run(other_arrays).arrays(), outputs, strict=True)
+            moving_outputs |= {k for k, (y, z) in enumerate(pairs) if where_different(y, z).any()}
+    return len(moving_outputs) < len(outputs)
 
 
 # --- what computes in float32, whatever it is given -----------------------------------------------
@@ -375,9 +376,9 @@ SHORT = 2.0**-18  # some numbers of float32
 def _judge_derivative_in_float32(trial: Trial) -> str:
     run, u = trial.start()
     size = float(sum(np.sum(np.abs(c * y)) for c, y in zip(u, run.arrays(), strict=True)))
-    compared, moves, has_stairs, said = 0, False, False, ""
+    compared_count, has_slope, has_stairs, message = 0, False, False, ""
     for n, each in _directions(trial, trial.stated.weighed(u), run.gradients(u), size):
-        moves = moves or abs(each.slope) > each.doubt
+        has_slope = has_slope or abs(each.slope) > each.doubt
         error = abs(each.gradient - each.slope)
         if not error > 4 * each.doubt and each.doubt > SHARE * each.usual_size:
             continue  # neither right nor wrong
@@ -385,29 +386,30 @@ def _judge_derivative_in_float32(trial: Trial) -> str:
         if is_wrong and trial.meant is None and _is_flat(each.moved):
             has_stairs = True
             continue
-        compared += 1
-        if not said and is_wrong:
-            said = (
+        compared_count += 1
+        if not message and is_wrong:
+            message = (
                 f"argument {n}: along one direction {each.gradient:.6g}, expected "
                 f"{each.slope:.6g} by differences in float32"
             )
     # Stairs are flat under a short step and sloped under a long one: a surrogate again.
-    if trial.meant is None and ((said and not moves) or (has_stairs and not said)):
+    if trial.meant is None and ((message and not has_slope) or (has_stairs and not message)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
-    if not compared:
+    if not compared_count:
         raise NotApplicable("it computes in float32, and differences tell nothing there")
-    return said
+    return message
 
 
 def _judge_second_in_float32(
-    trial: Trial, second: Sequence[Any], weigh: Weigh, weights: Arrays
+    trial: Trial, hvps: Sequence[Any], weigh: Weigh, weights: Arrays
 ) -> str:
     size = abs(weigh(trial.inputs))
     size += sum(float(np.abs(weights[n]).sum()) for n in trial.floats)
-    for n, each in _directions(trial, weigh, second, size):
+    # Twice and three times what the first derivative may be off by: this one loses more digits.
+    for n, each in _directions(trial, weigh, hvps, size):
         if not abs(each.gradient - each.slope) <= 3 * SHARE * each.usual_size + 8 * each.doubt:
             return (
-                f"the second derivative {_fault(second[n])}: argument {n}, along one direction "
+                f"the second derivative {_fault(hvps[n])}: argument {n}, along one direction "
                 f"{each.gradient:.6g}, expected {each.slope:.6g} by differences of the gradient "
                 "in float32"
             )
@@ -422,15 +424,15 @@ def _directions(
     Args:
         size: the sum of the terms that `weigh` adds up, of whose rounding slopes consist in part.
     """
-    arrays = trial.inputs
+    arrays, differ = trial.inputs, partial(_slope, size=size)
     for n in trial.floats:
         x, generator = arrays[n], np.random.default_rng((SEED, n))
         # Steps that keep signs, to stay in a domain such as x > 0.
         sizes = np.maximum(np.abs(x), 0.1 * np.max(np.abs(x), initial=0.0))
         for _ in range(DIRECTIONS):
             signs = generator.integers(0, 2, x.shape) * 2 - 1
-            way = sizes * signs * generator.uniform(0.5, 1.5, x.shape)
-            yield n, slope_along(weigh, arrays, gradients, {n: way}, partial(_slope, size=size))
+            direction = sizes * signs * generator.uniform(0.5, 1.5, x.shape)
+            yield n, slope_along(weigh, arrays, gradients, {n: direction}, differ)
 
 
 def _is_flat(moved: Moved) -> bool:
@@ -441,9 +443,9 @@ def _is_flat(moved: Moved) -> bool:
 def _slope(moved: Moved, size: float) -> tuple[float, float]:
     """Return the slope at 0 by differences, and how far it may be off; infinity at a kink."""
     slopes = [(moved(h) - moved(-h)) / (2 * h) for h in (STEP, STEP / 2, STEP / 4)]
-    before, last = slopes[1] - slopes[0], (slopes[2] - slopes[1])
+    first, last = slopes[1] - slopes[0], (slopes[2] - slopes[1])
     noise = 16 * EPS * size / STEP
-    if not abs(last) <= 0.5 * abs(before) + noise:  # at a kink slopes part as steps shrink
+    if not abs(last) <= 0.5 * abs(first) + noise:  # at a kink slopes part as steps shrink
         return slopes[2], np.inf
     # Halving the step divides the error of central differences by 4, hence the third.
     return slopes[2] + last / 3, abs(last) + noise
@@ -457,13 +459,13 @@ def judge_type(trial: Trial) -> str:
         run = trial.run(trial.given)
         gradients = run.pull(trial.tensors(trial.cotangents(run)))
     for n in trial.floats:
-        got, given = gradients[n], trial.given[n]
-        if got is None:
+        gradient, argument = gradients[n], trial.given[n]
+        if gradient is None:
             continue
-        array = run.read(got)
-        if array.shape != given.shape or array.dtype != given.dtype:
+        array = run.read(gradient)
+        if array.shape != argument.shape or array.dtype != argument.dtype:
             return (
-                f"argument {n} is {given.dtype}{list(given.shape)}, its gradient "
+                f"argument {n} is {argument.dtype}{list(argument.shape)}, its gradient "
                 f"{array.dtype}{list(array.shape)}"
             )
     return ""
@@ -474,14 +476,14 @@ def in_16_bits(dtype: str, matters: str) -> Law:
 
     def judge(trial: Trial) -> str:
         trial.refuse_draws("another dtype gets")
-        narrow = trial.cast(dtype)
+        inputs = trial.cast(dtype)
         with trial.quiet("float32"):
-            run = trial.run(narrow)
+            run = trial.run(inputs)
             u = [as_float(a, dtype) for a in trial.cotangents(run)]
             gradients = run.gradients(
                 [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
             )
-        exact = trial.changed(narrow, lambda a: as_float(a, trial.wide))
+        exact = trial.changed(inputs, lambda a: as_float(a, trial.wide))
         return differs_in(dtype, trial, outputs=run.arrays(), gradients=gradients, u=u, exact=exact)
 
     sentence = f"In {dtype} the gradient is that of float64, to the precision of {dtype}."
@@ -504,43 +506,43 @@ def differs_in(
         tolerance: the relative one, if it is larger than the dtype's.
     """
     wide_run = trial.run(exact)
-    pairs = [
+    output_pairs = [
         (np.asarray(y, np.float64), z) for y, z in zip(outputs, wide_run.arrays(), strict=True)
     ]
     # A rounded input may lie on the other side of a step, whose outputs are whole numbers.
-    if any(np.all(z == np.rint(z)) and not np.array_equal(y, z) for y, z in pairs):
+    if any(np.all(z == np.rint(z)) and not np.array_equal(y, z) for y, z in output_pairs):
         raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
     cotangents = [as_float(a, trial.wide) for a in u]
     wanted = wide_run.gradients(cotangents)
     at_rounded = trial.run(rounded(dtype, trial, exact)).gradients(cotangents)
-    pairs = zip(at_rounded, wanted, strict=True)
-    moved = [np.abs(a - b) for a, b in pairs if a is not None and b is not None]
+    gradient_pairs = zip(at_rounded, wanted, strict=True)
+    shifts = [np.abs(a - b) for a, b in gradient_pairs if a is not None and b is not None]
     # 65504 is the largest float16; bfloat16 has about the range of float32.
     largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
     # What does not fit into the dtype is NaN in both, so that it is not compared.
-    fits = [None if w is None else np.where(np.abs(w) <= largest, w, np.nan) for w in wanted]
-    kept = [
+    truths = [None if w is None else np.where(np.abs(w) <= largest, w, np.nan) for w in wanted]
+    grads = [
         g if g is None or w is None else np.where(np.isnan(w), np.nan, g.astype(np.float64))
-        for g, w in zip(gradients, fits, strict=True)
+        for g, w in zip(gradients, truths, strict=True)
     ]
     # Below the smallest number there is nothing.
-    noise = trial.noise_in(dtype) + 4 * (largest_of(moved) + smallest_of(as_numpy_dtype(dtype)))
+    noise = trial.noise_in(dtype) + 4 * (largest_of(shifts) + smallest_of(as_numpy_dtype(dtype)))
     allowed = max(tolerance, TOLERANCES[dtype])
-    said = find_difference(kept, fits, allowed, noise)
-    if said:
-        return said
+    fault = find_difference(grads, truths, allowed, noise)
+    if fault:
+        return fault
     # Single numbers may be off by rounding; all of them may not, as where a term is missing.
-    there = [(g, w) for g, w in zip(kept, fits, strict=True) if g is not None and w is not None]
-    for (got, want), beside in zip(there, moved, strict=True):
+    pairs = [(g, w) for g, w in zip(grads, truths, strict=True) if g is not None and w is not None]
+    for (got, want), shift in zip(pairs, shifts, strict=True):
         error, size, rounding = (
             float(np.sqrt(np.nanmean(np.square(a.astype(np.float64))))) if a.size else 0.0
-            for a in (got - want, want, beside)
+            for a in (got - want, want, shift)
         )
         if error > allowed / 8 * size + 4 * rounding + noise:
             return f"on average it is off by {error:.3g}, of numbers of {size:.3g}"
     eps = float(eps_of(as_numpy_dtype(dtype)))
-    most = max((error_in_ulps(*pair, eps)[0] for pair in there), default=0.0)
-    return Remark(f"off by at most {most:.2g} ulps of the largest number")
+    ulps = max((error_in_ulps(*pair, eps)[0] for pair in pairs), default=0.0)
+    return Remark(f"off by at most {ulps:.2g} ulps of the largest number")
 
 
 def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:

@@ -141,9 +141,9 @@ def doctor(*frameworks: str, python: str | None = None) -> DoctorReport:
                 f"no faults of {name!r} are known; there are those of "
                 f"{', '.join(faults)}{suggest(name, faults)}"
             )
-    found = {name: _diagnose(name, faults[name], python) for name in frameworks or faults}
-    rows = tuple(row for own in found.values() for row in own)
-    return DoctorReport(rows, tuple(name for name, own in found.items() if not own))
+    groups = {name: _diagnose(name, faults[name], python) for name in frameworks or faults}
+    rows = tuple(row for group in groups.values() for row in group)
+    return DoctorReport(rows, tuple(name for name, group in groups.items() if not group))
 
 
 def known_faults() -> dict[str, tuple[Fault, ...]]:
@@ -156,18 +156,18 @@ def known_faults() -> dict[str, tuple[Fault, ...]]:
 def _diagnose(framework: str, faults: tuple[Fault, ...], python: str | None) -> list[Diagnosis]:
     rows: list[Diagnosis] = []
     while len(rows) < len(faults):
-        rest = faults[len(rows) :]
-        ran = subprocess.run(
+        remaining_faults = faults[len(rows) :]
+        run = subprocess.run(
             [python or sys.executable, "-c", RUNNER],
-            input=json.dumps([framework, [fault.code for fault in rest]]),
+            input=json.dumps([framework, [fault.code for fault in remaining_faults]]),
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        told = [json.loads(line[1:]) for line in ran.stdout.splitlines() if line.startswith("@{")]
-        if not told or not told[0]["version"]:
+        lines = [json.loads(line[1:]) for line in run.stdout.splitlines() if line.startswith("@{")]
+        if not lines or not lines[0]["version"]:
             return []  # it is not installed
-        version = told.pop(0)["version"]
-        told.append({"error": f"its process ended with {ran.returncode}"})
-        for fault, answer in zip(rest, told, strict=False):
+        version = lines.pop(0)["version"]
+        lines.append({"error": f"its process ended with {run.returncode}"})
+        for fault, answer in zip(remaining_faults, lines, strict=False):
             state = answer.get("error") or (PRESENT if answer["found"] else ABSENT)
             converted = answer["ours"] if state == PRESENT else ""
             rows.append(Diagnosis(fault.name, framework, version, state, converted, *fault[1:3]))

@@ -25,16 +25,7 @@ from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..look.convert import brief
 from ..look.subject import Report, as_float, brackets, is_float_array
-from .audit import (
-    BROKEN,
-    KEPT,
-    NOT_APPLICABLE,
-    REFUSED,
-    AuditReport,
-    Finding,
-    audit,
-    choose_laws,
-)
+from .audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditReport, Finding, audit, choose_laws
 from .modes import kept_tensors
 from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds
@@ -74,9 +65,9 @@ class Side:
     def __init__(self, fn: Any, inputs: Sequence[Any]) -> None:
         self.fn, self.inputs = fn, inputs
         with ignoring_warnings():
-            self.called, given, _ = open_up(fn, inputs)
+            self.called, all_inputs, _ = open_up(fn, inputs)
             with keeping_dtypes(self.called):
-                self.trial: Trial = trial_of(self.called, given, None)
+                self.trial: Trial = trial_of(self.called, all_inputs, None)
         if not self.trial.floats:
             raise RuleTypeError(f"{self.trial.name} got no float tensor; pass arrays")
 
@@ -94,8 +85,8 @@ class Side:
             rng, arrays = np.random.default_rng((seed, n)), trial.cast("float64")
             for k in trial.floats if n else ():
                 # Signs and ranges stay, so that what has to be positive, or within 0 and 1, is.
-                drawn = rng.permutation(arrays[k].ravel()).reshape(arrays[k].shape)
-                arrays[k] = drawn * rng.uniform(0.9, 1.0, drawn.shape)
+                permutation = rng.permutation(arrays[k].ravel()).reshape(arrays[k].shape)
+                arrays[k] = permutation * rng.uniform(0.9, 1.0, permutation.shape)
             name = f"draw {n}" if n else "the inputs"
             cases += [GateCase(name, dtype, _rounded(arrays, dtype), (seed, n)) for dtype in dtypes]
         for axis in find_axes(trial):
@@ -120,12 +111,12 @@ class Side:
                 gradients = run.gradients([_drawn(case, n, y) for n, y in enumerate(outputs)])
         except Exception as error:
             return f"it raises {brief(error)}"
-        found = {f"output {n}": y for n, y in enumerate(outputs)}
+        results = {f"output {n}": y for n, y in enumerate(outputs)}
         for n in trial.floats:
-            g = gradients[n]
-            found[f"gradient {n}"] = np.zeros_like(arrays[n]) if g is None else g
+            gradient = gradients[n]
+            results[f"gradient {n}"] = np.zeros_like(arrays[n]) if gradient is None else gradient
         # NumPy alone may not know the dtype, and float64 holds all the others.
-        return {name: np.asarray(a).astype(np.float64) for name, a in found.items()}
+        return {name: np.asarray(a).astype(np.float64) for name, a in results.items()}
 
     def answers(self, cases: Sequence[GateCase]) -> list[Answer]:
         return [self.answer(case) for case in cases]
@@ -135,7 +126,7 @@ class Side:
             return [("the reference draws at random", "")] * len(cases)
         exact = [self.answer(case, "float64") for case in cases]
         pairs = zip(cases, exact, strict=True)
-        return [(each, "" if isinstance(each, str) else self.answer(c)) for c, each in pairs]
+        return [(truth, "" if isinstance(truth, str) else self.answer(c)) for c, truth in pairs]
 
     def seconds(self) -> float:
         with self.trial.quiet(self.trial.dtype), keeping_dtypes(self.called), ignoring_warnings():
@@ -165,8 +156,8 @@ def _rounded(arrays: Arrays, dtype: str) -> Arrays:
 
 
 def _drawn(case: GateCase, n: int, output: Any) -> Any:
-    drawn = np.random.default_rng((*case.seed, n)).standard_normal(output.shape)
-    return as_float(as_float(np.asarray(drawn), case.dtype), dtype_name(output.dtype))
+    numbers = np.random.default_rng((*case.seed, n)).standard_normal(output.shape)
+    return as_float(as_float(np.asarray(numbers), case.dtype), dtype_name(output.dtype))
 
 
 # --- the verdict ----------------------------------------------------------------------------------
@@ -202,8 +193,8 @@ class Budget:
             f"{self.reference_ulps:.3g} ({self.reference_relative:.2g}), "
             f"{self.allowed:.3g} allowed, at {self.where}"
         )
-        said = "; ".join(filter(None, (errors if self.where else "", self.reason)))
-        return f"{self.dtype}: {self.state}{f': {said}' if said else ''}"
+        details = "; ".join(filter(None, (errors if self.where else "", self.reason)))
+        return f"{self.dtype}: {self.state}{f': {details}' if details else ''}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -297,11 +288,11 @@ def gate(
     Raises:
         RuleTypeError: there is no float tensor among the inputs, or no law or dtype of a name.
     """
-    chosen = choose(dtypes, laws)
+    law_names = choose(dtypes, laws)
     with Seeds().kept():
         return compare_sides(
             name_of(fn), _here(fn, inputs), _here(reference, inputs),
-            dtypes=dtypes, laws=chosen, seed=seed,
+            dtypes=dtypes, laws=law_names, seed=seed,
         )  # fmt: skip
 
 
@@ -326,17 +317,17 @@ class SideFails(Exception):
 def blaming(blame: Callable[[str], GateVerdict], ask: Ask, *raised: type[Exception]) -> Ask:
     """Return what asks a side, and raises SideFails for all errors but some."""
 
-    def asked(*args: Any) -> Any:
+    def ask_or_blame(*args: Any) -> Any:
         try:
             return ask(*args)
         except raised:
             raise
         except Exception as error:
             # Another process has put its error's type into the message.
-            told = str(error) if isinstance(error, MultigradError) else brief(error)
-            raise SideFails(blame(told)) from error
+            message = str(error) if isinstance(error, MultigradError) else brief(error)
+            raise SideFails(blame(message)) from error
 
-    return asked
+    return ask_or_blame
 
 
 def compare_sides(
@@ -350,15 +341,15 @@ def compare_sides(
         cases = other("cases", dtypes, numbers, seed)
         answers, truths = own("answers", cases), other("truths", cases)
         # The laws that tell a wrong reference, and those that fn breaks.
-        broken = [each.law for each in report.findings]
-        beside = other("audit", [*dict.fromkeys([*OF_REFERENCES, *broken])])
+        broken_laws = [each.law for each in report.findings]
+        reference_report = other("audit", [*dict.fromkeys([*OF_REFERENCES, *broken_laws])])
         # It imports much of torch, as the law does.
-        sizes = [ask("kept_bytes") if "bytes" in laws else None for ask in (own, other)]
+        byte_counts = [ask("kept_bytes") if "bytes" in laws else None for ask in (own, other)]
     except SideFails as failure:
         return failure.verdict
-    ratios = time_ratio(partial(own, "seconds"), partial(other, "seconds")), ratio(*sizes)
+    ratios = time_ratio(partial(own, "seconds"), partial(other, "seconds")), ratio(*byte_counts)
     budgets = [budget(dtype, cases, answers, truths) for dtype in dtypes]
-    return judge((report, beside), budgets, ratios, time.perf_counter() - start)
+    return judge((report, reference_report), budgets, ratios, time.perf_counter() - start)
 
 
 def choose(dtypes: Sequence[str], laws: Iterable[str] | None) -> list[str]:
@@ -367,8 +358,8 @@ def choose(dtypes: Sequence[str], laws: Iterable[str] | None) -> list[str]:
             raise RuleTypeError(f"no dtype {dtype!r}; there are {', '.join(FLOORS)}")
     if not dtypes:
         raise RuleTypeError("name a dtype to compare in, such as float32")
-    chosen = [law.name for law in choose_laws(laws)]
-    return [name for name in chosen if laws or name not in NOT_BY_DEFAULT]
+    law_names = [law.name for law in choose_laws(laws)]
+    return [name for name in law_names if laws or name not in NOT_BY_DEFAULT]
 
 
 def ratio(own: float | None, other: float | None) -> float | None:
@@ -398,28 +389,29 @@ def judge(
     ratios: tuple[float | None, float | None],
     seconds: float,
 ) -> GateVerdict:
-    own, other = reports
-    broken = {each.law for each in other.findings}
-    wrong = [each for each in other.findings if each.law in OF_REFERENCES]
-    rest = own.laws, tuple(budgets), *ratios, seconds
-    if other.problem or wrong:
-        told = tuple(f"the reference is wrong: {each}" for each in wrong)
-        if other.problem:
-            told = (*reference_does_not_run(own.name, other.problem).failures, *told)
-        return GateVerdict(own.name, own.home, told, 0.0, *rest)
-    if own.problem:
-        return does_not_run(own.name, own.problem)
+    report, reference = reports
     # What the reference does as well is nothing that fn gets wrong.
-    blamed = [each for each in own.findings if each.law not in broken and each.law not in COSTS]
-    failures = [*map(str, blamed), *(str(row) for row in budgets if row.state == BROKEN)]
+    excuses = {*COSTS, *(each.law for each in reference.findings)}
+    reference_faults = [each for each in reference.findings if each.law in OF_REFERENCES]
+    figures = report.laws, tuple(budgets), *ratios, seconds  # the last fields of a verdict
+    if reference.problem or reference_faults:
+        texts = tuple(f"the reference is wrong: {each}" for each in reference_faults)
+        if reference.problem:
+            texts = (*reference_does_not_run(report.name, reference.problem).failures, *texts)
+        return GateVerdict(report.name, report.home, texts, 0.0, *figures)
+    if report.problem:
+        return does_not_run(report.name, report.problem)
+    faults = [each for each in report.findings if each.law not in excuses]
+    failures = [*map(str, faults), *(str(row) for row in budgets if row.state == BROKEN)]
     if not any(row.state in (KEPT, BROKEN) for row in budgets):
         failures += [f"nothing could be compared with the reference: {budgets[0].reason}"]
-    states = [each.state for each in own.laws] + [row.state for row in budgets]
-    asked = sum(state in (KEPT, BROKEN) for state in states)
-    score = max(1.0 - len(failures) / max(asked, 1), 0.0)
-    is_far = any(row.state == BROKEN for row in budgets)
-    is_far |= any(each.law in OF_REFERENCES for each in blamed)
-    return GateVerdict(own.name, own.home, tuple(failures), score / 2 if is_far else score, *rest)
+    states = [each.state for each in report.laws] + [row.state for row in budgets]
+    count = sum(state in (KEPT, BROKEN) for state in states)
+    share = max(1.0 - len(failures) / max(count, 1), 0.0)
+    has_wrong_numbers = any(row.state == BROKEN for row in budgets)
+    has_wrong_numbers |= any(each.law in OF_REFERENCES for each in faults)
+    score = share / 2 if has_wrong_numbers else share
+    return GateVerdict(report.name, report.home, tuple(failures), score, *figures)
 
 
 def budget(
@@ -429,44 +421,44 @@ def budget(
     truths: Sequence[tuple[Answer, Answer]],
 ) -> Budget:
     """Return the errors of all cases of a dtype, as that with the largest over what is allowed."""
-    rows, refused, skipped = [], "", ""
-    for case, answer, (exact, other) in zip(cases, answers, truths, strict=True):
+    rows, refusal, skip_reason = [], "", ""
+    for case, answer, (exact, reference) in zip(cases, answers, truths, strict=True):
         if case.dtype != dtype:
             continue
-        if isinstance(exact, str) or isinstance(other, str):
-            problem = exact if isinstance(exact, str) else other
-            skipped = skipped or f"the reference, {case.name}: {problem}"
+        if isinstance(exact, str) or isinstance(reference, str):
+            problem = exact if isinstance(exact, str) else reference
+            skip_reason = skip_reason or f"the reference, {case.name}: {problem}"
         elif isinstance(answer, str):
-            refused = refused or f"{case.name}: {answer}"
-        elif said := _different_shapes(answer, exact):
-            return Budget(dtype, BROKEN, reason=f"{case.name}: {said}")
+            refusal = refusal or f"{case.name}: {answer}"
+        elif fault := _different_shapes(answer, exact):
+            return Budget(dtype, BROKEN, reason=f"{case.name}: {fault}")
         else:
-            rows += [_row(case, name, answer[name], exact[name], other[name]) for name in exact]
+            rows += [_row(case, name, answer[name], exact[name], reference[name]) for name in exact]
     if not rows:
-        return Budget(dtype, REFUSED if refused else NOT_APPLICABLE, reason=refused or skipped)
+        return Budget(dtype, REFUSED if refusal else NOT_APPLICABLE, reason=refusal or skip_reason)
     worst = max(rows, key=lambda row: (row.ulps > row.allowed, row.ulps / row.allowed))
     state = BROKEN if worst.ulps > worst.allowed else KEPT
-    said = f"{worst.reason} {REFUSED}: {refused}" if refused else worst.reason
-    return replace(worst, state=state, count=len(rows), reason=said.strip())
+    reason = f"{worst.reason} {REFUSED}: {refusal}" if refusal else worst.reason
+    return replace(worst, state=state, count=len(rows), reason=reason.strip())
 
 
-def _different_shapes(found: dict[str, Any], exact: dict[str, Any]) -> str:
-    if [*found] != [*exact]:
-        return f"it has {', '.join(found)}; expected {', '.join(exact)}"
+def _different_shapes(answer: dict[str, Any], exact: dict[str, Any]) -> str:
+    if [*answer] != [*exact]:
+        return f"it has {', '.join(answer)}; expected {', '.join(exact)}"
     for name, array in exact.items():
-        if found[name].shape != array.shape:
-            return f"{name} has shape {list(found[name].shape)}, expected {list(array.shape)}"
+        if answer[name].shape != array.shape:
+            return f"{name} has shape {list(answer[name].shape)}, expected {list(array.shape)}"
     return ""
 
 
-def _row(case: GateCase, name: str, found: Any, exact: Any, other: Any) -> Budget:
+def _row(case: GateCase, name: str, found: Any, exact: Any, reference: Any) -> Budget:
     eps = float(eps_of(as_numpy_dtype(case.dtype)))
     ulps, relative, place = error_in_ulps(found, exact, eps)
-    own_ulps, own_relative, _ = error_in_ulps(other, exact, eps)
-    allowed = max(FACTOR * own_ulps, FLOORS[case.dtype])
+    reference_ulps, reference_relative, _ = error_in_ulps(reference, exact, eps)
+    allowed = max(FACTOR * reference_ulps, FLOORS[case.dtype])
     where = f"{name}{brackets(place)}, {case.name}"
-    said = f"{found[place]:.9g}, expected {exact[place]:.9g}" if ulps > allowed else ""
+    reason = f"{found[place]:.9g}, expected {exact[place]:.9g}" if ulps > allowed else ""
     return Budget(
-        case.dtype, where=where, ulps=ulps, relative=relative, reference_ulps=own_ulps,
-        reference_relative=own_relative, allowed=allowed, reason=said,
+        case.dtype, where=where, ulps=ulps, relative=relative, reference_ulps=reference_ulps,
+        reference_relative=reference_relative, allowed=allowed, reason=reason,
     )  # fmt: skip

@@ -52,12 +52,12 @@ def stated_intention(obj: Any, name: str) -> Surrogate:
     module = sys.modules.get(getattr(owner, "__module__", None) or "")
     for holder in (owner, module):
         # Static: an attribute may run code, and a function of a class is not to be bound.
-        found = inspect.getattr_static(holder, IN_CODE, None)
-        found = getattr(found, "__func__", found)
-        if isinstance(found, Mapping):
-            found = found.get(name)
-        if isinstance(found, bool) or callable(found):
-            return found
+        intention = inspect.getattr_static(holder, IN_CODE, None)
+        intention = getattr(intention, "__func__", intention)
+        if isinstance(intention, Mapping):
+            intention = intention.get(name)
+        if isinstance(intention, bool) or callable(intention):
+            return intention
     return None
 
 
@@ -87,30 +87,30 @@ def _recognize(trial: Trial, words: set[str]) -> Trial:
         factor = factor_of_derivative(trial)
         if factor is not None and factor < 0:
             return _scaled(trial, factor, "its name or docstring says so")
-    passing = [n for n in trial.floats if _passes(u, gradients[n])]
-    flat = [n for n in trial.floats if _is_flat(trial, n, outputs)]
-    through = [n for n in passing if n in flat]
-    why = ""
-    said = words & MEANT or (words & PASSING if passing or flat else set())
-    if flat or (passing and _is_coarse(outputs[0])):
-        said = said or words & STEPS
-    if through:
-        why = f"its forward is flat in argument {through[0]}, whose gradient is the cotangent"
-    elif said:
-        why = f"its name or docstring says {min(said)!r}"
-    if not why:
+    passing_places = [n for n in trial.floats if _passes(u, gradients[n])]
+    flat_places = [n for n in trial.floats if _is_flat(trial, n, outputs)]
+    places = [n for n in passing_places if n in flat_places]
+    reason = ""
+    hints = words & MEANT or (words & PASSING if passing_places or flat_places else set())
+    if flat_places or (passing_places and _is_coarse(outputs[0])):
+        hints = hints or words & STEPS
+    if places:
+        reason = f"its forward is flat in argument {places[0]}, whose gradient is the cotangent"
+    elif hints:
+        reason = f"its name or docstring says {min(hints)!r}"
+    if not reason:
         return trial
-    what = "it is straight-through" if passing else "it is a surrogate"
+    kind = "it is straight-through" if passing_places else "it is a surrogate"
     contradiction = ""
     # A docstring may speak of another estimator; a name that says STE promises the cotangent.
-    if _split(trial.name) & PASSING and not passing and len(u) == 1:
-        there = [g for g in gradients if g is not None and g.shape == u[0].shape]
-        if any(g.any() for g in there):
+    if _split(trial.name) & PASSING and not passing_places and len(u) == 1:
+        same_shaped = [g for g in gradients if g is not None and g.shape == u[0].shape]
+        if any(g.any() for g in same_shaped):
             contradiction = (
                 "its name says straight-through, but its gradient is not the cotangent, nor that "
                 "with zeros in it"
             )
-    intention = f"{what}, which is meant to differ: {why}"
+    intention = f"{kind}, which is meant to differ: {reason}"
     return replace(trial, is_surrogate=True, intention=intention, contradiction=contradiction)
 
 
@@ -131,12 +131,12 @@ def _factor_of_identity(
         if not np.array_equal(outputs[0], arrays[n]) or gradients[n] is None:
             continue
         # A ReLU, or a clamp, is the identity at some numbers, and x - y where y is half of x.
-        other = [
+        points = [
             a * a.dtype.type(-16 * (k + 1)) if k in trial.floats else a
             for k, a in enumerate(arrays)
         ]
         c, g = u[0].astype(np.float64), gradients[n].astype(np.float64)
-        if g.shape != c.shape or not np.array_equal(trial.run(other).arrays()[0], other[n]):
+        if g.shape != c.shape or not np.array_equal(trial.run(points).arrays()[0], points[n]):
             continue
         factor = float(f"{np.sum(g * c) / np.sum(c * c):.6g}") if c.any() else 0.0
         if not find_difference([g], [factor * c], max(trial.tolerance, 1e-6)):
@@ -155,11 +155,12 @@ def _passes(u: Arrays, gradient: Any) -> bool:
 def _is_flat(trial: Trial, n: int, outputs: Arrays) -> bool:
     """Return whether a small step of all elements leaves at least half of an output."""
     arrays = trial.inputs
+    # A slope of more than 1e-5 counts, in float32 of more than 1e-3.
     step, least = (1e-6, 1e-11) if trial.digits == "float64" else (1e-3, 1e-6)
     arrays[n] = (arrays[n] + step * (1.5 + wave(arrays[n]))).astype(arrays[n].dtype)
     pairs = zip(trial.run(arrays).arrays(), outputs, strict=True)
-    kept = [np.abs(a - b) <= least * (1 + np.abs(b)) for a, b in pairs if b.size]
-    return bool(kept) and all(2 * np.count_nonzero(each) >= each.size for each in kept)
+    masks = [np.abs(a - b) <= least * (1 + np.abs(b)) for a, b in pairs if b.size]
+    return bool(masks) and all(2 * np.count_nonzero(each) >= each.size for each in masks)
 
 
 def _is_coarse(output: Any) -> bool:
@@ -178,15 +179,15 @@ def _scaled(trial: Trial, factor: float, why: str) -> Trial:
     factors = [factor if is_float(y) else 1 for y in ([outputs] if is_one else outputs)]
 
     def meant(*args: Any, **kwargs: Any) -> Any:
-        found = trial.call(*args, **kwargs)
+        results = trial.call(*args, **kwargs)
         if is_one:
-            return found * factor
-        return tuple(y if c == 1 else y * c for y, c in zip(found, factors, strict=True))
+            return results * factor
+        return tuple(y if c == 1 else y * c for y, c in zip(results, factors, strict=True))
 
-    what = "a gradient reversal" if factor < 0 else "a gradient scaling"
-    said = f"it is {what}, {factor:g} times the derivative: {why}"
+    kind = "a gradient reversal" if factor < 0 else "a gradient scaling"
+    intention = f"it is {kind}, {factor:g} times the derivative: {why}"
     # A factor that is an argument differs at other numbers, so it cannot be compared there.
     scalars = [trial.given[n] for n in trial.floats if trial.given[n].size == 1]
     is_given = any(np.isclose(abs(factor), abs(float(a.reshape(())))) for a in scalars)
     is_known = factor in factors and not (is_given and len(trial.floats) > 1)
-    return replace(trial, is_surrogate=True, meant=meant if is_known else None, intention=said)
+    return replace(trial, is_surrogate=True, meant=meant if is_known else None, intention=intention)

@@ -40,8 +40,8 @@ def _mode(trial: Trial, name: str) -> Any:
     modes = trial.backend.modes
     mode = getattr(modes, name)
     if not mode:
-        said = f"{trial.backend.name} has no {name} that multigrad knows"
-        raise NotApplicable(modes.lacks.get(name, said))
+        reason = f"{trial.backend.name} has no {name} that multigrad knows"
+        raise NotApplicable(modes.lacks.get(name, reason))
     return mode
 
 
@@ -53,44 +53,45 @@ def judge_forward(trial: Trial) -> str:
     """
     push = _mode(trial, "jvp")
     run, u = trial.start()
-    gradients, given = run.gradients(u), trial.inputs
+    gradients, arrays = run.gradients(u), trial.inputs
     if not all(np.isfinite(gradients[n]).all() for n in trial.floats if gradients[n] is not None):
         raise NotApplicable("it has no finite gradient at the inputs")
     # Each argument alone too: the others then have no tangent, a case of its own in many rules.
-    ways: list[list[int]] = [[n] for n in trial.floats]
-    for seed, moved in enumerate([*ways, trial.floats] if len(ways) > 1 else ways):
+    groups: list[list[int]] = [[n] for n in trial.floats]
+    for seed, group in enumerate([*groups, trial.floats] if len(groups) > 1 else groups):
         generator = np.random.default_rng((seed, 5))
-        drawn = [np.asarray(generator.standard_normal(a.shape)) for a in given]
-        tangents = [as_float(t, trial.wide) if n in moved else None for n, t in enumerate(drawn)]
-        made = [None if t is None else trial.tensors([t])[0] for t in tangents]
+        draws = [np.asarray(generator.standard_normal(a.shape)) for a in arrays]
+        tangents = [as_float(t, trial.wide) if n in group else None for n, t in enumerate(draws)]
+        tangent_tensors = [None if t is None else trial.tensors([t])[0] for t in tangents]
         try:
-            outputs, tangents_out = push(trial.outputs, trial.tensors(given), made)
+            outputs, output_tangents = push(trial.outputs, trial.tensors(arrays), tangent_tensors)
         except (NotImplementedError, GradientError) as error:  # ours says why by the latter
             raise NotApplicable(f"it offers no forward mode: {error}") from error
-        for n, (y, t) in enumerate(zip(outputs, tangents_out, strict=True)):
-            kinds = [
+        for n, (y, t) in enumerate(zip(outputs, output_tangents, strict=True)):
+            types = [
                 f"{dtype_name(each.dtype)}{list(each.shape)}" for each in (y, t) if t is not None
             ]
-            if len(set(kinds)) > 1:
-                return f"output {n} is {kinds[0]}, its tangent {kinds[1]}"
-        said = _off(trial, u, [run.read(t) for t in tangents_out], gradients, tangents)
-        if said:
-            which = f"argument {moved[0]}" if len(moved) == 1 else "all arguments"
-            return f"{said} by reverse mode, along one direction of {which}"
+            if len(set(types)) > 1:
+                return f"output {n} is {types[0]}, its tangent {types[1]}"
+        fault = _off(trial, u, [run.read(t) for t in output_tangents], gradients, tangents)
+        if fault:
+            subject = f"argument {group[0]}" if len(group) == 1 else "all arguments"
+            return f"{fault} by reverse mode, along one direction of {subject}"
     return ""
 
 
-def _off(trial: Trial, u: Arrays, found: Arrays, gradients: Arrays, tangents: list[Any]) -> str:
-    left, size = _product(u, found)
-    right, other = _product(gradients, tangents)
+def _off(trial: Trial, u: Arrays, dy: Arrays, gradients: Arrays, tangents: list[Any]) -> str:
+    left, size = _product(u, dy)
+    right, other_size = _product(gradients, tangents)
     steps = sum(float(np.sum(np.abs(t.astype(np.float64)))) for t in tangents if t is not None)
-    allowed = max(trial.tolerance, LEAST_TOLERANCE) * (size + other) + trial.noise * steps
+    allowed = max(trial.tolerance, LEAST_TOLERANCE) * (size + other_size) + trial.noise * steps
     if abs(left - right) <= allowed:
         return ""
     return f"the product with a cotangent is {left:.9g} by forward mode, {right:.9g}"
 
 
 def _product(first: Sequence[Any], second: Sequence[Any]) -> tuple[float, float]:
+    """Return the inner product of two lists of arrays, and the sum of its terms' sizes."""
     terms = [
         a.astype(np.float64) * b.astype(np.float64)
         for a, b in zip(first, second, strict=True)
@@ -102,13 +103,13 @@ def _product(first: Sequence[Any], second: Sequence[Any]) -> tuple[float, float]
 @law("checkpoint", "saving memory changes the training")
 def judge_checkpoint(trial: Trial) -> str:
     """Under a checkpoint, which runs the forward again, it gives the same result."""
-    ways = _mode(trial, "checkpoints")
+    checkpoints = _mode(trial, "checkpoints")
     run, u = trial.start()
-    wanted, given = run.gradients(u), trial.inputs
-    for name, vjp in ways.items():
-        other = trial.run_on(trial.tensors(given), vjp)
-        if said := trial.compare(other, run, u, wanted):
-            return f"under {name} {said}"
+    wanted, arrays = run.gradients(u), trial.inputs
+    for name, vjp in checkpoints.items():
+        checkpoint_run = trial.run_on(trial.tensors(arrays), vjp)
+        if fault := trial.compare(checkpoint_run, run, u, wanted):
+            return f"under {name} {fault}"
     return ""
 
 
@@ -123,10 +124,10 @@ def judge_autocast(trial: Trial) -> str:
     if trial.dtype not in ("float32", "float64"):
         raise NotApplicable("autocast begins with float32")
     trial.start()
-    given = trial.cast("float32")
+    arrays = trial.cast("float32")
     with trial.quiet("float32"):
         try:
-            run = trial.run_on(trial.tensors(given), vjp)
+            run = trial.run_on(trial.tensors(arrays), vjp)
         except NotImplementedError as error:
             raise NotApplicable(str(error)) from error
         # Rounded once, so that the exact run gets the same cotangents.
@@ -140,21 +141,21 @@ def judge_autocast(trial: Trial) -> str:
         got = gradients[n]
         if got is not None and dtype_name(got.dtype) != "float32":
             return f"argument {n} is float32, its gradient {got.dtype}"
-    exact = trial.changed(given, lambda a: as_float(a, trial.wide))
+    exact = trial.changed(arrays, lambda a: as_float(a, trial.wide))
     outputs = run.arrays()
-    said = differs_in("bfloat16", trial, outputs=outputs, gradients=gradients, u=u, exact=exact)
-    if said:
-        return said
+    fault = differs_in("bfloat16", trial, outputs=outputs, gradients=gradients, u=u, exact=exact)
+    if fault:
+        return fault
     # The output may move as far as one rounding of the inputs moves it.
-    wanted, beside = (trial.run(a).arrays() for a in (exact, rounded("bfloat16", trial, exact)))
-    moved = largest_of([np.abs(a - b) for a, b in zip(wanted, beside, strict=True)])
-    noise = 4 * moved + trial.noise_in("bfloat16")
+    wanted, neighbors = (trial.run(a).arrays() for a in (exact, rounded("bfloat16", trial, exact)))
+    shift = largest_of([np.abs(a - b) for a, b in zip(wanted, neighbors, strict=True)])
+    noise = 4 * shift + trial.noise_in("bfloat16")
     return as_output_difference(find_difference(outputs, wanted, TOLERANCES["bfloat16"], noise))
 
 
 # --- what is kept ---------------------------------------------------------------------------------
 def kept_tensors(trial: Trial, factor: float = 1.0) -> list[Kept]:
-    ask = _mode(trial, "kept")
+    list_residuals = _mode(trial, "kept")
     trial.start()
 
     def cotangents(outputs: Sequence[Any]) -> list[Any]:
@@ -162,26 +163,26 @@ def kept_tensors(trial: Trial, factor: float = 1.0) -> list[Kept]:
         return trial.tensors([draw_like(y, 6, seed, n) for n, y in enumerate(outputs)])
 
     arrays = trial.changed(trial.inputs, lambda a: a * a.dtype.type(factor))
-    kept = ask(trial.outputs, trial.tensors(arrays), cotangents)
-    if not kept:
+    residuals = list_residuals(trial.outputs, trial.tensors(arrays), cotangents)
+    if not residuals:
         raise NotApplicable("no custom gradient in it keeps a tensor")
-    return list(kept)
+    return list(residuals)
 
 
 @law("bytes", "memory is wasted, unless other code needs it anyway")
 def judge_bytes(trial: Trial) -> str:
     """The backward reads everything that is kept for it."""
-    kept = kept_tensors(trial)
-    unread = [each for each in kept if not each.is_read]
-    if unread:  # by these numbers, but perhaps by others
-        others = {each.where for each in kept_tensors(trial, 0.75) if not each.is_read}
-        unread = [each for each in unread if each.where in others]
-    total = sum(each.size for each in kept)
-    if not unread:
+    residuals = kept_tensors(trial)
+    unread_residuals = [each for each in residuals if not each.is_read]
+    if unread_residuals:  # by these numbers, but perhaps by others
+        unread_places = {each.where for each in kept_tensors(trial, 0.75) if not each.is_read}
+        unread_residuals = [each for each in unread_residuals if each.where in unread_places]
+    total = sum(each.size for each in residuals)
+    if not unread_residuals:
         return Remark(f"{total} bytes are kept{_least(trial)}")
     return (
-        f"its backward reads no number of {' and '.join(each.where for each in unread)}: "
-        f"{sum(each.size for each in unread)} of {total} bytes that are kept"
+        f"its backward reads no number of {' and '.join(each.where for each in unread_residuals)}: "
+        f"{sum(each.size for each in unread_residuals)} of {total} bytes that are kept"
     )
 
 
@@ -191,14 +192,14 @@ def _least(trial: Trial) -> str:
     try:
         # The cut is known once these inputs are captured.
         capture_example(trial.converted, *trial.arguments.nest(trial.given)[0])
-        least = sum(each.size for each in kept_tensors(replace(trial, call=trial.converted)))
+        least_bytes = sum(each.size for each in kept_tensors(replace(trial, call=trial.converted)))
     except NotApplicable:
-        least = 0
+        least_bytes = 0
     except NotCaptured as error:
         return f"; multigrad does not capture it: {brief(error.error)}"
     except Exception as error:
         return f"; once converted it raises {brief(error)}"
-    return f", {least} once it is converted"
+    return f", {least_bytes} once it is converted"
 
 
 @law(
@@ -221,22 +222,22 @@ def judge_batched(trial: Trial) -> str:
     if vmap is None or vjp is None:
         name = trial.backend.name
         raise NotApplicable(f"{name} has no map over a batch that keeps custom gradients")
-    given = trial.inputs
+    arrays = trial.inputs
     # Two different rows, so that a mix-up of the batch shows.
-    batches = [np.stack([given[n], given[n] * 0.5]) for n in trial.floats]
+    batches = [np.stack([arrays[n], arrays[n] * 0.5]) for n in trial.floats]
 
     def run_one(*floats: Any) -> tuple[Any, ...]:
-        return tuple(trial.outputs(replace_at(trial.tensors(given), trial.floats, floats)))
+        return tuple(trial.outputs(replace_at(trial.tensors(arrays), trial.floats, floats)))
 
-    singles = [trial.run(replace_at(given, trial.floats, [b[i] for b in batches])) for i in (0, 1)]
+    singles = [trial.run(replace_at(arrays, trial.floats, [b[i] for b in batches])) for i in (0, 1)]
     u = [trial.cotangents(single, seed=i) for i, single in enumerate(singles)]
     _, pull = vjp(lambda floats: list(vmap(run_one)(*floats)), trial.tensors(batches))
-    pulled = pull(trial.tensors([np.stack(pair) for pair in zip(*u, strict=True)]))
-    alone = [single.gradients(c) for single, c in zip(singles, u, strict=True)]
+    batch_gradients = pull(trial.tensors([np.stack(pair) for pair in zip(*u, strict=True)]))
+    rows = [single.gradients(c) for single, c in zip(singles, u, strict=True)]
     wanted = [
-        None if alone[0][n] is None else np.stack([each[n] for each in alone]) for n in trial.floats
+        None if rows[0][n] is None else np.stack([each[n] for each in rows]) for n in trial.floats
     ]
-    return trial.find_difference([singles[0].read(g) for g in pulled], wanted)
+    return trial.find_difference([singles[0].read(g) for g in batch_gradients], wanted)
 
 
 @law("compiled", "a gradient that is right in a notebook differs in production")
@@ -247,22 +248,22 @@ def judge_compiled(trial: Trial) -> str:
         raise NotApplicable(f"{backend.name} has no compiler")
     trial.refuse_draws("compiled code draws")
     _, u = trial.start()
-    made = trial.tensors(u)
+    cotangents = trial.tensors(u)
 
-    def both(*tensors: Any) -> list[Any]:
-        gradients = trial.run_on(list(tensors), backend.modes.once).pull(made)
+    def gradients_of(*tensors: Any) -> list[Any]:
+        gradients = trial.run_on(list(tensors), backend.modes.once).pull(cotangents)
         return [each for each in gradients if each is not None]
 
-    compiled, given = backend.compiler.jit(both, {}), trial.inputs
+    compiled, inputs = backend.compiler.jit(gradients_of, {}), trial.inputs
     # A number that compiled code took from its first call shows at other numbers.
-    other = trial.changed(given, lambda a: 0.75 * a)
-    for arrays, where in ((given, ""), (other, "called again, with 3/4 of the inputs: ")):
+    other_inputs = trial.changed(inputs, lambda a: 0.75 * a)
+    for arrays, prefix in ((inputs, ""), (other_inputs, "called again, with 3/4 of the inputs: ")):
         run = trial.run(arrays)
         wanted = [g for g in run.gradients(u) if g is not None]
-        found = [run.read(each) for each in compiled(*trial.tensors(arrays))]
-        said = trial.find_difference(found, wanted)
-        if said:
-            return where + said
+        results = [run.read(each) for each in compiled(*trial.tensors(arrays))]
+        fault = trial.find_difference(results, wanted)
+        if fault:
+            return prefix + fault
     return ""
 
 
@@ -278,19 +279,19 @@ def judge_compiled_transforms(trial: Trial) -> str:
     call = trial.as_plain_code()
     if len(call(run.inputs)) != len(u):
         raise NotApplicable("it has outputs that are no floats")
-    given, made = trial.tensors(trial.inputs), trial.tensors(u)
+    inputs, cotangents = trial.tensors(trial.inputs), trial.tensors(u)
     wanted, refusals, faults = run.gradients(u), [], []
     for name, transform in transforms.items():
         try:
-            found = transform(call, given, made)
+            results = transform(call, inputs, cotangents)
         except Exception as error:  # of the user's code: a transform may be refused
             refusals.append(error)
             continue
-        gradients = [run.read(each) for each in found]
-        if said := trial.find_difference(gradients, [wanted[n] for n in trial.floats]):
+        gradients = [run.read(each) for each in results]
+        if difference := trial.find_difference(gradients, [wanted[n] for n in trial.floats]):
             fault = drops(name) if drops is not None else ""
             if not fault:
-                return f"under {name}: {said}"
+                return f"under {name}: {difference}"
             faults.append(fault)
     if faults:  # which is the framework's, and not the code's
         raise NotApplicable(f"{faults[0]}; once converted it has its own gradient there")

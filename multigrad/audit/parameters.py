@@ -39,11 +39,11 @@ def open_up(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tuple[s
     if not getattr(fn, "built", True):
         fn(*inputs)  # its parameters are made by the first call
     state = read_state(fn)
-    held, names = _trained(state)
-    if not held:
+    tensors, names = _trained(state)
+    if not tensors:
         return fn, inputs, ()
-    shown = tuple(names[name] for name in sorted(held))
-    return Opened(fn, state, len(inputs), len(held)), (*inputs, held), shown
+    shown_names = tuple(names[name] for name in sorted(tensors))
+    return Opened(fn, state, len(inputs), len(tensors)), (*inputs, tensors), shown_names
 
 
 def opened_model(parameters: Any) -> tuple[Callable[[Any], Any], Any, dict[str, str]]:
@@ -51,19 +51,19 @@ def opened_model(parameters: Any) -> tuple[Callable[[Any], Any], Any, dict[str, 
     framework gives them, in its order. Tensors that are no model's are returned as they are.
     """
     if not _is_model(parameters):
-        return lambda held: held, parameters, {}
+        return lambda tensors: tensors, parameters, {}
     state = read_state(parameters)
-    held, names = _trained(state)
-    return Opened(parameters, state, 0, len(held)).filled, held, names
+    tensors, names = _trained(state)
+    return Opened(parameters, state, 0, len(tensors)).filled, tensors, names
 
 
 def _trained(state: ObjectState) -> tuple[dict[str, Tensor], dict[str, str]]:
-    trained = {name: own for name, own in state.tensors.items() if _is_trained(own)}
+    owners = {name: owner for name, owner in state.tensors.items() if _is_trained(owner)}
     # A variable and the tensor inside it may both be listed: each number is audited once.
-    inner = {id(held_by(own)) for own in trained.values() if held_by(own) is not own}
-    held = {name: held_by(own) for name, own in trained.items() if id(own) not in inner}
-    named = {name: getattr(trained[name], "path", name) for name in held}  # as Keras names its own
-    return held, named
+    ids = {id(held_by(owner)) for owner in owners.values() if held_by(owner) is not owner}
+    tensors = {name: held_by(owner) for name, owner in owners.items() if id(owner) not in ids}
+    paths = {name: getattr(owners[name], "path", name) for name in tensors}  # Keras's own names
+    return tensors, paths
 
 
 @contextmanager
@@ -85,10 +85,10 @@ def _is_model(fn: Any) -> TypeGuard[Callable[..., Any]]:
     return is_object and owner_of_method(fn) is fn
 
 
-def _is_trained(held: Any) -> bool:
-    is_float = dtype_name(held_by(held).dtype) in FLOATS
+def _is_trained(tensor: Any) -> bool:
+    is_float = dtype_name(held_by(tensor).dtype) in FLOATS
     # torch says `requires_grad`, Keras `trainable`; a tensor with neither counts as trained.
-    flags = (getattr(held, name, True) for name in ("requires_grad", "trainable"))
+    flags = (getattr(tensor, name, True) for name in ("requires_grad", "trainable"))
     return is_float and all(flag is not False for flag in flags)
 
 
@@ -104,16 +104,16 @@ class Opened:
         self.owner, self.state, self.home_of_tensors = owner, state, state.home
         self.input_count, self.parameter_count = input_count, parameter_count
         self.__name__ = name_of(owner)
-        self.rest = {name: held for name, held in state.tensors.items() if not _is_trained(held)}
+        self.rest = {name: x for name, x in state.tensors.items() if not _is_trained(x)}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        inputs, held = args[: self.input_count], args[self.input_count]
-        return self.filled(held)(*inputs, **kwargs)
+        inputs, tensors = args[: self.input_count], args[self.input_count]
+        return self.filled(tensors)(*inputs, **kwargs)
 
     def filled(self, held: dict[str, Tensor]) -> Any:
         dtype = next(x.dtype for x in optree.tree_leaves(held) if owner_of(x) is not None)
-        rest = {name: _with_dtype(held_by(own), dtype) for name, own in self.rest.items()}
-        return FilledCopy(self.owner, self.state, {**rest, **held}).object
+        buffers = {name: _with_dtype(held_by(x), dtype) for name, x in self.rest.items()}
+        return FilledCopy(self.owner, self.state, {**buffers, **held}).object
 
 
 def _with_dtype(tensor: Tensor, dtype: Any) -> Tensor:

@@ -24,13 +24,13 @@ class Seeds:
 
     def __init__(self, backend: Backend | None = None, *code: Any) -> None:
         self._seed = None if backend is None else backend.modes.seed
-        own = [
+        generators = [
             value
             for function in functions_of(*code)
             for value in referred(function)
             if is_generator(value)
         ]
-        self._accesses = [*map(generator_state, (*global_generators(), *own))]
+        self._accesses = [*map(generator_state, (*global_generators(), *generators))]
         self._first = self._states()
 
     def _states(self) -> list[Any]:
@@ -53,10 +53,10 @@ class Seeds:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Leave the generators afterwards as they were before."""
-        before = None if self._seed is None else self._seed(SEED)
+        previous_state = None if self._seed is None else self._seed(SEED)
         try:
             yield
         finally:
             self.rewind()
             if self._seed is not None:
-                self._seed(before)
+                self._seed(previous_state)

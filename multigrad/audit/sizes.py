@@ -27,14 +27,7 @@ from .derivatives import (
     judge_second,
     slope_along,
 )
-from .trial import (
-    Arrays,
-    ForwardRun,
-    NotApplicable,
-    Trial,
-    law,
-    wave,
-)
+from .trial import Arrays, ForwardRun, NotApplicable, Trial, law, wave
 
 Array = Any
 SIZES = (1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025)
@@ -64,24 +57,24 @@ def judge_sizes(trial: Trial) -> str:
     run, u = trial.start()
     if _beside_differences(trial, trial.inputs, u, run.gradients(u)):
         raise NotApplicable("it is no derivative at the given lengths either")
-    numbers, tried = numbers_in_code(trial), 0
+    numbers, tried_count = numbers_in_code(trial), 0
     for axis in find_axes(trial):
         try:
-            by_parts = _beside_parts(trial, axis, trial.inputs, axis.length // 2) == ""
+            has_parts = _beside_parts(trial, axis, trial.inputs, axis.length // 2) == ""
         except Exception:  # of the user's code: ids may name rows that half a table lacks
-            by_parts = False
+            has_parts = False
         for size in sizes_to_try(trial, axis, numbers):
             arrays = resized(trial, axis, size)
             if not _runs(trial, arrays):
                 continue
-            tried += 1
-            said = _compare(trial, axis, size, arrays, by_parts=by_parts)
-            if said:
-                return f"with {size} in place of {axis.length}: {said}"
-    said = _compare_all_odd(trial) or _compare_more_axes(trial) or _judge_more_rows(trial)
-    if not tried and not said:
+            tried_count += 1
+            fault = _compare(trial, axis, size, arrays, by_parts=has_parts)
+            if fault:
+                return f"with {size} in place of {axis.length}: {fault}"
+    fault = _compare_all_odd(trial) or _compare_more_axes(trial) or _judge_more_rows(trial)
+    if not tried_count and not fault:
         raise NotApplicable("its inputs have no axis that may have another length")
-    return said
+    return fault
 
 
 def _compare_all_odd(trial: Trial) -> str:
@@ -93,8 +86,8 @@ def _compare_all_odd(trial: Trial) -> str:
     if len(sizes) < 2 or not _runs(trial, arrays):
         return ""
     run, u = trial.start(arrays)
-    said = _beside_differences(trial, arrays, u, run.gradients(u))
-    return f"with {' and '.join(sizes)}: {said}" if said else ""
+    fault = _beside_differences(trial, arrays, u, run.gradients(u))
+    return f"with {' and '.join(sizes)}: {fault}" if fault else ""
 
 
 def _judge_more_rows(trial: Trial) -> str:
@@ -104,13 +97,13 @@ def _judge_more_rows(trial: Trial) -> str:
         if axis.length >= MORE_ROWS or not _runs(trial, arrays):
             continue
         leaves = replace_at(trial.arguments.leaves, trial.arguments.places, arrays)
-        larger = replace(trial, arguments=replace(trial.arguments, leaves=tuple(leaves)))
+        larger_trial = replace(trial, arguments=replace(trial.arguments, leaves=tuple(leaves)))
         for judge in (judge_float16, judge_bfloat16, judge_second):
             # What is refused, or tells nothing, is no difference.
             with suppress(Exception):
-                said = judge(larger)
-                if said and not _breaks(judge, trial):
-                    return f"with {MORE_ROWS} in place of {axis.length}: {said}"
+                fault = judge(larger_trial)
+                if fault and not _breaks(judge, trial):
+                    return f"with {MORE_ROWS} in place of {axis.length}: {fault}"
     return ""
 
 
@@ -122,20 +115,20 @@ def _breaks(judge: Callable[[Trial], str], trial: Trial) -> bool:
 
 def _compare_more_axes(trial: Trial) -> str:
     """Compare a batch of two with each by itself, if its outputs are those of each."""
-    given = trial.inputs
-    shape = given[trial.floats[0]].shape
-    own = [n for n in trial.floats if given[n].shape == shape and n < trial.input_count]
-    pair = [given, [a * 0.75 if n in own else a for n, a in enumerate(given)]]
+    inputs = trial.inputs
+    shape = inputs[trial.floats[0]].shape
+    places = [n for n in trial.floats if inputs[n].shape == shape and n < trial.input_count]
+    pair = [inputs, [a * 0.75 if n in places else a for n, a in enumerate(inputs)]]
     runs = [trial.run(arrays) for arrays in pair]
     u = [trial.cotangents(run, seed=n) for n, run in enumerate(runs)]
-    alone = [run.gradients(each) for run, each in zip(runs, u, strict=True)]
-    for added in ((2,), (2, 1)):
+    single_gradients = [run.gradients(each) for run, each in zip(runs, u, strict=True)]
+    for batch_shape in ((2,), (2, 1)):
 
-        def stack(first: Array, second: Array, added: tuple[int, ...] = added) -> Array:
-            return np.stack([first, second]).reshape(*added, *first.shape)
+        def stack(first: Array, second: Array, batch_shape: tuple[int, ...] = batch_shape) -> Array:
+            return np.stack([first, second]).reshape(*batch_shape, *first.shape)
 
         arrays = [
-            stack(a, b) if n in own else a for n, (a, b) in enumerate(zip(*pair, strict=True))
+            stack(a, b) if n in places else a for n, (a, b) in enumerate(zip(*pair, strict=True))
         ]
         if not trial.runs(arrays):
             continue
@@ -143,14 +136,14 @@ def _compare_more_axes(trial: Trial) -> str:
         outputs = [stack(a, b) for a, b in zip(*(each.arrays() for each in runs), strict=True)]
         if trial.find_difference(run.arrays(), outputs):
             continue  # it takes them for something else than a batch
-        found = run.gradients([stack(a, b) for a, b in zip(*u, strict=True)])
+        gradients = run.gradients([stack(a, b) for a, b in zip(*u, strict=True)])
         wanted = [
-            None if a is None else stack(a, b) if n in own else a + b
-            for n, (a, b) in enumerate(zip(*alone, strict=True))
+            None if a is None else stack(a, b) if n in places else a + b
+            for n, (a, b) in enumerate(zip(*single_gradients, strict=True))
         ]
-        said = trial.find_difference(found, wanted, 2)
-        if said:
-            return f"with {len(added)} more axes: {said} of each by itself"
+        fault = trial.find_difference(gradients, wanted, 2)
+        if fault:
+            return f"with {len(batch_shape)} more axes: {fault} of each by itself"
     return ""
 
 
@@ -181,25 +174,25 @@ def sizes_to_try(trial: Trial, axis: Axis, numbers: Sequence[int]) -> Iterator[i
         results = (math.prod(size if m == axis.length else m for m in each) for each in shapes)
         return size * elements <= MOST_ELEMENTS and max(results, default=0) <= MOST_RESULTS
 
-    if elements <= SMALL_ROW and all(at == 0 for _, at in axis.places):
+    if elements <= SMALL_ROW and all(dim == 0 for _, dim in axis.places):
         sizes.add(MANY_ROWS)
     return filter(fits, sorted(sizes - {axis.length}))
 
 
 def numbers_in_code(trial: Trial) -> list[int]:
     """Return the numbers around those that the code states, such as its block size."""
-    found = set[int]()
+    numbers = set[int]()
     for function in functions_of(*trial.code):
         for each in (function, *(value for _, value in mentioned(function))):
-            found.update(map(int, NUMBER.findall(source_of(each))))
-    stated = sorted(found & {*LENGTHS_IN_CODE})[:MOST_IN_CODE]
-    return sorted({n + step for n in stated for step in (-1, 0, 1)})
+            numbers.update(map(int, NUMBER.findall(source_of(each))))
+    lengths = sorted(numbers & {*LENGTHS_IN_CODE})[:MOST_IN_CODE]
+    return sorted({n + step for n in lengths for step in (-1, 0, 1)})
 
 
 def source_of(value: Any) -> str:
-    stated = getattr(value, "src", None)
-    if isinstance(stated, str):
-        return stated
+    source = getattr(value, "src", None)
+    if isinstance(source, str):
+        return source
     try:
         return inspect.getsource(value) if inspect.isfunction(value) else ""
     except OSError:
@@ -209,8 +202,8 @@ def source_of(value: Any) -> str:
 def resized(trial: Trial, axis: Axis, size: int, given: Arrays | None = None) -> Arrays:
     """Return the inputs with another length: their numbers over again, no two alike."""
     arrays = list(trial.inputs if given is None else given)
-    for n, at in axis.places:
-        array = np.take(arrays[n], np.arange(size) % axis.length, axis=at)
+    for n, dim in axis.places:
+        array = np.take(arrays[n], np.arange(size) % axis.length, axis=dim)
         if n in trial.floats:
             waves = 1 + 0.01 * np.sin(np.arange(array.size)).reshape(array.shape)
             array = (array * waves).astype(array.dtype)
@@ -224,88 +217,88 @@ def _compare(trial: Trial, axis: Axis, size: int, arrays: Arrays, *, by_parts: b
     for n in trial.floats:
         if gradients[n] is not None and gradients[n].shape != arrays[n].shape:
             return f"argument {n} has a gradient of shape {gradients[n].shape}"
-    short = min(size, axis.length)
+    short_length = min(size, axis.length)
     # Of a shorter length the given one is the whole.
-    whole = arrays if short < size else trial.inputs
-    said = _beside_parts(trial, axis, whole, short) if by_parts else ""
-    said = said or _beside_differences(trial, arrays, u, gradients)
+    longer_arrays = arrays if short_length < size else trial.inputs
+    fault = _beside_parts(trial, axis, longer_arrays, short_length) if by_parts else ""
+    fault = fault or _beside_differences(trial, arrays, u, gradients)
     # Few numbers cancel in a norm, of which float32 keeps little.
-    if not said and size >= LONG and (size not in SIZES or size in FEW_SIZES):
-        said = differs_in_own_dtype(trial, arrays, tolerance=1e-2)
-    return said or ""
+    if not fault and size >= LONG and (size not in SIZES or size in FEW_SIZES):
+        fault = differs_in_own_dtype(trial, arrays, tolerance=1e-2)
+    return fault or ""
 
 
 def _beside_differences(trial: Trial, arrays: Arrays, u: Arrays, gradients: Arrays) -> str:
     if trial.digits != "float64" or (trial.is_surrogate and trial.meant is None):
         return ""
-    ways = {n: wave(arrays[n], n) for n in trial.floats}
-    found = slope_along(trial.stated.weighed(u), arrays, gradients, ways)
+    directions = {n: wave(arrays[n], n) for n in trial.floats}
+    line = slope_along(trial.stated.weighed(u), arrays, gradients, directions)
     # A flat forward is that of a surrogate.
-    if not found.slope or not found.is_wrong or not found.is_kept_by(256):
+    if not line.slope or not line.is_wrong or not line.is_kept_by(256):
         return ""
-    return f"along one direction {found.gradient:.9g}, expected {found.slope:.9g} by differences"
+    return f"along one direction {line.gradient:.9g}, expected {line.slope:.9g} by differences"
 
 
 # --- a part of the batch by itself ----------------------------------------------------------------
 
 
-def _beside_parts(trial: Trial, axis: Axis, arrays: Arrays, short: int) -> str | None:
+def _beside_parts(trial: Trial, axis: Axis, arrays: Arrays, length: int) -> str | None:
     """Return where gradients of rows differ from those of the same rows alone, "" if nowhere; None
     if rows affect each other.
     """
     run, u = trial.start(arrays)
-    outputs, found = run.arrays(), run.gradients(u)
-    n, at = axis.places[0]
-    size = arrays[n].shape[at]
-    own = {n for n, _ in axis.places}
-    for first in sorted({0, (size - short) // 2, size - short}):
-        rows = slice(first, first + short)
+    outputs, grads = run.arrays(), run.gradients(u)
+    place, dim = axis.places[0]
+    size = arrays[place].shape[dim]
+    places = {n for n, _ in axis.places}
+    for start in sorted({0, (size - length) // 2, size - length}):
+        rows = slice(start, start + length)
         part = trial.run([_rows(a, axis, n, rows) for n, a in enumerate(arrays)])
-        axes = [_axis_of(y, z, size, short) for y, z in zip(outputs, part.arrays(), strict=True)]
+        axes = [_axis_of(y, z, size, length) for y, z in zip(outputs, part.arrays(), strict=True)]
         if None in axes:
             return None
-        taken = [_taken(y, at, rows) for y, at in zip(outputs, axes, strict=True)]
-        if trial.find_difference(part.arrays(), taken):
+        output_rows = [_taken(y, dim, rows) for y, dim in zip(outputs, axes, strict=True)]
+        if trial.find_difference(part.arrays(), output_rows):
             return None
         if not _are_apart(trial, axis, run, rows, axes):
             return None
-        wanted = part.gradients([_taken(c, at, rows) for c, at in zip(u, axes, strict=True)])
-        got = [_rows(g, axis, n, rows) if n in own else wanted[n] for n, g in enumerate(found)]
-        said = trial.find_difference(got, wanted)
-        if said:
-            return f"{said} of these rows alone, from {first} on"
+        wanted = part.gradients([_taken(c, dim, rows) for c, dim in zip(u, axes, strict=True)])
+        got = [_rows(g, axis, n, rows) if n in places else wanted[n] for n, g in enumerate(grads)]
+        fault = trial.find_difference(got, wanted)
+        if fault:
+            return f"{fault} of these rows alone, from {start} on"
     return ""
 
 
 def _are_apart(trial: Trial, axis: Axis, run: ForwardRun, rows: slice, axes: list[int]) -> bool:
     """Return whether rows and the others do not affect each other: no softmax, no running sum."""
     arrays, outputs = [run.read(x) for x in run.inputs], run.arrays()
-    n, at = axis.places[0]
-    inside = np.isin(np.arange(arrays[n].shape[at]), np.arange(rows.start, rows.stop))
-    for changed in (inside, ~inside):
-        moved = list(arrays)
-        for n, at in axis.places:
+    place, dim = axis.places[0]
+    is_inside = np.isin(np.arange(arrays[place].shape[dim]), np.arange(rows.start, rows.stop))
+    for is_changed in (is_inside, ~is_inside):
+        points = list(arrays)
+        for n, dim in axis.places:
             if n in trial.floats:
-                where = np.expand_dims(changed, [i for i in range(arrays[n].ndim) if i != at])
-                moved[n] = np.where(where, 3.0 - 2.5 * arrays[n], arrays[n]).astype(arrays[n].dtype)
-        after = trial.run(moved).arrays()
-        kept = np.flatnonzero(~changed)
-        for y, z, at in zip(after, outputs, axes, strict=True):
-            pair = (np.take(each, kept, axis=at) for each in (y, z))
+                mask = np.expand_dims(is_changed, [i for i in range(arrays[n].ndim) if i != dim])
+                points[n] = np.where(mask, 3.0 - 2.5 * arrays[n], arrays[n]).astype(arrays[n].dtype)
+        results = trial.run(points).arrays()
+        indices = np.flatnonzero(~is_changed)
+        for y, z, output_dim in zip(results, outputs, axes, strict=True):
+            pair = (np.take(each, indices, axis=output_dim) for each in (y, z))
             if not np.array_equal(*pair, equal_nan=True):
                 return False
     return True
 
 
 def _rows(array: Array, axis: Axis, n: int, rows: slice) -> Array:
-    for place, at in axis.places:
+    for place, dim in axis.places:
         if place == n and array is not None:
-            array = _taken(array, at, rows)
+            array = _taken(array, dim, rows)
     return array
 
 
-def _taken(array: Array, at: int, rows: slice) -> Array:
-    return array[(slice(None),) * at + (rows,)]
+def _taken(array: Array, dim: int, rows: slice) -> Array:
+    return array[(slice(None),) * dim + (rows,)]
 
 
 def _axis_of(whole: Array, part: Array, size: int, short: int) -> Any:

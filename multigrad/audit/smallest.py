@@ -52,9 +52,9 @@ def _simpler(inputs: list[Any]) -> Iterator[list[Any]]:
         lengths = {x.shape[axis] for x in inputs if isinstance(x, np.ndarray) and x.ndim}
         if len(lengths) == 1 and max(lengths) > 1:
             length = max(lengths)
-            for kept in (1, length // 2):
-                if kept < length:
-                    yield [_cut(x, axis, kept) for x in inputs]
+            for shorter_length in (1, length // 2):
+                if shorter_length < length:
+                    yield [_cut(x, axis, shorter_length) for x in inputs]
     # Fewer elements did not break it: rounder numbers, in one array at a time.
     for place, x in enumerate(inputs):
         for simpler in _rounder(x) if isinstance(x, np.ndarray) and is_float_array(x) else ():
@@ -62,9 +62,9 @@ def _simpler(inputs: list[Any]) -> Iterator[list[Any]]:
                 yield [simpler if n == place else each for n, each in enumerate(inputs)]
 
 
-def _cut(x: Any, axis: int, kept: int) -> Any:
+def _cut(x: Any, axis: int, length: int) -> Any:
     has_axes = isinstance(x, np.ndarray) and x.ndim
-    return np.take(x, range(kept), axis=axis) if has_axes else x
+    return np.take(x, range(length), axis=axis) if has_axes else x
 
 
 def _rounder(x: Any) -> Iterator[Any]:
@@ -81,24 +81,24 @@ def lines_to_copy(
     fn: Any, home: str, law: str, inputs: Sequence[Any], surrogate: Any
 ) -> tuple[str, ...]:
     """Return a program of at most 6 lines that audits one law with inputs."""
-    first, made = MADE.get(home, IN_NUMPY)
+    import_line, constructor = MADE.get(home, IN_NUMPY)
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "<>")
     is_named = isinstance(module, str) and "<" not in name and "." not in name
-    lines = [first, "import multigrad as xg"]
+    lines = [import_line, "import multigrad as xg"]
     if is_named and module not in ("__main__", "builtins"):
         lines.append(f"from {module} import {name}")
-    shown = repr(fn) if isinstance(fn, str) else name if is_named else "fn"
-    large = []
+    arguments = repr(fn) if isinstance(fn, str) else name if is_named else "fn"
+    large_names = []
     for n, x in enumerate(inputs):
         if not isinstance(x, np.ndarray | np.generic):
-            shown += f", {text}" if len(text := repr(x)) <= 40 and "\n" not in text else ", ..."
+            arguments += f", {text}" if len(text := repr(x)) <= 40 and "\n" not in text else ", ..."
         elif x.size <= MOST_SHOWN:
-            shown += f", {made.format(x.tolist(), x.dtype)}"
+            arguments += f", {constructor.format(x.tolist(), x.dtype)}"
         else:
-            large.append(f"x{n}")
-            shown += f", x{n}"
-    if large:
-        lines.append(f"{', '.join(large)} = ...  # as above")
+            large_names.append(f"x{n}")
+            arguments += f", x{n}"
+    if large_names:
+        lines.append(f"{', '.join(large_names)} = ...  # as above")
     if surrogate is not None:
-        shown += f", surrogate={getattr(surrogate, '__name__', surrogate)}"
-    return (*lines, f'print(xg.audit({shown}, laws=["{law}"]))')
+        arguments += f", surrogate={getattr(surrogate, '__name__', surrogate)}"
+    return (*lines, f'print(xg.audit({arguments}, laws=["{law}"]))')

@@ -212,19 +212,15 @@ class Trial:
 
     def _is_narrow_inside(self) -> bool:
         arrays = self.cast("float64")
-        here = self.run(arrays).arrays()
-        return any(
-            has_few_digits(*each)
-            for n in self.floats
-            for each in zip(
-                here,
-                *(
-                    self.run(replace_at(arrays, [n], [moved_by(arrays[n], step)])).arrays()
-                    for step in (TINY_STEP, SMALL_STEP)
-                ),
-                strict=True,
+        outputs = self.run(arrays).arrays()
+        for n in self.floats:
+            near, far = (
+                self.run(replace_at(arrays, [n], [moved_by(arrays[n], step)])).arrays()
+                for step in (TINY_STEP, SMALL_STEP)
             )
-        )
+            if any(has_few_digits(*each) for each in zip(outputs, near, far, strict=True)):
+                return True
+        return False
 
     @property
     def tolerance(self) -> float:
@@ -238,9 +234,9 @@ class Trial:
 
     def noise_in(self, dtype: str) -> float:
         """Return the residue of rounding if terms cancel: some eps of an output over an input."""
-        results = largest_of(self.run().arrays())
-        given = largest_of([self.given[n].astype(np.float64) for n in self.floats])
-        return 8 * eps_of(as_numpy_dtype(dtype)) * results / given if given else 0.0
+        y = largest_of(self.run().arrays())
+        x = largest_of([self.given[n].astype(np.float64) for n in self.floats])
+        return 8 * eps_of(as_numpy_dtype(dtype)) * y / x if x else 0.0
 
     @cached_property
     def is_repeatable(self) -> bool:
@@ -317,40 +313,40 @@ class Trial:
     def weighed(self, cotangents: Arrays) -> Weigh:
         """Return a function of the tensors: the sum of the outputs, weighted by cotangents."""
 
-        def weigh(given: Arrays) -> float:
-            pairs = zip(cotangents, self.run(given).arrays(), strict=True)
+        def weigh(arrays: Arrays) -> float:
+            pairs = zip(cotangents, self.run(arrays).arrays(), strict=True)
             return float(sum(np.sum(c.astype(np.float64) * y.astype(np.float64)) for c, y in pairs))
 
         return weigh
 
     def compare(self, other: ForwardRun, run: ForwardRun, u: Arrays, wanted: Arrays) -> str:
         """Return where a run's outputs differ from another's, or its gradients from others."""
-        said = as_output_difference(self.find_difference(other.arrays(), run.arrays()))
-        return said or self.find_difference(other.gradients(u), wanted)
+        fault = as_output_difference(self.find_difference(other.arrays(), run.arrays()))
+        return fault or self.find_difference(other.gradients(u), wanted)
 
     def run_on(self, tensors: Sequence[Tensor], vjp: Any = None) -> ForwardRun:
         """Run forward on tensors of the framework, by its own vjp or another one."""
         if self.seeds is not None:
             self.seeds.rewind()
         outputs, pull_whole = self.arguments.pull(self.call, self.backend, tensors, vjp)
-        kept = [n for n, y in enumerate(outputs) if is_float(y)]
+        float_places = [n for n, y in enumerate(outputs) if is_float(y)]
         # A backward draws what it would right after its forward.
         resume = None if self.seeds is None else self.seeds.mark()
 
         def pull(cotangents: Sequence[Tensor]) -> list[Any]:
             if resume is not None:
                 resume()
-            return pull_whole(replace_at([None] * len(outputs), kept, cotangents))
+            return pull_whole(replace_at([None] * len(outputs), float_places, cotangents))
 
-        return ForwardRun(self.backend, list(tensors), [outputs[n] for n in kept], pull)
+        return ForwardRun(self.backend, list(tensors), [outputs[n] for n in float_places], pull)
 
     def outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the float outputs, under the transforms that are in force."""
         if self.seeds is not None:
             self.seeds.rewind()
         args, kwargs = self.arguments.nest(tensors)
-        flat = optree.tree_leaves(self.call(*args, **kwargs), none_is_leaf=True)
-        return [y for y in flat if is_float(y)]
+        leaves = optree.tree_leaves(self.call(*args, **kwargs), none_is_leaf=True)
+        return [y for y in leaves if is_float(y)]
 
     def as_plain_code(self) -> Callable[[Sequence[Tensor]], list[Tensor]]:
         """Return the call as a function from tensors to outputs that a compiler can follow.
@@ -379,13 +375,13 @@ class Trial:
 
 
 def draw_like(y: Tensor, *seed: int) -> Array:
-    drawn = np.random.default_rng(seed).standard_normal(tuple(map(int, y.shape)))
-    return as_float(np.asarray(drawn), dtype_name(y.dtype))
+    numbers = np.random.default_rng(seed).standard_normal(tuple(map(int, y.shape)))
+    return as_float(np.asarray(numbers), dtype_name(y.dtype))
 
 
 def largest_of(arrays: Arrays) -> float:
-    finite = (np.abs(a[np.isfinite(a)]) for a in arrays)
-    return max((float(np.max(a, initial=0.0)) for a in finite), default=0.0)
+    sizes = (np.abs(a[np.isfinite(a)]) for a in arrays)
+    return max((float(np.max(a, initial=0.0)) for a in sizes), default=0.0)
 
 
 def with_seeds(trial: Trial, seeds: Seeds) -> Trial:
@@ -410,12 +406,12 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
     inner, converted = getattr(obj, "_activation", obj), None
     if isinstance(inner, Function | Activation | Rule | str):
         subject = subject_of(obj)
-        name, call, declared = subject.name, subject.call, subject.is_surrogate
+        name, call, is_surrogate = subject.name, subject.call, subject.is_surrogate
         function = subject.function
         homes = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)[:1]
     else:
         original = find_original(obj)
-        name, call, declared, homes = original.name, original.call, False, original.homes
+        name, call, is_surrogate, homes = original.name, original.call, False, original.homes
         converted = function = original.function if original.is_custom else None
     arguments = read_arguments(inputs)
 
@@ -429,7 +425,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
     for home in homes or (load_backend("numpy"),):
         trial = Trial(
             name, call, home, arguments,
-            is_surrogate=declared if surrogate is None else bool(surrogate),
+            is_surrogate=is_surrogate if surrogate is None else bool(surrogate),
             meant=surrogate if callable(surrogate) else None,
             converted=converted, forward=forward, original=obj,
         )  # fmt: skip
@@ -466,13 +462,13 @@ def find_difference(
         if got.dtype.kind not in "fV" and got.dtype.name != "bfloat16":
             continue
         a, b = got.astype(np.float64), want.astype(np.float64)
-        finite = np.abs(b[np.isfinite(b)])
-        allowed = tolerance * (finite.max(initial=0.0) + np.finfo(np.float64).tiny) + noise
+        sizes = np.abs(b[np.isfinite(b)])
+        allowed = tolerance * (sizes.max(initial=0.0) + np.finfo(np.float64).tiny) + noise
         # Infinities of one sign are equal, NaN counts as equal to NaN.
-        same = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= allowed)
-        if not same.all():
+        is_same = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= allowed)
+        if not is_same.all():
             # NaN on one side only is the largest error.
-            error = np.where(same, -1.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+            error = np.where(is_same, -1.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
             place = place_of_largest(error)
             return f"argument {n}{brackets(place)}: {a[place]:.9g}, expected {b[place]:.9g}"
     return ""
@@ -536,9 +532,9 @@ def error_in_ulps(found: Array, exact: Array, eps: float) -> tuple[float, float,
     """
     if not exact.size:
         return 0.0, 0.0, ()
-    same = (found == exact) | (np.isnan(found) & np.isnan(exact))
+    is_same = (found == exact) | (np.isnan(found) & np.isnan(exact))
     with np.errstate(all="ignore"):
-        error = np.where(same, 0.0, np.nan_to_num(np.abs(found - exact), nan=np.inf))
+        error = np.where(is_same, 0.0, np.nan_to_num(np.abs(found - exact), nan=np.inf))
         finite = np.where(np.isfinite(exact), exact, 0.0)
         largest = float(np.max(np.abs(finite))) or 1.0
         norm = float(np.linalg.norm(finite)) or 1.0

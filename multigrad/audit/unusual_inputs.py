@@ -41,13 +41,13 @@ xp: Any = _xp
 def _transposed(trial: Trial, x: Any) -> Any:
     if len(x.shape) < 2:
         # Every second element of a doubled vector has stride 2.
-        wide = xp.repeat(x.reshape(-1), 2) if len(x.shape) else x
-        return wide[::2].reshape(x.shape) if len(x.shape) else x
+        doubled_vector = xp.repeat(x.reshape(-1), 2) if len(x.shape) else x
+        return doubled_vector[::2].reshape(x.shape) if len(x.shape) else x
     # The axes are swapped in memory, then swapped back as a view.
-    turned = np.ascontiguousarray(
+    swapped_array = np.ascontiguousarray(
         np.swapaxes(np.asarray(trial.backend.tensors.to_numpy(x)), -1, -2)
     )
-    return xp.swapaxes(trial.backend.tensors.from_numpy(turned), -1, -2)
+    return xp.swapaxes(trial.backend.tensors.from_numpy(swapped_array), -1, -2)
 
 
 def _cut_out(trial: Trial, x: Any) -> Any:
@@ -71,11 +71,11 @@ def judge_strided_cotangent(trial: Trial) -> str:
     _require_strides(trial)
     run, u = trial.start()
     wanted = run.gradients(u)
-    for lay in LAYOUTS:
-        made = [lay(trial, x) for x in trial.tensors(u)]
-        gradients = [run.read(g) for g in trial.run().pull(made)]
-        if said := trial.find_difference(gradients, wanted):
-            return said
+    for layout in LAYOUTS:
+        cotangents = [layout(trial, x) for x in trial.tensors(u)]
+        gradients = [run.read(g) for g in trial.run().pull(cotangents)]
+        if fault := trial.find_difference(gradients, wanted):
+            return fault
     return ""
 
 
@@ -88,10 +88,10 @@ def judge_broadcast_cotangent(trial: Trial) -> str:
     _require_strides(trial)
     run, u = trial.start()
     wanted = run.gradients([np.full_like(a, 0.75) for a in u])
-    other = trial.run()
-    one = trial.tensors([np.full((1,) * a.ndim, 0.75, a.dtype) for a in u])
-    made = [xp.broadcast_to(x, a.shape) for x, a in zip(one, u, strict=True)]
-    return trial.find_difference([run.read(g) for g in other.pull(made)], wanted)
+    other_run = trial.run()
+    single_numbers = trial.tensors([np.full((1,) * a.ndim, 0.75, a.dtype) for a in u])
+    cotangents = [xp.broadcast_to(x, a.shape) for x, a in zip(single_numbers, u, strict=True)]
+    return trial.find_difference([run.read(g) for g in other_run.pull(cotangents)], wanted)
 
 
 @law("strided input", "a transpose before the call changes the numbers")
@@ -100,10 +100,10 @@ def judge_strided_input(trial: Trial) -> str:
     _require_strides(trial)
     run, u = trial.start()
     wanted = run.gradients(u)
-    for lay in LAYOUTS:
-        made = trial.changed(trial.tensors(trial.inputs), partial(lay, trial))
-        if said := trial.compare(trial.run_on(made), run, u, wanted):
-            return said
+    for layout in LAYOUTS:
+        tensors = trial.changed(trial.tensors(trial.inputs), partial(layout, trial))
+        if fault := trial.compare(trial.run_on(tensors), run, u, wanted):
+            return fault
     return ""
 
 
@@ -126,9 +126,9 @@ def judge_edges(trial: Trial) -> str:
     require_float64(trial)
     # Of the first tensor alone: others may be limits of it, which must not cross.
     inputs, n, was_compared = trial.cast("float64"), trial.floats[0], False
-    own = inputs[n].flat[:1].tolist()
-    # The element's own number comes first: a fault there is not the edge's.
-    for number in (*own, *EDGES) if own else ():
+    own_numbers = inputs[n].flat[:1].tolist()
+    # The element's own number, if there is one, comes first: a fault there is not the edge's.
+    for number in (*own_numbers, *EDGES) if own_numbers else ():
 
         def weigh(step: float, number: float = number) -> float:
             return trial.total(with_element(inputs, n, 0, number + step))
@@ -144,7 +144,7 @@ def judge_edges(trial: Trial) -> str:
             continue  # it is flat there, and may be a surrogate
         noise = 1e-4 * (1 + max(abs(low), abs(high)))
         if not low - noise <= got <= high + noise:
-            if [number] == own:
+            if [number] == own_numbers:
                 raise NotApplicable("it is no derivative at other numbers either")
             wanted = f"{low:.6g}" if high - low < noise else f"{low:.6g} to {high:.6g}"
             return (
@@ -162,7 +162,7 @@ def _differs_where_alike(trial: Trial, inputs: Arrays) -> str:
     """
     n = trial.floats[0]
     x = inputs[n]
-    for name, point, way in (
+    for name, point, direction in (
         ("elements", np.ones_like(x), np.ones_like(x)),
         ("rows", np.broadcast_to(x[:1], x.shape) if x.ndim else x, wave(x)),
     ):
@@ -170,26 +170,28 @@ def _differs_where_alike(trial: Trial, inputs: Arrays) -> str:
         run = trial.run(arrays)
         # Not all alike: the outputs of a softmax add up to one.
         u = [1 + 0.5 * wave(y) for y in run.arrays()]
-        moved = moved_along(trial.weighed(u), arrays, {n: way})
-        sides = [_slope_to(moved, side) for side in (-1.0, 1.0)]
+        outputs_at = moved_along(trial.weighed(u), arrays, {n: direction})
+        slopes = [_slope_to(outputs_at, side) for side in (-1.0, 1.0)]
         gradient = run.gradients(u)[n]
-        if gradient is None or not np.isfinite([*sides, gradient.sum()]).all() or not any(sides):
+        # No gradient; a kink, or an infinity; or flat, as a surrogate's forward is.
+        if gradient is None or not np.isfinite([*slopes, gradient.sum()]).all() or not any(slopes):
             continue
-        got, noise = float(np.sum(gradient * way)), 1e-4 * (1 + max(map(abs, sides)))
-        if abs(sides[1] - sides[0]) <= noise < abs(got - sides[1]):
+        got, noise = float(np.sum(gradient * direction)), 1e-4 * (1 + max(map(abs, slopes)))
+        # Where the sides differ it is a tie, and any share of it is right.
+        if abs(slopes[1] - slopes[0]) <= noise < abs(got - slopes[1]):
             return (
                 f"argument {n}'s {name} all alike: {got:.6g} along one direction, expected "
-                f"{sides[1]:.6g} by differences"
+                f"{slopes[1]:.6g} by differences"
             )
     return ""
 
 
 def _slope_to(f: Callable[[float], float], side: float) -> float:
-    middle = f(0.0)
-    first, second, third = (side * (f(side * h) - middle) / h for h in (4e-5, 2e-5, 1e-5))
+    value = f(0.0)
+    first, second, third = (side * (f(side * h) - value) / h for h in (4e-5, 2e-5, 1e-5))
     # Extrapolated to a step of 0; two extrapolations must agree.
     slope = 2 * third - second
-    is_settled = abs(slope - (2 * second - first)) <= 1e-5 * (1 + abs(slope) + abs(middle))
+    is_settled = abs(slope - (2 * second - first)) <= 1e-5 * (1 + abs(slope) + abs(value))
     return slope if is_settled else float("nan")
 
 
@@ -208,8 +210,8 @@ def judge_far(trial: Trial) -> str:
                 continue  # the forward overflows, which is its own matter
             u = [np.ones_like(a) for a in outputs]
             gradients = run.gradients(u)
-        exact = trial.changed(arrays, lambda a: as_float(a, "float64"))
-        wanted = trial.run(exact).gradients([as_float(a, "float64") for a in u])
+        exact_arrays = trial.changed(arrays, lambda a: as_float(a, "float64"))
+        wanted = trial.run(exact_arrays).gradients([as_float(a, "float64") for a in u])
         for n in trial.floats:
             got, want = gradients[n], wanted[n]
             if got is None or want is None:
@@ -219,8 +221,8 @@ def judge_far(trial: Trial) -> str:
             bad = fits & (np.isnan(got) if abs(number) < NEAR_POLE else ~np.isfinite(got))
             if bad.any():
                 return f"argument {n} = {number:g}: {got[bad][0]}, expected {want[bad][0]:.6g}"
-        if abs(number) > 1.0 and (said := _differs_far(trial, number)):
-            return said
+        if abs(number) > 1.0 and (fault := _differs_far(trial, number)):
+            return fault
     return ""
 
 
@@ -228,8 +230,8 @@ def _differs_far(trial: Trial, number: float) -> str:
     """Return where a gradient near a far number differs from differences, "" if nowhere."""
     arrays = list(trial.cast("float64"))
     for n in trial.floats:  # no two alike, as at ties there is no derivative
-        steps = np.arange(arrays[n].size).reshape(arrays[n].shape)
-        arrays[n] = number * (1.0 + 0.01 * np.sin(1.0 + steps + 7.0 * n))
+        places = np.arange(arrays[n].size).reshape(arrays[n].shape)
+        arrays[n] = number * (1.0 + 0.01 * np.sin(1.0 + places + 7.0 * n))
     run = trial.run(arrays)
     outputs = run.arrays()
     # Cotangents are not all alike either: the outputs of a softmax add up to one.
@@ -239,20 +241,21 @@ def _differs_far(trial: Trial, number: float) -> str:
         got = gradients[n]
         if got is None:
             continue
-        found = slope_along(weigh, arrays, gradients, {n: number * wave(got)})
-        if not found.is_settled or not abs(found.slope) < 1e37:
+        line = slope_along(weigh, arrays, gradients, {n: number * wave(got)})
+        if not line.is_settled or not abs(line.slope) < 1e37:
             continue
-        if not np.isfinite(found.gradient):
+        if not np.isfinite(line.gradient):
             return f"argument {n} = {number:g}: {got[~np.isfinite(got)][0]}, expected a number"
         if abs(number) > MOST_COMPARED:
             continue
-        allowed = 1e-3 * max(abs(found.slope), found.size)
+        # The second part is what rounding of the outputs leaves in differences.
+        allowed = 1e-3 * max(abs(line.slope), line.size)
         allowed += 1e-7 * sum(float(np.sum(np.abs(y))) for y in outputs)
-        is_off = abs(found.gradient - found.slope) > allowed
-        if is_off and _is_derivative(trial) and found.is_kept_by(1024):
+        is_off = abs(line.gradient - line.slope) > allowed
+        if is_off and _is_derivative(trial) and line.is_kept_by(1024):
             return (
                 f"argument {n} = {number:g}: the gradient along one direction is "
-                f"{found.gradient / number:.6g}, expected {found.slope / number:.6g} by differences"
+                f"{line.gradient / number:.6g}, expected {line.slope / number:.6g} by differences"
             )
     return ""
 
@@ -271,23 +274,26 @@ def _is_derivative(trial: Trial) -> bool:
 def judge_zeros(trial: Trial) -> str:
     """0 and -0 have the same gradient."""
     trial.start()  # or the law does not apply
-    given, gradients = trial.inputs, []
+    arrays, gradients = trial.inputs, []
     for zero in (0.0, -0.0):
-        run = trial.run(trial.changed(given, lambda a, zero=zero: np.full_like(a, zero)))
+        run = trial.run(trial.changed(arrays, lambda a, zero=zero: np.full_like(a, zero)))
         gradients.append(run.gradients([np.ones_like(a) for a in run.arrays()]))
     if not all(np.isfinite(g).all() for each in gradients for g in each if g is not None):
         raise NotApplicable("it has no derivative at 0")
-    said = trial.find_difference(gradients[1], gradients[0])
-    if not said:
+    fault = trial.find_difference(gradients[1], gradients[0])
+    if not fault:
         return ""
-    zeros = [np.zeros_like(a) for a in given]
-    if trial.digits == "float64" and not all(
-        slope_at(trial.total, zeros, n, place)[1]
-        for n in trial.floats
-        for place in pick(zeros[n].shape, MOST_PLACES)[:MOST_STEPS]
+    zeros = [np.zeros_like(a) for a in arrays]
+    if (
+        trial.digits == "float64"
+        and not all(
+            slope_at(trial.total, zeros, n, place)[1]  # whether it is settled
+            for n in trial.floats
+            for place in pick(zeros[n].shape, MOST_PLACES)[:MOST_STEPS]
+        )
     ):
         raise NotApplicable("it has no derivative at 0")
-    return f"at -0 and 0: {said}"
+    return f"at -0 and 0: {fault}"
 
 
 # --- numbers that are not finite, shared rows, no elements, no axes -------------------------------
@@ -303,85 +309,85 @@ def judge_not_finite(trial: Trial) -> str:
     Gradients are taken of the unaffected outputs.
     """
     run, u = trial.start()
-    if not trial.is_surrogate and (said := _hides(trial, u, run.gradients(u))):
-        return said
-    given, n = trial.inputs, trial.floats[0]
-    if not given[n].size:
+    if not trial.is_surrogate and (fault := _hides(trial, u, run.gradients(u))):
+        return fault
+    arrays, n = trial.inputs, trial.floats[0]
+    if not arrays[n].size:
         raise NotApplicable("it has no element")
-    was_told = False
+    was_compared = False
     for number in (np.inf, -np.inf, np.nan):
-        other = trial.run(with_element(given, n, 0, number))
-        changed = _changed(trial, given, other.arrays())
-        if all(each.all() for each in changed):
+        other_run = trial.run(with_element(arrays, n, 0, number))
+        masks = _changed(trial, arrays, other_run.arrays())
+        if all(each.all() for each in masks):
             continue  # a sum of all
-        was_told = True
-        masked = [np.where(c, 0, a).astype(a.dtype) for c, a in zip(changed, u, strict=True)]
-        if leak := _find_leak(trial, given, changed, other.gradients(masked), masked):
+        was_compared = True
+        cotangents = [np.where(c, 0, a).astype(a.dtype) for c, a in zip(masks, u, strict=True)]
+        if leak := _find_leak(trial, arrays, masks, other_run.gradients(cotangents), cotangents):
             return f"argument {n}'s first element = {number}: {leak}"
-    if not was_told:
+    if not was_compared:
         raise NotApplicable("one element changes all outputs")
     return ""
 
 
-def _hides(trial: Trial, u: Arrays, usual: Arrays) -> str:
+def _hides(trial: Trial, u: Arrays, gradients: Arrays) -> str:
     """Return where the gradient of cotangents that are not finite is, though it depends on them."""
     for number in (np.nan, np.inf):
-        found = trial.run().gradients([np.full_like(a, number) for a in u])
+        results = trial.run().gradients([np.full_like(a, number) for a in u])
         for n in trial.floats:
-            got, before = found[n], usual[n]
-            if got is not None and (np.isfinite(got) & (before != 0) & np.isfinite(before)).any():
+            got, usual = results[n], gradients[n]
+            if got is not None and (np.isfinite(got) & (usual != 0) & np.isfinite(usual)).any():
                 return f"argument {n}: a cotangent of {number} gives a finite gradient"
     return ""
 
 
 def _find_leak(
-    trial: Trial, given: Arrays, changed: Arrays, gradients: Arrays, masked: Arrays
+    trial: Trial, arrays: Arrays, masks: Arrays, gradients: Arrays, cotangents: Arrays
 ) -> str:
     """Return where a gradient changed though its element affects no changed output, "" if none.
 
     Args:
-        given: the inputs before the first float input's first element changed.
-        changed: where outputs changed.
+        arrays: the inputs before the first float input's first element changed.
+        masks: where outputs changed.
         gradients: those after the change.
-        masked: cotangents of the unchanged outputs.
+        cotangents: those of the unchanged outputs; zeros for the others.
     """
     n = trial.floats[0]
     # Also far away on either side: a branch may hide the effect at the given numbers.
-    bases = (given, *(with_element(given, n, 0, sign * FAR) for sign in (1, -1)))
-    before = trial.run(given).gradients(masked)
+    bases = (arrays, *(with_element(arrays, n, 0, sign * FAR) for sign in (1, -1)))
+    old_gradients = trial.run(arrays).gradients(cotangents)
     for k in trial.floats:
-        got, want = gradients[k], before[k]
+        got, want = gradients[k], old_gradients[k]
         if got is None or want is None:
             continue
-        differs = np.ravel(where_different(got, want))
+        is_different = np.ravel(where_different(got, want))
         if k == n:
-            differs[0] = False  # the changed element itself may have any gradient
-        for place in np.flatnonzero(differs).tolist()[:MOST_SUSPECTS]:
-            if not any(_affects(trial, base, changed, k, place) for base in bases):
-                where = brackets(np.unravel_index(place, want.shape))
-                return f"argument {k}{where}: {got.flat[place]:.9g}, before {want.flat[place]:.9g}"
+            is_different[0] = False  # the changed element itself may have any gradient
+        for place in np.flatnonzero(is_different).tolist()[:MOST_SUSPECTS]:
+            if not any(_affects(trial, base, masks, k, place) for base in bases):
+                index = brackets(np.unravel_index(place, want.shape))
+                return f"argument {k}{index}: {got.flat[place]:.9g}, before {want.flat[place]:.9g}"
     return ""
 
 
-def _changed(trial: Trial, given: Arrays, outputs: Arrays) -> list[Any]:
-    before = trial.run(given).arrays()
-    changed = [where_different(a, b) for a, b in zip(outputs, before, strict=True)]
-    if any(map(np.any, changed)):
-        return changed
+def _changed(trial: Trial, arrays: Arrays, outputs: Arrays) -> list[Any]:
+    old_outputs = trial.run(arrays).arrays()
+    masks = [where_different(a, b) for a, b in zip(outputs, old_outputs, strict=True)]
+    if any(map(np.any, masks)):
+        return masks
     # A step shows no change: then the first row counts as changed.
-    rows = [c[0].size if c.ndim and c.size else 1 for c in changed]
-    return [np.arange(c.size).reshape(c.shape) < n for c, n in zip(changed, rows, strict=True)]
+    sizes = [c[0].size if c.ndim and c.size else 1 for c in masks]
+    return [np.arange(c.size).reshape(c.shape) < n for c, n in zip(masks, sizes, strict=True)]
 
 
-def _affects(trial: Trial, given: Arrays, changed: Arrays, n: int, place: int) -> bool:
-    """Return whether one element of input n affects an output where `changed` is true."""
-    before = trial.run(given).arrays()
-    value = float(given[n].flat[place])
+def _affects(trial: Trial, arrays: Arrays, masks: Arrays, n: int, place: int) -> bool:
+    """Return whether one element of input n affects an output where a mask is true."""
+    old_outputs = trial.run(arrays).arrays()
+    value = float(arrays[n].flat[place])
     # NaN spreads through most functions; the steps are for those that drop it.
     for number in (np.nan, value + 1.0, value - 1.0, 2.0 * value):
-        after = trial.run(with_element(given, n, place, number)).arrays()
-        rows = zip(after, before, changed, strict=True)
-        if any((where_different(a, b) & c).any() for a, b, c in rows):
+        new_outputs = trial.run(with_element(arrays, n, place, number)).arrays()
+        triples = zip(new_outputs, old_outputs, masks, strict=True)
+        if any((where_different(a, b) & c).any() for a, b, c in triples):
             return True
     return False
 
@@ -426,40 +432,40 @@ def judge_empty(trial: Trial) -> str:
 @law("no axes", "a loss, a temperature or a learned scale fails, or gets an axis")
 def judge_no_axes(trial: Trial) -> str:
     """A scalar has the same gradient as a vector of one element."""
-    ones = _of_inputs(
+    singles = _of_inputs(
         trial, lambda a: a.reshape(-1)[:1] if a.ndim and a.size else None, are_all=True
     )
     arrays = trial.inputs
-    for n, one in ones.items():
+    for n, one in singles.items():
         arrays[n] = one
     run, u = _start_if_taken(trial, arrays)
     if any(y.shape != (1,) for y in run.arrays()):
         raise NotApplicable("its outputs have other axes than its inputs")
-    bare = [a.reshape(()) if n in ones else a for n, a in enumerate(arrays)]
-    other = trial.run(bare)
-    if any(y.shape for y in other.arrays()):
+    scalars = [a.reshape(()) if n in singles else a for n, a in enumerate(arrays)]
+    scalar_run = trial.run(scalars)
+    if any(y.shape for y in scalar_run.arrays()):
         raise NotApplicable("its outputs have axes all the same")
-    if said := trial.find_difference([y.reshape(1) for y in other.arrays()], run.arrays()):
-        return as_output_difference(said)
-    gradients = other.gradients([a.reshape(()) for a in u])
-    for n, got in enumerate(gradients):
-        if got is not None and got.shape != bare[n].shape:
-            return f"argument {n} without axes has a gradient of shape {got.shape}"
-    wide = [g if g is None else g.reshape(arrays[n].shape) for n, g in enumerate(gradients)]
-    return trial.find_difference(wide, run.gradients(u))
+    if fault := trial.find_difference([y.reshape(1) for y in scalar_run.arrays()], run.arrays()):
+        return as_output_difference(fault)
+    gradients = scalar_run.gradients([a.reshape(()) for a in u])
+    for n, gradient in enumerate(gradients):
+        if gradient is not None and gradient.shape != scalars[n].shape:
+            return f"argument {n} without axes has a gradient of shape {gradient.shape}"
+    vectors = [g if g is None else g.reshape(arrays[n].shape) for n, g in enumerate(gradients)]
+    return trial.find_difference(vectors, run.gradients(u))
 
 
 def _of_inputs(trial: Trial, change: Callable[[Any], Any], are_all: bool = False) -> dict[int, Any]:
     """Return the changed inputs by position: float inputs or all, but never parameters."""
-    changed = {
+    candidates = {
         n: change(a)
         for n, a in enumerate(trial.inputs[: trial.input_count])
         if are_all or n in trial.floats
     }
-    kept = {n: a for n, a in changed.items() if a is not None}
-    if not kept:
+    inputs = {n: a for n, a in candidates.items() if a is not None}
+    if not inputs:
         raise NotApplicable("its inputs have no axes")
-    return kept
+    return inputs
 
 
 def _start_if_taken(trial: Trial, arrays: Arrays) -> tuple[ForwardRun, Arrays]:

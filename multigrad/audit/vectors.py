@@ -21,7 +21,6 @@ from ..rules.model.rule import Rule
 Data = dict[str, Any]
 FILE = Path(__file__).with_name("vectors.json.xz")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-# The results of comparisons and of integer ops have no float dtype.
 NO_FLOATS = ("bool", "int32")  # the one dtype of an op of masks or integers
 OF_XP, OF_OURS = "xp.", "estimators."
 # Ops whose name in `xp` differs from that in the table of ops.
@@ -51,20 +50,20 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
     Raises:
         NoVectors: the file has none of it.
     """
-    chosen = (*read_dtypes(dtypes), *NO_FLOATS)
+    chosen_dtypes = (*read_dtypes(dtypes), *NO_FLOATS)
     document = read_document()
-    rows = {name_of(subject): subject for subject in document["subjects"]}
-    names = [find_name(each, rows) for each in objects] or list(rows)
+    subjects_by_name = {name_of(subject): subject for subject in document["subjects"]}
+    names = [find_name(each, subjects_by_name) for each in objects] or list(subjects_by_name)
     subjects = [
-        {**row, "sets": [s for dtype in chosen for s in row["sets"] if s["dtype"] == dtype]}
-        for row in map(rows.__getitem__, names)
+        {**row, "sets": [s for dtype in chosen_dtypes for s in row["sets"] if s["dtype"] == dtype]}
+        for row in map(subjects_by_name.__getitem__, names)
     ]
-    used = {column for subject in subjects for column in _columns_of(subject)}
+    used_columns = {column for subject in subjects for column in _columns_of(subject)}
     ops = {TABLE_NAMES.get(s["name"], s["name"]) for s in subjects if s["kind"] == "op"}
     return {
         **document,
         "conventions": {op: row for op, row in document["conventions"].items() if op in ops},
-        "columns": {name: row for name, row in document["columns"].items() if name in used},
+        "columns": {name: row for name, row in document["columns"].items() if name in used_columns},
         "subjects": subjects,
     }
 
@@ -84,9 +83,9 @@ def read_dtypes(names: Sequence[str] | None) -> Sequence[str]:
 
 def name_of(subject: Data) -> str:
     """Return the name of a subject: an op as `xp.softplus`, a Function as `estimators.x`."""
-    more = ", approximate" if subject.get("attrs", {}).get("approximate") else ""
-    before = {"op": OF_XP, "function": OF_OURS, "rule": ""}[subject["kind"]]
-    return f"{before}{subject['name']}{more}"
+    suffix = ", approximate" if subject.get("attrs", {}).get("approximate") else ""
+    prefix = {"op": OF_XP, "function": OF_OURS, "rule": ""}[subject["kind"]]
+    return f"{prefix}{subject['name']}{suffix}"
 
 
 def find_name(obj: Any, known: Collection[str]) -> str:

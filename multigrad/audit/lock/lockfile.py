@@ -77,13 +77,13 @@ def read_probes(text: str) -> Iterator[Probe]:
             # Places hold for all calls that follow; a place after a call begins a new group.
             places = [] if have_calls else places
             have_calls = False
-            at, _, inputs = line.partition(" {")
-            numbers = json.loads("{" + inputs)
+            at, _, json_text = line.partition(" {")
+            numbers = json.loads("{" + json_text)
             places.append((at, {letter: _as_hex(number) for letter, number in numbers.items()}))
         else:
             have_calls = True
-            for at, given in places:
-                yield Probe(line.strip(), at, given)
+            for at, inputs in places:
+                yield Probe(line.strip(), at, inputs)
 
 
 def _as_hex(number: Any) -> Any:
@@ -155,8 +155,8 @@ class Asking:
         order = sorted(self.own, key=lambda name: -len(self.own[name]))  # the longest first
         with ThreadPoolExecutor(AT_ONCE) as pool:
             try:
-                for asked in [pool.submit(self._ask, name) for name in order]:
-                    asked.result()
+                for future in [pool.submit(self._ask, name) for name in order]:
+                    future.result()
             finally:
                 # Also on Ctrl-C: the threads wait for these processes.
                 self._ended = True
@@ -169,37 +169,37 @@ class Asking:
         answer, probes = self.answers[framework], self.own[framework]
         pending = sorted(probes)
         while not self._ended:
-            code, said = self._run(framework, {name: probes[name] for name in pending})
+            code, stderr = self._run(framework, {name: probes[name] for name in pending})
             pending = [name for name in pending if name not in answer.outcomes]
             if code == 0 or answer.absent or self._ended:
                 return
             # A negative code is a signal; a positive one is an error of the runner itself.
             if not answer.version or code > 0 or not pending:
-                last = (said.strip().splitlines() or ["it says nothing"])[-1]
+                last_line = (stderr.strip().splitlines() or ["it says nothing"])[-1]
                 python = self._python or sys.executable
-                raise MultigradError(f"{python} does not run {framework}: {last}")
+                raise MultigradError(f"{python} does not run {framework}: {last_line}")
             # Probes run in sorted order: the first without an answer ended the process.
             answer.outcomes[pending.pop(0)] = {"raises": ENDS}
 
     def _run(self, framework: str, probes: Mapping[str, Probe]) -> tuple[int, str]:
         rows = {name: {"call": each.call, "inputs": each.inputs} for name, each in probes.items()}
         # Our modules, for this Python alone.
-        path = {} if self._python else {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        variables = {} if self._python else {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         # Files, not pipes: a full pipe of stderr would block the process.
-        with TemporaryFile("w+") as asked, TemporaryFile("w+", errors="replace") as said:
-            json.dump({"framework": framework, "probes": rows}, asked)
-            asked.seek(0)
+        with TemporaryFile("w+") as request, TemporaryFile("w+", errors="replace") as stderr:
+            json.dump({"framework": framework, "probes": rows}, request)
+            request.seek(0)
             try:
                 process = subprocess.Popen(
                     [self._python or sys.executable, str(RUNNER)],
-                    stdin=asked, stdout=subprocess.PIPE, stderr=said, text=True,
-                    env={**QUIET, **os.environ, **path},
+                    stdin=request, stdout=subprocess.PIPE, stderr=stderr, text=True,
+                    env={**QUIET, **os.environ, **variables},
                 )  # fmt: skip
             except OSError as error:
                 raise MultigradError(f"{self._python} cannot be run: {error}") from error
             # Reading lines has no timeout, so that a timer kills the process.
-            late = threading.Event()
-            timer = threading.Timer(SECONDS, lambda: (late.set(), process.kill()))
+            timed_out = threading.Event()
+            timer = threading.Timer(SECONDS, lambda: (timed_out.set(), process.kill()))
             timer.daemon = True
             timer.start()
             self._processes.append(process)
@@ -216,10 +216,10 @@ class Asking:
                         answer.version = line.get("version", "")
                         answer.absent = line.get("absent", "")
             timer.cancel()
-            if late.is_set():
+            if timed_out.is_set():
                 raise MultigradError(f"{framework} does not end within {SECONDS:g} s")
-            said.seek(0)
-            return process.returncode, said.read()
+            stderr.seek(0)
+            return process.returncode, stderr.read()
 
 
 # --- the file -------------------------------------------------------------------------------------
@@ -230,8 +230,7 @@ FIELDS = ("format", "version", "hash", "frameworks", "objects")
 HEX = re.compile(r"-?0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4}|nan|-?inf")
 LETTER = re.compile(r"[a-z]")
 OUTCOMES = {"missing": bool, "raises": str}
-# Levels of lists in an input, a limit for untrusted files.
-MOST_NESTED = 6
+MOST_NESTED = 6  # levels of lists in an input, as a file may come from anywhere
 
 
 @dataclass(slots=True)
@@ -274,8 +273,8 @@ def _lines(data: Data, name: str, indent: str) -> Iterator[str]:
     is_object = isinstance(data, dict)
     items = sorted(data.items()) if is_object else [("", item) for item in data]
     yield head + ("{" if is_object else "[")
-    for i, (own, item) in enumerate(items):
-        *lines, last = _lines(item, own, f"{indent}  ")
+    for i, (key, item) in enumerate(items):
+        *lines, last = _lines(item, key, f"{indent}  ")
         yield from lines
         yield last + ("," if i < len(items) - 1 else "")
     yield indent + ("}" if is_object else "]")
@@ -306,18 +305,18 @@ def read_lock(path: str | Path) -> LockFile:
 
 def _decode(data: Data) -> LockFile:
     read_fields(data, "", FIELDS)
-    said = data["hash"]
+    stored_hash = data["hash"]
     # Before anything is decoded: an edited file is refused as a whole.
-    if digest({name: data[name] for name in FIELDS if name != "hash"}) != said:
+    if digest({name: data[name] for name in FIELDS if name != "hash"}) != stored_hash:
         fail("hash", "the lock is not as it was written: write it again, by multigrad lock")
     lock = LockFile(objects=_object(data["objects"], "objects"))
     for name, entry in lock.objects.items():
         _object(entry, f"objects.{name}")
-    for framework, own in _object(data["frameworks"], "frameworks").items():
+    for framework, framework_data in _object(data["frameworks"], "frameworks").items():
         where = f"frameworks.{framework}"
         if framework not in FRAMEWORKS:
             fail(where, f"expected one of {', '.join(FRAMEWORKS)}")
-        fields = read_fields(own, where, ("version", "places"))
+        fields = read_fields(framework_data, where, ("version", "places"))
         answer = Answer(version=read_text(fields["version"], f"{where}.version"))
         lock.answers[framework] = answer
         for at, place in _object(fields["places"], f"{where}.places").items():

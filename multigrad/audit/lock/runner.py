@@ -124,8 +124,8 @@ def _make(tree: Any, module: Any, inputs: Mapping[str, Tensor]) -> Any:
         return _make(tree.value, module, inputs)[_number(tree.slice)]
     if isinstance(tree, ast.Call):
         args = [_make(each, module, inputs) for each in tree.args]
-        named = {str(k.arg): _make(k.value, module, inputs) for k in tree.keywords}
-        return _find(path_of(tree.func), module)(*args, **named)
+        keywords = {str(k.arg): _make(k.value, module, inputs) for k in tree.keywords}
+        return _find(path_of(tree.func), module)(*args, **keywords)
     if isinstance(tree, (ast.List, ast.Tuple)):
         return [_make(each, module, inputs) for each in tree.elts]
     return inputs[tree.id] if isinstance(tree, ast.Name) else _number(tree)
@@ -163,10 +163,10 @@ def differentiate_jax(jax: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any
     # On the CPU, so that locks of different machines can be compared.
     with jax.default_device(jax.devices("cpu")[0]):
         tensors = [jax.numpy.asarray(each, dtype=DTYPE) for each in inputs]
-        value, back = jax.vjp(f, *tensors)
+        value, vjp = jax.vjp(f, *tensors)
         if not jax.numpy.issubdtype(value.dtype, jax.numpy.floating):
             return value.tolist(), None
-        gradients = back(jax.numpy.asarray(pull(value.shape), dtype=value.dtype))
+        gradients = vjp(jax.numpy.asarray(pull(value.shape), dtype=value.dtype))
         return value.tolist(), [each.tolist() for each in gradients]
 
 
@@ -195,10 +195,10 @@ def differentiate_multigrad(multigrad: Any, f: Any, inputs: Sequence[Any], pull:
     np = importlib.import_module("numpy")
     arrays = [np.asarray(each, DTYPE) for each in inputs]
     with np.errstate(all="ignore"):
-        value, back = multigrad.vjp(f, *arrays)
+        value, vjp = multigrad.vjp(f, *arrays)
         if value.dtype.kind != "f":
             return value.tolist(), None
-        gradients = back(np.asarray(pull(value.shape), value.dtype))
+        gradients = vjp(np.asarray(pull(value.shape), value.dtype))
     return value.tolist(), [each.tolist() for each in gradients]
 
 
@@ -249,9 +249,9 @@ def run_probe(framework: str, module: Any, probe: Probe) -> Outcome:
     names = sorted(probe["inputs"])
     inputs = [_nest(probe["inputs"][name]) for name in names]
 
-    def call(*given: Tensor) -> Tensor:
+    def call(*tensors: Tensor) -> Tensor:
         # No `strict`: zip has it from Python 3.10 on, and this file runs on 3.8.
-        return _make(tree, module, dict(zip(names, given)))
+        return _make(tree, module, dict(zip(names, tensors)))
 
     try:
         value, gradients = DIFFERENTIATE[framework](module, call, inputs, cotangent)
@@ -298,8 +298,8 @@ def main() -> None:
     # Frameworks print to stdout: theirs goes to stderr, so that only answers are left.
     out, sys.stdout = sys.stdout, sys.stderr
     warnings.simplefilter("ignore")
-    asked = json.load(sys.stdin)
-    for line in answer(asked["framework"], asked["probes"]):
+    request = json.load(sys.stdin)
+    for line in answer(request["framework"], request["probes"]):
         # Flushed, because the next probe may end the process.
         print(json.dumps(line, sort_keys=True), file=out, flush=True)
 

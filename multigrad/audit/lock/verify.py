@@ -90,14 +90,14 @@ def compare_answers(
     rounded: Counter[str] = Counter()
     # Several probes may give one sentence, because names are shortened: the first stands.
     calls: dict[str, str] = {}
-    asked = sorted(set(locked.outcomes) & set(now.outcomes))
-    for name in asked:
+    names = sorted(set(locked.outcomes) & set(now.outcomes))
+    for name in names:
         for sentence in probe_differences(probes[name], locked, now, probes, rounded):
             calls.setdefault(sentence, probes[name].call)
     result.changes += [Change(framework, call, sentence) for sentence, call in calls.items()]
-    same = "compared with what was locked" if calls else "as locked"
+    comparison = "compared with what was locked" if calls else "as locked"
     result.remarks.append(
-        f"{framework} {now.version}: {len(asked)} probes, {same} from {locked.version}"
+        f"{framework} {now.version}: {len(names)} probes, {comparison} from {locked.version}"
     )
     result.remarks += [f"{framework}: {n} {what}" for what, n in sorted(rounded.items())]
 
@@ -115,44 +115,45 @@ def probe_differences(
         probes: all of them, by which its function is named.
         rounded: counts differences that are too small for a sentence.
     """
-    then, here = f"in {probe.framework} {locked.version}", f"in this one ({now.version})"
-    name, was, gives = name_of(probe, probes), *(a.outcomes[probe.name] for a in (locked, now))
-    if "missing" in was or "missing" in gives:
-        if "missing" not in gives:
-            yield f"{probe.path} is not {then}, and is {here}"
-        elif "missing" not in was:
-            yield f"{probe.path} is {then}, and is not {here}"
+    past, present = f"in {probe.framework} {locked.version}", f"in this one ({now.version})"
+    name = name_of(probe, probes)
+    old, new = locked.outcomes[probe.name], now.outcomes[probe.name]
+    if "missing" in old or "missing" in new:
+        if "missing" not in new:
+            yield f"{probe.path} is not {past}, and is {present}"
+        elif "missing" not in old:
+            yield f"{probe.path} is {past}, and is not {present}"
         return
-    if "raises" in was or "raises" in gives:
-        if was != gives and {"raises": was.get("raises")} != gives:
-            yield f"{name} {probe.at} {_ends(was)} {then} and {_ends(gives)} {here}"
+    if "raises" in old or "raises" in new:
+        if old != new and {"raises": old.get("raises")} != new:
+            yield f"{name} {probe.at} {_ends(old)} {past} and {_ends(new)} {present}"
         return
-    pairs = [("", was["value"], gives["value"])]
-    pairs += [(x, each, gives["derivative"].get(x)) for x, each in was["derivative"].items()]
-    for letter, before, after in pairs:
-        is_same, how = compare(before, after)
-        rounded[how] += bool(how)
+    pairs = [("", old["value"], new["value"])]
+    pairs += [(x, each, new["derivative"].get(x)) for x, each in old["derivative"].items()]
+    for letter, a, b in pairs:
+        is_same, remark = compare(a, b)
+        rounded[remark] += bool(remark)
         if not is_same:
-            what = f"{name}'s derivative" if letter else name
-            of = f" for {letter}" if letter and len(was["derivative"]) > 1 else ""
-            yield f"{what}{of} {probe.at} is {say(before)} {then} and {say(after)} {here}"
+            subject = f"{name}'s derivative" if letter else name
+            suffix = f" for {letter}" if letter and len(old["derivative"]) > 1 else ""
+            yield f"{subject}{suffix} {probe.at} is {say(a)} {past} and {say(b)} {present}"
     rounded.pop("", None)
 
 
 def name_of(probe: Probe, probes: Mapping[str, Probe]) -> str:
     """Return a function's name, with its arguments if another probe has the same name."""
-    space, _, last = probe.path.rpartition(".")
+    space, _, last_name = probe.path.rpartition(".")
     paths = [
         each.path
         for each in probes.values()
         if (each.at, each.framework) == (probe.at, probe.framework)
-        and each.path.rpartition(".")[2] == last
+        and each.path.rpartition(".")[2] == last_name
     ]
-    full = f"{SHORT[space]}.{last}" if space in SHORT else probe.path
+    full_name = f"{SHORT[space]}.{last_name}" if space in SHORT else probe.path
     if len(set(paths)) < len(paths):
-        return full + probe.call[len(probe.path) :]
-    alone = len(paths) == 1 and space not in SHORT
-    return last if alone and probe.framework in BARE else full
+        return full_name + probe.call[len(probe.path) :]
+    is_unique = len(paths) == 1 and space not in SHORT
+    return last_name if is_unique and probe.framework in BARE else full_name
 
 
 def _ends(outcome: Outcome) -> str:
@@ -165,11 +166,11 @@ def compare(was: Sequence[str] | None, now: Sequence[str] | None) -> tuple[bool,
         return was is now, ""
     if len(was) != len(now):
         return False, ""
-    before, after = (np.array([*map(float.fromhex, each)]) for each in (was, now))
-    if _is_off(before, after, CLOSE).any():
+    old_array, new_array = (np.array([*map(float.fromhex, each)]) for each in (was, now))
+    if _is_off(old_array, new_array, CLOSE).any():
         return False, ""
-    zeros = (before == 0) & (after == 0)
-    if (zeros & (np.signbit(before) != np.signbit(after))).any():
+    zeros = (old_array == 0) & (new_array == 0)
+    if (zeros & (np.signbit(old_array) != np.signbit(new_array))).any():
         return True, "zeros have the other sign"
     return True, "" if list(was) == list(now) else "numbers differ in their last bits"
 
@@ -216,40 +217,40 @@ def verify_objects(lock: LockFile, find: Callable[[str], Any], result: Verificat
     installed = {row.name: row.version for row in backends() if row.installed}
     for word, locked in lock.objects.items():
         try:
-            found = None if is_file(word) else find(word)
-            now = make_entry(word, found)
-            obj = from_dict(_document(word, found))
+            target = None if is_file(word) else find(word)
+            now = make_entry(word, target)
+            obj = from_dict(_document(word, target))
         except (MultigradError, OSError) as error:
             result.changes.append(Change(word, "", f"{word} was locked, and now: {error}"))
             continue
         sentences = [*_differences(word, locked, now)]
         for name in BACKENDS:
             if name in installed:
-                on = f"{name} {installed[name]}"
-                sentences += _run(word, obj, locked["vectors"], on, result.remarks)
+                platform = f"{name} {installed[name]}"
+                sentences += _run(word, obj, locked["vectors"], platform, result.remarks)
         result.changes += [Change(word, "", each) for each in sentences]
-        said = "compared with what was locked" if sentences else "as locked"
+        comparison = "compared with what was locked" if sentences else "as locked"
         count = len(locked["vectors"])
-        why = f": {locked['without']}" if "without" in locked else ""
-        result.remarks.append(f"{word}: {count} vectors, {said}{why}")
+        reason = f": {locked['without']}" if "without" in locked else ""
+        result.remarks.append(f"{word}: {count} vectors, {comparison}{reason}")
 
 
 def _differences(word: str, locked: Data, now: Data) -> Iterator[str]:
     if locked["hash"] != now["hash"]:
-        after, before = (each["hash"][: len("sha256:") + 12] for each in (now, locked))
-        yield f"{word} is not what was locked: its content is {after}, and was {before}"
+        new_hash, old_hash = (each["hash"][: len("sha256:") + 12] for each in (now, locked))
+        yield f"{word} is not what was locked: its content is {new_hash}, and was {old_hash}"
     if locked["op_set"] != OP_SET:
         yield f"{word} was locked with op set {locked['op_set']}, and this multigrad has {OP_SET}"
     # `conventions_of` reads no more of a graph than its ops.
     ops = {"nodes": [{"op": op} for op in locked["conventions"]]}
     for op, places in conventions_of(ops).items():
-        for at, row in places.items():
-            before = locked["conventions"][op].get(at)
+        for at, new_row in places.items():
+            old_row = locked["conventions"][op].get(at)
             # A place that is not in the lock is newer than it.
-            if before is not None and before != row:
+            if old_row is not None and old_row != new_row:
                 yield (
-                    f"{op}'s derivative {at} is {_say(before)} in the lock of {word} "
-                    f"and {_say(row)} in this multigrad"
+                    f"{op}'s derivative {at} is {_say(old_row)} in the lock of {word} "
+                    f"and {_say(new_row)} in this multigrad"
                 )
 
 
@@ -257,51 +258,51 @@ def _say(row: Data) -> str:
     return say(optree.tree_leaves([row["value"], row["derivative"]]))
 
 
-def _run(word: str, obj: Any, vectors: Data, on: str, remarks: list[str]) -> Iterator[str]:
-    backend = load_backend(on.partition(" ")[0])
+def _run(word: str, obj: Any, vectors: Data, platform: str, remarks: list[str]) -> Iterator[str]:
+    backend = load_backend(platform.partition(" ")[0])
     for vector in vectors:
         try:
             outcome = run_vector(obj, vector, backend)
         # An op that a backend lacks is no change.
         except UnsupportedOp as error:
-            remarks.append(f"{word} is not compared on {on}: {error}")
+            remarks.append(f"{word} is not compared on {platform}: {error}")
             return
         except (MultigradError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            yield f"{word} does not run on {on}: {type(error).__name__}: {error}"
+            yield f"{word} does not run on {platform}: {type(error).__name__}: {error}"
             return
-        for what, before, now in _pairs(vector, outcome):
-            place = _first_difference(before, now)
+        for subject, old, new in _pairs(vector, outcome):
+            place = _first_difference(old, new)
             if place is not None:
                 yield (
-                    f"{word}: {what} is {_at(before, place)} in the lock and {_at(now, place)} "
-                    f"on {on}{_where(vector['inputs'], place)}"
+                    f"{word}: {subject} is {_at(old, place)} in the lock and {_at(new, place)} "
+                    f"on {platform}{_where(vector['inputs'], place)}"
                 )
 
 
-def _pairs(vector: Data, found: Mapping[str, Data]) -> Iterator[tuple[str, Data, Data]]:
+def _pairs(vector: Data, outcome: Mapping[str, Data]) -> Iterator[tuple[str, Data, Data]]:
     is_rule = "graph" in vector
-    for i, pair in enumerate(zip_longest(vector["outputs"], found["outputs"])):
+    for i, pair in enumerate(zip_longest(vector["outputs"], outcome["outputs"])):
         yield ("the gradient" if is_rule else f"output {i}"), *pair
-    for name, before in vector.get("gradients", {}).items():
-        yield f"the gradient of {name}", before, found["gradients"].get(name)
+    for name, old in vector.get("gradients", {}).items():
+        yield f"the gradient of {name}", old, outcome["gradients"].get(name)
 
 
-def _first_difference(before: Data, now: Data) -> int | None:
-    if before is None or now is None:
-        return None if before is now else -1
-    if before["shape"] != now["shape"] or before["dtype"] != now["dtype"]:
+def _first_difference(old: Data, new: Data) -> int | None:
+    if old is None or new is None:
+        return None if old is new else -1
+    if old["shape"] != new["shape"] or old["dtype"] != new["dtype"]:
         # -1: the shape or the dtype differs, not a number.
         return -1
-    a, b = (np.asarray(decode(each), np.float64).ravel() for each in (before, now))
-    off = _is_off(a, b, CLOSE_IN.get(before["dtype"], 0.0))
-    return int(np.argmax(off)) if off.any() else None
+    a, b = (np.asarray(decode(each), np.float64).ravel() for each in (old, new))
+    is_off = _is_off(a, b, CLOSE_IN.get(old["dtype"], 0.0))
+    return int(np.argmax(is_off)) if is_off.any() else None
 
 
 def _is_off(a: Any, b: Any, close: float) -> Any:
     with np.errstate(invalid="ignore"):
-        near = np.isfinite(a) & (np.abs(a - b) <= close * np.maximum(1.0, np.abs(a)))
+        is_near = np.isfinite(a) & (np.abs(a - b) <= close * np.maximum(1.0, np.abs(a)))
     # The difference of two infinities is NaN, though they are equal.
-    return ~(near | (a == b) | (np.isnan(a) & np.isnan(b)))
+    return ~(is_near | (a == b) | (np.isnan(a) & np.isnan(b)))
 
 
 def _at(array: Data, place: int) -> str:

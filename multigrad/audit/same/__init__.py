@@ -61,13 +61,13 @@ class SameReport(Report):
         if self.ok:
             agree = f"{count} gradients agree in {self.dtype}"
             return f"{first} and {second} are the same on {self.home}: {agree}"
-        wrong = [row for row in self.rows if not row.is_same]
-        differ = f"{len(wrong)} of {count} gradients differ in {self.dtype}"
+        different_rows = [row for row in self.rows if not row.is_same]
+        differ = f"{len(different_rows)} of {count} gradients differ in {self.dtype}"
         lines = [f"{second} is not the same as {first} on {self.home}: {differ}"]
         lines += [f"  {each}" for each in (self.outputs, self.reason) if each]
-        lines += [f"    {row}" for row in wrong[:MOST_ROWS]]
-        if len(wrong) > MOST_ROWS:
-            lines.append(f"    and {len(wrong) - MOST_ROWS} more")
+        lines += [f"    {row}" for row in different_rows[:MOST_ROWS]]
+        if len(different_rows) > MOST_ROWS:
+            lines.append(f"    and {len(different_rows) - MOST_ROWS} more")
         return "\n".join(lines)
 
 
@@ -107,9 +107,9 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
         RuleTypeError: a path cannot be called, there is no law of that name, no parameter is a
             float tensor, or "padding" finds nothing that hides positions.
     """
-    other = _with_law(path_a, path_b, batch) if isinstance(path_b, str) else path_b
+    second_path = _with_law(path_a, path_b, batch) if isinstance(path_b, str) else path_b
     with Seeds().kept():
-        pair = make_pair((path_a, other), parameters, batch)
+        pair = make_pair((path_a, second_path), parameters, batch)
         first, second = pair.first, pair.second
         with first.quiet(pair.dtype), first.keeping_seeds():
             a, b = pair.run(first), pair.run(second)
@@ -126,9 +126,9 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
 def _with_law(path: Path, law: str, batch: Any) -> Path:
     if law not in LAWS_OF_BATCHES:
         raise RuleTypeError(f"no law {law!r} of a batch; there are {', '.join(LAWS_OF_BATCHES)}")
-    changed = LAWS_OF_BATCHES[law](path, batch)
-    changed.__name__ = f"{name_of(path)} under {law}"
-    return changed
+    new_path = LAWS_OF_BATCHES[law](path, batch)
+    new_path.__name__ = f"{name_of(path)} under {law}"
+    return new_path
 
 
 def _in_another_order(path: Path, _: Any) -> Path:
@@ -156,15 +156,15 @@ def _accumulated(path: Path, _: Any) -> Path:
 def _padded(path: Path, batch: Any) -> Path:
     # The numbers are read here: within a path they may be symbols of a transform.
     arrays = [np.asarray(as_array(x)) for x in optree.tree_leaves(batch)]
-    hidden = [a == HIDDEN if HIDDEN in a else a == 0 for a in arrays if _hides(a)]
-    if not hidden:
+    masks = [a == HIDDEN if HIDDEN in a else a == 0 for a in arrays if _hides(a)]
+    if not masks:
         raise RuleTypeError(
             "'padding' asks for a mask of zeros and ones with the shape [examples, positions] in "
             f"the batch, or for labels of {HIDDEN}"
         )
-    shape = hidden[0].shape
-    free = np.logical_and.reduce([each for each in hidden if each.shape == shape])
-    more = [*range(shape[1]), *range(0, shape[1], 2)]
+    shape = masks[0].shape
+    free_mask = np.logical_and.reduce([each for each in masks if each.shape == shape])
+    order = [*range(shape[1]), *range(0, shape[1], 2)]
 
     def padded(parameters: Any, batch: Any) -> Any:
         leaves, structure = optree.tree_flatten(batch)
@@ -173,13 +173,13 @@ def _padded(path: Path, batch: Any) -> Path:
     def longer(x: Any, array: Array) -> Any:
         if array.shape[:2] != shape:
             return x
-        tail = np.arange(len(more)) >= shape[1]
-        x = xp.take(x, np.asarray(more), axis=1)
+        is_added = np.arange(len(order)) >= shape[1]
+        x = xp.take(x, np.asarray(order), axis=1)
         if _hides(array):
-            return xp.where(tail, HIDDEN if HIDDEN in array else 0, x)
-        away = np.concatenate([free, np.ones((shape[0], len(more) - shape[1]), bool)], 1)
-        away = away.reshape(away.shape + (1,) * (array.ndim - 2))
-        return xp.where(away, xp.flip(xp.flip(x, axis=1), axis=0), x)
+            return xp.where(is_added, HIDDEN if HIDDEN in array else 0, x)
+        mask = np.concatenate([free_mask, np.ones((shape[0], len(order) - shape[1]), bool)], 1)
+        mask = mask.reshape(mask.shape + (1,) * (array.ndim - 2))
+        return xp.where(mask, xp.flip(xp.flip(x, axis=1), axis=0), x)
 
     return padded
 

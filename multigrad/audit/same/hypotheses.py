@@ -73,16 +73,17 @@ def explain_by_one_factor(comparison: Comparison) -> Reason | None:
     factor = factors[0]
     if not factor or any(f is None or abs(f - factor) > CLOSE * abs(factor) for f in factors):
         return None
+    # Others are the same, and not as both are zero: the factor is of some parameters alone.
     if any(row.is_same and size_of(a.gradients[n]) > pair.allowed(a, n) for n, row in rows.items()):
         names = [rows[n].name for n in comparison.wrong]
-        counts = f"the gradient of {_listed(names)} alone is {factor:.6g} times as large"
-        return Reason(counts, names[0], factor)
-    times = f"{factor:.6g} times as large{_counted(factor, pair)}"
+        words = f"the gradient of {_listed(names)} alone is {factor:.6g} times as large"
+        return Reason(words, names[0], factor)
+    phrase = f"{factor:.6g} times as large{_counted(factor, pair)}"
     if comparison.has_same_outputs:
-        return Reason(f"the loss is the same, every gradient is {times}", factor=factor)
+        return Reason(f"the loss is the same, every gradient is {phrase}", factor=factor)
     if abs(b.loss - factor * a.loss) <= CLOSE * abs(a.loss):
-        return Reason(f"the loss and every gradient are {times}", factor=factor)
-    return Reason(f"every gradient is {times}, the loss is not", factor=factor)
+        return Reason(f"the loss and every gradient are {phrase}", factor=factor)
+    return Reason(f"every gradient is {phrase}, the loss is not", factor=factor)
 
 
 def _counted(factor: float, pair: PathPair) -> str:
@@ -109,9 +110,9 @@ def _counted(factor: float, pair: PathPair) -> str:
             if m != n and abs(factor - m / n) <= CLOSE * abs(factor):
                 return f": {m} / {n} ({top} over {bottom})"
     for name, count in widths.items():
-        for number, shown in ((count, f"{count}"), (1 / count, f"1 / {count}")):
+        for number, text in ((count, f"{count}"), (1 / count, f"1 / {count}")):
             if abs(factor - number) <= CLOSE * abs(factor):
-                return f": {shown} ({name})"
+                return f": {text} ({name})"
     return ""
 
 
@@ -136,13 +137,13 @@ def _layers(pair: PathPair) -> dict[str, list[int]]:
     layers: dict[str, list[int]] = {}
     for n, name in pair.names.items():
         layers.setdefault(name.rpartition("/" if "/" in name else ".")[0] or name, []).append(n)
-    alone = {
+    singles = {
         pair.names[n]: [n]
         for numbers in layers.values()
         for n in numbers
         if len(numbers) == 1 or pair.given[n].ndim > 1
     }
-    return {name: numbers for name, numbers in layers.items() if len(numbers) > 1} | alone
+    return {name: numbers for name, numbers in layers.items() if len(numbers) > 1} | singles
 
 
 def _factors_to(pair: PathPair, numbers: list[int], loss: float) -> Iterator[float]:
@@ -179,15 +180,15 @@ def explain_by_unread_tensor(comparison: Comparison) -> Reason | None:
         array = pair.given[n]
         if array.size < 2:
             continue
-        moved = pair.with_tensor(n, _other_values(array))
-        read = [
-            pair.loss(trial, moved) != run.loss
+        arrays = pair.with_tensor(n, _other_values(array))
+        is_read = [
+            pair.loss(trial, arrays) != run.loss
             for trial, run in ((pair.first, a), (pair.second, b))
         ]
-        if read[0] != read[1]:
-            return Reason(f"{second if read[0] else first} does not read {name}", name)
-        for words, other in _forms(array):
-            if pair.agree(pair.run(pair.first, pair.with_tensor(n, other)), b):
+        if is_read[0] != is_read[1]:
+            return Reason(f"{second if is_read[0] else first} does not read {name}", name)
+        for words, form in _forms(array):
+            if pair.agree(pair.run(pair.first, pair.with_tensor(n, form)), b):
                 return Reason(f"{second} is {first} with {name} {words}", name)
     return None
 
@@ -217,37 +218,36 @@ def explain_by_example_weights(comparison: Comparison) -> Reason | None:
     count = pair.example_count
     if not 1 < count <= MOST_EXAMPLES:
         return None
-    alone = [pair.run(pair.first, pair.with_examples([i])) for i in range(count)]
-    columns = np.stack([_flat(pair, run) for run in alone], axis=1)
+    single_runs = [pair.run(pair.first, pair.with_examples([i])) for i in range(count)]
+    columns = np.stack([_flat(pair, run) for run in single_runs], axis=1)
     if columns.shape[0] < 2 * count:  # whose weights always fit
         return None
     wholes = np.stack([_flat(pair, run) for run in (a, b)], axis=1)
     weights, *_ = np.linalg.lstsq(columns, wholes, rcond=None)
-    rest = np.abs(columns @ weights - wholes).max(axis=0)
-    if not (rest <= CLOSE * np.abs(wholes).max(axis=0)).all():
+    misfit = np.abs(columns @ weights - wholes).max(axis=0)
+    if not (misfit <= CLOSE * np.abs(wholes).max(axis=0)).all():
         return None
-    one, other = weights.T
-    large = float(np.max(np.abs(one)))
-    if np.allclose(one, other, rtol=1e-5, atol=1e-7 * large):
+    weights_a, weights_b = weights.T
+    largest = float(np.max(np.abs(weights_a)))
+    if np.allclose(weights_a, weights_b, rtol=1e-5, atol=1e-7 * largest):
         return None
     second = comparison.words[1]
-    out = [
-        i for i in range(count) if abs(other[i]) <= CLOSE * large and abs(one[i]) > CLOSE * large
-    ]
-    if out:
-        return Reason(f"{second} leaves out example {_listed(out)} of the batch", "batch", 0.0)
-    shown = " and ".join(
+    is_missing = (np.abs(weights_b) <= CLOSE * largest) & (np.abs(weights_a) > CLOSE * largest)
+    if is_missing.any():
+        missing = _listed(np.flatnonzero(is_missing))
+        return Reason(f"{second} leaves out example {missing} of the batch", "batch", 0.0)
+    lists = " and ".join(
         f"[{', '.join(f'{w:.4g}' for w in each[:MOST_WEIGHTS])}"
         f"{', ...' if count > MOST_WEIGHTS else ''}]"
-        for each in (one, other)
+        for each in (weights_a, weights_b)
     )
-    words = f"examples weigh {shown}, as in means of other parts, or over another normalizer"
-    return Reason(words, "batch", float(other[0] / one[0]) if one[0] else None)
+    words = f"examples weigh {lists}, as in means of other parts, or over another normalizer"
+    return Reason(words, "batch", float(weights_b[0] / weights_a[0]) if weights_a[0] else None)
 
 
 def _flat(pair: PathPair, run: PathRun) -> Array:
-    whole = [np.ravel(pair.gradient(run, n)) for n in pair.names]
-    return np.concatenate(whole).astype(np.float64)
+    gradients = [np.ravel(pair.gradient(run, n)) for n in pair.names]
+    return np.concatenate(gradients).astype(np.float64)
 
 
 def explain_by_places(comparison: Comparison) -> Reason | None:
@@ -257,12 +257,12 @@ def explain_by_places(comparison: Comparison) -> Reason | None:
         array = pair.given[n]
         if not 1 < array.size <= MOST_PLACES or is_mask(array):
             continue
-        read = [_places_read(pair, trial, n) for trial in (pair.first, pair.second)]
-        for trial, extra in ((pair.second, read[1] & ~read[0]), (pair.first, read[0] & ~read[1])):
-            if not extra.any():
+        a, b = (_places_read(pair, trial, n) for trial in (pair.first, pair.second))
+        for trial, mask in ((pair.second, b & ~a), (pair.first, a & ~b)):
+            if not mask.any():
                 continue
-            where, culprit = _where(pair, extra)
-            count = f"{int(extra.sum())} of {extra.size} places"
+            where, culprit = _where(pair, mask)
+            count = f"{int(mask.sum())} of {mask.size} places"
             return Reason(f"{trial.name} alone reads {name} at {count}, {where}", culprit or name)
     return None
 
@@ -271,15 +271,15 @@ def _places_read(pair: PathPair, trial: Trial, n: int) -> Array:
     """Return for each place of a tensor of the batch whether another number there matters."""
     array = pair.given[n]
     values = np.unique(array)
-    before, read = pair.loss(trial, pair.given), np.zeros(array.shape, bool)
+    loss, is_read = pair.loss(trial, pair.given), np.zeros(array.shape, bool)
     for place in np.ndindex(array.shape):
-        other = array.copy()
+        variant = array.copy()
         if is_float_array(array):
-            other[place] += array.dtype.type(0.5)
+            variant[place] += array.dtype.type(0.5)
         else:  # an id that the batch has is a valid one
-            other[place] = next((v for v in values if v != array[place]), array[place])
-        read[place] = pair.loss(trial, pair.with_tensor(n, other)) != before
-    return read
+            variant[place] = next((v for v in values if v != array[place]), array[place])
+        is_read[place] = pair.loss(trial, pair.with_tensor(n, variant)) != loss
+    return is_read
 
 
 def _where(pair: PathPair, places: Array) -> tuple[str, str]:
@@ -298,12 +298,13 @@ def explain_by_mixing(comparison: Comparison) -> Reason | None:
     count = pair.example_count
     if not 1 < count <= MOST_EXAMPLES or comparison.has_same_outputs:
         return None
-    mixed = [_mixes(pair, trial, count) for trial in (pair.first, pair.second)]
-    if mixed[0] == mixed[1]:
+    are_mixed = [_mixes(pair, trial, count) for trial in (pair.first, pair.second)]
+    if are_mixed[0] == are_mixed[1]:
         return None
+    path = comparison.words[int(are_mixed[1])]
     words = (
-        f"examples of the batch affect each other in {comparison.words[mixed[1]]} alone, as where "
-        "they are packed into one row without a mask"
+        f"examples of the batch affect each other in {path} alone, as where they are packed into "
+        "one row without a mask"
     )
     return Reason(words, "batch")
 
@@ -315,22 +316,22 @@ def _mixes(pair: PathPair, trial: Trial, count: int) -> bool:
         order = [(i + 1) % count if i in changed else i for i in range(count)]
         return pair.loss(trial, pair.with_examples(order, without_masks=True))
 
-    whole, first = loss(), loss(0)
-    size = abs(whole) + abs(first)
-    return any(abs(loss(0, i) - first - loss(i) + whole) > 1e-9 * size for i in range(1, count))
+    base, first = loss(), loss(0)
+    size = abs(base) + abs(first)
+    return any(abs(loss(0, i) - first - loss(i) + base) > 1e-9 * size for i in range(1, count))
 
 
 def explain_by_missing_gradient(comparison: Comparison) -> Reason | None:
     """Parameters have no gradient on one path: it detaches them, or does not read them."""
     pair, a, b, rows = comparison
-    lost = [n for n in comparison.wrong if rows[n].factor == 0]
-    gained = [n for n in comparison.wrong if not size_of(a.gradients[n])]
-    for numbers, run, trial in ((lost, b, pair.second), (gained, a, pair.first)):
+    second_lacks = [n for n in comparison.wrong if rows[n].factor == 0]
+    first_lacks = [n for n in comparison.wrong if not size_of(a.gradients[n])]
+    for numbers, run, trial in ((second_lacks, b, pair.second), (first_lacks, a, pair.first)):
         if not numbers:
             continue
         names = [pair.names[n] for n in numbers]
-        moved = pair.with_tensor(numbers[0], _other_values(pair.given[numbers[0]]))
-        verb = "detaches" if pair.loss(trial, moved) != run.loss else "ignores"
+        arrays = pair.with_tensor(numbers[0], _other_values(pair.given[numbers[0]]))
+        verb = "detaches" if pair.loss(trial, arrays) != run.loss else "ignores"
         return Reason(f"{trial.name} {verb} {_listed(names)}", names[0], 0.0)
     return None
 
@@ -341,13 +342,13 @@ def explain_by_rows(comparison: Comparison) -> Reason | None:
     for n, name in pair.names.items():
         if pair.given[n].ndim != 2:
             continue
-        used = [
+        used_rows = [
             set(np.flatnonzero(np.abs(pair.gradient(run, n)).max(axis=1)).tolist())
             for run in (comparison.a, comparison.b)
         ]
-        extras = used[0] - used[1], used[1] - used[0]
+        extras = used_rows[0] - used_rows[1], used_rows[1] - used_rows[0]
         for word, extra in zip(comparison.words, extras, strict=True):
-            if extra and min(map(len, used)):
+            if extra and min(map(len, used_rows)):
                 return Reason(f"{word} alone reads rows {_listed(sorted(extra))} of {name}", name)
     return None
 
@@ -356,12 +357,12 @@ def explain_by_boundary(comparison: Comparison) -> Reason | None:
     """The loss is the same, and the gradients part at some parameter."""
     if not comparison.has_same_outputs:
         return None
-    wrong = [comparison.rows[n] for n in comparison.wrong]
-    if all(row.factor for row in wrong):
-        factors = _listed(f"{row.name} times {row.factor:.6g}" for row in wrong)
+    rows = [comparison.rows[n] for n in comparison.wrong]
+    if all(row.factor for row in rows):
+        factors = _listed(f"{row.name} times {row.factor:.6g}" for row in rows)
         words = f"the loss is the same, these gradients are not: {factors}"
-        return Reason(words, wrong[0].name, wrong[0].factor)
-    last = wrong[-1]
+        return Reason(words, rows[0].name, rows[0].factor)
+    last = rows[-1]
     words = f"the loss is the same; {last.name} is the last parameter whose gradient differs"
     return Reason(f"{words}: a path to it is detached, or counted twice", last.name, last.factor)
 
@@ -382,5 +383,5 @@ HYPOTHESES = (
 
 def _listed(words: Iterable[Any]) -> str:
     names = [str(word) for word in words]
-    rest = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + rest
+    suffix = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + suffix

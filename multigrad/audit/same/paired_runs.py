@@ -107,8 +107,8 @@ class PathPair:
         return scaled_at(self.given, numbers, factor)
 
     def gradient(self, run: PathRun, n: int) -> Array:
-        given = run.gradients[n]
-        return np.zeros_like(self.given[n]) if given is None else given
+        gradient = run.gradients[n]
+        return np.zeros_like(self.given[n]) if gradient is None else gradient
 
     def allowed(self, run: PathRun, n: int) -> float:
         """Return by how much rounding may change a gradient.
@@ -124,17 +124,17 @@ class PathPair:
         return {n: self._row(n, a, b) for n in self.names}
 
     def _row(self, n: int, a: PathRun, b: PathRun) -> ParameterRow:
-        one, other = self.gradient(a, n), self.gradient(b, n)
-        allowed, size = self.allowed(a, n), size_of(one)
-        error = np.abs(other - one)
-        if np.all((error <= allowed) | (np.isnan(one) & np.isnan(other))):
+        first, second = self.gradient(a, n), self.gradient(b, n)
+        allowed, size = self.allowed(a, n), size_of(first)
+        error = np.abs(second - first)
+        if np.all((error <= allowed) | (np.isnan(first) & np.isnan(second))):
             return ParameterRow(self.names[n], True, None, 0.0)
         factor = None
-        if size and not other.any():
+        if size and not second.any():
             factor = 0.0
         elif size:
-            fit = float(np.sum(one * other) / np.sum(one * one))
-            is_scaled = np.all(np.abs(other - fit * one) <= allowed * max(1.0, abs(fit)))
+            fit = float(np.sum(first * second) / np.sum(first * first))
+            is_scaled = np.all(np.abs(second - fit * first) <= allowed * max(1.0, abs(fit)))
             factor = fit if is_scaled else None
         largest = float(np.max(error, initial=0.0))
         return ParameterRow(self.names[n], False, factor, largest / size if size else math.inf)
@@ -180,11 +180,11 @@ def make_pair(paths: tuple[Path, Path], parameters: Any, batch: Any) -> PathPair
     for path in paths:
         if not callable(path):
             raise RuleTypeError(f"a path is a function, not a {type(path).__name__}")
-    fill, held, order = opened_model(parameters)
-    owners = [owner_of(x) for x in optree.tree_leaves(held)]
+    fill, tensors, order = opened_model(parameters)
+    owners = [owner_of(x) for x in optree.tree_leaves(tensors)]
     owner = next((o for o in owners if o is not None and o.name != "numpy"), None)
     home = owner or load_backend("numpy")
-    arguments = read_arguments((held, batch))
+    arguments = read_arguments((tensors, batch))
     names, leaves = {}, {}
     entries = optree.treespec_paths(arguments.tree)
     for n, place in enumerate(arguments.places):
@@ -202,8 +202,8 @@ def make_pair(paths: tuple[Path, Path], parameters: Any, batch: Any) -> PathPair
     seeds = Seeds(home, *paths)
 
     def trial_of_path(path: Path, word: str) -> Trial:
-        def call(held: Any, batch: Any) -> Any:
-            return path(fill(held), batch)
+        def call(tensors: Any, batch: Any) -> Any:
+            return path(fill(tensors), batch)
 
         return with_seeds(Trial(word, call, home, arguments), seeds)
 
