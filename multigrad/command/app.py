@@ -87,12 +87,12 @@ def rules(
 def print_rules(rows: Sequence[Described], console: Console) -> None:
     """Print rules under the headings of their families, in lines of the console's width."""
     width = min(console.width, WIDEST)
-    for (kind, family, heading), own in groupby(rows, attrgetter("kind", "family", "heading")):
+    for (kind, family, heading), group in groupby(rows, attrgetter("kind", "family", "heading")):
         place = f"xg.estimators, {family}" if kind == "estimator" else family
         # Wrapped here: rich would break at the console's width, not at WIDEST.
         lines = textwrap.wrap(f"{place}: {heading}" if place else heading, width)
         console.print(Text("\n".join(lines), style="bold underline"), soft_wrap=True)
-        for row in own:
+        for row in group:
             console.print(format_rule(row, width), soft_wrap=True)
         console.print()
 
@@ -102,12 +102,12 @@ def format_rule(row: Described, width: int) -> Text:
     params, indent = ", ".join(map(str, row.params)), " " * INDENT
     wrapped = textwrap.TextWrapper(width, subsequent_indent=indent, break_on_hyphens=False)
     name = f"  {row.name}"
-    first, *more = wrapped.wrap(f"{name}  {params}".rstrip())
+    first, *lines = wrapped.wrap(f"{name}  {params}".rstrip())
     # Only the name is bold, so that it is cut from the wrapped line.
-    text = Text("\n").append(name, style="bold").append("\n".join([first[len(name) :], *more]))
+    text = Text("\n").append(name, style="bold").append("\n".join([first[len(name) :], *lines]))
     wrapped.initial_indent = indent
-    said = [row.formula, f"Gradients: {row.gradients}" if row.gradients else ""]
-    formula = "".join(f"\n{wrapped.fill(each)}" for each in said if each)
+    paragraphs = [row.formula, f"Gradients: {row.gradients}" if row.gradients else ""]
+    formula = "".join(f"\n{wrapped.fill(each)}" for each in paragraphs if each)
     return text.append(formula, style="dim")
 
 
@@ -146,11 +146,11 @@ def plot(
         raise MultigradError(
             f"{path} is not a picture file; its name must end with {', '.join(PICTURES)}"
         )
-    what = [find(name) for name in names]
-    under = None if forward is None else find_forward(forward)
+    objects = [find(name) for name in names]
+    activation = None if forward is None else find_forward(forward)
     axes = figure.make_figure().subplots()
     numbers = read_params(params or ())
-    figure.plot(what if len(what) > 1 else what[0], under, numbers, ax=axes)
+    figure.plot(objects if len(objects) > 1 else objects[0], activation, numbers, ax=axes)
     # Written whole or not at all: Ctrl-C leaves no half of a picture.
     with replacing(path) as temporary:
         axes.figure.savefig(temporary, dpi=150)
@@ -253,7 +253,6 @@ def parity(
     from .named_objects import find, make_inputs
 
     prepare_environment()
-    # Filled one by one, so that Ctrl-C leaves those that are complete.
     reports: list[ParityReport] = []
     obj = find(what, forward)
     inputs = make_inputs(shapes, numbers, dtype, obj)
@@ -309,10 +308,10 @@ def convert(
     prepare_environment()
     from .convert import ConvertRequest, convert_named
 
-    names, on = tuple(split(backends)), tuple(split(compiled))
+    names, compiled_on = tuple(split(backends)), tuple(split(compiled))
     options = {"copies": copies, "limit": limit, "transforms": transforms}
-    asked = ConvertRequest(tuple(inputs or ()), names, on, **options)
-    return convert_named(what, asked, as_json=as_json, echo=typer.echo)
+    request = ConvertRequest(tuple(inputs or ()), names, compiled_on, **options)
+    return convert_named(what, request, as_json=as_json, echo=typer.echo)
 
 
 @command("audit my_kernels --html audit.html")
@@ -365,9 +364,9 @@ def audit(
 
     prepare_environment()
     # Names of laws are checked before any target is imported.
-    chosen = choose_laws(laws or (), without or ())
-    asked = AuditRequest(tuple(inputs or ()), chosen, surrogate, limit, examples)
-    return audit_targets(targets, asked, as_json=as_json, junit=junit, html=html, echo=typer.echo)
+    law_names = choose_laws(laws or (), without or ())
+    request = AuditRequest(tuple(inputs or ()), law_names, surrogate, limit, examples)
+    return audit_targets(targets, request, as_json=as_json, junit=junit, html=html, echo=typer.echo)
 
 
 @command("same losses.py:plain fused --parameters model --batch batch")
@@ -438,15 +437,15 @@ def gate(
     prepare_environment()
     from .gate import GateRequest, gate_files, serve_requests
 
-    chosen = tuple(laws) if laws else None
-    asked = GateRequest(
+    law_names = tuple(laws) if laws else None
+    request = GateRequest(
         str(kernel or ""), str(reference or ""), name=name, words=tuple(inputs or ()), seed=seed,
-        laws=chosen, dtypes=tuple(split(dtypes)), limit=limit, memory=memory,
+        laws=law_names, dtypes=tuple(split(dtypes)), limit=limit, memory=memory,
     )  # fmt: skip
     if serve:
-        serve_requests(asked)
+        serve_requests(request)
         return 0
-    verdict = gate_files(asked)
+    verdict = gate_files(request)
     typer.echo(verdict.to_json() if as_json else verdict)
     return 0 if verdict.ok else FAILED
 
@@ -486,8 +485,8 @@ def lock(
     from .lock import write_lock
 
     prepare_environment()
-    said, is_whole = write_lock(what or (), out, split(frameworks), python)
-    typer.echo(said)
+    summary, is_whole = write_lock(what or (), out, split(frameworks), python)
+    typer.echo(summary)
     # An unfinished lock exits like Ctrl-C, also if a part of it was written.
     return 0 if is_whole else STOPPED
 
@@ -531,8 +530,8 @@ def vectors(
     from .named_objects import find
 
     # Rules and ops go by name; Functions are objects of a module, or saved files.
-    named = [find(each) if ":" in each or each.endswith(".json") else each for each in names or ()]
-    text = write(vectors_of(*named, dtypes=dtype or ()))
+    subjects = [find(n) if ":" in n or n.endswith(".json") else n for n in names or ()]
+    text = write(vectors_of(*subjects, dtypes=dtype or ()))
     if out == "-":
         typer.echo(text.rstrip("\n"))
     else:

@@ -116,13 +116,13 @@ def _audit_all(
             progress.begin(f"running examples of {target}")
             _record(process, names, folder, limit=min(asked.limit, EXAMPLES_LIMIT), say=say)
         for n, name in enumerate(progress.each(names)):
-            call = Path(folder, str(n))
+            record_file = Path(folder, str(n))
             # A class that needs arguments is audited only if an example has recorded an object.
-            if name in targets.unmade and not call.exists():
+            if name in targets.unmade and not record_file.exists():
                 say(f"{name} is not made without arguments: name an object of it")
             else:
                 try:
-                    yield name, process.call(audit_named, name, asked, str(call))
+                    yield name, process.call(audit_named, name, asked, str(record_file))
                 except MultigradError as error:
                     yield name, AuditReport(name, "", (), problem=str(error))
 
@@ -155,10 +155,10 @@ def _record(process: Apart, names: Sequence[str], folder: str, *, limit: float, 
         modules, files = process.call(places_to_look, names)
         if modules or files:
             # Examples are the user's code and may end the process, so that another one runs them.
-            with Apart(limit) as other:
-                other.first = process.first
+            with Apart(limit) as examples_process:
+                examples_process.first = process.first
                 # 0.8: the recorder stops by itself before its process is killed.
-                other.call(record, names, (modules, files), folder, 0.8 * limit)
+                examples_process.call(record, names, (modules, files), folder, 0.8 * limit)
     except MultigradError as error:
         say(f"docstrings and tests, which show inputs: {error}")
 
@@ -169,12 +169,12 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
     annotations, docstrings or `recorded` calls of tests, or guessed.
     """
     fn = find_target(what)
-    given = bool(asked.words)
-    stated = None if given else stated_inputs(holder_of(what), what.partition(":")[2])
+    has_words = bool(asked.words)
+    stated = None if has_words else stated_inputs(holder_of(what), what.partition(":")[2])
     first: AuditReport | None = None
-    for source, called, inputs in calls_to_try(fn, asked.words, stated, recorded):
+    for source, target, inputs in calls_to_try(fn, asked.words, stated, recorded):
         try:
-            report = audit(called, *inputs, laws=asked.laws, surrogate=asked.surrogate)
+            report = audit(target, *inputs, laws=asked.laws, surrogate=asked.surrogate)
         except MultigradError as error:
             report = AuditReport(what, "", (), problem=str(error))
         if not report.problem:
@@ -182,7 +182,7 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
         # If no inputs fit, the problem with the surest ones is the one to report.
         first = report if first is None else first
     report = first if first is not None else AuditReport(what, "", (), "nobody knows its arguments")
-    if not given and stated is None:
+    if not has_words and stated is None:
         problem = f"no inputs that were guessed fit: {report.problem.rstrip('.')}"
         with suppress(MultigradError):  # nobody knows what the arguments are
             problem += f"; {line_to_type('audit', what, fn)}"
@@ -206,23 +206,23 @@ def calls_to_try(
     if stated is not None:
         yield INPUTS_IN_CODE, fn, stated
         return
-    call = read_record(recorded) if recorded else None
-    if call is not None and call[1] is not None:
-        fn = call[1]  # an object of the class that is named
+    place, owner, recorded_inputs = (recorded and read_record(recorded)) or ("", None, None)
+    fn = fn if owner is None else owner  # an object of the class that is named
     calls = [(source, fn, inputs) for source, inputs in described_inputs(fn)]
-    if call is not None:
-        calls.append((call[0], fn, call[2]))
+    if recorded_inputs is not None:
+        calls.append((place, fn, recorded_inputs))
+    # Annotations, then the call of a test, then the docstring.
     yield from sorted(calls, key=lambda each: (each[0] != ANNOTATIONS, each[0] == DOCSTRING))
     yield from ((GUESSED, fn, inputs) for inputs in guessed_inputs(fn))
 
 
 # --- printing -------------------------------------------------------------------------------------
 def summarize(reports: Iterable[AuditReport]) -> str:
-    every = list(reports)
-    broken = Counter(finding.law for report in every for finding in report.findings)
-    unrun = sum(bool(report.problem) for report in every)
-    kept = sum(report.ok for report in every)
-    lines = [f"{len(every)} audited: {kept} keep every law, {unrun} do not run"]
+    audits = list(reports)
+    broken = Counter(finding.law for report in audits for finding in report.findings)
+    unrun_count = sum(bool(report.problem) for report in audits)
+    kept_count = sum(report.ok for report in audits)
+    lines = [f"{len(audits)} audited: {kept_count} keep every law, {unrun_count} do not run"]
     lines += [f"  {law}: {count} {BROKEN}" for law, count in broken.most_common()]
     return "\n".join(lines)
 
@@ -276,9 +276,9 @@ def to_junit(reports: Reports) -> str:
             skipped=str(sum(each.state == NOT_APPLICABLE for each in report.laws)),
         )
         if report.source:
-            given = ElementTree.SubElement(suite, "properties")
+            properties = ElementTree.SubElement(suite, "properties")
             value = f"{report.inputs} ({report.source})"
-            ElementTree.SubElement(given, "property", name="inputs", value=value)
+            ElementTree.SubElement(properties, "property", name="inputs", value=value)
         if report.problem:
             case = ElementTree.SubElement(suite, "testcase", classname=name, name="runs")
             ElementTree.SubElement(case, "error", message=report.problem)

@@ -74,12 +74,11 @@ def convert_named(what: str, asked: ConvertRequest, *, as_json: bool, echo: Prin
 
 def _convert_package(module: str, asked: ConvertRequest, *, as_json: bool, echo: Print) -> int:
     kinds: Counter[str] = Counter()
-    tried: dict[str, Counter[str]] = {VMAP: Counter(), COMPILE: Counter()}
+    transform_counts: dict[str, Counter[str]] = {VMAP: Counter(), COMPILE: Counter()}
     gradients = PackageGradients()
     with Progress(echo) as progress, Apart(asked.limit) as process:
         progress.begin(f"importing {module}")
-        # Runs first in every new process; the import does not count against the limit of a
-        # conversion.
+        # Runs first in every new process, where it does not count against a conversion's limit.
         process.first = (find_all, module, asked)
         gradients = process.call(*process.first)
         if gradients.names and not as_json:
@@ -96,23 +95,23 @@ def _convert_package(module: str, asked: ConvertRequest, *, as_json: bool, echo:
                     kind, cause = GIVEN_UP, f"{GIVEN_UP}: {error}"
             kinds[kind] += 1
             for verdict in report.transforms:
-                tried[verdict.backend][verdict.state] += 1
+                transform_counts[verdict.backend][verdict.state] += 1
             progress.echo(to_json(name, report) if as_json else gradients.line(name, report, cause))
-    unimported, lost = gradients.unimported, ""
+    unimported, failure = gradients.unimported, ""
     if unimported:
         first, reason = next(iter(unimported.items()))
-        lost = (
+        failure = (
             f"{len(unimported)} of its modules cannot be imported, {first} for instance: {reason}"
         )
     if not as_json and not gradients.names and not progress.stopped:
-        echo(f"{module} defines no custom gradients{f'; {lost}' if lost else ''}")
+        echo(f"{module} defines no custom gradients{f'; {failure}' if failure else ''}")
     elif not as_json:
         echo(f"{kinds.total()} of {len(gradients.names)} custom gradients: {_say_counts(kinds)}")
-        for name, states in tried.items():
+        for name, states in transform_counts.items():
             if states:
                 echo(f"under {name}: {_say_counts(states)}")
-        if lost:
-            echo(lost)
+        if failure:
+            echo(failure)
     if progress.stopped:
         return STOPPED
     # A refusal is no failure of the command; errors, other numbers and lost calls are.
@@ -134,8 +133,8 @@ class PackageGradients:
         cells = {each: each for each in columns}
         if report is not None:
             cells = {row.backend: SHORT.get(row.state, row.state) for row in report.rows}
-        shown = [f"{cells.get(each, '-'):{max(len(each), len(AS_IT_IS))}}" for each in columns]
-        return "  ".join([f"{name:{max(map(len, self.names))}}", *shown, cause]).rstrip()
+        texts = [f"{cells.get(each, '-'):{max(len(each), len(AS_IT_IS))}}" for each in columns]
+        return "  ".join([f"{name:{max(map(len, self.names))}}", *texts, cause]).rstrip()
 
 
 # --- in another process, if they are a package's ------------------------------------------------
@@ -152,9 +151,9 @@ def installed(names: Sequence[str]) -> tuple[str, ...]:
 def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conversion:
     module, _, name = what.partition(":")
     obj = find_in(import_named(module), name)
-    given = read_inputs(asked.words) or guess_inputs(obj)
+    inputs = read_inputs(asked.words) or guess_inputs(obj)
     report = convert(
-        obj, *given, backends=names, compiled=asked.compiled, guessed=not asked.words,
+        obj, *inputs, backends=names, compiled=asked.compiled, guessed=not asked.words,
         copies=asked.copies, transforms=asked.transforms,
     )  # fmt: skip
     if not report.problem:
@@ -165,10 +164,10 @@ def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conve
 
 def line_to_type(command: str, what: str, obj: Any) -> str:
     """Return a command line with an input for each argument, and the arguments' names."""
-    given = zip(arguments_of(find_original(obj)) or [None], guess_inputs(obj), strict=False)
+    pairs = zip(arguments_of(find_original(obj)) or [None], guess_inputs(obj), strict=False)
     words = [
         (getattr(p, "name", "x"), "x".join(map(str, SHAPE)) if hasattr(x, "shape") else repr(x))
-        for p, x in given
+        for p, x in pairs
     ]
     inputs = " ".join(f"--input {word}" for _, word in words)
     names = ", ".join(name for name, _ in words)
@@ -193,18 +192,18 @@ def summarize(report: Conversion) -> tuple[str, str]:
 
 def to_json(name: str, report: Conversion) -> str:
 
-    def data(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    def as_rows(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         places = [(each, *(each.place or (None, None))) for each in verdicts]
         return {
             each.backend: {"state": each.state, "reason": each.reason, "file": file, "line": line}
             for each, file, line in places
         }
 
-    rest: dict[str, Any] = {"problem": report.problem} if report.problem else {}
+    extras: dict[str, Any] = {"problem": report.problem} if report.problem else {}
     if report.transforms:
-        rest["transforms"] = data(report.transforms)
+        extras["transforms"] = as_rows(report.transforms)
     return json.dumps(
-        {"name": name, "home": report.home, "verdicts": data(report.verdicts), **rest}
+        {"name": name, "home": report.home, "verdicts": as_rows(report.verdicts), **extras}
     )
 
 

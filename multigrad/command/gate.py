@@ -97,17 +97,17 @@ def gate_files(asked: GateRequest) -> GateVerdict:
     _import_frameworks(asked)
     with (
         tempfile.TemporaryDirectory() as folder,
-        Apart(asked.limit, "fork") as own,
-        Apart(asked.limit, "fork") as other,
+        Apart(asked.limit, "fork") as kernel_process,
+        Apart(asked.limit, "fork") as reference_process,
     ):
-        own.first = (wall_in, folder, asked.memory, asked.reference)
-        other.first = (wall_in, folder, asked.memory)
-        verdict = _judge(own, other, asked)
+        kernel_process.first = (wall_in, folder, asked.memory, asked.reference)
+        reference_process.first = (wall_in, folder, asked.memory)
+        verdict = _judge(kernel_process, reference_process, asked)
         journal = Path(folder, JOURNAL)
-        told = journal.read_text().splitlines() if journal.exists() else []
-    if told:
-        said = tuple(f"it {each}" for each in [*dict.fromkeys(told)][:MOST_TOLD])
-        verdict = replace(verdict, failures=(*said, *verdict.failures), score=0.0)
+        offences = journal.read_text().splitlines() if journal.exists() else []
+    if offences:
+        sentences = tuple(f"it {each}" for each in [*dict.fromkeys(offences)][:MOST_TOLD])
+        verdict = replace(verdict, failures=(*sentences, *verdict.failures), score=0.0)
     return replace(verdict, seconds=time.perf_counter() - start)
 
 
@@ -118,20 +118,20 @@ def _import_frameworks(asked: GateRequest) -> None:
             importlib.import_module(name)
 
 
-def _judge(own: Apart, other: Apart, asked: GateRequest) -> GateVerdict:
+def _judge(kernel_process: Apart, reference_process: Apart, asked: GateRequest) -> GateVerdict:
     name = Path(asked.kernel).name
-    of_kernel = partial(_call, own, asked)
-    of_reference = partial(_call, other, asked)
+    of_kernel = partial(_call, kernel_process, asked)
+    of_reference = partial(_call, reference_process, asked)
     ask_reference = blaming(partial(reference_does_not_run, name), of_reference)
     try:
         # The kernel first, whose process has nothing of the reference.
         names = blaming(partial(does_not_run, name), of_kernel)(public_names, asked.kernel)
         wanted = ask_reference(public_names, asked.reference)
         pair = pair_of_names(names, wanted, asked.name)
-        made: bytes = ask_reference(make_reference, asked, pair[1])
+        pickled: bytes = ask_reference(make_reference, asked, pair[1])
         name = f"{name}:{pair[0]}"
         make_kernel = blaming(partial(does_not_run, name), of_kernel)
-        make_kernel(make_side, asked.kernel, pair[0], asked.seed, made)
+        make_kernel(make_side, asked.kernel, pair[0], asked.seed, pickled)
     except SideFails as failure:
         return failure.verdict
     sides = (partial(of_side, ask_side) for of_side in (of_kernel, of_reference))
@@ -151,8 +151,8 @@ def _call(process: Apart, asked: GateRequest, function: Callable[..., Any], *arg
         raise Lost(f"{lost}{memory if OUT_OF_MEMORY.search(str(lost)) else ''}") from lost
     except MultigradError as error:
         if OUT_OF_MEMORY.search(str(error)):
-            said = f"it needs more than {asked.memory:g} GiB of memory: {error}"
-            raise MultigradError(said) from error
+            message = f"it needs more than {asked.memory:g} GiB of memory: {error}"
+            raise MultigradError(message) from error
         raise
     finally:
         process.limit = max(process.limit - (time.perf_counter() - start), 0.1)
@@ -173,9 +173,9 @@ def pair_of_names(names: Sequence[str], wanted: Sequence[str], name: str) -> tup
     equal = [pair for pair in pairs if pair[0] == pair[1]]
     pairs = equal if len(equal) == 1 else pairs
     if len(pairs) != 1:
-        which = ", ".join(pair[0] for pair in pairs)
-        told = f"both have {which}; name one by --name" if pairs else "they have no name in common"
-        raise MultigradError(f"{told} ({', '.join(names)}; {', '.join(wanted)})")
+        both = ", ".join(pair[0] for pair in pairs)
+        fault = f"both have {both}; name one by --name" if pairs else "they have no name in common"
+        raise MultigradError(f"{fault} ({', '.join(names)}; {', '.join(wanted)})")
     return pairs[0]
 
 
@@ -197,8 +197,8 @@ def serve_requests(asked: GateRequest, lines: Iterable[str] | None = None) -> No
             request = json.loads(line)
             if not isinstance(request, dict) or request.keys() - known:
                 raise MultigradError(f"a request is an object with some of {sorted(known)}")
-            given = {n: tuple(v) if isinstance(v, list) else v for n, v in request.items()}
-            answer = gate_files(replace(asked, **given)).to_json()
+            options = {n: tuple(v) if isinstance(v, list) else v for n, v in request.items()}
+            answer = gate_files(replace(asked, **options)).to_json()
         except (MultigradError, OSError, TypeError, ValueError) as error:
             answer = json.dumps({"ok": False, "error": str(error)})
         print(answer, flush=True)
@@ -239,30 +239,30 @@ def wall_in(walls: str, memory: float, reference: str = "") -> None:
     # A GPU's driver reserves more addresses than any machine has memory.
     if os.path.exists("/proc/self/statm") and not os.path.exists("/dev/nvidiactl"):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        held = pages * resource.getpagesize()
-        _limit(resource.RLIMIT_AS, held + int(memory * 2**30))
-    journal, reads = os.open(os.devnull, os.O_WRONLY), set[str]()
+        used_bytes = pages * resource.getpagesize()
+        _limit(resource.RLIMIT_AS, used_bytes + int(memory * 2**30))
+    journal, forbidden_reads = os.open(os.devnull, os.O_WRONLY), set[str]()
     if reference:
         journal = os.open(Path(walls, JOURNAL), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        compiled = importlib.util.cache_from_source(reference)
-        reads = {reference, os.path.realpath(compiled)}
+        bytecode = importlib.util.cache_from_source(reference)
+        forbidden_reads = {reference, os.path.realpath(bytecode)}
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # where the next requests are
 
     def refuse(event: str, args: tuple[Any, ...]) -> None:
-        said = FORBIDDEN.get(event, "")
+        offence = FORBIDDEN.get(event, "")
         if event == "open" and isinstance(args[0], str | bytes | os.PathLike):
             path = os.path.realpath(os.fsdecode(args[0]))
             if _is_writing(*args[1:]) and not _is_free(path, folder):
-                said = f"writes a file outside its folder: {path}"
-            elif path in reads:
-                said = f"reads the reference: {path}"
+                offence = f"writes a file outside its folder: {path}"
+            elif path in forbidden_reads:
+                offence = f"reads the reference: {path}"
         elif event in WRITES and isinstance(args[0], str | bytes | os.PathLike):
             path = os.path.realpath(os.fsdecode(args[0]))
-            said = "" if _is_free(path, folder) else f"changes a file outside its folder: {path}"
-        if said:
-            os.write(journal, f"{said}\n".encode())
-            raise PermissionError(f"it {said}, which the gate does not allow")
+            offence = "" if _is_free(path, folder) else f"changes a file outside its folder: {path}"
+        if offence:
+            os.write(journal, f"{offence}\n".encode())
+            raise PermissionError(f"it {offence}, which the gate does not allow")
 
     sys.addaudithook(refuse)
 
@@ -314,9 +314,9 @@ def make_reference(asked: GateRequest, name: str) -> bytes:
     else:
         inputs = _first_that_runs(f"{asked.reference}:{name}", stated_inputs(module, name))
     # Not as they are: a pipe hands torch's tensors over by a socket.
-    made = pickle.dumps((init, inputs))
-    make_side(asked.reference, name, asked.seed, made)
-    return made
+    pickled = pickle.dumps((init, inputs))
+    make_side(asked.reference, name, asked.seed, pickled)
+    return pickled
 
 
 def _first_that_runs(target: str, stated: Any) -> list[Any]:

@@ -51,11 +51,11 @@ def described_inputs(fn: Any) -> Iterator[tuple[str, Inputs]]:
     hints: dict[str, Any] = {}
     with contextlib.suppress(Exception):  # a name that only a type checker knows
         hints = typing.get_type_hints(_code_of(fn))
-    annotated = [_axes_annotated(hints.get(p.name, p.annotation)) for p in parameters]
+    annotated_axes = [_axes_annotated(hints.get(p.name, p.annotation)) for p in parameters]
     text = "\n".join(filter(None, (inspect.getdoc(each) for each in (fn, _code_of(fn)))))
-    written = [_axes_in_docstring(p.name, text) for p in parameters]
-    for source, found in ((ANNOTATIONS, annotated), (DOCSTRING, written)):
-        if any(found):
+    docstring_axes = [_axes_in_docstring(p.name, text) for p in parameters]
+    for source, stated_axes in ((ANNOTATIONS, annotated_axes), (DOCSTRING, docstring_axes)):
+        if any(stated_axes):
             # Shared by all arguments: axes of one name have one length.
             sizes = dict[str, int]()
             generator = np.random.default_rng(SEED)
@@ -63,7 +63,7 @@ def described_inputs(fn: Any) -> Iterator[tuple[str, Inputs]]:
                 draw(_lengths_of(each[0], sizes), each[1], generator)
                 if each is not None
                 else _likely(p, SHAPE, generator)
-                for p, each in zip(parameters, found, strict=True)
+                for p, each in zip(parameters, stated_axes, strict=True)
             ]
             yield source, inputs
 
@@ -116,10 +116,10 @@ def _varied(parameters: Sequence[Any], flags: set[str], shape: tuple[int, ...]) 
         "line": draw(shape[-1:], "float32", generator),
         "indices": draw(shape, "int64", generator),
     }
-    for other in ALTERNATIVE_VALUES:
+    for value in ALTERNATIVE_VALUES:
         # The last arguments first: they are the likeliest not to be tensors.
         for place in reversed(range(len(likely))):
-            yield [*likely[:place], tensors.get(str(other), other), *likely[place + 1 :]]
+            yield [*likely[:place], tensors.get(str(value), value), *likely[place + 1 :]]
 
 
 def _likely_inputs(
@@ -137,15 +137,15 @@ def _flags_of(function: Any) -> set[str]:
     except (OSError, TypeError, SyntaxError):
         return set()
     # An argument that is used as a condition is a flag: tensors have no truth value.
-    tests: list[ast.expr] = []
+    conditions: list[ast.expr] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.If | ast.IfExp | ast.While):
-            tests.append(node.test)
+            conditions.append(node.test)
         elif isinstance(node, ast.BoolOp):
-            tests += node.values
+            conditions += node.values
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            tests.append(node.operand)
-    return {test.id for test in tests if isinstance(test, ast.Name)}
+            conditions.append(node.operand)
+    return {condition.id for condition in conditions if isinstance(condition, ast.Name)}
 
 
 def _forward_of(fn: Any) -> Any:
@@ -160,8 +160,9 @@ def _parameters_of(fn: Any) -> Sequence[Any]:
 def _defaults_of(fn: Any) -> Inputs:
     fn = _forward_of(fn)
     signature = None if isinstance(fn, Rule) else find_original(fn).function.parameters
-    given = signature.parameters.values() if signature is not None else ()
-    return [p.default for p in given if p.default is not p.empty and p.kind is not p.KEYWORD_ONLY]
+    parameters = signature.parameters.values() if signature is not None else ()
+    positional = (p for p in parameters if p.kind is not p.KEYWORD_ONLY)
+    return [p.default for p in positional if p.default is not p.empty]
 
 
 def _code_of(fn: Any) -> Any:
@@ -170,6 +171,7 @@ def _code_of(fn: Any) -> Any:
 
 
 def _axes_annotated(annotation: Any) -> tuple[list[str], str] | None:
+    """Return the axes that an annotation states and a kind for `draw`; None: it states none."""
     # jaxtyping keeps the axes of `Float[Tensor, "n 3"]` in `dim_str`.
     axes = getattr(annotation, "dim_str", None)
     if not isinstance(axes, str):
@@ -228,14 +230,14 @@ def guess_inputs(obj: Any) -> list[Any]:
     """
     original = find_original(obj)
     imported = original.function.recipe.imported
-    fixed = () if imported is None else imported.fixed_names
+    fixed_names = () if imported is None else imported.fixed_names
     generator = np.random.default_rng(SEED)
     inputs = []
     for parameter in arguments_of(original) or ():
-        if parameter.name in fixed:
+        if parameter.name in fixed_names:
             annotation = getattr(parameter.annotation, "__name__", parameter.annotation)
-            other = -1 if parameter.name in AXES else NUMBER
-            inputs.append(NUMBERS.get(str(annotation), other))
+            default = -1 if parameter.name in AXES else NUMBER
+            inputs.append(NUMBERS.get(str(annotation), default))
         else:
             inputs.append(draw(SHAPE, "float32", generator))
     return inputs or [draw(SHAPE, "float32", generator)]

@@ -55,14 +55,14 @@ def write_lock(
     """
     check_frameworks(frameworks)
     lock = LockFile()
-    asked: dict[str, Probe] = {}
+    named_probes: dict[str, Probe] = {}
     for word in named:
         # A framework's function gives probes; any other word names a rule or a Function.
-        if probes := function_probes(word):
-            asked |= probes
+        if word_probes := function_probes(word):
+            named_probes |= word_probes
         else:
             lock.objects[word] = make_entry(word, None if is_file(word) else find_saved(word))
-    lock.probes = asked or find_probes(frameworks or FRAMEWORKS)
+    lock.probes = named_probes or find_probes(frameworks or FRAMEWORKS)
     names = [name for name in FRAMEWORKS if any(p.framework == name for p in lock.probes.values())]
     lock.answers, is_whole = ask(lock.probes, names, python)
     if not is_whole:
@@ -71,20 +71,20 @@ def write_lock(
         # A finished one stays.
         out = out.with_name(f"{out.name}.partial")
     # Only named functions must exist: the table may name some that this version lacks.
-    elif asked:
+    elif named_probes:
         for name, answer in lock.answers.items():
             if answer.absent:
                 raise MultigradError(f"{name} cannot be asked: {answer.absent}")
-            for own, outcome in answer.outcomes.items():
+            for probe_name, outcome in answer.outcomes.items():
                 if "missing" in outcome:
-                    raise MultigradError(f"{name} has no {lock.probes[own].path}")
+                    raise MultigradError(f"{name} has no {lock.probes[probe_name].path}")
     write_whole(out, format_lock(lock))
-    there = {name: answer for name, answer in lock.answers.items() if not answer.absent}
-    count = sum(len(answer.outcomes) for answer in there.values())
-    held = [f"{name} {answer.version}" for name, answer in there.items()]
+    available = {name: answer for name, answer in lock.answers.items() if not answer.absent}
+    count = sum(len(answer.outcomes) for answer in available.values())
+    versions = [f"{name} {answer.version}" for name, answer in available.items()]
     words = "rule or Function" if len(lock.objects) == 1 else "rules and Functions"
     objects = f"{len(lock.objects)} {words}, " if lock.objects else ""
-    return f"{out}: {objects}{count} probes of {', '.join(held) or 'no framework'}", is_whole
+    return f"{out}: {objects}{count} probes of {', '.join(versions) or 'no framework'}", is_whole
 
 
 def ask(
@@ -152,8 +152,8 @@ def verify_lock(
     lock = read_lock(path)
     check_entries(lock)
     names = [name for name in lock.answers if not frameworks or name in frameworks]
-    now, is_whole = ask(lock.probes, names, python)
-    result: Verification = verify_frameworks(lock, now)
+    answers, is_whole = ask(lock.probes, names, python)
+    result: Verification = verify_frameworks(lock, answers)
     if not is_whole:
         result.remarks.append("stopped: the rest was not compared")
     elif python is None:

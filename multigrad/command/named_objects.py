@@ -114,17 +114,17 @@ def import_named(name: str) -> types.ModuleType:
         return _import_file(path) if is_file else importlib.import_module(name)
     except Exception as error:
         if is_file or not isinstance(error, ModuleNotFoundError):
-            said = f"{type(error).__name__}: {error}"
-            raise MultigradError(f"{name} cannot be imported: {said}") from error
+            message = f"{type(error).__name__}: {error}"
+            raise MultigradError(f"{name} cannot be imported: {message}") from error
         # The module itself was found, and a module that it imports was not.
         if not f"{name}.".startswith(f"{error.name}."):
             raise MultigradError(f"{name} needs {error.name}, which is not installed") from error
-        parent, _, last = name.rpartition(".")
+        parent, _, last_name = name.rpartition(".")
         hint = ""
         # The missing module's siblings: their names are the likely ones.
         with suppress(AttributeError, ImportError):
             path_of_parent = importlib.import_module(parent).__path__ if parent else None
-            hint = suggest(last, (info.name for info in pkgutil.iter_modules(path_of_parent)))
+            hint = suggest(last_name, (info.name for info in pkgutil.iter_modules(path_of_parent)))
         raise MultigradError(
             f"there is no module {name!r} here; name it as in an import{hint}"
         ) from error
@@ -253,9 +253,9 @@ def find_custom_gradients(
         note: called with each module's name before its import, which may end the process.
         skipped: modules that are not imported.
     """
-    named: dict[str, Any] = {}
+    gradients: dict[str, Any] = {}
     unimported: dict[str, str] = {}
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
 
     def is_wanted(name: str) -> bool:
         # The journal is written before the import, or a crash would leave no name.
@@ -269,12 +269,12 @@ def find_custom_gradients(
             home = getattr(value, "__module__", None)
             is_own = callable(value) and f"{home}.".startswith(f"{package.__name__}.")
             # One object may have several names; the first one in order stays.
-            if id(value) in seen or not is_own:
+            if id(value) in seen_ids or not is_own:
                 continue
             if find_custom(value) is not None or isinstance(value, kinds):
-                seen.add(id(value))
-                named[f"{module.__name__}:{name}"] = value
-    return named, unimported
+                seen_ids.add(id(value))
+                gradients[f"{module.__name__}:{name}"] = value
+    return gradients, unimported
 
 
 def _modules(
@@ -285,8 +285,8 @@ def _modules(
     if path is None:
         return
     for info in pkgutil.iter_modules(path, f"{package.__name__}."):
-        last = info.name.rpartition(".")[2]
-        if last in SKIPPED or last.startswith("test_") or last.endswith("_test"):
+        last_name = info.name.rpartition(".")[2]
+        if last_name in SKIPPED or last_name.startswith("test_") or last_name.endswith("_test"):
             continue
         module = _import(info.name, unimported) if is_wanted(info.name) else None
         if module is not None:

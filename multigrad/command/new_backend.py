@@ -69,8 +69,8 @@ def write_package(name: str, folder: Path | None) -> list[Path]:
 
 def check_name(name: str) -> None:
     """Check that a backend may have this name, that by which its framework is imported."""
-    form = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
-    if form is None or keyword.iskeyword(name) or name.startswith("_"):
+    match = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+    if match is None or keyword.iskeyword(name) or name.startswith("_"):
         root = name.partition(".")[0]
         hint = f"; a backend of {name} is named {root!r}" if root.isidentifier() else ""
         raise MultigradError(
@@ -90,19 +90,19 @@ def list_ops(rows: list[Op]) -> str:
     """Return comments that list the ops by family, each with its arguments and meaning."""
     lines = []
     for family in ops.FAMILIES:
-        own = [op for op in vars(family).values() if op in rows]
-        if own:
+        family_ops = [op for op in vars(family).values() if op in rows]
+        if family_ops:
             title = inspect.getdoc(family) or ""
             lines += ["#", *_comment(f"--- {title.splitlines()[0]}")]
-            lines += [line for op in own for line in _comment(describe(op), "    ")]
+            lines += [line for op in family_ops for line in _comment(describe(op), "    ")]
     # Without the empty "#" that comes before the first family.
     return "\n".join(lines[1:])
 
 
 def describe(op: Op) -> str:
     attrs = ", ".join(op.attrs)
-    given = ", ".join([*op.operands, *(["*", attrs] if attrs else [])])
-    return f"{op.name}({given}): {op.doc}"
+    signature = ", ".join([*op.operands, *(["*", attrs] if attrs else [])])
+    return f"{op.name}({signature}): {op.doc}"
 
 
 def _comment(text: str, indent: str = "") -> list[str]:

@@ -104,7 +104,7 @@ def prepare_environment() -> None:
 def make_bar(console: Console, *columns: ProgressColumn) -> Bar:
     """Return a progress bar that only a terminal shows, and that disappears when it ends."""
     # Colors may be forced into a file, which a bar would fill.
-    draws = console.is_interactive and console.file.isatty()
+    is_shown = console.is_interactive and console.file.isatty()
     return Bar(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -114,7 +114,7 @@ def make_bar(console: Console, *columns: ProgressColumn) -> Bar:
         console=console,
         transient=True,
         redirect_stdout=not console.stderr,  # what is printed into a file stays out of the terminal
-        disable=not draws,
+        disable=not is_shown,
     )
 
 
@@ -173,8 +173,8 @@ class Progress(ExitStack):
 
     def advance(self, what: str = "") -> None:
         """Count a finished part, and rename the work if a name is given."""
-        named: dict[str, Any] = {"description": escape(what)} if what else {}
-        self._bar.update(self._task, advance=1, **named)
+        changes: dict[str, Any] = {"description": escape(what)} if what else {}
+        self._bar.update(self._task, advance=1, **changes)
 
     def each(self, items: Collection[Item]) -> Iterator[Item]:
         """Yield items, and show the name of each while it is in progress."""

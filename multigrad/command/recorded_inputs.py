@@ -51,11 +51,11 @@ def places_to_look(names: Sequence[str]) -> tuple[list[str], list[str]]:
     words = {name.rpartition(":")[2].rpartition(".")[2] for name in names}
     for module in {id(m): m for name in names if (m := holder_of(name))}.values():
         root = module.__name__.partition(".")[0]
-        beside = [m for n, m in sorted(sys.modules.items()) if m and n.partition(".")[0] == root]
+        package = [m for n, m in sorted(sys.modules.items()) if m and n.partition(".")[0] == root]
         # Docstrings and tests often call a target through a wrapper in its package.
-        own = words | set(_callers(beside, words))
-        pattern = re.compile(rf"\b({'|'.join(map(re.escape, own))})\b")
-        texts = {each.__name__: source_of(each) for each in beside}
+        target_words = words | set(_callers(package, words))
+        pattern = re.compile(rf"\b({'|'.join(map(re.escape, target_words))})\b")
+        texts = {each.__name__: source_of(each) for each in package}
         modules |= {n for n, text in texts.items() if ">>> " in text and pattern.search(text)}
         for file in _test_files(sys.modules.get(root, module)):
             count = len(set(pattern.findall(file.read_text("utf-8", "replace"))))
@@ -178,12 +178,12 @@ class Recorder:
                         setattr(module, name, stand_in)
 
     def _replace(self, cls: Any, name: str, keep: Callable[[Any, Any], None]) -> None:
-        own = getattr(cls, name)
+        original = getattr(cls, name)
 
-        @functools.wraps(own)
+        @functools.wraps(original)
         def recorded(*args: Any, **kwargs: Any) -> Any:
             keep(args, kwargs)
-            return own(*args, **kwargs)
+            return original(*args, **kwargs)
 
         # A plain function in its place would be bound as a method.
         is_static = isinstance(vars(cls).get(name), staticmethod)
@@ -196,8 +196,8 @@ class Recorder:
             leaves = [_read(leaf) for leaf in leaves]
             rank = _rank([leaf for leaf in leaves if isinstance(leaf, np.ndarray)])
             if rank < self.ranks[n]:
-                given, _ = optree.tree_unflatten(tree, leaves)
-                data = pickle.dumps((self.place, owner, list(given)))
+                inputs, _ = optree.tree_unflatten(tree, leaves)
+                data = pickle.dumps((self.place, owner, list(inputs)))
                 (self.folder / f"{n}").write_bytes(data)
                 # Small enough: no later call replaces it.
                 self.ranks[n] = rank if rank > GOOD_ENOUGH_SIZE else 0

@@ -18,14 +18,14 @@ def compare_named(path_a: str, path_b: str, parameters: str, batch: str) -> Same
     """
     home = path_a.rpartition(":")[0]
 
-    def named(word: str) -> Any:
+    def find_word(word: str) -> Any:
         module, _, name = word.rpartition(":")
         return find_in(import_target(module or home), name)
 
-    def made(word: str) -> Any:
-        found = named(word)
-        is_maker = callable(found) and getattr(found, "__code__", None) is not None
-        return found() if is_maker else found
+    def find_or_make(word: str) -> Any:
+        obj = find_word(word)
+        is_maker = callable(obj) and getattr(obj, "__code__", None) is not None
+        return obj() if is_maker else obj
 
-    other = path_b if path_b in LAWS_OF_BATCHES else named(path_b)
-    return xg.same(named(path_a), other, made(parameters), made(batch))
+    second_path = path_b if path_b in LAWS_OF_BATCHES else find_word(path_b)
+    return xg.same(find_word(path_a), second_path, find_or_make(parameters), find_or_make(batch))

@@ -87,9 +87,9 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
     unmade = [name for name, cls in models.items() if not _is_made_bare(cls)]
     names += [name for name in models if name not in unmade]
 
-    def named(given: list[str]) -> tuple[str, ...]:
-        own = (each.removeprefix(f"{home}:") for each in dict.fromkeys(given))
-        return tuple(each if ":" in each.replace("::", "") else f"{module}:{each}" for each in own)
+    def named(targets: list[str]) -> tuple[str, ...]:
+        shorts = (each.removeprefix(f"{home}:") for each in dict.fromkeys(targets))
+        return tuple(n if ":" in n.replace("::", "") else f"{module}:{n}" for n in shorts)
 
     return Targets(named(names), unimported, named(unmade))
 
@@ -151,17 +151,17 @@ def pair_of(holder: types.ModuleType, name: str, forward: Any) -> tuple[Any, Any
 
 def _as_pair(forward: Any, backward: Any) -> tuple[Any, Any] | None:
     # None if it is not clear which argument is the cotangent.
-    given, taken = (list(read_parameters(each) or ()) for each in (forward, backward))
-    if taken[1:] == given and taken[0] not in given:
+    arguments, names = (list(read_parameters(each) or ()) for each in (forward, backward))
+    if names[1:] == arguments and names[0] not in arguments:
         return forward, backward
-    if taken[:-1] == given and COTANGENTS.fullmatch(taken[-1]):
+    if names[:-1] == arguments and COTANGENTS.fullmatch(names[-1]):
 
         def reordered(grad_out: Any, *args: Any) -> Any:
             return backward(*args, grad_out)
 
         return forward, reordered
-    is_told = len(taken) == len(given) + 1 and COTANGENTS.fullmatch(taken[0])
-    return (forward, backward) if is_told else None
+    is_clear = len(names) == len(arguments) + 1 and COTANGENTS.fullmatch(names[0])
+    return (forward, backward) if is_clear else None
 
 
 def _of_hips(primitive: Any, make: Callable[..., Any]) -> tuple[Any, Any]:
@@ -187,18 +187,18 @@ def _is_of(value: Any, module: types.ModuleType) -> bool:
 
 def _find_operator(what: Any) -> Callable[..., Any] | None:
     finders = filter(None, (backend.imports.find_operator for backend in in_use()))
-    return next((found for find in finders if (found := find(what)) is not None), None)
+    return next((operator for find in finders if (operator := find(what)) is not None), None)
 
 
 def _operators(module: types.ModuleType) -> Iterator[str]:
     text = source_of(module)
     for backend in in_use():
-        for full in backend.imports.operators() if backend.imports.operators else ():
-            space, _, name = full.partition("::")
+        for full_name in backend.imports.operators() if backend.imports.operators else ():
+            space, _, name = full_name.partition("::")
             # Registered under "space::name", or with the namespace and the name as two strings.
-            apart = rf"[\"']{space}[\"'](?s:.*)\b{name}\b"
-            if space in text and re.search(rf"[\"']{full}\b|{apart}", text):
-                yield full
+            two_strings = rf"[\"']{space}[\"'](?s:.*)\b{name}\b"
+            if space in text and re.search(rf"[\"']{full_name}\b|{two_strings}", text):
+                yield full_name
 
 
 def source_of(module: types.ModuleType) -> str:

@@ -111,15 +111,15 @@ class Apart:
 def _alone() -> Iterator[None]:
     # Without this a new process would run the caller's script again, which would start another one.
     # It also ignores Ctrl-C from its start: that is for its parent. Only a main thread can set it.
-    main, is_main = sys.modules["__main__"], threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+    script, is_main = sys.modules["__main__"], threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
-        sys.modules["__main__"] = main
+        sys.modules["__main__"] = script
         if is_main:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, handler)
 
 
 def _serve(theirs: Connection) -> None:
