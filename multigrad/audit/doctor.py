@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from ..backend.differences import Fault
 from ..backend.discovery import entry_points
-from ..errors import RuleTypeError, suggest
+from ..errors import MultigradError, RuleTypeError, suggest
 from ..graph.support.lazy_modules import load_alone
 from ..look.subject import Report
 
@@ -133,6 +133,7 @@ def doctor(*frameworks: str, python: str | None = None) -> DoctorReport:
 
     Raises:
         RuleTypeError: there is no framework of that name.
+        MultigradError: the interpreter does not run.
     """
     faults = known_faults()
     for name in frameworks:
@@ -163,7 +164,10 @@ def _diagnose(framework: str, faults: tuple[Fault, ...], python: str | None) -> 
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         lines = [json.loads(line[1:]) for line in run.stdout.splitlines() if line.startswith("@{")]
-        if not lines or not lines[0]["version"]:
+        if not lines:
+            last = (run.stderr.strip().splitlines() or ["it says nothing"])[-1]
+            raise MultigradError(f"{python or sys.executable} does not run {framework}: {last}")
+        if not lines[0]["version"]:
             return []  # it is not installed
         version = lines.pop(0)["version"]
         lines.append({"error": f"its process ended with {run.returncode}"})

@@ -152,6 +152,8 @@ def pair_of(holder: types.ModuleType, name: str, forward: Any) -> tuple[Any, Any
 def _as_pair(forward: Any, backward: Any) -> tuple[Any, Any] | None:
     # None if it is not clear which argument is the cotangent.
     arguments, names = (list(read_parameters(each) or ()) for each in (forward, backward))
+    if not names:
+        return None
     if names[1:] == arguments and names[0] not in arguments:
         return forward, backward
     if names[:-1] == arguments and COTANGENTS.fullmatch(names[-1]):

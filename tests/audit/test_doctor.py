@@ -12,7 +12,7 @@ import pytest
 import multigrad as xg
 from multigrad.audit import doctor as room
 from multigrad.backend.differences import Fault
-from multigrad.errors import RuleTypeError
+from multigrad.errors import MultigradError, RuleTypeError
 
 TAMED = [Fault("gone", "", "", "def found(wrap): return False")]
 MOST_LINES = 20
@@ -61,6 +61,12 @@ def test_a_framework_that_is_not_installed_is_named_and_a_typo_is_an_error(
     assert report.ok and str(report) == "not installed: torch"
     with pytest.raises(RuleTypeError, match="did you mean 'torch'"):
         xg.doctor("torhc")
+
+
+def test_a_python_that_does_not_run_is_an_error_and_no_clean_bill(monkeypatch: Any) -> None:
+    monkeypatch.setattr(room, "RUNNER", "raise SystemExit('no space left')")
+    with pytest.raises(MultigradError, match="does not run torch: no space left"):
+        xg.doctor("torch")
 
 
 def test_the_faults_are_read_without_an_import_of_their_framework() -> None:
