@@ -117,8 +117,8 @@ class ForwardRun:
 
     def gradients(self, cotangents: Sequence[Array]) -> Arrays:
         # Copies, because a backward may write into its cotangents.
-        made = [self.backend.tensors.from_numpy(each.copy()) for each in cotangents]
-        return [self.read(each) for each in self.pull(made)]
+        tensors = [self.backend.tensors.from_numpy(each.copy()) for each in cotangents]
+        return [self.read(each) for each in self.pull(tensors)]
 
 
 @dataclass(frozen=True)

@@ -146,9 +146,9 @@ def judge_edges(trial: Trial) -> str:
         if not low - noise <= got <= high + noise:
             if [number] == own_numbers:
                 raise NotApplicable("it is no derivative at other numbers either")
-            wanted = f"{low:.6g}" if high - low < noise else f"{low:.6g} to {high:.6g}"
+            interval = f"{low:.6g}" if high - low < noise else f"{low:.6g} to {high:.6g}"
             return (
-                f"argument {n}'s first element = {number:g}: {got:.6g}, expected {wanted} by "
+                f"argument {n}'s first element = {number:g}: {got:.6g}, expected {interval} by "
                 "differences to both sides"
             )
     if not was_compared:
@@ -436,8 +436,8 @@ def judge_no_axes(trial: Trial) -> str:
         trial, lambda a: a.reshape(-1)[:1] if a.ndim and a.size else None, are_all=True
     )
     arrays = trial.inputs
-    for n, one in singles.items():
-        arrays[n] = one
+    for n, single in singles.items():
+        arrays[n] = single
     run, u = _start_if_taken(trial, arrays)
     if any(y.shape != (1,) for y in run.arrays()):
         raise NotApplicable("its outputs have other axes than its inputs")

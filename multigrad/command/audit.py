@@ -91,10 +91,10 @@ def audit_targets(
 
 def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | None:
     """Return the names of the laws to test, None for all."""
-    chosen = named_laws(only or None), named_laws(but)
+    laws, exceptions = named_laws(only or None), named_laws(but)
     if not only and not but:
         return None
-    return tuple(law.name for law in LAWS if law in chosen[0] and law not in chosen[1])
+    return tuple(law.name for law in LAWS if law in laws and law not in exceptions)
 
 
 def _audit_all(
@@ -192,8 +192,8 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
 
 def stated_inputs(module: Any, name: str) -> Any:
     """Return the inputs that a module states for one of its names; None: it states none."""
-    stated = getattr(module, INPUTS_IN_CODE, {}).get(name)
-    return stated() if callable(stated) else stated
+    inputs = getattr(module, INPUTS_IN_CODE, {}).get(name)
+    return inputs() if callable(inputs) else inputs
 
 
 def calls_to_try(
@@ -219,11 +219,11 @@ def calls_to_try(
 # --- printing -------------------------------------------------------------------------------------
 def summarize(reports: Iterable[AuditReport]) -> str:
     audits = list(reports)
-    broken = Counter(finding.law for report in audits for finding in report.findings)
+    broken_counts = Counter(finding.law for report in audits for finding in report.findings)
     unrun_count = sum(bool(report.problem) for report in audits)
     kept_count = sum(report.ok for report in audits)
     lines = [f"{len(audits)} audited: {kept_count} keep every law, {unrun_count} do not run"]
-    lines += [f"  {law}: {count} {BROKEN}" for law, count in broken.most_common()]
+    lines += [f"  {law}: {count} {BROKEN}" for law, count in broken_counts.most_common()]
     return "\n".join(lines)
 
 

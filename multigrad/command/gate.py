@@ -189,14 +189,14 @@ def serve_requests(asked: GateRequest, lines: Iterable[str] | None = None) -> No
     A request names kernel and reference, and may have other fields of `GateRequest`.
     """
     _warm_up(asked)
-    known = {each.name for each in fields(GateRequest)}
+    field_names = {each.name for each in fields(GateRequest)}
     for line in sys.stdin if lines is None else lines:
         if not line.strip():
             continue
         try:
             request = json.loads(line)
-            if not isinstance(request, dict) or request.keys() - known:
-                raise MultigradError(f"a request is an object with some of {sorted(known)}")
+            if not isinstance(request, dict) or request.keys() - field_names:
+                raise MultigradError(f"a request is an object with some of {sorted(field_names)}")
             options = {n: tuple(v) if isinstance(v, list) else v for n, v in request.items()}
             answer = gate_files(replace(asked, **options)).to_json()
         except (MultigradError, OSError, TypeError, ValueError) as error:

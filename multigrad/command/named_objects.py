@@ -175,10 +175,10 @@ def make_inputs(
 
 def make_default_inputs(found: Any, dtype: str) -> list[Any]:
     """Return the inputs to try an object with if none are given, floats in the given dtype."""
-    own = inputs_of(subject_of(found))
+    arrays = inputs_of(subject_of(found))
     return optree.tree_map(  # type: ignore[return-value]
         lambda leaf: as_float(leaf, dtype) if isinstance(leaf, np.ndarray) else leaf,
-        list(own),
+        list(arrays),
         none_is_leaf=True,
     )
 
@@ -231,8 +231,8 @@ def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> A
         return np.asarray(generator.integers(0, MOST, shape), kind)
     if kind == "bool":
         return np.asarray(generator.integers(0, 2, shape), bool)
-    known = ", ".join((*FLOATS, *INTEGERS, "bool", "uniform"))
-    raise MultigradError(f"--input: {kind!r} is not a dtype; expected one of {known}")
+    kinds = ", ".join((*FLOATS, *INTEGERS, "bool", "uniform"))
+    raise MultigradError(f"--input: {kind!r} is not a dtype; expected one of {kinds}")
 
 
 # --- the custom gradients of a package ------------------------------------------------------------

@@ -57,14 +57,14 @@ def write_package(name: str, folder: Path | None) -> list[Path]:
         "count": str(len(rows)),
         "list": list_ops(rows),
     }
-    written = []
+    paths = []
     for file, target in FILES.items():
         path = root / Template(target).substitute(words)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = Template((TEMPLATE / file).read_text(encoding="utf-8")).substitute(words)
         path.write_text(text, encoding="utf-8")
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths
 
 
 def check_name(name: str) -> None:

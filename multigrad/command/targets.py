@@ -133,11 +133,11 @@ def pair_of(holder: types.ModuleType, name: str, forward: Any) -> tuple[Any, Any
     """Return a forward and its VJP, plain NumPy functions, or None: the VJP has the same name with
     an ending of PAIRED, or is registered with HIPS autograd.
     """
-    known = getattr(sys.modules.get("autograd.core"), "primitive_vjps", {})
+    vjps = getattr(sys.modules.get("autograd.core"), "primitive_vjps", {})
     # An unhashable object raises TypeError: it is no primitive.
     with contextlib.suppress(TypeError):
-        if forward in known and _is_of(getattr(forward, "fun", forward), holder):
-            return _of_hips(forward, known[forward])
+        if forward in vjps and _is_of(getattr(forward, "fun", forward), holder):
+            return _of_hips(forward, vjps[forward])
     if not isinstance(forward, types.FunctionType) or not _is_of(forward, holder):
         return None
     if dialect_of(forward) not in IN_NUMPY:

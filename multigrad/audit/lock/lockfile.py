@@ -98,12 +98,12 @@ def probes_of(path: str) -> dict[str, Probe]:
     """Return the table's probes of a function. If it takes one tensor, or the table does not have
     it, add probes at the common kinks.
     """
-    known = {name: probe for name, probe in read_table().items() if probe.path == path}
+    table_probes = {name: probe for name, probe in read_table().items() if probe.path == path}
     call = f"{path}(x)"
-    if known and all(probe.call != call for probe in known.values()):
-        return known
+    if table_probes and all(probe.call != call for probe in table_probes.values()):
+        return table_probes
     probes = [Probe(call, f"at {number}", {"x": hex_of(float(number))}) for number in ANYWHERE]
-    return {**{probe.name: probe for probe in probes}, **known}
+    return {**{probe.name: probe for probe in probes}, **table_probes}
 
 
 Outcome = Mapping[str, Any]

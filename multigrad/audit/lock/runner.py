@@ -47,10 +47,10 @@ class Missing(Exception):
 
 def framework_of(call: str) -> str:
     first = call.partition(".")[0]
-    known = {spaces[0].partition(".")[0]: name for name, spaces in NAMESPACES.items()}
-    if first not in known:
-        raise RefusedProbe(f"{call[:60]!r} begins with none of {', '.join(known)}")
-    return known[first]
+    frameworks = {spaces[0].partition(".")[0]: name for name, spaces in NAMESPACES.items()}
+    if first not in frameworks:
+        raise RefusedProbe(f"{call[:60]!r} begins with none of {', '.join(frameworks)}")
+    return frameworks[first]
 
 
 def read_call(text: str) -> Any:

@@ -81,10 +81,10 @@ def compare_answers(
         )
         return
     # Keras's version names its backend: numbers of two backends are not compared.
-    before, after = locked.version.partition(" on "), now.version.partition(" on ")
-    if before[2] != after[2]:
+    old, new = locked.version.partition(" on "), now.version.partition(" on ")
+    if old[2] != new[2]:
         result.remarks.append(
-            f"{framework} was locked on {before[2]} and runs on {after[2]} here: not compared"
+            f"{framework} was locked on {old[2]} and runs on {new[2]} here: not compared"
         )
         return
     rounded: Counter[str] = Counter()
@@ -218,12 +218,12 @@ def verify_objects(lock: LockFile, find: Callable[[str], Any], result: Verificat
     for word, locked in lock.objects.items():
         try:
             target = None if is_file(word) else find(word)
-            now = make_entry(word, target)
+            entry = make_entry(word, target)
             obj = from_dict(_document(word, target))
         except (MultigradError, OSError) as error:
             result.changes.append(Change(word, "", f"{word} was locked, and now: {error}"))
             continue
-        sentences = [*_differences(word, locked, now)]
+        sentences = [*_differences(word, locked, entry)]
         for name in BACKENDS:
             if name in installed:
                 platform = f"{name} {installed[name]}"
