@@ -77,9 +77,9 @@ def apply_rule(
         raise RuleError(f"params {sorted(params)} need a rule to take them")
     words = None if key is None else normalize_key(key)
     schedules = {name: value for name, value in (params or {}).items() if callable(value)}
-    own_rule = None
+    bound_rule = None
     if rule is not None:
-        own_rule = _bind_rule(rule, params or {}, schedules, has_key=words is not None)
+        bound_rule = _bind_rule(rule, params or {}, schedules, has_key=words is not None)
 
     def init(parameters: Any) -> RuleState:
         return RuleState(
@@ -89,22 +89,22 @@ def apply_rule(
     def update(
         updates: Any, state: RuleState, parameters: Any = None, **extra: Any
     ) -> tuple[Any, RuleState]:
-        if own_rule is None:
-            in_force = _follow_rules(state)
+        if bound_rule is None:
+            rule_in_force = _follow_rules(state)
         else:
             numbers = {name: schedule(state.count) for name, schedule in schedules.items()}
-            in_force = own_rule.at_step(numbers, state.key, state.count)
+            rule_in_force = bound_rule.at_step(numbers, state.key, state.count)
 
         def apply(leaf: Tensor) -> Tensor:
             leaf = jnp.asarray(leaf)
-            if own_rule is None:  # also without a rule: that is what a trace would keep
+            if bound_rule is None:  # also without a rule: that is what a trace would keep
                 compile.on_read(leaf, None, "params")
-            if in_force is None:
+            if rule_in_force is None:
                 return leaf
-            return apply_to_tensor(in_force, None, leaf, None)
+            return apply_to_tensor(rule_in_force, None, leaf, None)
 
-        counted = optax.safe_increment(state.count)
-        return jax.tree.map(apply, updates), RuleState(counted, state.key)
+        next_count = optax.safe_increment(state.count)
+        return jax.tree.map(apply, updates), RuleState(next_count, state.key)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -117,8 +117,8 @@ def _bind_rule(
 ) -> GradientRule:
     """Return a rule with its params, those that are schedules of the step count as at step 0."""
     start = jnp.zeros([], jnp.int32)
-    begun = {name: jnp.asarray(schedule(start)) for name, schedule in schedules.items()}
-    bound_rule = GradientRule(rule, {**params, **begun})
+    start_values = {name: jnp.asarray(schedule(start)) for name, schedule in schedules.items()}
+    bound_rule = GradientRule(rule, {**params, **start_values})
     for name in schedules.keys() - bound_rule.numbers.keys():
         raise RuleError(
             f"param {name!r} of rule {bound_rule.look_up().specialization.rule.name!r} decides "
@@ -133,8 +133,8 @@ def _bind_rule(
 
 
 def _follow_rules(state: RuleState) -> RuleInForce | None:
-    active = CURRENT.get().params
+    rule_in_force = CURRENT.get().params
     # a key of the transformation's own takes precedence over the one given to `use`
-    if active is None or state.key is None:
-        return active
-    return active.with_draws(KeySource(fold_step(state.key, state.count), Counter()))
+    if rule_in_force is None or state.key is None:
+        return rule_in_force
+    return rule_in_force.with_draws(KeySource(fold_step(state.key, state.count), Counter()))

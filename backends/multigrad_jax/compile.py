@@ -206,9 +206,9 @@ def on_depend(holder: Any) -> None:
             KEPT.names.add(holder)
     elif isinstance(holder, NumberRead) and is_tracing_kept():
         with _moving:
-            traced = KEPT.moving.setdefault(holder.moving, set())
-            is_many = len(traced) == MOST_TRACED_NUMBERS - 1 and holder.number not in traced
-            traced.add(holder.number)
+            numbers = KEPT.moving.setdefault(holder.moving, set())
+            is_many = len(numbers) == MOST_TRACED_NUMBERS - 1 and holder.number not in numbers
+            numbers.add(holder.number)
         if is_many:
             warnings.warn(
                 f"jax.jit has been traced for {MOST_TRACED_NUMBERS} values of one number, that of "
@@ -283,17 +283,17 @@ class _CompiledByJax(compilers.Run):
 
         run.__signature__ = _signature_with_hidden(fn)  # type: ignore[attr-defined]
         if "out_shardings" in options:
-            nothing = _ApplicationCount((0, 0))
+            no_count = _ApplicationCount((0, 0))
             # the user's shardings are for the result alone; the count has none
             options = {
                 **options,
-                "out_shardings": _ResultAndCount(options["out_shardings"], nothing),
+                "out_shardings": _ResultAndCount(options["out_shardings"], no_count),
             }
         self.run = jax.jit(run, **options)
 
     @contextmanager
     def in_force(self, active: ActiveRules) -> Iterator[None]:
-        value, before = value_of(active.token), SHOWN.token
+        value, token_before = value_of(active.token), SHOWN.token
         entered = ENTERED.set((*ENTERED.get(), EnteredUse(next(SERIALS), active.token, value)))
         reset = CURRENT.set(active)
         SHOWN.token = active.token
@@ -301,7 +301,7 @@ class _CompiledByJax(compilers.Run):
             with FRAME(value):  # on exit jax restores the one around it
                 yield
         finally:
-            SHOWN.token = before
+            SHOWN.token = token_before
             CURRENT.reset(reset)
             ENTERED.reset(entered)
 
@@ -313,8 +313,8 @@ class _CompiledByJax(compilers.Run):
         hidden = (first, second, tuple(self.numbers(load_backend("jax"))))
         on_read(None)  # a trace around this one may hold the hidden arguments as constants
         with FRAME("xg.jit"), MOVED(self.word):
-            counted = self.run(*args, multigrad_hidden=hidden, **kwargs)
-        return counted.result, counted.applied
+            result_and_count = self.run(*args, multigrad_hidden=hidden, **kwargs)
+        return result_and_count.result, result_and_count.applied
 
 
 class _ApplicationCount(tuple[int, int]):

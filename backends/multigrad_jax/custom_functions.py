@@ -140,12 +140,12 @@ class PositionalArguments:
 
     def arrange(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """Return gradients of the primals nested like (*args, kwargs)."""
-        whole: list[Any] = [None] * len(self.values)
+        all_gradients: list[Any] = [None] * len(self.values)
         for i, gradient in zip(self.positions, gradients, strict=True):
-            whole[i] = gradient
-        positional = tuple(whole[: self.spread])
-        named = {name: whole[i] for name, i in self.named.items()}
-        return (*positional, named) if named else positional
+            all_gradients[i] = gradient
+        positional = tuple(all_gradients[: self.spread])
+        by_name = {name: all_gradients[i] for name, i in self.named.items()}
+        return (*positional, by_name) if by_name else positional
 
 
 def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PositionalArguments:
@@ -153,23 +153,23 @@ def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     signature = inspect.signature(primal_of(function))
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    odd = [name for name in bound.kwargs if name in kwargs]
-    if odd:
+    keyword_only = [name for name in bound.kwargs if name in kwargs]
+    if keyword_only:
         raise TypeError(
             f"{name_of(function)}() got keyword-only arguments, which have no "
-            f"position: {', '.join(odd)}"
+            f"position: {', '.join(keyword_only)}"
         )
     names = positional_names(signature)
     count = len(bound.args)
-    static = tuple(sorted(i % count for i in static_of(function) if -count <= i < count))
+    static_positions = tuple(sorted(i % count for i in static_of(function) if -count <= i < count))
     return PositionalArguments(
-        bound.args, static, len(args), {name: names.index(name) for name in kwargs}
+        bound.args, static_positions, len(args), {name: names.index(name) for name in kwargs}
     )
 
 
-def call_in(trace: Trace, own: Any, given: PositionalArguments) -> Call:
+def call_in(trace: Trace, recorded_function: Any, arguments: PositionalArguments) -> Call:
     def call(function: Callable[..., Any], *args: Any) -> Any:
-        with recording(own, given.values):
+        with recording(recorded_function, arguments.values):
             return run_written_in("jax", function, trace, *args)
 
     return call
@@ -181,13 +181,13 @@ def within_own_rules(function: Any) -> WithinOwnRules | None:
     def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         return resolve(function, args, kwargs).values, given_to(function)
 
-    is_recorded = any(function is own for own, _ in RECORDED.get())
+    is_recorded = any(function is other for other, _ in RECORDED.get())
     return WithinOwnRules(name_of(function), arguments) if is_recorded else None
 
 
 def given_to(function: Any) -> tuple[Any, ...] | None:
     """Return the arguments for which a function's rules are recorded; None if unknown."""
-    return next((each for own, each in reversed(RECORDED.get()) if own is function), None)
+    return next((args for other, args in reversed(RECORDED.get()) if other is function), None)
 
 
 def check_forward(call: Call, function: Any, arguments: PositionalArguments, outputs: Any) -> None:
@@ -198,24 +198,24 @@ def check_forward(call: Call, function: Any, arguments: PositionalArguments, out
         return
     trace = values[0].trace
     # The function draws the same numbers as its rule: the count of draws starts again.
-    drawn, trace.draws, asked = trace.draws, 0, questions.count()
+    draw_count, trace.draws, question_count = trace.draws, 0, questions.count()
     try:
-        whole = flatten(call(primal_of(function), *arguments.values))
-        plain = [each for each in whole if isinstance(each, Value)]
+        leaves = flatten(call(primal_of(function), *arguments.values))
+        plain_values = [each for each in leaves if isinstance(each, Value)]
     except TraceError:  # jax computes the primal itself, and the proof compares it
-        questions.forget(asked)
+        questions.forget(question_count)
         trace.omit(UNDIFFERENTIATED)
         return
     finally:
-        trace.draws = max(drawn, trace.draws)
-    same = len(plain) == len(values)
-    for a, b in zip(values, plain, strict=False):
+        trace.draws = max(draw_count, trace.draws)
+    is_same = len(plain_values) == len(values)
+    for a, b in zip(values, plain_values, strict=False):
         a_node, b_node = unmarked(a.node), unmarked(b.node)
-        alike = a_node is b_node or are_close(trace, a_node, b_node)
-        if alike is None:
+        is_alike = a_node is b_node or are_close(trace, a_node, b_node)  # None: undecided
+        if is_alike is None:
             trace.omit(UNDIFFERENTIATED)
-        same = same and alike is not False
-    if not same:
+        is_same = is_same and is_alike is not False
+    if not is_same:
         raise trace.error(
             "computes something else where it is differentiated than where it is not, which no "
             f"graph does{trace.words.advise('let its rule call it for its outputs')}"
@@ -280,19 +280,19 @@ def _record_jvp(
     leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
     tangents = [make_tangent(trace, i, leaf) for i, leaf in enumerate(leaves)]
     call = call_in(trace, function, arguments)
-    nested = optree.tree_unflatten(tree, [0.0 if t is None else t for t in tangents])
+    nested_tangents = optree.tree_unflatten(tree, [0.0 if t is None else t for t in tangents])
     # jax's own rule would compute the primal again with unknown tangents: each argument's is
     # run
     jvps = closed_over(function.jvp, PER_ARGUMENT)
     if jvps is None:
-        result = call(function.jvp, *arguments.fixed, arguments.primals, nested)
+        result = call(function.jvp, *arguments.fixed, arguments.primals, nested_tangents)
         outputs, changes = split_pair(name, "the outputs and their tangents", result)
         check_forward(call, function, arguments, outputs)
         out_tangents = flatten(changes)
     else:
         outputs = call(primal_of(function), *arguments.primals)
         flat_outputs = as_outputs(outputs)
-        out_tangents = _add_up(call, jvps, flat_outputs, arguments.primals, nested)
+        out_tangents = _add_up(call, jvps, flat_outputs, arguments.primals, nested_tangents)
 
     def pull(upstream: Any) -> tuple[Any, ...]:
         seeds = [
@@ -304,8 +304,8 @@ def _record_jvp(
         return arguments.arrange(optree.tree_unflatten(tree, gradients))
 
     pairs = zip(leaves, tangents, strict=True)
-    moved = [(leaf.node, tangent.node) for leaf, tangent in pairs if tangent is not None]
-    return Recorded(outputs, pull, push=lambda: Pushed(moved, out_tangents, is_first=True))
+    moves = [(leaf.node, tangent.node) for leaf, tangent in pairs if tangent is not None]
+    return Recorded(outputs, pull, push=lambda: Pushed(moves, out_tangents, is_first=True))
 
 
 def _transpose(
@@ -332,11 +332,11 @@ def _transpose(
         )
     # Only shapes of tangents are left in the graph, and they are those of the primals.
     graph = substitute(Graph(name, (), nodes, {}), primals)
-    plain = dict(zip(nodes, graph.outputs, strict=True))
+    replacements = dict(zip(nodes, graph.outputs, strict=True))
     return [
         None
         if tangent is None or (gradient := gradients[tangent.node]) is None
-        else trace.value(plain[gradient.node])
+        else trace.value(replacements[gradient.node])
         for tangent in tangents
     ]
 
@@ -344,19 +344,19 @@ def _transpose(
 def _run_jvp(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
     arguments = resolve(function, args, kwargs)
     leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
-    floats = [i for i, leaf in enumerate(leaves) if has_tangent(leaf)]
+    float_positions = [i for i, leaf in enumerate(leaves) if has_tangent(leaf)]
 
     def call(*primals: Tensor) -> Any:
-        whole = list(leaves)
-        for i, value in zip(floats, primals, strict=True):
-            whole[i] = value
-        return function(*arguments.merge(optree.tree_unflatten(tree, whole)))
+        values = list(leaves)
+        for i, value in zip(float_positions, primals, strict=True):
+            values[i] = value
+        return function(*arguments.merge(optree.tree_unflatten(tree, values)))
 
-    outputs, pullback = jax.vjp(call, *(leaves[i] for i in floats))
+    outputs, pullback = jax.vjp(call, *(leaves[i] for i in float_positions))
 
     def pull(upstream: Any) -> tuple[Any, ...]:
         gradients: list[Any] = [None] * len(leaves)
-        for i, gradient in zip(floats, pullback(upstream), strict=True):
+        for i, gradient in zip(float_positions, pullback(upstream), strict=True):
             gradients[i] = gradient
         return arguments.arrange(optree.tree_unflatten(tree, gradients))
 
@@ -366,17 +366,17 @@ def _run_jvp(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Re
 def _add_up(
     call: Call, jvps: Sequence[Any], outputs: Any, primals: Sequence[Any], tangents: Sequence[Any]
 ) -> list[Any]:
-    total: list[Any] = [None] * len(flatten(outputs))
+    totals: list[Any] = [None] * len(flatten(outputs))
     for jvp, tangent in zip(jvps, tangents, strict=False):
         # an argument without a rule moves nothing
         if jvp is None:
             continue
         shares = flatten(call(jvp, tangent, outputs, *primals))
-        total = [
-            share if known is None else known + share
-            for known, share in zip(total, shares, strict=True)
+        totals = [
+            share if total is None else total + share
+            for total, share in zip(totals, shares, strict=True)
         ]
-    return total
+    return totals
 
 
 def depends(node: Node, sources: set[Node]) -> bool:
@@ -401,15 +401,15 @@ def recipe_of_vjp(function: Any, original: Any) -> Recipe:
 
     def refused(layout: Layout) -> Mapping[str, str]:
         # Derivatives by arguments in `nondiff_argnums`: jax refuses each tracer there.
-        fixed = fixed_names(function)
-        own = [x for x in layout.tensors if x.path.partition("[")[0] in fixed]
-        return {leaf.name: REFUSAL.format(recipe.subject, leaf.path) for leaf in own}
+        names = fixed_names(function)
+        fixed_leaves = [leaf for leaf in layout.tensors if leaf.path.partition("[")[0] in names]
+        return {leaf.name: REFUSAL.format(recipe.subject, leaf.path) for leaf in fixed_leaves}
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        given = resolve(function, args, kwargs)
-        call = call_in(trace, function, given)
+        arguments = resolve(function, args, kwargs)
+        call = call_in(trace, function, arguments)
         recorded = _run_vjp(function, name, call, args, kwargs)
-        check_forward(call, function, given, recorded.outputs)
+        check_forward(call, function, arguments, recorded.outputs)
         return recorded
 
     recipe = recipe_of_custom(
@@ -427,10 +427,10 @@ def _run_vjp(
     function: Any, name: str, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Recorded:
     arguments = resolve(function, args, kwargs)
-    given = arguments.primals
+    primals = arguments.primals
     if takes_symbolic_zeros(function):
-        given = tuple(optree.tree_map(_as_primal, each, none_is_leaf=True) for each in given)
-    result = call(function.fwd, *arguments.merge(given))
+        primals = tuple(optree.tree_map(_as_primal, each, none_is_leaf=True) for each in primals)
+    result = call(function.fwd, *arguments.merge(primals))
     outputs, residuals = split_pair(name, "the outputs and the residuals", result)
 
     def pull(upstream: Any) -> tuple[Any, ...]:
@@ -438,9 +438,9 @@ def _run_vjp(
         count = len(arguments.positions)
         if not isinstance(cotangents, tuple | list) or len(cotangents) != count:
             is_list = isinstance(cotangents, tuple | list)
-            shown = len(cotangents) if is_list else f"a {kind_name(cotangents)}"
+            description = len(cotangents) if is_list else f"a {kind_name(cotangents)}"
             raise GradientError(
-                f"function {name!r}: its backward returned {shown} for {count} arguments; "
+                f"function {name!r}: its backward returned {description} for {count} arguments; "
                 "expected a tuple with one cotangent for each, None where there is none"
             )
         return arguments.arrange(cotangents)

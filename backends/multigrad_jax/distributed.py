@@ -85,8 +85,8 @@ def varying(x: Any) -> Axes:
 
 
 def vary(x: Tensor, axes: Axes) -> Tensor:
-    more = tuple(sorted(axes - varying(x)))
-    return jax.lax.pcast(x, more, to="varying") if more else x
+    new_axes = tuple(sorted(axes - varying(x)))
+    return jax.lax.pcast(x, new_axes, to="varying") if new_axes else x
 
 
 def vary_alike(tensors: Sequence[Tensor], others: Sequence[Any] = ()) -> tuple[Tensor, ...]:
@@ -105,9 +105,9 @@ class Varying(tuple[Axes, ...]):
 
 def vary_as(gradients: tuple[Any, ...], inputs: Varying) -> tuple[Any, ...]:
     """Let the gradients of the inputs, which come first, vary as the inputs do."""
-    first, rest = gradients[: len(inputs)], gradients[len(inputs) :]
-    pairs = zip(first, inputs, strict=True)
-    return (*(None if g is None else vary(g, axes) for g, axes in pairs), *rest)
+    input_gradients, other_gradients = gradients[: len(inputs)], gradients[len(inputs) :]
+    pairs = zip(input_gradients, inputs, strict=True)
+    return (*(None if g is None else vary(g, axes) for g, axes in pairs), *other_gradients)
 
 
 def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
@@ -115,11 +115,11 @@ def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
     count = len(emitted.names.inputs)
     if isinstance(native, jax.custom_jvp):
         return _alike(native, count)
-    written = [inspect.unwrap(f) for f in (versions.primal_of(native), native.fwd, native.bwd)]
+    functions = [inspect.unwrap(f) for f in (versions.primal_of(native), native.fwd, native.bwd)]
     # The emitted `fwd` calls the function by its name. All three run in a namespace where that name
     # is the function below.
-    namespace = dict(written[0].__globals__)
-    primal, fwd, bwd = (within(namespace, f) for f in written)
+    namespace = dict(functions[0].__globals__)
+    primal, fwd, bwd = (within(namespace, f) for f in functions)
 
     def run(*arguments: Any) -> Any:
         with set_within(_in_forward, True):
@@ -181,17 +181,17 @@ def add_wide(x: Wide, y: Wide) -> Wide:
 
 def multiply_wide(x: Tensor, number: int, bound: int) -> Wide:
     """Return x times a number modulo 2**64, for uint32 x below a bound."""
-    above, below = wide(number)
-    low = x * below
+    number_high, number_low = wide(number)
+    low = x * number_low
     if (bound - 1) * number <= core.WORD_MASK:
         return jnp.zeros_like(low), low
     # In halves of 16 bits: a product of two, or a sum of three, is below 2**32.
     half, mask = np.uint32(16), np.uint32(0xFFFF)
-    x1, x0, y1, y0 = x >> half, x & mask, below >> half, below & mask
-    cross, other = x0 * y1, x1 * y0
-    middle = (x0 * y0 >> half) + (cross & mask) + (other & mask)
-    high = x1 * y1 + (cross >> half) + (other >> half) + (middle >> half)
-    return high + x * above, low
+    x1, x0, y1, y0 = x >> half, x & mask, number_low >> half, number_low & mask
+    first_cross, second_cross = x0 * y1, x1 * y0
+    middle = (x0 * y0 >> half) + (first_cross & mask) + (second_cross & mask)
+    high = x1 * y1 + (first_cross >> half) + (second_cross >> half) + (middle >> half)
+    return high + x * number_high, low
 
 
 # --- the ops over shards: the mapped axes of `shard_map`, `pmap` and `vmap` -----------------------
@@ -240,9 +240,9 @@ def is_mapped(name: str, like: Tensor) -> bool:
         pass
     else:
         return True
-    there = f"there are {list(mesh_axes)}" if mesh_axes else "there is none here"
+    hint = f"there are {list(mesh_axes)}" if mesh_axes else "there is none here"
     raise RuleValueError(
-        f"no axis {name!r} is mapped over where a {jax.typeof(like).str_short()} is met; {there}. "
+        f"no axis {name!r} is mapped over where a {jax.typeof(like).str_short()} is met; {hint}. "
         f"Use the rule inside jax.shard_map over a mesh with an axis {name!r}, or leave the "
         "axis away: under automatic sharding an array is whole"
     )
@@ -282,8 +282,8 @@ def all_gather(x: Tensor, axes: tuple[str, ...], *, axis: int) -> Tensor:
 def reduce_scatter(x: Tensor, axes: tuple[str, ...], *, axis: int) -> Tensor:
     refuse_shared("a sum is taken over", x, axes)
     # A sum of many shards in 16 bits would round at each step.
-    whole = x.astype(jnp.float32) if x.dtype in FEW_BITS else x
-    part = jax.lax.psum_scatter(whole, axes, scatter_dimension=axis % x.ndim, tiled=True)
+    values = x.astype(jnp.float32) if x.dtype in FEW_BITS else x
+    part = jax.lax.psum_scatter(values, axes, scatter_dimension=axis % x.ndim, tiled=True)
     return part.astype(x.dtype)
 
 
@@ -302,11 +302,11 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
         return jax.lax.ppermute(x, axes, pairs)
     # A vmap (jax 0.10) takes only whole permutations: idle shards are paired, and then dropped.
     sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
-    idle = ([i for i in range(number) if i not in used] for used in (sources, targets))
-    came = jax.lax.ppermute(x, axes, [*pairs, *zip(*idle, strict=True)])
+    idle = ([i for i in range(number) if i not in ranks] for ranks in (sources, targets))
+    arrivals = jax.lax.ppermute(x, axes, [*pairs, *zip(*idle, strict=True)])
     position = jax.lax.axis_index(axes)
     return jnp.where(
-        jnp.isin(position, jnp.asarray(targets, position.dtype)), came, jnp.zeros_like(x)
+        jnp.isin(position, jnp.asarray(targets, position.dtype)), arrivals, jnp.zeros_like(x)
     )
 
 
@@ -321,8 +321,8 @@ def largest_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> tuple[Ten
     (x,), (tangent,) = primals, tangents
     y = largest(x, axes)
     # Ties share the cotangent equally.
-    chosen = (x == y).astype(x.dtype)
-    return y, jax.lax.psum(chosen * tangent, axes) / jax.lax.psum(chosen, axes)
+    is_largest = (x == y).astype(x.dtype)
+    return y, jax.lax.psum(is_largest * tangent, axes) / jax.lax.psum(is_largest, axes)
 
 
 def shared_over(x: Tensor, axes: tuple[str, ...]) -> list[str]:
@@ -365,15 +365,15 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
     shape, start = like.shape, wide(0)
     numbers = [jax.lax.axis_size(names) for names in axes] + [1] * (len(shape) - len(axes))
     # The shape of the whole array; `start` becomes the place of this part's first element in it.
-    whole = tuple(length * number for length, number in zip(shape, numbers, strict=True))
-    strides = core.strides(whole)
+    whole_shape = tuple(length * number for length, number in zip(shape, numbers, strict=True))
+    strides = core.strides(whole_shape)
     for axis, names in enumerate(axes):
         if names:
             refuse_shared("parts are drawn of", like, names)
             index = jax.lax.axis_index(names).astype(jnp.uint32)
             step = shape[axis] * strides[axis]
             start = add_wide(start, multiply_wide(index, step, numbers[axis]))
-    return core.PlacedKey(key, start, whole)
+    return core.PlacedKey(key, start, whole_shape)
 
 
 def to_shard(x: Tensor) -> Tensor:

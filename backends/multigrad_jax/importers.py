@@ -85,14 +85,14 @@ def predicates() -> dict[Any, Rule]:
     """Return stand-ins for equinox's predicates, which answer for symbolic values."""
     equinox = sys.modules["equinox"]
     return {
-        (asked := getattr(equinox, name)): partial(_answer, asked, *means)
-        for name, means in ASKED.items()
+        (predicate := getattr(equinox, name)): partial(_answer, predicate, *traits)
+        for name, traits in ASKED.items()
     }
 
 
-def _answer(asked: Rule, takes_numbers: bool, of_floats: bool, element: Any) -> bool:
+def _answer(predicate: Rule, takes_numbers: bool, of_floats: bool, element: Any) -> bool:
     if not isinstance(element, Value):
-        return asked(element)
+        return predicate(element)
     type_ = element.node.type
     return (type_.kind == "tensor" or takes_numbers) and (is_float(type_) or not of_floats)
 
@@ -161,12 +161,12 @@ def note(
         return None
     places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
     arrays = [leaves[i] for i in places]
-    rest = tuple(None if i in places else leaf for i, leaf in enumerate(leaves))
-    bare = JaxCall(function, tree, rest, places)
+    other_leaves = tuple(None if i in places else leaf for i, leaf in enumerate(leaves))
+    untyped_call = JaxCall(function, tree, other_leaves, places)
 
     def compute(*arrays: Tensor) -> Any:
-        given, named = bare.arguments(arrays)
-        return primal_of(function)(*given, **named)
+        call_args, call_kwargs = untyped_call.arguments(arrays)
+        return primal_of(function)(*call_args, **call_kwargs)
 
     if is_derived:
         with APART("looking"):
@@ -174,10 +174,10 @@ def note(
         # only a `while` loop has no reverse-mode derivative
         if all(each.primitive.name != "while" for each in equations):
             return None
-    flat, results = jax.tree.flatten(jax.eval_shape(compute, *arrays))
-    avals = tuple(jax.core.ShapedArray(each.shape, each.dtype) for each in flat)
-    called = replace(bare, avals=avals)
-    return (jax.tree.unflatten(results, CALLED.bind(*arrays, called=called)),)
+    structs, structure = jax.tree.flatten(jax.eval_shape(compute, *arrays))
+    avals = tuple(jax.core.ShapedArray(each.shape, each.dtype) for each in structs)
+    jax_call = replace(untyped_call, avals=avals)
+    return (jax.tree.unflatten(structure, CALLED.bind(*arrays, called=jax_call)),)
 
 
 @CALLED.def_abstract_eval
@@ -256,9 +256,9 @@ def import_function(function: Any) -> Recipe:
         if inner.fwd is None or inner.bwd is None:
             raise _undefined(inner, "f.defvjp(fwd, bwd)")
         # jax makes a custom_vjp of it, whose rules hold the traced pullback: the original is read
-        decorated = closed_over(inner.fwd, CUSTOM_GRADIENT)
-        if decorated is not None:
-            return recipe_of_pullback(decorated, name_of(decorated), function)
+        decorated_function = closed_over(inner.fwd, CUSTOM_GRADIENT)
+        if decorated_function is not None:
+            return recipe_of_pullback(decorated_function, name_of(decorated_function), function)
         return recipe_of_vjp(inner, function)
     rules = rules_of(inner)
     if rules is not None:
@@ -301,9 +301,9 @@ class WithOwnGradient:
 
 def with_own_gradient(function: Any) -> WithOwnGradient | WithinOwnRules | None:
     """Return the stand-in for a custom function; None if its gradient is its derivative anyway."""
-    within = within_own_rules(function)
-    if within is not None:
-        return within
+    stand_in = within_own_rules(function)
+    if stand_in is not None:
+        return stand_in
     return None if is_jaxs_own(function) else own_gradient(function)
 
 
@@ -335,15 +335,15 @@ def intercept(kind: type) -> Interception:
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reversed_ = getattr(self, "in_reverse_mode", None)
-        if reversed_ is not None and APART.value:  # a capture reads the custom_vjp form
-            return reversed_(*args, **kwargs)
+        reverse_form = getattr(self, "in_reverse_mode", None)
+        if reverse_form is not None and APART.value:  # a capture reads the custom_vjp form
+            return reverse_form(*args, **kwargs)
         # no symbolic value among the arguments, though jax may be tracing for a capture
         if not comes_to_us(args, kwargs, "jax", "numpy"):
-            noted = None
+            result = None
             if within_own_rules(self) is None:
-                noted = note(self, args, kwargs, is_derived=is_jaxs_own(self))
-            return original(self, *args, **kwargs) if noted is None else noted[0]
+                result = note(self, args, kwargs, is_derived=is_jaxs_own(self))
+            return original(self, *args, **kwargs) if result is None else result[0]
         stand_in = with_own_gradient(self)
         if isinstance(stand_in, WithinOwnRules):
             return stand_in.around(primal_of(self))(*args, **kwargs)

@@ -101,8 +101,8 @@ class TracedResults:
         return arrays
 
     def join(self, arrays: Iterable[Any]) -> Any:
-        rest = iter(arrays)
-        leaves = [next(rest) if is_array else leaf for is_array, leaf in self._leaves]
+        array_iterator = iter(arrays)
+        leaves = [next(array_iterator) if is_array else leaf for is_array, leaf in self._leaves]
         return jax.tree.unflatten(self._tree, leaves)
 
 

@@ -101,8 +101,8 @@ def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., 
 
     # The same settings as where the function is called, so that jax's cached traces are found.
     with set_within(REHEARSED, True), folding_constants(False):
-        closed = jax.make_jaxpr(lambda *tensors: results.split(run(*tensors)))(*arrays)
-    compute = prepare(closed.jaxpr, closed.consts)
+        closed_jaxpr = jax.make_jaxpr(lambda *tensors: results.split(run(*tensors)))(*arrays)
+    compute = prepare(closed_jaxpr.jaxpr, closed_jaxpr.consts)
 
     def compute_tree(*tensors: Array) -> Any:
         with np.errstate(all="ignore"):
@@ -210,22 +210,22 @@ def cond(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
 
 def scan(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
     constants, carry, rows = scan_parts(params, operands)
-    carried = len(carry)
-    length = range(params["length"])
-    stacks: list[list[Array]] = []  # of each turn
+    n_carry = len(carry)
+    turns = range(params["length"])
+    ys: list[list[Array]] = []  # of each turn
     body = prepare(*open_jaxpr(params["jaxpr"]))
-    for i in reversed(length) if params["reverse"] else length:
+    for i in reversed(turns) if params["reverse"] else turns:
         results = body([*constants, *carry, *(row[i] for row in rows)])
-        carry = results[:carried]
-        stacks.append(results[carried:])
+        carry = results[:n_carry]
+        ys.append(results[n_carry:])
     if params["reverse"]:
-        stacks.reverse()
-    avals = params["jaxpr"].out_avals[carried:]
-    stacked = [
-        np.stack([each[i] for each in stacks]) if stacks else np.zeros((0, *aval.shape), aval.dtype)
+        ys.reverse()
+    avals = params["jaxpr"].out_avals[n_carry:]
+    stacks = [
+        np.stack([y[i] for y in ys]) if ys else np.zeros((0, *aval.shape), aval.dtype)
         for i, aval in enumerate(avals)
     ]
-    return [*carry, *stacked]
+    return [*carry, *stacks]
 
 
 def while_(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
@@ -303,21 +303,21 @@ def select(which: Array, *cases: Array) -> Array:
 
 
 def convert(x: Array, *, new_dtype: Any) -> Array:
-    new = np.dtype(new_dtype)
+    dtype = np.dtype(new_dtype)
     # XLA saturates at the limits of the integer type, NumPy does not
-    if is_float(x) and new.kind in "iu":
+    if is_float(x) and dtype.kind in "iu":
         return NotImplemented
-    return x.astype(new)
+    return x.astype(dtype)
 
 
 def broadcast_in_dim(x: Array, *, shape: Any, broadcast_dimensions: Any) -> Array:
     if any(not isinstance(n, int) for n in shape):
         return NotImplemented
-    ones = [1] * len(shape)
+    aligned_shape = [1] * len(shape)
     for i, place in enumerate(broadcast_dimensions):
-        ones[place] = x.shape[i]
+        aligned_shape[place] = x.shape[i]
     result = np.empty(shape, x.dtype)
-    result[...] = x.reshape(ones)
+    result[...] = x.reshape(aligned_shape)
     return result
 
 
@@ -348,20 +348,20 @@ def slice_(x: Array, *, start_indices: Any, limit_indices: Any, strides: Any) ->
 
 
 def dynamic_slice(x: Array, *starts: Array, slice_sizes: Any) -> Array:
-    lengths = zip(starts, slice_sizes, x.shape, strict=True)
-    first = [(min(max(int(start), 0), whole - n), n) for start, n, whole in lengths]
-    return x[tuple(slice(start, start + n) for start, n in first)]
+    bounds = zip(starts, slice_sizes, x.shape, strict=True)
+    windows = [(min(max(int(start), 0), length - n), n) for start, n, length in bounds]
+    return x[tuple(slice(start, start + n) for start, n in windows)]
 
 
 def pad(x: Array, value: Array, *, padding_config: Any) -> Array:
     if any(min(each) < 0 for each in padding_config):
         return NotImplemented
-    rows = [
-        (a, n + max(n - 1, 0) * gap, b, gap)
-        for n, (a, b, gap) in zip(x.shape, padding_config, strict=True)
+    axes = [
+        (before, n + max(n - 1, 0) * gap, after, gap)
+        for n, (before, after, gap) in zip(x.shape, padding_config, strict=True)
     ]
-    full = np.full([a + n + b for a, n, b, _ in rows], value, x.dtype)
-    full[tuple(slice(a, a + n, gap + 1) for a, n, _, gap in rows)] = x
+    full = np.full([before + n + after for before, n, after, _ in axes], value, x.dtype)
+    full[tuple(slice(before, before + n, gap + 1) for before, n, _, gap in axes)] = x
     return full
 
 
@@ -370,8 +370,8 @@ def split(x: Array, *, sizes: Any, axis: int) -> list[Array]:
 
 
 def iota(*, dtype: Any, shape: Any, dimension: int) -> Array:
-    ones = [n if i == dimension else 1 for i, n in enumerate(shape)]
-    return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(ones), shape)
+    row_shape = [n if i == dimension else 1 for i, n in enumerate(shape)]
+    return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(row_shape), shape)
 
 
 def reduction(function: Callable[..., Array]) -> Compute:
@@ -386,18 +386,18 @@ def reduction(function: Callable[..., Array]) -> Compute:
 def dot_general(
     a: Array, b: Array, *, dimension_numbers: Any, preferred_element_type: Any
 ) -> Array:
-    result = np.dtype(preferred_element_type or a.dtype)
+    result_dtype = np.dtype(preferred_element_type or a.dtype)
     # integer sums wrap at the width of the result, which NumPy may widen
-    if result.kind in "iub" or a.dtype.kind in "iub" or b.dtype.kind in "iub":
+    if result_dtype.kind in "iub" or a.dtype.kind in "iub" or b.dtype.kind in "iub":
         return NotImplemented
-    dtype = np.float32 if result.itemsize == 2 else result
+    sum_dtype = np.float32 if result_dtype.itemsize == 2 else result_dtype
     subscripts = einsum_subscripts(dimension_numbers, a.ndim, b.ndim)
-    return np.einsum(subscripts, a.astype(dtype), b.astype(dtype), optimize=True)
+    return np.einsum(subscripts, a.astype(sum_dtype), b.astype(sum_dtype), optimize=True)
 
 
 def reduce_sum(x: Array, *, axes: Any) -> Array:
-    kind = None if is_float(x) else x.dtype
-    total = np.sum(widen_half(x), axis=tuple(axes), dtype=kind)
+    dtype = None if is_float(x) else x.dtype
+    total = np.sum(widen_half(x), axis=tuple(axes), dtype=dtype)
     # XLA begins with 0: a sum of -0 is 0
     return total + total.dtype.type(0)
 

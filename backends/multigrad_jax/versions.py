@@ -40,9 +40,9 @@ PRIMALS = {kind: "f" if kind is CUSTOM_VJP3 else "fun" for kind in (*VJP_KINDS, 
 def custom_vjp_of_values(function: Callable[..., Any]) -> Any:
     """Return a `jax.custom_vjp` of the old class, which runs on values and may have closures."""
     # with JAX_CUSTOM_VJP3 its own __new__ returns the other class, which traces the function again
-    made = object.__new__(jax.custom_vjp)
-    made.__init__(function)
-    return made
+    instance = object.__new__(jax.custom_vjp)
+    instance.__init__(function)
+    return instance
 
 
 def weaken(x: Any) -> Any:
@@ -63,12 +63,12 @@ def static_of(function: Any) -> tuple[int, ...]:
 
 def traced_of(equation: Any) -> Any:
     # only equations of the new class have it; their primal is no jaxpr yet
-    called = equation.params.get("_prim")
-    if called is None:
+    primal = equation.params.get("_prim")
+    if primal is None:
         return None
 
-    def compute(*flat: Any) -> list[Any]:
-        return jax.tree.leaves(called.expand(*jax.tree.unflatten(called.in_tree, flat)))
+    def compute(*leaves: Any) -> list[Any]:
+        return jax.tree.leaves(primal.expand(*jax.tree.unflatten(primal.in_tree, leaves)))
 
     structs = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
     return jax.make_jaxpr(compute)(*structs)

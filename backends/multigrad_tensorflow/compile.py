@@ -65,12 +65,12 @@ def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activ
             "a tf.function is traced under a rule that was put in force before TensorFlow was "
             "imported: import tensorflow before `with xg.use(...)`"
         )
-    traced: list[Any] = []
+    inner_graphs: list[Any] = []
     for graph, check in find_checks():
-        traced.append(graph)
+        inner_graphs.append(graph)
         # a rule that a `use` within the graph sets is part of the trace, and needs no check
-        around = (e.before for e in entries if any(e.graph is each for each in traced))
-        active = next(around, CURRENT.get())
+        rules_before = (e.before for e in entries if any(e.graph is each for each in inner_graphs))
+        active = next(rules_before, CURRENT.get())
         if getattr(active, scope) is getattr(CURRENT.get(), scope) and check is not None:
             check.words.setdefault(scope, active.word(scope))
 
@@ -101,13 +101,13 @@ def follow(moving: Moving) -> Tensor | None:
     if not isinstance(graph, FuncGraph):
         raise TraceError(f"a graph of TensorFlow 1 cannot follow {moving.where()}; pass a number")
     with tf.init_scope():
-        now = tf.constant(moving.value, tf.float64)
+        value = tf.constant(moving.value, tf.float64)
     read_now = functools.partial(number_of, moving)
 
     def make() -> Tensor:
         refuse_backward(graph, moving.where())
         return graph.capture_call_time_value(
-            read_now, tf.TensorSpec([], tf.float64), key=(GUARD, moving.serial), default_value=now
+            read_now, tf.TensorSpec([], tf.float64), key=(GUARD, moving.serial), default_value=value
         )
 
     return of_first_run((GUARD, moving.serial), make)
@@ -118,8 +118,8 @@ def number_of(moving: Moving) -> Tensor:
     tensor = follow(moving)
     if tensor is not None:
         return tensor
-    _, again, _ = regions_around()
-    numbers = {} if again is None else again.noted.numbers
+    _, rerun, _ = regions_around()
+    numbers = {} if rerun is None else rerun.noted.numbers
     return tf.constant(numbers.get(moving.serial, moving.value), tf.float64)
 
 
@@ -142,10 +142,10 @@ def find_checks() -> Iterator[tuple[Any, CheckSpec | None]]:
             if not hasattr(graph, GUARD):
                 if not isinstance(graph.outer_graph, FuncGraph) and is_exporting():
                     return
-                check, nothing = CheckSpec(graph.name), make_nothing()
+                check, empty = CheckSpec(graph.name), make_nothing()
                 setattr(graph, GUARD, check)
                 # One key for all graphs: a graph that calls another one then keeps its own check.
-                graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=nothing)
+                graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=empty)
             yield graph, getattr(graph, GUARD)
         graph = graph.outer_graph
 
@@ -165,11 +165,11 @@ def refuse_backward(graph: Any, what: str) -> None:
 
 def is_exporting() -> bool:
     """Return whether the outermost graph is traced for a file, and never called."""
-    active = sys._getframe(1)
-    while active is not None:
-        if active.f_globals.get("__name__", "").startswith(EXPORTERS):
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(EXPORTERS):
             return True
-        active = active.f_back
+        frame = frame.f_back
     return False
 
 
@@ -255,7 +255,7 @@ def explain(holder: Any) -> str:
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return tf.function(fn), keyed by the rule in force, whose numbers are run-time arguments."""
-    keyed = compilers.key_runs(
+    keyed_call = compilers.key_runs(
         fn, "tensorflow", functools.partial(_CompiledByTensorflow, fn, options)
     )
 
@@ -263,7 +263,7 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         on_read(None)  # in a graph around this one the hidden arguments are constants
         on_read(None, None, "params")
-        return keyed(*args, **kwargs)
+        return keyed_call(*args, **kwargs)
 
     return call
 
@@ -273,13 +273,13 @@ class _CompiledByTensorflow(compilers.Run):
         self, fn: Callable[..., Any], options: dict[str, Any], rules: Any, moving: Any, word: str
     ) -> None:
         options = dict(options)
-        converted = fn
+        converted_function = fn
         if options.pop("autograph", True):  # AutoGraph sees the user's function, and not ours
             status = ag_ctx.ControlStatusCtx(
                 ag_ctx.Status.ENABLED, ConversionOptions(recursive=True)
             )
-            converted = tf.__internal__.autograph.tf_convert(fn, status)
-        super().__init__(converted, rules, moving, word)
+            converted_function = tf.__internal__.autograph.tf_convert(fn, status)
+        super().__init__(converted_function, rules, moving, word)
         self.applied = (0, 0)  # set by each trace
         if options.get("input_signature") is not None:
             specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.hidden(rules)]
@@ -289,8 +289,8 @@ class _CompiledByTensorflow(compilers.Run):
         def run(hidden: Any, args: Any, kwargs: Any) -> Any:
             hidden = list(hidden)
             numbers = [hidden.pop() for _ in moving][::-1]
-            parts = _from_tensors(compilers.hide(rules), hidden)
-            result, self.applied = self.trace(parts, numbers, args, kwargs)
+            hidden_rules = _from_tensors(compilers.hide(rules), hidden)
+            result, self.applied = self.trace(hidden_rules, numbers, args, kwargs)
             return result, tf.constant(self.applied) if any(self.applied) else None
 
         self.run = tf.function(run, autograph=False, **options)
@@ -361,10 +361,10 @@ def forget_traces(variables: Iterable[Any]) -> None:
         with each._lock:
             for config in (each._variable_creation_config, each._no_variable_creation_config):
                 cache = None if config is None else config.function_cache
-                read = {
+                variable_ids = {
                     getattr(variable, "_unique_id", None)
                     for concrete in (cache.values() if cache else ())
                     for variable in concrete.graph.variables
                 }
-                if cache and not names.isdisjoint(read):
+                if cache and not names.isdisjoint(variable_ids):
                     cache.clear()

@@ -108,9 +108,9 @@ def reduce_scatter(context: Any, x: Tensor, *, axis: int) -> Tensor:
 
 @exchange
 def all_to_all(context: Any, x: Tensor, *, axis: int, concat: int) -> Tensor:
-    sent = gather(context, split_for_replicas(context, x, axis))  # by source, then by target
-    received = row_of_replica(context, tf.experimental.numpy.swapaxes(sent, 0, 1))
-    return tf.concat(rows_of_replicas(context, received), concat)
+    blocks = gather(context, split_for_replicas(context, x, axis))  # by source, then by target
+    own_blocks = row_of_replica(context, tf.experimental.numpy.swapaxes(blocks, 0, 1))
+    return tf.concat(rows_of_replicas(context, own_blocks), concat)
 
 
 def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
@@ -123,10 +123,10 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
 
 @exchange
 def permuted(context: Any, x: Tensor, *, pairs: Any) -> Tensor:
-    sent = rows_of_replicas(context, gather(context, x))
+    rows = rows_of_replicas(context, gather(context, x))
     sources = {target: source for source, target in pairs}
-    zeros, numbers = tf.zeros_like(sent[0]), range(context.num_replicas_in_sync)
-    return row_of_replica(context, [sent[sources[i]] if i in sources else zeros for i in numbers])
+    zeros, numbers = tf.zeros_like(rows[0]), range(context.num_replicas_in_sync)
+    return row_of_replica(context, [rows[sources[i]] if i in sources else zeros for i in numbers])
 
 
 # A stack has a row for each replica, in the order of their numbers.
@@ -173,11 +173,11 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
         axis: replica_context(n or None, like) for axis, n in enumerate(split) if n is not None
     }
     starts: list[Any] = [0] * len(like.shape)
-    whole = [tf.shape(like, tf.int64)[i] if n is None else n for i, n in enumerate(like.shape)]
+    sizes = [tf.shape(like, tf.int64)[i] if n is None else n for i, n in enumerate(like.shape)]
     for axis, context in contexts.items():
         if context is not None:
-            starts[axis], whole[axis] = place_of(context, whole[axis])
-    return core.place(key, starts, whole) if any(contexts.values()) else key
+            starts[axis], sizes[axis] = place_of(context, sizes[axis])
+    return core.place(key, starts, sizes) if any(contexts.values()) else key
 
 
 def place_of(context: Any, length: Any) -> tuple[Any, Any]:
@@ -187,8 +187,8 @@ def place_of(context: Any, length: Any) -> tuple[Any, Any]:
         return tf.cast(number, tf.int64) * length, context.num_replicas_in_sync * length
     # replicas may have different lengths: they exchange them
     lengths = gather(context, tf.cast(length, tf.int64))
-    start, whole = tf.reduce_sum(lengths[:number]), tf.reduce_sum(lengths)
-    return (int(start), int(whole)) if tf.executing_eagerly() else (start, whole)
+    start, total = tf.reduce_sum(lengths[:number]), tf.reduce_sum(lengths)
+    return (int(start), int(total)) if tf.executing_eagerly() else (start, total)
 
 
 def is_alike(context: Any, length: int) -> bool:
@@ -240,12 +240,12 @@ pause_to_merge = mirrored_run._MirroredReplicaContext._merge_call
 @functools.wraps(start_replicas)
 def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function once per replica, each in a copy of this call's context."""
-    around = copy_context()
+    context = copy_context()
     branches = active_rules.part(len(strategy.extended.worker_devices))
 
     def call_replica(*args: Any, **kwargs: Any) -> Any:
         thread: Any = threading.current_thread()
-        copied_context = around.copy()
+        copied_context = context.copy()
         copied_context.run(BRANCH.set, branches[thread.replica_id])
         return copied_context.run(fn, *args, **kwargs)
 
@@ -262,24 +262,24 @@ def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> 
     Each replica calls this with a function of its own. TensorFlow runs that of the first one, and
     returns what it returned to all.
     """
-    around, active = copy_context(), CURRENT.get()
+    copied_context, active = copy_context(), CURRENT.get()
     (branch,) = active_rules.part(1)
 
     def merge(*args: Any, **kwargs: Any) -> Any:
-        around.run(BRANCH.set, branch)
-        return around.run(fn, *args, **kwargs), (active, branch)
+        copied_context.run(BRANCH.set, branch)
+        return copied_context.run(fn, *args, **kwargs), (active, branch)
 
-    result, (first, first_branch) = pause_to_merge(context, merge, args, kwargs)
+    result, (first_active, first_branch) = pause_to_merge(context, merge, args, kwargs)
     # The merged call's draws are counted here too, by counters that may be others than the first's.
-    own_counters = dict(zip(counters_of(first), counters_of(active), strict=True))
+    own_counters = dict(zip(counters_of(first_active), counters_of(active), strict=True))
     for counter, number in first_branch.numbers.items():
         (own_counters.get(counter) or counter).advance(number)
     return result
 
 
 def counters_of(active: ActiveRules) -> Iterator[Counter | None]:
-    for in_force in (active.activations, active.params):
-        yield None if in_force is None else in_force.counter
+    for rule_in_force in (active.activations, active.params):
+        yield None if rule_in_force is None else rule_in_force.counter
 
 
 mirrored_run._call_for_each_replica = call_for_each_replica
@@ -331,12 +331,12 @@ def number_of(replica: Any) -> int:
 
 def find_workers() -> tuple[Any, int, int] | None:
     """Return a cluster's context, this worker's rank and the number of workers, if several."""
-    active = eager_context()
-    server = active._collective_ops_server_def
-    if active.coordination_service is None or active._context_handle is None or server is None:
+    context = eager_context()
+    server = context._collective_ops_server_def
+    if context.coordination_service is None or context._context_handle is None or server is None:
         return None
     size = sum(len(job.tasks) for job in server.cluster.job if job.name == server.job_name)
-    return (active, server.task_index, size) if size > 1 else None
+    return (context, server.task_index, size) if size > 1 else None
 
 
 @functools.lru_cache(16)

@@ -111,8 +111,8 @@ def run_decorated(
         variables, cotangents = asked_variables(), spread(outputs, upstream)
         if not variables:
             return grad(*cotangents)
-        gradients, of_variables = grad(*cotangents, variables=variables)
-        deliver(of_variables)
+        gradients, variable_gradients = grad(*cotangents, variables=variables)
+        deliver(variable_gradients)
         return gradients
 
     return Recorded(outputs, pull)
@@ -121,7 +121,7 @@ def run_decorated(
 def import_function(f: Any) -> Recipe:
     """Return the recipe of a decorated function, or of a decorated bound method."""
     if not isinstance(f, DECORATED):
-        shown = f"{name_of(f)!r}, a {type(f).__name__}" if callable(f) else f"{f!r:.60}"
+        description = f"{name_of(f)!r}, a {type(f).__name__}" if callable(f) else f"{f!r:.60}"
         advice = ""
         if hasattr(f, "python_function"):
             advice = "; give the function inside tf.function"
@@ -131,7 +131,7 @@ def import_function(f: Any) -> Recipe:
                 "xg.custom_gradient"
             )
         raise TypeError(
-            f"expected a function decorated with tf.custom_gradient, got {shown}{advice}"
+            f"expected a function decorated with tf.custom_gradient, got {description}{advice}"
         )
     function = f._f
     if getattr(function, "__code__", None) is FIRST:
@@ -148,7 +148,7 @@ def with_own_gradient(f: Any) -> Function | WithinOwnRules | None:
     """Return the stand-in for a decorated function during another's capture, if it needs one."""
     for function, arguments in reversed(RECORDED.get()):
         if is_same(f._f, function):
-            return WithinOwnRules(name_of(f), lambda *call, own=arguments: (call, own))
+            return WithinOwnRules(name_of(f), lambda *call, first=arguments: (call, first))
     try:
         return import_once(make_function, f)
     except TypeError:  # tf.recompute_grad, whose gradient is the derivative
@@ -203,9 +203,9 @@ def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
     if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
-        shown = "None" if result is None else f"a {kind_name(result)}"
+        description = "None" if result is None else f"a {kind_name(result)}"
         raise GradientError(
-            f"function {name!r} returned {shown}; expected (outputs, grad_fn), as "
+            f"function {name!r} returned {description}; expected (outputs, grad_fn), as "
             "tf.custom_gradient does"
         )
     return result[0], result[1]

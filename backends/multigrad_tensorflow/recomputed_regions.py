@@ -125,14 +125,14 @@ def regions_around() -> tuple[Sequence[RecomputedCall], RecomputedCall | None, A
     """
     if not may_be_recomputed():
         return (), None, None
-    keys, again, tape = [], None, None
+    keys, rerun, tape = [], None, None
     caller = sys._getframe()
     while caller is not None:
         if caller.f_code is FIRST:
             keys.append(caller.f_locals["kwargs"])
         elif caller.f_code is AGAIN:
-            tape, again = caller.f_locals["t"], REGIONS.get(id(caller.f_locals["kwargs"]))
-            if again is None and not is_inside_use(tape):
+            tape, rerun = caller.f_locals["t"], REGIONS.get(id(caller.f_locals["kwargs"]))
+            if rerun is None and not is_inside_use(tape):
                 raise GradientError(
                     "tf.recompute_grad runs a function again whose first forward called no "
                     f"activation, or was more than {MOST_REGIONS} regions ago: its rule is not "
@@ -142,12 +142,12 @@ def regions_around() -> tuple[Sequence[RecomputedCall], RecomputedCall | None, A
         caller = caller.f_back
     for key in keys:
         if id(key) not in REGIONS:
-            noted = Noted(None if again is None else again.noted)
-            REGIONS[id(key)] = RecomputedCall(key, rules_of(again, tape), noted)
+            noted = Noted(None if rerun is None else rerun.noted)
+            REGIONS[id(key)] = RecomputedCall(key, rules_of(rerun, tape), noted)
             # a region whose backward never runs is not reported: the oldest leaves
             if len(REGIONS) > MOST_REGIONS:
                 REGIONS.popitem(last=False)
-    return [REGIONS[id(key)] for key in keys], again, tape
+    return [REGIONS[id(key)] for key in keys], rerun, tape
 
 
 def is_inside_use(tape: Any) -> bool:
@@ -156,15 +156,15 @@ def is_inside_use(tape: Any) -> bool:
     return bool(entries) and entries[-1].tape is tape
 
 
-def rules_of(again: RecomputedCall | None, tape: Any) -> ActiveRules:
+def rules_of(rerun: RecomputedCall | None, tape: Any) -> ActiveRules:
     """Return the rules for a region that runs again, unless a `use` within it is in force."""
-    return CURRENT.get() if again is None or is_inside_use(tape) else again.run_again(tape)
+    return CURRENT.get() if rerun is None or is_inside_use(tape) else rerun.run_again(tape)
 
 
 def on_draw(draw: Callable[[], Any]) -> Any:
     """Return the key of a call; in a region that runs again, the key of its first run."""
-    first_runs, again, tape = regions_around()
-    key = draw() if again is None else again.draw_again(tape, draw)
+    first_runs, rerun, tape = regions_around()
+    key = draw() if rerun is None else rerun.draw_again(tape, draw)
     for region in first_runs:
         region.drawn.append(key)
     return key
@@ -172,8 +172,8 @@ def on_draw(draw: Callable[[], Any]) -> Any:
 
 def of_first_run(key: Any, make: Callable[[], Any]) -> Any:
     """Return a new value; in a region that runs again, that of its first run."""
-    first_runs, again, _ = regions_around()
-    value = again.recalled[key] if again is not None and key in again.recalled else make()
+    first_runs, rerun, _ = regions_around()
+    value = rerun.recalled[key] if rerun is not None and key in rerun.recalled else make()
     for region in first_runs:
         region.recalled[key] = value
     return value
@@ -195,8 +195,8 @@ def in_force_again(active: ActiveRules, noted: Noted) -> Iterator[None]:
 
 def on_call() -> AbstractContextManager[Any]:
     """Return a context with the first run's rules if a region runs again, else an empty one."""
-    _, again, tape = regions_around()
-    return nullcontext() if again is None else in_force_again(rules_of(again, tape), again.noted)
+    _, rerun, tape = regions_around()
+    return nullcontext() if rerun is None else in_force_again(rules_of(rerun, tape), rerun.noted)
 
 
 def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:

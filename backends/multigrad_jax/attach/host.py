@@ -105,8 +105,8 @@ class GuestResiduals:
 
 def keep(guest: Guest, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
     if is_at_hand(tensors):
-        lent, pull = guest.record([lend(x) for x in tensors])
-        outputs = tuple(place(borrow(y, guest.owns), tensors) for y in lent)
+        buffers, pull = guest.record([lend(x) for x in tensors])
+        outputs = tuple(place(borrow(y, guest.owns), tensors) for y in buffers)
         return outputs, (GuestResiduals(pull, tensors), ())
     return apply(guest, *tensors), (None, tensors)  # under another derivative: `apply` has its own
 
@@ -124,27 +124,27 @@ def pull_back(
     if guest_residuals is not None and is_at_hand([c for c in cotangents_in if c is not None]):
         lent = guest_residuals.pull([None if c is None else lend(c) for c in cotangents_in])
         return tuple(
-            None if g is None else jax.device_put(borrow(g, guest.owns), where)
-            for g, where in zip(lent, guest_residuals.places, strict=True)
+            None if g is None else jax.device_put(borrow(g, guest.owns), sharding)
+            for g, sharding in zip(lent, guest_residuals.places, strict=True)
         )
     kinds = [kind_of(x) for x in tensors] if guest_residuals is None else guest_residuals.kinds
     # A callback has no derivative of its own, so a second derivative raises here.
-    once = forbid_derivative(str(guest.refusal()))
-    tensors = tuple(once(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in tensors)
-    carried = [once(c) for c in cotangents_in if c is not None]
+    guard = forbid_derivative(str(guest.refusal()))
+    tensors = tuple(guard(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in tensors)
+    are_carried = [c is not None for c in cotangents_in]
+    arrays = [guard(c) for c in cotangents_in if c is not None]
 
-    def backward(lent: Sequence[SharedBuffer]) -> list[SharedBuffer]:
-        rest = iter(lent[len(tensors) :])
-        upstream = [None if c is None else next(rest) for c in carries]
+    def backward(buffers: Sequence[SharedBuffer]) -> list[SharedBuffer]:
+        cotangent_buffers = iter(buffers[len(tensors) :])
+        upstream = [next(cotangent_buffers) if is_carried else None for is_carried in are_carried]
         gradients = (
             guest_residuals.pull(upstream)
             if guest_residuals is not None
-            else guest.gradients(lent[: len(tensors)], upstream)
+            else guest.gradients(buffers[: len(tensors)], upstream)
         )
         return [gradients[i] or _zeros(kinds[i]) for i in guest.wrt]
 
-    carries = [None if c is None else True for c in cotangents_in]
-    results = call_back(guest, backward, (*tensors, *carried), [kinds[i] for i in guest.wrt])
+    results = call_back(guest, backward, (*tensors, *arrays), [kinds[i] for i in guest.wrt])
     gradients = dict(zip(guest.wrt, results, strict=True))
     return tuple(gradients.get(i) for i in range(len(kinds)))
 
@@ -237,11 +237,11 @@ class _Kept:
 def _attach_at_once(
     run: Run, tensors: tuple[Tensor, ...], name: str
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    marked: list[tuple[int, ...]] = []
+    last_positions: list[tuple[int, ...]] = []  # of the outputs without gradients in the last run
 
     def compute(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Pullback]:
         outputs, pull, undifferentiable = run(*map(jnp.asarray, inputs))  # jax may pass NumPy's
-        marked[:] = [undifferentiable]
+        last_positions[:] = [undifferentiable]
         return tuple(map(jnp.asarray, outputs)), pull
 
     @custom_vjp_of_values
@@ -268,7 +268,7 @@ def _attach_at_once(
 
     native.defvjp(keep, pull_back)
     native.__name__ = name
-    return native(*tensors), marked[0]
+    return native(*tensors), last_positions[0]
 
 
 class _Traced:
@@ -286,9 +286,9 @@ class _Traced:
         self.count = len(tensors)
         self.backward: Any = None
         self.failure: Exception | None = None
-        traced, shapes = jax.make_jaxpr(self._forward, return_shape=True)(*tensors)
+        closed_jaxpr, shapes = jax.make_jaxpr(self._forward, return_shape=True)(*tensors)
         self.outputs = len(shapes[0])
-        self.forward, self.closed_over = traced.jaxpr, tuple(traced.consts)
+        self.forward, self.closed_over = closed_jaxpr.jaxpr, tuple(closed_jaxpr.consts)
 
     def _forward(self, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         outputs, pull, self.undifferentiable = self.run(*tensors)
@@ -303,18 +303,18 @@ class _Traced:
             upstream = [jnp.zeros_like(output) for output in outputs]
             for i, cotangent in zip(self.carrying, cotangents, strict=True):
                 upstream[i] = cotangent
-            pulled = pull(*upstream)
-            self.receiving = tuple(i for i, each in enumerate(pulled) if each is not None)
-            return [jnp.asarray(pulled[i]) for i in self.receiving]
+            pulled_gradients = pull(*upstream)
+            self.receiving = tuple(i for i, each in enumerate(pulled_gradients) if each is not None)
+            return [jnp.asarray(pulled_gradients[i]) for i in self.receiving]
 
         examples = [make_strong(outputs[i]) for i in self.carrying]
         try:
-            traced = jax.make_jaxpr(gradients)(*examples)
+            closed_jaxpr = jax.make_jaxpr(gradients)(*examples)
         except Exception as failure:  # noqa: BLE001  (any of the user's: raised with a gradient)
             self.failure = failure
             return outputs, ()
-        self.backward = traced.jaxpr
-        return outputs, tuple(traced.consts)
+        self.backward = closed_jaxpr.jaxpr
+        return outputs, tuple(closed_jaxpr.consts)
 
     def compute(
         self, closed_over: Sequence[Tensor], tensors: Sequence[Tensor]
@@ -337,24 +337,24 @@ class _Traced:
 def _attach_traced(
     run: Run, tensors: tuple[Tensor, ...], name: str
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    traced = _Traced(run, tensors)
-    count = len(traced.closed_over)
+    jaxprs = _Traced(run, tensors)
+    count = len(jaxprs.closed_over)
 
     @custom_vjp_of_values
     def native(closed_over: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return traced.compute(closed_over, inputs)[0]
+        return jaxprs.compute(closed_over, inputs)[0]
 
     def keep(closed_over: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        return native(closed_over, inputs), traced.compute(closed_over, inputs)[1]
+        return native(closed_over, inputs), jaxprs.compute(closed_over, inputs)[1]
 
     def pull_back(residuals: tuple[Tensor, ...], cotangents: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        return (None,) * count, vary_as(traced.pull(residuals, cotangents), axes)
+        return (None,) * count, vary_as(jaxprs.pull(residuals, cotangents), axes)
 
     axes = Varying(map(varying, tensors))
 
     native.defvjp(keep, pull_back)
     native.__name__ = name
-    return native(refuse_derivative(traced.closed_over, name), tensors), traced.undifferentiable
+    return native(refuse_derivative(jaxprs.closed_over, name), tensors), jaxprs.undifferentiable
 
 
 def refuse_derivative(closed_over: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
@@ -373,19 +373,19 @@ def refuse_derivative(closed_over: tuple[Tensor, ...], name: str) -> tuple[Tenso
 def has_tracer(function: Callable[..., Any], arguments: Sequence[Tensor]) -> bool:
     """Return whether a function reaches a tracer other than its own arguments."""
     # identities: arrays have no truth value and may be unhashable
-    seen = {id(each) for each in arguments}
-    left: list[Any] = [function]
+    visited = {id(each) for each in arguments}
+    stack: list[Any] = [function]
     for _ in range(MOST_OBJECTS):
-        if not left:
+        if not stack:
             break
-        value = left.pop()
-        if id(value) in seen:
+        value = stack.pop()
+        if id(value) in visited:
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         if is_traced(value):
             return True
         # through closures, defaults and attributes
-        left.extend(held(value))
+        stack.extend(held(value))
     return False
 
 

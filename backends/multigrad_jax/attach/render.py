@@ -104,13 +104,13 @@ def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
     f, name = emitted.forward, emitted.names.identifier
     arguments = ", ".join([*emitted.names.inputs, *emitted.names.params])
     # jax transposes the tangent map of a `custom_jvp` for reverse mode
-    unpack = f"({arguments},) = primals"
-    moved = f"({', '.join(emitted.names.tangents)}, *_) = tangents"
+    unpack_primals = f"({arguments},) = primals"
+    unpack_tangents = f"({', '.join(emitted.names.tangents)}, *_) = tangents"
     outputs, results = emitted.returned(emitted.names.outputs), emitted.returned(f.results)
     pairs = zip(emitted.names.outputs, emitted.pushed(""), strict=True)
-    pushed = emitted.returned([word or f"no_tangent({output})" for output, word in pairs])
-    kept = zip(emitted.residuals.names, emitted.kept, strict=True)
-    keep = "".join(f"    {r} = {result}\n" for r, result in kept if r in emitted.residuals.computed)
+    changes = emitted.returned([word or f"no_tangent({output})" for output, word in pairs])
+    rows = zip(emitted.residuals.names, emitted.kept, strict=True)
+    keep = "".join(f"    {r} = {result}\n" for r, result in rows if r in emitted.residuals.computed)
     run = _run(emitted, outputs, f"{name}({arguments})")
     return f"""\
 {_render_push(emitted, tangent)}@custom_jvp
@@ -120,9 +120,9 @@ def {name}({", ".join(emitted.names.inputs)}{emitted.signature}):
 
 @{name}.defjvp
 def tangent_rule(primals, tangents):
-    {unpack}
-    {moved}
-{run}{emitted.keep.indented(4)}{keep}{tangent.indented(4)}    return {outputs}, {pushed}
+    {unpack_primals}
+    {unpack_tangents}
+{run}{emitted.keep.indented(4)}{keep}{tangent.indented(4)}    return {outputs}, {changes}
 """
 
 
@@ -137,20 +137,20 @@ def _run(emitted: Emitted, outputs: str, call: str) -> str:
 
 
 def _render_push(emitted: Emitted, tangent: Body) -> str:
-    residuals, moved = _held(emitted), _tuple(list(emitted.names.tangents))
+    residuals, tangent_names = _held(emitted), _tuple(list(emitted.names.tangents))
     # "" where the tangent map reads more than the residuals
     if not tangent.reads <= {*residuals, *emitted.names.tangents, *emitted.names.outputs}:
         return ""
     # Of outputs that are not kept, shapes alone are read.
-    read = [
+    output_names = [
         each if each in tangent.reads and each not in residuals else "_"
         for each in emitted.names.outputs
     ]
     unpack = f"    {_tuple(residuals)} = residuals\n" if residuals else ""
     return f"""\
 def push(residuals, tangents, outputs):
-    {_tuple(read)} = outputs
-{unpack}    {moved} = tangents
+    {_tuple(output_names)} = outputs
+{unpack}    {tangent_names} = tangents
 {tangent.indented(4)}    return {_tuple(list(tangent.results))}
 
 
@@ -211,10 +211,10 @@ def staged(run: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that writes the equations of jax's cached trace inline, or as one call."""
     # Both take the same trace. To write an equation inline costs some twenty Python calls, which
     # a proof avoids by the call.
-    inline, called = jax.jit(run, inline=True), jax.jit(run)
+    inline_run, called_run = jax.jit(run, inline=True), jax.jit(run)
 
     def stage(*args: Any) -> Any:
-        return (called if REHEARSED.get() else inline)(*args)
+        return (called_run if REHEARSED.get() else inline_run)(*args)
 
     return stage
 
@@ -234,10 +234,10 @@ def with_forward_mode(native: Callable[..., Any], emitted: Emitted) -> Callable[
     try:
         return emitted.derivative.dual().call
     except UnsupportedOp as error:
-        once = forbid_derivative(str(error))
+        guard = forbid_derivative(str(error))
 
     def refusing(*values: Any) -> Any:
-        return native(*[once(x) if is_tensor(x) else x for x in values])
+        return native(*[guard(x) if is_tensor(x) else x for x in values])
 
     return refusing
 
@@ -267,36 +267,36 @@ def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
 
 def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     """Return the function as the hot path calls it: on arrays, or with a key of two ints."""
-    keyed = "key" in emitted.names.params
+    has_key = "key" in emitted.names.params
     count = len(emitted.names.inputs)
     # made at the first call in a `shard_map`, which many functions never see
-    within: list[Callable[..., Any]] = []
+    shard_forms: list[Callable[..., Any]] = []
     custom = native.__wrapped__ if emitted.draws else native
-    pushed = functools.cache(functools.partial(with_forward_mode, native, emitted))
-    pushes = emitted.derivative.dual is not None
-    anywhere = native
-    if pushes and isinstance(custom, jax.custom_vjp) and not emitted.draws:
-        anywhere = in_both_modes(custom, emitted)
+    forward_mode = functools.cache(functools.partial(with_forward_mode, native, emitted))
+    has_forward_mode = emitted.derivative.dual is not None
+    unsharded = native
+    if has_forward_mode and isinstance(custom, jax.custom_vjp) and not emitted.draws:
+        unsharded = in_both_modes(custom, emitted)
 
     def run(*values: Any) -> Any:
         if not distributed.is_manual():
-            return anywhere(*values)
-        if pushes and PUSHING.get():
-            return pushed()(*values)
-        if not within:
-            within.append(distributed.in_shards(custom, emitted))
-        return within[0](*values)
+            return unsharded(*values)
+        if has_forward_mode and PUSHING.get():
+            return forward_mode()(*values)
+        if not shard_forms:
+            shard_forms.append(distributed.in_shards(custom, emitted))
+        return shard_forms[0](*values)
 
     def call_with_arrays(tin: Tensor, *values: Any) -> Tensor:
         if tin.weak_type:  # jax.grad(act)(0.5): custom_vjp (jax 0.10) would pass a Python number
             tin = jax.lax.convert_element_type(tin, tin.dtype)
-        if keyed:
+        if has_key:
             return run(tin, *values[:-1], random.key_words(values[-1]))
         return run(tin, *values)
 
     def call_with_several(*values: Any) -> Any:
         inputs = map(make_strong, values[:count])
-        if keyed:
+        if has_key:
             return run(*inputs, *values[count:-1], random.key_words(values[-1]))
         return run(*inputs, *values[count:])
 
@@ -338,11 +338,11 @@ class LinearPair:
 
     def mapped(self, axis: Any, axes: tuple[Any, ...]) -> LinearPair:
         """Return the map over axis 0 of its linear arguments, and over `axes` of the residuals."""
-        named = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
+        words = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
 
         def over(run: Linear) -> Linear:
-            each = jax.vmap(run, in_axes=(axes, 0), **named)
-            return lambda kept, given: each(tuple(kept), tuple(given))
+            mapped_run = jax.vmap(run, in_axes=(axes, 0), **words)
+            return lambda residuals, arguments: mapped_run(tuple(residuals), tuple(arguments))
 
         types = tuple([type_.update(shape=(axis.size, *type_.shape)) for type_ in self.found])
         return LinearPair(over(self.run), over(self.transposed), self.count, types)
@@ -360,11 +360,11 @@ def _describe(*_: Any, pair: LinearPair) -> tuple[Any, ...]:
 
 def _transpose(cotangents: Sequence[Any], *args: Any, pair: LinearPair) -> list[Any]:
     residuals, linear = args[: pair.count], args[pair.count :]
-    full = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
-    transposed = pair.transposed(residuals, full)
-    undefined = map(ad.is_undefined_primal, linear)
+    full_cotangents = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+    transposed = pair.transposed(residuals, full_cotangents)
+    are_asked = map(ad.is_undefined_primal, linear)
     gradients = [
-        each if is_asked else None for each, is_asked in zip(transposed, undefined, strict=True)
+        each if is_asked else None for each, is_asked in zip(transposed, are_asked, strict=True)
     ]
     return [None] * pair.count + gradients
 
@@ -399,41 +399,41 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
     forward = distributed.within(namespace, inspect.unwrap(native.fwd))
     count, dual = len(emitted.names.inputs), emitted.derivative.dual
     assert dual is not None
-    places = [i for i, name in enumerate(emitted.names.inputs) if name in emitted.names.wrt]
-    carried = [i for i, carries in enumerate(emitted.carries) if carries]
+    wrt_positions = [i for i, name in enumerate(emitted.names.inputs) if name in emitted.names.wrt]
+    targets = [i for i, carries in enumerate(emitted.carries) if carries]
 
     def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         outputs, residuals = forward(*primals)
-        flat = (outputs,) if emitted.single else outputs
+        flat_outputs = (outputs,) if emitted.single else outputs
         # symbolic zeros would cost a tangent map for inputs that nothing moves
-        live = [i for i in places if type(tangents[i]) is not SymbolicZero]
-        kept, tree = jax.tree.flatten(residuals)
+        sources = [i for i in wrt_positions if type(tangents[i]) is not SymbolicZero]
+        arrays, tree = jax.tree.flatten(residuals)
         types = [jax.typeof(x).to_tangent_aval() for x in primals[:count]]
-        out_types = [jax.typeof(y).to_tangent_aval() for y in flat]
+        out_types = [jax.typeof(y).to_tangent_aval() for y in flat_outputs]
 
         def push(leaves: Sequence[Tensor], tangents_in: Sequence[Tensor]) -> Sequence[Tensor]:
-            moves = dict(zip(live, tangents_in, strict=True))
-            whole = [moves[i] if i in moves else _zeros(types[i]) for i in range(count)]
+            moves = dict(zip(sources, tangents_in, strict=True))
+            directions = [moves[i] if i in moves else _zeros(types[i]) for i in range(count)]
             try:
                 emitted_push = dual().native.push
             except UnsupportedOp as error:
                 raise GradientError(str(error)) from error
             shapes = tuple(map(_zeros, out_types))
-            return emitted_push(jax.tree.unflatten(tree, leaves), whole, shapes)
+            return emitted_push(jax.tree.unflatten(tree, leaves), directions, shapes)
 
         def pull(leaves: Sequence[Tensor], cotangents_in: Sequence[Tensor]) -> Sequence[Tensor]:
-            moves = dict(zip(carried, cotangents_in, strict=True))
-            whole = [moves[i] if i in moves else _zeros(t) for i, t in enumerate(out_types)]
-            cotangents = whole[0] if emitted.single else tuple(whole)
+            upstream = dict(zip(targets, cotangents_in, strict=True))
+            seeds = [upstream[i] if i in upstream else _zeros(t) for i, t in enumerate(out_types)]
+            cotangents = seeds[0] if emitted.single else tuple(seeds)
             gradients = native.bwd(jax.tree.unflatten(tree, leaves), cotangents)
-            return [gradients[i] for i in live]
+            return [gradients[i] for i in sources]
 
-        moved: dict[int, Tensor] = {}
-        if live and carried:
-            pair = LinearPair(push, pull, len(kept), tuple(out_types[i] for i in carried))
-            results = MOVED.bind(*kept, *[tangents[i] for i in live], pair=pair)
-            moved.update(zip(carried, results, strict=True))
-        changes = [moved[i] if i in moved else _zeros(type_) for i, type_ in enumerate(out_types)]
+        by_output: dict[int, Tensor] = {}
+        if sources and targets:
+            pair = LinearPair(push, pull, len(arrays), tuple(out_types[i] for i in targets))
+            results = MOVED.bind(*arrays, *[tangents[i] for i in sources], pair=pair)
+            by_output.update(zip(targets, results, strict=True))
+        changes = [by_output[i] if i in by_output else _zeros(t) for i, t in enumerate(out_types)]
         return outputs, changes[0] if emitted.single else tuple(changes)
 
     function = jax.custom_jvp(primal_of(native))

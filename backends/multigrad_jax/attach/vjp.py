@@ -29,20 +29,20 @@ def vjp(
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
     """Return the outputs of a function of arrays, and a pullback to one gradient per input."""
     inputs = [jnp.asarray(x) for x in inputs]
-    others: dict[int, Any] = {}
+    non_arrays: dict[int, Any] = {}
 
     def arrays_only(*tensors: Tensor) -> list[Any]:
         outputs = run(tensors)
         for i, y in enumerate(outputs):
             # jax.vjp takes arrays only; other outputs are put back at their positions
             if not isinstance(y, jax.Array):
-                others[i] = y
+                non_arrays[i] = y
         return [y for y in outputs if isinstance(y, jax.Array)]
 
     arrays, pull = jax.vjp(arrays_only, *inputs)
-    rest = iter(arrays)
-    count = len(arrays) + len(others)
-    outputs = [others[i] if i in others else next(rest) for i in range(count)]
+    array_iterator = iter(arrays)
+    count = len(arrays) + len(non_arrays)
+    outputs = [non_arrays[i] if i in non_arrays else next(array_iterator) for i in range(count)]
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
         upstream = [
@@ -70,10 +70,10 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
 
 
 def refuse_gradient(message: str) -> Callable[[Any], Any]:
-    once = forbid_derivative(message)
+    guard = forbid_derivative(message)
 
     def refuse(number: Any) -> Any:
-        return once(number) if isinstance(number, jax.Array) else number
+        return guard(number) if isinstance(number, jax.Array) else number
 
     return refuse
 
@@ -128,7 +128,7 @@ def jvp(
     moves = tuple(map(tangent_of, tangents, inputs))
     token = PUSHING.set(True)
     try:
-        outputs, changes = jax.jvp(lambda *own: tuple(run(own)), tuple(inputs), moves)
+        outputs, changes = jax.jvp(lambda *primals: tuple(run(primals)), tuple(inputs), moves)
     except TypeError as error:
         if "custom_vjp" in str(error):
             raise NotImplementedError("a jax.custom_vjp has no forward mode") from error
@@ -141,21 +141,21 @@ def jvp(
 def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
     """Return the same as `vjp`, with the function mapped over the first axis of each array."""
 
-    return vjp(lambda own: run_on_tensors_alone(jax.vmap, run, own, is_tensor), inputs)
+    return vjp(lambda xs: run_on_tensors_alone(jax.vmap, run, xs, is_tensor), inputs)
 
 
 def whole(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function compiled as one XLA program, with arguments that are not arrays fixed."""
 
     def call(*args: Any) -> Any:
-        fixed = [i for i, x in enumerate(args) if not any(map(is_tensor, jax.tree.leaves(x)))]
-        return jax.jit(function, static_argnums=fixed)(*args)
+        argnums = [i for i, x in enumerate(args) if not any(map(is_tensor, jax.tree.leaves(x)))]
+        return jax.jit(function, static_argnums=argnums)(*args)
 
     return call
 
 
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
-    return vjp(lambda own: run_on_tensors_alone(jax.checkpoint, run, own, is_tensor), inputs)
+    return vjp(lambda xs: run_on_tensors_alone(jax.checkpoint, run, xs, is_tensor), inputs)
 
 
 def jit_vmap_grad(run: Run, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:

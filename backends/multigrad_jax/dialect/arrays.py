@@ -86,9 +86,9 @@ def _counts(operand: Operand, shape: Shape, axis: int) -> bool:
 def top_k(step: EquationStep) -> list[Operand]:
     axis, k = step.params["axis"], step.params["k"]
     places = xp.argsort(step.whole(), axis, descending=True)
-    first = xp.getitem(places, (*(slice(None),) * axis, slice(0, k)))
-    values = transposes.take_along(step.whole(), first, axis=axis)
-    return [step.result(values), step.result(cast(first, INT32))]
+    top_places = xp.getitem(places, (*(slice(None),) * axis, slice(0, k)))
+    values = transposes.take_along(step.whole(), top_places, axis=axis)
+    return [step.result(values), step.result(cast(top_places, INT32))]
 
 
 def strides_of(shape: Shape) -> list[int]:
@@ -128,31 +128,31 @@ def windows(
         moves: whether a window outside is moved inside.
     """
     lengths, rank, strides = integers(shape), len(result), strides_of(shape)
-    free = [axis for axis in range(rank) if axis not in offsets]
+    index_axes = [axis for axis in range(rank) if axis not in offsets]
     window_axes = [d for d in range(len(lengths)) if d not in (*inserted, *(d for d, _ in batches))]
-    flat: Any = np.zeros((1,) * rank, np.int64)
+    places: Any = np.zeros((1,) * rank, np.int64)
     for d, axis in zip(window_axes, offsets, strict=True):
-        flat = flat + strides[d] * counting_along(sizes[d], axis, rank)
+        places = places + strides[d] * counting_along(sizes[d], axis, rank)
     for d, i in batches:
-        flat = flat + strides[d] * counting_along(lengths[d], free[i], rank)
-    inside: Any = None
-    as_result = [1] * rank
-    for axis in free:
-        as_result[axis] = integers(result)[axis]
+        places = places + strides[d] * counting_along(lengths[d], index_axes[i], rank)
+    mask: Any = None
+    index_shape = [1] * rank
+    for axis in index_axes:
+        index_shape[axis] = integers(result)[axis]
     for k, d in enumerate(start_map):
         start = (
-            xp.reshape(xp.getitem(indices, (..., k)), as_result)
+            xp.reshape(xp.getitem(indices, (..., k)), index_shape)
             if isinstance(indices, Value)
-            else indices[..., k].reshape(as_result)
+            else indices[..., k].reshape(index_shape)
         )
-        most = lengths[d] - sizes[d]
+        last_start = lengths[d] - sizes[d]
         if not moves:
-            is_inside = (start >= 0) & (start <= most)
-            inside = is_inside if inside is None else inside & is_inside
-        flat = plus(flat, clamped(start, most) * strides[d])
-    if isinstance(inside, np.ndarray) and inside.all():
-        inside = None
-    return flat, inside
+            is_inside = (start >= 0) & (start <= last_start)
+            mask = is_inside if mask is None else mask & is_inside
+        places = plus(places, clamped(start, last_start) * strides[d])
+    if isinstance(mask, np.ndarray) and mask.all():
+        mask = None
+    return places, mask
 
 
 def _broadcast(places: Places, shape: Shape) -> Places:
@@ -171,7 +171,7 @@ def gather(step: EquationStep) -> Operand:
     if row is not None:
         return row
     mode = GatherScatterMode.from_any(step.params["mode"])
-    flat, inside = windows(
+    places, mask = windows(
         places_of(step, 1),
         shape=step.shapes[0],
         sizes=integers(sizes),
@@ -185,37 +185,37 @@ def gather(step: EquationStep) -> Operand:
         moves=mode is GatherScatterMode.CLIP,
     )
     x = step.whole_tensor(0)
-    taken = take_flat(x, _broadcast(flat, step.shape))
-    if inside is None:
-        return step.result(taken)
+    elements = take_flat(x, _broadcast(places, step.shape))
+    if mask is None:
+        return step.result(elements)
     # JAX reads the nearest one, which gets no gradient.
     if mode is GatherScatterMode.PROMISE_IN_BOUNDS:
-        return step.result(xp.where(inside, taken, xp.stop_gradient(taken)))
+        return step.result(xp.where(mask, elements, xp.stop_gradient(elements)))
     fill = step.params["fill_value"]
     if x.node.type.dtype == BOOL:
         raise Unknown("a gather of bools from outside")
     if fill is None:
         is_float = step.dtypes[0].kind not in "iu"
         fill = math.nan if is_float else int(np.iinfo(step.dtypes[0]).min)
-    return step.result(xp.where(inside, taken, fill))
+    return step.result(xp.where(mask, elements, fill))
 
 
 def _row(step: EquationStep, numbers: Any, sizes: Sequence[Any]) -> Operand | None:
     # A whole row or column at a known index, as `x[0]` in code with open lengths; None: another
     # gather.
-    known = step.operands[1].known
+    starts = step.operands[1].known
     if len(numbers.start_index_map) != 1 or numbers.collapsed_slice_dims != numbers.start_index_map:
         return None
     (axis,) = numbers.start_index_map
-    others = [n for i, n in enumerate(sizes) if i != axis]
-    if step.shapes[1] != (1,) or known is None or int(known.reshape(())) < 0:
+    other_sizes = [n for i, n in enumerate(sizes) if i != axis]
+    if step.shapes[1] != (1,) or starts is None or int(starts.reshape(())) < 0:
         return None
     length = step.shapes[0][axis]
-    if others != [n for i, n in enumerate(step.shapes[0]) if i != axis]:
+    if other_sizes != [n for i, n in enumerate(step.shapes[0]) if i != axis]:
         return None
-    if isinstance(length, int) and int(known.reshape(())) >= length:
+    if isinstance(length, int) and int(starts.reshape(())) >= length:
         return None
-    index = (*(slice(None),) * axis, int(known.reshape(())))
+    index = (*(slice(None),) * axis, int(starts.reshape(())))
     return step.result(xp.getitem(step.whole(), index))
 
 
@@ -229,8 +229,8 @@ def dynamic_slice(step: EquationStep) -> Operand:
         if isinstance(start, Value):
             x = transposes.take_at(x, xp.reshape(start, (1,)) + np.arange(size), axis=axis)
         else:
-            part = slice(int(start), int(start) + size)
-            x = xp.getitem(x, (*(slice(None),) * axis, part))
+            window = slice(int(start), int(start) + size)
+            x = xp.getitem(x, (*(slice(None),) * axis, window))
     return step.result(x)
 
 
@@ -245,8 +245,8 @@ def dynamic_update_slice(step: EquationStep) -> Operand:
         flat = plus(flat, plus(start, counting_along(size, axis, rank)) * strides[axis])
     places = _flat_list(_broadcast(flat, sizes))
     x, updates = step.whole_tensor(0), step.whole_tensor(1)
-    put = put_at(xp.reshape(x, -1), places, xp.reshape(updates, -1), 0)
-    return step.result(xp.reshape(put, lengths))
+    result = put_at(xp.reshape(x, -1), places, xp.reshape(updates, -1), 0)
+    return step.result(xp.reshape(result, lengths))
 
 
 def _flat_list(places: Places) -> Places:
@@ -269,7 +269,7 @@ def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
         for d, axis in zip(window_axes, numbers.update_window_dims, strict=True):
             sizes[d] = operator.index(step.shapes[2][axis])
         mode = GatherScatterMode.from_any(step.params["mode"])
-        flat, inside = windows(
+        flat, mask = windows(
             places_of(step, 1),
             shape=lengths,
             sizes=sizes,
@@ -282,17 +282,17 @@ def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
         )
         size = math.prod(lengths)
         x = xp.reshape(step.whole_tensor(0), -1)
-        if inside is not None:  # dropped updates go to an extra last place
+        if mask is not None:  # dropped updates go to an extra last place
             x = xp.concatenate([x, xp.zeros_like(xp.getitem(x, (slice(0, 1),)))], 0)
             flat = (
-                np.where(inside, flat, size)
+                np.where(mask, flat, size)
                 if isinstance(flat, np.ndarray)
-                else xp.where(inside, flat, size)
+                else xp.where(mask, flat, size)
             )
         places = _flat_list(_broadcast(flat, step.shapes[2]))
         updates = xp.reshape(step.whole_tensor(2), -1)
         result = combine(x, places, updates)
-        if inside is not None:
+        if mask is not None:
             result = xp.getitem(result, (slice(0, size),))
         return step.result(xp.reshape(result, lengths))
 
@@ -313,8 +313,8 @@ def computed(function: Callable[..., Value]) -> Callable[[Value, Places, Value],
     def combine(x: Value, places: Places, updates: Value) -> Value:
         if isinstance(places, Value) or len(set(places.tolist())) != places.size:
             raise Unknown("a scatter by other than sums at places that may come twice")
-        old = transposes.take_at(x, places, axis=0)
-        return put_at(x, places, function(old, updates), 0)
+        old_values = transposes.take_at(x, places, axis=0)
+        return put_at(x, places, function(old_values, updates), 0)
 
     return combine
 
@@ -322,25 +322,25 @@ def computed(function: Callable[..., Value]) -> Callable[[Value, Places, Value],
 def pad(step: EquationStep) -> Operand:
     fill, config = step.operands[1], step.params["padding_config"]
     node = fill.value.node
-    plain = all(low >= 0 and high >= 0 and not inner for low, high, inner in config)
-    if plain and node.op is ops.CONST and not isinstance(node.attr("value"), bool):
+    is_plain = all(low >= 0 and high >= 0 and not inner for low, high, inner in config)
+    if is_plain and node.op is ops.CONST and not isinstance(node.attr("value"), bool):
         widths = tuple((int(low), int(high)) for low, high, _ in config)
         return step.result(xp.pad(step.whole(), widths, float(node.attr("value"))))
-    lengths, result = integers(step.shapes[0]), integers(step.shape)
-    places = np.full(result, -1)
+    lengths, result_shape = integers(step.shapes[0]), integers(step.shape)
+    places = np.full(result_shape, -1)
     target, source = [], []
-    for (low, _, inner), length, total in zip(config, lengths, result, strict=True):
-        at = int(low) + np.arange(length) * (int(inner) + 1)
-        is_inside = (at >= 0) & (at < total)
-        target.append(at[is_inside])
+    for (low, _, inner), length, total in zip(config, lengths, result_shape, strict=True):
+        positions = int(low) + np.arange(length) * (int(inner) + 1)
+        is_inside = (positions >= 0) & (positions < total)
+        target.append(positions[is_inside])
         source.append(np.arange(length)[is_inside])
     places[np.ix_(*target)] = np.arange(math.prod(lengths)).reshape(lengths)[np.ix_(*source)]
     if not places.size or not math.prod(lengths):
         if node.type.kind != "scalar":
             raise Unknown("a pad of nothing by what is no number")
-        return step.result(step.scope.filled(fill.value, result))
-    taken = take_flat(step.whole_tensor(0), np.maximum(places, 0))
-    return step.result(taken if (places >= 0).all() else xp.where(places >= 0, taken, fill.value))
+        return step.result(step.scope.filled(fill.value, result_shape))
+    picks = take_flat(step.whole_tensor(0), np.maximum(places, 0))
+    return step.result(picks if (places >= 0).all() else xp.where(places >= 0, picks, fill.value))
 
 
 # --- convolutions, poolings, their gradients ------------------------------------------------------
@@ -352,9 +352,9 @@ def border_of(step: EquationStep) -> layers.Pairs:
 def conv_general_dilated(step: EquationStep) -> Operand:
     params, numbers = step.params, step.params["dimension_numbers"]
     x, kernels = step.whole(0), step.whole(1)
-    wanted = params["preferred_element_type"]
-    if wanted is not None and wanted != step.dtypes[0]:  # the sums have this dtype too
-        x, kernels = (cast(each, step.scope.dtype_name(wanted)) for each in (x, kernels))
+    sum_dtype = params["preferred_element_type"]
+    if sum_dtype is not None and sum_dtype != step.dtypes[0]:  # the sums have this dtype too
+        x, kernels = (cast(each, step.scope.dtype_name(sum_dtype)) for each in (x, kernels))
     x, groups = xp.permute_dims(x, numbers.lhs_spec), params["feature_group_count"]
     if params["batch_group_count"] > 1:  # parts of the batch, each with kernels of its own
         groups = params["batch_group_count"]
@@ -400,8 +400,8 @@ def smallest(x: Tensor, *windows: Any) -> Tensor:
 
 
 def summed(x: Tensor, sizes: Any, strides: Any, border: Any, spacing: Any) -> Tensor:
-    seen = xp.windows(layers.bordered(x, border), sizes, strides, spacing)
-    return xp.sum(seen, tuple(range(-len(sizes), 0)))
+    parts = xp.windows(layers.bordered(x, border), sizes, strides, spacing)
+    return xp.sum(parts, tuple(range(-len(sizes), 0)))
 
 
 ARRAYS: dict[str, Handler] = {

@@ -50,17 +50,17 @@ def cond(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -
     """Record one of several branches by its index; an index out of range takes the last."""
     branches, (index, *arguments) = equation.params["branches"], operands
     if index.known is not None:  # only this branch is needed
-        at, last = int(index.known), len(branches) - 1
-        return run_closed(run, scope, branches[at if 0 <= at < last else last], arguments)
+        place, last = int(index.known), len(branches) - 1
+        return run_closed(run, scope, branches[place if 0 <= place < last else last], arguments)
     # For each branch: whether it is taken.
     guards = guards_of(index.value, len(branches))
-    of_branches = [
+    branch_results = [
         run_closed(run, scope, branch, [guarded(operand, guard) for operand in arguments])
         for branch, guard in zip(branches, guards, strict=True)
     ]
-    results = of_branches[-1]
-    for guard, of_branch in zip(guards[:-1], of_branches, strict=False):
-        results = [chosen(guard, a, b) for a, b in zip(of_branch, results, strict=True)]
+    results = branch_results[-1]
+    for guard, branch_result in zip(guards[:-1], branch_results, strict=False):
+        results = [chosen(guard, a, b) for a, b in zip(branch_result, results, strict=True)]
     return results
 
 
@@ -104,23 +104,23 @@ def scan(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -
 def _unroll_scan(
     run: Run, scope: ImportScope, equation: Any, operands: list[Operand]
 ) -> list[Operand]:
-    params, carried = equation.params, equation.params["num_carry"]
+    params, n_carry = equation.params, equation.params["num_carry"]
     constants, carry, arrays = scan_parts(params, operands)
     _, _, variables = scan_parts(params, equation.invars)
     rows = [
         _rows(scope, operand, tuple(variable.aval.shape))
         for operand, variable in zip(arrays, variables, strict=True)
     ]
-    stacked: list[list[Operand]] = []
+    turns: list[list[Operand]] = []
     for i in range(params["length"])[:: -1 if params["reverse"] else 1]:
         arguments = [*constants, *carry, *(row(i) for row in rows)]
         results = run_closed(run, scope, params["jaxpr"], arguments)
-        carry = results[:carried]
-        stacked.append(results[carried:])
+        carry = results[:n_carry]
+        turns.append(results[n_carry:])
     if params["reverse"]:
-        stacked.reverse()
-    outputs = equation.outvars[carried:]
-    columns = zip(*stacked, strict=True) if stacked else ([] for _ in outputs)
+        turns.reverse()
+    outputs = equation.outvars[n_carry:]
+    columns = zip(*turns, strict=True) if turns else ([] for _ in outputs)
     return [
         *carry,
         *(
@@ -139,12 +139,12 @@ def _record_scan_op(
         TypeError, Unknown: a turn asserts something or draws, or a dtype is not carried.
     """
     params, avals = equation.params, [variable.aval for variable in equation.outvars]
-    carried = params["num_carry"]
+    n_carry = params["num_carry"]
     constants, carry, arrays = scan_parts(params, operands)
     # The outputs are the carry, then the stacked results.
-    carry_avals = avals[:carried]
+    carry_avals = avals[:n_carry]
     row_avals = [variable.aval for variable in scan_parts(params, equation.invars)[2]]
-    examples = dict(scope.examples)
+    examples_before = dict(scope.examples)
 
     def turn(values: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         arguments = [Operand(v, tuple(a.shape)) for v, a in zip(values, carry_avals, strict=True)]
@@ -153,7 +153,7 @@ def _record_scan_op(
         results = run_closed(run, scope, params["jaxpr"], [*constants, *arguments])
         out_avals = [variable.aval for variable in params["jaxpr"].jaxpr.outvars]
         tensors = [as_carried(scope, o, aval) for o, aval in zip(results, out_avals, strict=True)]
-        return tensors[:carried], tensors[carried:]
+        return tensors[:n_carry], tensors[n_carry:]
 
     try:
         initial = [as_carried(scope, o, aval) for o, aval in zip(carry, carry_avals, strict=True)]
@@ -162,10 +162,10 @@ def _record_scan_op(
         if not rows:
             counter = lift(scope.trace, np.arange(params["length"], dtype=np.int32))
             rows = [scope.trace.value(counter)]
-        after = record_scan(scope.trace, initial, rows, turn, params["reverse"])
+        outputs = record_scan(scope.trace, initial, rows, turn, params["reverse"])
     finally:  # values of a turn do not exist outside it
-        scope.examples = examples
-    return [Operand(v, tuple(a.shape)) for v, a in zip(after, avals, strict=True)]
+        scope.examples = examples_before
+    return [Operand(v, tuple(a.shape)) for v, a in zip(outputs, avals, strict=True)]
 
 
 def _rows(scope: ImportScope, operand: Operand, shape: tuple[Any, ...]) -> Callable[[int], Operand]:
@@ -183,9 +183,9 @@ def _rows(scope: ImportScope, operand: Operand, shape: tuple[Any, ...]) -> Calla
 def _stack(scope: ImportScope, column: list[Operand], shape: tuple[Any, ...]) -> Operand:
     if not column:
         raise Unknown("a loop of no turns")
-    known = [operand.known for operand in column]
-    if all(each is not None for each in known):
-        return scope.lift(np.stack([np.broadcast_to(each, shape[1:]) for each in known]))
+    arrays = [operand.known for operand in column]
+    if all(each is not None for each in arrays):
+        return scope.lift(np.stack([np.broadcast_to(each, shape[1:]) for each in arrays]))
     parts = [scope.whole_tensor(operand, shape[1:]) for operand in column]
     return Operand(xp.stack(parts, 0), shape)
 
@@ -219,12 +219,12 @@ def _record_while_op(
 ) -> list[Operand]:
     params = equation.params
     condition_constants, body_constants, carry = while_parts(params, operands)
-    mapped = tuple(params["cond_jaxpr"].out_avals[0].shape)  # the axes of `vmap`
+    mapped_shape = tuple(params["cond_jaxpr"].out_avals[0].shape)  # the axes of `vmap`
     avals = [variable.aval for variable in equation.outvars]
-    examples = dict(scope.examples)
+    examples_before = dict(scope.examples)
 
-    def as_tensors(operands: Sequence[Operand]) -> list[Any]:
-        return [as_carried(scope, o, aval) for o, aval in zip(operands, avals, strict=True)]
+    def as_tensors(carried_operands: Sequence[Operand]) -> list[Any]:
+        return [as_carried(scope, o, aval) for o, aval in zip(carried_operands, avals, strict=True)]
 
     def as_operands(values: Sequence[Any]) -> list[Operand]:
         return [Operand(v, tuple(a.shape)) for v, a in zip(values, avals, strict=True)]
@@ -238,18 +238,18 @@ def _record_while_op(
         return as_carried(scope, condition, params["cond_jaxpr"].out_avals[0])
 
     def goes_on(values: Sequence[Any]) -> Any:
-        return xp.any(each_goes_on(values)) if mapped else each_goes_on(values)
+        return xp.any(each_goes_on(values)) if mapped_shape else each_goes_on(values)
 
     def turn(values: Sequence[Any]) -> list[Any]:
         arguments = [*body_constants, *as_operands(values)]
-        after = as_tensors(run_closed(run, scope, params["body_jaxpr"], arguments))
-        if not mapped:
-            return after
-        active = each_goes_on(values)
+        new_carry = as_tensors(run_closed(run, scope, params["body_jaxpr"], arguments))
+        if not mapped_shape:
+            return new_carry
+        mask = each_goes_on(values)
         carry_after = []
-        for new, old, aval in zip(after, values, avals, strict=True):
-            added = range(len(mapped), len(aval.shape))
-            carry_after.append(xp.where(functools.reduce(xp.expand_dims, added, active), new, old))
+        for new, old, aval in zip(new_carry, values, avals, strict=True):
+            axes = range(len(mapped_shape), len(aval.shape))
+            carry_after.append(xp.where(functools.reduce(xp.expand_dims, axes, mask), new, old))
         return carry_after
 
     try:
@@ -257,7 +257,7 @@ def _record_while_op(
     except TypeError as error:
         raise Unknown(str(error)) from error
     finally:  # values of a turn do not exist outside it
-        scope.examples = examples
+        scope.examples = examples_before
 
 
 def as_carried(scope: ImportScope, operand: Operand, aval: Any) -> Any:
@@ -287,9 +287,9 @@ def custom_linear_solve(
     lengths, jaxprs = equation.params["const_lengths"], equation.params["jaxprs"]
     start = lengths.matvec + lengths.vecmat
     constants = operands[start : start + lengths.solve]
-    right = operands[start + lengths.solve + lengths.transpose_solve :]
-    results = run(scope, jaxprs.solve.jaxpr, jaxprs.solve.consts, [*constants, *right])
-    equation_operands = [*operands[: lengths.matvec], *right]
+    right_sides = operands[start + lengths.solve + lengths.transpose_solve :]
+    results = run(scope, jaxprs.solve.jaxpr, jaxprs.solve.consts, [*constants, *right_sides])
+    equation_operands = [*operands[: lengths.matvec], *right_sides]
     nodes = without_stops(
         [each.value.node for each in results], [each.value.node for each in equation_operands]
     )
@@ -299,17 +299,17 @@ def custom_linear_solve(
 
 def without_stops(results: Sequence[Node], sources: Sequence[Node]) -> list[Node]:
     """Return results without the stopped gradients between them and the given nodes."""
-    before = set(walk(sources))
-    done: dict[Node, Node] = {}
+    nodes_before = set(walk(sources))
+    replacements: dict[Node, Node] = {}
     for node in walk(results):
-        operands = tuple(done[each] for each in node.operands)
-        if node in before or operands == node.operands:
-            done[node] = node
+        operands = tuple(replacements[each] for each in node.operands)
+        if node in nodes_before or operands == node.operands:
+            replacements[node] = node
         else:
-            done[node] = make_node(node.op, operands, dict(node.attrs), node.type)
-        if node.op is ops.STOP_GRADIENT and node not in before:
-            done[node] = operands[0]
-    return [done[node] for node in results]
+            replacements[node] = make_node(node.op, operands, dict(node.attrs), node.type)
+        if node.op is ops.STOP_GRADIENT and node not in nodes_before:
+            replacements[node] = operands[0]
+    return [replacements[node] for node in results]
 
 
 def platform_index(

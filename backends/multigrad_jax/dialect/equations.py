@@ -89,9 +89,9 @@ class ImportScope:
             return Operand(self.trace.value(constant(array.item())), (), array)
         value = self.trace.value(lift_array(self.trace, array))
         if array.dtype.kind in "iu":  # never weak: a jaxpr has each cast as an equation
-            fits = not array.size or np.abs(array.astype(np.float64)).max() < 2**31
+            fits_int32 = not array.size or np.abs(array.astype(np.float64)).max() < 2**31
             name = self.dtype_name(array.dtype)
-            value = cast(value, name if name in SMALL else INT32 if fits else INT64)
+            value = cast(value, name if name in SMALL else INT32 if fits_int32 else INT64)
         return Operand(value, array.shape, array)
 
     def noted(self, operand: Operand) -> Operand:

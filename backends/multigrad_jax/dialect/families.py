@@ -137,20 +137,20 @@ def floor_divide(x1: Any, x2: Any) -> Tensor:
     """Return the quotient; of integers by zero, XLA's: -1, less one where x1 is not zero."""
     if is_bool(x1) and is_bool(x2):  # jax divides them as integers
         x1, x2 = cast(x1, INT32), cast(x2, INT32)
-    quotient = xp.floor_divide(x1, x2)
+    result = xp.floor_divide(x1, x2)
     may_be_zero = isinstance(x2, Value) or not np.all(x2)
     if not (is_whole(x1) and is_whole(x2) and may_be_zero):
-        return quotient
-    if quotient.node.type.dtype == "uint8":
+        return result
+    if result.node.type.dtype == "uint8":
         by_zero: Any = 255
     else:
-        dtype = quotient.node.type.dtype
+        dtype = result.node.type.dtype
         by_zero = (
             cast(xp.where(xp.equal(x1, 0), -1, -2), dtype)
             if isinstance(x1, Value)
             else -1 - (x1 != 0)
         )
-    return xp.where(True if isinstance(x2, int) else xp.equal(x2, 0), by_zero, quotient)
+    return xp.where(True if isinstance(x2, int) else xp.equal(x2, 0), by_zero, result)
 
 
 def fmod(x1: Any, x2: Any) -> Tensor:
@@ -187,8 +187,8 @@ def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
 
 
 def div(x: Tensor, y: Tensor) -> Tensor:
-    whole = is_whole(x) and is_whole(y)
-    return quotient(x, y, floor_divide) if whole else xp.divide(x, y)
+    are_whole = is_whole(x) and is_whole(y)
+    return quotient(x, y, floor_divide) if are_whole else xp.divide(x, y)
 
 
 # --- functions with another derivative at a kink --------------------------------------------------
@@ -254,23 +254,23 @@ def take(
         return xp.take(a, indices, axis)
     if mode in ("clip", "wrap"):
         return places.take_in_mode(a, indices, axis, mode)
-    at = places.as_places(a, indices)
-    at, axis = from_front(at, a, axis), axis % a.ndim
-    mask = parts.beside_axes(is_inside(at, xp.dim(a, axis)), a.ndim - 1 - axis)
-    return xp.where(mask, transposes.take_inside(a, at, axis=axis), filling(a, fill_value))
+    positions = places.as_places(a, indices)
+    positions, axis = from_front(positions, a, axis), axis % a.ndim
+    mask = parts.beside_axes(is_inside(positions, xp.dim(a, axis)), a.ndim - 1 - axis)
+    return xp.where(mask, transposes.take_inside(a, positions, axis=axis), filling(a, fill_value))
 
 
 def lies_inside(x: Tensor, indices: Any, axis: int, mode: Any) -> bool:
     """Return whether indices are constants that are inside, as far as lengths are known."""
     if isinstance(indices, Value) or np.ndim(indices) > 1:
         return False
-    shape, known = known_shape(x), np.asarray(indices)
-    if not known.size or known.dtype.kind not in "iu":
+    shape, numbers = known_shape(x), np.asarray(indices)
+    if not numbers.size or numbers.dtype.kind not in "iu":
         return True
     # an open length: only negative indices can be judged
     length = np.inf if shape is None else shape[axis]
-    least = 0 if mode in ("clip", "wrap") else -length
-    return bool(least <= known.min() and known.max() < length)
+    lowest = 0 if mode in ("clip", "wrap") else -length
+    return bool(lowest <= numbers.min() and numbers.max() < length)
 
 
 def filling(x: Tensor, fill_value: Any) -> Any:
@@ -291,8 +291,8 @@ def top_k(operand: Tensor, k: int, *, axis: int = -1) -> list[Tensor]:
 
 
 def one_hot(x: Tensor, num_classes: Any, *, dtype: Any = None, axis: int = -1) -> Tensor:
-    hot = xp.one_hot(x, operator.index(num_classes), axis)
-    return cast(hot, T if dtype is None else dtype)
+    rows = xp.one_hot(x, operator.index(num_classes), axis)
+    return cast(rows, T if dtype is None else dtype)
 
 
 AXES = ("axes", "dimensions", "permutation")

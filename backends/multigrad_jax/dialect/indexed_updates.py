@@ -123,21 +123,21 @@ class IndexedUpdate:
         if sign is None or len(values) != 1:
             raise TypeError("an update at symbolic places; set, add, subtract and get are known")
         x = self._copy()
-        at, part = add_at(x, index, values[0] if sign == 1 else -values[0], outside)
-        return indexing.assigned(x, at, part)
+        places, update = add_at(x, index, values[0] if sign == 1 else -values[0], outside)
+        return indexing.assigned(x, places, update)
 
     def _picked_by_mask(self, x: V, compute: Handler, values: Sequence[Any]) -> indexing.Picked:
         # The values are scalars, or picked by the same mask.
-        picked = [v for v in values if isinstance(v, indexing.Picked)]
-        others = [v for v in values if not isinstance(v, indexing.Picked)]
-        is_same_mask = all(v.mask.node is self.index.node for v in picked)
-        if not is_same_mask or not all(map(_is_scalar, others)):
+        picks = [v for v in values if isinstance(v, indexing.Picked)]
+        plain_values = [v for v in values if not isinstance(v, indexing.Picked)]
+        is_same_mask = all(v.mask.node is self.index.node for v in picks)
+        if not is_same_mask or not all(map(_is_scalar, plain_values)):
             raise x.trace.error(
                 "updates a tensor at a mask by values that are not picked by the same mask. "
                 "Use jnp.where(mask, value, tensor)"
             )
-        wholes = [v.whole if isinstance(v, indexing.Picked) else v for v in values]
-        return indexing.Picked(compute(x, *wholes), self.index)
+        operands = [v.whole if isinstance(v, indexing.Picked) else v for v in values]
+        return indexing.Picked(compute(x, *operands), self.index)
 
 
 def _is_scalar(value: Any) -> bool:

@@ -101,8 +101,8 @@ def has_own_cutoff(jaxpr: Any) -> bool:
     numbers = [float(each.val) for each in equation.invars if hasattr(each, "val")]
     if equation.primitive.name != "mul" or len(numbers) != 2:
         return False
-    wanted = 10 * max(x.aval.shape[-2:]) * float(np.finfo(x.aval.dtype).eps)
-    return bool(np.isclose(numbers[0] * numbers[1], wanted, 1e-6, 0))
+    jax_cutoff = 10 * max(x.aval.shape[-2:]) * float(np.finfo(x.aval.dtype).eps)
+    return bool(np.isclose(numbers[0] * numbers[1], jax_cutoff, 1e-6, 0))
 
 
 # The derivative of their steps fails for a singular matrix; the op has the derivative of jax's own.

@@ -31,8 +31,8 @@ REDUCED = (ops.SUM, ops.MEAN, ops.MAX, ops.MIN, ops.PROD, ops.ANY, ops.ALL)
 def reduction(function: Callable[..., Any]) -> Handler:
     def handle(step: EquationStep) -> Operand:
         axes = tuple(int(axis) for axis in step.params["axes"])
-        everything = len(axes) == len(step.shapes[0])
-        return step.result(function(step.whole(), None if everything else axes))
+        is_total = len(axes) == len(step.shapes[0])
+        return step.result(function(step.whole(), None if is_total else axes))
 
     return handle
 
@@ -67,18 +67,18 @@ def broadcast_in_dim(step: EquationStep) -> Operand:
     if not operand.shape:
         return operand
     rank = len(step.params["shape"])
-    added = tuple(axis for axis in range(rank) if axis not in places)
+    new_axes = tuple(axis for axis in range(rank) if axis not in places)
     shape = list(operand.shape)
-    for axis in added:
+    for axis in new_axes:
         shape.insert(axis, 1)
     node = operand.value.node
     # a reduction whose axes are added again is one with keepdims
-    if node.op in REDUCED and node.attr("axis") == added and not node.attr("keepdims"):
+    if node.op in REDUCED and node.attr("axis") == new_axes and not node.attr("keepdims"):
         attrs = {**dict(node.attrs), "keepdims": True}
         x = step.scope.trace.value(node.operands[0])
         return Operand(apply(node.op, x, **attrs), tuple(shape))
     x = operand.value
-    for axis in added:
+    for axis in new_axes:
         x = xp.expand_dims(x, axis)
     return Operand(x, tuple(shape))
 
@@ -90,12 +90,12 @@ def reshape(step: EquationStep) -> Operand:
         x = xp.permute_dims(x, integers(order))
     # an open length is known by another tensor of that shape; one alone can be -1
     like = step.scope.examples.get(step.shape)
-    open_ones = [i for i, n in enumerate(lengths) if not isinstance(n, int)]
-    if like is not None and open_ones:
+    open_positions = [i for i, n in enumerate(lengths) if not isinstance(n, int)]
+    if like is not None and open_positions:
         return step.result(xp.reshape_like(x, like))
-    if len(open_ones) > 1:
+    if len(open_positions) > 1:
         raise Unknown(f"a reshape to {step.shape}")
-    sizes = [-1 if i in open_ones else n for i, n in enumerate(lengths)]
+    sizes = [-1 if i in open_positions else n for i, n in enumerate(lengths)]
     return step.result(xp.reshape(x, sizes))
 
 
@@ -104,8 +104,8 @@ def slice_(step: EquationStep) -> Operand:
     strides = step.params["strides"] or (1,) * len(starts)
     items = []
     for start, limit, stride, n in zip(starts, limits, strides, step.shapes[0], strict=True):
-        whole = start == 0 and limit == n and stride == 1
-        items.append(slice(None) if whole else slice(*integers((start, limit, stride))))
+        is_whole = start == 0 and limit == n and stride == 1
+        items.append(slice(None) if is_whole else slice(*integers((start, limit, stride))))
     return step.result(xp.getitem(step.whole(), tuple(items)))
 
 
@@ -121,10 +121,10 @@ def split(step: EquationStep) -> list[Operand]:
 
 def unstack(step: EquationStep) -> list[Operand]:
     axis, shape = step.params["axis"], step.shapes[0]
-    rest = (*shape[:axis], *shape[axis + 1 :])
+    part_shape = (*shape[:axis], *shape[axis + 1 :])
     (count,) = integers(shape[axis : axis + 1])
     index = (slice(None),) * axis
-    return [Operand(xp.getitem(step.whole(), (*index, i)), rest) for i in range(count)]
+    return [Operand(xp.getitem(step.whole(), (*index, i)), part_shape) for i in range(count)]
 
 
 def iota(step: EquationStep) -> Operand:
@@ -188,8 +188,8 @@ def integer_pow(step: EquationStep) -> Operand:
 def rounded(x: Tensor, method: Any) -> Tensor:
     if method == jax.lax.RoundingMethod.TO_NEAREST_EVEN:
         return xp.round(x)
-    whole = xp.trunc(x)
-    return xp.where(xp.abs(x - whole) >= 0.5, whole + xp.sign(x), whole)
+    truncated = xp.trunc(x)
+    return xp.where(xp.abs(x - truncated) >= 0.5, truncated + xp.sign(x), truncated)
 
 
 def polygamma(step: EquationStep) -> Operand:
@@ -226,9 +226,9 @@ def less_in_order(a: Tensor, b: Tensor) -> Tensor:
         xp.where(xp.isnan(x), xp.where(sign, -1.0, 1.0), 0.0)
         for x, sign in zip((a, b), signs, strict=True)
     ]
-    apart = xp.less(sides[0], sides[1])
-    together = xp.logical_and(xp.equal(sides[0], sides[1]), xp.logical_or(less, is_zero))
-    return xp.logical_or(apart, together)
+    by_side = xp.less(sides[0], sides[1])
+    by_value = xp.logical_and(xp.equal(sides[0], sides[1]), xp.logical_or(less, is_zero))
+    return xp.logical_or(by_side, by_value)
 
 
 def equal_in_order(a: Tensor, b: Tensor) -> Tensor:

@@ -72,14 +72,14 @@ def own_trace(function: Callable[..., Any]) -> Callable[..., Any]:
 def _record_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     call = TracedCall(function, jax.Array, args, kwargs)
     lifted = call.trace.memory.lifted
-    before = len(lifted)
+    start = len(lifted)
     try:
         with giving_reasons("jax"), call.read_by("jax"):
             result = _import(call, call.trace, tuple(call.given), {})
     except Unknown as error:
         raise TypeError(str(error)) from error
     # Arrays that the call made are new each time; only those given to it hold for another call.
-    lifted[before:] = [x for x in lifted[before:] if any(x is each for each in call.given)]
+    lifted[start:] = [x for x in lifted[start:] if any(x is each for each in call.given)]
     return result
 
 
@@ -92,19 +92,19 @@ def _import(
     values = [leaf for leaf in leaves if isinstance(leaf, V)]
 
     def called(*arrays: Any) -> Any:
-        rest = iter(arrays)
-        whole = [next(rest) if isinstance(leaf, Value) else leaf for leaf in leaves]
-        own_args, own_kwargs = jax.tree.unflatten(tree, whole)
-        results, structure = jax.tree.flatten(function(*own_args, **own_kwargs))
-        none = jax.dtypes.float0  # the gradient of an integer
+        array_iterator = iter(arrays)
+        call_leaves = [next(array_iterator) if isinstance(leaf, Value) else leaf for leaf in leaves]
+        call_args, call_kwargs = jax.tree.unflatten(tree, call_leaves)
+        results, structure = jax.tree.flatten(function(*call_args, **call_kwargs))
+        float0 = jax.dtypes.float0  # the gradient of an integer
         return jax.tree.unflatten(
-            structure, [None if getattr(r, "dtype", None) == none else r for r in results]
+            structure, [None if getattr(r, "dtype", None) == float0 else r for r in results]
         )
 
-    fixed = trace.facts.get("dtype")
+    known_dtype = trace.facts.get("dtype")
     trace.facts.has_dtype(*FLOATS_OF_16_BITS)  # they have jaxprs of their own
-    if fixed is not None:
-        return _import_for(called, trace, values, TrialDtype(fixed))
+    if known_dtype is not None:
+        return _import_for(called, trace, values, TrialDtype(known_dtype))
     try:
         wide, single = (
             _import_for(called, trace, values, TrialDtype(dtype))
@@ -177,21 +177,21 @@ def _record(
             for value, shape in zip(values, shapes, strict=True)
         ]
         with reading():
-            closed, result = _make_jaxpr(called, structs)
+            closed_jaxpr, result = _make_jaxpr(called, structs)
     # Arrays that the function reads from outside; those that it makes differ at each call.
     trace.memory.lifted += [
-        constant for constant in closed.consts if isinstance(constant, jax.Array)
+        constant for constant in closed_jaxpr.consts if isinstance(constant, jax.Array)
     ]
     scope = ImportScope(trace, trial, lengths)
     operands = [Operand(v, shape) for v, shape in zip(values, shapes, strict=True)]
     for operand in operands:
         scope.remember(operand)
-    outputs = _run(scope, closed.jaxpr, closed.consts, operands)
-    wanted = jax.tree.leaves(result)
-    given_back = [
-        scope.given_back(output, struct) for output, struct in zip(outputs, wanted, strict=True)
+    outputs = _run(scope, closed_jaxpr.jaxpr, closed_jaxpr.consts, operands)
+    targets = jax.tree.leaves(result)
+    results = [
+        scope.given_back(output, struct) for output, struct in zip(outputs, targets, strict=True)
     ]
-    return jax.tree.unflatten(jax.tree.structure(result), given_back)
+    return jax.tree.unflatten(jax.tree.structure(result), results)
 
 
 def _make_jaxpr(called: Callable[..., Any], structs: Sequence[Any]) -> tuple[Any, Any]:
@@ -236,9 +236,9 @@ def _compute(scope: ImportScope, equation: Any, operands: list[Operand]) -> list
         return _compute_inner(scope, equation, operands, inner)
     if equation.primitive is CALLED:
         return _call(scope, equation, operands)
-    folded = _fold(scope, equation, operands)
-    if folded is not None:
-        return folded
+    known_results = _fold(scope, equation, operands)
+    if known_results is not None:
+        return known_results
     if name in CONTROL:
         return CONTROL[name](_run, scope, equation, operands)
     handler = PRIMITIVES.get(name)
@@ -252,26 +252,26 @@ def _compute_inner(
     scope: ImportScope, equation: Any, operands: list[Operand], inner: Any
 ) -> list[Operand]:
     """Record a call of a jaxpr: by the op that means the same, or its equations, inlined."""
-    name, (plain, constants) = equation.primitive.name, open_jaxpr(inner)
-    is_own = is_jaxs_own(plain)
+    name, (inner_jaxpr, constants) = equation.primitive.name, open_jaxpr(inner)
+    is_own = is_jaxs_own(inner_jaxpr)
     # Only jax's custom functions are known by name: a user's may have the same one.
-    named = plain.debug_info.func_name if name == "custom_jvp_call" else ""
-    handler = NAMED.get(named or equation.params.get("name", ""))
+    custom_name = inner_jaxpr.debug_info.func_name if name == "custom_jvp_call" else ""
+    handler = NAMED.get(custom_name or equation.params.get("name", ""))
     if handler is not None and is_own:
         return _handled(handler, scope, equation, operands)
     # Functions of linear algebra whose own derivative is that of an op.
-    op_function = OWN.get(named) if is_own else None
-    fits = ONLY_OWN.get(named, factors_its_argument)
-    if op_function is not None and factors_its_argument(plain) and fits(plain):
+    op_function = OWN.get(custom_name) if is_own else None
+    fits = ONLY_OWN.get(custom_name, factors_its_argument)
+    if op_function is not None and factors_its_argument(inner_jaxpr) and fits(inner_jaxpr):
         values = op_function(*_whole(scope, equation, operands))
         values = values if isinstance(values, tuple) else (values,)
         shapes = [tuple(variable.aval.shape) for variable in equation.outvars]
         return [Operand(value, shape) for value, shape in zip(values, shapes, strict=True)]
     # Its primal is recorded, so that a derivative of the capture must raise.
     is_lost = name.startswith(("custom_", "call_hi_")) and not is_own
-    if is_lost or (op_function is not None and named in ONLY_OWN):
-        scope.trace.backward.lost_gradient = plain.debug_info.func_name
-    return _run(scope, plain, constants, operands)
+    if is_lost or (op_function is not None and custom_name in ONLY_OWN):
+        scope.trace.backward.lost_gradient = inner_jaxpr.debug_info.func_name
+    return _run(scope, inner_jaxpr, constants, operands)
 
 
 def _handled(
@@ -332,25 +332,25 @@ def _whole(scope: ImportScope, equation: Any, operands: list[Operand]) -> list[V
 
 
 def _call(scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    called: JaxCall = equation.params["called"]
+    jax_call: JaxCall = equation.params["called"]
     avals = [variable.aval for variable in equation.invars]
     values = _whole(scope, equation, operands)
     # without a captured gradient the primal is recorded, and a derivative of it raises
-    is_own = within_own_rules(called.function) is not None
-    stand_in = None if is_own else own_gradient(called.function)
+    is_own = within_own_rules(jax_call.function) is not None
+    stand_in = None if is_own else own_gradient(jax_call.function)
     question_count = questions.count()
     if stand_in is not None:
-        args, kwargs = called.arguments(values)
+        args, kwargs = jax_call.arguments(values)
         try:
             outputs = jax.tree.leaves(stand_in(*args, **kwargs))
-            shapes = [tuple(aval.shape) for aval in called.avals]
+            shapes = [tuple(aval.shape) for aval in jax_call.avals]
             return [Operand(v, shape) for v, shape in zip(outputs, shapes, strict=True)]
         except TraceError:
             questions.forget(question_count)
             scope.trace.backward.lost_gradient = stand_in.name
     with reading():
-        closed = jax.make_jaxpr(called.compute)(*avals)
-    return _run(scope, closed.jaxpr, closed.consts, operands)
+        closed_jaxpr = jax.make_jaxpr(jax_call.compute)(*avals)
+    return _run(scope, closed_jaxpr.jaxpr, closed_jaxpr.consts, operands)
 
 
 def is_jaxs_own(jaxpr: Any) -> bool:
@@ -364,13 +364,13 @@ def _are_alike(wide: Any, single: Any) -> bool:
     """Return whether two results are the same graph, the second's numbers rounded to float32."""
     leaves = zip(jax.tree.leaves(wide), jax.tree.leaves(single), strict=True)
     pairs = [(a.node, b.node) for a, b in leaves]
-    seen: set[tuple[Node, Node]] = set()
+    compared_pairs: set[tuple[Node, Node]] = set()
     # without recursion, as graphs may be deep
     while pairs:
         a, b = pair = pairs.pop()
-        if a is b or pair in seen:
+        if a is b or pair in compared_pairs:
             continue
-        seen.add(pair)
+        compared_pairs.add(pair)
         if a.op is not b.op or a.type != b.type or len(a.operands) != len(b.operands):
             return False
         if a.op in (ops.CONST, ops.ARRAY):
@@ -396,14 +396,14 @@ def _numbers_alike(wide: Any, single: Any) -> bool:
 
 def _paired_regions(a: Node, b: Node) -> list[tuple[Node, Node]] | None:
     pairs: list[tuple[Node, Node]] = []
-    for (_, one), (_, other) in zip(a.attrs, b.attrs, strict=True):
-        if not isinstance(one, Region):
+    for (_, a_value), (_, b_value) in zip(a.attrs, b.attrs, strict=True):
+        if not isinstance(a_value, Region):
             # None: an attribute differs
-            if one != other:
+            if a_value != b_value:
                 return None
             continue
-        first, second = one.graph, other.graph
-        if first.inputs != second.inputs or len(first.outputs) != len(second.outputs):
+        a_graph, b_graph = a_value.graph, b_value.graph
+        if a_graph.inputs != b_graph.inputs or len(a_graph.outputs) != len(b_graph.outputs):
             return None
-        pairs += zip(first.outputs, second.outputs, strict=True)
+        pairs += zip(a_graph.outputs, b_graph.outputs, strict=True)
     return pairs

@@ -51,19 +51,19 @@ def _trace_by_width(calls: Sequence[StandInCall], mode: Mode) -> list[Any]:
 
 def _takes_float64(call: StandInCall) -> bool:
     dtypes: list[str] = []
-    call.arguments(lambda dtype, *of: dtypes.append(dtype))
+    call.arguments(lambda dtype, *others: dtypes.append(dtype))
     return "float64" in dtypes
 
 
 def _trace_together(calls: Sequence[StandInCall], is_wide: bool) -> list[Any]:
     structs: list[Any] = []
 
-    def note(*of: Any) -> None:
-        structs.append(stand_in_tensor(*of))
+    def note(*description: Any) -> None:
+        structs.append(stand_in_tensor(*description))
 
     def call_all(*tensors: Any) -> list[Any]:
-        rest = iter(tensors)
-        return [call.run(lambda *of: next(rest)) for call in calls]
+        tensor_iterator = iter(tensors)
+        return [call.run(lambda *description: next(tensor_iterator)) for call in calls]
 
     with jax.enable_x64(is_wide), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about made-up operands

@@ -43,7 +43,7 @@ def transposed(linear: Callable[[Tensor], Tensor], cotangent: Tensor, like: Tens
 
 
 def unwindows(x: Tensor, like: Tensor, **attrs: Any) -> Tensor:
-    return transposed(lambda given: windows(given, **attrs), x, like)
+    return transposed(lambda values: windows(values, **attrs), x, like)
 
 
 def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -> Tensor:
@@ -58,8 +58,8 @@ def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: Any) -> Tenso
 
 
 def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tensor:
-    seen = accumulated(x)
-    return transposed(lambda w: conv(seen, w, **attrs), cotangent, like)
+    inputs = accumulated(x)
+    return transposed(lambda w: conv(inputs, w, **attrs), cotangent, like)
 
 
 def over(x: Tensor, axis: Axis) -> Axis:
@@ -257,11 +257,11 @@ def qr(x: Tensor) -> Tensor:
 
 
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
-    whole = lax.complex(x[..., 0], x[..., 1])
+    numbers = lax.complex(x[..., 0], x[..., 1])
     transform = jnp.fft.ifft if inverse else jnp.fft.fft
     for axis in axes:
-        whole = transform(whole, axis=axis + 1, norm="forward" if inverse else None)
-    return jnp.stack((whole.real, whole.imag), -1)
+        numbers = transform(numbers, axis=axis + 1, norm="forward" if inverse else None)
+    return jnp.stack((numbers.real, numbers.imag), -1)
 
 
 # The functions of `jax.numpy` that have the names of their ops; `sum` adds up 16 bits in float32.

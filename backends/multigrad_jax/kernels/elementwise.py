@@ -47,8 +47,8 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dtype = jnp.result_type(*values)
         if dtype not in HALVES:
             return function(*values, **attrs)
-        wide = (jnp.asarray(v, dtype).astype(jnp.float32) for v in values)
-        return function(*wide, **attrs).astype(dtype)
+        wide_values = (jnp.asarray(v, dtype).astype(jnp.float32) for v in values)
+        return function(*wide_values, **attrs).astype(dtype)
 
     return call
 
@@ -96,9 +96,9 @@ def log1p(x: Tensor) -> Tensor:
 def log1p_wide(x: Tensor) -> Tensor:
     """Return log1p by Kahan: XLA's in float64 (jax 0.10, CPU) is off by 150 ulp below 0."""
     # Without the barrier compiled code takes (1 + x) - 1 for x, and the correction is gone.
-    near = jax.lax.optimization_barrier(1.0 + x)
-    corrected = jnp.log(near) * (x / (near - 1.0))
-    return jnp.where(near == 1.0, x, jnp.where(jnp.isinf(x), jnp.log(near), corrected))
+    one_plus_x = jax.lax.optimization_barrier(1.0 + x)
+    corrected = jnp.log(one_plus_x) * (x / (one_plus_x - 1.0))
+    return jnp.where(one_plus_x == 1.0, x, jnp.where(jnp.isinf(x), jnp.log(one_plus_x), corrected))
 
 
 @log1p_wide.defjvp
@@ -127,8 +127,8 @@ def atan2(a: Tensor, b: Tensor) -> Tensor:
 
 def exp2(x: Tensor) -> Tensor:
     # XLA's (jax 0.10, CPU) is exp(x log 2), off by 9 eps in float32 and 36 in bfloat16.
-    whole = jnp.clip(jnp.round(x), -1100.0, 1100.0)
-    return jnp.ldexp(jnp.exp((x - whole) * math.log(2)), whole.astype(jnp.int32))
+    exponents = jnp.clip(jnp.round(x), -1100.0, 1100.0)
+    return jnp.ldexp(jnp.exp((x - exponents) * math.log(2)), exponents.astype(jnp.int32))
 
 
 def cosh(x: Tensor) -> Tensor:
@@ -140,15 +140,15 @@ def cosh(x: Tensor) -> Tensor:
 def sinh(x: Tensor) -> Tensor:
     root = jnp.exp(0.5 * jnp.abs(x))
     # far from 0 XLA's (jax 0.10, CPU) is off as its cosh is
-    far = jnp.copysign((0.5 * root) * root - 0.5 / (root * root), x)
-    return jnp.where(jnp.abs(x) < 1.0, jnp.sinh(x), far)
+    tails = jnp.copysign((0.5 * root) * root - 0.5 / (root * root), x)
+    return jnp.where(jnp.abs(x) < 1.0, jnp.sinh(x), tails)
 
 
 def atanh(x: Tensor) -> Tensor:
     if x.dtype != jnp.float64:
         return jnp.arctanh(x)
-    size = jnp.abs(x)  # by our log1p: XLA's (jax 0.10, CPU) is off by 56 eps
-    return jnp.copysign(0.5 * log1p(2.0 * size / (1.0 - size)), x)
+    magnitude = jnp.abs(x)  # by our log1p: XLA's (jax 0.10, CPU) is off by 56 eps
+    return jnp.copysign(0.5 * log1p(2.0 * magnitude / (1.0 - magnitude)), x)
 
 
 def sinc(x: Tensor) -> Tensor:
@@ -158,12 +158,12 @@ def sinc(x: Tensor) -> Tensor:
 
 def erfinv(x: Tensor) -> Tensor:
     # XLA's (jax 0.10, CPU) is off by 15 eps in float64: one Newton step, in the tails by erfc
-    root, size = jax.lax.erf_inv(x), jnp.abs(x)
-    tail = jnp.sign(x) * ((1.0 - size) - jax.lax.erfc(jnp.abs(root)))
-    error = jnp.where(size < 0.5, jax.lax.erf(root) - x, tail)
+    root, magnitude = jax.lax.erf_inv(x), jnp.abs(x)
+    tail_error = jnp.sign(x) * ((1.0 - magnitude) - jax.lax.erfc(jnp.abs(root)))
+    error = jnp.where(magnitude < 0.5, jax.lax.erf(root) - x, tail_error)
     refined = root - error * (math.sqrt(math.pi) / 2) * jnp.exp(root * root)
     # at 1 and beyond the step is NaN
-    return jnp.where(size < 1.0, refined, root)
+    return jnp.where(magnitude < 1.0, refined, root)
 
 
 def digamma(x: Tensor) -> Tensor:

@@ -50,10 +50,10 @@ UNSUPPORTED: dict[Op, str] = {}
 def while_loop(
     carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
 ) -> tuple[Tensor, ...]:
-    tensors = vary_alike(tuple(map(jnp.asarray, carry)), constants)
-    lengths, others = apart(constants)
+    state = vary_alike(tuple(map(jnp.asarray, carry)), constants)
+    lengths, tensors = apart(constants)
     goes_on, turn, _ = loop_functions(condition, body, lengths)
-    return lax.while_loop(goes_on, turn, (tensors, others))[0]
+    return lax.while_loop(goes_on, turn, (state, tensors))[0]
 
 
 def scan(
@@ -63,11 +63,11 @@ def scan(
     body: Function,
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    tensors = vary_alike(tuple(map(jnp.asarray, carry)), (*rows, *constants))
-    lengths, others = apart(constants)
+    state = vary_alike(tuple(map(jnp.asarray, carry)), (*rows, *constants))
+    lengths, tensors = apart(constants)
     turn = loop_functions(None, body, lengths)[2]
-    (after, _), results = lax.scan(turn, (tensors, others), tuple(rows), reverse=reverse)
-    return (*after, *results)
+    (last_state, _), results = lax.scan(turn, (state, tensors), tuple(rows), reverse=reverse)
+    return (*last_state, *results)
 
 
 def apart(constants: tuple[Any, ...]) -> tuple[tuple[int | None, ...], tuple[Tensor, ...]]:
@@ -84,22 +84,22 @@ def loop_functions(
 ) -> tuple[Function, Function, Function]:
     """Return the condition and turn of a while loop as jax takes them, and the turn of a scan."""
 
-    def constants(others: Any) -> list[Any]:
-        pairs = zip(lengths, others, strict=True)
-        return [other if length is None else length for length, other in pairs]
+    def constants(tensors: Any) -> list[Any]:
+        pairs = zip(lengths, tensors, strict=True)
+        return [tensor if length is None else length for length, tensor in pairs]
 
     def goes_on(values: Any) -> Tensor:
-        carry, others = values
+        carry, tensors = values
         assert condition is not None
-        return condition(*carry, *constants(others))
+        return condition(*carry, *constants(tensors))
 
     def row_turn(values: Any, row: Any) -> Any:
-        carry, others = values
-        results = body(*carry, *row, *constants(others))
+        carry, tensors = values
+        results = body(*carry, *row, *constants(tensors))
         # jax needs each turn to keep the dtypes of the carry
         pairs = zip(results[: len(carry)], carry, strict=True)
-        after = tuple(jnp.asarray(new, old.dtype) for new, old in pairs)
-        return (after, others), tuple(map(jnp.asarray, results[len(carry) :]))
+        new_carry = tuple(jnp.asarray(new, old.dtype) for new, old in pairs)
+        return (new_carry, tensors), tuple(map(jnp.asarray, results[len(carry) :]))
 
     def turn(values: Any) -> Any:
         return row_turn(values, ())[0]
@@ -108,8 +108,6 @@ def loop_functions(
 
 
 # --- masks as bits, eight to a byte, the first in the highest bit ---------------------------------
-
-
 def pack(mask: Tensor) -> Tensor:
     return jnp.packbits(mask)
 

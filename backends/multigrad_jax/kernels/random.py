@@ -89,10 +89,10 @@ def draw_uniform(
 def draw_normal(
     words: Tensor, shape: tuple[int, ...], dtype: Any, sharding: NamedSharding | None = None
 ) -> Tensor:
-    double = dtype == jnp.float64
-    drawn = jnp.dtype(jnp.float64 if double else jnp.float32)
-    uniform = draw_uniform(words, shape, drawn, sharding)
-    return core.normal_from_uniform(uniform, jnp, double).astype(dtype)
+    is_double = dtype == jnp.float64
+    draw_dtype = jnp.dtype(jnp.float64 if is_double else jnp.float32)
+    uniform = draw_uniform(words, shape, draw_dtype, sharding)
+    return core.normal_from_uniform(uniform, jnp, is_double).astype(dtype)
 
 
 def wrap(key: Tensor) -> Tensor:
@@ -123,8 +123,8 @@ def draw_placed(draw: Callable[..., Tensor], words: Tensor, x: Tensor) -> Tensor
     if isinstance(x, jax.core.Tracer):
         sharding = jax.typeof(x).sharding
         # explicit axes must be named to the draw, which cannot infer them from the words
-        is_told = AxisType.Explicit in sharding.mesh.axis_types and is_staged()
-        return draw(words, x.shape, x.dtype, sharding if is_told else None)
+        names_sharding = AxisType.Explicit in sharding.mesh.axis_types and is_staged()
+        return draw(words, x.shape, x.dtype, sharding if names_sharding else None)
     if isinstance(words, jax.core.Tracer) or not is_split(x):
         return draw(words, x.shape, x.dtype)
     return draw_at(draw, x.shape, x.dtype, x.sharding)(words)
@@ -141,11 +141,11 @@ def draw_at(
         with jax.sharding.use_abstract_mesh(sharding.mesh.abstract_mesh):
             if kinds == {AxisType.Explicit}:
                 return draw(words, shape, dtype, sharding)
-            drawn = draw(words, shape, dtype)
+            draws = draw(words, shape, dtype)
             # without the constraint each device draws the whole and cuts its part
             if kinds == {AxisType.Auto}:
-                return jax.lax.with_sharding_constraint(drawn, sharding)
-            return drawn
+                return jax.lax.with_sharding_constraint(draws, sharding)
+            return draws
 
     return jax.jit(run, out_shardings=sharding)
 
@@ -165,9 +165,9 @@ def is_staged() -> bool:
 # --- the draw of a shard: the generator at counters of 64 bits ------------------------------------
 def draw_part(draw: Callable[..., Tensor], key: Any, x: Tensor) -> Tensor:
     """Draw the part that x is of a whole array; see `count`."""
-    first = wide(key.start) if isinstance(key.start, int) else key.start
-    part = draw(key_words(key.key), first, key.whole, x.shape, x.dtype)
-    return vary(part, varying(first[1]))
+    start = wide(key.start) if isinstance(key.start, int) else key.start
+    part = draw(key_words(key.key), start, key.whole, x.shape, x.dtype)
+    return vary(part, varying(start[1]))
 
 
 @partial(jax.jit, static_argnames=("whole", "shape", "dtype"))
@@ -182,19 +182,19 @@ def part_of_uniforms(
     if dtype == jnp.float64:
         bits = (x.astype(jnp.uint64) << 20) | (y >> 12).astype(jnp.uint64)
         return bits.astype(dtype) * 2.0**-core.WIDE_BITS
-    dropped, kept = core.UNIFORM_FIELDS[jnp.dtype(dtype).name]
-    field = ((x ^ y) >> np.uint32(dropped)) & np.uint32((1 << kept) - 1)
-    return (field.astype(jnp.int32).astype(jnp.float32) * np.float32(2.0**-kept)).astype(dtype)
+    shift, width = core.UNIFORM_FIELDS[jnp.dtype(dtype).name]
+    field = ((x ^ y) >> np.uint32(shift)) & np.uint32((1 << width) - 1)
+    return (field.astype(jnp.int32).astype(jnp.float32) * np.float32(2.0**-width)).astype(dtype)
 
 
 @partial(jax.jit, static_argnames=("whole", "shape", "dtype"))
 def part_of_normals(
     words: Tensor, start: Wide, whole: tuple[int, ...], shape: tuple[int, ...], dtype: Any
 ) -> Tensor:
-    double = dtype == jnp.float64
-    drawn = jnp.dtype(jnp.float64 if double else jnp.float32)
-    uniforms = part_of_uniforms(words, start, whole, shape, drawn)
-    return core.normal_from_uniform(uniforms, jnp, double).astype(dtype)
+    is_double = dtype == jnp.float64
+    draw_dtype = jnp.dtype(jnp.float64 if is_double else jnp.float32)
+    uniforms = part_of_uniforms(words, start, whole, shape, draw_dtype)
+    return core.normal_from_uniform(uniforms, jnp, is_double).astype(dtype)
 
 
 def count(start: Wide, whole: tuple[int, ...], shape: tuple[int, ...]) -> Wide:

@@ -36,9 +36,9 @@ def cumulated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @lifted
 def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
     def combine(earlier: Any, later: Any) -> Any:
-        (total, y), (value, exponent) = earlier, later
+        (total, base), (value, exponent) = earlier, later
         # equal infinities would give NaN as a difference
-        share = jnp.where(exponent == y, 1.0, jnp.exp(jnp.minimum(exponent - y, 0.0)))
+        share = jnp.where(exponent == base, 1.0, jnp.exp(jnp.minimum(exponent - base, 0.0)))
         return value + share * total, exponent
 
     pair, axis = (values, y), range(values.ndim)[axis]
@@ -84,8 +84,8 @@ def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     axis = axis % like.ndim
-    first = tuple(range(indices.ndim))
-    values = jnp.moveaxis(accumulated(x), tuple(axis + i for i in first), first)
+    front = tuple(range(indices.ndim))
+    values = jnp.moveaxis(accumulated(x), tuple(axis + i for i in front), front)
     shape = (like.shape[axis], *like.shape[:axis], *like.shape[axis + 1 :])
     sums = jnp.zeros(shape, values.dtype).at[none_from_end(indices, shape[0])].add(values)
     return jnp.moveaxis(sums, 0, axis).astype(x.dtype)
@@ -93,9 +93,9 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 
 @lifted
 def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
-    last = jnp.full(like.shape, -1, indices.dtype)
+    last_positions = jnp.full(like.shape, -1, indices.dtype)
     # of several updates of one place the last wins: jax's own order is undefined
-    return last.at[rows(indices, axis)].max(positions(indices, axis))
+    return last_positions.at[rows(indices, axis)].max(positions(indices, axis))
 
 
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
@@ -124,20 +124,20 @@ def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     blank(shape)[item]
     if None in item or not are_known(shape):
         return x[item]
-    taken = places(item, shape)
+    ranges = places(item, shape)
     # The slice that jax.numpy makes too, after many steps of Python.
     starts, ends, steps = [], [], []
-    for each in taken:
+    for each in ranges:
         if not each or each.step < 0:
             return x[item]
         starts.append(each.start)
         ends.append(each[-1] + 1)
         steps.append(each.step)
-    part = x
-    if shape != tuple(map(len, taken)):
-        part = jax.lax.slice(x, starts, ends, steps if max(steps) > 1 else None)
-    single = [i for i, each in enumerate(by_axis(item, len(shape))) if not isinstance(each, slice)]
-    return jax.lax.squeeze(part, single) if single else part
+    block = x
+    if shape != tuple(map(len, ranges)):
+        block = jax.lax.slice(x, starts, ends, steps if max(steps) > 1 else None)
+    axes = [i for i, each in enumerate(by_axis(item, len(shape))) if not isinstance(each, slice)]
+    return jax.lax.squeeze(block, axes) if axes else block
 
 
 def are_known(shape: tuple[Any, ...]) -> bool:
@@ -158,35 +158,35 @@ def placed(x: Tensor, item: tuple[Any, ...], shape: tuple[Any, ...]) -> Tensor:
     if not are_known(shape):
         return jnp.zeros(shape, x.dtype).at[item].set(x)
     # Zeros around it cost XLA less than a scatter, and less to trace.
-    taken = places(item, shape)
-    whole, lengths = blank(shape)[item].shape, tuple(map(len, taken))
-    x = x if x.shape == whole else jnp.broadcast_to(x, whole)
-    x = x if whole == lengths else x.reshape(lengths)
-    turned = [i for i, each in enumerate(taken) if each.step < 0]
-    x = jnp.flip(x, turned) if turned else x
-    return jax.lax.pad(x, x.dtype.type(0), [*map(margins, taken, shape)])
+    ranges = places(item, shape)
+    item_shape, lengths = blank(shape)[item].shape, tuple(map(len, ranges))
+    x = x if x.shape == item_shape else jnp.broadcast_to(x, item_shape)
+    x = x if item_shape == lengths else x.reshape(lengths)
+    backward_axes = [i for i, each in enumerate(ranges) if each.step < 0]
+    x = jnp.flip(x, backward_axes) if backward_axes else x
+    return jax.lax.pad(x, x.dtype.type(0), [*map(margins, ranges, shape)])
 
 
 def places(item: tuple[Any, ...], shape: tuple[int, ...]) -> list[range]:
-    rows = zip(by_axis(item, len(shape)), shape, strict=True)
-    return [range(n)[i] if isinstance(i, slice) else range(n)[i : i + 1 or None] for i, n in rows]
+    pairs = zip(by_axis(item, len(shape)), shape, strict=True)
+    return [range(n)[i] if isinstance(i, slice) else range(n)[i : i + 1 or None] for i, n in pairs]
 
 
 def by_axis(item: tuple[Any, ...], rank: int) -> list[Any]:
     """Return the index of each axis, with the ellipsis expanded and new axes dropped."""
-    named = [each for each in item if each is not None]
-    if Ellipsis not in named:
-        named.append(Ellipsis)
-    dots = named.index(Ellipsis)
-    named[dots : dots + 1] = [slice(None)] * (rank - len(named) + 1)
-    return named
+    indices = [each for each in item if each is not None]
+    if Ellipsis not in indices:
+        indices.append(Ellipsis)
+    dots = indices.index(Ellipsis)
+    indices[dots : dots + 1] = [slice(None)] * (rank - len(indices) + 1)
+    return indices
 
 
-def margins(taken: range, length: int) -> tuple[int, int, int]:
+def margins(indices: range, length: int) -> tuple[int, int, int]:
     """Return the numbers of zeros before, after and between places along an axis."""
-    if not taken:
+    if not indices:
         return 0, length, 0
-    return min(taken), length - 1 - max(taken), abs(taken.step) - 1
+    return min(indices), length - 1 - max(indices), abs(indices.step) - 1
 
 
 def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
@@ -200,8 +200,8 @@ def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Any:
 def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
     values = jnp.moveaxis(accumulated(x), axis, 0)
     shape = (like.shape[axis], *values.shape[1:])
-    full = jnp.zeros(shape, values.dtype).at[positive(like, indices, axis)].add(values)
-    return jnp.moveaxis(full, 0, axis).astype(x.dtype)
+    sums = jnp.zeros(shape, values.dtype).at[positive(like, indices, axis)].add(values)
+    return jnp.moveaxis(sums, 0, axis).astype(x.dtype)
 
 
 def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:

@@ -65,48 +65,49 @@ def kept_by_call(
             return run(*args, **kwargs)
 
     def forward(weights: Any, others: Any, inputs: Any) -> Any:
-        def of_weights(weights: Any) -> Any:
-            return call(weights, others, inputs, within)
+        def of_weights(primals: Any) -> Any:
+            return call(primals, others, inputs, within)
 
         def of_inputs(floats: Any) -> Any:
-            left = iter(floats)
-            own = [next(left) if is_float(each) else each for each in inputs]
-            return call(weights, others, own, within)
+            float_iterator = iter(floats)
+            all_inputs = [next(float_iterator) if is_float(each) else each for each in inputs]
+            return call(weights, others, all_inputs, within)
 
         # without weights, the derivative is with respect to the inputs
         if weights:
             return jax.vjp(of_weights, weights)
         return jax.vjp(of_inputs, list(filter(is_float, inputs)))
 
-    traced, (outputs, pull) = jax.make_jaxpr(forward, return_shape=True)(weights, others, inputs)
-    back = jax.make_jaxpr(lambda pull, cotangents: pull(cotangents))(pull, outputs).jaxpr
-    count = len(tree.tree_leaves(outputs))
-    graph = traced.jaxpr
+    closed, (outputs, pull) = jax.make_jaxpr(forward, return_shape=True)(weights, others, inputs)
+    backward = jax.make_jaxpr(lambda f, cotangents: f(cotangents))(pull, outputs).jaxpr
+    n_outputs = len(tree.tree_leaves(outputs))
+    graph = closed.jaxpr
     # weights are kept by the model anyway
-    own = {*graph.invars[: len(weights) + len(others)], *graph.constvars}
+    model_variables = {*graph.invars[: len(weights) + len(others)], *graph.constvars}
     makers: dict[Any, str | None] = dict.fromkeys(graph.invars)
     readers: dict[Any, set[str | None]] = {}
     for each in graph.eqns:
         layer = scopes.layer_of(str(each.source_info.name_stack))
         makers |= dict.fromkeys(each.outvars, layer)
         note_readers(readers, each.invars, layer)
-    note_readers(readers, graph.outvars[:count], None)
+    note_readers(readers, graph.outvars[:n_outputs], None)
     keepers: dict[Any, set[str | None]] = {}
-    for each in back.eqns:
+    for each in backward.eqns:
         layer = scopes.layer_of(str(each.source_info.name_stack))
         note_readers(keepers, each.invars, layer)
-    done = set(own)
-    for kept, read in zip(graph.outvars[count:], back.invars, strict=False):
-        if isinstance(kept, core.Literal) or kept in done or read not in keepers:
+    done = set(model_variables)
+    # each result of the forward beyond its outputs is an argument of the backward, its twin
+    for residual, twin in zip(graph.outvars[n_outputs:], backward.invars, strict=False):
+        if isinstance(residual, core.Literal) or residual in done or twin not in keepers:
             continue
-        done.add(kept)
-        aval, maker = kept.aval, makers[kept]
+        done.add(residual)
+        aval, maker = residual.aval, makers[residual]
         # the layer that made it, if its backward reads it; else the first reader
-        layer = maker if maker in keepers[read] else min(map(str, keepers[read]))
+        layer = maker if maker in keepers[twin] else min(map(str, keepers[twin]))
         scopes.add(
             str(layer),
             maker,
-            is_read_elsewhere=bool(readers.get(kept, set()) - {layer}),
+            is_read_elsewhere=bool(readers.get(residual, set()) - {layer}),
             shape=aval.shape,
             dtype=str(aval.dtype),
             size=aval.size * aval.dtype.itemsize,

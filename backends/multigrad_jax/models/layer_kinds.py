@@ -73,8 +73,8 @@ def flatten(closed: Any) -> Any:
         with equation.ctx.manager:
             return bind_unchanged(equation, operands)
 
-    def run(jaxpr: Any, given: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        return walk(outline(jaxpr, inlined_activations()), given, arguments, compute)
+    def run(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+        return walk(outline(jaxpr, inlined_activations()), constants, arguments, compute)
 
     types = [
         jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=getattr(t, "weak_type", False))
@@ -87,7 +87,7 @@ def flatten(closed: Any) -> Any:
 def inlined_activations() -> tuple[Inlined, ...]:
     names = sorted(name for name in ACTIVATIONS - {"relu"} if hasattr(jax.nn, name))
     activations = [find(getattr(jax.nn, name)) for name in names]
-    return tuple(meant.inlined for meant in activations if meant.inlined is not None)
+    return tuple(operation.inlined for operation in activations if operation.inlined is not None)
 
 
 def activation_of(equation: Any) -> str | None:
@@ -145,33 +145,33 @@ class Layers:
     def plan(self, equation: Any) -> Plan | None:
         """Return the layer that an equation begins."""
         name = equation.primitive.name
-        given = [i for i, atom in enumerate(equation.invars) if self.is_data(atom)]
+        data_positions = [i for i, atom in enumerate(equation.invars) if self.is_data(atom)]
         if not any(map(is_float, equation.outvars)):
             return None
         kind = activation_of(equation)
         if kind is not None:
-            return Plan(kind, equation, given[0])
+            return Plan(kind, equation, data_positions[0])
         if name == "add":
-            return Plan("addition", equation) if len(given) == 2 else None
+            return Plan("addition", equation) if len(data_positions) == 2 else None
         if name == "reduce_window_max":
             return Plan("max_pooling", equation)
         if name in PRODUCTS:
-            return self._product(equation, given)
+            return self._product(equation, data_positions)
         if name in SUMS:
             return self._pooling(equation)
-        held = PRODUCTS if name not in OWN_DERIVATIVE else ()
-        inside = {
+        products = PRODUCTS if name not in OWN_DERIVATIVE else ()
+        names_inside = {
             each.primitive.name for inner in inner_jaxprs(equation) for each in all_equations(inner)
         }
-        if inside.intersection(held):
+        if names_inside.intersection(products):
             raise RuleValueError(
                 f"a layer lies inside {name!r}, where rules that read weights do not reach: "
                 "write it without that loop or branch"
             )
         return None
 
-    def _product(self, equation: Any, given: list[int]) -> Plan | None:
-        if len(given) == 2:
+    def _product(self, equation: Any, data_positions: list[int]) -> Plan | None:
+        if len(data_positions) == 2:
             if self.several:
                 raise RuleValueError(
                     "both sides of a product depend on the arguments, so that none is known to be "
@@ -179,52 +179,52 @@ class Layers:
                     "xg.override(lambda x: model.apply(params, x), ...)"
                 )
             return None
-        (at,) = given
+        (position,) = data_positions
         if equation.primitive.name == "dot_general":
-            plan = Plan("linear", equation, at)
-            if not has_columns(equation, at):
+            plan = Plan("linear", equation, position)
+            if not has_columns(equation, position):
                 return plan
         else:
-            plan = Plan("convolution", equation, at)
+            plan = Plan("convolution", equation, position)
         self._follow(plan, plan.axis)
         return plan
 
     def _follow(self, plan: Plan, axis: int) -> None:
         # a step on channels belongs to the layer only while nothing else reads its input
         (variable,) = plan.equation.outvars
-        places: list[tuple[Any, Any]] = []
+        channel_steps: list[tuple[Any, Any]] = []
         while self.uses[variable] == 1 and variable in self.user:
             equation = self.user[variable]
             if equation.primitive.name in SHAPING:
-                moved = moved_axis(equation, axis)
-                if moved is None:
+                new_axis = moved_axis(equation, axis)
+                if new_axis is None:
                     break
-                axis = moved
+                axis = new_axis
             elif self._is_of_channels(equation, variable, axis):
-                other = equation.invars[1 - equation.invars.index(variable)]
-                places.append((equation, self.numbers_of(other, axis)))
+                operand = equation.invars[1 - equation.invars.index(variable)]
+                channel_steps.append((equation, self.numbers_of(operand, axis)))
             else:
                 break
             (variable,) = equation.outvars
-        if places and places[0][0].primitive.name == "add":
+        if channel_steps and channel_steps[0][0].primitive.name == "add":
             # the first addition is the bias; a normalization needs a factor too
-            plan.steps.append(places.pop(0))
-        if any(equation.primitive.name in ("mul", "div") for equation, _ in places):
-            plan.normalizing += places
+            plan.steps.append(channel_steps.pop(0))
+        if any(equation.primitive.name in ("mul", "div") for equation, _ in channel_steps):
+            plan.normalizing += channel_steps
         self.inner.update(id(equation) for equation, _ in (*plan.steps, *plan.normalizing))
 
     def _is_of_channels(self, equation: Any, variable: Any, axis: int) -> bool:
         if equation.primitive.name not in AFFINE:
             return False
         (out,) = equation.outvars
-        at = equation.invars.index(variable)
-        other = equation.invars[1 - at]
-        if self.is_data(other) or out.aval.shape != variable.aval.shape:
+        position = equation.invars.index(variable)
+        operand = equation.invars[1 - position]
+        if self.is_data(operand) or out.aval.shape != variable.aval.shape:
             return False
         # a number divided by data is not linear in the data
-        if equation.primitive.name == "div" and at == 1:
+        if equation.primitive.name == "div" and position == 1:
             return False
-        return self.numbers_of(other, axis) is not None
+        return self.numbers_of(operand, axis) is not None
 
     def numbers_of(self, atom: Any, axis: int) -> Any:
         """Return the array behind an operand if it has one number per channel, or one for all."""
@@ -235,57 +235,58 @@ class Layers:
         if equation is None or equation.primitive.name != "broadcast_in_dim":
             return None
         (inner,) = equation.invars
-        kept = list(map(int, equation.params["broadcast_dimensions"]))
-        if axis in kept:
-            return self.numbers_of(inner, kept.index(axis))
+        dimensions = list(map(int, equation.params["broadcast_dimensions"]))
+        if axis in dimensions:
+            return self.numbers_of(inner, dimensions.index(axis))
         return inner if inner.aval.size == 1 else None
 
     def _pooling(self, equation: Any) -> Plan | None:
         x, (variable,) = equation.invars[0], equation.outvars
         name = equation.primitive.name
         if name == "reduce_sum":
-            left = x.aval.ndim - len(equation.params["axes"])
-            if not (left == 2 or (left == 1 and x.aval.ndim > 2)) or not equation.params["axes"]:
+            rank = x.aval.ndim - len(equation.params["axes"])
+            # the result is (examples, channels), or the channels of one example
+            if not (rank == 2 or (rank == 1 and x.aval.ndim > 2)) or not equation.params["axes"]:
                 return None
             count = math.prod(x.aval.shape[i] for i in equation.params["axes"])
         else:
             count = math.prod(equation.params["window_dimensions"])
         while self.uses[variable] == 1 and variable in self.user:
-            following = self.user[variable]
-            if following.primitive.name in SHAPING:
-                (variable,) = following.outvars
+            next_equation = self.user[variable]
+            if next_equation.primitive.name in SHAPING:
+                (variable,) = next_equation.outvars
                 continue
-            other = following.invars[-1]
-            if following.primitive.name != "div" or following.invars[0] is not variable:
+            divisor = next_equation.invars[-1]
+            if next_equation.primitive.name != "div" or next_equation.invars[0] is not variable:
                 return None
             # a sum is a pooling only if the number of its terms divides it
-            if not isinstance(other, core.Literal) or float(other.val) != count:
+            if not isinstance(divisor, core.Literal) or float(divisor.val) != count:
                 return None
-            self.inner.add(id(following))
+            self.inner.add(id(next_equation))
             kind = "average_pooling" if name == "reduce_window_sum" else "adaptive_average_pooling"
             return Plan(kind, equation, divisor=float(count))
         return None
 
 
 def live(jaxpr: Any) -> list[Any]:
-    used = {atom for atom in jaxpr.outvars if not isinstance(atom, core.Literal)}
+    reads = {atom for atom in jaxpr.outvars if not isinstance(atom, core.Literal)}
     equations: list[Any] = []
     for equation in reversed(jaxpr.eqns):
-        if equation.effects or used.intersection(equation.outvars):
-            used.update(atom for atom in equation.invars if not isinstance(atom, core.Literal))
+        if equation.effects or reads.intersection(equation.outvars):
+            reads.update(atom for atom in equation.invars if not isinstance(atom, core.Literal))
             equations.append(equation)
     return equations[::-1]
 
 
-def has_columns(equation: Any, at: int) -> bool:
+def has_columns(equation: Any, position: int) -> bool:
     """Return whether a product's weight has one axis of columns."""
-    (contracted, batch) = equation.params["dimension_numbers"]
+    (contraction, batch) = equation.params["dimension_numbers"]
     if batch[0]:
         raise RuleValueError(
             "a product with an own weight for each part of its input is no linear layer that a "
             "rule reads: write it as a convolution with groups, or as several layers"
         )
-    return equation.invars[1 - at].aval.ndim - len(contracted[1 - at]) == 1
+    return equation.invars[1 - position].aval.ndim - len(contraction[1 - position]) == 1
 
 
 def moved_axis(equation: Any, axis: int) -> int | None:

@@ -49,12 +49,12 @@ class Inlined:
         ]
         for options in ({}, *({name: value} for name, value in flags)):
             call = named(self.function, self.name, options)
-            given = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+            example = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
             code = None
             with suppress(Exception):  # of any library
-                code = jax.make_jaxpr(call)(given).jaxpr
+                code = jax.make_jaxpr(call)(example).jaxpr
             if code is not None and not code.constvars and len(code.outvars) == 1:
-                yield code, jax.make_jaxpr(jax.jit(call))(given).jaxpr.eqns[0]
+                yield code, jax.make_jaxpr(jax.jit(call))(example).jaxpr.eqns[0]
 
 
 def named(function: Callable[..., Any], name: str, options: dict[str, Any]) -> Callable[..., Any]:
@@ -80,22 +80,22 @@ def outline(jaxpr: Any, functions: Sequence[Inlined]) -> Any:
     if not any(function.frame in each for function in functions for each in frames):
         return jaxpr
     for function in functions:
-        made = [function.frame in frames_of(equation) for equation in equations]
-        kept: list[Any] = []
+        is_from_function = [function.frame in frames_of(equation) for equation in equations]
+        new_equations: list[Any] = []
         i = 0
         while i < len(equations):
-            matched = match(function, equations[i:]) if made[i] else None
-            if matched is None and made[i]:
+            call_and_size = match(function, equations[i:]) if is_from_function[i] else None
+            if call_and_size is None and is_from_function[i]:
                 raise RuleValueError(
                     f"jax inlines {function.name!r}, and a call of it is of another form than "
                     f"{function.name}(array): give the function a call of its own, "
                     f"{function.name} = jax.jit({function.name}, static_argnames=...), and select "
                     "that one"
                 )
-            call, size = matched or (equations[i], 1)
-            kept.append(call)
+            call, size = call_and_size or (equations[i], 1)
+            new_equations.append(call)
             i += size
-        equations = kept
+        equations = new_equations
     return jaxpr.replace(eqns=equations)
 
 
@@ -240,27 +240,27 @@ def find(selector: Any) -> CalledOperation:
     """
     if isinstance(selector, str):
         is_primitive = hasattr(core.primitives, f"{selector}_p")
-        own = next((getattr(m, selector) for m in MODULES if hasattr(m, selector)), None)
-        if is_primitive or own is None or not callable(own) or trace(own) is None:
+        public = next((getattr(m, selector) for m in MODULES if hasattr(m, selector)), None)
+        if is_primitive or public is None or not callable(public) or trace(public) is None:
             return CalledOperation(selector, selector)
-        meant = find(own)
-        return CalledOperation(selector, selector, own=meant, inlined=meant.inlined)
+        operation = find(public)
+        return CalledOperation(selector, selector, own=operation, inlined=operation.inlined)
     if isinstance(selector, core.Primitive):
         return CalledOperation(selector, selector.name, is_primitive=True)
     if not callable(selector):
         refuse_operation(selector, "jax", ())
     name = getattr(selector, "__name__", None) or type(selector).__name__
-    traced = trace(selector)
-    if traced is None:
+    jaxpr = trace(selector)
+    if jaxpr is None:
         return CalledOperation(selector, name, source_of(selector))
-    if len(traced.eqns) == 1:
-        function = name_of(traced.eqns[0])
+    if len(jaxpr.eqns) == 1:
+        function = name_of(jaxpr.eqns[0])
         if function is None:
-            return CalledOperation(selector, traced.eqns[0].primitive.name, is_primitive=True)
-        return CalledOperation(selector, function, code_of(inner_of(traced.eqns[0])))
-    found = inlined(selector, name)
-    if found is None:
-        parts = ", ".join(sorted({name_of(each) or each.primitive.name for each in traced.eqns}))
+            return CalledOperation(selector, jaxpr.eqns[0].primitive.name, is_primitive=True)
+        return CalledOperation(selector, function, code_of(inner_of(jaxpr.eqns[0])))
+    body = inlined(selector, name)
+    if body is None:
+        parts = ", ".join(sorted({name_of(each) or each.primitive.name for each in jaxpr.eqns}))
         raise RuleValueError(
             f"jax inlines {name!r} into its parts ({parts}), so that no call of it can be found: "
             f"select one of these by name, or give the function a call of its own: "
@@ -268,7 +268,7 @@ def find(selector: Any) -> CalledOperation:
         )
     # A restored call has no code of its function: it has that of the wrapper in `named`.
     code = next(each for each in named.__code__.co_consts if hasattr(each, "co_firstlineno"))
-    return CalledOperation(selector, name, (code.co_filename, code.co_firstlineno), inlined=found)
+    return CalledOperation(selector, name, (code.co_filename, code.co_firstlineno), inlined=body)
 
 
 def trace(function: Callable[..., Any]) -> Any:
@@ -293,12 +293,12 @@ def hidden_in(jaxpr: Any, meant: CalledOperation, holder: str | None = None) -> 
     for equation in jaxpr.eqns:
         if holder is not None and meant.fits(equation):
             return holder
-        own = equation.primitive.name in OWN_DERIVATIVE
-        inside = name_of(equation) if own and holder is None else holder
+        has_own_derivative = equation.primitive.name in OWN_DERIVATIVE
+        inner_holder = name_of(equation) if has_own_derivative and holder is None else holder
         for inner in inner_jaxprs(equation):
-            hidden = hidden_in(inner, meant, inside)
-            if hidden is not None:
-                return hidden
+            hidden_holder = hidden_in(inner, meant, inner_holder)
+            if hidden_holder is not None:
+                return hidden_holder
     return None
 
 

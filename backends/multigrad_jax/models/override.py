@@ -94,26 +94,24 @@ def trace_and_compute(
         for i, array in zip(places, arrays, strict=True):
             arguments[i] = array
         function_to_call = function if objects is None else objects.put_copies(arguments, state)
-        args, kwargs = jax.tree_util.tree_unflatten(tree, arguments)
-        outputs = results.split(function_to_call(*args, **kwargs))
+        call_args, call_kwargs = jax.tree_util.tree_unflatten(tree, arguments)
+        outputs = results.split(function_to_call(*call_args, **call_kwargs))
         return outputs, [] if objects is None else objects.read_copies()
 
     arrays, state = [leaves[i] for i in places], [] if objects is None else objects.arrays
     try:
-        closed = jax.make_jaxpr(run)(arrays, state)
+        closed_jaxpr = jax.make_jaxpr(run)(arrays, state)
     except Exception as error:
         refuse_changed(function, error)
         raise
-    computed = iter(compute(closed, arrays, state))
-    result = results.join(computed)
+    computed_arrays = iter(compute(closed_jaxpr, arrays, state))
+    result = results.join(computed_arrays)
     if objects is not None:
-        objects.update(list(computed))  # what follows the arrays of the result
+        objects.update(list(computed_arrays))  # what follows the arrays of the result
     return result
 
 
 # --- functions whose calls change objects of flax nnx ---------------------------------------------
-
-
 class Objects:
     """The nnx modules of a call: those among the arguments, and the function or its owner.
 
@@ -195,8 +193,8 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
 
     def __init__(self, name: str, rows: Iterable[tuple[CalledOperation, Function]]) -> None:
         super().__init__(name, rows)
-        inlined = [meant.inlined for meant, _ in self.rows if meant.inlined is not None]
-        self.inlined = tuple(inlined)
+        functions = [op.inlined for op, _ in self.rows if op.inlined is not None]
+        self.inlined = tuple(functions)
         # By jaxpr: with calls of inlined functions; the selected operations in it; compiled.
         self._outlined: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._selected: WeakKeyDictionary[Any, frozenset[CalledOperation]] = WeakKeyDictionary()
@@ -206,8 +204,8 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
         self, closed: Any, arguments: Sequence[Tensor], state: Sequence[Tensor]
     ) -> list[Tensor]:
         """Compute the jaxpr of a whole call, once all that is selected was found in it."""
-        selected = self.selected_in(closed.jaxpr)
-        missing = next((meant for meant, _ in self.rows if meant not in selected), None)
+        operations = self.selected_in(closed.jaxpr)
+        missing = next((op for op, _ in self.rows if op not in operations), None)
         if missing is not None:
             refuse_hidden(self.name, closed.jaxpr, missing)
             self.refuse_unmet(missing, names_in(closed.jaxpr))
@@ -215,8 +213,8 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
 
     def selected_in(self, jaxpr: Any) -> frozenset[CalledOperation]:
         """Return the operations within a jaxpr that are selected and can be replaced."""
-        known = self._selected.get(jaxpr)
-        if known is None:
+        cached_operations = self._selected.get(jaxpr)
+        if cached_operations is None:
             operations: set[CalledOperation] = set()
             for equation in self.outlined(jaxpr).eqns:
                 row = self.row_of(equation)
@@ -224,8 +222,8 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
                     operations.add(row[0])
                 elif row is None and equation.primitive.name not in OWN_DERIVATIVE:
                     operations |= self.selected_inside(equation)
-            known = self._selected[jaxpr] = frozenset(operations)
-        return known
+            cached_operations = self._selected[jaxpr] = frozenset(operations)
+        return cached_operations
 
     def selected_inside(self, equation: Any) -> frozenset[CalledOperation]:
         return frozenset().union(*(self.selected_in(inner) for inner in inner_jaxprs(equation)))
@@ -234,10 +232,10 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
         """Return a jaxpr in which selected inlined functions have their calls again."""
         if not self.inlined:
             return jaxpr
-        known = self._outlined.get(jaxpr)
-        if known is None:
-            known = self._outlined[jaxpr] = outline(jaxpr, self.inlined)
-        return known
+        cached_jaxpr = self._outlined.get(jaxpr)
+        if cached_jaxpr is None:
+            cached_jaxpr = self._outlined[jaxpr] = outline(jaxpr, self.inlined)
+        return cached_jaxpr
 
     def row_of(self, equation: Any) -> tuple[CalledOperation, Function] | None:
         return next((row for row in self.rows if row[0].fits(equation)), None)
@@ -265,46 +263,46 @@ class OverriddenCalls(SelectedCalls[CalledOperation]):
         primitive = equation.primitive.name
         if row is not None or primitive in OWN_DERIVATIVE:
             return bind_unchanged(equation, operands)
-        selected = self.selected_inside(equation)
-        if not selected:
+        operations = self.selected_inside(equation)
+        if not operations:
             return bind_unchanged(equation, operands)
-        name = min(each.name for each in selected)
+        name = min(each.name for each in operations)
         refuse_differentiated(equation, name)
         if primitive in ("jit", "pjit"):
             return self.compute_jit(equation, operands)
-        inside = INSIDE.get(primitive)
-        if inside is None:
+        handler = INSIDE.get(primitive)
+        if handler is None:
             raise RuleValueError(
                 f"operation {name!r} is called inside {primitive!r}, whose code cannot be "
                 "changed: override the function that is given to it"
             )
-        return list(inside(self.run, equation, operands))
+        return list(handler(self.run, equation, operands))
 
     def replace(
-        self, meant: CalledOperation, rule: Function, equation: Any, operands: list[Tensor]
+        self, operation: CalledOperation, rule: Function, equation: Any, operands: list[Tensor]
     ) -> list[Tensor]:
-        refuse_differentiated(equation, meant.name)
-        i = input_of(meant, equation)
+        refuse_differentiated(equation, operation.name)
+        i = input_of(operation, equation)
         tin = jnp.asarray(operands[i])
         # the other operands keep their own gradients
-        stopped = [*operands[:i], jax.lax.stop_gradient(tin), *operands[i + 1 :]]
-        (out,) = bind_unchanged(equation, stopped)
-        return [replace_gradient(rule, rule.name, f"operation {meant.name!r}", tin, out)]
+        stopped_operands = [*operands[:i], jax.lax.stop_gradient(tin), *operands[i + 1 :]]
+        (out,) = bind_unchanged(equation, stopped_operands)
+        return [replace_gradient(rule, rule.name, f"operation {operation.name!r}", tin, out)]
 
     def compute_jit(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
         params = equation.params
-        closed = params["jaxpr"]
-        known = self._jitted.get(closed)
-        if known is None:
+        closed_jaxpr = params["jaxpr"]
+        compiled_call = self._jitted.get(closed_jaxpr)
+        if compiled_call is None:
 
             def call(*arguments: Tensor) -> list[Tensor]:
                 return self.run(closed_ref().jaxpr, closed_ref().consts, arguments)
 
             # a strong reference would keep its own key of `_jitted` alive
-            closed_ref: Any = ref(closed)
+            closed_ref: Any = ref(closed_jaxpr)
             call.__name__ = call.__qualname__ = params["name"]
-            known = self._jitted[closed] = jax.jit(call, **jit_options(params))
-        return known(*operands)
+            compiled_call = self._jitted[closed_jaxpr] = jax.jit(call, **jit_options(params))
+        return compiled_call(*operands)
 
 
 def jit_options(params: dict[str, Any]) -> dict[str, Any]:
@@ -326,16 +324,16 @@ def float_inputs(equation: Any) -> list[int]:
     return [i for i, a in atoms if is_float(a) and not isinstance(a, core.Literal)]
 
 
-def input_of(meant: CalledOperation, equation: Any) -> int:
+def input_of(operation: CalledOperation, equation: Any) -> int:
     """Return the position of the operand that a rule acts on: the one of the result's shape."""
     if len(equation.outvars) != 1:
         raise RuleValueError(
-            f"operation {meant.name!r} has {len(equation.outvars)} results; a rule needs one"
+            f"operation {operation.name!r} has {len(equation.outvars)} results; a rule needs one"
         )
     shape = equation.outvars[0].aval.shape
     floats = float_inputs(equation)
-    fitting = [i for i in floats if equation.invars[i].aval.shape == shape] or floats
-    return one_input(meant.name, fitting, shape, "a function of one array")
+    candidates = [i for i in floats if equation.invars[i].aval.shape == shape] or floats
+    return one_input(operation.name, candidates, shape, "a function of one array")
 
 
 def refuse_differentiated(equation: Any, name: str) -> None:
@@ -355,30 +353,30 @@ def refuse_differentiated(equation: Any, name: str) -> None:
 
 def scan(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     params = equation.params
-    body, carried = params["jaxpr"], params["num_carry"]
+    body, n_carry = params["jaxpr"], params["num_carry"]
     consts, carry, rows = scan_parts(params, operands)
 
     def turn(carry: Sequence[Tensor], row: Sequence[Tensor]) -> tuple[Any, Any]:
         results = run(body.jaxpr, body.consts, [*consts, *carry, *row])
-        return tuple(results[:carried]), tuple(results[carried:])
+        return tuple(results[:n_carry]), tuple(results[n_carry:])
 
     options = {
         k: params[k] for k in ("length", "reverse", "unroll", "_split_transpose") if k in params
     }
-    last, stacked = jax.lax.scan(turn, tuple(carry), tuple(rows), **options)
-    return [*last, *stacked]
+    final_carry, stacks = jax.lax.scan(turn, tuple(carry), tuple(rows), **options)
+    return [*final_carry, *stacks]
 
 
 def while_loop(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     params = equation.params
     condition, body = params["cond_jaxpr"], params["body_jaxpr"]
-    of_condition, of_body, carry = while_parts(params, operands)
+    condition_constants, body_constants, carry = while_parts(params, operands)
 
     def is_going(carry: Sequence[Tensor]) -> Tensor:
-        return run(condition.jaxpr, condition.consts, [*of_condition, *carry])[0]
+        return run(condition.jaxpr, condition.consts, [*condition_constants, *carry])[0]
 
     def turn(carry: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(run(body.jaxpr, body.consts, [*of_body, *carry]))
+        return tuple(run(body.jaxpr, body.consts, [*body_constants, *carry]))
 
     return list(jax.lax.while_loop(is_going, turn, tuple(carry)))
 
@@ -387,9 +385,9 @@ def cond(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     def chosen(branch: Any, *arguments: Tensor) -> tuple[Tensor, ...]:
         return tuple(run(branch.jaxpr, branch.consts, arguments))
 
-    which, *arguments = operands
+    index, *arguments = operands
     branches = [functools.partial(chosen, branch) for branch in equation.params["branches"]]
-    return list(jax.lax.switch(which, branches, *arguments))
+    return list(jax.lax.switch(index, branches, *arguments))
 
 
 def checkpoint(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
@@ -398,8 +396,8 @@ def checkpoint(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     def call(*arguments: Tensor) -> list[Tensor]:
         return run(params["jaxpr"], (), arguments)
 
-    again = jax.checkpoint(call, prevent_cse=params["prevent_cse"], policy=params["policy"])
-    return list(again(*operands))
+    rerun = jax.checkpoint(call, prevent_cse=params["prevent_cse"], policy=params["policy"])
+    return list(rerun(*operands))
 
 
 def shard_map(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
@@ -408,7 +406,7 @@ def shard_map(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     def call(*arguments: Tensor) -> tuple[Tensor, ...]:
         return tuple(run(params["jaxpr"], (), arguments))
 
-    mapped = jax.shard_map(
+    mapped_call = jax.shard_map(
         call,
         mesh=params["mesh"],
         in_specs=tuple(params["in_specs"]),
@@ -416,7 +414,7 @@ def shard_map(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
         axis_names=versions.axes_of_shard_map(params),
         check_vma=params["check_vma"],
     )
-    return list(mapped(*operands))
+    return list(mapped_call(*operands))
 
 
 def plain_call(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:

@@ -37,13 +37,13 @@ def reads_layers(rules: Any) -> bool:
 def composite_of(rules: Any) -> Composite:
     """Return the composite for rules that are given by kinds of layers."""
     if isinstance(rules, Mapping):
-        flat = dict(parts_of(rules))
-        odd = next((part for part in flat if part not in KINDS), None)
-        if odd is not None:
+        rules_by_kind = dict(parts_of(rules))
+        kind = next((part for part in rules_by_kind if part not in KINDS), None)
+        if kind is not None:
             raise RuleTypeError(
-                f"rules that read layers are chosen by kinds ({', '.join(KINDS)}), not by {odd!r}"
+                f"rules that read layers are chosen by kinds ({', '.join(KINDS)}), not by {kind!r}"
             )
-        return Composite("override", flat, canonize=True)
+        return Composite("override", rules_by_kind, canonize=True)
     if rules.names:
         raise RuleTypeError(
             f"composite {rules.name!r} chooses layers by name, and a function of jax has none: "
@@ -65,10 +65,10 @@ def run(
         arguments: the data.
         state: the arrays of objects, which count as weights.
     """
-    flat = flatten(closed)
-    first = len(closed.consts)
-    inputs = flat.jaxpr.invars[first : first + len(arguments)]
-    layers = Layers(flat.jaxpr, inputs, several=len(arguments) > 1)
+    flat_jaxpr = flatten(closed)
+    n_constants = len(closed.consts)
+    inputs = flat_jaxpr.jaxpr.invars[n_constants : n_constants + len(arguments)]
+    layers = Layers(flat_jaxpr.jaxpr, inputs, several=len(arguments) > 1)
     choose(composite, list(layers.plans.values()))
     if all(plan.rule is None for plan in layers.plans.values()):
         kinds = sorted({plan.kind for plan in layers.plans.values()})
@@ -76,7 +76,7 @@ def run(
             f"function {name!r} has no layer with a rule in composite {composite.name!r} (its "
             f"layers: {', '.join(kinds) or 'none'})"
         )
-    return RelevanceRun(composite, layers).run(flat, [*closed.consts, *arguments, *state])
+    return RelevanceRun(composite, layers).run(flat_jaxpr, [*closed.consts, *arguments, *state])
 
 
 def choose(composite: Composite, plans: Sequence[Plan]) -> None:
@@ -132,13 +132,13 @@ class RelevanceRun:
 
     def product(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
         if rule is not None:
-            held = without_data_gradient(plan, operands)
+            inputs = without_data_gradient(plan, operands)
             if plan.normalizing and self.composite.canonize:
                 # canonizers merge a normalization that follows into the weight: one layer, one rule
                 steps = (*plan.steps, *plan.normalizing)
-                out = self.with_steps(steps, plan.axis, bind_unchanged(plan.equation, held)[0])
+                out = self.with_steps(steps, plan.axis, bind_unchanged(plan.equation, inputs)[0])
                 return self.product_with_rule(rule, plan, operands, out)
-            out = self.with_steps(plan.steps, plan.axis, bind_unchanged(plan.equation, held)[0])
+            out = self.with_steps(plan.steps, plan.axis, bind_unchanged(plan.equation, inputs)[0])
             out = self.product_with_rule(rule, plan, operands, out)
         else:
             out = self.with_steps(plan.steps, plan.axis, bind_unchanged(plan.equation, operands)[0])
@@ -186,8 +186,8 @@ class RelevanceRun:
     def affine(self, plan: Plan) -> tuple[Tensor | None, Tensor | None]:
         """Return the factor and the summand of each channel, or None."""
         scale, shift = None, None
-        merged = plan.normalizing if self.composite.canonize else []
-        for equation, atom in (*plan.steps, *merged):
+        merged_steps = plan.normalizing if self.composite.canonize else []
+        for equation, atom in (*plan.steps, *merged_steps):
             name = equation.primitive.name
             position, numbers = self.numbers(equation, atom)
             if name == "add":
@@ -196,8 +196,8 @@ class RelevanceRun:
                 if position == 1:
                     scale = -1.0 if scale is None else -scale
                     shift = None if shift is None else -shift
-                signed = numbers if position == 1 else -numbers
-                shift = signed if shift is None else shift + signed
+                summand = numbers if position == 1 else -numbers
+                shift = summand if shift is None else shift + summand
             else:
                 factor = numbers if name == "mul" else 1.0 / numbers
                 scale = factor if scale is None else scale * factor
@@ -207,9 +207,9 @@ class RelevanceRun:
 
 def without_data_gradient(plan: Plan, operands: list[Tensor]) -> list[Tensor]:
     """Return the operands of a layer, its data without a gradient: the rule gives that one."""
-    held = list(operands)
-    held[plan.data_position] = jax.lax.stop_gradient(held[plan.data_position])
-    return held
+    inputs = list(operands)
+    inputs[plan.data_position] = jax.lax.stop_gradient(inputs[plan.data_position])
+    return inputs
 
 
 def function_with_rule(rule: Any, kind: str, attributes: dict[str, Any]) -> Callable[..., Tensor]:
@@ -230,8 +230,8 @@ def pooling(rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
     """Return an average pooling: its equation is a sum, which the plan's divisor divides."""
     if rule is None:
         return bind_unchanged(plan.equation, operands)[0] / plan.divisor
-    held = without_data_gradient(plan, operands)
-    out = bind_unchanged(plan.equation, held)[0] / plan.divisor
+    inputs = without_data_gradient(plan, operands)
+    out = bind_unchanged(plan.equation, inputs)[0] / plan.divisor
     is_adaptive = plan.kind == "adaptive_average_pooling"
     with_rule = adaptive_pooling if is_adaptive else window_pooling
     return with_rule(rule, plan, operands[0], out)
@@ -240,10 +240,10 @@ def pooling(rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
 def adaptive_pooling(rule: Any, plan: Plan, x: Tensor, out: Tensor) -> Tensor:
     """Return a mean over whole axes, which a rule takes as the last ones."""
     axes = [int(axis) for axis in plan.equation.params["axes"]]
-    others = [axis for axis in range(x.ndim) if axis not in axes]
+    other_axes = [axis for axis in range(x.ndim) if axis not in axes]
     function = function_with_rule(rule, plan.kind, {"counts": (1,) * len(axes)})
-    pooled = out.reshape([*out.shape, *(1,) * len(axes)])
-    return function(x.transpose([*others, *axes]), pooled).reshape(out.shape)
+    out_with_axes = out.reshape([*out.shape, *(1,) * len(axes)])
+    return function(x.transpose([*other_axes, *axes]), out_with_axes).reshape(out.shape)
 
 
 def window_pooling(rule: Any, plan: Plan, x: Tensor, out: Tensor) -> Tensor:
@@ -260,12 +260,12 @@ def window_pooling(rule: Any, plan: Plan, x: Tensor, out: Tensor) -> Tensor:
         "padding": tuple(tuple(map(int, params["padding"][i])) for i in axes),
         "counts_padding": True,
     }
-    pooled = out.transpose(order)
+    outputs = out.transpose(order)
     result = function_with_rule(rule, plan.kind, attributes)(
         x.transpose(order).reshape(-1, 1, *(x.shape[i] for i in axes)),
-        pooled.reshape(-1, 1, *(out.shape[i] for i in axes)),
+        outputs.reshape(-1, 1, *(out.shape[i] for i in axes)),
     )
-    return result.reshape(pooled.shape).transpose(inverse(order))
+    return result.reshape(outputs.shape).transpose(inverse(order))
 
 
 class AsLayer(NamedTuple):
@@ -292,27 +292,27 @@ def inverse(order: Sequence[int]) -> list[int]:
 
 def linear(plan: Plan, operands: list[Tensor]) -> AsLayer:
     """Return a product as a linear layer: rows of data times a matrix with a column per channel."""
-    (contracted, _) = plan.equation.params["dimension_numbers"]
+    (contraction, _) = plan.equation.params["dimension_numbers"]
     position = plan.data_position
     x, weight = operands[position], operands[1 - position]
-    summed_of_x, summed_of_weight = list(contracted[position]), list(contracted[1 - position])
-    rest = [i for i in range(x.ndim) if i not in summed_of_x]
-    channel_axes = [i for i in range(weight.ndim) if i not in summed_of_weight]
-    size = math.prod(x.shape[i] for i in summed_of_x)
-    rows = x.transpose([*rest, *summed_of_x]).reshape([*(x.shape[i] for i in rest), size])
+    x_sum_axes, weight_sum_axes = list(contraction[position]), list(contraction[1 - position])
+    row_axes = [i for i in range(x.ndim) if i not in x_sum_axes]
+    channel_axes = [i for i in range(weight.ndim) if i not in weight_sum_axes]
+    size = math.prod(x.shape[i] for i in x_sum_axes)
+    rows = x.transpose([*row_axes, *x_sum_axes]).reshape([*(x.shape[i] for i in row_axes), size])
     channel_shape = [weight.shape[i] for i in channel_axes]
-    matrix = weight.transpose([*summed_of_weight, *channel_axes]).reshape(size, -1)
+    matrix = weight.transpose([*weight_sum_axes, *channel_axes]).reshape(size, -1)
     # `dot_general` puts the axes of its first operand first: channels, if that is the weight
-    first, last = range(len(channel_axes)), range(-len(channel_axes), 0)
+    first_axes, last_axes = range(len(channel_axes)), range(-len(channel_axes), 0)
 
     def to_layer_layout(out: Tensor) -> Tensor:
         if position == 1:
-            out = jnp.moveaxis(out, first, last)
+            out = jnp.moveaxis(out, first_axes, last_axes)
         return out.reshape([*rows.shape[:-1], -1])
 
     def to_jax_layout(out: Tensor) -> Tensor:
         out = out.reshape([*rows.shape[:-1], *channel_shape])
-        return jnp.moveaxis(out, last, first) if position == 1 else out
+        return jnp.moveaxis(out, last_axes, first_axes) if position == 1 else out
 
     return AsLayer(rows, matrix, {}, to_layer_layout, to_jax_layout)
 

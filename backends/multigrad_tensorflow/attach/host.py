@@ -72,13 +72,13 @@ def keep(x: Any, whole: bool) -> Callable[[], str] | None:
     if type(x) is not ResourceVariable or not whole:
         return None
     with tf.init_scope():
-        before = x.numpy()
+        original = x.numpy()
 
     def put_back() -> str:
         with tf.init_scope():
-            if x.numpy().tobytes() == before.tobytes():
+            if x.numpy().tobytes() == original.tobytes():
                 return ""
-            x.assign(before)
+            x.assign(original)
         return "writes into a variable from outside it"
 
     return put_back
@@ -161,8 +161,8 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if pack_tangents(inputs).tangents:
             raise guest.refusal("has no forward mode")
         if tf.executing_eagerly():
-            lent, pull = guest.record([lend(x) for x in inputs])
-            outputs = tuple(borrow(y, guest.owns) for y in lent)
+            buffers, pull = guest.record([lend(x) for x in inputs])
+            outputs = tuple(borrow(y, guest.owns) for y in buffers)
             return outputs, pull_eagerly(guest, pull, inputs, outputs)
         outputs = run_forward(stage_forward(guest), *inputs)
         return outputs, pull_staged(guest, inputs, outputs)
@@ -181,9 +181,9 @@ def pull_eagerly(
             return recompute(*cotangents)
         upstream = receive(guest, cotangents, outputs)
         gradients = pull([None if c is None else lend(c) for c in upstream])
-        once = forbid_derivative(str(guest.refusal()))
+        guard = forbid_derivative(str(guest.refusal()))
         sources = (*inputs, *(c for c in upstream if c is not None))
-        return [None if g is None else once(borrow(g, guest.owns), *sources) for g in gradients]
+        return [None if g is None else guard(borrow(g, guest.owns), *sources) for g in gradients]
 
     return backward
 
@@ -194,23 +194,23 @@ def pull_staged(
     """Return the backward of a graph, which runs the guest's forward again."""
 
     def backward(*cotangents: Any) -> list[Tensor | None]:
-        received = receive(guest, cotangents, outputs)
-        carried = [c for c in received if c is not None]
-        carries = [c is not None for c in received]
-        once = forbid_derivative(str(guest.refusal()))
+        cotangents_in = receive(guest, cotangents, outputs)
+        tensors = [c for c in cotangents_in if c is not None]
+        are_carried = [c is not None for c in cotangents_in]
+        guard = forbid_derivative(str(guest.refusal()))
 
-        def call(lent: Sequence[SharedBuffer]) -> list[SharedBuffer]:
-            rest = iter(lent[len(inputs) :])
-            upstream = [next(rest) if each else None for each in carries]
-            pulled = guest.gradients(lent[: len(inputs)], upstream)
-            return [pulled[i] or make_zeros(lent[i].shape, lent[i].dtype) for i in guest.wrt]
+        def call(buffers: Sequence[SharedBuffer]) -> list[SharedBuffer]:
+            cotangent_buffers = iter(buffers[len(inputs) :])
+            upstream = [next(cotangent_buffers) if each else None for each in are_carried]
+            answer = guest.gradients(buffers[: len(inputs)], upstream)
+            return [answer[i] or make_zeros(buffers[i].shape, buffers[i].dtype) for i in guest.wrt]
 
         wrt = [inputs[i] for i in guest.wrt]
         results = call_back(
-            call, (*inputs, *carried), [(x.shape, x.dtype) for x in wrt], guest.owns
+            call, (*inputs, *tensors), [(x.shape, x.dtype) for x in wrt], guest.owns
         )
-        sources = (*inputs, *carried)
-        gradients = {i: once(g, *sources) for i, g in zip(guest.wrt, results, strict=True)}
+        sources = (*inputs, *tensors)
+        gradients = {i: guard(g, *sources) for i, g in zip(guest.wrt, results, strict=True)}
         return [gradients.get(i) for i in range(len(inputs))]
 
     return backward
@@ -285,7 +285,7 @@ def attach(run: Callable[..., Any], tensors: tuple[Tensor, ...], name: str) -> t
     A variable that the function reads, besides its arguments, gets the gradient that its own
     gradient function delivers, or none.
     """
-    marked: tuple[int, ...] = ()
+    undifferentiable: tuple[int, ...] = ()
 
     @custom_gradient
     def function(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Callable[..., Any]]:
@@ -294,8 +294,8 @@ def attach(run: Callable[..., Any], tensors: tuple[Tensor, ...], name: str) -> t
         def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
             # `run_forward` takes a function of the outputs only, so the pullback leaves by a
             # variable.
-            nonlocal pull, marked
-            outputs, pull, marked = run(*inputs)
+            nonlocal pull, undifferentiable
+            outputs, pull, undifferentiable = run(*inputs)
             return outputs
 
         outputs = run_forward(forward, *inputs)
@@ -305,13 +305,13 @@ def attach(run: Callable[..., Any], tensors: tuple[Tensor, ...], name: str) -> t
                 tf.zeros_like(output) if cotangent is None else cotangent
                 for cotangent, output in zip(cotangents, outputs, strict=True)
             ]
-            pulled, of_variables = pull_delivering(pull, upstream, variables or ())
-            return pulled if variables is None else (pulled, of_variables)
+            gradients, variable_gradients = pull_delivering(pull, upstream, variables or ())
+            return gradients if variables is None else (gradients, variable_gradients)
 
         return outputs, backward
 
     outputs = function(*map(localize, tensors))
-    return stop(outputs, marked) if marked else outputs
+    return stop(outputs, undifferentiable) if undifferentiable else outputs
 
 
 # --- code that runs apart from the call around it -------------------------------------------------

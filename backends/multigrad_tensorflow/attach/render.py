@@ -134,8 +134,8 @@ def _kept_outputs(emitted: Emitted) -> list[str]:
     # The outputs that the author keeps for backward, and that backward or `keep` reads.
     if not emitted.derivative.keeps_output:
         return []
-    read = (*emitted.residuals.names, *emitted.keep.reads)
-    return [each for each in emitted.names.outputs if each in read]
+    names = (*emitted.residuals.names, *emitted.keep.reads)
+    return [each for each in emitted.names.outputs if each in names]
 
 
 def _reads_outputs(emitted: Emitted) -> bool:
@@ -174,8 +174,8 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def call(*inputs: Tensor) -> Any:
-        forgets = pack_tangents(inputs).tangents
-        PENDING.function = without_tangents(function) if forgets else function
+        tangents = pack_tangents(inputs).tangents
+        PENDING.function = without_tangents(function) if tangents else function
         return call_pending(*inputs)
 
     return call
@@ -258,10 +258,10 @@ def prevent_gradient(outputs: Any, inputs: Sequence[Tensor]) -> Any:
         if not output.dtype.is_floating:
             return output
         for x in floats:
-            refused = tf.reduce_sum(tf.raw_ops.PreventGradient(input=x, message=VECTORIZED))
-            never = tf.zeros_like(output) + tf.cast(refused, output.dtype)
+            barrier = tf.reduce_sum(tf.raw_ops.PreventGradient(input=x, message=VECTORIZED))
+            other_branch = tf.zeros_like(output) + tf.cast(barrier, output.dtype)
             # The values are unchanged, but autodiff visits both branches.
-            output = tf.where(tf.ones_like(output, tf.bool), output, never)
+            output = tf.where(tf.ones_like(output, tf.bool), output, other_branch)
         return output
 
     return tf.nest.map_structure(guard, outputs)

@@ -31,7 +31,7 @@ def vjp(
         for i in wrt:
             tape.watch(copies[i])
         outputs = run(copies)
-    active = [i for i, y in enumerate(outputs) if tf.is_tensor(y) and y.dtype.is_floating]
+    float_positions = [i for i, y in enumerate(outputs) if tf.is_tensor(y) and y.dtype.is_floating]
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
         gradients: list[Tensor | None] = [None] * len(copies)
@@ -39,15 +39,15 @@ def vjp(
             tf.zeros_like(outputs[i])
             if cotangents[i] is None
             else tf.cast(cotangents[i], outputs[i].dtype)
-            for i in active
+            for i in float_positions
         ]
-        pulled = tape.gradient(
-            [outputs[i] for i in active],
+        input_gradients = tape.gradient(
+            [outputs[i] for i in float_positions],
             [copies[i] for i in wrt],
             output_gradients=upstream,
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        for i, gradient in zip(wrt, pulled, strict=True):
+        for i, gradient in zip(wrt, input_gradients, strict=True):
             gradients[i] = tf.convert_to_tensor(gradient)
         return gradients
 
@@ -133,8 +133,8 @@ def jvp(
     """
     copies = [tf.identity(x) for x in inputs]
     pairs = [(x, t) for x, t in zip(copies, tangents, strict=True) if t is not None]
-    primals, moves = (list(each) for each in zip(*pairs, strict=True))
-    with tf.autodiff.ForwardAccumulator(primals, moves) as accumulator:
+    primals, directions = (list(each) for each in zip(*pairs, strict=True))
+    with tf.autodiff.ForwardAccumulator(primals, directions) as accumulator:
         outputs = run(copies)
     changes = [accumulator.jvp(y) if tf.is_tensor(y) else None for y in outputs]
     if all(tangent is None for tangent in changes):
@@ -146,23 +146,23 @@ def jvp(
 
 
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
-    return vjp(lambda own: run_on_tensors_alone(tf.recompute_grad, run, own, tf.is_tensor), inputs)
+    return vjp(lambda xs: run_on_tensors_alone(tf.recompute_grad, run, xs, tf.is_tensor), inputs)
 
 
 def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
     """Return the same as `vjp`, with the function mapped over the first axis of each tensor."""
 
     def over_examples(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *given: tf.vectorized_map(lambda each: function(*each), list(given))
+        return lambda *xs: tf.vectorized_map(lambda each: function(*each), list(xs))
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor]:
         # gradients are taken within the map: tf.vectorized_map drops custom gradients taken outside
         seeds = [u for u in cotangents if u is not None]
 
         def pull(*tensors: Tensor) -> list[Tensor]:
-            arguments, rest = tensors[: len(inputs)], iter(tensors[len(inputs) :])
+            arguments, cotangent_iterator = tensors[: len(inputs)], iter(tensors[len(inputs) :])
             gradients = vjp(run, arguments)[1](
-                [None if u is None else next(rest) for u in cotangents]
+                [None if u is None else next(cotangent_iterator) for u in cotangents]
             )
             return [
                 tf.zeros_like(x) if g is None else g
@@ -176,6 +176,6 @@ def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[...,
 
 def set_seed(seed: int | None) -> int | None:
     """Set TensorFlow's global seed and return the one before; ops draw from the start again."""
-    before = context.global_seed()
+    seed_before = context.global_seed()
     tf.random.set_seed(seed)  # pyright: ignore[reportArgumentType]  # None: at random
-    return before
+    return seed_before

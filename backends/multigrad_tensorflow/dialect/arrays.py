@@ -34,8 +34,8 @@ class Shape(SymbolicShape):
     __slots__ = ()
 
     def _known(self) -> tuple[int, ...]:
-        known = known_shape(self.value)
-        return super()._known() if known is None else known
+        shape = known_shape(self.value)
+        return super()._known() if shape is None else shape
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return np.asarray(self._known(), np.int32)
@@ -222,8 +222,8 @@ def clip_by_norm(t: Tensor, clip_norm: Any, axes: Any) -> Tensor:
     """Return t, scaled to the limit if its norm is larger; a negative limit counts as 0."""
     clip_norm = xp.maximum(clip_norm, 0.0)
     total = xp.sum(xp.square(t), axes, keepdims=True)
-    is_some = xp.greater(total, 0)  # sqrt has no slope at 0
-    length = xp.where(is_some, xp.sqrt(xp.where(is_some, total, 1.0)), total)
+    is_nonzero = xp.greater(total, 0)  # sqrt has no slope at 0
+    length = xp.where(is_nonzero, xp.sqrt(xp.where(is_nonzero, total, 1.0)), total)
     return t * clip_norm / xp.maximum(length, clip_norm)
 
 
@@ -265,10 +265,10 @@ def cumprod(x: Tensor, axis: Any, exclusive: bool, reverse: bool) -> Tensor:
 
 def moved(x: Tensor, axis: int, reverse: bool, fill: float) -> Tensor:
     """Return x shifted one place along an axis, away from the start of the cumulation."""
-    last = xp.swapaxes(x, axis, -1)
-    wider = xp.pad(last, ((0, 1) if reverse else (1, 0),), fill)
-    shifted = wider[..., 1:] if reverse else wider[..., :-1]
-    return xp.swapaxes(shifted, axis, -1)
+    rows = xp.swapaxes(x, axis, -1)
+    wider = xp.pad(rows, ((0, 1) if reverse else (1, 0),), fill)
+    result = wider[..., 1:] if reverse else wider[..., :-1]
+    return xp.swapaxes(result, axis, -1)
 
 
 def sort(values: Tensor, axis: Any, direction: str) -> Tensor:
@@ -318,23 +318,23 @@ def top_k(input: Tensor, k: Any, sorted: bool, index_type: Any) -> places.Extrem
 
 def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Tensor:
     batch = index(static(batch_dims))
-    over = batch if axis is None else index(static(axis))
+    place = batch if axis is None else index(static(axis))
     if batch == 0:
         if not isinstance(indices, Value):
             indices = np.asarray(indices if hasattr(indices, "shape") else static(indices))
-        return places.taken_from_front(places.as_tensor(params, indices), indices, over)
-    if over != batch or batch < 0:
+        return places.taken_from_front(places.as_tensor(params, indices), indices, place)
+    if place != batch or batch < 0:
         raise TypeError("gather with batch_dims along another axis than the next one")
     params = places.as_tensor(params, indices)
-    at = places.as_places(params, indices)
-    if at.ndim not in (batch, batch + 1):
+    positions = places.as_places(params, indices)
+    if positions.ndim not in (batch, batch + 1):
         raise TypeError("gather with batch_dims and several axes of indices")
-    single = at.ndim == batch
-    at = xp.expand_dims(at, batch) if single else at
-    for _ in range(params.ndim - at.ndim):
-        at = xp.expand_dims(at, -1)
-    taken = transposes.take_along(*places.broadcast(params, at, batch), axis=batch)
-    return xp.squeeze(taken, batch) if single else taken
+    is_single = positions.ndim == batch
+    positions = xp.expand_dims(positions, batch) if is_single else positions
+    for _ in range(params.ndim - positions.ndim):
+        positions = xp.expand_dims(positions, -1)
+    elements = transposes.take_along(*places.broadcast(params, positions, batch), axis=batch)
+    return xp.squeeze(elements, batch) if is_single else elements
 
 
 def gather_nd(params: Tensor, indices: Any, batch_dims: Any, bad_indices_policy: str) -> Tensor:
@@ -357,8 +357,8 @@ def one_hot(
 def scatter_nd(indices: Any, updates: Tensor, shape: Any) -> Tensor:
     lengths = tuple(index(n) for n in static(shape))
     updates = places.as_tensor(updates, indices)
-    zeros = xp.broadcast_to(xp.sum(xp.zeros_like(updates)), lengths)
-    return scatter_nd_add(zeros, indices, updates)
+    base = xp.broadcast_to(xp.sum(xp.zeros_like(updates)), lengths)
+    return scatter_nd_add(base, indices, updates)
 
 
 def scatter_nd_add(tensor: Tensor, indices: Any, updates: Any) -> Tensor:
@@ -380,10 +380,10 @@ def segment_sum(data: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
 
 def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
     logs = xp.log_softmax(places.as_tensor(logits, labels), -1)
-    at = places.as_places(logs, labels)
+    positions = places.as_places(logs, labels)
     # TensorFlow raises for a label outside; a graph that cannot raise gives NaN
-    valid = xp.where(is_inside(at, xp.dim(logs, -1)), 1.0, math.nan)
-    return layers.of_class(logs, at, -1) * valid
+    mask = xp.where(is_inside(positions, xp.dim(logs, -1)), 1.0, math.nan)
+    return layers.of_class(logs, positions, -1) * mask
 
 
 # These accept an open shape; all others fix the shape in the capture.

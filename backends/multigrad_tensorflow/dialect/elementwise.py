@@ -42,8 +42,8 @@ def cast_to(x: Any, dtype: Any) -> Any:
     if not isinstance(x, Value):
         raise NeedsConcrete("dtype")  # a constant tensor is cast by TensorFlow itself
     if x.node.type.kind == "scalar":
-        cuts = is_float(x.node.type) and getattr(dtype, "is_integer", False)
-        return xp.trunc(x) if cuts else x
+        is_cut = is_float(x.node.type) and getattr(dtype, "is_integer", False)
+        return xp.trunc(x) if is_cut else x
     return cast(x, dtype)
 
 
@@ -205,13 +205,13 @@ def by_vars(
     )
     is_inside = xp.logical_and(xp.greater_equal(x, low), xp.less_equal(x, high))
     # Where the limits cross, both get the gradient of values between them.
-    passing = xp.where(is_inside, inputs, 0.0)
-    passing = passing + xp.where(xp.less(x, low), lower, 0.0)
-    passing = passing + xp.where(xp.greater(x, high), upper, 0.0)
-    result = quantized + (passing - xp.stop_gradient(passing))
-    is_nothing = xp.equal(ends[0], 0) & xp.equal(ends[1], 0)
+    path = xp.where(is_inside, inputs, 0.0)
+    path = path + xp.where(xp.less(x, low), lower, 0.0)
+    path = path + xp.where(xp.greater(x, high), upper, 0.0)
+    result = quantized + (path - xp.stop_gradient(path))
+    are_both_zero = xp.equal(ends[0], 0) & xp.equal(ends[1], 0)
     # with both limits zero the result is 0 and the gradient passes, as in TensorFlow
-    return xp.where(is_nothing, inputs - x, result)
+    return xp.where(are_both_zero, inputs - x, result)
 
 
 def gradients_by(
@@ -254,8 +254,8 @@ def _nudge(low: Any, high: Any, num_bits: int, narrow_range: bool) -> tuple[Any,
         (last - first) / span,
     )
     zero = first - low / scale
-    whole = xp.trunc(zero)
-    nearest = whole + xp.where(zero - whole >= 0.5, 1.0, 0.0)  # ties away from zero
+    integer = xp.trunc(zero)
+    nearest = integer + xp.where(zero - integer >= 0.5, 1.0, 0.0)  # ties away from zero
     zero = xp.where(zero < first, first, xp.where(zero > last, last, nearest))
     return (first - zero) * scale, (last - zero) * scale, scale, inverse
 

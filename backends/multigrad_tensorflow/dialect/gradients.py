@@ -66,8 +66,8 @@ class Tape:
 
     def _resume(self) -> None:
         self._is_recording = True
-        for value, _, taped in self._watched:
-            put_node(value, taped, is_taped=True)
+        for value, _, copy in self._watched:
+            put_node(value, copy, is_taped=True)
 
     def _pause(self) -> None:
         self._is_recording = False
@@ -84,10 +84,10 @@ class Tape:
                         "uses tf.GradientTape, but a rule is the backward pass"
                         f"{value.trace.words.advise('write the derivative out')}"
                     )
-                taped = rename(value.node)
-                self._watched.append((value, value.node, taped))
+                copy = rename(value.node)
+                self._watched.append((value, value.node, copy))
                 if self._is_recording:
-                    put_node(value, taped, is_taped=True)
+                    put_node(value, copy, is_taped=True)
 
     def gradient(
         self,
@@ -111,16 +111,16 @@ class Tape:
 
         None for a source that is neither watched nor computed from a watched value meanwhile.
         """
-        taped_nodes = {id(value): taped for value, _, taped in self._watched}
+        taped_nodes = {id(value): copy for value, _, copy in self._watched}
         targets = [self._target_of(source, taped_nodes) for source in sources]
-        recorded = [target for target in targets if target is not None]
-        if not outputs or not recorded:
+        active_targets = [target for target in targets if target is not None]
+        if not outputs or not active_targets:
             return [None] * len(targets)
-        trace = recorded[0].trace
+        trace = active_targets[0].trace
         # After recording, a watched output carries its original node again, which is no source's.
         outputs = [trace.value(taped_nodes[id(y)]) if id(y) in taped_nodes else y for y in outputs]
         with setting(trace, types=None):  # the derivatives consist of our ops, not TensorFlow's
-            gradients = iter(take_gradients(outputs, cotangents, recorded))
+            gradients = iter(take_gradients(outputs, cotangents, active_targets))
         return [None if target is None else next(gradients) for target in targets]
 
     def _target_of(self, source: Any, taped_nodes: dict[int, Node]) -> Value | None:

@@ -100,9 +100,9 @@ def normalize_locally(
     x: Tensor, depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5
 ) -> Tensor:
     # over channels on each side, as in AlexNet (section 3.3)
-    around = ((0, 0),) * (rank(x) - 1) + ((depth_radius, depth_radius),)
-    seen = xp.windows(xp.pad(x * x, around), (2 * depth_radius + 1,), (1,), (1,))
-    return x / xp.pow(bias + alpha * xp.sum(seen, -1), beta)
+    widths = ((0, 0),) * (rank(x) - 1) + ((depth_radius, depth_radius),)
+    windows = xp.windows(xp.pad(x * x, widths), (2 * depth_radius + 1,), (1,), (1,))
+    return x / xp.pow(bias + alpha * xp.sum(windows, -1), beta)
 
 
 def pad(x: Tensor, pairs: Any, fill: Any = 0.0, *, mode: str = "constant") -> Tensor:
@@ -136,8 +136,8 @@ def select(condition: Any, x: Any, y: Any) -> Tensor:
 def depth_to_space(x: Tensor, block_size: int) -> Tensor:
     n, height, width, channels = x.shape
     blocks = xp.reshape(x, (n, height, width, block_size, block_size, channels // block_size**2))
-    mixed = xp.permute_dims(blocks, (0, 1, 3, 2, 4, 5))
-    return xp.reshape(mixed, (n, height * block_size, width * block_size, -1))
+    grid = xp.permute_dims(blocks, (0, 1, 3, 2, 4, 5))
+    return xp.reshape(grid, (n, height * block_size, width * block_size, -1))
 
 
 def space_to_depth(x: Tensor, block_size: int) -> Tensor:
@@ -152,11 +152,11 @@ def space_to_batch(x: Tensor, block_shape: Any, paddings: Any) -> Tensor:
     x = xp.pad(x, ((0, 0), *map(tuple, static(paddings)), *((0, 0),) * (rank(x) - count - 1)))
     n, *lengths = x.shape
     pairs = zip(lengths, steps, strict=False)
-    parts = [each for whole, step in pairs for each in (whole // step, step)]
-    blocks = xp.reshape(x, (n, *parts, *lengths[count:]))
+    sizes = [each for total, step in pairs for each in (total // step, step)]
+    blocks = xp.reshape(x, (n, *sizes, *lengths[count:]))
     inner, outer = range(2, 2 * count + 1, 2), range(1, 2 * count, 2)
-    mixed = xp.permute_dims(blocks, (*inner, 0, *outer, *range(2 * count + 1, rank(blocks))))
-    return xp.reshape(mixed, (-1, *parts[::2], *lengths[count:]))
+    grid = xp.permute_dims(blocks, (*inner, 0, *outer, *range(2 * count + 1, rank(blocks))))
+    return xp.reshape(grid, (-1, *sizes[::2], *lengths[count:]))
 
 
 def batch_to_space(x: Tensor, block_shape: Any, crops: Any) -> Tensor:
@@ -164,18 +164,18 @@ def batch_to_space(x: Tensor, block_shape: Any, crops: Any) -> Tensor:
     _, *lengths = x.shape
     blocks = xp.reshape(x, (*steps, -1, *lengths))
     pairs = (each for i in range(count) for each in (count + 1 + i, i))
-    mixed = xp.permute_dims(blocks, (count, *pairs, *range(2 * count + 1, rank(blocks))))
-    whole = [n * step for n, step in zip(lengths, steps, strict=False)]
-    ends = zip(static(crops), whole, strict=True)
-    inside = (slice(before, n - after) for (before, after), n in ends)
-    return xp.reshape(mixed, (-1, *whole, *lengths[count:]))[(slice(None), *inside)]
+    grid = xp.permute_dims(blocks, (count, *pairs, *range(2 * count + 1, rank(blocks))))
+    totals = [n * step for n, step in zip(lengths, steps, strict=False)]
+    ends = zip(static(crops), totals, strict=True)
+    window = (slice(before, n - after) for (before, after), n in ends)
+    return xp.reshape(grid, (-1, *totals, *lengths[count:]))[(slice(None), *window)]
 
 
 def split_by_lengths(x: Tensor, lengths: Any, axis: int, num_split: int) -> tuple[Tensor, ...]:
     """Return stretches of these lengths, of which one may be -1."""
     sizes = static(lengths)
-    rest = length(x, axis) - sum(sizes) - 1
-    return parts.pieces(x, [rest if n == -1 else n for n in sizes], axis)
+    remainder = length(x, axis) - sum(sizes) - 1
+    return parts.pieces(x, [remainder if n == -1 else n for n in sizes], axis)
 
 
 # --- convolutions, poolings, resizing of images ---------------------------------------------------
@@ -197,18 +197,18 @@ def on_images(compute: Handler, position: int = 0) -> Handler:
         **options: Any,
     ) -> Tensor:
         operands, is_last = list(inputs), data_format[-1] == "C"
-        between = slice(1, -1) if is_last else slice(2, None)
+        axes = slice(1, -1) if is_last else slice(2, None)
         for name, each in options.items():
             if (each[0], each[-1 if is_last else 1]) != (1, 1):
                 raise TypeError(f"{name} of {each} over examples or channels")
-        numbers = {name: tuple(each[between]) for name, each in options.items()}
+        numbers = {name: tuple(each[axes]) for name, each in options.items()}
         pairs = tuple(zip(explicit_paddings[::2], explicit_paddings[1::2], strict=True))
         if position:  # the result's shape is the first input
-            operands[0] = static(operands[0])[between]
+            operands[0] = static(operands[0])[axes]
         if is_last:
             operands[position] = channels_first(operands[position])
         numbers.setdefault("dilations", (1,) * (rank(operands[position]) - 2))
-        result = compute(*operands, border=pairs[between] or padding.lower(), **numbers)
+        result = compute(*operands, border=pairs[axes] or padding.lower(), **numbers)
         return channels_last(result) if is_last else result
 
     return record
@@ -228,7 +228,7 @@ def by_kernels(x: Tensor, kernels: Tensor, **options: Any) -> Tensor:
 
 
 def convolution_transpose(
-    wanted: Any, filters: Tensor, x: Tensor, *, border: Any, strides: Any, dilations: Any
+    lengths: Any, filters: Tensor, x: Tensor, *, border: Any, strides: Any, dilations: Any
 ) -> Tensor:
     """Return the gradient of a convolution by its input, whose wanted lengths are given."""
     kernels = layers.out_channels_first(filters)  # (channels of x, out channels, *sizes)
@@ -236,7 +236,7 @@ def convolution_transpose(
     pairs = []
     for i, n in enumerate(layers.lengths(x, len(strides))):
         # So many elements of the full result are cut off, those before as the border says.
-        surplus = (n - 1) * strides[i] + spans[i] - wanted[i]
+        surplus = (n - 1) * strides[i] + spans[i] - lengths[i]
         if isinstance(border, str):
             before = max(surplus, 0) // 2 if border == "same" else 0
         else:

@@ -67,7 +67,7 @@ def while_loop(
     """Return the results of a loop, unrolled, or recorded if values end it."""
     if not back_prop:
         raise TypeError("a loop with back_prop=False; use tf.stop_gradient on what it returns")
-    most = None if maximum_iterations is None else int(maximum_iterations)
+    most_turns = None if maximum_iterations is None else int(maximum_iterations)
     was_packed = False
 
     def step(*values: Any) -> Any:
@@ -82,7 +82,7 @@ def while_loop(
 
     # the counters of a loop are eager tensors, even while a graph is built around
     with tf.init_scope():
-        result = loops.run_loop(loop_vars, cond, step, most)
+        result = loops.run_loop(loop_vars, cond, step, most_turns)
     return result[0] if was_packed else result
 
 
@@ -92,8 +92,8 @@ def cond(pred: Any, true_fn: Handler, false_fn: Handler) -> Any:
         return true_fn() if pred else false_fn()
     check_without_axes(pred)
     # both ways are recorded, and a choice
-    taken = xp.not_equal(pred, 0)
-    return control_flow.branch([taken, xp.logical_not(taken)], [true_fn, false_fn])
+    is_true = xp.not_equal(pred, 0)
+    return control_flow.branch([is_true, xp.logical_not(is_true)], [true_fn, false_fn])
 
 
 def old_cond(
@@ -116,8 +116,8 @@ def switch_case(branch_index: Any, branch_fns: Any, default: Any) -> Any:
             raise TypeError("branch_fns whose keys are not 0, 1, 2 and so on")
     ways = [*functions, *([] if default is None else [default])]
     if not is_tensor(branch_index):
-        at = int(branch_index)
-        return ways[at if 0 <= at < len(ways) else -1]()
+        place = int(branch_index)
+        return ways[place if 0 <= place < len(ways) else -1]()
     check_without_axes(branch_index)
     if len(ways) == 1:
         return ways[0]()
@@ -128,11 +128,11 @@ def scan(fn: Handler, elems: Any, initializer: Any = None, reverse: bool = False
     if initializer is not None:
         return _carried(fn, initializer, elems, reverse)[1]
     # without an initial value the first row is it
-    first, others = _first(elems, reverse)
-    rows_after = _carried(fn, first, others, reverse)[1]
+    first_row, other_rows = _first(elems, reverse)
+    rows_after = _carried(fn, first_row, other_rows, reverse)[1]
     return tf.nest.map_structure(
         lambda row, rows: xp.concat([rows, row[None]] if reverse else [row[None], rows], 0),
-        first,
+        first_row,
         rows_after,
     )
 
@@ -149,15 +149,15 @@ def foldr(fn: Handler, elems: Any, initializer: Any = None) -> Any:
 
 def _carried(fn: Handler, initializer: Any, elems: Any, reverse: bool) -> tuple[Any, Any]:
     def step(carry: Any, row: Any) -> Any:
-        after = fn(carry, row)
-        return after, after
+        result = fn(carry, row)
+        return result, result
 
     return control_flow.scan(step, initializer, elems, reverse=reverse)
 
 
 def _first(elems: Any, reverse: bool) -> tuple[Any, Any]:
-    at, others = (-1, slice(None, -1)) if reverse else (0, slice(1, None))
-    parts = [tf.nest.map_structure(lambda x, i=i: x[i], elems) for i in (at, others)]
+    place, remaining = (-1, slice(None, -1)) if reverse else (0, slice(1, None))
+    parts = [tf.nest.map_structure(lambda x, i=i: x[i], elems) for i in (place, remaining)]
     return parts[0], parts[1]
 
 
@@ -359,10 +359,10 @@ def stand_in_tensor(dtype: str, shape: tuple[int, ...], number: int, is_weak: bo
 def run_untraced(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
     """Run calls now, outside graphs and tapes."""
     names = [getattr(call.function, "__name__", "") for call in calls]
-    others = [call for call in calls if call.function not in ALIASES and find_traced(call.function)]
+    traced_calls = [c for c in calls if c.function not in ALIASES and find_traced(c.function)]
     # Only recorded in a graph: kernels of convolutions and Fourier transforms end the process where
     # ranks or lengths do not fit (2.21), and a function without a handler may have an effect.
-    if others or any("conv" in name or "fft" in name for name in names):
+    if traced_calls or any("conv" in name or "fft" in name for name in names):
         with tf.Graph().as_default():
             return run_each(calls, stand_in_tensor)
     with tf.init_scope():
@@ -382,8 +382,8 @@ def find_operation(kind: str) -> Handler | None:
 
 
 def find_traced(function: Any) -> Handler | None:
-    home = getattr(function, "__module__", None) or ""
-    is_own = isinstance(function, FunctionType) and home.startswith("tensorflow.")
+    module = getattr(function, "__module__", None) or ""
+    is_own = isinstance(function, FunctionType) and module.startswith("tensorflow.")
     return own_trace(function) if is_own else None
 
 

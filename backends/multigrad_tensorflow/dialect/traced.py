@@ -32,9 +32,9 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
         with graph.as_default():
             inputs = [*map(stand_in, call.given, specs)]
             outputs, structure = optree.tree_flatten(call(*inputs), none_is_leaf=True)
-        for other in outputs:
-            if not (isinstance(other, tf.Tensor) or (other is None and call.has_none)):
-                raise TypeError(f"it gives {other!r}, which is no tensor")
+        for output in outputs:
+            if not (isinstance(output, tf.Tensor) or (output is None and call.has_none)):
+                raise TypeError(f"it gives {output!r}, which is no tensor")
         with call.read_by("tensorflow"):
             results = GraphRun(graph, call.trace, find).results(inputs, call.given, outputs)
     return optree.tree_unflatten(structure, results)
@@ -58,27 +58,27 @@ class GraphRun:
 
     def __init__(self, graph: Any, trace: Trace, find: Find) -> None:
         # By a tensor's name in the graph: a symbol or a known tensor.
-        self.values: dict[str, Any] = {each.name: given for given, each in graph.captures}
+        self.values: dict[str, Any] = {tensor.name: value for value, tensor in graph.captures}
         self._graph, self._trace, self._find = graph, trace, find
 
     def results(self, inputs: Any, arguments: Sequence[Any], outputs: Any) -> list[Any]:
         """Return the outputs for given inputs, and None for None."""
         self.values.update(zip((x.name for x in inputs), arguments, strict=True))
-        every = self._graph.get_operations()
-        checked = [op.inputs[0] for op in every if op.type == "Assert"]
-        needed = {
-            op.name for op in ancestors([x.op for x in (*outputs, *checked) if x is not None])
+        operations = self._graph.get_operations()
+        conditions = [op.inputs[0] for op in operations if op.type == "Assert"]
+        needed_names = {
+            op.name for op in ancestors([x.op for x in (*outputs, *conditions) if x is not None])
         }
-        for op in every:
+        for op in operations:
             if op.outputs and op.outputs[0].name in self.values:
                 continue
             if op.type == "Assert":
-                holds = self.values[op.inputs[0].name]
-                if not isinstance(holds, Value) and bool(holds):
+                condition = self.values[op.inputs[0].name]
+                if not isinstance(condition, Value) and bool(condition):
                     continue  # it has no effect
             if op.op_def.is_stateful or op.type.startswith(DRAWS) or "PyFunc" in op.type:
                 raise TypeError(f"it computes {op.type}, which has a state or an effect")
-            if op.name in needed:
+            if op.name in needed_names:
                 self._compute(op)
         return [None if x is None else self.values[x.name] for x in outputs]
 
@@ -86,10 +86,10 @@ class GraphRun:
         if any(not x.shape.is_fully_defined() for x in op.outputs):
             raise TypeError(f"it computes {op.type}, whose shape follows from values")
         # known results, as of shapes, are constants of the capture
-        static = [tf.get_static_value(x) for x in op.outputs]
+        arrays = [tf.get_static_value(x) for x in op.outputs]
         operands = [self.values[x.name] for x in op.inputs]
-        if all(x is not None for x in static):
-            results = [tf.constant(x, t.dtype) for x, t in zip(static, op.outputs, strict=True)]
+        if all(x is not None for x in arrays):
+            results = [tf.constant(x, t.dtype) for x, t in zip(arrays, op.outputs, strict=True)]
         elif not any(isinstance(x, Value) for x in operands):
             results = evaluated(op, operands)
         elif op.type in ("PartitionedCall", "StatelessIf"):
@@ -97,8 +97,8 @@ class GraphRun:
         else:
             handler = self._find(op.type)
             if handler is None or OWN_GRADIENT in op.node_def.attr:
-                why = "a gradient of its own" if handler else "no row"
-                raise TypeError(f"it computes {op.type}, which has {why}")
+                reason = "a gradient of its own" if handler else "no row"
+                raise TypeError(f"it computes {op.type}, which has {reason}")
             operands = [  # a tensor without axes is a number
                 x.numpy().item() if isinstance(x, tf.Tensor) and not x.shape.rank else x
                 for x in operands
@@ -111,10 +111,10 @@ class GraphRun:
     def _inlined(self, op: tf.Operation, operands: Sequence[Any]) -> list[Any]:
         attribute = "f"
         if op.type == "StatelessIf":
-            taken, *operands = operands
-            if isinstance(taken, Value):
+            predicate, *operands = operands
+            if isinstance(predicate, Value):
                 raise TypeError(f"it computes {op.type}, a branch on values")
-            attribute = "then_branch" if taken else "else_branch"
+            attribute = "then_branch" if predicate else "else_branch"
         graph = self._graph._get_function(op.get_attr(attribute).name).graph
         return GraphRun(graph, self._trace, self._find).results(
             graph.inputs, operands, graph.outputs
@@ -126,11 +126,11 @@ class GraphRun:
         for value, tensor in zip(values, op.outputs, strict=False):
             if isinstance(value, Value):
                 dtype, shape = dtype_in(self._trace, own_dtype(value)), known_shape(value)
-                wanted = tensor.dtype.name
-                is_exact = dtype == wanted or is_exact_cast(dtype, wanted)
+                target = tensor.dtype.name
+                is_exact = dtype == target or is_exact_cast(dtype, target)
                 if not is_exact or shape not in (None, tuple(tensor.shape)):
-                    raise TypeError(f"it computes {op.type} to {wanted}{tensor.shape}")
-                value = cast(value, wanted)
+                    raise TypeError(f"it computes {op.type} to {target}{tensor.shape}")
+                value = cast(value, target)
             results.append(value)
         return results
 
@@ -146,25 +146,25 @@ def evaluated(op: tf.Operation, operands: Sequence[Any]) -> Any:
 
 
 def ancestors(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
-    reached, stack = set(ops), list(ops)
+    operations, stack = set(ops), list(ops)
     while stack:
-        before = {x.op for x in stack.pop().inputs} - reached
-        reached |= before
-        stack += before
-    return reached
+        sources = {x.op for x in stack.pop().inputs} - operations
+        operations |= sources
+        stack += sources
+    return operations
 
 
 def in_lists(op: tf.Operation, operands: Sequence[Any]) -> list[Any]:
     """Return the inputs of an operation, with those of one list grouped."""
     lists: list[Any] = []
-    rest = iter(operands)
+    remaining = iter(operands)
     for each in op.op_def.input_arg:
         if each.number_attr:
-            lists.append([next(rest) for _ in range(op.get_attr(each.number_attr))])
+            lists.append([next(remaining) for _ in range(op.get_attr(each.number_attr))])
         elif each.type_list_attr:
-            lists.append([next(rest) for _ in op.get_attr(each.type_list_attr)])
+            lists.append([next(remaining) for _ in op.get_attr(each.type_list_attr)])
         else:
-            lists.append(next(rest))
+            lists.append(next(remaining))
     return lists
 
 
@@ -173,10 +173,10 @@ def attributes(op: tf.Operation) -> dict[str, Any]:
     counts = {each.number_attr for each in op.op_def.input_arg}
     values = {}
     for each in op.op_def.attr:
-        is_told = each.type not in OF_TYPES or each.name in NAMED_TYPES
-        written = op.node_def.attr[each.name]
-        is_default = each.HasField("default_value") and written == each.default_value
-        if is_told and each.name not in counts and not is_default:
+        is_option = each.type not in OF_TYPES or each.name in NAMED_TYPES
+        value_def = op.node_def.attr[each.name]
+        is_default = each.HasField("default_value") and value_def == each.default_value
+        if is_option and each.name not in counts and not is_default:
             value = op.get_attr(each.name)
             values[each.name] = value.decode() if isinstance(value, bytes) else value
     return values

@@ -36,8 +36,8 @@ def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor
     for i, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
         count = (length_of(x, first + i) - dilation * (size - 1) - 1) // stride + 1
         places = stride * tf.range(count)[:, None] + dilation * tf.range(size)
-        seen = tf.gather(x, places, axis=first + i)
-        x = shapes.moveaxis(seen, source=first + i + 1, destination=-1)
+        parts = tf.gather(x, places, axis=first + i)
+        x = shapes.moveaxis(parts, source=first + i + 1, destination=-1)
     return x
 
 
@@ -59,10 +59,10 @@ def spread(x: Tensor, axis: int, step: int) -> Tensor:
     if step == 1:
         return x
     length = length_of(x, axis)
-    apart = bordered(tf.expand_dims(x, axis + 1), axis + 1, 0, step - 1)
+    rows = bordered(tf.expand_dims(x, axis + 1), axis + 1, 0, step - 1)
     shape = [length_of(x, i) for i in range(x.shape.rank)]
-    whole = tf.reshape(apart, [*shape[:axis], length * step, *shape[axis + 1 :]])
-    return cut(whole, axis, (length - 1) * step + 1)
+    flat = tf.reshape(rows, [*shape[:axis], length * step, *shape[axis + 1 :]])
+    return cut(flat, axis, (length - 1) * step + 1)
 
 
 def bordered(x: Tensor, axis: int, before: Any, after: Any) -> Tensor:
@@ -93,8 +93,8 @@ def channels_first(x: Tensor) -> Tensor:
 def product(x: Tensor, w: Tensor, strides: Ints, dilations: Ints, groups: int) -> Tensor:
     if max(strides) > 1 and max(dilations) > 1:
         # strides by dropping results: no CPU kernel has them with dilations
-        every = tuple(slice(None, None, step) for step in strides)
-        return product(x, w, (1,) * len(strides), dilations, groups)[(slice(None), *every)]
+        index = tuple(slice(None, None, step) for step in strides)
+        return product(x, w, (1,) * len(strides), dilations, groups)[(slice(None), *index)]
     if groups > 1 and len(strides) == 3:
         # no 3-D CPU kernel has groups
         pairs = zip(tf.split(x, groups, -1), tf.split(w, groups, -1), strict=True)
@@ -111,14 +111,14 @@ def conv_left(
         values = spread(values, 2 + i, strides[i])
         reach = dilations[i] * (length_of(w, 2 + i) - 1)
         # elements beyond the last window, which no output saw
-        rest = length_of(like, 2 + i) - length_of(values, 2 + i) - reach
-        values = bordered(values, 2 + i, reach, reach + rest)
+        surplus = length_of(like, 2 + i) - length_of(values, 2 + i) - reach
+        values = bordered(values, 2 + i, reach, reach + surplus)
     sizes, inner = [length_of(w, 2 + i) for i in range(n)], length_of(w, 1)
     # in and out channels change places within each group
-    split = tf.reshape(accumulated(w), [groups, -1, inner, *sizes])
-    split = tf.reverse(split, list(range(3, 3 + n)))
-    split = tf.transpose(split, [*range(3, 3 + n), 1, 0, 2])
-    kernels = tf.reshape(split, [*sizes, -1, groups * inner])
+    blocks = tf.reshape(accumulated(w), [groups, -1, inner, *sizes])
+    blocks = tf.reverse(blocks, list(range(3, 3 + n)))
+    blocks = tf.transpose(blocks, [*range(3, 3 + n), 1, 0, 2])
+    kernels = tf.reshape(blocks, [*sizes, -1, groups * inner])
     result = product(channels_last(values), kernels, (1,) * n, dilations, groups)
     return tf.cast(channels_first(result), cotangent.dtype)
 
@@ -127,18 +127,18 @@ def conv_right(
     x: Tensor, cotangent: Tensor, like: Tensor, *, strides: Ints, dilations: Ints, groups: int
 ) -> Tensor:
     """Return the gradient by w: a convolution of x with the spread cotangent as its kernels."""
-    seen, values, n = accumulated(x), accumulated(cotangent), len(strides)
+    images, values, n = accumulated(x), accumulated(cotangent), len(strides)
     for i in range(n):
         values = spread(values, 2 + i, strides[i])
         reach = dilations[i] * (length_of(like, 2 + i) - 1)
-        seen = cut(seen, 2 + i, length_of(values, 2 + i) + reach)
-    lengths, inner = [length_of(seen, 2 + i) for i in range(n)], length_of(like, 1)
+        images = cut(images, 2 + i, length_of(values, 2 + i) + reach)
+    lengths, inner = [length_of(images, 2 + i) for i in range(n)], length_of(like, 1)
     # examples become channels, so that the products are summed over them
-    seen = tf.reshape(seen, [-1, groups, inner, *lengths])
-    seen = tf.transpose(seen, [2, *range(3, 3 + n), 1, 0])
-    seen = tf.reshape(seen, [inner, *lengths, groups * length_of(x, 0)])
+    images = tf.reshape(images, [-1, groups, inner, *lengths])
+    images = tf.transpose(images, [2, *range(3, 3 + n), 1, 0])
+    images = tf.reshape(images, [inner, *lengths, groups * length_of(x, 0)])
     kernels = tf.transpose(values, [*range(2, 2 + n), 0, 1])
-    result = product(seen, kernels, dilations, (1,) * n, groups)
+    result = product(images, kernels, dilations, (1,) * n, groups)
     return tf.cast(tf.transpose(result, [n + 1, 0, *range(1, n + 1)]), cotangent.dtype)
 
 
@@ -225,39 +225,40 @@ def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
 def spelled_out(terms: str, arrays: Sequence[Tensor]) -> tuple[str, list[Tensor]]:
     """Return terms with letters instead of `...`, and arrays broadcast along these."""
     names, arrays = terms.split(","), list(arrays)
+    # the axes that each `...` stands for, and `rank`, the most of them
     counts = [
         x.shape.rank - len(n) + 3 if "..." in n else 0 for n, x in zip(names, arrays, strict=True)
     ]
-    most = max(counts)
-    letters = [letter for letter in string.ascii_letters if letter not in terms][:most]
+    rank = max(counts)
+    letters = [letter for letter in string.ascii_letters if letter not in terms][:rank]
     starts = [name.find(".") for name in names]
     rows = [i for i, name in enumerate(names) if "..." in name]
-    static = {tuple(arrays[i].shape[starts[i] : starts[i] + counts[i]]) for i in rows}
+    spans = {tuple(arrays[i].shape[starts[i] : starts[i] + counts[i]]) for i in rows}
     # one letter must have one length, which `...` need not
-    if len(rows) > 1 and (len(static) > 1 or any(None in lengths for lengths in static)):
+    if len(rows) > 1 and (len(spans) > 1 or any(None in lengths for lengths in spans)):
         parts = {i: tf.split(tf.shape(arrays[i]), [starts[i], counts[i], -1]) for i in rows}
-        common = reduce(tf.broadcast_dynamic_shape, [own for _, own, _ in parts.values()])
-        for i, (before, own, after) in parts.items():
-            ones = tf.ones(most - counts[i], tf.int32)
-            x = tf.reshape(arrays[i], tf.concat([before, ones, own, after], 0))
+        common = reduce(tf.broadcast_dynamic_shape, [middle for _, middle, _ in parts.values()])
+        for i, (before, middle, after) in parts.items():
+            ones = tf.ones(rank - counts[i], tf.int32)
+            x = tf.reshape(arrays[i], tf.concat([before, ones, middle, after], 0))
             arrays[i] = tf.broadcast_to(x, tf.concat([before, common, after], 0))
-            counts[i] = most
-    spelled = [
-        n.replace("...", "".join(letters[most - k :])) for n, k in zip(names, counts, strict=True)
+            counts[i] = rank
+    full_terms = [
+        n.replace("...", "".join(letters[rank - k :])) for n, k in zip(names, counts, strict=True)
     ]
-    return ",".join(spelled), arrays
+    return ",".join(full_terms), arrays
 
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
     if not tf.executing_eagerly():
         return tf.constant(value.as_numpy(dtype.as_numpy_dtype), dtype)
     # eager code keeps one tensor for each device and dtype with the value
-    place = "tensorflow", like.device, dtype
-    tensor = value.native.get(place)
+    key = "tensorflow", like.device, dtype
+    tensor = value.native.get(key)
     if tensor is None:
         with tf.device(like.device):
             tensor = tf.constant(value.as_numpy(dtype.as_numpy_dtype), dtype)
-        value.native[place] = tensor
+        value.native[key] = tensor
     return tensor
 
 
@@ -291,17 +292,17 @@ def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
 def expm(x: Tensor) -> Tensor:
     # TensorFlow's (2.21) squares once too few: 4e6 eps at a norm of 9; one NaN matrix spoils all.
     norm = tf.reduce_max(tf.reduce_sum(tf.abs(x), -2, keepdims=True), -1, keepdims=True)
-    finite = tf.math.is_finite(norm) & (norm >= 0)  # without rows the maximum is -inf
-    ratio = tf.maximum(tf.where(finite, norm, 0.0) / PADE_REACHES, 1.0)
+    is_finite = tf.math.is_finite(norm) & (norm >= 0)  # without rows the maximum is -inf
+    ratio = tf.maximum(tf.where(is_finite, norm, 0.0) / PADE_REACHES, 1.0)
     squarings = tf.math.ceil(tf.math.log(ratio) / math.log(2.0))
 
     def square(i: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return i + 1, tf.where(squarings > i, tf.matmul(y, y), y)
 
-    y = tf.linalg.expm(tf.where(finite, x, tf.zeros_like(x)) * tf.pow(2.0, -squarings))
+    y = tf.linalg.expm(tf.where(is_finite, x, tf.zeros_like(x)) * tf.pow(2.0, -squarings))
     i = tf.zeros((), x.dtype)
     y = tf.while_loop(lambda i, _: tf.reduce_any(squarings > i), square, (i, y))[1]
-    return tf.where(finite, y, math.nan)
+    return tf.where(is_finite, y, math.nan)
 
 
 def logabsdet(x: Tensor) -> Tensor:
@@ -313,7 +314,7 @@ def signdet(x: Tensor) -> Tensor:
 
 
 def factored(x: Tensor) -> tuple[Tensor, Tensor]:
-    shape, static = tf.shape(x), x.shape
+    shape, static_shape = tf.shape(x), x.shape
     batch, count = shape[:-2], tf.minimum(shape[-2], shape[-1])
     # tf.linalg.lu (2.21) takes only square, invertible matrices, and not in XLA
     rows, columns = tf.range(shape[-2]), tf.range(shape[-1])
@@ -326,8 +327,8 @@ def factored(x: Tensor) -> tuple[Tensor, Tensor]:
         lower = x[..., i] / tf.where(pivot == 0, tf.ones_like(pivot), pivot)
         lower = tf.where(rows > i, lower, x[..., i])
         column = tf.expand_dims(lower, -1)
-        rest = x - column * top
-        x = tf.where((rows[:, None] > i) & (columns > i), rest, x)
+        remainder = x - column * top
+        x = tf.where((rows[:, None] > i) & (columns > i), remainder, x)
         x = tf.where(columns == i, column, x)
         return i + 1, x, tf.where(tf.range(count) == i, tf.expand_dims(best, -1), pivots)
 
@@ -337,7 +338,7 @@ def factored(x: Tensor) -> tuple[Tensor, Tensor]:
         lambda i, *_: i < count,
         step,
         state,
-        shape_invariants=(tf.TensorShape([]), static, pivots.shape),
+        shape_invariants=(tf.TensorShape([]), static_shape, pivots.shape),
     )
     return packed, pivots
 
@@ -360,8 +361,8 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
     shape = tf.concat([tf.shape(indices)[:-1], tf.shape(rows)], 0)
 
     def step(i: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        moved = exchanged(places[..., None], i, indices[..., i, None, None], rows[:, None])
-        return i + 1, moved[..., 0]
+        column = exchanged(places[..., None], i, indices[..., i, None, None], rows[:, None])
+        return i + 1, column[..., 0]
 
     places = tf.broadcast_to(rows, shape)
     count = tf.shape(indices, tf.int64)[-1]
@@ -392,19 +393,19 @@ def qr(x: Tensor) -> Tensor:
 
 
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
-    whole = tf.complex(x[..., 0], x[..., 1])
-    places = range(x.shape.rank - 1)
+    numbers = tf.complex(x[..., 0], x[..., 1])
+    positions = range(x.shape.rank - 1)
     for axis in axes:  # tf.signal transforms only the last axis
-        turned = [*places]
-        turned[axis + 1], turned[-1] = turned[-1], turned[axis + 1]
-        whole = tf.transpose(whole, turned)
+        permutation = [*positions]
+        permutation[axis + 1], permutation[-1] = permutation[-1], permutation[axis + 1]
+        numbers = tf.transpose(numbers, permutation)
         if inverse:
-            count = tf.cast(tf.shape(whole)[-1], x.dtype)
-            whole = tf.signal.ifft(whole) * tf.complex(count, tf.zeros_like(count))
+            count = tf.cast(tf.shape(numbers)[-1], x.dtype)
+            numbers = tf.signal.ifft(numbers) * tf.complex(count, tf.zeros_like(count))
         else:
-            whole = tf.signal.fft(whole)
-        whole = tf.transpose(whole, turned)
-    return tf.stack((tf.math.real(whole), tf.math.imag(whole)), -1)
+            numbers = tf.signal.fft(numbers)
+        numbers = tf.transpose(numbers, permutation)
+    return tf.stack((tf.math.real(numbers), tf.math.imag(numbers)), -1)
 
 
 REDUCTIONS = "sum mean max min any all prod logsumexp"  # `tf.reduce_sum` and so on

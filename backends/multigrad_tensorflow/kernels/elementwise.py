@@ -97,11 +97,11 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
     if not (x.dtype.is_floating and tf.as_dtype(dtype).is_integer):
         return tf.cast(x, dtype)
     # tf.cast leaves values out of range to the processor.
-    wide = tf.cast(x, tf.float64)
-    whole = tf.where(tf.math.is_nan(wide), tf.zeros_like(wide), wide)
+    values = tf.cast(x, tf.float64)
+    numbers = tf.where(tf.math.is_nan(values), tf.zeros_like(values), values)
     kind = tf.as_dtype(dtype)
     low, high = (-LARGEST, LARGEST) if kind == tf.int64 else (float(kind.min), float(kind.max))
-    return tf.cast(clip(whole, low, high), dtype)
+    return tf.cast(clip(numbers, low, high), dtype)
 
 
 def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
@@ -132,20 +132,21 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
 
 def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
     # TensorFlow raises for integers divided by 0; every backend gives 0
-    none, zero = b == 0, tf.zeros([], b.dtype)
-    return tf.where(none, zero, function(a, tf.where(none, tf.ones([], b.dtype), b)))
+    is_zero, zero = b == 0, tf.zeros([], b.dtype)
+    return tf.where(is_zero, zero, function(a, tf.where(is_zero, tf.ones([], b.dtype), b)))
 
 
 def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     if b.dtype.is_integer:
         return of_integers(tf.math.floordiv, a, b)
     # as in Python: a / b may round up to the next integer, a - fmod(a, b) does not
-    rest = tf.raw_ops.Mod(x=a, y=b)
-    ratio = (a - rest) / b
-    ratio = tf.where((rest != 0) & ((rest < 0) != (b < 0)), ratio - 1.0, ratio)
-    whole = tf.floor(ratio)
-    whole = tf.where(ratio - whole > 0.5, whole + 1.0, whole)
-    return tf.where(b == 0, a / b, whole)
+    residue = tf.raw_ops.Mod(x=a, y=b)
+    ratio = (a - residue) / b
+    ratio = tf.where((residue != 0) & ((residue < 0) != (b < 0)), ratio - 1.0, ratio)
+    quotient = tf.floor(ratio)
+    # the ratio is a whole number up to rounding, which may lie below it
+    quotient = tf.where(ratio - quotient > 0.5, quotient + 1.0, quotient)
+    return tf.where(b == 0, a / b, quotient)
 
 
 def atan2(a: Tensor, b: Tensor) -> Tensor:
@@ -167,19 +168,20 @@ def log10(x: Tensor) -> Tensor:
 
 
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    apart = tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b)))
+    total = tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b)))
     # equal infinities have no difference
-    return tf.where(a == b, a + math.log(2), apart)
+    return tf.where(a == b, a + math.log(2), total)
 
 
 def erfinv(x: Tensor) -> Tensor:
     # tensorflow 2.21: tf.math.erfinv is ndtri of (x + 1) / 2, and is off by 6e6 eps near zero.
-    wide = tf.cast(x, tf.float64)
-    inside = random.erfinv(clip(wide, -1.0 + 2.0**-53, 1.0 - 2.0**-53), NAMESPACE, True)
+    values = tf.cast(x, tf.float64)
+    # 1 - 2^-53 is the largest number below 1
+    inverse = random.erfinv(clip(values, -1.0 + 2.0**-53, 1.0 - 2.0**-53), NAMESPACE, True)
     # Constants: a derivative of the branch that is not taken would be NaN.
-    inf, nan = tf.constant(math.inf, wide.dtype), tf.constant(math.nan, wide.dtype)
-    outside = tf.where(wide == 1.0, inf, tf.where(wide == -1.0, -inf, nan))
-    return tf.cast(tf.where(tf.abs(wide) < 1.0, inside, outside), x.dtype)
+    inf, nan = tf.constant(math.inf, values.dtype), tf.constant(math.nan, values.dtype)
+    limits = tf.where(values == 1.0, inf, tf.where(values == -1.0, -inf, nan))
+    return tf.cast(tf.where(tf.abs(values) < 1.0, inverse, limits), x.dtype)
 
 
 def digamma(x: Tensor) -> Tensor:
@@ -193,10 +195,10 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
 
 
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
-    above = x.dtype.max if posinf is None else tf.constant(posinf, x.dtype)
-    below = x.dtype.min if neginf is None else tf.constant(neginf, x.dtype)
-    finite = tf.where(x == math.inf, above, tf.where(x == -math.inf, below, x))
-    return tf.where(tf.math.is_nan(x), tf.constant(nan, x.dtype), finite)
+    high = x.dtype.max if posinf is None else tf.constant(posinf, x.dtype)
+    low = x.dtype.min if neginf is None else tf.constant(neginf, x.dtype)
+    numbers = tf.where(x == math.inf, high, tf.where(x == -math.inf, low, x))
+    return tf.where(tf.math.is_nan(x), tf.constant(nan, x.dtype), numbers)
 
 
 def nextafter(a: Any, b: Any) -> Tensor:
@@ -208,23 +210,25 @@ def nextafter(a: Any, b: Any) -> Tensor:
     a, b = a + tf.zeros_like(b), b + tf.zeros_like(a)
     # floats of one sign are ordered like their bits
     bits = tf.bitcast(a, tf.int16)
-    stepped = tf.where((a < b) == (a > 0), bits + 1, bits - 1)
-    least = tf.where(b > 0, tf.ones_like(bits), tf.constant(-32767, tf.int16))
-    moved = tf.bitcast(tf.where(a == 0, least, stepped), dtype)
-    moved = tf.where(a == b, b, moved)
-    return tf.where(tf.math.is_nan(a) | tf.math.is_nan(b), a + b, moved)
+    next_bits = tf.where((a < b) == (a > 0), bits + 1, bits - 1)
+    smallest_bits = tf.where(
+        b > 0, tf.ones_like(bits), tf.constant(-32767, tf.int16)
+    )  # the sign's bit and 1
+    result = tf.bitcast(tf.where(a == 0, smallest_bits, next_bits), dtype)
+    result = tf.where(a == b, b, result)
+    return tf.where(tf.math.is_nan(a) | tf.math.is_nan(b), a + b, result)
 
 
 def bitwise_left_shift(a: Any, b: Any) -> Tensor:
     # The kernel clips the amount to the last bit, where the result must be 0.
-    a, b, last = as_integers(a, b)
-    shifted = tf.bitwise.left_shift(a, b)
-    return tf.where((b < 0) | (b > last), tf.zeros_like(shifted), shifted)
+    a, b, last_bit = as_integers(a, b)
+    result = tf.bitwise.left_shift(a, b)
+    return tf.where((b < 0) | (b > last_bit), tf.zeros_like(result), result)
 
 
 def bitwise_right_shift(a: Any, b: Any) -> Tensor:
-    a, b, last = as_integers(a, b)
-    return tf.bitwise.right_shift(a, tf.where((b < 0) | (b > last), last, b))
+    a, b, last_bit = as_integers(a, b)
+    return tf.bitwise.right_shift(a, tf.where((b < 0) | (b > last_bit), last_bit, b))
 
 
 def as_integers(a: Any, b: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -54,8 +54,8 @@ def while_loop(
         return condition(*values, *constants)
 
     def turn(*values: Tensor) -> tuple[Tensor, ...]:
-        after = body(*values, *constants)
-        return tuple(kept(old, new) for old, new in zip(values, after, strict=True))
+        new_values = body(*values, *constants)
+        return tuple(kept(old, new) for old, new in zip(values, new_values, strict=True))
 
     return tuple(tf.while_loop(goes_on, turn, tensors))
 
@@ -89,17 +89,17 @@ def scan(
     ]
 
     def turn(i: Tensor, state: Any, arrays: Any) -> Any:
-        at = length - 1 - i if reverse else i
-        results = body(*state, *(tf.gather(x, at) for x in rows), *constants)
-        after = tuple(kept(old, new) for old, new in zip(state, results, strict=False))
-        written = zip(arrays, results[count:], strict=True)
-        return i + 1, after, [array.write(at, y) for array, y in written]
+        position = length - 1 - i if reverse else i
+        results = body(*state, *(tf.gather(x, position) for x in rows), *constants)
+        new_state = tuple(kept(old, new) for old, new in zip(state, results, strict=False))
+        pairs = zip(arrays, results[count:], strict=True)
+        return i + 1, new_state, [array.write(position, y) for array, y in pairs]
 
     start = (tf.constant(0), state, arrays)
-    _, after, arrays = tf.while_loop(lambda i, *_: i < length, turn, start)
-    static = rows[0].shape[0]
+    _, last_state, arrays = tf.while_loop(lambda i, *_: i < length, turn, start)
+    static_length = rows[0].shape[0]
     results = [array.stack() for array in arrays]
-    return (*after, *(tf.ensure_shape(y, [static, *y.shape[1:]]) for y in results))
+    return (*last_state, *(tf.ensure_shape(y, [static_length, *y.shape[1:]]) for y in results))
 
 
 # --- masks as bits, eight to a byte, the first in the highest bit ---------------------------------
@@ -111,14 +111,14 @@ WEIGHTS = (128, 64, 32, 16, 8, 4, 2, 1)
 def pack(mask: Tensor) -> Tensor:
     flat = tf.reshape(mask, (-1,))
     # TensorFlow has no packbits: the bits are summed by their weights
-    missing: Any = tf.math.floormod(-tf.size(flat), 8)
-    flat = tf.pad(flat, [[0, missing]])
+    n_missing: Any = tf.math.floormod(-tf.size(flat), 8)
+    flat = tf.pad(flat, [[0, n_missing]])
     columns = tf.cast(tf.reshape(flat, (-1, 8)), tf.int32)
     return tf.cast(tf.reduce_sum(columns * tf.constant(WEIGHTS), -1), tf.uint8)
 
 
 def unpack(bits: Tensor, like: Tensor) -> Tensor:
-    places = tf.constant(WEIGHTS, tf.uint8)
-    flat = tf.reshape(tf.bitwise.bitwise_and(bits[:, None], places) != 0, (-1,))
+    weights = tf.constant(WEIGHTS, tf.uint8)
+    flat = tf.reshape(tf.bitwise.bitwise_and(bits[:, None], weights) != 0, (-1,))
     shape = tf.shape(like)
     return tf.ensure_shape(tf.reshape(flat[: tf.reduce_prod(shape)], shape), like.shape)

@@ -43,10 +43,10 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
     core.check_dtype(x.dtype.name)
     if is_eager_on_cpu(x):
         return draw_with_numpy(core.normal, key, x)
-    double = x.dtype == tf.float64
-    compute_dtype = tf.float64 if double else tf.float32
+    is_double = x.dtype == tf.float64
+    compute_dtype = tf.float64 if is_double else tf.float32
     uniform = draw_uniform(words_of(key), counters(key, x), compute_dtype)
-    normal = core.normal_from_uniform(uniform, NAMESPACE, double)
+    normal = core.normal_from_uniform(uniform, NAMESPACE, is_double)
     return shape_like(tf.cast(normal, x.dtype), x)
 
 
@@ -101,8 +101,8 @@ def counters(key: Tensor, x: Tensor) -> Tensor:
     if not isinstance(key, core.PlacedKey):
         return tf.range(tf.size(x, tf.int64))
     counter = tf.cast(key.start, tf.int64)
-    known = all(isinstance(length, int) for length in (*key.whole, *x.shape))
-    if known and core.split_axes(key.whole, x.shape) == 0:
+    is_known = all(isinstance(length, int) for length in (*key.whole, *x.shape))
+    if is_known and core.split_axes(key.whole, x.shape) == 0:
         return counter + tf.range(x.shape.num_elements(), dtype=tf.int64)
     core.check_axes(key.whole, x.shape.rank)
     lengths = tf.shape(x, tf.int64)
@@ -117,10 +117,10 @@ def draw_uniform(key: Tensor, index: Tensor, dtype: Any) -> Tensor:
     if dtype == tf.float64:
         bits_53 = tf.cast(x, tf.int64) * (1 << 20) + tf.cast(shift_right(y, 12), tf.int64)
         return tf.cast(bits_53, tf.float64) * 2.0**-core.WIDE_BITS
-    dropped, kept = core.UNIFORM_FIELDS[dtype.name]
-    field = shift_right(x ^ y, dropped) & tf.constant((1 << kept) - 1, tf.uint32)
+    shift, width = core.UNIFORM_FIELDS[dtype.name]
+    field = shift_right(x ^ y, shift) & tf.constant((1 << width) - 1, tf.uint32)
     # A fraction of so few bits is exact in float32, and in its own 16-bit dtype.
-    return tf.cast(tf.cast(tf.cast(field, tf.int32), tf.float32) * 2.0**-kept, dtype)
+    return tf.cast(tf.cast(tf.cast(field, tf.int32), tf.float32) * 2.0**-width, dtype)
 
 
 def encrypt(key: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,5 +163,5 @@ def place_like(value: Tensor, x: Tensor) -> Tensor:
         return value
     dtensor = tf.experimental.dtensor
     layout = dtensor.fetch_layout(x)
-    everywhere = dtensor.Layout.replicated(layout.mesh, layout.rank)
-    return dtensor.relayout(dtensor.copy_to_mesh(value, everywhere), layout)
+    full_layout = dtensor.Layout.replicated(layout.mesh, layout.rank)
+    return dtensor.relayout(dtensor.copy_to_mesh(value, full_layout), layout)

@@ -37,8 +37,8 @@ def positions(x: Tensor, axis: int) -> Tensor:
 
 
 def length_of(x: Tensor, axis: int = -1) -> Any:
-    known = x.shape[axis]
-    return tf.shape(x)[axis] if known is None else known
+    length = x.shape[axis]
+    return tf.shape(x)[axis] if length is None else length
 
 
 def flat_places(indices: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,10 +47,10 @@ def flat_places(indices: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     A place outside becomes that count, which is dropped; else it would be in another row.
     """
     length, count = tf.cast(length_of(like), tf.int64), tf.size(like, tf.int64)
-    flat = tf.reshape(indices, [-1, length_of(indices)])
-    starts = tf.range(tf.shape(flat, tf.int64)[0])[:, None] * length
-    is_inside = (flat >= 0) & (flat < length)
-    return tf.reshape(tf.where(is_inside, flat + starts, count), [-1]), count
+    rows = tf.reshape(indices, [-1, length_of(indices)])
+    starts = tf.range(tf.shape(rows, tf.int64)[0])[:, None] * length
+    is_inside = (rows >= 0) & (rows < length)
+    return tf.reshape(tf.where(is_inside, rows + starts, count), [-1]), count
 
 
 def is_on_or_below_diagonal(x: Tensor, offset: int) -> Tensor:
@@ -63,8 +63,8 @@ def indices_from_front(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor
     if isinstance(length, int):
         # Raises for an index outside.
         from_front(indices, length)
-    at = tf.constant(indices, tf.int32, [len(indices)])
-    return tf.where(at < 0, at + length, at)
+    places = tf.constant(indices, tf.int32, [len(indices)])
+    return tf.where(places < 0, places + length, places)
 
 
 # --- cumulations: results along an axis, each of all elements up to it ----------------------------
@@ -86,9 +86,9 @@ def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Te
     """
 
     def combine(later: Tensor, earlier: Tensor) -> Tensor:
-        (value, exponent), (total, y) = tf.unstack(later), tf.unstack(earlier)
+        (value, exponent), (total, y0) = tf.unstack(later), tf.unstack(earlier)
         # Equal infinite exponents count in full; above 0 a difference gets only by rounding.
-        share = tf.where(exponent == y, tf.ones_like(y), tf.exp(tf.minimum(exponent - y, 0.0)))
+        share = tf.where(exponent == y0, tf.ones_like(y0), tf.exp(tf.minimum(exponent - y0, 0.0)))
         return tf.stack([value + share * total, exponent])
 
     pair = tf.stack([values, y])
@@ -127,12 +127,12 @@ def sort_key(x: Tensor) -> Tensor:
     """Return integers in the order of x's elements: -0 equals 0, NaN is the largest."""
     if x.dtype.is_integer:
         return x
-    wide = accumulated(x)
-    integer = tf.int64 if wide.dtype == tf.float64 else tf.int32
-    bits = tf.bitcast(wide + tf.zeros([], wide.dtype), integer)  # -0 + 0 is 0
+    floats = accumulated(x)
+    integer = tf.int64 if floats.dtype == tf.float64 else tf.int32
+    bits = tf.bitcast(floats + tf.zeros([], floats.dtype), integer)  # -0 + 0 is 0
     # Negative floats are ordered against their bits.
-    ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, integer.max), bits)
-    return tf.where(tf.math.is_nan(wide), tf.constant(integer.max, integer), ordered)
+    ordered_bits = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, integer.max), bits)
+    return tf.where(tf.math.is_nan(floats), tf.constant(integer.max, integer), ordered_bits)
 
 
 def order(x: Tensor, axis: int, descending: bool) -> Tensor:
@@ -187,16 +187,16 @@ def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
 def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     """Return x added at its indices, each row's own, to zeros shaped like `like`."""
     values, like = swap_last(accumulated(x), axis), swap_last(like, axis)
-    where, count = flat_places(swap_last(indices, axis), like)
-    sums = tf.math.unsorted_segment_sum(tf.reshape(values, [-1]), where, count)
+    places, count = flat_places(swap_last(indices, axis), like)
+    sums = tf.math.unsorted_segment_sum(tf.reshape(values, [-1]), places, count)
     return swap_last(tf.cast(tf.reshape(sums, tf.shape(like)), x.dtype), axis)
 
 
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     """Return the slices of x added at their indices along an axis to zeros shaped like `like`."""
     axis = range(like.shape.rank)[axis]
-    first = tuple(range(indices.shape.rank))
-    values = moveaxis(accumulated(x), source=tuple(axis + i for i in first), destination=first)
+    front = tuple(range(indices.shape.rank))
+    values = moveaxis(accumulated(x), source=tuple(axis + i for i in front), destination=front)
     length = length_of(like, axis)
     # TensorFlow would drop a negative index; beyond the last it raises.
     places = tf.where(indices < 0, tf.cast(length, indices.dtype), indices)
@@ -208,22 +208,22 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     """Return for each place of `like` the last position in `indices` that names it, or -1."""
     indices, like = swap_last(indices, axis), swap_last(like, axis)
-    where, count = flat_places(indices, like)
+    targets, count = flat_places(indices, like)
     places = tf.broadcast_to(positions(indices, -1), tf.shape(indices))
-    last = tf.math.unsorted_segment_max(tf.reshape(places, [-1]), where, count)
-    return swap_last(tf.reshape(tf.maximum(last, -1), tf.shape(like)), axis)
+    last_positions = tf.math.unsorted_segment_max(tf.reshape(places, [-1]), targets, count)
+    return swap_last(tf.reshape(tf.maximum(last_positions, -1), tf.shape(like)), axis)
 
 
 # --- shapes and axes ------------------------------------------------------------------------------
 def dim(x: Tensor, *, axis: int) -> Any:
     """Return a length: an int if known while tracing, else a tensor."""
-    known = x.shape[axis] if x.shape.rank is not None else None
-    return tf.shape(x)[axis] if known is None else known
+    length = x.shape[axis] if x.shape.rank is not None else None
+    return tf.shape(x)[axis] if length is None else length
 
 
 def size(x: Tensor) -> Any:
-    known = x.shape.num_elements()
-    return tf.size(x) if known is None else known
+    count = x.shape.num_elements()
+    return tf.size(x) if count is None else count
 
 
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
@@ -241,10 +241,10 @@ def swapaxes(x: Tensor, *, axis1: int, axis2: int) -> Tensor:
 
 
 def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
-    rank = range(x.shape.rank)
-    sources = [rank[i] for i in (source if isinstance(source, tuple) else (source,))]
-    places = [rank[i] for i in (destination if isinstance(destination, tuple) else (destination,))]
-    axes = [i for i in rank if i not in sources]
+    dims = range(x.shape.rank)
+    sources = [dims[i] for i in (source if isinstance(source, tuple) else (source,))]
+    places = [dims[i] for i in (destination if isinstance(destination, tuple) else (destination,))]
+    axes = [i for i in dims if i not in sources]
     for place, axis in sorted(zip(places, sources, strict=True)):
         axes.insert(place, axis)
     return tf.transpose(x, axes)
@@ -283,8 +283,8 @@ def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
         return tf.cast(setitem(tf.cast(x, tf.int32), like, index=index), tf.bool)
     places = tf.reshape(tf.range(tf.size(like)), tf.shape(like))[as_index(index)]
     values = tf.reshape(accumulated(x), [-1])
-    full = tf.math.unsorted_segment_sum(values, tf.reshape(places, [-1]), tf.size(like))
-    return tf.cast(tf.reshape(full, tf.shape(like)), x.dtype)
+    sums = tf.math.unsorted_segment_sum(values, tf.reshape(places, [-1]), tf.size(like))
+    return tf.cast(tf.reshape(sums, tf.shape(like)), x.dtype)
 
 
 def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
@@ -294,10 +294,10 @@ def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
 def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
     """Return the slices of x added at their indices along an axis to zeros shaped like `like`."""
     values = moveaxis(accumulated(x), source=axis, destination=0)
-    full = tf.math.unsorted_segment_sum(
+    sums = tf.math.unsorted_segment_sum(
         values, indices_from_front(like, indices, axis), length_of(like, axis)
     )
-    return tf.cast(moveaxis(full, source=0, destination=axis), x.dtype)
+    return tf.cast(moveaxis(sums, source=0, destination=axis), x.dtype)
 
 
 def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
@@ -318,15 +318,15 @@ def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
 
 def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
     pairs = as_pairs(widths, x.shape.rank)
-    padded = tf.pad(x, pairs)
+    result = tf.pad(x, pairs)
     if fill == 0:
-        return padded
+        return result
     # tf.vectorized_map drops pad's constant_values and fills with 0 (2.21).
-    inside = tf.pad(tf.ones_like(x, tf.bool), pairs)
+    is_inside = tf.pad(tf.ones_like(x, tf.bool), pairs)
     with np.errstate(over="ignore"):  # a number too large for the dtype is inf
         # `tf.constant` refuses a float for an integer or a bool.
         border = x.dtype.as_numpy_dtype(fill)
-    return tf.where(inside, padded, tf.constant(border, x.dtype))
+    return tf.where(is_inside, result, tf.constant(border, x.dtype))
 
 
 def concatenate(*arrays: Tensor, axis: int) -> Tensor:

@@ -56,47 +56,48 @@ def kept_by_call(
     with tf.Graph().as_default() as graph:
         pairs = zip(shapes, dtypes, strict=True)
         inputs = [tf.compat.v1.placeholder(name, shape) for shape, name in pairs]
-        own = [
+        stand_ins = [
             [tf.compat.v1.placeholder(each.dtype, each.shape) for each in group]
             for group in (weights, others)
         ]
-        sources = own[0] or [each for each in inputs if each.dtype.is_floating]
+        sources = stand_ins[0] or [each for each in inputs if each.dtype.is_floating]
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            outputs = call(*own, inputs, within)
+            outputs = call(*stand_ins, inputs, within)
         forward = graph.get_operations()
         # operations made from here on belong to the gradient
         tape.gradient(outputs, sources)
         backward = graph.get_operations()[len(forward) :]
-    returned = {source_of(each).ref() for each in tf.nest.flatten(outputs)}
-    given = {each.ref() for each in inputs}
-    order = {operation: i for i, operation in enumerate(forward)}
-    read: dict[Any, set[str]] = {}
+    output_refs = {source_of(each).ref() for each in tf.nest.flatten(outputs)}
+    input_refs = {each.ref() for each in inputs}
+    positions = {operation: i for i, operation in enumerate(forward)}
+    reading_layers: dict[Any, set[str]] = {}
     for operation in backward:
         for each in map(source_of, operation.inputs):
-            is_held = each.op.type in HELD and each.ref() not in given
-            if each.op in order and not is_held and not is_known(each):
-                read.setdefault(each.ref(), set()).add(scopes.layer_of(operation.name))
-    for reference in sorted(read, key=lambda ref: order[ref.deref().op]):
-        kept, layers = reference.deref(), read[reference]
-        maker = None if reference in given else scopes.layer_of(kept.op.name)
-        consumers = [each for each in kept.consumers() if each in order]
+            is_source = each.op.type in HELD and each.ref() not in input_refs
+            # what the forward computed, and inputs
+            if each.op in positions and not is_source and not is_known(each):
+                reading_layers.setdefault(each.ref(), set()).add(scopes.layer_of(operation.name))
+    for reference in sorted(reading_layers, key=lambda ref: positions[ref.deref().op]):
+        residual, layers = reference.deref(), reading_layers[reference]
+        maker = None if reference in input_refs else scopes.layer_of(residual.op.name)
+        consumers = [each for each in residual.consumers() if each in positions]
         if layers == {WHOLE}:  # a custom gradient, whose operations have no scope
             layers = {scopes.layer_of(each.name) for each in consumers if each.type == "IdentityN"}
         layer = maker if maker in layers or not layers else min(layers)
-        if not kept.shape.is_fully_defined() or kept.dtype == tf.variant:
+        if not residual.shape.is_fully_defined() or residual.dtype == tf.variant:
             raise RuleTypeError(
-                f"layer {layer!r} keeps {kept.op.type}, whose size TensorFlow tells only when it "
-                "runs, as of the steps of a loop: unroll=True of a recurrent layer tells it"
+                f"layer {layer!r} keeps {residual.op.type}, whose size TensorFlow tells only when "
+                "it runs, as of the steps of a loop: unroll=True of a recurrent layer tells it"
             )
         readers = {scopes.layer_of(each.name) for each in consumers}
         scopes.add(
             layer or WHOLE,
             maker,
-            is_read_elsewhere=reference in returned or bool(readers - {layer}),
-            shape=kept.shape.as_list(),
-            dtype=kept.dtype.name,
-            size=kept.shape.num_elements() * kept.dtype.size,
+            is_read_elsewhere=reference in output_refs or bool(readers - {layer}),
+            shape=residual.shape.as_list(),
+            dtype=residual.dtype.name,
+            size=residual.shape.num_elements() * residual.dtype.size,
         )
     return scopes.rows
 

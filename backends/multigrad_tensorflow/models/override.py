@@ -77,12 +77,8 @@ class OverrideRules(SelectedCalls["CalledOp"]):
 
     def __init__(self, name: str, rows: Iterable[tuple[CalledOp, Function]]) -> None:
         super().__init__(name, rows)
-        self.by_type = {
-            meant.name: (meant, rule) for meant, rule in self.rows if meant.cell is None
-        }
-        self.by_cell = {
-            id(meant.cell): (meant, rule) for meant, rule in self.rows if meant.cell is not None
-        }
+        self.by_type = {op.name: (op, rule) for op, rule in self.rows if op.cell is None}
+        self.by_cell = {id(op.cell): (op, rule) for op, rule in self.rows if op.cell is not None}
         self.copies: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     @contextmanager
@@ -90,8 +86,8 @@ class OverrideRules(SelectedCalls["CalledOp"]):
         with ExitStack() as stack:
             for interception in INTERCEPTIONS:
                 stack.enter_context(interception)
-            for meant, _ in self.by_cell.values():
-                stack.enter_context(replacing_cell(cast("CellType", meant.cell)))
+            for op, _ in self.by_cell.values():
+                stack.enter_context(replacing_cell(cast("CellType", op.cell)))
             # one callback serves all overrides of a thread
             if not THREAD.overrides:
                 add_op_callback(on_op)
@@ -102,10 +98,10 @@ class OverrideRules(SelectedCalls["CalledOp"]):
             THREAD.latest_result = None
 
     def copy_of(self, function: Any) -> Any:
-        known = self.copies.get(function)
-        if known is None:
-            known = self.copies[function] = function._clone(None)
-        return known
+        copy = self.copies.get(function)
+        if copy is None:
+            copy = self.copies[function] = function._clone(None)
+        return copy
 
 
 def on_op(
@@ -135,29 +131,29 @@ def on_op(
 
 
 def apply_rule(
-    meant: CalledOp,
+    operation: CalledOp,
     rule: Function,
     inputs: Any,
     output: Tensor,
     make_again: Callable[[list[Tensor]], Tensor],
 ) -> Tensor:
-    position = input_of(meant, inputs, output)
+    position = input_of(operation, inputs, output)
     tin = inputs[position]
-    check_fit(rule.name, f"operation {meant.name!r}", tin.shape, output.shape)
+    check_fit(rule.name, f"operation {operation.name!r}", tin.shape, output.shape)
     if len([x for x in inputs if is_float(x)]) == 1:
         return rule(tin, tf.stop_gradient(output))
     # The op is made again with this input stopped, so that the others keep their own gradients.
-    stopped = [tf.stop_gradient(x) if i == position else x for i, x in enumerate(inputs)]
-    return rule(tin, make_again(stopped))
+    stopped_inputs = [tf.stop_gradient(x) if i == position else x for i, x in enumerate(inputs)]
+    return rule(tin, make_again(stopped_inputs))
 
 
 def make_op(graph: Any, type_: str, attrs: Any, dtype: Any, inputs: list[Tensor]) -> Tensor:
     """Return the result of an op in a graph, or run now if there is none (None)."""
     if graph is not None:
         pairs = dict(zip(attrs[::2], attrs[1::2], strict=True))
-        made = graph._create_op_internal(type_, inputs, [dtype], attrs=pairs)
-        _ops_with_rule.setdefault(graph, set()).add(made.name)
-        return made.outputs[0]
+        op = graph._create_op_internal(type_, inputs, [dtype], attrs=pairs)
+        _ops_with_rule.setdefault(graph, set()).add(op.name)
+        return op.outputs[0]
     results = execute.quick_execute(type_, 1, inputs, attrs, context.context())
     if execute.must_record_gradient():
         execute.record_gradient(type_, inputs, attrs, results)
@@ -196,20 +192,20 @@ def has_input(inputs: Sequence[Any], output: Any) -> bool:
     return is_float(output) and any(map(is_float, inputs))
 
 
-def input_of(meant: CalledOp, inputs: Sequence[Any], output: Tensor) -> int:
+def input_of(operation: CalledOp, inputs: Sequence[Any], output: Tensor) -> int:
     """Return the position of the input that a rule acts on: the one of the result's shape."""
     floats = [i for i, x in enumerate(inputs) if is_float(x)]
-    varying = [
+    positions = [
         i
         for i in floats
         if isinstance(inputs[i], tf.__internal__.EagerTensor) or inputs[i].op.type != "Const"
     ]
     shape = output.shape.as_list() if output.shape.rank is not None else None
-    fitting = [
-        i for i in varying if inputs[i].shape.rank is None or inputs[i].shape.as_list() == shape
+    candidates = [
+        i for i in positions if inputs[i].shape.rank is None or inputs[i].shape.as_list() == shape
     ]
-    fitting = fitting or varying or floats[:1]
-    return one_input(meant.name, fitting, output.shape, "an operation of one tensor")
+    candidates = candidates or positions or floats[:1]
+    return one_input(operation.name, candidates, output.shape, "an operation of one tensor")
 
 
 def record_gradient(op_type: Any, inputs: Any, attrs: Any, outputs: Any) -> None:
@@ -240,23 +236,23 @@ _replaced: dict[int, ReplacedCell] = {}  # by the cell's id
 def replacing_cell(cell: CellType) -> Iterator[None]:
     """Route calls of a public function of TensorFlow, which a cell holds, to us."""
     with _lock:
-        replaced = _replaced.setdefault(id(cell), ReplacedCell(cell.cell_contents))
-        replaced.users += 1
-        cell.cell_contents = _replacement(cell, replaced.function)
+        entry = _replaced.setdefault(id(cell), ReplacedCell(cell.cell_contents))
+        entry.users += 1
+        cell.cell_contents = _replacement(cell, entry.function)
     try:
         yield
     finally:
         with _lock:
-            replaced.users -= 1
-            if not replaced.users:
-                cell.cell_contents = replaced.function
+            entry.users -= 1
+            if not entry.users:
+                cell.cell_contents = entry.function
                 del _replaced[id(cell)]
 
 
 def _replacement(cell: CellType, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        selecting = (each for each in reversed(THREAD.overrides) if id(cell) in each.by_cell)
-        override = None if THREAD.is_applying else next(selecting, None)
+        candidates = (each for each in reversed(THREAD.overrides) if id(cell) in each.by_cell)
+        override = None if THREAD.is_applying else next(candidates, None)
         if override is None:
             return function(*args, **kwargs)
         return call_with_rule(override, cell, function, args, kwargs)
@@ -268,21 +264,21 @@ def call_with_rule(
     override: OverrideRules, cell: CellType, function: Callable[..., Any], args: Any, kwargs: Any
 ) -> Tensor:
     """Call a function with the rule's gradient for its first tensor, if that is of floats."""
-    meant, rule = override.by_cell[id(cell)]
+    operation, rule = override.by_cell[id(cell)]
     arguments = [*args, *kwargs.values()]
     tensors = (i for i, x in enumerate(arguments) if isinstance(x, tf.Tensor | tf.Variable))
     position = next(tensors, None)
     if position is None or not arguments[position].dtype.is_floating:
         return function(*args, **kwargs)
-    override.met.add(meant)
-    refuse_recomputed(override, meant.name)
+    override.met.add(operation)
+    refuse_recomputed(override, operation.name)
     with applying_rule():
         # the function runs on a stopped input, so that only the rule's gradient flows
         tin = tf.convert_to_tensor(arguments[position])
         arguments[position] = tf.stop_gradient(tin)
         by_name = dict(zip(kwargs, arguments[len(args) :], strict=True))
         output = function(*arguments[: len(args)], **by_name)
-        return replace_gradient(rule, rule.name, f"operation {meant.name!r}", tin, output)
+        return replace_gradient(rule, rule.name, f"operation {operation.name!r}", tin, output)
 
 
 # --- functions that are graphs --------------------------------------------------------------------
@@ -318,17 +314,17 @@ INTERCEPTIONS = (
 
 def find_without_rule(graph: Any, override: OverrideRules) -> str | None:
     """Return the type of a selected op without a rule on it, in a graph or a nested one."""
-    with_rule = _ops_with_rule.get(graph, ())
+    names_with_rule = _ops_with_rule.get(graph, ())
     for op in graph.get_operations():
         if op.type not in SILENT:
             override.names.add(op.type)
-        is_selected = op.type in override.by_type and op.name not in with_rule
+        is_selected = op.type in override.by_type and op.name not in names_with_rule
         if is_selected and has_input(op.inputs, op.outputs[0]):
             return op.type
     for inner in graph._functions.values():
-        nested = getattr(inner, "graph", None)
-        if isinstance(nested, FuncGraph):
-            type_ = find_without_rule(nested, override)
+        inner_graph = getattr(inner, "graph", None)
+        if isinstance(inner_graph, FuncGraph):
+            type_ = find_without_rule(inner_graph, override)
             if type_ is not None:
                 return type_
     return None
@@ -342,11 +338,11 @@ def override_calls(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Ca
             return run(*args, **kwargs)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        converted = function
+        converted_function = function
         status = ag_ctx.control_status_ctx()
         if status.status is ag_ctx.Status.ENABLED:  # as AutoGraph would at the call
-            converted = tf.__internal__.autograph.tf_convert(function, status)
-        return call_within(override_rules.now(), converted, args, kwargs)
+            converted_function = tf.__internal__.autograph.tf_convert(function, status)
+        return call_within(override_rules.now(), converted_function, args, kwargs)
 
     return overridden
 
@@ -409,9 +405,9 @@ def operation_of(selector: Any, function: Callable[..., Any]) -> CalledOp:
         return CalledOp(selector, name)
     cell = cell_of(function)
     if cell is None:
-        made = f" ({', '.join(sorted(set(types)))})" if types else ""
+        hint = f" ({', '.join(sorted(set(types)))})" if types else ""
         raise RuleValueError(
-            f"{name!r} is not a single operation of TensorFlow{made}: select its ops by name"
+            f"{name!r} is not a single operation of TensorFlow{hint}: select its ops by name"
         )
     return CalledOp(selector, name, cell)
 
