@@ -436,5 +436,5 @@ PRIMITIVES: dict[str, Compute] = {
     "slice": slice_, "dynamic_slice": dynamic_slice, "pad": pad, "split": split, "iota": iota,
     "dot_general": dot_general, "reduce_sum": reduce_sum, "reduce_prod": reduction(np.prod),
     "reduce_max": reduction(np.max), "reduce_min": reduction(np.min),
-    "reduce_and": reduction(np.all), "reduce_or": reduction(np.any),
+    "reduce_and": reduction(np.bitwise_and.reduce), "reduce_or": reduction(np.bitwise_or.reduce),
 }  # fmt: skip

@@ -43,6 +43,10 @@ def functions() -> dict[str, Callable[..., Any]]:
         "casts": lambda x, y: (x.astype("float16"), (y > 0).astype(x.dtype), x.astype("float32")),
         "sums": lambda x, y: (x.sum(), y.sum(0, keepdims=True), x.mean(1), jnp.var(y)),
         "reductions": lambda x, y: (x.max(), y.min(1), (x > 0).any(0), (y > 0).all(), x.prod(0)),
+        "reductions of bits": lambda x, y: (
+            jax.lax.reduce_and(jnp.arange(6, 8), (0,)),
+            jax.lax.reduce_or(jnp.arange(5), (0,)),
+        ),
         "cumulative": lambda x, y: (jnp.cumsum(x, 1), jax.lax.cumsum(y, 0, reverse=True)),
         "products": lambda x, y: (x @ y.T, jnp.einsum("ij,ij->i", x, y), jnp.outer(x[0], y[1])),
         "batches": lambda x, y: jnp.einsum("bij,bkj->bik", x.reshape(2, 2, 3), y.reshape(2, 2, 3)),
@@ -73,6 +77,7 @@ def functions() -> dict[str, Callable[..., Any]]:
 NAMES = [
     "arithmetic", "extremes", "rounding", "remainders", "exponentials", "waves", "inverse waves",
     "roots", "gelu", "softmax", "tests", "choices", "casts", "sums", "reductions", "cumulative",
+    "reductions of bits",
     "products", "batches", "shapes", "indices", "joined", "places", "counted", "a scan",
     "a scan from the end", "a loop", "a branch", "gradients", "second derivatives",
     "a jitted function", "a mapped function", *OF_JAX,

@@ -180,6 +180,22 @@ def select(pred: Tensor, on_true: Any, on_false: Any) -> Tensor:
     return xp.where(as_condition(pred), on_true, on_false)
 
 
+def reduce_and(operand: Tensor, axes: Any) -> Tensor:
+    check_logical(operand)
+    return xp.all(operand, axes)
+
+
+def reduce_or(operand: Tensor, axes: Any) -> Tensor:
+    check_logical(operand)
+    return xp.any(operand, axes)
+
+
+def check_logical(x: Tensor) -> None:
+    # jax joins the bits of integers
+    if not is_bool(x):
+        raise TypeError("a reduction by the bits of integers; bools are known")
+
+
 def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
     if isinstance(dtype, int | float):
         raise TypeError(f"full_like with dtype={dtype}, a number")
@@ -304,11 +320,12 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **Library(lax, values=dict.fromkeys(AXES, tuple)).called(
         {
             xp: """
-                all: reduce_and; any: reduce_or; concatenate; exp; expm1; flip: rev; log;
+                concatenate; exp; expm1; flip: rev; log;
                 logcumsumexp: cumlogsumexp; matmul: batch_matmul; max: reduce_max; min: reduce_min;
                 permute_dims: transpose; pow: integer_pow; prod: reduce_prod; sigmoid: logistic;
                 sort; squeeze; sum: reduce_sum; tanh
-            """
+            """,
+            __name__: "reduce_and; reduce_or",
         }
     ),
     **complexes.of_library(jnp.fft),

@@ -22,7 +22,7 @@ from multigrad.trace.xp import all as xp
 from ..jaxprs import einsum_subscripts
 from .arrays import counting_along
 from .equations import WEAK, EquationStep, Handler, Operand, Shape, Unknown, integers
-from .families import ALIASES
+from .families import ALIASES, reduce_and, reduce_or
 
 Tensor = Any
 REDUCED = (ops.SUM, ops.MEAN, ops.MAX, ops.MIN, ops.PROD, ops.ANY, ops.ALL)
@@ -153,9 +153,9 @@ SHAPES: dict[str, Handler] = {
     "cummax": along(xp.cummax), "cummin": along(xp.cummin),
     "cumprod": along(xp.cumprod), "cumlogsumexp": along(xp.logcumsumexp),
     "cumsum": along(xp.cumsum), "device_put": several, "dot_general": dot_general,
-    "empty2": empty, "iota": iota, "reduce_and": reduction(xp.all),
+    "empty2": empty, "iota": iota, "reduce_and": reduction(reduce_and),
     "reduce_max": reduction(xp.max), "reduce_min": reduction(xp.min),
-    "reduce_or": reduction(xp.any), "reduce_prod": reduction(xp.prod),
+    "reduce_or": reduction(reduce_or), "reduce_prod": reduction(xp.prod),
     "reduce_sum": reduction(xp.sum),
     "reshape": reshape, "rev": with_integers(xp.flip, "dimensions"), "slice": slice_,
     "split": split, "squeeze": with_integers(xp.squeeze, "dimensions"),

@@ -211,9 +211,8 @@ def nextafter(a: Any, b: Any) -> Tensor:
     # floats of one sign are ordered like their bits
     bits = tf.bitcast(a, tf.int16)
     next_bits = tf.where((a < b) == (a > 0), bits + 1, bits - 1)
-    smallest_bits = tf.where(
-        b > 0, tf.ones_like(bits), tf.constant(-32767, tf.int16)
-    )  # the sign's bit and 1
+    # as int16, -32767 is the sign's bit and 1
+    smallest_bits = tf.where(b > 0, tf.ones_like(bits), tf.constant(-32767, tf.int16))
     result = tf.bitcast(tf.where(a == 0, smallest_bits, next_bits), dtype)
     result = tf.where(a == b, b, result)
     return tf.where(tf.math.is_nan(a) | tf.math.is_nan(b), a + b, result)

@@ -4,6 +4,7 @@ values, loops of known lengths, and custom functions inside of them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -238,3 +239,16 @@ def test_determinants_of_matrices_along_other_axes_are_right_or_refused(axis: in
     except xg.TraceError:
         return
     np.testing.assert_allclose(found, function(MATRICES), rtol=1e-4)
+
+
+@pytest.mark.parametrize("reduce", [lax.reduce_and, lax.reduce_or])
+def test_a_reduction_of_integers_joins_their_bits_or_is_refused(reduce: Callable[..., Any]) -> None:
+    def rule(grad_out: Any, tin: Any) -> Any:
+        return grad_out * reduce(tin.astype(jnp.int32), (0,))
+
+    function = xg.function(lambda x: 2 * x, rule)
+    tin = jnp.array([6.0, 3.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it runs as written
+        (found,) = jax.vjp(function, tin)[1](jnp.ones(2))
+    np.testing.assert_array_equal(found, rule(jnp.ones(2), tin))
