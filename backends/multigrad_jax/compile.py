@@ -124,8 +124,6 @@ ENTERED: contextvars.ContextVar[tuple[EnteredUse, ...]] = contextvars.ContextVar
 
 
 # --- a `use` is entered and left ------------------------------------------------------------------
-
-
 def on_enter(token: str) -> Callable[[], None]:
     """Set the cache key of jax for rules that come into force, and return how they are left."""
     serial, value = next(SERIALS), value_of(token)

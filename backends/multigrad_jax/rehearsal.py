@@ -98,7 +98,6 @@ def on_one_shard(run: Callable[[], Any], names: tuple[str, ...] = ()) -> Any:
 def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., Any]:
     """Return a function that computes the result tree for arrays of these shapes and dtypes."""
     results = TracedResults((jax.Array, np.ndarray))
-
     # The same settings as where the function is called, so that jax's cached traces are found.
     with set_within(REHEARSED, True), folding_constants(False):
         closed_jaxpr = jax.make_jaxpr(lambda *tensors: results.split(run(*tensors)))(*arrays)
@@ -241,9 +240,8 @@ def while_(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
 # Computes an equation with jaxprs among its params: (operands, params) -> results.
 CONTROL = {"cond": cond, "scan": scan, "while": while_}
 
+
 # --- primitives, by NumPy -----------------------------------------------------------------------
-
-
 def floats_only(function: Callable[..., Array]) -> Compute:
     """Return a function that leaves integers to jax: XLA differs at the ends of their range."""
 
@@ -282,7 +280,6 @@ def integer_pow(x: Array, *, y: int) -> Array:
     if not is_float(x) and y < 0:
         return NotImplemented
     result = np.ones_like(x)
-
     for _ in range(abs(y)) if abs(y) < 8 else ():
         result = result * x
     if abs(y) >= 8:

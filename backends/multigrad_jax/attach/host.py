@@ -265,7 +265,6 @@ def _attach_at_once(
         )
 
     axes = Varying(map(varying, tensors))
-
     native.defvjp(keep, pull_back)
     native.__name__ = name
     return native(*tensors), last_positions[0]
@@ -351,7 +350,6 @@ def _attach_traced(
         return (None,) * count, vary_as(jaxprs.pull(residuals, cotangents), axes)
 
     axes = Varying(map(varying, tensors))
-
     native.defvjp(keep, pull_back)
     native.__name__ = name
     return native(refuse_derivative(jaxprs.closed_over, name), tensors), jaxprs.undifferentiable

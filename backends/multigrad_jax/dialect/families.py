@@ -181,19 +181,17 @@ def select(pred: Tensor, on_true: Any, on_false: Any) -> Tensor:
 
 
 def reduce_and(operand: Tensor, axes: Any) -> Tensor:
-    check_logical(operand)
-    return xp.all(operand, axes)
+    return xp.all(as_logical(operand), axes)
 
 
 def reduce_or(operand: Tensor, axes: Any) -> Tensor:
-    check_logical(operand)
-    return xp.any(operand, axes)
+    return xp.any(as_logical(operand), axes)
 
 
-def check_logical(x: Tensor) -> None:
-    # jax joins the bits of integers
+def as_logical(x: Tensor) -> Tensor:
     if not is_bool(x):
         raise TypeError("a reduction by the bits of integers; bools are known")
+    return x
 
 
 def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:

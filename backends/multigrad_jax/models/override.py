@@ -61,7 +61,6 @@ Compute = Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]]
 def override_calls(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
     if reads_layers(rules):
         composite = composite_of(rules)
-
         compute = functools.partial(run, composite, name_of(function))
 
         @functools.wraps(function)

@@ -218,8 +218,6 @@ _record_gradient = execute.record_gradient
 
 
 # --- functions that make several ops --------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class ReplacedCell:
     """The function that a cell held before it was replaced, and for how many overrides it is."""
@@ -282,8 +280,6 @@ def call_with_rule(
 
 
 # --- functions that are graphs --------------------------------------------------------------------
-
-
 def call_function(self: Any, *args: Any, **kwargs: Any) -> Any:
     if THREAD.overrides and not THREAD.is_applying:
         self = THREAD.overrides[-1].copy_of(self)
