@@ -32,7 +32,7 @@ Array = Any
 MOST_ELEMENTS = 4096  # of one argument: each costs some evaluations
 STEP = 2.0**-13  # exact in binary; times max(1, |x|) rounded to a power of two
 TOLERANCE = 1e-6  # relative to the largest gradient; the numeric error is of the order 1e-10
-MOST_ROWS = 12
+MOST_ROWS = 12  # in the printed table
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ..rules.model.rule import Rule
 Array = Any
 
 # --- what a rule does -----------------------------------------------------------------------------
-SEED = 15
+SEED = 15  # of the gradients that a rule is tried on
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ Formula = Callable[[Array], Array]
 POINTS = 401  # odd: zero is among them
 STEEP = 0.01  # of the curve's height, between neighbors
 CLOSE = 1e-9  # of the window's width: no picture shows less
-MOST = 20_000
+MOST = 20_000  # points of one curve
 ROUNDING = 1e-12  # a height below that part of the values is none
-WINDOWS = (0.2, 0.5, 2.0, 4.0, 8.0, 16.0, 32.0)
-USUAL, WIDE = 2.0, 8.0
+WINDOWS = (0.2, 0.5, 2.0, 4.0, 8.0, 16.0, 32.0)  # half widths, the narrowest first
+USUAL, WIDE = 2.0, 8.0  # half widths: of most curves, and of those that never end
 
 
 class Points(NamedTuple):
@@ -234,7 +234,7 @@ class Ruled(NamedTuple):
 
 
 BAND = (5.0, 95.0)  # the percentiles between which the band of a random formula lies
-DOTS = 161
+DOTS = 161  # of one draw
 STEEP_MEAN = 0.25  # a jump of a mean of draws; they scatter by a hundredth
 
 
@@ -271,7 +271,7 @@ def make_curve(
 # --- what is asked for ----------------------------------------------------------------------------
 
 
-MOST_CURVES = 12
+MOST_CURVES = 12  # in one picture
 
 
 def read_places(x: Any) -> Array:

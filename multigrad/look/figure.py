@@ -23,7 +23,7 @@ COLORS = {
 }
 GRAY = {False: "#808080", True: "#9A9A9A"}
 LINES = ("-", "--", ":")  # line styles, used in turn once all colors are taken
-SIZE = (7.0, 4.4)
+SIZE = (7.0, 4.4)  # in inches
 
 
 def plot(
@@ -141,7 +141,7 @@ def draw_stems(ax: Axes, curve: Curve, style: Mapping[str, Any]) -> None:
 
 Array = Any
 SIDE = 2.0  # inches of one map
-MOST_COLUMNS = 8
+MOST_COLUMNS = 8  # of maps side by side
 IMAGE_CHANNELS = (1, 3, 4)  # gray, red-green-blue, and with transparency
 SIGNED, UNSIGNED = "bwr", "viridis"
 SHAPES = {

@@ -281,7 +281,7 @@ KINDS = {
     "refused": "an error: it needs the entire array, or runs as native code",
     "not known": "the rule needs a param that is known only in a call",
 }
-ROWS, COLUMNS = 6, (4, 8)
+ROWS, COLUMNS = 6, (4, 8)  # of the arrays for which exchanges are counted
 # A length is an int64 where it is asked for at run time (torch); jax knows it when it compiles.
 FLOAT_BYTES, LENGTH_BYTES = 4, 8
 

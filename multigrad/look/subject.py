@@ -51,7 +51,7 @@ from ..trace.lookups import at_present
 Array = Any
 Tensor = Any
 SHAPE = (3, 4)  # of inputs that are made up
-SEED = 20
+SEED = 20  # of inputs and cotangents that are made up
 
 
 class Report(InNotebooks):

@@ -24,7 +24,7 @@ from .attribution.kinds import is_layer_rule
 from .gradient_replacement import named
 
 WILDCARDS = frozenset("*?[")
-MOST_NAMES, MOST_CALLED = 12, 24
+MOST_NAMES, MOST_CALLED = 12, 24  # in one message
 
 
 @dataclass(frozen=True, slots=True)

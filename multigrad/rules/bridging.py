@@ -85,8 +85,7 @@ def call_activation(
         guest: the name of a backend.
 
     Raises:
-        BackendNotFound: there is no such backend, or it is not installed.
-        UnsupportedOp: the guest lacks an op, or the host cannot call it here.
+        BackendNotFound, UnsupportedOp: as by `call_function`.
         GradientError: x is no float.
     """
     x = unwrap(x)
@@ -216,7 +215,6 @@ def _trials_of(function: Function, key: Any) -> Trials:
         return by_layout.setdefault(key, {})
 
 
-# --- as it is -------------------------------------------------------------------------------------
 def _call_as_it_is(
     function: Function, host: Backend, guest: Backend, layout: Layout, leaves: Sequence[Any]
 ) -> Any:

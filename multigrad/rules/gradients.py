@@ -446,7 +446,6 @@ def weighted(column: Sequence[Tensor], weights: Tensor, wide: str) -> Tensor:
     return xp.astype(xp.reshape_like(total, first_leaf), first_leaf.dtype)
 
 
-# --- the library's rules on several tasks ---------------------------------------------------------
 def pcgrad(products: Tensor, order: str = "fixed") -> Tensor:
     """The sum of the tasks' gradients, from each of which its conflicts are taken: for each other
     task j in turn, g_i - min(0, g_i . g_j) / |g_j|^2 * g_j.

@@ -20,7 +20,7 @@ from ..graph.support.trees import optree
 
 Tensor = Any
 WIDE = ("float64", "int64", "uint64")
-MOST_TRIES = 64
+MOST_TRIES = 64  # each runs the code
 # Stand for a length that is not known yet: what depends on it differs. Both can be halved, or cut
 # in three.
 FILLS = (12, 24)
@@ -152,8 +152,6 @@ class GuestFunction:
             f"{self.name} runs in {self.guest.name}, which {where} cannot call: {advice}"
         )
 
-    # --- in the guest -----------------------------------------------------------------------------
-
     def _enter(self, stack: ExitStack, inputs: Sequence[SharedBuffer]) -> None:
         # jax, say, needs a mode for 64 bits. The words of a key are no numbers, and do not count.
         if self.guest.tensors.precision is not None:
@@ -178,18 +176,16 @@ class GuestFunction:
     ) -> list[SharedBuffer | None]:
         buffers: list[SharedBuffer | None] = [None] * len(inputs)
         for i in self.wrt:
-            gradient = gradients[i]
-            if gradient is not None:
-                buffers[i] = self._check(lend(self.guest, gradient), inputs[i], i)
+            if gradients[i] is None:
+                continue
+            x, gradient = inputs[i], lend(self.guest, gradients[i])
+            if (gradient.shape, gradient.dtype) != (x.shape, x.dtype):
+                raise GradientError(
+                    f"{self.name} returned a {gradient.dtype} gradient of shape {gradient.shape} "
+                    f"for input {i}, which is {x.dtype} of shape {x.shape}; expected the same"
+                )
+            buffers[i] = gradient
         return buffers
-
-    def _check(self, gradient: SharedBuffer, like: SharedBuffer, position: int) -> SharedBuffer:
-        if gradient.shape == like.shape and gradient.dtype == like.dtype:
-            return gradient
-        raise GradientError(
-            f"{self.name} returned a {gradient.dtype} gradient of shape {gradient.shape} for input "
-            f"{position}, which is {like.dtype} of shape {like.shape}; expected the same"
-        )
 
     def _attempt(self, function: Callable[..., Any], *args: Any) -> Any:
         try:

@@ -151,7 +151,6 @@ def _find_owner(value: Any) -> Backend | None:
     return backend if backend.compiler.jit is not None else None
 
 
-# --- the rules in force, cut in two ---------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """What of a rule in force compiled code takes as arguments."""
@@ -310,7 +309,7 @@ class Run:
     def trace(
         self, hidden: tuple[Hidden, Hidden], numbers: Sequence[Any], args: Any, kwargs: Any
     ) -> tuple[Any, tuple[int, int]]:
-        """Return the function's result in a trace, and how often each rule was applied there."""
+        """Return the result in a trace, and how often each rule was applied, as `call` does."""
         active = reveal(self.rules, hidden)
         with self.in_force(active), jit_tracing(self.moving, numbers) as jit_trace:
             result = self.fn(*args, **kwargs)
@@ -322,7 +321,6 @@ class Run:
         return [read(each, backend) for each in self.moving]
 
     def call(self, rules: Cut, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
-        """Return the result for arguments, and how often each rule was applied."""
         raise NotImplementedError
 
 
@@ -423,8 +421,6 @@ def key_by_rules(
     backend = load_backend(name)
 
     class Keyed(Run):
-        """One that hides its rule in trees of arrays."""
-
         def __init__(self, rules: Cut, moving: tuple[Moving, ...], word: str) -> None:
             super().__init__(fn, rules, moving, word)
             self.run = compile(self.traced)

@@ -167,8 +167,6 @@ class OpaqueCode:
                     f"result= says {dtype} of shape {shape}"
                 )
 
-    # --- in a framework ---------------------------------------------------------------------------
-
     def call_across(self, host: Backend, layout: Layout, leaves: Sequence[Any]) -> Any:
         guest = self.guest_for(layout, leaves)
         outputs = cross(host, guest, tuple(leaves[i] for i in tensors_among(layout, leaves)))

@@ -109,7 +109,6 @@ def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:
 
 
 def read_file(path: Path) -> Data:
-    """Return the data in a file."""
     with open(path, "rb") as file:
         # One byte more than allowed, so that `parse` notices a larger file.
         return parse(file.read(MOST_BYTES + 1))
@@ -136,14 +135,14 @@ Vector = dict[str, Data]
 HEX = re.compile(r"-?0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4}|nan|-?inf")
 # Common edges of rules, and numbers between them.
 POINTS = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 3.0)
-COTANGENTS = (1.0, -0.5, 2.0, 0.25, -1.5)
+COTANGENTS = (1.0, -0.5, 2.0, 0.25, -1.5)  # repeated to the size of an array
 # For Functions that do not take a vector: the first shape that runs.
 SHAPES = ((3, 4), (4, 4), (2, 3, 4), (2, 3, 4, 4))
-FAR = 1e4
-MOST_CONSTANTS = 6
-MOST_VECTORS = 16
+FAR = 1e4  # constants beyond are no edges
+MOST_CONSTANTS = 6  # of a graph, as points
+MOST_VECTORS = 16  # of a document
 MOST_NUMBERS = 4096  # of an array
-KEY = 7
+KEY = 7  # of rules that draw
 # What running may raise for arguments that do not fit: other shapes are tried.
 UNFIT = (MultigradError, ArithmeticError, AttributeError, IndexError, TypeError, ValueError)
 
@@ -204,7 +203,6 @@ def _run_function(
     return {"cotangents": cotangents, "outputs": encoded, "gradients": gradients}
 
 
-# --- inputs that are made up ---------------------------------------------------------------------
 def _of_rule(document: Data) -> Iterator[list[Vector]]:
     whole = "parts" in document
     graphs = [{"tin": tin, "facts": {}} for tin in (True, False)] if whole else document["graphs"]
@@ -290,7 +288,6 @@ def _cotangent(output: Data) -> Data:
     return _array(np.resize(COTANGENTS, output["shape"]), output["dtype"])
 
 
-# --- arrays as data ------------------------------------------------------------------------------
 def _array(numbers: Any, dtype: str) -> Data:
     return encode(np.asarray(numbers).astype(as_numpy_dtype(dtype)), dtype)
 
@@ -322,7 +319,6 @@ def _encode(backend: Backend, value: Any) -> Data:
     return encode(array, array.dtype.name)
 
 
-# --- from data -----------------------------------------------------------------------------------
 def check_vectors(data: Data, where: str) -> None:
     for i, item in enumerate(read_list(data, where, MOST_VECTORS)):
         path = f"{where}[{i}]"

@@ -275,8 +275,6 @@ class Schedule(Moving, InNotebooks):
     def take(self, taker: str) -> None:
         self._takers.add(taker)
 
-    # --- saving -----------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """Return where it stands: `{"count": ...}`, to be saved with a checkpoint.
 
@@ -350,7 +348,6 @@ def _write(each: Any) -> str:
     return repr(each)
 
 
-# --- the formulas of schedules --------------------------------------------------------------------
 def _clip(x: float, low: float, high: float) -> float:
     return min(max(x, low), high)
 

@@ -415,7 +415,6 @@ def _zeros_if_none(gradient: Any, like: Tensor, is_float: bool, backend: Backend
     return backend.tensors.from_numpy(np.zeros_like(backend.tensors.to_numpy(like)))
 
 
-# --- `xg.jvp` -------------------------------------------------------------------------------------
 ALIKE = (
     "jvp takes tuples of inputs and of tangents, nested alike: jvp(f, (x, w), (dx, None)); None is "
     "zero"

@@ -167,9 +167,6 @@ def quantization_noise(x: Tensor, q: Tensor, factor: float = 1.0) -> Any:
     return blend, lambda grad_out: grad_out * (1.0 - factor)
 
 
-# --- quantizers that learn their levels: LSQ, LSQ+ and learned thresholds -------------------------
-
-
 def ends(name: str, bits: int, signed: bool) -> tuple[float, float]:
     if not signed:
         return 0.0, 2.0**bits - 1.0

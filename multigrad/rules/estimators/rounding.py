@@ -74,7 +74,6 @@ def ste_trunc(x: Tensor) -> Any:
     return xp.trunc(x), straight_through
 
 
-# --- clamps, and gradient reversal ----------------------------------------------------------------
 @estimator(ranges={"min": "<= max"})
 def clamp_with_grad(x: Tensor, min: float = -1.0, max: float = 1.0) -> Any:
     """x limited to [min, max].

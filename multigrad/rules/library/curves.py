@@ -17,7 +17,6 @@ from ...trace.xp import all as xp
 from ..model.rule import Rule
 from ..registry import register
 
-# --- a rule as a row ------------------------------------------------------------------------------
 Tensor = Any
 Number = Any
 Curve = TypeVar("Curve", bound=Callable[..., Tensor])
@@ -119,7 +118,6 @@ def _reworded(text: str, words: Mapping[str, str]) -> str:
     return re.sub(r"[A-Za-z_]\w*", lambda match: words.get(match[0], match[0]), text)
 
 
-# --- shapes ---------------------------------------------------------------------------------------
 def cauchy(x: Tensor, height: Number, slope: Number) -> Tensor:
     """height / (1 + (slope * x)^2)."""
     u = slope * x
@@ -167,7 +165,6 @@ def squarewave(x: Tensor, terms: int, period: Number) -> Tensor:
     return (4.0 / period) * waves
 
 
-# --- curves that rules are rows of ----------------------------------------------------------------
 @ranged(alpha=POSITIVE)
 def arctan(x: Tensor, alpha: Number) -> Tensor:
     """grad_out * (alpha / 2) / (1 + (pi/2 * alpha * tin)^2): alpha / 2 at zero."""

@@ -97,7 +97,6 @@ def absolute_binary_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tens
     return grad_out if tin is None else grad_out * xp.where(tin >= 0.0, 1.0, -1.0)
 
 
-# --- quantizers -----------------------------------------------------------------------------------
 @register("dorefa_activations")
 def dorefa_activations(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     """grad_out where 0 <= tin <= 1, else 0; both edges belong to the window; without tin,

@@ -76,7 +76,6 @@ def sign(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     return xp.sign(grad_out)
 
 
-# --- limited --------------------------------------------------------------------------------------
 @register("clip_value", ranges={"limit": ">= 0"})
 def clip_value(ctx: Any, grad_out: Tensor, tin: Tensor | None, limit: float = 1.0) -> Tensor:
     """grad_out limited to [-limit, limit], element by element; NaN stays NaN.

@@ -76,8 +76,8 @@ from ...trace.trace import NeedsConcrete, Trace, Value, dtype_name
 from .specialization import Specialization
 
 Tensor = Any
-MOST_GRAPHS = 256
-MOST_RULES = 256
+MOST_GRAPHS = 256  # of one forward, by facts
+MOST_RULES = 256  # under which one forward of code is kept
 ONE_OUTPUT = optree.tree_structure(0)
 
 
@@ -324,7 +324,6 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         return as_forward, (self.given,)
 
 
-# --- a rule under a forward, as a Function --------------------------------------------------------
 def put_under(specialization: Specialization | None, forward: Forward) -> Function:
     """Return a rule under an activation as a Function of the input and the run-time params.
 
@@ -537,7 +536,6 @@ def _run(
     return Recorded(forward_on(backend_of(tin), forward)(tin), pull, takes_ctx=True)
 
 
-# --- a forward alone, as a plain function of a backend --------------------------------------------
 def forward_on(backend: Backend, forward: Forward) -> Callable[[Tensor], Tensor]:
     return build_once(forward.lowered, backend.name, partial(_lower, forward, backend))
 

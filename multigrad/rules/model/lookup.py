@@ -53,7 +53,6 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
     )
 
 
-# --- what `use(rule, params)` puts in force -------------------------------------------------------
 # A training loop enters `use("triangular", {"width": w})` at each step, mostly with another `w`, so
 # that a name is looked up once for all floats. What remains is a `Template`, in `TEMPLATES` by a
 # key that has no numbers, and numbers, by which a template remembers what it has put in force:
@@ -244,7 +243,6 @@ def _make_template(
     return Template(epoch, lookups, in_force, positions, is_in_order)
 
 
-# --- a rule with `over=`, `residuals=` or `fused=` -----------------------------------------------
 def with_choices(
     rule: Any,
     over: Any = None,
@@ -288,7 +286,6 @@ def _named(name: str, **choices: Any) -> Rule:
     return Rule(name=name, parts=(name,), **choices)
 
 
-# --- the error for a keyword that a call does not take -------------------------------------------
 def unknown_keyword_error(
     function: Callable[..., Any],
     name: str,

@@ -158,7 +158,6 @@ def _build(
     return EmittedRule(emitted, graph.input("key") is not None, lacking)
 
 
-# --- many gradients, in as few calls of the framework as it has -----------------------------------
 # Rules that draw, that ask for facts of their input, or whose params are tensors act on one
 # gradient after another; so do all rules where a framework has no such call.
 def apply_to_many(

@@ -99,7 +99,6 @@ class RuleInForce:
 
     @property
     def counter(self) -> Any:
-        """A Counter if there is a key."""
         return self.draws.counter
 
     @property
@@ -159,7 +158,6 @@ def read_number(value: Any) -> Any:
     return concrete_number(value)
 
 
-# --- from a rule and its params to the rule in force ---------------------------------------------
 def bind(
     rule: Rule, params: Mapping[str, Any] | None = None, draws: KeySource = FREE
 ) -> RuleInForce:

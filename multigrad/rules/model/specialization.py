@@ -38,8 +38,8 @@ from ...trace.trace import NeedsConcrete, Trace
 
 Tensor = Any
 Rule = Any  # of rule.py, which imports this module
-MOST_GRAPHS = 256
-MOST_CODES = 4096
+MOST_GRAPHS = 256  # of one rule, by facts
+MOST_CODES = 4096  # of all rules: then the table is emptied
 MOST_MEANINGS = 64  # of what one rule reads
 # The functions of rules whose users were warned that they run as written.
 _warned_of: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
@@ -130,7 +130,6 @@ class Specialization:
         visible_params = {name: value for name, value in params.items() if name not in self.hidden}
         return (_fill(self.rule, params) if self.hidden else self.rule), visible_params
 
-    # --- its graph --------------------------------------------------------------------------------
     def graph(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
         """Return the rule's graph under these facts, captured once.
 
@@ -184,7 +183,6 @@ class Specialization:
         rule, visible_params = self.fill_bound(params)
         return rule._run(trace, grad_out, tin, visible_params)
 
-    # --- the proof that the graph computes what the rule does -------------------------------------
     def prove_dtype(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
         """Compare the rule with its graph in the dtype that it is called in, once for each."""
         captured, dtype = self._captured(has_tin, facts), called_dtype()
@@ -306,7 +304,6 @@ def _fill(rule: Rule, values: Mapping[str, Any]) -> Rule:
     return rule.copy(bound=bound, parts=tuple(_fill(part, values) for part in rule.parts))
 
 
-# --- what has been made of a rule -----------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class CapturedRule:
     """A graph of a rule, and the dtypes in which it was compared with the rule itself."""
@@ -403,7 +400,6 @@ class RuleCode:
             self._tables.clear()
 
 
-# --- which code belongs to which rule -------------------------------------------------------------
 # It lives as long as the functions that the rule is made of, even if no rule is held; and it refers
 # to none of them, or what they close over would live forever.
 _codes: dict[Any, RuleCode] = {}

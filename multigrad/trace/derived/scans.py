@@ -35,7 +35,7 @@ Accumulate = Callable[[Trace, Sequence[tuple[Node, Value]], Sequence[Node]], lis
 # constant, are there: the one is then held until backward, the other costs nothing.
 CARRIED, ROW, CONSTANT = 64, 16, 0
 FLOAT = CARRIED - 1  # at equal cost a computed float is preferred to the carry before it
-MASK = 16
+MASK = 16  # a computed bool: one byte for a float's four
 
 
 class Scans:
