@@ -173,9 +173,9 @@ def _check_version(name: str, package: str) -> None:
         raise BackendNotFound(f"backend {name!r} {complaint}")
 
 
-def _broken(name: str, where: str, error: BaseException) -> BackendNotFound:
+def _broken(name: str, place: str, error: BaseException) -> BackendNotFound:
     message = f"{type(error).__name__}: {error}".rstrip(": ")
-    return BackendNotFound(f"backend {name!r} cannot be loaded: {where} raises {message}")
+    return BackendNotFound(f"backend {name!r} cannot be loaded: {place} raises {message}")
 
 
 def load_point(point: Any, else_: str) -> None:
@@ -431,25 +431,25 @@ def admit(found: Any, name: str, where: str) -> Backend:
     return found
 
 
-def _fault_of(found: Backend, name: str) -> str | None:
-    if found.name != name:
+def _fault_of(backend: Backend, name: str) -> str | None:
+    if backend.name != name:
         return (
-            f"is named {found.name!r}, and its entry point {name!r}; "
+            f"is named {backend.name!r}, and its entry point {name!r}; "
             f"both are the name under which the framework is imported"
         )
     for group, kind in _groups().items():
-        value = getattr(found, group)
+        value = getattr(backend, group)
         if not isinstance(value, kind):
             return f"has {value!r} for {group}; expected multigrad.backend.{kind.__name__}(...)"
     for group, names in CALLED.items():
         for each in names:
-            if not callable(getattr(getattr(found, group), each)):
+            if not callable(getattr(getattr(backend, group), each)):
                 return f"has no function for {group}.{each}"
-    types = found.tensors.types
+    types = backend.tensors.types
     is_tuple = isinstance(types, tuple) and types
     if not is_tuple or not all(isinstance(each, type) for each in types) or object in types:
         return f"has {types!r} for tensors.types; expected the classes of its tensors in a tuple"
-    if not isinstance(found.kernels.rows, Mapping):
+    if not isinstance(backend.kernels.rows, Mapping):
         return "has no mapping of ops to functions for kernels.rows"
     return None
 

@@ -49,8 +49,8 @@ def list_layers(model: Any) -> list[Layer]:
     by_id: dict[int, Any] = {}
     paths: dict[int, list[str]] = {}
 
-    def visit(layer: Any, path: str, within: tuple[int, ...]) -> None:
-        if id(layer) in within:
+    def visit(layer: Any, path: str, ancestors: tuple[int, ...]) -> None:
+        if id(layer) in ancestors:
             return  # a cycle: it holds a layer that holds it
         by_id[id(layer)] = layer
         paths.setdefault(id(layer), []).append(path)
@@ -58,7 +58,7 @@ def list_layers(model: Any) -> list[Layer]:
             own = [child.name, *(a for a in ATTRIBUTES if getattr(layer, a, None) is child)]
             for name in own:
                 inner = f"{path}.{name}" if path else name
-                visit(child, inner, (*within, id(layer)))
+                visit(child, inner, (*ancestors, id(layer)))
 
     visit(model, "", ())
     owners = Counter(layer.name for layer in by_id.values() if layer is not model)

@@ -308,25 +308,25 @@ class _Oracle:
         expected = {**self.expected, **results}
         return not any(self._differ(name, found[name], expected[name]) for name in expected)
 
-    def _differ(self, name: str, found: Any, expected: Any) -> str:
-        if found is None or expected is None:
-            return "" if found is expected else f"it is {found!r:.40}, not {expected!r:.40}"
-        if found.shape != expected.shape:
-            return f"its shape is {found.shape}, not {expected.shape}"
+    def _differ(self, name: str, result: Any, expected: Any) -> str:
+        if result is None or expected is None:
+            return "" if result is expected else f"it is {result!r:.40}, not {expected!r:.40}"
+        if result.shape != expected.shape:
+            return f"its shape is {result.shape}, not {expected.shape}"
         if not is_float_array(expected):
-            is_same = np.array_equal(found, expected)
-            return "" if is_same else _at(found != expected, found, expected)
+            is_same = np.array_equal(result, expected)
+            return "" if is_same else _at(result != expected, result, expected)
         largest, coarse = self.largest[name], self.coarse
-        misses = _is_off(found, expected, 2 * ROUNDINGS, largest, coarse)
+        misses = _is_off(result, expected, 2 * ROUNDINGS, largest, coarse)
         wide = self.wide.get(name) if misses.any() else None
         if wide is not None and wide.shape == expected.shape:
             # The original's own error against float64: others may err by half as much more.
             own_error = np.nanmax(np.abs(expected - wide), initial=0.0)
-            are_explained = np.abs(found.astype(np.float64) - wide) <= 1.5 * own_error
+            are_explained = np.abs(result.astype(np.float64) - wide) <= 1.5 * own_error
             # An original that is far off itself is no excuse.
             limit = _is_off(expected, wide, 64 * ROUNDINGS, largest, coarse).any()
             misses &= ~are_explained | limit
-        return _at(misses, found, expected) if misses.any() else ""
+        return _at(misses, result, expected) if misses.any() else ""
 
 
 class _Examples(_Oracle):
@@ -361,25 +361,25 @@ def _roll(leaf: Any) -> Any:
     return np.roll(leaf, 1, axis=0) if isinstance(leaf, np.ndarray) and leaf.ndim else leaf
 
 
-def _is_off(found: Array, expected: Array, roundings: int, largest: Any, coarse: float) -> Array:
-    if not is_float_array(found):
+def _is_off(result: Array, expected: Array, roundings: int, largest: Any, coarse: float) -> Array:
+    if not is_float_array(result):
         # Integers and bools count as rounded to float32, unless the code is coarser.
-        found, coarse = found.astype(np.float64), max(coarse, eps_of(np.float32))
+        result, coarse = result.astype(np.float64), max(coarse, eps_of(np.float32))
     try:
         # Of another shape than the results: the largest number holds for all.
-        largest = np.broadcast_to(largest, found.shape)
+        largest = np.broadcast_to(largest, result.shape)
     except ValueError:
         largest = np.max(largest, initial=0.0)
     # `overflows=False`: where the original overflows, inf is no excuse.
-    return are_off(*margins(found, expected, largest, roundings, eps=coarse, overflows=False))
+    return are_off(*margins(result, expected, largest, roundings, eps=coarse, overflows=False))
 
 
-def _at(off: Any, found: Array, expected: Array) -> str:
-    index = tuple(int(i) for i in np.argwhere(off)[0])
-    count = int(np.count_nonzero(off))
+def _at(misses: Any, result: Array, expected: Array) -> str:
+    index = tuple(int(i) for i in np.argwhere(misses)[0])
+    count = int(np.count_nonzero(misses))
     return (
-        f"{found[index]!s:.12} instead of {expected[index]!s:.12} at {index}, "
-        f"{count} of {found.size} elements"
+        f"{result[index]!s:.12} instead of {expected[index]!s:.12} at {index}, "
+        f"{count} of {result.size} elements"
     )
 
 

@@ -257,27 +257,27 @@ def _graphs(
 
 
 def _compare(
-    backend: str, what: str, bounded: Bounded, found: Array, reference: Array
+    backend: str, label: str, bounds: Bounded, result: Array, reference: Array
 ) -> ParityRow:
-    expected = np.asarray(bounded.value)
-    row = partial(ParityRow, backend, what, found.dtype.name)
-    if found.shape != expected.shape:
-        problem = f"its shape is {found.shape}, not {expected.shape}"
+    expected = np.asarray(bounds.value)
+    row = partial(ParityRow, backend, label, result.dtype.name)
+    if result.shape != expected.shape:
+        problem = f"its shape is {result.shape}, not {expected.shape}"
         return row(ok=False, max_ulp=np.nan, max_abs=np.nan, allowed=0.0, problem=problem)
-    if not is_float_array(found):
-        is_same = bool(np.array_equal(found, expected))
+    if not is_float_array(result):
+        is_same = bool(np.array_equal(result, expected))
         problem = "" if is_same else "it differs"
         return row(ok=is_same, max_ulp=0.0, max_abs=0.0, allowed=0.0, problem=problem)
-    error, allowed = margins(found, expected, bounded.largest, ROUNDINGS, flushed=np.maximum)
+    error, allowed = margins(result, expected, bounds.largest, ROUNDINGS, flushed=np.maximum)
     misses = are_off(error, allowed)
     with np.errstate(all="ignore"):
-        wide = found.astype(np.float64)
+        wide = result.astype(np.float64)
         other = reference.astype(np.float64)
         # np.spacing does not know bfloat16.
         unit = (
-            np.spacing(np.abs(found).astype(found.dtype)).astype(np.float64)
-            if found.dtype.name != "bfloat16"
-            else eps_of(found.dtype) * np.maximum(np.abs(wide), smallest_of(found.dtype))
+            np.spacing(np.abs(result).astype(result.dtype)).astype(np.float64)
+            if result.dtype.name != "bfloat16"
+            else eps_of(result.dtype) * np.maximum(np.abs(wide), smallest_of(result.dtype))
         )
         ulps = np.where(
             (wide == other) | (np.isnan(wide) & np.isnan(other)), 0.0, np.abs(wide - other) / unit

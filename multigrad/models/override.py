@@ -414,30 +414,30 @@ class RecordedCalls(SelectedCalls[RecordedCall]):
     def _replaced(
         self,
         trace: Trace,
-        meant: RecordedCall,
+        call: RecordedCall,
         rule: Replacement,
         operands: tuple[Any, ...],
-        again: Callable[..., Any],
+        call_again: Callable[..., Any],
     ) -> Any:
         tensors = [i for i, each in enumerate(operands) if is_tensor(each)]
         if not tensors:
             return None
         if len(tensors) > 1:
             raise RuleValueError(
-                f"operation {meant.said!r} of {self.name!r} has {len(tensors)} inputs; a rule acts "
+                f"operation {call.said!r} of {self.name!r} has {len(tensors)} inputs; a rule acts "
                 "on one"
             )
         position = tensors[0]
         tin = operands[position]
         # Without rules meanwhile, or the operation would meet its own rule.
         with setting(trace, overriding=None):
-            out = again(*operands[:position], xp.stop_gradient(tin), *operands[position + 1 :])
+            out = call_again(*operands[:position], xp.stop_gradient(tin), *operands[position + 1 :])
             if not is_tensor(out):
                 return out
-            self.met.add(meant)
+            self.met.add(call)
             out_shape, shape = out.node.type.shape, tin.node.type.shape
             if isinstance(out_shape, tuple) and out_shape != shape:  # a reduction
-                subject = f"operation {meant.said!r} of {self.name!r}"
+                subject = f"operation {call.said!r} of {self.name!r}"
                 shapes = format_shape(shape), format_shape(out_shape)
                 raise GradientError(misfit_message(rule.name, subject, *shapes))
             return rule(tin, out)

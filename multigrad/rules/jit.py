@@ -350,8 +350,8 @@ class NumbersRead:
         return "".join([f" {each.serial}={each.value!r}" for each in alive(self._held)])
 
 
-def _add(known: tuple[weakref.ref[Moving], ...], more: Iterable[Moving]) -> Any:
-    by_serial = {each.serial: each for each in (*alive(known), *more)}
+def _add(references: tuple[weakref.ref[Moving], ...], numbers: Iterable[Moving]) -> Any:
+    by_serial = {each.serial: each for each in (*alive(references), *numbers)}
     return tuple(weakref.ref(by_serial[serial]) for serial in sorted(by_serial))
 
 

@@ -134,25 +134,25 @@ def _assertion_at(code: CodeType, at_offset: int, has_bool: bool) -> Assertion |
 
 
 def _jump_after(
-    rows: Sequence[dis.Instruction], at: int, has_bool: bool
+    rows: Sequence[dis.Instruction], position: int, has_bool: bool
 ) -> tuple[int, bool] | None:
     # The position of the jump that depends on the test, and whether the test is inverted before.
-    if at >= len(rows):
+    if position >= len(rows):
         return None
-    if rows[at].opname.startswith("CALL"):  # `bool(test)`
-        if not (has_bool and _is_call(rows, at, "bool", 1)):
+    if rows[position].opname.startswith("CALL"):  # `bool(test)`
+        if not (has_bool and _is_call(rows, position, "bool", 1)):
             return None
-        at += 1
-    if at < len(rows) and rows[at].opname == "TO_BOOL":  # Python 3.13
-        at += 1
+        position += 1
+    if position < len(rows) and rows[position].opname == "TO_BOOL":  # Python 3.13
+        position += 1
     is_inverted = False
-    while at < len(rows) and rows[at].opname == "UNARY_NOT":
+    while position < len(rows) and rows[position].opname == "UNARY_NOT":
         is_inverted = not is_inverted
-        at += 1
-    if at + 1 >= len(rows):
+        position += 1
+    if position + 1 >= len(rows):
         return None
-    name = rows[at].opname
-    return (at, is_inverted) if name.startswith("POP_JUMP") and "NONE" not in name else None
+    name = rows[position].opname
+    return (position, is_inverted) if name.startswith("POP_JUMP") and "NONE" not in name else None
 
 
 @lru_cache(maxsize=256)
@@ -189,15 +189,15 @@ def is_searched(frame: FrameType) -> bool:
     return names == ["CALL", "CALL", "CONTAINS_OP"] and {row.arg for row in calls[:2]} == {1}
 
 
-def _is_call(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> bool:
+def _is_call(rows: Sequence[dis.Instruction], position: int, name: str, count: int) -> bool:
     # Walks back along the stack effects to the load of the called function.
-    call = rows[at]
+    call = rows[position]
     if call.opname not in CALLS or call.arg != count:
         return False
     height = 0
     # Python 3.11: PRECALL takes the arguments.
-    end = at - 1 if rows[at - 1].opname == "PRECALL" else at
-    for row in reversed(rows[max(at - 50, 0) : end]):
+    end = position - 1 if rows[position - 1].opname == "PRECALL" else position
+    for row in reversed(rows[max(position - 50, 0) : end]):
         if row.opname in JUMPS:
             return False
         height += dis.stack_effect(row.opcode, row.arg, jump=False)

@@ -89,8 +89,8 @@ def _multiplying(curve: Callable[..., Tensor], numbers: Mapping[str, tuple[str, 
     return rule
 
 
-def _renamed(same: Rule, numbers: Mapping[str, tuple[str, Number]]) -> Any:
-    run: Any = same.function
+def _renamed(original: Rule, numbers: Mapping[str, tuple[str, Number]]) -> Any:
+    run: Any = original.function
 
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor | None, **params: Any) -> Tensor:
         return run(ctx, grad_out, tin, **{name: params.get(*row) for name, row in numbers.items()})

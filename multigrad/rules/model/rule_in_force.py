@@ -204,11 +204,11 @@ def tokens_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
     return first if first == second else f"{first} | {second}"
 
 
-def _with_defaults(rule: Rule, signature: Signature, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    values = dict(chosen)
+def _with_defaults(rule: Rule, signature: Signature, params: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(params)
     is_single = _is_single(rule)
     for param in signature.params.values():
-        if param.name in chosen:
+        if param.name in params:
             continue
         if param.default is REQUIRED:
             raise RuleTypeError(
@@ -231,7 +231,7 @@ def _is_single(rule: Rule) -> bool:
     return part.name == rule.name and _is_single(part)
 
 
-def _hide_bound(rule: Rule, taken: set[str], path: str = "") -> tuple[Rule, dict[str, Any]]:
+def _hide_bound(rule: Rule, names: set[str], path: str = "") -> tuple[Rule, dict[str, Any]]:
     # The rule with a slot for each run-time value that a part has bound, and these by their slots.
     hidden: dict[str, Any] = {}
     bound = dict(rule.bound)
@@ -239,12 +239,12 @@ def _hide_bound(rule: Rule, taken: set[str], path: str = "") -> tuple[Rule, dict
         # All values share the code: a slot is filled at each call.
         if not isinstance(value, STATIC_TYPES):
             slot = f"{name}_of_part{path}"
-            while slot in taken:
+            while slot in names:
                 slot += "_"
             hidden[slot], bound[name] = value, Slot(slot)
     parts = []
     for i, part in enumerate(rule.parts, 1):
-        part, inner = _hide_bound(part, taken, f"{path}_{i}")
+        part, inner = _hide_bound(part, names, f"{path}_{i}")
         parts.append(part)
         hidden.update(inner)
     return (rule.copy(bound=bound, parts=tuple(parts)), hidden) if hidden else (rule, hidden)

@@ -64,9 +64,9 @@ def record_call(trace: Trace, called: CustomCall, inputs: Sequence[Node]) -> lis
     return [trace.named(trace.value(node)) for node in nodes]
 
 
-def _call_node(called: CustomCall, position: int, inputs: Sequence[Node]) -> Node:
-    output = called.outputs[position]
-    attrs = {"function": called, "position": position}
+def _call_node(call: CustomCall, position: int, inputs: Sequence[Node]) -> Node:
+    output = call.outputs[position]
+    attrs = {"function": call, "position": position}
     return make_node(ops.CALL, (output, *inputs), attrs, output.type)
 
 

@@ -256,13 +256,13 @@ class TurnedScan:
             yield input_node, operand, i in self.rows
 
     # --- which values of a turn are kept ----------------------------------------------------------
-    def _choose_kept(self, back: TurnBack) -> tuple[dict[Node, Node], Graph]:
+    def _choose_kept(self, turn_back: TurnBack) -> tuple[dict[Node, Node], Graph]:
         """Return the values that a turn keeps, each with the input of the turn back that stands
         for it, and the graph of the gradients that reads those inputs.
         """
         turn = self.turn
-        gradients, shapes = self._without_changes_of_shape(back)
-        cotangents = (*back.cotangents.values(), *back.sums.values())
+        gradients, shapes = self._without_changes_of_shape(turn_back)
+        cotangents = (*turn_back.cotangents.values(), *turn_back.sums.values())
         backward_only = dependents(gradients, [value.node for value in cotangents])
         costs = self._costs(gradients, shapes, backward_only)
         # The values that the rest of the turn back reads, and not just for their shape.
@@ -283,7 +283,7 @@ class TurnedScan:
         }
         return kept, substitute(gradients, kept)
 
-    def _without_changes_of_shape(self, back: TurnBack) -> tuple[Graph, dict[Node, int]]:
+    def _without_changes_of_shape(self, turn_back: TurnBack) -> tuple[Graph, dict[Node, int]]:
         """Return the gradients without sums and broadcasts to the shape that a value has already.
 
         Also return for each node whose shape is that of a carry the position of the first such
@@ -292,15 +292,15 @@ class TurnedScan:
         """
         turn, carried = self.turn, self.carried
         shapes = find_alike(turn, len(carried))
-        for i, cotangent in back.cotangents.items():
+        for i, cotangent in turn_back.cotangents.items():
             if turn.outputs[i] in shapes:
                 shapes[cotangent.node] = shapes[turn.outputs[i]]
         of_carries = {
             shapes[cotangent.node]: cotangent.node
-            for i, cotangent in back.cotangents.items()
+            for i, cotangent in turn_back.cotangents.items()
             if i in carried
         }
-        gradients, shapes = drop_sums(back.gradients, shapes)
+        gradients, shapes = drop_sums(turn_back.gradients, shapes)
         return shape_of_another(gradients, shapes, of_carries), shapes
 
     def _costs(

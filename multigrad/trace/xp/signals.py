@@ -206,10 +206,10 @@ def _rank(x: Tensor) -> int | None:
     return None if isinstance(x, Value) else x.ndim
 
 
-def _each(given: Steps, axes: int) -> tuple[int, ...]:
-    numbers = tuple(map(_positive, given if isinstance(given, Sequence) else (given,) * axes))
+def _each(steps: Steps, axes: int) -> tuple[int, ...]:
+    numbers = tuple(map(_positive, steps if isinstance(steps, Sequence) else (steps,) * axes))
     if len(numbers) != axes:
-        raise TypeError(f"{len(numbers)} strides or dilations for {axes} axes: {given}")
+        raise TypeError(f"{len(numbers)} strides or dilations for {axes} axes: {steps}")
     return numbers
 
 
