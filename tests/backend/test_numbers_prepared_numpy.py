@@ -72,14 +72,15 @@ def test_a_number_that_comes_as_an_array_is_looked_at_again(scaled: Any) -> None
 
 def test_the_same_numbers_are_prepared_once(scaled: Any, monkeypatch: Any) -> None:
     made: list[Any] = []
-    constants = scaled._prepare.__self__
-    prepare = constants.prepare
+    remembering = scaled._prepare
+    cell = remembering.__closure__[remembering.__code__.co_freevars.index("prepare")]
+    prepare = cell.cell_contents
 
     def noting(*args: Any) -> Any:
         made.append(args)
         return prepare(*args)
 
-    monkeypatch.setattr(constants, "prepare", noting)
+    monkeypatch.setattr(cell, "cell_contents", noting)
     for width in (0.5, 1.0 / 2.0, 0.25 + 0.25):  # equal numbers that are other objects
         run(scaled, X, 1.7, width)
     assert len(made) == 1
