@@ -155,7 +155,7 @@ def found(wrap):
         "compiled associative_scan",
         "torch.compile of torch's associative_scan differentiates the forward of an "
         "autograd.Function in its body, and drops its backward",
-        "leave the scan outside of compiled code, or use a loop",
+        "leave the scan out of compiled code, or use a loop",
         CLASSIC + """\
 from torch._higher_order_ops import associative_scan
 def found(wrap):

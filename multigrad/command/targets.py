@@ -263,7 +263,7 @@ _used: list[Any] = []
 
 
 class Ahead(MetaPathFinder, Loader):
-    """Lets a library's helper prepare before the first import of the library, and mend after it."""
+    """Lets a library's helper prepare before the first import of the library, and repair it."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in HELPERS:

@@ -258,7 +258,7 @@ def make_run(layer: Any, rule: Any) -> Call:
 
 
 def replace_leaves(arguments: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
-    """Return nested arguments in which the second of each pair is in the place of the first."""
+    """Return nested arguments in which the second of each pair replaces the first."""
 
     def replace(leaf: Any) -> Any:
         for leaf_before, leaf_after in pairs:

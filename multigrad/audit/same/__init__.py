@@ -97,7 +97,7 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
         path_b: the other path; or a law that the first is to keep: "order" (the examples of the
             batch may be permuted), "accumulation" (the mean over parts of the batch, weighted by
             their sizes, is that over the whole), or "padding" (there may be more positions that a
-            mask of zeros and ones hides, or labels of -100, and anything may stand there).
+            mask of zeros and ones hides, or labels of -100, and they may hold anything).
         parameters: a model (a torch module, a Keras layer or model, any object with trained
             tensors), or tensors nested in lists, tuples and dicts.
         batch: tensors, nested likewise, with the examples along their first axis; NumPy arrays

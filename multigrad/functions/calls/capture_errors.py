@@ -70,7 +70,7 @@ def find_place(trace: Trace, error: Exception) -> tuple[str, int] | None:
     return place
 
 
-def is_users_own(trace: Trace, error: Exception) -> bool:
+def is_users_own(trace: Trace, error: BaseException) -> bool:
     """Return whether an exception comes from a `raise` statement of the user's."""
     tb = error.__traceback__
     while tb is not None and tb.tb_next is not None:

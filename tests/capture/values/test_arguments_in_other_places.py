@@ -55,6 +55,7 @@ def test_constants_beside_complex_numbers_have_no_imaginary_part() -> None:
     np.testing.assert_allclose(captured(X), joined(X), atol=1e-12)
 
 
+@pytest.mark.needs("torch")
 def test_a_part_that_begins_at_the_end(torch: Any) -> None:
     x = torch.tensor(X)
     captured = xg.function(
@@ -63,6 +64,7 @@ def test_a_part_that_begins_at_the_end(torch: Any) -> None:
     assert torch.equal(captured(x), x[:, 1:])
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     "function",
     [
