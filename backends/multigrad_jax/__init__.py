@@ -20,6 +20,7 @@ from multigrad.backend import (
     Tensors,
     WeakTypes,
 )
+from multigrad.graph.support.lazy_modules import late_function
 
 from . import compile, differences, distributed, eject, importers, models, rehearsal, versions
 from .attach import host, render, vjp
@@ -94,8 +95,8 @@ backend = Backend(
         container=models.container,
     ),
     models=Models(
-        override=models.override_function,
-        is_operation=models.is_operation,
+        override=late_function("multigrad_jax.models.override:override_calls"),
+        is_operation=late_function("multigrad_jax.models.operations:is_operation"),
         kept_by_call=models.kept_by_call,
         leaves=models.leaves,
     ),

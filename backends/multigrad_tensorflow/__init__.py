@@ -17,6 +17,7 @@ from multigrad.backend import (
     Ranks,
     Tensors,
 )
+from multigrad.graph.support.lazy_modules import late_function
 
 from . import compile, differences, distributed, eject, importers, models, recomputed_regions
 from .attach import host, render, vjp
@@ -90,7 +91,7 @@ backend = Backend(
         import_function=importers.import_function,
     ),
     models=Models(
-        override=models.override_function,
+        override=late_function("multigrad_tensorflow.models.override:override_calls"),
         is_operation=models.is_operation,
         kept_by_call=models.kept_by_call,
     ),

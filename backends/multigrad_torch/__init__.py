@@ -5,9 +5,7 @@ A lowered rule or function becomes a `torch.autograd.Function`: `attach` renders
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -27,6 +25,7 @@ from multigrad.backend import (
     Ranks,
     Tensors,
 )
+from multigrad.graph.support.lazy_modules import late_function
 
 from . import differences, distributed, dtensors, dynamo, eject, export, state
 from .attach import (
@@ -45,15 +44,6 @@ from .importers import custom_gradients
 from .kernels import elementwise, fast, gradient_lists, masks, ops, random
 
 __all__ = ["backend"]
-
-
-def late(module: str, name: str) -> Callable[..., Any]:
-    """Return a function whose module is imported when it is called, as most programs never do."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return getattr(import_module(f"{__name__}.{module}"), name)(*args, **kwargs)
-
-    return call
 
 
 def is_model(value: Any) -> bool:
@@ -147,16 +137,16 @@ backend = Backend(
         import_function=custom_gradients.import_function,
         operators=custom_gradients.operators,
         find_operator=custom_gradients.find_operator,
-        hook_params=late("hooks.param_hooks", "hook_params"),
+        hook_params=late_function("multigrad_torch.hooks.param_hooks:hook_params"),
     ),
     models=Models(
         is_model=is_model,
-        attach=late("models.attach", "attach_rules"),
-        quantize=late("models.quantize", "quantize_module"),
-        kept=late("models.layer_memory", "kept_by_layers"),
-        kept_by_call=late("models.layer_memory", "kept_by_call"),
-        override=late("models.override", "override_calls"),
-        is_operation=late("models.operation_names", "is_operation"),
+        attach=late_function("multigrad_torch.models.attach:attach_rules"),
+        quantize=late_function("multigrad_torch.models.quantize:quantize_module"),
+        kept=late_function("multigrad_torch.models.layer_memory:kept_by_layers"),
+        kept_by_call=late_function("multigrad_torch.models.layer_memory:kept_by_call"),
+        override=late_function("multigrad_torch.models.override:override_calls"),
+        is_operation=late_function("multigrad_torch.models.operation_names:is_operation"),
     ),
     modes=Modes(
         jvp=modes.jvp,

@@ -42,10 +42,11 @@ MOST_FILES = 16  # in one folder
 ADDED = ("multigrad_mlx",)
 BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", *ADDED)
 DOOR = {"multigrad.backend"}
-# Files of backends that import what costs start-up where it is asked for; torch's models and hooks
-# are imported by `late` (multigrad_torch/__init__.py).
+# Files of backends that import what costs start-up where it is asked for, or name it by
+# `late_function`: rules on models make Functions, which need the backend, and most programs have
+# none.
 LATE = {
-    *("multigrad_jax.models", "multigrad_tensorflow.models"),
+    *("multigrad_torch", "multigrad_jax", "multigrad_tensorflow"),
     "multigrad_torch.attach.fusing.dispatch",
 }
 
@@ -107,12 +108,15 @@ def read_imports(modules: Mapping[str, Path]) -> Iterator[Import]:
         for node in ast.walk(tree):
             for imported in named_by(node, package, modules):
                 if imported != importer and imported in modules:
-                    yield Import(importer, imported, id(node) in late, node.lineno)
+                    is_late = id(node) in late or isinstance(node, ast.Call)
+                    yield Import(importer, imported, is_late, node.lineno)
 
 
 def named_by(node: ast.AST, package: str, modules: Mapping[str, Path] = MODULES) -> Iterator[str]:
-    """Yield the modules that an import statement names."""
-    if isinstance(node, ast.Import):
+    """Yield the modules that an import statement names, or a call of `late_function`."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "late_function":
+        yield ast.literal_eval(node.args[0]).partition(":")[0]
+    elif isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
         base = node.module or ""

@@ -1,8 +1,4 @@
-"""Rules on existing functions of JAX, and the memory that the layers of a Keras model keep.
-
-Rules import their code when called: attribution rules make Functions, which need this backend, and
-most programs never override.
-"""
+"""Rules on existing functions of JAX, and the memory that layers of a Keras model keep."""
 
 from __future__ import annotations
 
@@ -29,18 +25,6 @@ def container(obj: Any) -> Parts | None:
 
 def split_once(obj: Any) -> tuple[list[Any], Any]:
     return tree.tree_flatten(obj, is_leaf=lambda part: part is not obj)
-
-
-def is_operation(selector: Any) -> bool:
-    from .operations import is_operation
-
-    return is_operation(selector)
-
-
-def override_function(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
-    from .override import override_calls
-
-    return override_calls(function, rules)
 
 
 # --- the memory that layers of a Keras model keep for backward ------------------------------------

@@ -1,8 +1,4 @@
-"""Rules on existing functions of TensorFlow, and the memory that the layers of a Keras model keep.
-
-Rules import their code when called: attribution rules make Functions, which need this backend, and
-most programs never override.
-"""
+"""Rules on existing functions of TensorFlow, and the memory that layers of a Keras model keep."""
 
 from __future__ import annotations
 
@@ -19,12 +15,6 @@ def is_operation(selector: Any) -> bool:
     """Return whether a selector is a function of TensorFlow or Keras."""
     module = getattr(selector, "__module__", None) or ""
     return callable(selector) and module.partition(".")[0] == "tensorflow"
-
-
-def override_function(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
-    from .override import override_calls
-
-    return override_calls(function, rules)
 
 
 # --- the memory that layers of a Keras model keep for backward ------------------------------------

@@ -70,6 +70,16 @@ def imported_module(name: str) -> ModuleType | None:
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
+def late_function(place: str) -> Callable[..., Any]:
+    """Return the function at module:name, whose module is imported when it is called."""
+    module, _, name = place.partition(":")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(import_module(module), name)(*args, **kwargs)
+
+    return call
+
+
 def load_alone(name: str) -> Any:
     """Return a module of a package, without an import of the package; None if there is none."""
     package, *parts = name.split(".")
