@@ -315,7 +315,7 @@ class SideFails(Exception):
 
 
 def blaming(blame: Callable[[str], GateVerdict], ask: Ask, *raised: type[Exception]) -> Ask:
-    """Return what asks a side, and raises SideFails for all errors but some."""
+    """Return `ask` with every error turned into SideFails, those of the types `raised` excepted."""
 
     def ask_or_blame(*args: Any) -> Any:
         try:

@@ -199,7 +199,7 @@ RULED_LAYER = "_multigrad_ruled_layer"  # the attribute of a replaced `call` tha
 
 
 def ruled_layer(layer: Any) -> RuledLayer:
-    """Return what is known of the rules on a layer, or a new record without any."""
+    """Return the record of the rules on a layer, a new one if it has none."""
     ruled = getattr(vars(layer).get("call"), RULED_LAYER, None)
     return RuledLayer(layer) if ruled is None else ruled
 

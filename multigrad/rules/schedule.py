@@ -71,7 +71,7 @@ def number_in(value: Any) -> float | None:
 
 
 def named(path: str) -> Any:
-    """Return what "module:name" stands for in a module that is imported; None if nothing."""
+    """Return the object that "module:name" names, None if its module is not imported."""
     module, _, name = path.partition(":")
     value: Any = sys.modules.get(module)
     for part in name.split("."):

@@ -173,7 +173,7 @@ def exchange(group: Group, number: int, entry: Entry, seconds: float) -> str:
 
 
 def wait_for_entries(group: Group, keys: list[str], seconds: float) -> list[Entry | None]:
-    """Return what is under these keys, None for nothing, once that decides or the time is over."""
+    """Return the entries under these keys (None: no entry), once they decide or time is up."""
     deadline = time.monotonic() + seconds
     while True:
         answers = [json.loads(group.look(key) or "null") for key in keys]

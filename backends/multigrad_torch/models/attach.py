@@ -206,7 +206,9 @@ def plan_composite(
 
 
 def acting_for_rule(rule: Any, merges: bool = False) -> LayerInterceptor:
-    """Return what applies a rule to layers; `merges`: a batch normalization may join a layer."""
+    """Return the interceptor that applies a rule to layers; if it `merges`, it may join a batch
+    normalization to the layer before.
+    """
     if rule is None or is_layer_rule(rule):
         return RuleOnCallsInside(rule, merges)
     return PlainRuleOnLayer(PlainRule(rule))

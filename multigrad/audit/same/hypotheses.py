@@ -87,7 +87,7 @@ def explain_by_one_factor(comparison: Comparison) -> Reason | None:
 
 
 def _counted(factor: float, pair: PathPair) -> str:
-    """Return what a factor may count: examples, elements, or ones of a mask."""
+    """Name the count that a factor equals: of examples, elements, or ones of a mask."""
     counts = {"1": 1}
     for n, name in pair.leaves.items():
         array = pair.given[n]

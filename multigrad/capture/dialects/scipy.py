@@ -151,8 +151,8 @@ def named_in(module: ModuleType) -> dict[Any, Handler]:
 
 
 def stand_ins(has_symbols: Callable[..., bool]) -> dict[Any, Handler]:
-    """Return what takes the place of scipy.linalg's functions in captured code: a call is recorded
-    where the tuple of its arguments `has_symbols`.
+    """Return replacements of scipy.linalg's functions for captured code, which record a call whose
+    arguments, as a tuple, `has_symbols`.
     """
     return {each: functools.partial(call, has_symbols, each) for each in functions()}
 

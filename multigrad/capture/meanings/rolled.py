@@ -136,8 +136,8 @@ class RowRead:
 
 
 def _row_of(nodes: Sequence[Node]) -> RowRead | None:
-    """Return what these nodes, one of each turn, read; None if they do not pick equally spaced
-    elements of one tensor.
+    """Return the rows that these nodes, one of each turn, read from one tensor; None if they are
+    not equally spaced.
     """
     if any(n.op is not ops.GETITEM or n.operands != nodes[0].operands for n in nodes):
         return None

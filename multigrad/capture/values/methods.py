@@ -393,7 +393,7 @@ class Method(NamedTuple):
 
 
 def find_method(name: str, dialect: Dialect | None) -> Method | None:
-    """Return what a method means in a library's code; None if it is not captured."""
+    """Return a tensor method's meaning in a library's code, None if it is not captured."""
     methods = {} if dialect is None else dialect.names.methods
     record = methods.get(name) or METHODS.get(name)
     if record is not None:

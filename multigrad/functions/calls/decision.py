@@ -142,7 +142,7 @@ def form_under_autocast(
 
 
 def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
-    """Return what a graph leaves out of its code: descriptions by kind."""
+    """Describe, by kind, the effects of a function's code that its graph lacks."""
     omissions = {kind: f"its graph lacks {words}" for kind, words in variant.omissions.items()}
     if variant.updates and not recipe.options.copies:
         location = next((f"{each.where}; " for each in variant.updates if each.where), "")

@@ -538,7 +538,7 @@ class _Recording:
         return graph, graph is not None and rule.is_first
 
     def gradients_by_name(self, returned: Any) -> dict[str, Node]:
-        """Return what a backward returned, by the names of the float tensors it belongs to."""
+        """Return the gradients that a backward returned, by the names of their float tensors."""
         matches = match_gradients(self.trace.name, returned, self.layout)
         gradients: dict[str, Node] = {}
         for leaf, gradient in zip(self.layout.leaves, matches, strict=True):
