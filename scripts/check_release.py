@@ -1,8 +1,9 @@
 """Build the sdist and the wheel, look into both, install each in an empty environment and use it.
 
 `python scripts/check_release.py [FOLDER] [--extras cli,torch]` leaves what it built in FOLDER, and
-beside it the distributions that stand in folders of their own. It needs build, twine and
-check-wheel-contents; `tox run -e release` brings them.
+beside it the distributions that stand in folders of their own; `--sbom FILE` lists what the package
+brings along without an extra, as CycloneDX. It needs build, twine, check-wheel-contents and
+cyclonedx-bom; `tox run -e release` brings them.
 """
 
 from __future__ import annotations
@@ -115,10 +116,20 @@ def use(package: Path, extras: list[str], folder: Path) -> None:
         run(bin_ / "python", "-c", ten_lines, folder=folder)
 
 
+def list_contents(environment: Path, file: Path) -> None:
+    """Write what is installed in an environment, but for what installs, as CycloneDX."""
+    python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
+    run(python, "-m", "pip", "uninstall", "--yes", "setuptools", "pip")
+    options = ("--pyproject", ROOT / "pyproject.toml", "--mc-type", "library")
+    tool = (sys.executable, "-m", "cyclonedx_py", "environment")
+    run(*tool, *options, "--output-reproducible", "--of", "JSON", "-o", file.resolve(), python)
+
+
 def main() -> None:
     """Do all of it, and say what was done."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", nargs="?", type=Path, help="an empty folder for the two files")
+    parser.add_argument("--sbom", type=Path, help="a file for what the package brings along")
     parser.add_argument("--extras", default="cli", help="of the second environment: cli,torch")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -130,6 +141,8 @@ def main() -> None:
         if faults:
             sys.exit("\n".join(faults))
         use(sdist, [], Path(scratch, "core"))
+        if options.sbom:
+            list_contents(Path(scratch, "core"), options.sbom)
         use(wheel, options.extras.split(","), Path(scratch, "extras"))
     print(f"{sdist.name} and {wheel.name} are in order")
 

@@ -1,8 +1,9 @@
-"""Cut a release: `python scripts/cut_release.py 0.2.0` writes the version where it stands.
+"""Cut a release: `python scripts/cut_release.py 1.1.0` writes the version where it stands.
 
 That is pyproject.toml, those of the backends that are distributions of their own, CITATION.cff, and
 the changelog, whose [Unreleased] lines become the version's. CONTRIBUTING.md says what comes before
-and after.
+and after. `python scripts/cut_release.py --notes ADDRESS` prints the notes of the version that
+stands there, for the page of the release; ADDRESS is that of the repository.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def cut(root: Path, version: str, day: datetime.date) -> None:
         SystemExit: it is no version, or it was released before, or nothing was written since.
     """
     if not VERSION.fullmatch(version):
-        sys.exit(f"{version!r} is no version; expected one such as 0.2.0 or 0.2.0rc1")
+        sys.exit(f"{version!r} is no version; expected one such as 1.1.0 or 1.1.0rc1")
     changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     if f"## [{version}]" in changelog:
         sys.exit(f"the changelog has a section [{version}] already")
@@ -43,6 +44,20 @@ def cut(root: Path, version: str, day: datetime.date) -> None:
     replace(root / "CITATION.cff", r"(?m)^date-released: .*$", f"date-released: {day}")
 
 
+def notes(root: Path, address: str) -> str:
+    """Return what the changelog says of the version in pyproject.toml, with links that work
+    outside the repository.
+    """
+    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    version = text.partition('\nversion = "')[2].partition('"')[0]
+    changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    _, found, after = changelog.partition(f"\n## [{version}]")
+    if not found:
+        sys.exit(f"the changelog has no section [{version}]")
+    section = after.partition("\n## [")[0].partition("\n")[2].strip()
+    return re.sub(r"\]\((?!https?:|#)", f"]({address}/blob/v{version}/", section) + "\n"
+
+
 def replace(path: Path, pattern: str, line: str) -> None:
     """Replace the one line that a pattern finds."""
     text, count = re.subn(pattern, line, path.read_text(encoding="utf-8"))
@@ -52,6 +67,10 @@ def replace(path: Path, pattern: str, line: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python scripts/cut_release.py VERSION")
-    cut(ROOT, sys.argv[1], datetime.datetime.now(datetime.UTC).date())
+    match sys.argv[1:]:
+        case ["--notes", address]:
+            print(notes(ROOT, address), end="")
+        case [version]:
+            cut(ROOT, version, datetime.datetime.now(datetime.UTC).date())
+        case _:
+            sys.exit("usage: python scripts/cut_release.py VERSION, or --notes ADDRESS")

@@ -20,7 +20,8 @@ ADDED = (*BACKENDS, "tests/conformance/pyproject.toml")
 FILES = ("pyproject.toml", "CITATION.cff", "CHANGELOG.md", *ADDED)
 DAY = datetime.date(2030, 1, 2)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-cut = runpy.run_path(str(ROOT / "scripts" / "cut_release.py"))["cut"]
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "cut_release.py"))
+cut, notes = SCRIPT["cut"], SCRIPT["notes"]
 
 
 @pytest.fixture
@@ -63,6 +64,24 @@ def test_a_version_is_cut_once(copied: Path) -> None:
         cut(copied, "7.8.9", DAY)
     with pytest.raises(SystemExit, match=r"nothing under \[Unreleased\]"):
         cut(copied, "7.9.0", DAY)
+
+
+def test_the_notes_are_the_section_of_the_version_with_links_that_work_elsewhere(
+    copied: Path,
+) -> None:
+    mentioned = (copied / "CHANGELOG.md").read_text(encoding="utf-8")
+    lines = "- [A](docs/a.md#b), [C](https://c.example)."
+    (copied / "CHANGELOG.md").write_text(mentioned.replace("- A.", lines, 1), encoding="utf-8")
+    cut(copied, "7.8.9", DAY)
+    expected = "- [A](https://h.example/x/blob/v7.8.9/docs/a.md#b), [C](https://c.example)."
+    assert notes(copied, "https://h.example/x") == f"### Added\n\n{expected}\n"
+
+
+def test_the_changelog_has_at_most_60_bullets_for_a_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for section in re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]:
+        assert len(re.findall(r"^- ", section, re.MULTILINE)) <= 60, section.partition("\n")[0]
+    assert f"\n## [{PROJECT['version']}] - " in changelog
 
 
 def test_the_citation_is_of_this_version() -> None:
