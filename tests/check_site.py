@@ -1,8 +1,8 @@
 """Check a built docs site: `python tests/check_site.py SITE`.
 
 Each link must lead to a file and an anchor of the site, and no page may load anything from another
-host; a link that a reader may follow to one is fine. Prints what was counted; exits with 1 where
-something is wrong.
+host; a link that a reader may follow to one is fine. No page has more than MOST_WORDS words, unless
+it is a table to look names up in. Prints what was counted; exits with 1 where something is wrong.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -37,22 +38,38 @@ LOADED_LINKS = {
 }
 # The theme's script loads these from other hosts where a page has such a part.
 PARTS_THAT_LOAD = {"mermaid": "class", "source": "data-md-component"}
+# A page that people read, not look up in, is at most this long; one is a table if this share of its
+# words stands in tables.
+MOST_WORDS, SHARE_OF_A_TABLE = 5_000, 0.9
+INLINE = {"a", "abbr", "b", "code", "del", "em", "i", "kbd", "span", "strong", "sub", "sup", "wbr"}
+ARTICLE = "md-content__inner"
 IN_CSS = re.compile(r"""(?:url\(|@import\s+)\s*["']?((?:https?:)?//[^"')\s]+)""")
 
 
 @dataclass
 class Found(HTMLParser):
-    """What a page has: its anchors, the links on it, what it loads, what it has of styles."""
+    """What a page has: its anchors, links, what it loads, and the text of its article.
+
+    The text of tables stands in `cells` too. The article is the theme's: the navigation is no text,
+    and the gallery's cards are none.
+    """
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    cells: list[str] = field(default_factory=list)
+    inside: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
+        self.separate(tag)
+        self.inside["table"] += tag == "table"
+        if tag == "article":
+            self.inside[tag] = int(ARTICLE in given.get("class", ""))
         self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
         kinds = set(given.get("rel", "").lower().split())
         if tag in ("a", "area") and "href" in given:
@@ -69,9 +86,29 @@ class Found(HTMLParser):
             if part in given.get(name, "").split():
                 self.loads.append(f"https://of.the.theme/{part}")
 
+    def handle_endtag(self, tag: str) -> None:
+        self.separate(tag)
+        self.inside["table"] -= tag == "table"
+        self.inside["article"] *= tag != "article"
+
     def handle_data(self, data: str) -> None:
         if self.cdata_elem == "style":
             self.loads += IN_CSS.findall(data)
+        elif self.inside["article"] and self.cdata_elem is None:
+            self.text.append(data)
+            if self.inside["table"]:
+                self.cells.append(data)
+
+    def separate(self, tag: str) -> None:
+        """End a word at a tag that does not stand within one."""
+        if tag not in INLINE:
+            self.text.append(" ")
+            self.cells.append(" ")
+
+    @property
+    def words(self) -> tuple[int, int]:
+        """How many words the article has, and how many of them stand in tables."""
+        return len("".join(self.text).split()), len("".join(self.cells).split())
 
 
 def read_site(site: Path) -> dict[Path, Found]:
@@ -122,20 +159,29 @@ def requests(site: Path, pages: dict[Path, Found]) -> Iterator[str]:
             yield f"{path.relative_to(site)}: {address}"
 
 
+def too_long(site: Path, pages: dict[Path, Found]) -> Iterator[str]:
+    """Yield each page that is longer than anybody reads, and is no table."""
+    for page, found in pages.items():
+        words, in_tables = found.words
+        if words > MOST_WORDS and in_tables < SHARE_OF_A_TABLE * words:
+            yield f"{page.relative_to(site.resolve())}: {words} words, not {MOST_WORDS}: split it"
+
+
 def main(site: Path) -> int:
     """Print what a site has and what is wrong with it; return the exit status."""
     start = time.perf_counter()
     pages = read_site(site)
     bad, asked = list(broken(site, pages)), list(requests(site, pages))
-    for line in (*bad, *asked):
+    long = list(too_long(site, pages))
+    for line in (*bad, *asked, *long):
         print(line)
     links = sum(len(found.links) for found in pages.values())
     seconds = time.perf_counter() - start
     print(
         f"{len(pages)} pages, {links} links, {len(bad)} broken, "
-        f"{len(asked)} requests to other hosts, checked in {seconds:.1f} s"
+        f"{len(asked)} requests to other hosts, {len(long)} too long, checked in {seconds:.1f} s"
     )
-    return 1 if bad or asked or not pages else 0
+    return 1 if bad or asked or long or not pages else 0
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference"
-# Each public module and its page.
+# Each public module and its page, or pages.
 MODULES = {
-    "multigrad": "multigrad.md",
-    "multigrad.errors": "multigrad.md",
+    "multigrad": "multigrad.md custom_gradients.md inspect.md errors.md",
+    "multigrad.errors": "errors.md",
     "multigrad.keras": "keras.md",
     "multigrad.schedule": "schedule.md",
     "multigrad.estimators": "estimators.md",
@@ -39,7 +39,7 @@ MODULES = {
     "multigrad.compat.norse": "other.md",
     "multigrad.compat.snntorch": "other.md",
     "multigrad.compat.spikingjelly": "other.md",
-    "multigrad.backend": "backend.md",
+    "multigrad.backend": "backend.md backend_code.md",
 }
 MADE = "multigrad.trace.xp.ops"
 # Names of modules without an `__all__`.
@@ -164,11 +164,15 @@ def find(name: str) -> Any:
     raise LookupError(name)
 
 
+def text_of(pages: str) -> str:
+    """Return the text of a page of the reference, or of several that share a module."""
+    return "\n".join((PAGES / page).read_text(encoding="utf-8") for page in pages.split())
+
+
 def directives(page: str) -> set[str]:
     """Return the dotted names that a page of the reference shows by `:::`, members included."""
     found = set()
-    text = (PAGES / page).read_text(encoding="utf-8")
-    for block in re.split(r"^::: ", text, flags=re.MULTILINE)[1:]:
+    for block in re.split(r"^::: ", text_of(page), flags=re.MULTILINE)[1:]:
         name, _, rest = block.partition("\n")
         options = re.match(r"(?:[ \t]+.*\n?|\n)*", rest)
         found.add(name.strip())
@@ -188,9 +192,10 @@ def is_module(name: str) -> bool:
 
 def words_in_blocks(page: str) -> set[str]:
     """Return the names that the Python blocks of a page use; those blocks run as tests."""
-    text = (PAGES / page).read_text(encoding="utf-8")
     found: set[str] = set()
-    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+    for block in re.findall(
+        r"^```python\n(.*?)^```", text_of(page), flags=re.DOTALL | re.MULTILINE
+    ):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.Attribute):
                 found.add(node.attr)

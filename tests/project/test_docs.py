@@ -76,9 +76,9 @@ def test_every_op_rule_and_fast_kernel_has_a_row() -> None:
 
 
 @needs_all
-@pytest.mark.parametrize("library", docs.LIBRARIES)
+@pytest.mark.parametrize("library", captured.PLACES)
 def test_every_captured_function_has_a_row_under_all_its_names(library: str) -> None:
-    page = (FOLDER / "dialects.md").read_text(encoding="utf-8")
+    page = (FOLDER / captured.page_of(library)).read_text(encoding="utf-8")
     shown = set()
     for names, _ in captured.captured_names(library):
         assert f"| {docs.code(names)} |" in page
@@ -158,8 +158,7 @@ def test_every_public_name_stands_on_its_page() -> None:
 def is_named(name: str, page: str) -> bool:
     """Return whether a page names a method under its class, or a value in a table or a list."""
     last = re.escape(name.rpartition(".")[2])
-    text = (public.PAGES / page).read_text(encoding="utf-8")
-    return re.search(rf"`(?:[\w.]*\.)?{last}`", text) is not None
+    return re.search(rf"`(?:[\w.]*\.)?{last}`", public.text_of(page)) is not None
 
 
 @needs_all_reference

@@ -115,6 +115,9 @@ SITE = {
 }
 
 
+ARTICLE = '<article class="md-content__inner">'
+
+
 def write_site(folder: Path, **changed: str) -> Path:
     for name, text in {**SITE, **changed}.items():
         path = folder / name
@@ -140,6 +143,7 @@ def test_a_site_that_is_whole_passes(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("index.html", "<style>@import 'https://x.org/a.css';</style>", "x.org"),
         ("index.html", '<p style="background: url(http://x.org/a.png)">', "x.org"),
         ("index.html", '<pre class="mermaid"></pre>', "mermaid"),
+        ("index.html", ARTICLE + "word " * 5_001, "index.html: 5001 words"),
         ("own.css", "@font-face { src: url(//x.org/f.woff2) }", "x.org"),
     ],
 )
@@ -149,3 +153,8 @@ def test_what_is_wrong_with_a_site_is_said(
     site = write_site(tmp_path, **{"sub/a.html": '<h1 id="x">A</h1>', name: text})
     assert check_site.main(site) == 1
     assert said in capsys.readouterr().out
+
+
+def test_a_long_table_is_no_long_page(tmp_path: Path) -> None:
+    table = f"{ARTICLE}<table><tr><td>{'name ' * 6_000}</table>"
+    assert check_site.main(write_site(tmp_path, **{"sub/a.html": f'<i id="x">{table}'})) == 0

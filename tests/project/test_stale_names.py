@@ -23,7 +23,7 @@ FILES = {
 SOURCES = [name for name in FILES if re.match(r"(multigrad|backends|tools)/.*\.py$", name)]
 # Pages that a script writes name what frameworks have.
 PAGES = ["README.md", "CONTRIBUTING.md"] + [
-    name for name in FILES if name.endswith(".md") and name != "docs/dialects.md"
+    name for name in FILES if name.endswith(".md") and not name.startswith("docs/dialects/")
 ]
 # A file may be named by any end of its path: `graph/ir/op.py`, `op.py`.
 ENDS = {"/".join(name.split("/")[at:]) for name in FILES for at in range(name.count("/") + 1)}

@@ -154,15 +154,13 @@ def bug_rows(faults: Sequence[Fault]) -> Iterator[tuple[str, ...]]:
     for fault in faults:
         anchor = re.sub(r"[^\w -]", "", title_of(fault).lower()).replace(" ", "-")
         name = title_of(fault).partition(": ")
-        link = f"{name[0]}, [`{name[2]}`](audited.md#{anchor})"
+        link = f"{name[0]}, [`{name[2]}`](audited/faults.md#{anchor})"
         yield link, f"`{fault.law}`", as_text(fault.said)
 
 
 def fault_sections(faults: Sequence[Fault]) -> Iterator[str]:
     for fault in faults:
-        yield (
-            f"### {title_of(fault)}\n\n`{fault.law}`: {fault.said}\n\n```text\n{fault.code}\n```"
-        )
+        yield (f"## {title_of(fault)}\n\n`{fault.law}`: {fault.said}\n\n```text\n{fault.code}\n```")
 
 
 def by_law(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
@@ -189,11 +187,14 @@ def by_package(rows: Sequence[Audited], faults: Sequence[Fault]) -> Iterator[tup
         refused = sum(row.count(REFUSED) > 0 for row in own)
         mended = sum(len(row.mended) for row in own)
         of = sum(row.count(BROKEN) + row.count(REFUSED) for row in own if row.is_converted)
-        shown = "functions of users" if package == OF_USERS else package
         yield (
-            shown, str(len(own)), str(broken or ""), str(refused or ""),
+            _shown(package), str(len(own)), str(broken or ""), str(refused or ""),
             f"{mended} of {of}" if of else "", str(counts[_word(package)] or ""),
         )  # fmt: skip
+
+
+def _shown(package: str) -> str:
+    return "functions of users" if package == OF_USERS else package
 
 
 def _word(package: str) -> str:
@@ -205,15 +206,19 @@ def as_text(words: str) -> str:
     return words.replace("`", "'").replace("[", "\\[")
 
 
-def broken_rows(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:
-    """Yield each law that is broken or means to be, with what was seen and whether it is mended."""
-    for row in rows:
+def sections_by_package(state: str) -> Iterator[str]:
+    """Yield for each package a table of the laws that are in a state, with what was seen."""
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for row in (*read_audited(), *read_kernels()):
         for law, said in row.laws.items():
-            state, _, reason = said.partition(": ")
-            if state in (BROKEN, MEANT):
-                mended = "yes" if law in row.mended else ""
-                text = as_text(reason)
-                yield f"`{row.name}`", f"`{row.inputs}`", f"`{law}`", state, text, mended
+            found, _, reason = said.partition(": ")
+            if found == state:
+                mended = ("yes" if law in row.mended else "",) if state == BROKEN else ()
+                cells = (f"`{row.name}`", f"`{row.inputs}`", f"`{law}`", as_text(reason), *mended)
+                rows.setdefault(_shown(row.package), []).append(cells)
+    header = ("what", "inputs", "law", "observation", *(["fixed"] if state == BROKEN else []))
+    for package, own in rows.items():
+        yield f"## {package}\n\n{table(header, own)}"
 
 
 # --- known faults ---------------------------------------------------------------------------------

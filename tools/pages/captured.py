@@ -14,13 +14,17 @@ import types
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
+from multigrad import xp as neutral
 from multigrad.backend.discovery import load_backend
 from multigrad.capture import symbols
 from multigrad.capture.dialect import Dialect, OwnTrace, find_dialect, load_dialects
 from multigrad.capture.meanings.creation import TraceBound, create, stand_ins_of
+from multigrad.capture.values.methods import METHODS
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.trace.xp import all as xp
+
+from .markdown import code, page, table
 
 # By dialect: how people write a place, and what it is. The first place that shows a function names
 # it.
@@ -171,3 +175,74 @@ def _referred(function: types.FunctionType) -> Iterator[Any]:
         elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and holder is not None:
             yield getattr(holder, instruction.argval, None)
             holder = None
+
+
+# --- pages ------------------------------------------------------------------------------------
+
+LIBRARIES = {
+    "numpy": "NumPy and SciPy",
+    "torch": "PyTorch",
+    "jax": "JAX",
+    "tensorflow": "TensorFlow",
+    "keras": "Keras",
+    "xp": "xg.xp and the Array API",
+    "methods": "Methods of a tensor",
+}
+SHORT = {
+    "numpy": "`np` is NumPy. ",
+    "torch": "`F` is torch.nn.functional. ",
+    "jax": "`jnp` is jax.numpy. ",
+    "tensorflow": "`tf` is TensorFlow. ",
+    "keras": "`ops` is keras.ops, on any backend of Keras. ",
+    "xp": "`xp` is `xg.xp`, which `x.__array_namespace__()` gives too. ",
+    "methods": "Every library's tensors have them; where libraries differ, that of the function's "
+    "own library is meant. ",
+}
+
+
+def render_libraries() -> str:
+    rows = [
+        (f"[{title}]({page_of(name)})", str(len(rows_of(name))))
+        for name, title in LIBRARIES.items()
+    ]
+    return page(
+        "Captured functions",
+        "Every name that a rule or a Function may use has a row on the page of its library, with "
+        "the [ops](ops.md) that it is recorded as. A library's name keeps that library's "
+        "defaults: `torch.std` divides by n - 1, `jnp.std` by n.",
+        table(("library", "functions"), rows),
+        "Python's operators, `abs`, `min`, `max` and `len`, and the functions of `math` on "
+        "numbers are captured everywhere.",
+        "## A function without a row\n\nThe library's own trace of the call is captured, for its "
+        "shapes and dtypes; likewise for a call with arguments that the row does not take. torch "
+        "and TensorFlow trace it themselves, Keras by its backend, JAX by the jaxpr of the "
+        "function that makes the call; of NumPy, the Python code of the function is captured. "
+        "`xg.show` says which. A call that draws, reads a value or needs an operator without an "
+        "op is refused with the library's reason.",
+    )
+
+
+def page_of(name: str) -> str:
+    return f"dialects/{name}.md"
+
+
+def rows_of(name: str) -> list[tuple[str, str]]:
+    """Return the names of a library with the ops that each is recorded as."""
+    if name == "xp":
+        functions = {each: getattr(neutral, each) for each in sorted(neutral.__all__)}
+        return [(f"`xp.{n}`", describe(each)) for n, each in functions.items() if callable(each)]
+    if name == "methods":
+        return [(f"`x.{each}`", describe(handler)) for each, handler in sorted(METHODS.items())]
+    return [(code(names), describe(handler)) for names, handler in captured_names(name)]
+
+
+def render_library(name: str) -> str:
+    rows = rows_of(name)
+    return page(
+        f"Captured functions: {LIBRARIES[name]}",
+        f"{len(rows)} [captured functions](../dialects.md). {SHORT[name]}Different names of one "
+        "function share a row. *Composed*: the function is several [ops](../ops.md), of which the "
+        "arguments decide. *No op*: it gives the tensor itself, a shape, a dtype, a constant or a "
+        "Python value.",
+        table(("name", "ops"), rows),
+    )

@@ -10,16 +10,15 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from multigrad import xp
 from multigrad.backend.contract import Backend
 from multigrad.backend.differences import ALL, KINDS, Difference
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.values.methods import METHODS
 from multigrad.errors import MultigradError
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
@@ -28,8 +27,7 @@ from multigrad.look.rule_description import describe_all, keyed, split_docstring
 from multigrad.rules.gradients import TASK_RULES
 from multigrad.rules.registry import get
 
-from . import audits, conventions, first_call, library_docs, same_names
-from .captured import captured_names, describe
+from . import audits, captured, conventions, first_call, library_docs, same_names
 from .conversions import (
     GAINS_HEADER,
     OF_USERS,
@@ -174,53 +172,6 @@ def task_row(name: str) -> tuple[str, ...]:
     params = [*inspect.signature(TASK_RULES[name]).parameters.values()][1:]
     shown = ", ".join(f"`{each.name}={each.default!r}`" for each in params)
     return f"`{name}`", formula, shown, source
-
-
-# --- dialects -----------------------------------------------------------------------------------
-
-LIBRARIES = {
-    "numpy": "NumPy and SciPy",
-    "torch": "torch",
-    "jax": "jax",
-    "tensorflow": "TensorFlow",
-    "keras": "Keras, whatever it runs on",
-}
-
-
-def render_dialects() -> str:
-    header = ("name", "ops")
-    parts = []
-    for dialect, title in LIBRARIES.items():
-        rows = [(code(names), describe(handler)) for names, handler in captured_names(dialect)]
-        parts += [f"## {title}\n\n{len(rows)} functions.", table(header, rows)]
-    own = [(f"`xp.{name}`", describe(getattr(xp, name))) for name in sorted(xp.__all__)]
-    own = [row for row in own if callable(getattr(xp, row[0].strip("`").removeprefix("xp.")))]
-    common = [(f"`x.{name}`", describe(handler)) for name, handler in sorted(METHODS.items())]
-    return page(
-        "Names of each dialect",
-        "Every name that a rule may use, by library, with the op as which it is captured (see "
-        "[ops](ops.md)); where there are several, the function is composed of them, and the "
-        "arguments decide which are recorded. A library's name keeps that library's defaults: "
-        "`torch.std` divides by n - 1, `jnp.std` by n. Different names of one function share a "
-        "row. Python's operators, `abs`, `min`, `max` and `len`, and the functions of `math` on "
-        "numbers are captured in every dialect.",
-        "A function of torch or TensorFlow without a row, or called as its row does not take, is "
-        "captured by the library's own trace of the call, for its shapes and dtypes; Keras's by "
-        "that of its backend, jax's by the jaxpr of the function that calls it; NumPy's by the "
-        "Python code that it consists of, where what this calls is captured. `xg.show` says which. "
-        "What draws, reads a value or has an operator without an op of ours is refused with the "
-        "library's reason.",
-        "`np` is NumPy, `F` torch.nn.functional, `jnp` jax.numpy, `tf` TensorFlow, `ops` "
-        "keras.ops. *No op*: the name gives the tensor itself, a shape, a dtype, a constant or a"
-        " Python value.",
-        *parts,
-        f"## xg.xp and the Array API\n\n{len(own)} functions; `x.__array_namespace__()` gives them "
-        "too.",
-        table(header, own),
-        f"## Methods of a tensor\n\n{len(common)} methods, in every dialect; where libraries "
-        "differ, that of the rule's own library is meant.",
-        table(header, common),
-    )
 
 
 # --- fast kernels -------------------------------------------------------------------------------
@@ -381,7 +332,7 @@ def render_audit() -> str:
 
 def render_audited() -> str:
     every = [*audits.read_audited(), *audits.read_kernels()]
-    rows, faults = [row for row in every if not row.problem], audits.read_faults()
+    rows = [row for row in every if not row.problem]
     kernels = [row for row in rows if not row.is_converted]
     packages = {row.package for row in rows} - {OF_USERS}
     unrun = [(f"`{row.name}`", audits.as_text(row.problem)) for row in every if row.problem]
@@ -395,6 +346,9 @@ def render_audited() -> str:
         "`cases.toml`, `audit_cases.toml` and `kernels.toml` in the same folder. Names such as "
         "`cases_torch:` refer to functions in that folder that apply the package's code.",
         bullets(audits.MEANINGS),
+        "What each gradient gives, by package: what is [broken](audited/broken.md), and what "
+        "differs [by design](audited/intended.md). What is a fault is shown by "
+        "[its code](audited/faults.md).",
         "## By law\n\nA law that is newer than the last run of a row is not counted for it; "
         "kernels run outside compiled code, so `compiled` is not tested for them.\n\n"
         + table(("law", *audits.STATES, "fixed by conversion"), audits.by_law(rows)),
@@ -405,15 +359,37 @@ def render_audited() -> str:
         "their inputs in place of a float that forward computed, which a second derivative would "
         "miss; one keeps inputs from which backward computes tensors whose shapes it needs. "
         f"{say_lost()}\n\n" + render_gains(),
-        "## Code of the faults\n\nOur own rules follow the paper; what a package really computes "
-        "is available under the package's name, where it is a curve at all ([which is which]"
-        "(same_name.md)).",
-        *audits.fault_sections(faults),
-        "## What is broken, and what is intended\n\n"
-        + table(
-            ("what", "inputs", "law", "state", "observation", "fixed"), audits.broken_rows(rows)
-        ),
         *(["## What did not run\n\n" + table(("what", "why"), unrun)] if unrun else []),
+    )
+
+
+def render_fault_code() -> str:
+    return page(
+        "Code of the faults",
+        "Each of the [known bugs in other packages](../audit.md), as code that runs to its end as "
+        "long as the fault exists. Our own rules follow the paper; what a package really computes "
+        "is available under the package's name, where it is a curve at all ([which is which]"
+        "(../same_name.md)).",
+        *audits.fault_sections(audits.read_faults()),
+    )
+
+
+def render_broken() -> str:
+    return page(
+        "What is broken",
+        "Every law that a published gradient breaks in [the audit](../audited.md), with what was "
+        "seen. A measurement is no verdict: what was investigated and is a fault is listed under "
+        "[known bugs](../audit.md#faults). *Fixed*: `xg.convert` keeps the law.",
+        *audits.sections_by_package(audits.BROKEN),
+    )
+
+
+def render_intended() -> str:
+    return page(
+        "What differs by design",
+        "Gradients of [the audit](../audited.md) that differ from a law because their authors mean "
+        "them to, and where they say so.",
+        *audits.sections_by_package(audits.MEANT),
     )
 
 
@@ -534,12 +510,19 @@ PAGES: dict[str, Callable[[], str]] = {
     "estimators.md": render_estimators,
     "same_name.md": lambda: page("Same name, different curve", *same_names.parts(table)),
     "attribution.md": render_attribution,
-    "dialects.md": render_dialects,
+    "dialects.md": captured.render_libraries,
+    **{
+        captured.page_of(name): partial(captured.render_library, name)
+        for name in captured.LIBRARIES
+    },
     "fast_kernels.md": render_fast_kernels,
     "differences.md": render_differences,
     "conversions.md": render_conversions,
     "audit.md": render_audit,
     "audited.md": render_audited,
+    "audited/faults.md": render_fault_code,
+    "audited/broken.md": render_broken,
+    "audited/intended.md": render_intended,
     "gates.md": render_gates,
     "laws.md": render_laws,
     "known_faults.md": lambda: page("Known faults of frameworks", *audits.known_fault_parts()),
