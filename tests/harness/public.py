@@ -63,7 +63,9 @@ CLASSES = {
 }
 # Methods that other rooms of multigrad call, and nobody else.
 INNER = {
-    "Function": {"apply", "counter"},
+    "Function": {
+        *("apply", "choose", "completion", "counter", "defaults", "fused", "native", "residuals")
+    },
     "CheckReport": {"shown"},
     "Overridden": {"captured_form"},
     "Relevance": {"key"},
