@@ -234,18 +234,17 @@ def known_fault_parts() -> tuple[str, ...]:
         )
         sections += [f"## {framework}", table(("fault", *versions), rows)]
         sections += [
-            f"### {fault.name.capitalize()}\n\nWhat: {fault.title}.\n\nInstead: "
+            f"### {fault.name.capitalize()}\n\nWhat: {fault.title}.\n\nWhat to do: "
             f"{fault.avoid}.{fault.reported and f' Reported: {fault.reported}.'}\n\n"
             f"```text\n{fault.code.strip()}\n```"
             for fault in own
         ]
     said = (
         f"{sum(map(len, faults.values()))} gradients that PyTorch, JAX or TensorFlow silently "
-        "gets wrong. `multigrad doctor` and `xg.doctor()` run the code of each in the versions "
-        "that are installed, each with the function as it is and as `xg.convert` returns it: a "
-        "patched build is told right, and a framework that is not installed is left out. The "
-        "tables are what that gave in some releases, with what the converted function does in "
-        "brackets; `-`: the fault is absent, or its code does not run there."
+        "gets wrong. `multigrad doctor` and `xg.doctor()` run the code of each in your installed "
+        "versions, for the function as written and for what `xg.convert` makes of it, so that a "
+        "patched build is judged correctly. The tables show some releases, with the result of the "
+        "converted function in brackets; `-`: the fault is absent, or its code does not run there."
     )
     return said, *sections
 

@@ -314,17 +314,16 @@ def render_audit() -> str:
     header = ("package", "audited", "break", "refuse", "fixed", "faults")
     return page(
         "Known bugs in other packages",
-        f"{len(faults)} faults of published gradients: where a package deviates from its own "
+        f"{len(faults)} bugs in published gradients: the package deviates from its own "
         "documentation, from the paper that it names, or from a [law of gradients](laws.md). Each "
-        "has code that needs only the package and its framework, and runs to its end as long as "
-        "the fault exists; the links lead to it. A surrogate that is meant to differ is no fault, "
-        "nor a documented limit, nor code that raises an error which says so. Those of frameworks "
-        "themselves are [known faults of frameworks](known_faults.md).",
+        "links to code that reproduces it with only the package and its framework installed. A "
+        "surrogate that is meant to differ is not a bug, nor is a documented limit or code that "
+        "raises a clear error. The frameworks have [known faults](known_faults.md) of their own.",
         "## Faults",
         table(("package", "law", "what is wrong"), audits.bug_rows(faults)),
-        "## By package\n\nHow many gradients break or refuse a law, how many of these laws they "
-        "keep once they are converted, and how many faults are listed above. What each of them "
-        "gives is in [the audit of published gradients](audited.md).\n\n"
+        "## By package\n\nHow many gradients break or refuse a law, how many of these failures "
+        "`xg.convert` fixes, and how many bugs are listed above. [The audit of published "
+        "gradients](audited.md) has each result.\n\n"
         + table(header, audits.by_package(rows, faults)),
         f"To run them:\n\n```text\n{audits.STEPS}\n```",
     )
@@ -398,22 +397,23 @@ def render_gates() -> str:
     header = ("family", "cheats", "allclose", "KernelBench-like", "gradcheck", "audit")
     return page(
         "Which gates find wrong backwards",
-        f"{rows[-1][1]} wrong backwards of kernels that people write, each of which passes a naive "
-        "test, and how many of them four gates find, each from one input of 4 x 64 in float32. "
-        "They are in `tests/foreign/cheats`, each with its right twin, of which no gate accuses "
-        "one. `python -m tests.foreign.cheats.gates` asks all of them again.",
+        f"{rows[-1][1]} wrong backwards of typical kernels, each of which passes a naive test, and "
+        "how many of them four gates find from one input of 4 x 64 in float32. They are in "
+        "`tests/foreign/cheats`, each with a correct twin, which every gate accepts. "
+        "`python -m tests.foreign.cheats.gates` runs them all again.",
         bullets(
             {
-                "allclose": "gradients beside autograd's for a cotangent of ones, to 1e-3",
-                "KernelBench-like": "the forward on five seeds of one shape, and the backward of "
-                "a sum to an absolute 1e-2",
+                "allclose": "compares gradients with autograd's for a cotangent of ones, to 1e-3",
+                "KernelBench-like": "compares the forward on five seeds of one shape, and the "
+                "gradient of a sum to an absolute 1e-2",
                 "gradcheck": "`torch.autograd.gradcheck` in float64",
                 "audit": "`xg.audit`, all laws",
             }
         ),
         table(header, rows),
-        "`torch.library.opcheck` compares no number of a gradient. The three that the audit misses "
-        "are wrong at a length that is computed, in an interval of 0.01, in one call of 1,000.",
+        "`torch.library.opcheck` is not listed: it compares no numbers of a gradient. The three "
+        "that the audit misses are wrong only at a length that the kernel computes, only in an "
+        "interval of 0.01, and only in one call of 1,000.",
     )
 
 

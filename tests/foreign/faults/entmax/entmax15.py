@@ -1,4 +1,4 @@
-# entmax==1.3, second derivative: that of `entmax15` is NaN where a probability is 0: the root of 0 is differentiated.
+# entmax==1.3, second derivative: the second derivative of `entmax15` is NaN where a probability is 0: the root of 0 is differentiated.
 import torch
 from entmax import entmax15
 

@@ -1,4 +1,4 @@
-# entmax==1.3, second derivative: that of `Entmax15LossFunction` is silently wrong: p, which is saved, is a constant to autograd.
+# entmax==1.3, second derivative: the second derivative of `Entmax15LossFunction` is silently wrong: autograd takes the saved p as a constant.
 import torch
 from entmax.losses import Entmax15LossFunction
 

@@ -1,4 +1,4 @@
-# entmax==1.3, second derivative: that of `entmax_bisect` is NaN where a probability is 0: a power of 0 is differentiated.
+# entmax==1.3, second derivative: the second derivative of `entmax_bisect` is NaN where a probability is 0: a power of 0 is differentiated.
 import torch
 from entmax import entmax_bisect
 

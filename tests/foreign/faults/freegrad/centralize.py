@@ -1,4 +1,4 @@
-# freegrad==1.0.1, documentation: `centralize` with keepdim=False takes off the means of other rows, silently where the tensor is square.
+# freegrad==1.0.1, documentation: `centralize` with keepdim=False subtracts the means of other rows, silently where the tensor is square.
 import freegrad
 import torch
 

@@ -1,4 +1,4 @@
-# gpytorch==1.15.2, second derivative: that of `MaternCovariance` by the lengthscale is silently wrong: what is saved is a constant to autograd.
+# gpytorch==1.15.2, second derivative: the second derivative of `MaternCovariance` by the lengthscale is silently wrong: autograd takes the saved tensors as constants.
 import torch
 from gpytorch.functions import MaternCovariance as Matern
 

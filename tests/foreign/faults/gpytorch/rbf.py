@@ -1,4 +1,4 @@
-# gpytorch==1.15.2, second derivative: that of `RBFCovariance` by the lengthscale is silently wrong: what is saved is a constant to autograd.
+# gpytorch==1.15.2, second derivative: the second derivative of `RBFCovariance` by the lengthscale is silently wrong: autograd takes the saved tensors as constants.
 import torch
 from gpytorch.functions import RBFCovariance
 

@@ -1,4 +1,4 @@
-# linear_operator==0.6.1, second derivative: that of `inv_quad` is silently wrong: what it solved is a constant to autograd.
+# linear_operator==0.6.1, second derivative: the second derivative of `inv_quad` is silently wrong: autograd takes the solution as a constant.
 import torch
 from linear_operator import to_linear_operator
 

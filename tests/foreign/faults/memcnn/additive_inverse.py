@@ -1,4 +1,4 @@
-# memcnn==1.5.2, derivative: the two halves of the gradient of `AdditiveBlockInverseFunction` are in the other order.
+# memcnn==1.5.2, derivative: the two halves of the gradient of `AdditiveBlockInverseFunction` are swapped.
 import torch
 from memcnn.models.additive import AdditiveBlockInverseFunction
 

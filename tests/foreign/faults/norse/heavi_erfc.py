@@ -1,4 +1,4 @@
-# norse==1.1.0, documentation: `heavi_erfc` lacks the factor alpha of the derivative of erfc(-alpha * x) that it is meant as.
+# norse==1.1.0, documentation: `heavi_erfc` lacks the factor alpha that the derivative of erfc(-alpha * x) has.
 import math
 
 import torch

@@ -1,4 +1,4 @@
-# norse==1.1.0, documentation: `super` ignores its `alpha`: the gradient is that of 1 whatever is given.
+# norse==1.1.0, documentation: `super` ignores its `alpha`: the gradient is always that of alpha = 1.
 import torch
 from norse.torch.functional.threshold import threshold
 

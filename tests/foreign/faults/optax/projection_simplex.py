@@ -1,4 +1,4 @@
-# optax==0.2.8, type: `projection_simplex` has no gradient with 64 bits enabled: its rule's dtype is another one than its value's.
+# optax==0.2.8, type: `projection_simplex` has no gradient with 64 bits enabled: the rule returns another dtype than the value has.
 import jax
 import jax.numpy as jnp
 import optax

@@ -1,4 +1,4 @@
-# pytorch-tabnet==4.1.0, second derivative: that of `entmax15` is NaN where a probability is 0: the root of 0 is differentiated.
+# pytorch-tabnet==4.1.0, second derivative: the second derivative of `entmax15` is NaN where a probability is 0: the root of 0 is differentiated.
 import torch
 from pytorch_tabnet.sparsemax import entmax15
 

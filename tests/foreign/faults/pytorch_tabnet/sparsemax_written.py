@@ -1,4 +1,4 @@
-# pytorch-tabnet==4.1.0, written: `sparsemax` subtracts the largest number from its input in place, whoever else holds it.
+# pytorch-tabnet==4.1.0, written: `sparsemax` subtracts the largest number from its input in place, which other code may hold.
 import torch
 from pytorch_tabnet.sparsemax import sparsemax
 

@@ -1,4 +1,4 @@
-# tensorflow-probability==0.25.0, derivative: that of `hpsd_quadratic_form_solve` is right for symmetric cotangents alone.
+# tensorflow-probability==0.25.0, derivative: the derivative of `hpsd_quadratic_form_solve` is right only for symmetric cotangents.
 import tensorflow as tf
 from tensorflow_probability.python.math.linalg import hpsd_quadratic_form_solve
 

@@ -1,4 +1,4 @@
-# torch-einops-utils==0.2.0, second derivative: that of `_SoftTargetBinaryCrossEntropy` is silently wrong: what is saved is a constant to autograd.
+# torch-einops-utils==0.2.0, second derivative: the second derivative of `_SoftTargetBinaryCrossEntropy` is silently wrong: autograd takes the saved tensors as constants.
 import torch
 from torch_einops_utils.stable_softmax import _SoftTargetBinaryCrossEntropy
 

@@ -1,4 +1,4 @@
-# torch-einops-utils==0.2.0, second derivative: that of `_CategoricalKL` is silently wrong: the difference that is saved is a constant to autograd.
+# torch-einops-utils==0.2.0, second derivative: the second derivative of `_CategoricalKL` is silently wrong: autograd takes the saved difference as a constant.
 import torch
 from torch_einops_utils.stable_softmax import _CategoricalKL
 

@@ -1,4 +1,4 @@
-# fla-core==0.6.0, backward twice: the second through a kept graph gives other numbers.
+# fla-core==0.6.0, backward twice: a second backward through a kept graph gives other numbers.
 import torch
 from fla.modules.fused_kl_div.ops import FusedKLDivLossFunction
 

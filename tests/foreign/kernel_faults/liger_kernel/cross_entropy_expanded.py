@@ -1,4 +1,4 @@
-# liger-kernel==0.8.5, broadcast input: for one row of logits, expanded, the loss is another one.
+# liger-kernel==0.8.5, broadcast input: for one row of logits, expanded, the loss is wrong.
 import torch
 from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
 

@@ -1,4 +1,4 @@
-# liger-kernel==0.8.5, strided input: of transposed logits the gradient is the logits themselves.
+# liger-kernel==0.8.5, strided input: the gradient of transposed logits is the logits themselves.
 import torch
 from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
 

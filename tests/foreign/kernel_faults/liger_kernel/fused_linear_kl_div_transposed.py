@@ -1,4 +1,4 @@
-# liger-kernel==0.8.5, strided input: where it is transposed, a scaled loss has wrong gradients.
+# liger-kernel==0.8.5, strided input: the gradients of a scaled loss are wrong for a transposed input.
 import torch
 from liger_kernel.ops.fused_linear_kl_div import LigerFusedLinearKLDivFunction
 

@@ -1,4 +1,4 @@
-# liger-kernel==0.8.5, backward twice: the second through a kept graph gives other numbers.
+# liger-kernel==0.8.5, backward twice: a second backward through a kept graph gives other numbers.
 import torch
 from liger_kernel.ops.fused_linear_kl_div import LigerFusedLinearKLDivFunction
 
