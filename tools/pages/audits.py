@@ -27,8 +27,8 @@ HEADING = re.compile(r"# (?P<package>[\w.-]+)==(?P<version>[\w.]+), (?P<law>[\w 
 STATES = (KEPT, BROKEN, MEANT, REFUSED, NOT_APPLICABLE)
 MEANINGS = {
     BROKEN: "the numbers silently differ from what the law says; for `bytes` and `saved`, what is "
-    "kept for the backward does. This is a measurement; what was investigated and is a fault is "
-    "listed under [faults](audit.md#faults)",
+    "kept for the backward does. This is only a measurement; [known bugs](audit.md#faults) lists "
+    "those that were investigated",
     MEANT: "they differ, and the author says so, in a docstring, a comment or the name, or with "
     "None for an argument: a straight-through estimator, a clipped gradient, a random spike",
     REFUSED: "the code, or the framework on its behalf, raises an error: it is not supported",

@@ -345,9 +345,8 @@ def render_audited() -> str:
         "`cases.toml`, `audit_cases.toml` and `kernels.toml` in the same folder. Names such as "
         "`cases_torch:` refer to functions in that folder that apply the package's code.",
         bullets(audits.MEANINGS),
-        "What each gradient gives, by package: what is [broken](audited/broken.md), and what "
-        "differs [by design](audited/intended.md). What is a fault is shown by "
-        "[its code](audited/faults.md).",
+        "By package: what is [broken](audited/broken.md), and what differs "
+        "[by design](audited/intended.md). Each bug has [code that shows it](audited/faults.md).",
         "## By law\n\nA law that is newer than the last run of a row is not counted for it; "
         "kernels run outside compiled code, so `compiled` is not tested for them.\n\n"
         + table(("law", *audits.STATES, "fixed by conversion"), audits.by_law(rows)),
@@ -377,8 +376,8 @@ def render_broken() -> str:
     return page(
         "What is broken",
         "Every law that a published gradient breaks in [the audit](../audited.md), with what was "
-        "seen. A measurement is no verdict: what was investigated and is a fault is listed under "
-        "[known bugs](../audit.md#faults). *Fixed*: `xg.convert` keeps the law.",
+        "measured. Not every measurement is a bug: [known bugs](../audit.md#faults) lists those that "
+        "were investigated. *Fixed*: the converted gradient keeps the law.",
         *audits.sections_by_package(audits.BROKEN),
     )
 

@@ -1,4 +1,4 @@
-# liger-kernel==0.8.5, strided input: the gradients of a scaled loss are wrong for a transposed input.
+# liger-kernel==0.8.5, strided input: a scaled loss has wrong gradients for a transposed input.
 import torch
 from liger_kernel.ops.fused_linear_jsd import LigerFusedLinearJSDFunction
 
