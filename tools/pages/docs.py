@@ -376,8 +376,8 @@ def render_broken() -> str:
     return page(
         "What is broken",
         "Every law that a published gradient breaks in [the audit](../audited.md), with what was "
-        "measured. Not every measurement is a bug: [known bugs](../audit.md#faults) lists those that "
-        "were investigated. *Fixed*: the converted gradient keeps the law.",
+        "measured. Not every measurement is a bug: [known bugs](../audit.md#faults) lists those "
+        "that were investigated. *Fixed*: the converted gradient keeps the law.",
         *audits.sections_by_package(audits.BROKEN),
     )
 
