@@ -288,9 +288,33 @@ def test_labels_that_are_left_out_hide_positions_from_the_law_of_padding(backend
         xg.same(labeled, "padding", backend.array(np.array(0.5)), {"x": given["x"]})
 
 
+def segment_loss(p: Any, b: Any, *, is_masked: bool = True, is_per_row: bool = False) -> Any:
+    ids = b["segment_ids"]
+    pairs = (ids[:, :, None] == ids[:, None, :]) & (ids[:, None, :] > 0)
+    scores = xp.where(pairs if is_masked else pairs | True, p * b["x"][:, None, :], -1e9)
+    mixed = xp.sum(xp.softmax(scores, axis=-1) * b["x"][:, None, :], axis=-1)
+    counted = xp.cast_like(ids > 0, p)
+    total = xp.sum(counted * mixed**2, axis=-1)
+    if is_per_row:
+        return xp.mean(total / xp.sum(counted, axis=-1))
+    return xp.sum(total) / xp.sum(counted)
+
+
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
+def test_packing_into_one_row_changes_nothing_if_segments_are_kept_apart(backend: Any) -> None:
+    numbers = np.random.default_rng(2).standard_normal((2, 5)).astype(np.float32)
+    given = {"x": numbers, "segment_ids": np.array([[1, 1, 2, 2, 0], [1, 1, 1, 0, 0]])}
+    p = backend.array(np.array(0.5))
+    assert xg.same(segment_loss, "packing", p, given).ok
+    for fault in ({"is_masked": False}, {"is_per_row": True}):
+        assert not xg.same(functools.partial(segment_loss, **fault), "packing", p, given).ok
+    with pytest.raises(RuleTypeError, match=r"one of them called segment_ids; this one has x"):
+        xg.same(segment_loss, "packing", p, {"x": numbers})
+
+
 def test_what_cannot_be_compared_is_an_error() -> None:
-    with pytest.raises(RuleTypeError, match="no law 'packing' of a batch; there are order"):
-        xg.same(loss, "packing", weights(), batch())
+    with pytest.raises(RuleTypeError, match="no law 'shuffling' of a batch; there are order"):
+        xg.same(loss, "shuffling", weights(), batch())
     with pytest.raises(RuleTypeError, match="no float tensor among the parameters"):
         xg.same(loss, loss, {"ids": np.arange(3)}, batch())
     with pytest.raises(RuleTypeError, match="a path is a function, not a int"):

@@ -6,6 +6,7 @@ differ, hypotheses (`hypotheses.py`) look for the reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ from .paired_runs import ParameterRow, Path, is_mask, make_pair
 
 xp: Any = _xp
 HIDDEN = -100  # the label that losses leave out
+SEGMENT_IDS = re.compile(r"segment|document|doc_?id|seq(uence)?_?id")
 MOST_ROWS = 12  # of parameters in a printed report
 
 
@@ -96,8 +98,9 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
         path_a: the path that is taken to be right.
         path_b: the other path; or a law that the first is to keep: "order" (the examples of the
             batch may be permuted), "accumulation" (the mean over parts of the batch, weighted by
-            their sizes, is that over the whole), or "padding" (there may be more positions that a
-            mask of zeros and ones hides, or labels of -100, and they may hold anything).
+            their sizes, is that over the whole), "padding" (there may be more positions that a
+            mask of zeros and ones hides, or labels of -100, and they may hold anything), or
+            "packing" (the examples may stand in one row, which `segment_ids` tells apart).
         parameters: a model (a torch module, a Keras layer or model, any object with trained
             tensors), or tensors nested in lists, tuples and dicts.
         batch: tensors, nested likewise, with the examples along their first axis; NumPy arrays
@@ -105,7 +108,7 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
 
     Raises:
         RuleTypeError: a path cannot be called, there is no law of that name, no parameter is a
-            float tensor, or "padding" finds nothing that hides positions.
+            float tensor, "padding" finds nothing that hides positions, or "packing" no segment ids.
     """
     second_path = _with_law(path_a, path_b, batch) if isinstance(path_b, str) else path_b
     with Seeds().kept():
@@ -184,6 +187,34 @@ def _padded(path: Path, batch: Any) -> Path:
     return padded
 
 
+def _packed(path: Path, batch: Any) -> Path:
+    paths = optree.treespec_paths(optree.tree_structure(batch))
+    keys = [".".join(map(str, each)).lower() for each in paths]
+    arrays = [np.asarray(as_array(x)) for x in optree.tree_leaves(batch)]
+    is_ids = [SEGMENT_IDS.search(key) and a.ndim == 2 for key, a in zip(keys, arrays, strict=True)]
+    shapes = {a.shape[:2] for a in arrays}
+    if not any(is_ids) or len(shapes) > 1:
+        raise RuleTypeError(
+            "'packing' asks for a batch of tensors with the shape [examples, positions, ...], one "
+            f"of them called segment_ids; this one has {', '.join(keys)}"
+        )
+
+    def packed(parameters: Any, batch: Any) -> Any:
+        leaves, structure = optree.tree_flatten(batch)
+        rows = map(in_one_row, leaves, arrays, is_ids)
+        return path(parameters, optree.tree_unflatten(structure, rows))
+
+    def in_one_row(x: Any, array: Array, has_ids: Any) -> Any:
+        if has_ids:
+            counts = array.max(axis=1) + 1
+            moved = xp.add(x, (np.cumsum(counts) - counts).astype(array.dtype)[:, None])
+            # Zeros in a row that begins with a larger number are padding, and stay.
+            x = xp.where((array == 0) & (array[:, :1] > 0), x, moved)
+        return xp.reshape(x, (1, -1, *array.shape[2:]))
+
+    return packed
+
+
 def _hides(array: Array) -> bool:
     return array.ndim == 2 and (is_mask(array) or HIDDEN in array)
 
@@ -198,4 +229,9 @@ def _examples(batch: Any, choose: Callable[[int], list[int]]) -> Any:
 
 
 # By name, what makes another path of a path and the batch that it is called with first.
-LAWS_OF_BATCHES = {"order": _in_another_order, "accumulation": _accumulated, "padding": _padded}
+LAWS_OF_BATCHES = {
+    "order": _in_another_order,
+    "accumulation": _accumulated,
+    "padding": _padded,
+    "packing": _packed,
+}
