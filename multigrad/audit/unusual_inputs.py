@@ -66,6 +66,12 @@ def _require_strides(trial: Trial) -> None:
         raise NotApplicable(f"{trial.backend.name}'s tensors have no strides")
 
 
+def _require_input_strides(trial: Trial) -> None:
+    _require_strides(trial)
+    if trial.seeds is not None:
+        raise NotApplicable("it draws, and the order of its numbers may follow the memory's")
+
+
 @law("strided cotangent", "a transpose after the call changes the gradient")
 def judge_strided_cotangent(trial: Trial) -> str:
     """A cotangent may have another memory order, or be a part of a larger tensor."""
@@ -98,7 +104,7 @@ def judge_broadcast_cotangent(trial: Trial) -> str:
 @law("strided input", "a transpose before the call changes the numbers")
 def judge_strided_input(trial: Trial) -> str:
     """An input may have another memory order, or be a part of a larger tensor."""
-    _require_strides(trial)
+    _require_input_strides(trial)
     run, u = trial.start()
     wanted = run.gradients(u)
     for layout in LAYOUTS:
@@ -407,7 +413,7 @@ def judge_broadcast_input(trial: Trial) -> str:
 
     `x.expand(n, -1)` is one row of stride 0, which holds the same numbers as n rows.
     """
-    _require_strides(trial)
+    _require_input_strides(trial)
     rows = _of_inputs(trial, lambda a: a[:1] if a.ndim and a.shape[0] > 1 else None)
     arrays = trial.inputs
     for n, row in rows.items():

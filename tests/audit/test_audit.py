@@ -384,6 +384,21 @@ def test_rows_that_affect_each_other_and_fixed_lengths_are_not_accused() -> None
 
 
 @pytest.mark.needs("torch")
+def test_an_order_and_its_inverse_stay_so_at_other_lengths() -> None:
+    def forward(ctx: Any, x: Any, order: Any, inverse: Any) -> Any:
+        ctx.save_for_backward(inverse)
+        return x[order]
+
+    def backward(ctx: Any, grad_out: Any) -> Any:
+        return grad_out[saved(ctx)], None, None
+
+    order = np.array([2, 0, 3, 1, 4])
+    args = np.linspace(-2.0, 2.0, 15).reshape(5, 3), order, np.argsort(order)
+    report = xg.audit(torch_class(forward, backward), *args, laws=["sizes"])
+    assert [law.state for law in report.laws] == ["kept"]
+
+
+@pytest.mark.needs("torch")
 def test_a_neuron_whose_one_output_is_flat_has_a_surrogate() -> None:
     def forward(ctx: Any, x: Any) -> Any:
         ctx.save_for_backward(x)
