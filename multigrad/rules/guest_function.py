@@ -216,6 +216,11 @@ def infer_kinds(
         # A length must be that of another input; then the number of axes is all that is sure.
         kinds = _search(shapes, attempt, error)
         return [((None,) * len(shape), dtype) for shape, dtype in kinds]
+    # A short length, too, if it is taken: `x[:5]` has the same length for both others.
+    with suppress(MultigradError):
+        short_kinds = attempt(fill(shapes, itertools.repeat(1)))
+        if [len(shape) for shape, _ in short_kinds] == [len(shape) for shape, _ in attempts[0]]:
+            attempts.append(short_kinds)
     return [_agree(kinds) for kinds in zip(*attempts, strict=True)]
 
 

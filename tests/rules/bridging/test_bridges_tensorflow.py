@@ -58,6 +58,17 @@ def test_a_graph_knows_the_shape_of_what_the_guest_gives(guest: str) -> None:
 
 
 @every_guest
+def test_the_first_elements_of_an_unknown_length_are_as_many_as_there_are(guest: str) -> None:
+    first = xg.function(lambda x: x[:5] * 2, lambda g, x: x * 0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def run(x: Tensor) -> Tensor:
+        return tf.shape(call_function(first, (x,), {}, guest))
+
+    assert [run(tf.ones(n)).numpy().tolist() for n in (3, 9)] == [[3], [5]]
+
+
+@every_guest
 def test_a_length_may_be_tied_to_another_inputs(guest: str) -> None:
     add = xg.function(lambda x, y: x + y, lambda g, x, y: (g, g))
 
