@@ -2,12 +2,16 @@
 
 Each link must lead to a file and an anchor of the site, and no page may load anything from another
 host; a link that a reader may follow to one is fine. No page has more than MOST_WORDS words, unless
-it is a table to look names up in. Prints what was counted; exits with 1 where something is wrong.
+it is a table to look names up in. The site's own search, run by Node, finds the guides first.
+Prints what was counted; exits with 1 where something is wrong.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -44,6 +48,23 @@ MOST_WORDS, SHARE_OF_A_TABLE = 5_000, 0.9
 INLINE = {"a", "abbr", "b", "code", "del", "em", "i", "kbd", "span", "strong", "sub", "sup", "wbr"}
 ARTICLE = "md-content__inner"
 IN_CSS = re.compile(r"""(?:url\(|@import\s+)\s*["']?((?:https?:)?//[^"')\s]+)""")
+
+# The theme's worker, as a browser starts it; it answers each word with the pages that it found.
+SEARCH = """
+const [worker, index, words] = process.argv.slice(1);
+const asked = JSON.parse(words), found = {};
+globalThis.self = globalThis;
+globalThis.addEventListener = (_, handle) => { globalThis.send = (data) => handle({ data }); };
+globalThis.postMessage = ({ data }) => {
+  if (data) found[asked[Object.keys(found).length]] = data.items.map((page) => page.at(-1));
+  const next = asked[Object.keys(found).length];
+  if (next !== undefined) globalThis.send({ type: 2, data: next });
+  else console.log(JSON.stringify(found));
+};
+require(worker);
+const { config, docs } = JSON.parse(require("fs").readFileSync(index));
+globalThis.send({ type: 0, data: { config, docs, options: { suggest: true } } });
+"""
 
 
 @dataclass
@@ -167,21 +188,47 @@ def too_long(site: Path, pages: dict[Path, Found]) -> Iterator[str]:
             yield f"{page.relative_to(site.resolve())}: {words} words, not {MOST_WORDS}: split it"
 
 
+def read_words() -> dict[str, str]:
+    """Return what people search for, each with the page that they look for."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "_build"))
+    from hooks import WORDS  # needs mkdocs, as the site did
+
+    return {word: page[:-2] + "html" for page, words in WORDS.items() for word in words}
+
+
+def not_first(site: Path, words: dict[str, str]) -> Iterator[str]:
+    """Yield each word for which the site's search finds another page before its guide."""
+    if shutil.which("node") is None:
+        yield "search: install Node, which runs it"
+        return
+    (worker,) = site.glob("assets/javascripts/workers/search.*.js")
+    index = site / "search" / "search_index.json"
+    command = ["node", "-e", SEARCH, worker.resolve(), index.resolve(), json.dumps([*words])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for word, pages in json.loads(done.stdout).items():
+        found = [page["location"].partition("#")[0] for page in pages]
+        if found[:1] != [words[word]]:
+            yield f"search for {word!r}: {words[word]} is not first but {found[:3]}"
+
+
 def main(site: Path) -> int:
     """Print what a site has and what is wrong with it; return the exit status."""
     start = time.perf_counter()
     pages = read_site(site)
     bad, asked = list(broken(site, pages)), list(requests(site, pages))
     long = list(too_long(site, pages))
-    for line in (*bad, *asked, *long):
+    words = read_words() if (site / "search").is_dir() else {}
+    lost = list(not_first(site, words)) if words else []
+    for line in (*bad, *asked, *long, *lost):
         print(line)
     links = sum(len(found.links) for found in pages.values())
     seconds = time.perf_counter() - start
     print(
         f"{len(pages)} pages, {links} links, {len(bad)} broken, "
-        f"{len(asked)} requests to other hosts, {len(long)} too long, checked in {seconds:.1f} s"
+        f"{len(asked)} requests to other hosts, {len(long)} too long, "
+        f"{len(words)} searches, {len(lost)} of them lost, checked in {seconds:.1f} s"
     )
-    return 1 if bad or asked or long or not pages else 0
+    return 1 if bad or asked or long or lost or not pages else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What `mkdocs build` adds to the pages: the gallery, files that stand at the root, and on the
-front page the version and the repository that the site is built from.
+"""What `mkdocs build` adds to the pages: the gallery, its curves in the tables of rules, files that
+stand at the root, words to find a page by, and on the front page the version and the repository, both from pyproject.toml.
 
 CHANGELOG, CONTRIBUTING and SECURITY are read on GitHub too. Their links go out from the root; in
 the site each goes to the page of the same file, and one to no page becomes plain text.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -20,27 +19,57 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[2]
 GALLERY = "rules_and_estimators.html"
 INCLUDED = re.compile(r'^--8<-- "([^"]+\.md)"$', re.MULTILINE)
+DRAWN = {"rules.md": "", "estimators.md": "estimators."}  # pages, what their names begin with
+ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
+CURVES: dict[str, str] = {}  # of the cards of the gallery, while a site is built
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 PAGES = {"README.md": "index.md", "LICENSE": ""}
 FRONT = "index.md"
-VERSION, REPOSITORY = "{version}", "[Repository](contributing.md)"
-REMOTE = re.compile(r"(?:(?:https|ssh)://(?:[^@/]*@)?|git@)([\w.-]+)(?::\d+/|[:/])(.+?)(?:\.git)?/?")
+VERSION, REPOSITORY = "{version}", "{repository}"
+# What people type into the search, and the page that they look for: it has to come first.
+# `tests/check_site.py` asks the site's own search.
+WORDS = {
+    "attribution.md": ("LRP", "relevance"),
+    "eject.md": ("export", "ONNX"),
+    "estimators.md": ("gradient reversal",),
+    "how_to/audit.md": ("audit",),
+    "how_to/compiled_code.md": ("compile", "torch.compile", "jit"),
+    "how_to/memory.md": ("memory",),
+    "how_to/parameters.md": ("clip gradient",),
+    "how_to/saving.md": ("save model", "load model", "checkpoint"),
+    "install.md": ("install", "pip"),
+    "recipes/check_a_gradient.md": ("check gradient", "gradcheck"),
+    "recipes/quantize.md": ("quantize", "quantization", "LSQ", "QAT"),
+    "recipes/torch_class.md": ("vmap", "autograd.Function"),
+    "schedules.md": ("schedule", "anneal"),
+    "tutorials/explain_a_model.md": ("heatmap", "heat map", "saliency"),
+    "tutorials/from_freegrad_or_snntorch.md": ("spiking", "snnTorch", "SNN"),
+    "tutorials/straight_through.md": ("straight through", "STE"),
+    "tutorials/surrogate_gradient.md": ("surrogate",),
+}
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the page that `tools/write_gallery.py` writes."""
     sys.path.insert(0, str(ROOT / "tools"))
+    from pages.gallery.cards import make_cards
     from pages.gallery.page import render_gallery
+    from pages.gallery.svg import draw_small
 
-    files.append(File.generated(config, GALLERY, content=render_gallery()))
+    cards = make_cards()
+    CURVES.update({card.key: card.picture and draw_small(card.picture) or "" for card in cards})
+    files.append(File.generated(config, GALLERY, content=render_gallery(cards)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Put root files where a page includes them, their links changed to pages of the site."""
     del config
+    page.meta["tags"] = list(WORDS.get(page.file.src_uri, ()))
     if page.file.src_uri == FRONT:
         return complete_front(markdown)
+    if page.file.src_uri in DRAWN:
+        return ROW.sub(lambda row: draw_row(row, DRAWN[page.file.src_uri]), markdown)
     here = posixpath.dirname(page.file.src_uri)
 
     def include(found: re.Match[str]) -> str:
@@ -50,6 +79,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return LINK.sub(lambda link: to_page(link, here, files), text)
 
     return INCLUDED.sub(include, markdown)
+
+
+def draw_row(row: re.Match[str], prefix: str) -> str:
+    """Return the start of a row with the curve of its rule, and a link to its card."""
+    name = row[1].partition("(")[0] if prefix else row[1]  # a Function stands with its arguments
+    if (key := prefix + name) not in CURVES:
+        return row[0]
+    return f"| [`{row[1]}`{CURVES[key]}]({GALLERY}#{key}) |"
 
 
 def to_page(link: re.Match[str], here: str, files: Any) -> str:
@@ -64,19 +101,8 @@ def to_page(link: re.Match[str], here: str, files: Any) -> str:
 
 
 def complete_front(markdown: str) -> str:
-    """Return the front page with the version, and with a link to the repository if it is known."""
+    """Return the front page with the version, and with a link to the repository if it has one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    command = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
-    try:
-        remote = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    except OSError:  # there is no git
-        remote = ""
-    address = to_address(remote.strip())
-    link = f"[Repository]({address})" if address else REPOSITORY
-    return markdown.replace(VERSION, project["version"]).replace(REPOSITORY, link)
-
-
-def to_address(remote: str) -> str | None:
-    """Return the page of a remote repository, without what git logs in with; None: a local one."""
-    found = REMOTE.fullmatch(remote)
-    return f"https://{found[1]}/{found[2]}" if found else None
+    address = project.get("urls", {}).get("Repository")
+    button = f"[Repository]({address}){{ .md-button }}" if address else ""
+    return markdown.replace(VERSION, project["version"]).replace(REPOSITORY, button)

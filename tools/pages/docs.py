@@ -8,24 +8,16 @@ with what is written here.
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from multigrad.backend.contract import Backend
 from multigrad.backend.differences import ALL, KINDS, Difference
 from multigrad.backend.discovery import load_backend
-from multigrad.errors import MultigradError
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
-from multigrad.look import rule_description
-from multigrad.look.rule_description import describe_all, keyed, split_docstring
-from multigrad.rules.gradients import TASK_RULES
-from multigrad.rules.registry import get
 
 from . import audits, captured, conventions, first_call, library_docs, same_names
 from .conversions import (
@@ -106,72 +98,6 @@ def status(op: Op, backend: Backend) -> str:
         return "made of"
     own = (getattr(native, "__module__", "") or "").startswith("multigrad")
     return "own" if own else "adapted" if hasattr(native, "__wrapped__") else "kernel"
-
-
-# --- rules --------------------------------------------------------------------------------------
-
-
-POINTS = (-1.0, -0.5, 0.0, 0.5, 1.0)
-
-
-def render_rules() -> str:
-    rows = []
-    for row in sorted(describe_all(), key=operator.attrgetter("name")):
-        if row.family:
-            shown = (f"`{p.name}={p.default!r}`{p.range and f' ({p.range})'}" for p in row.params)
-            params = ", ".join(shown)
-            cells = (row.formula, at_points(row.name), params, row.without_tin)
-            cells = (*cells, str(row.exchanged), row.source)
-            rows.append((f"`{row.name}`", *cells))
-    return page(
-        "Rules",
-        f"The {len(rows)} rules of the library. `grad_out` is the incoming gradient, `tin` the "
-        "input of the forward. *Example*: the result for `grad_out` = 1 at `tin` = -1, -0.5, 0, "
-        "0.5 and 1, with the default params. A rule on a parameter's gradient gets no `tin`; the"
-        " fifth column says what it does then. Each param is shown with its default and its "
-        "range: a number out of range is an error where it is given.",
-        "*Over shards*: what the rule exchanges when a tensor is a part of an array, "
-        '`over="global"`; see [devices](devices.md).',
-        bullets(rule_description.KINDS),
-        table(
-            (
-                "rule",
-                "gradient and edges",
-                "example",
-                "params",
-                "without `tin`",
-                "over shards",
-                "source",
-            ),
-            rows,
-        ),
-        "## Several losses",
-        "Rules that see the gradients of several losses at once: "
-        '`xg.apply_to_gradients([grads_1, grads_2], "pcgrad", tasks=True)`; see '
-        "[parameters](how_to/parameters.md#several-losses).",
-        table(("rule", "result", "params", "source"), map(task_row, sorted(TASK_RULES))),
-    )
-
-
-def at_points(name: str) -> str:
-    """Return a rule's gradients at the points, for a gradient of 1 and its default params."""
-    rule = get(name)
-    if any(value is inspect.Parameter.empty for value in rule.params.values()):
-        return "needs a param"
-    try:
-        if keyed(rule):
-            return "drawn"
-        gradients = rule(None, np.ones(len(POINTS)), np.array(POINTS))
-    except MultigradError:
-        return "needs more axes"
-    return ", ".join(f"{value + 0.0:.3g}" for value in gradients)
-
-
-def task_row(name: str) -> tuple[str, ...]:
-    formula, source = split_docstring(TASK_RULES[name].__doc__)
-    params = [*inspect.signature(TASK_RULES[name]).parameters.values()][1:]
-    shown = ", ".join(f"`{each.name}={each.default!r}`" for each in params)
-    return f"`{name}`", formula, shown, source
 
 
 # --- fast kernels -------------------------------------------------------------------------------
@@ -423,23 +349,24 @@ def render_attribution() -> str:
     heads = library_docs.HEADS
     return page(
         "Relevance propagation (LRP)",
-        "Rules that read a layer's contents: the relevance R at its output is distributed over "
-        "its input x, according to the contribution of each input to the output z. They are in "
-        "`xg.attribution`, with zennit's names and defaults; `stabilize(z)` is z + e, or z - e "
-        "where z < 0. 16-bit tensors are computed in float32 and rounded once. Rules that read "
-        "no weights (`guided`, `deconvnet`, `beta_smooth`, `pass`) are among the "
-        "[rules](rules.md).",
+        "Relevance propagation explains an output by a heat map over the input. At each layer a "
+        "rule takes the relevance R of the output z and shares it out among the inputs x, by how "
+        "much each contributed to z. The rules are in `xg.attribution`, with zennit's names and "
+        "defaults; `stabilize(z)` is z + e, or z - e where z < 0. 16-bit tensors are computed in "
+        "float32 and rounded once. `guided`, `deconvnet`, `beta_smooth` and `pass` read no "
+        "weights, so they are ordinary [rules](rules.md). For a whole example see [explain a "
+        "model](tutorials/explain_a_model.md).",
         table(heads, library_docs.rule_rows()),
         "`rule.over(kind)` is a layer with that rule as its gradient, on any framework's "
         'tensors: `xg.attribution.gamma().over("linear")(x, weight, bias)`.',
-        "## Composites\n\nA composite in `xg.composites` says which rule each kind of layer "
-        "gets. A layer of a kind that is not listed keeps its own gradient. `canonize=True` "
-        "merges a batch normalization with the layer before it and treats additions in code as "
-        "layers; no weight is changed.",
+        "## Composites\n\nA composite, from `xg.composites`, gives each kind of layer its rule. "
+        "Layers of other kinds keep their own gradient. With `canonize=True` a batch "
+        "normalization is merged into the layer before it, and an addition in the code counts as "
+        "a layer; no weight is changed.",
         library_docs.EXAMPLE,
         table(("composite", *heads[1:]), library_docs.composite_rows()),
-        "## Averages of a gradient\n\nThese work with any gradient: under a composite, under "
-        "rules, or the model's own.",
+        "## Averages of a gradient\n\nThese average any gradient: under a composite, under rules, "
+        "or the model's own.",
         table((heads[0], "what it is", heads[-1]), library_docs.mean_rows()),
     )
 
@@ -450,18 +377,21 @@ def render_attribution() -> str:
 def render_estimators() -> str:
     tables = []
     for title, functions in library_docs.families():
-        rows = [library_docs.row_of(function) for function in functions]
-        tables.append(f"## {title}\n\n{table(library_docs.ESTIMATOR_HEADS, rows)}")
+        rows = map(library_docs.row_of, functions)
+        tables.append(
+            f"## {title}\n\n{library_docs.boxed(table(library_docs.ESTIMATOR_HEADS, rows))}"
+        )
     count = sum(len(functions) for _, functions in library_docs.families())
     return page(
         "Estimators",
-        f"The {count} Functions of the library, for tensors of every framework: "
-        "`xg.estimators.NAME(x, ...)`. Each has its own forward, and gradients that are not its "
-        "derivative; for rules that are put under an activation see [rules](rules.md). `g` is "
-        "the incoming gradient; *x: 1* says that x gets g times 1. Any tensor but the first may "
-        "be given as a number, and then has no gradient; a number may be given as a tensor. "
-        "*Numbers*: defaults, and the ranges of arguments that are given as numbers; a number "
-        "out of range, or a shape that does not fit, is an error in the call.",
+        f"The {count} ready-made Functions of the library: `xg.estimators.NAME(x, ...)`, for "
+        "tensors of every framework. Each has a forward of its own, and gradients that differ "
+        "from its derivative on purpose. To change the gradient of an activation, use a "
+        "[rule](rules.md); to quantize whole layers, see [quantize layers](recipes/quantize.md).",
+        "In the tables, `g` is the gradient that arrives, and *x: 1* means that x receives g times "
+        "1. You may pass a number for any tensor but the first, which then gets no gradient, and a "
+        "tensor for any number. *Numbers* lists defaults and ranges; a number out of range, or a "
+        "shape that does not fit, is an error in the call. The [gallery](gallery.md) draws them.",
         library_docs.ESTIMATOR_EXAMPLE,
         *tables,
     )
@@ -505,7 +435,7 @@ def render_conventions() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "conventions.md": render_conventions,
     "ops.md": render_ops,
-    "rules.md": render_rules,
+    "rules.md": library_docs.render_rules,
     "estimators.md": render_estimators,
     "same_name.md": lambda: page("Same name, different curve", *same_names.parts(table)),
     "attribution.md": render_attribution,

@@ -1,12 +1,16 @@
-"""The pages about attribution and estimators, written from their declarations and docstrings."""
+"""The pages about rules, attribution and estimators, written from what declares them."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from multigrad.look import rule_description
+from multigrad.look.rule_description import Described, describe_all, split_docstring
 from multigrad.models import attribution
 from multigrad.models.attribution import composites
 from multigrad.models.attribution.kinds import KINDS
@@ -14,6 +18,9 @@ from multigrad.models.attribution.relevance import RULES, Relevance
 from multigrad.rules import estimators
 from multigrad.rules.estimators.arguments import Argument
 from multigrad.rules.estimators.declared import Estimator
+from multigrad.rules.gradients import TASK_RULES
+
+from .markdown import bullets, code, page, table
 
 EXAMPLE = """```python
 import torch
@@ -82,7 +89,7 @@ def said(make: Callable[..., Any]) -> tuple[str, str]:
 # --- estimators -----------------------------------------------------------------------------------
 
 
-ESTIMATOR_HEADS = ("function", "forward", "gradients", "numbers", "source")
+ESTIMATOR_HEADS = ("function", "forward", "gradients and source", "numbers")
 ESTIMATOR_EXAMPLE = """```python
 import torch
 import multigrad as xg
@@ -104,8 +111,8 @@ def families() -> Iterator[tuple[str, list[Estimator]]]:
 
 
 def row_of(function: Estimator) -> tuple[str, ...]:
-    said = (part.replace("*", "\\*") for part in estimators.describe(function))
-    forward, gradients, source = said
+    described = (part.replace("*", "\\*") for part in estimators.describe(function))
+    forward, gradients, source = described
     tensors = [each.name for each in function.arguments if each.annotation == "Tensor"]
     numbers = [number_of(each) for each in function.arguments if each.annotation != "Tensor"]
     bounds = [
@@ -114,10 +121,133 @@ def row_of(function: Estimator) -> tuple[str, ...]:
         if each.annotation == "Tensor" and each.range is not None
     ]
     name = f"`{function.name}({', '.join(tensors)})`"
-    return name, forward, gradients, "; ".join([*bounds, *numbers]), source
+    said = f"{gradients} *Source*: {source}"
+    return name, forward, said, "; ".join([*bounds, *numbers])
 
 
 def number_of(argument: Argument) -> str:
     """Return an argument that is no tensor, with its default and its range."""
     range_ = "" if argument.range is None else f" {argument.range.text}"
     return f"`{argument.name}={argument.default!r}`{range_}"
+
+
+# --- rules ---------------------------------------------------------------------------------------
+
+# The page's parts: a family, its title, and what is to be known of all its rules.
+FAMILIES = {
+    "surrogate": (
+        "Surrogate gradients",
+        (
+            "They replace the derivative of a step, which is zero, or of a rectifier. `tin` "
+            "is the input of the step: for a spiking unit its membrane minus its threshold."
+        ),
+    ),
+    "spiking": (
+        "More surrogates for spiking units",
+        (
+            "Each name has one curve. Packages use some of these names for other curves: see [same "
+            "name, different curve](same_name.md)."
+        ),
+    ),
+    "quantization": (
+        "Straight-through rules for signs and quantizers",
+        (
+            "`tin` is the number before it is rounded or made binary. Quantizers with a forward "
+            "and learned steps of their own are [estimators](estimators.md)."
+        ),
+    ),
+    "transforms": (
+        "Transforms of a gradient",
+        (
+            "They scale, clip, stop or disturb a gradient, [also those of "
+            "parameters](how_to/parameters.md). All but `adaptive_clip` work without `tin`."
+        ),
+    ),
+    "peers": (
+        "Rules of other packages",
+        "A package's own curves, edges and defaults, under its name.",
+    ),
+}
+UNCHANGED = "`grad_out`, unchanged"
+
+
+def render_rules() -> str:
+    described = sorted(filter(operator.attrgetter("family"), describe_all()), key=place_in_tables)
+    parts = []
+    for family, rows in itertools.groupby(described, operator.attrgetter("family")):
+        title, about = FAMILIES[family]
+        parts += [f"## {title}", about]
+        if family != "peers":
+            parts.append(rule_table(rows))
+            continue
+        for package, own in itertools.groupby(rows, lambda row: row.name.partition(".")[0]):
+            parts += [f"### {package}", rule_table(own)]
+    kinds = {row.exchanged.kind for row in described}
+    shards = [row for row in described if row.exchanged.kind != "elementwise"]
+    return page(
+        "Rules",
+        f"The {len(described)} rules of the library. A rule is given `grad_out`, the gradient that "
+        "arrives, and `tin`, the input of the forward, and returns the gradient that is passed on. "
+        "Each parameter is shown with its default and its range; a number out of range is an error "
+        "where it is given. The [gallery](gallery.md) draws every rule, with sliders and code to "
+        "copy.",
+        *parts,
+        "## Several losses",
+        "Rules that see the gradients of several losses at once: "
+        '`xg.apply_to_gradients([grads_1, grads_2], "pcgrad", tasks=True)`; see '
+        "[parameters](how_to/parameters.md#several-losses).",
+        boxed(table(RULE_HEADS, map(task_row, sorted(TASK_RULES)))),
+        "## Without tin",
+        "The gradient of a parameter comes without a `tin`. Most rules then return `grad_out` "
+        "unchanged; these do something else:",
+        table(
+            ("without `tin`", "rules"),
+            by_answer(
+                (row.without_tin, row.name) for row in described if row.without_tin != UNCHANGED
+            ),
+        ),
+        "## Over shards",
+        "What a rule exchanges when each device holds a part of an array and the rule is used with "
+        '`over="global"` (see [devices](devices.md)). Rules that are not listed are elementwise.',
+        bullets({kind: text for kind, text in rule_description.KINDS.items() if kind in kinds}),
+        table(
+            ("over shards", "rules"), by_answer((str(row.exchanged), row.name) for row in shards)
+        ),
+    )
+
+
+def by_answer(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield each answer with the names of the rules that give it."""
+    for answer, same in itertools.groupby(sorted(pairs), operator.itemgetter(0)):
+        yield answer, code(name for _, name in same)
+
+
+def place_in_tables(row: Described) -> tuple[int, str]:
+    return [*FAMILIES].index(row.family), row.name
+
+
+RULE_HEADS = ("rule", "gradient, edges and source", "parameters")
+
+
+def rule_table(rows: Iterable[Described]) -> str:
+    cells = []
+    for row in rows:
+        shown = (f"`{p.name}={p.default!r}`{p.range and f' ({p.range})'}" for p in row.params)
+        cells.append((f"`{row.name}`", with_source(row.formula, row.source), ", ".join(shown)))
+    return boxed(table(RULE_HEADS, cells))
+
+
+def with_source(formula: str, source: str) -> str:
+    return f"{formula} *Source*: {source}" if source else formula
+
+
+def boxed(text: str) -> str:
+    """Return a table whose rows the site draws curves beside, and stacks on a narrow screen."""
+    return f'<div class="rules" markdown="1">\n\n{text}\n\n</div>'
+
+
+def task_row(name: str) -> tuple[str, ...]:
+    formula, source = split_docstring(TASK_RULES[name].__doc__)
+    params = [*inspect.signature(TASK_RULES[name]).parameters.values()][1:]
+    shown = ", ".join(f"`{each.name}={each.default!r}`" for each in params)
+    return f"`{name}`", with_source(formula, source), shown

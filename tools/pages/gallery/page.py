@@ -34,9 +34,8 @@ FOOTER = (
 )
 
 
-def render_gallery() -> str:
-    cards = make_cards()
-    cards.sort(key=place_on_page)
+def render_gallery(cards: list[Card] | None = None) -> str:
+    cards = sorted(make_cards() if cards is None else cards, key=place_on_page)
     families = dict.fromkeys(card.described.family for card in cards if card.described.family)
     scripts = [f"{to_script(card.key)}: {card.script}," for card in cards if card.script]
     words = {

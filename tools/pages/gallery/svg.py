@@ -15,6 +15,7 @@ Array = Any
 WIDTH, HEIGHT = 340, 200
 LEFT, RIGHT, TOP, BOTTOM = 40, 10, 20, 34
 TICKS = 5
+SMALL_WIDTH, SMALL_HEIGHT = 96, 40
 STRAIGHT = 0.06  # pixels: a point nearer to the line between others is left out
 
 
@@ -60,6 +61,19 @@ def choose_scales(picture: Picture) -> tuple[Scale, Scale]:
         Scale(float(xs.min()) - margin, float(xs.max()) + margin, LEFT, WIDTH - RIGHT),
         Scale(low - pad, high + pad, HEIGHT - BOTTOM, TOP),
     )
+
+
+def draw_small(picture: Picture) -> str:
+    """Return a picture's lines and its zero alone, small enough for a row of a table."""
+    known = choose_scales(picture)
+    x_scale = Scale(known[0].low, known[0].high, 0, SMALL_WIDTH)
+    y_scale = Scale(known[1].low, known[1].high, SMALL_HEIGHT, 0)
+    draw = draw_stems if picture.is_vector else draw_curve
+    curves = [curve for curve in picture.curves if curve.group is not None]
+    drawn = [part for curve in curves for part in draw(curve, x_scale, y_scale)]
+    zero = f'<path class="zero" d="M0 {y_scale(0.0):.1f}H{SMALL_WIDTH}"/>'
+    box = f'viewBox="0 0 {SMALL_WIDTH} {SMALL_HEIGHT}" aria-hidden="true"'
+    return f"<svg {box}>{zero}{''.join(drawn)}</svg>"
 
 
 def draw_axes(picture: Picture, x_scale: Scale, y_scale: Scale) -> Iterator[str]:
