@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import RuleTypeError, suggest
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused, agreed, find_part, is_address
+from ..graph.support.pickles import pickled
 from ..graph.support.trees import optree
 from ..trace.active_rules import keyed
 from ..trace.trace import Trace
@@ -286,7 +287,7 @@ class Chain(Function):
 
     def __reduce__(self) -> Any:
         # Each part as it pickles by itself: by its import name, where it has one.
-        return _rebuild, (self.given, self.draws.key, self.residuals, self.fused)
+        return pickled(_rebuild, self.given, self.draws.key, self.residuals, self.fused)
 
 
 def _rebuild(

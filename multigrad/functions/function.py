@@ -26,6 +26,7 @@ from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.dialect import load_dialects
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Fused, P, R, read_fused
+from ..graph.support.pickles import pickled
 from ..graph.support.trees import optree
 from ..lowering.function_graph import read_way
 from ..trace.active_rules import FREE, Counter, keyed
@@ -164,7 +165,7 @@ class Function(InNotebooks, Generic[P, R]):
         if self._is_named():
             return getattr(self, "__qualname__", "")
         data = encode_function(self, is_bare=True)
-        return _rebuild, (data, self.draws.key, self.defaults, self.residuals, self.fused)
+        return pickled(_rebuild, data, self.draws.key, self.defaults, self.residuals, self.fused)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # Copied by reference as functions are; but objects that the recipe holds are copied, so

@@ -1,12 +1,14 @@
 """Rules and Functions as data, for `get_config`: names, numbers and graphs, so that loading a file
-never runs code. A Function is its document; a rule is one of
+never runs code. A Function is its document, or {"function": its document, "residuals": "packed"}
+with what was chosen of `residuals` and `fused`; a rule is one of
 
     "triangular"                                                of multigrad's own
     {"name": "triangular", "params": {"width": 2.0}}            the same with bound params
     {"compose": ["clip_norm", {"name": "noise", "params": {"sigma": 0.01}}]}
     {"name": "my_rule", "graph": {"format": "multigrad", ...}}  of the user's: it loads where the
                                                                 name is unknown
-    {"rule": "clip_norm", "over": [[]]}                         any of these, over shards
+    {"rule": "clip_norm", "over": [[]], "fused": False}         any of these, over shards, or with
+                                                                what was chosen
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from ..backend.values import concrete_number
 from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, RuleTypeError
 from ..functions.documents.rules import decode_shards
 from ..functions.function import Function
+from ..graph.support.params import read_fused
 from ..lowering.forwards import Forward
+from ..lowering.function_graph import read_way
 from ..rules import schedule as schedules
 from ..rules.model.activation_function import ForwardOfCode
 from ..rules.model.rule import Rule
@@ -30,6 +34,7 @@ from ..rules.schedule import Schedule
 
 RuleData = Any  # None, a name, or one of the forms above
 OWN = "multigrad.rules.library."
+CHOICES = ("residuals", "fused")  # which change no number, and are not in a document
 
 
 def describe_rule(rule: Any, fixed: Mapping[str, Any] | None = None) -> RuleData:
@@ -37,9 +42,11 @@ def describe_rule(rule: Any, fixed: Mapping[str, Any] | None = None) -> RuleData
     if rule is None:
         return None
     name_or_rule, rule = rule, resolve(rule)
-    if rule.shards is not None:
-        inner = describe_rule(rule._over_shards(None), fixed)
-        return {"rule": inner, "over": rule.shards.to_data()}
+    choices = choices_of(rule)
+    if rule.shards is not None or choices:
+        plain = rule._over_shards(None).copy(**dict.fromkeys(choices, "auto"))
+        over = {} if rule.shards is None else {"over": rule.shards.to_data()}
+        return {"rule": describe_rule(plain, fixed), **over, **choices}
     name = name_or_rule if isinstance(name_or_rule, str) else find_name(rule)
     bound = dict(rule.bound)
     if name is not None:
@@ -59,12 +66,20 @@ def describe_rule(rule: Any, fixed: Mapping[str, Any] | None = None) -> RuleData
                     f"@xg.register({rule.name if is_word else 'my_rule'!r}) over it"
                 ) from error
     if name is None:
-        if "graph" in data and (rule.function is not None or not all(map(is_own, rule.parts))):
+        by_parts = all(map(is_own, rule.parts)) or any(
+            choices_of(resolve(part)) for part in rule.parts
+        )
+        if "graph" in data and (rule.function is not None or not by_parts):
             return data  # bound params are part of the graph
         data = {"compose": [describe_rule(part) for part in rule.parts]}
     if bound:
         data["params"] = describe_params(bound)
     return name if data == {"name": name} else data
+
+
+def choices_of(obj: Any) -> dict[str, Any]:
+    """Return what was chosen of a rule's or Function's memory and speed."""
+    return {word: getattr(obj, word) for word in CHOICES if getattr(obj, word) != "auto"}
 
 
 def is_own(rule: Any) -> bool:
@@ -117,16 +132,32 @@ def read_both(rule: RuleData, params: Any) -> tuple[str | Rule | None, dict[str,
     return base, values
 
 
+def _read_choices(data: Mapping[str, Any]) -> dict[str, Any]:
+    choices: dict[str, Any] = {}
+    try:
+        if "residuals" in data:
+            choices["residuals"] = read_way(data["residuals"], "what was saved")
+        if "fused" in data:
+            choices["fused"] = read_fused(data["fused"])
+    except MultigradError as error:
+        raise FormatError(str(error)) from error
+    return choices
+
+
 def _read_rule(data: RuleData) -> str | Rule:
+    rule: str | Rule
     if isinstance(data, str):
         find_rule(data)
         return data
-    if isinstance(data, Mapping) and set(data) == {"rule", "over"}:
-        return resolve(_read_rule(data["rule"]))._over_shards(decode_shards(data["over"], "over"))
+    if isinstance(data, Mapping) and "rule" in data and set(data) <= {"rule", "over", *CHOICES}:
+        rule = resolve(_read_rule(data["rule"]))
+        if "over" in data:
+            rule = rule._over_shards(decode_shards(data["over"], "over"))
+        return rule.copy(**_read_choices(data))
     keys = set(data) - {"params"} if isinstance(data, Mapping) else set()
     bound = read_params(data.get("params")) if keys else {}
     if keys == {"compose"} and isinstance(data["compose"], list):
-        rule: str | Rule = compose(*[_read_rule(part) for part in data["compose"]])
+        rule = compose(*[_read_rule(part) for part in data["compose"]])
     elif keys == {"graph"}:
         return read_graph(data["graph"])
     elif keys == {"name", "graph"} and isinstance(data["name"], str):
@@ -227,13 +258,18 @@ def _from_json(value: Any) -> Any:
 
 def describe_function(owner: str, function: Function) -> dict[str, Any]:
     try:
-        return function.to_dict()
+        document = function.to_dict()
     except MultigradError as error:
         raise type(error)(f"{owner} cannot be saved: {error}") from error
+    choices = choices_of(function)
+    return {"function": document, **choices} if choices else document
 
 
 def read_function(owner: str, data: Any) -> Function:
+    choices: dict[str, Any] = {}
     try:
+        if isinstance(data, Mapping) and "function" in data and set(data) <= {"function", *CHOICES}:
+            choices, data = _read_choices(data), data["function"]
         function = from_dict(data)
     except FormatError as error:
         raise FormatError(f"{owner}: {error}") from error
@@ -241,7 +277,7 @@ def read_function(owner: str, data: Any) -> Function:
         raise FormatError(
             f"{owner}: it needs a function, and this document is a {type(function).__name__}"
         )
-    return function
+    return function.keeping(**choices) if choices else function
 
 
 def describe_forward(owner: str, forward: Forward) -> Any:

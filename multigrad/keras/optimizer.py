@@ -249,14 +249,27 @@ class RuledOptimizer(keras.optimizers.Optimizer):
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Set all variables, the rule's numbers first; or the inner optimizer's alone, from a list
         that was read of it without a rule; or all but how far schedules are.
+
+        Raises:
+            RuleValueError: there are more or fewer, or one has another shape; nothing is set.
         """
         numbers = list(self._params.all_variables().values())
-        count = len(weights) - len(self.inner_optimizer.variables)
+        inner = self.inner_optimizer.variables
+        count = len(weights) - len(inner)
         if count in (0, len(self._params.variables)):
             numbers = numbers[:count]
+        variables = [*numbers, *inner]
+        shapes = [tuple(np.shape(weight)) for weight in weights]
+        if shapes != [tuple(variable.shape) for variable in variables]:
+            raise RuleValueError(
+                f"optimizer {self.name!r} has variables of the shapes "
+                f"{[tuple(variable.shape) for variable in variables]}, got {shapes}; an optimizer "
+                "has all of its variables once it is built for a model's"
+            )
+        # First, as it refuses to be set before it is built.
+        self.inner_optimizer.set_weights(weights[len(numbers) :])
         for variable, weight in zip(numbers, weights, strict=False):
             variable.assign(weight)
-        self.inner_optimizer.set_weights(weights[len(numbers) :])
 
     def save_own_variables(self, store: Any) -> None:
         """Store the rule's numbers; Keras stores the inner optimizer, an attribute, by itself."""

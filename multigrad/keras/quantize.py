@@ -29,7 +29,7 @@ from ..rules.estimators.quantizers import (
     read_quantization,
 )
 from .compiled_steps import in_symbolic_scope, keeping_weights
-from .config import describe_function, read_function
+from .config import choices_of, describe_function, read_function
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -375,7 +375,7 @@ class QuantConv2D(QuantizedKind):
 
 def description_to_config(layer: str, how: Description | None) -> Any:
     if isinstance(how, Function):
-        is_named = isinstance(how, Estimator)
+        is_named = isinstance(how, Estimator) and not choices_of(how)
         return how.name if is_named else {"function": describe_function(f"layer {layer!r}", how)}
     return how if how is None or isinstance(how, str) else dict(how)
 

@@ -17,6 +17,7 @@ from ..backend.values import in_one_framework
 from ..errors import RuleError, RuleTypeError, suggest
 from ..graph.support.class_bases import InNotebooks, dataclass
 from ..graph.support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
+from ..graph.support.pickles import pickled
 from ..graph.support.threads import SERIALS
 from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.forwards import ActivationName, Forward, find_forward
@@ -107,14 +108,14 @@ class Activation(InNotebooks):
         # itself.
         forward = self.forward
         forward_or_name = forward.name if type(forward) is Forward else forward
-        return Activation, (forward_or_name, self._rule, self._params)
+        return pickled(Activation, forward_or_name, self._rule, self._params)
 
     def of_then(self) -> Activation:
         """Return itself, or a copy that looks its rule up again after names have changed."""
         if self._rule is None or not is_of_then():
             return self
-        activation, arguments = self.__reduce__()
-        return activation(*arguments)
+        make, arguments = self.__reduce__()
+        return make(*arguments)
 
     def own_in_force(self) -> RuleInForce | None:
         """Return the own rule, looked up by today's registry; None where `use` decides."""

@@ -21,7 +21,15 @@ from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..errors import FormatError, MultigradError
 from ..functions.calls.arguments import flatten
-from ..functions.documents.format import MOST_BYTES, format_document, hash_of, hex_of, parse, unseal
+from ..functions.documents.format import (
+    MOST_BYTES,
+    format_document,
+    hash_of,
+    hex_of,
+    parse,
+    refuse_newer,
+    unseal,
+)
 from ..functions.documents.functions import decode_function
 from ..functions.documents.rules import decode_rule
 from ..functions.function import Function, restore
@@ -435,8 +443,7 @@ def read_evidence(data: Data, where: str) -> None:
     # `type() is`, not isinstance: True is an int too.
     if type(op_set) is not int or op_set < 1:
         fail(f"{where}.op_set", f"expected an integer from 1 on, got {describe(op_set)}")
-    if op_set > OP_SET:
-        fail(f"{where}.op_set", f"{op_set} is newer than {OP_SET}: upgrade multigrad")
+    refuse_newer(f"{where}.op_set", "it was written for op set", op_set, OP_SET)
     read_text(fields["witness"], f"{where}.witness")
     read_text(fields.get("without", ""), f"{where}.without", 400, "\n")
     _check_conventions(fields["conventions"], f"{where}.conventions")

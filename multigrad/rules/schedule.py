@@ -26,6 +26,7 @@ from ..errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.lazy_modules import module_hooks
+from ..graph.support.pickles import pickled
 from ..graph.support.threads import make_lock
 from ..trace.active_rules import Moving, note_moved
 from ..trace.lookups import check_move, refuse_step
@@ -329,7 +330,7 @@ class Schedule(Moving, InNotebooks):
         return {"schedule": self._kind, **numbers, "count": self.count}
 
     def __reduce__(self) -> Any:
-        return Schedule, (self._kind, dict(self._numbers), self.count)
+        return pickled(Schedule, self._kind, dict(self._numbers), self.count)
 
 
 def _is_tensor(value: Any) -> bool:

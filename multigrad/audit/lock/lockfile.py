@@ -25,7 +25,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from ...errors import FormatError, MultigradError
-from ...functions.documents.format import digest, parse
+from ...functions.documents.format import digest, parse, refuse_newer
 from ...graph.passes.serialize import describe, fail, read_fields, read_text
 from .runner import NAMESPACES, RefusedProbe, framework_of, hex_of, read_call
 
@@ -287,16 +287,18 @@ def _depth(data: Data) -> int:
 
 
 def read_lock(path: str | Path) -> LockFile:
-    data = parse(Path(path).read_bytes())
+    try:
+        data = parse(Path(path).read_bytes())
+    except FileNotFoundError:
+        advice = "write one by multigrad lock, or name the file"
+        raise FileNotFoundError(f"there is no lock file {str(path)!r} here: {advice}") from None
     if type(data) is not dict or data.get("format") != FORMAT:
         fail(str(path), f'this is not a lock file: it has "format": "{FORMAT}"')
     version = data.get("version")
     # `type() is`, not isinstance: True is an int too.
     if type(version) is not int or version < 1:
         fail(f"{path}: version", f"expected {VERSION}, got {describe(version)}")
-    if version > VERSION:
-        newer = f"the lock has version {version}, newer than {VERSION}: upgrade multigrad"
-        fail(f"{path}: version", newer)
+    refuse_newer(f"{path}: version", "the lock has version", version, VERSION)
     try:
         return _decode(data)
     except FormatError as error:

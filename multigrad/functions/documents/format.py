@@ -23,6 +23,7 @@ from ...graph.ir.types import KEY
 from ...graph.passes.serialize import MOST_INTEGER, decode_array, describe, draws, fail, read_list
 from ...graph.passes.simplify import substitute
 from ...graph.support.class_bases import dataclass
+from ...graph.support.pickles import own_version
 from ...trace.trace import NeedsConcrete, Trace, Value
 
 Data = Any
@@ -61,13 +62,18 @@ def unseal(data: Data, kinds: tuple[str, ...]) -> tuple[str, dict[str, Data]]:
     version = data.get("version")
     if type(version) is not int or version < 1:
         fail("version", f"expected {VERSION}, got {describe(version)}")
-    if version > VERSION:
-        newer = f"the document has version {version}, newer than {VERSION}: upgrade multigrad"
-        fail("version", newer)
+    refuse_newer("version", "the document has version", version, VERSION)
     kind = data.get("kind")
     if type(kind) is not str or kind not in kinds:
         fail("kind", f"expected {' or '.join(map(repr, kinds))}, got {describe(kind)}")
     return kind, {name: data[name] for name in data if name not in HEAD}
+
+
+def refuse_newer(where: str, subject: str, version: int, known: int) -> None:
+    """Raise a FormatError if what a file was written for is newer than what is known here."""
+    if version > known:
+        reads = f"newer than {known}, which multigrad {own_version()} reads"
+        fail(where, f"{subject} {version}, {reads}: upgrade multigrad")
 
 
 def clean(doc: str | None) -> str:

@@ -37,6 +37,7 @@ from ...graph.passes.serialize import (
     read_text,
 )
 from ...graph.support.params import Range, Shards
+from ...graph.support.pickles import pickled
 from ...trace.active_rules import Moving
 from ...trace.derived.custom_calls import drop_calls, replay
 from ...trace.identity import value_key
@@ -222,7 +223,7 @@ class SavedRule:
         return f"<saved rule {self.__name__}>"
 
     def __reduce__(self) -> Any:
-        return function_of_rule, (self.make, json.loads(self.text))
+        return pickled(function_of_rule, self.make, json.loads(self.text))
 
     def __call__(self, ctx: Any, grad_out: Tensor, tin: Tensor | None, **params: Any) -> Tensor:
         """Apply the rule: to symbolic values in a capture, else as a `Rule` does."""

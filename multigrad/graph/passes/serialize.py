@@ -366,7 +366,7 @@ def describe(data: Data) -> str:
     """Return a value from a document, short enough for a message."""
     if isinstance(data, str | int | float | None):
         return f"{data!r:.60}"
-    return "a object" if type(data) is dict else f"a {type(data).__name__}"
+    return "an object" if type(data) is dict else f"a {type(data).__name__}"
 
 
 def read_fields(

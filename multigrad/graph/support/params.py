@@ -23,6 +23,7 @@ import numpy as np
 
 from ...errors import RuleTypeError, RuleValueError, suggest
 from .class_bases import dataclass
+from .pickles import pickled
 
 # `P` and `R` are the parameters and result of a user's function. A bare `Function` in an annotation
 # means one of any parameters; the typing module of Python 3.11 has no such defaults, and only
@@ -223,7 +224,7 @@ class Range:
         return f"Range({self.text!r})"
 
     def __reduce__(self) -> Any:
-        return Range.read, (self.text,)
+        return pickled(Range.read, self.text)
 
 
 def as_number(value: Any) -> Number | None:

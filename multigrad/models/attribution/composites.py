@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...errors import RuleTypeError, RuleValueError, suggest
 from ...graph.support.class_bases import InNotebooks, dataclass
 from ...graph.support.lazy_modules import module_hooks
+from ...graph.support.pickles import pickled
 from ...rules.model.rule import Rule
 from ...rules.registry import get
 from . import relevance as rules
@@ -90,7 +91,7 @@ class Composite(InNotebooks):
     def __reduce__(self) -> Any:
         # A read-only mapping has no pickle.
         parts = (dict(part) for part in (self.layers, self.first, self.names))
-        return Composite, (self.name, *parts, self.canonize)
+        return pickled(Composite, self.name, *parts, self.canonize)
 
     def choose(self, layers: Iterable[tuple[str, str | None]]) -> list[AnyRule | None]:
         """Return the rule for each layer of a model, None where it keeps its own gradient.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import cache, partial
+from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ from ...functions.custom_gradient import custom_gradient
 from ...functions.function import Function
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
+from ...graph.support.pickles import pickled
 from ...rules.estimators.arguments import widened
 from ...trace.xp import all as xp
 from .kinds import KINDS, Inputs, LayerKind
@@ -332,7 +333,7 @@ class Relevance:
 
     def __reduce__(self) -> Any:
         # Without the Functions, which are made again.
-        return partial(make_rule, self.formula, self.zero_params, **self.numbers), ()
+        return pickled(make_rule, self.formula, self.zero_params, **self.numbers)
 
     def over(self, kind: str, **attributes: Any) -> Function:
         """Return a layer of a kind with this rule as its gradient; `KINDS` lists its arguments.

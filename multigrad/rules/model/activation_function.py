@@ -61,6 +61,7 @@ from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import simplify
 from ...graph.support.class_bases import HeldWeakly, dataclass
 from ...graph.support.params import as_number
+from ...graph.support.pickles import pickled
 from ...graph.support.threads import SERIALS, build_once
 from ...graph.support.trees import optree
 from ...lowering.checks import check_float, check_values
@@ -320,8 +321,8 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         try:
             pickle.dumps(self.given)
         except Exception:  # noqa: BLE001 (whatever an object of the user's raises)
-            return as_forward, (self.saved(),)
-        return as_forward, (self.given,)
+            return pickled(as_forward, self.saved())
+        return pickled(as_forward, self.given)
 
 
 def put_under(specialization: Specialization | None, forward: Forward) -> Function:

@@ -32,6 +32,7 @@ from ...graph.support.params import (
     read_fused,
     read_shards,
 )
+from ...graph.support.pickles import pickled
 from ...lowering.forwards import ActivationName
 from ...lowering.function_graph import read_way
 from ...trace.active_rules import FREE, keyed
@@ -473,17 +474,17 @@ class Rule(InNotebooks):
         # A registered rule pickles by name, so that functions made by a decorator pickle too.
         known = rule_names.RULES.get(self.name)
         if known is self:
-            return _by_name, (self.name, {})
+            return pickled(_by_name, self.name, {})
         if known is not None and known.function is self.function is not None and not known.bound:
             choices = {"shards": self.shards, "fused": self.fused, "residuals": self.residuals}
-            return _by_name, (self.name, dict(self.bound), choices)
+            return pickled(_by_name, self.name, dict(self.bound), choices)
         attributes = {name: getattr(self, name) for name in ATTRIBUTES}
         # A mapping proxy does not pickle.
         attributes["bound"] = dict(self.bound)
         if self.own_ranges:
             attributes["ranges"] = dict(self.own_ranges)
         # As an argument, so that a deep copy copies what is bound: schedules count by themselves.
-        return _rebuild, (attributes,)
+        return pickled(_rebuild, attributes)
 
 
 def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) -> Any:

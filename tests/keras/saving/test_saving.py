@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 
-from ...data import v0_1_0 as before
+from ...data.releases import write as releases
 
 keras: Any = pytest.importorskip("keras")
 xk: Any = pytest.importorskip("multigrad.keras")
@@ -54,6 +54,9 @@ def make_rule(name: str) -> Any:
         "registered composition": xg.get("keras_test_twice"),
         "bound further": xg.get("keras_test_twice").with_params(edges=(0.0, 1.0)),
         "nameless": nameless,
+        "chosen": xg.get("rectangular").keeping("packed").copy(fused=False),
+        "user's, chosen": xg.get("keras_test_band").keeping("input"),
+        "parts, chosen": xg.compose(xg.get("rectangular").keeping("packed"), "triangular"),
     }[name]
 
 
@@ -70,6 +73,12 @@ DATA = {
     "registered composition": {"name": "keras_test_twice", "graph": GRAPH},
     "bound further": {"name": "keras_test_twice", "graph": GRAPH, "params": {"edges": [0.0, 1.0]}},
     "nameless": {"graph": GRAPH},
+    "chosen": {"rule": "rectangular", "residuals": "packed", "fused": False},
+    "user's, chosen": {"rule": {"name": "keras_test_band", "graph": GRAPH}, "residuals": "input"},
+    "parts, chosen": {
+        "rule": {"compose": [{"rule": "rectangular", "residuals": "packed"}, "triangular"]},
+        "residuals": "packed",
+    },
 }
 
 
@@ -77,10 +86,11 @@ DATA = {
 def test_config_holds_the_rule_as_names_numbers_and_graphs(form: str) -> None:
     layer = xk.Activation("relu", rule=make_rule(form), name="gate")
     config = layer.get_config()
-    rule = config["rule"]
-    if isinstance(rule, dict) and "graph" in rule:
-        assert (rule["graph"]["format"], rule["graph"]["kind"]) == ("multigrad", "rule")
-        rule = {**rule, "graph": GRAPH}
+    rule = json.loads(json.dumps(config["rule"]))
+    inner = rule.get("rule", rule) if isinstance(rule, dict) else {}
+    if "graph" in inner:
+        assert (inner["graph"]["format"], inner["graph"]["kind"]) == ("multigrad", "rule")
+        inner["graph"] = GRAPH
     assert rule == DATA[form]
     assert (config["forward"], config["params"], config["name"]) == ("ReLU", {}, "gate")
     # As JSON brings it back, where there are no tuples.
@@ -95,6 +105,20 @@ def test_a_layer_made_from_its_config_has_the_same_gradient(network: Any, form: 
     trained = [network.train(network.build(one)) for one in (layer, copy)]
     for ours, theirs in zip(*trained, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_was_chosen_of_memory_and_speed_is_saved_with_a_function() -> None:
+    function = xg.function(np.tanh, lambda g, x: g * (x > 0)).keeping("packed", fused=False)
+    function(np.ones(3))
+    for function_or_estimator in (function, xg.estimators.ste_round.keeping(fused=True)):
+        layer = xk.CustomGradient(function_or_estimator, name="layer")
+        config = json.loads(json.dumps(layer.get_config()))
+        again = xk.CustomGradient.from_config(config).function
+        for word in ("residuals", "fused"):
+            assert getattr(again, word) == getattr(function_or_estimator, word)
+    config["function"]["fused"] = "no"
+    with pytest.raises(xg.FormatError, match="'layer': fused is"):
+        xk.CustomGradient.from_config(config)
 
 
 def test_params_of_the_layer_come_back(network: Any) -> None:
@@ -274,15 +298,15 @@ def refuse_numpy(name: str) -> Any:
     raise xg.BackendNotFound(f"backend {name!r} needs it: pip install '{name}'")
 
 
-# Model files of version 0.1.0, written on TensorFlow, load and train on each Keras backend.
+# Model files of each release, written on TensorFlow, load and train on each Keras backend.
 
 
-@pytest.mark.parametrize("name", ["activations", "functional"])
-def test_a_model_file_predicts_and_trains_the_same(name: str) -> None:
+@pytest.mark.parametrize("file", [*releases.HERE.glob("*/keras/*.keras")], ids=lambda f: f.stem)
+def test_a_model_file_predicts_and_trains_the_same(file: Path) -> None:
     assert "window" not in xg.rules()
-    model = keras.saving.load_model(before.HERE / "keras" / f"{name}.keras", safe_mode=True)
-    assert type(model.optimizer) is type(xk.apply_to_gradients("sgd", "scale"))
-    found = before.compute_keras(model)
-    with np.load(before.HERE / "keras" / f"{keras.config.backend()}.npz") as numbers:
+    model = keras.saving.load_model(file, safe_mode=True)
+    found = releases.compute_keras(model)
+    with np.load(file.with_name(f"{keras.config.backend()}.npz")) as numbers:
         for what, array in found.items():
-            np.testing.assert_allclose(array, numbers[f"{name}/{what}"], rtol=0, atol=1e-6)
+            expected = numbers[f"{file.stem}/{what}"]
+            np.testing.assert_allclose(array, expected, rtol=0, atol=1e-6)

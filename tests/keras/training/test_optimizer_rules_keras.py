@@ -535,3 +535,18 @@ def test_all_variables_are_set_at_once(ruled: Ruled) -> None:
     values = [keras.ops.convert_to_numpy(v) for v in first.optimizer.variables]
     second.optimizer.set_weights(values)
     assert_close(train(second), train(first), tolerance=0)
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_weights_that_do_not_fit_change_nothing(ruled: Ruled, is_built: bool) -> None:
+    optimizer = ruled(keras.optimizers.SGD(RATE, momentum=0.5), "scale", {"s": 4.0})
+    if is_built:
+        optimizer.build([keras.Variable(np.ones(2))])
+    before = [np.array(keras.ops.convert_to_numpy(v.value)) for v in optimizer.variables]
+    others = [each + 1 for each in before]
+    unfit = (others[:-2], [*others, np.ones(2)], [*others[:-1], np.ones(3)])
+    for weights in (*unfit, *(() if is_built else (others,))):
+        with pytest.raises(ValueError, match=r"variables of the shapes|not yet been built"):
+            optimizer.set_weights(weights)
+    for variable, number in zip(optimizer.variables, before, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable.value), number)

@@ -1,17 +1,21 @@
-"""What version 0.1.0 wrote: documents and Keras models, and what it computed with them.
+"""What each release wrote: documents, pickles, locks and Keras models, and what it computed with
+them.
 
-Run as a program, this writes the files of `v0.1.0/` anew. It has been run on version 0.1.0 alone,
-and is kept to show how they were made: no other version can make files of that one. Tests take from
-here what each number was computed with. All inputs are binary fractions, so that but for logistic
-curves and roots nothing rounds.
+`python -m tests.data.releases.write` writes a folder for the version that is installed, and needs
+NumPy, torch, JAX and TensorFlow; with the word `keras` it writes its models, once on each Keras
+backend. A folder is written once, when its version is released. Every later version must read it,
+so nothing is removed from the tables below; what they gain, later folders have.
 
-Documents hold the lines of the functions below: none of them may move.
+All inputs are binary fractions, so that but for logistic curves, roots and their like nothing
+rounds.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import pickle
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +27,7 @@ import numpy as np
 import multigrad as xg
 
 Tensor = Any
-HERE = Path(__file__).with_name("v0.1.0")
+HERE = Path(__file__).parent
 X = np.arange(-6, 6, dtype=np.float32).reshape(3, 4) / 4
 G = np.arange(12, dtype=np.float32)[::-1].reshape(3, 4) / 8 - 0.5
 W = np.arange(12, dtype=np.float32).reshape(4, 3) / 8 - 1
@@ -63,6 +67,7 @@ CALLS: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "nameless": [((X,), {})],
 }
 CALLS["loaded_function"] = CALLS["nested"]
+CALLS["chain"] = CALLS["ste_round"] = CALLS["packed"] = CALLS["squared"]
 # Which params each rule is called with besides none.
 PARAMS: dict[str, list[dict[str, Any]]] = {
     "window": [{"width": 0.5}],
@@ -115,13 +120,40 @@ def cotangent_of(outputs: Any) -> Any:
 
 
 def compute(obj: Any, name: str) -> dict[str, Any]:
-    """Return the numbers that a rule, an activation or a Function gives on NumPy arrays."""
+    """Return the numbers that an object gives on NumPy arrays."""
     if isinstance(obj, xg.Function):
         return compute_function(obj, name)
     if isinstance(obj, xg.Rule):
         return compute_rule(obj, name)
+    if isinstance(obj, xg.schedule.Schedule):
+        values = []
+        for _ in range(12):
+            values.append(obj.value)
+            obj.step()
+        return {"values": np.array(values)}
+    if isinstance(obj, xg.composites.Composite):
+        layers = obj.choose([("0", "convolution"), ("1", "linear")])
+        return {f"{i}/{k}": v for i, one in enumerate(layers) for k, v in compute(one, "").items()}
+    if hasattr(obj, "over"):
+        outputs, pullback = xg.vjp(obj.over("linear"), X, W, ROW[:3])
+        return dict(enumerate_arrays((outputs, pullback(np.full_like(outputs, 0.5)))))
+    if "torch" in type(obj).__module__:
+        import torch
+
+        outputs, pullback = xg.vjp(obj, torch.tensor(X))
+        return {"output": outputs.numpy(), "gradient": pullback(torch.tensor(G))[0].numpy()}
     outputs, pullback = xg.vjp(obj, X)
     return {"output": outputs, "gradient": pullback(G)[0]}
+
+
+def enumerate_arrays(nested: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what nested outputs hold, as arrays, with their numbers."""
+    yield from ((str(i), array) for i, array in enumerate(arrays_of(nested)))
+
+
+def compute_named(rule: xg.Rule) -> Any:
+    """Return the gradient that a rule of the library gives with its defaults."""
+    return rule(None, G, X, key=KEY)
 
 
 def compute_rule(rule: xg.Rule, name: str) -> dict[str, Any]:
@@ -139,8 +171,8 @@ def compute_function(function: xg.Function, name: str) -> dict[str, Any]:
     for i, (args, kwargs) in enumerate(CALLS[name]):
         call = functools.partial(keyed, **kwargs) if kwargs else keyed
         outputs, pullback = xg.vjp(call, *args)
-        for j, array in enumerate(arrays_of((outputs, pullback(cotangent_of(outputs))))):
-            found[f"{i}/{j}"] = array
+        numbers = enumerate_arrays((outputs, pullback(cotangent_of(outputs))))
+        found |= {f"{i}/{j}": array for j, array in numbers}
     return found
 
 
@@ -148,7 +180,7 @@ def compute_function(function: xg.Function, name: str) -> dict[str, Any]:
 
 
 def shipped_rules() -> dict[str, Any]:
-    return {name: xg.get(name) for name in xg.rules()}
+    return {name: xg.get(name) for name in xg.rules() if "." not in name}
 
 
 def rule_of(function: Any) -> xg.Rule:
@@ -214,6 +246,37 @@ def functions_of_mine() -> dict[str, Any]:
     found = {name: getattr(mine, name) for name in FUNCTIONS}
     found["around_an_activation"] = xg.function(lambda x: act(x) * 2.0 + act(x - 0.5))
     return call_all(found)
+
+
+def pickles() -> dict[str, Any]:
+    """What is pickled otherwise than by the name of a user's module."""
+    import torch
+
+    rules, functions = rules_of_mine(), functions_of_mine()
+    window, steep = rules["window_bound"], functions["steep"]
+    epsilon, linear = xg.attribution.epsilon(), xg.schedule.linear(1.0, 0.0, steps=10)
+    moving = xg.schedule.piecewise([2, 5], [1.0, 0.5, 0.25])
+    return {
+        "wide": xg.get("triangular").with_params(width=2.0),
+        "kept": xg.get("rectangular").keeping("packed"),
+        "window_bound": window,
+        "composed": rules["composed"],
+        "halved": xg.from_dict(rules["halved"].to_dict()),
+        "activation": xg.activation("Heaviside", "triangular", {"width": 2.0}),
+        "activation_of_rule": xg.activation("ReLU", window),
+        "activation_of_code": xg.activation(functions["around_an_activation"], "triangular"),
+        "around_an_activation": functions["around_an_activation"],
+        "packed": xg.function(lambda x: x * x, lambda g, x: g * (x > 0)).keeping("packed"),
+        "keyed": functions["dropped"].keyed(3),
+        "bound": steep.bind({"slope": 2.0}),
+        "ste_round": xg.estimators.ste_round,
+        "chain": xg.compose(functions["squared"], xg.activation("ReLU", "triangular")),
+        "linear": linear,
+        "piecewise": moving,
+        "epsilon": epsilon,
+        "composite": xg.composites.epsilon_plus(),
+        "module": torch.nn.Sequential(xg.Activation("Heaviside", "triangular", {"width": 2.0})),
+    }
 
 
 def functions() -> dict[str, Any]:
@@ -290,6 +353,8 @@ def keras_models() -> dict[str, Any]:
         xk.Activation("ReLU", window, {"width": 0.25}, name="of_rule_with_params"),
         xk.Activation("Linear", xg.compose("scale", mine.halved), name="composed"),
         xk.Activation("ReLU", xg.compose("scale", "triangular"), backend="numpy", name="elsewhere"),
+        xk.Activation("ReLU", xg.get("rectangular").keeping("packed"), name="kept"),
+        xk.CustomGradient(xg.estimators.ste_round, name="estimator"),
     ]
     activations = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), *layers])
     activations.compile(
@@ -302,9 +367,13 @@ def keras_models() -> dict[str, Any]:
     functional.compile(
         xk.apply_to_gradients(keras.optimizers.SGD(0.125), "noise", {"sigma": 0.25}, key=3), "mse"
     )
-    models = {"activations": activations, "functional": functional}
+    quantized = keras.Sequential([keras.Input((4,)), xk.QuantDense(4, bits=4)])
+    quantized.compile("sgd", "mse")
+    models = {"activations": activations, "functional": functional, "quantized": quantized}
     for model in models.values():
-        for variable, value in zip(model.trainable_variables, (MATRIX, ROW / 8), strict=True):
+        for variable, value in zip(
+            model.trainable_variables, (MATRIX, ROW / 8, 0.25), strict=False
+        ):
             variable.assign(value)
     return models
 
@@ -321,39 +390,43 @@ def compute_keras(model: Any) -> dict[str, Any]:
     return {"predicted": predicted, **trained}
 
 
-def save_keras() -> None:
+def save_keras(folder: Path) -> None:
     """Write the models, and what this Keras backend computes with them."""
     import keras
 
-    (HERE / "keras").mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     numbers = {}
     for name, model in keras_models().items():
-        file = HERE / "keras" / f"{name}.keras"
         if keras.config.backend() == "tensorflow":
-            model.save(file)
+            model.save(folder / f"{name}.keras")
         for what, array in compute_keras(model).items():
             numbers[f"{name}/{what}"] = array
-    np.savez_compressed(HERE / "keras" / f"{keras.config.backend()}.npz", **numbers)
+    np.savez_compressed(folder / f"{keras.config.backend()}.npz", **numbers)
 
 
-def save_all() -> None:
-    """Write the documents, and what NumPy computes with them."""
-    numbers = {}
-    for folder, found in {
+def save_all(folder: Path) -> None:
+    """Write documents, pickles and a lock, and what NumPy computes with them."""
+    numbers = {f"named/{name}": compute_named(xg.get(name)) for name in xg.rules()}
+    for kind, found in {
         "shipped": shipped_rules(),
         "rules": rules(),
         "functions": functions(),
+        "pickles": pickles(),
     }.items():
-        (HERE / folder).mkdir(exist_ok=True)
+        (folder / kind).mkdir(parents=True)
         for name, obj in found.items():
-            xg.save(obj, HERE / folder / f"{name}.json")
+            file = folder / kind / name
+            if kind == "pickles":
+                file.with_suffix(".pickle").write_bytes(pickle.dumps(obj, protocol=4))
+            else:
+                xg.save(obj, f"{file}.json")
             for what, array in compute(obj, name).items():
-                numbers[f"{folder}/{name}/{what}"] = array
-    np.savez_compressed(HERE / "numbers.npz", **numbers)
+                numbers[f"{kind}/{name}/{what}"] = array
+    np.savez_compressed(folder / "numbers.npz", **numbers)
+    words = ("shipped/triangular.json", "functions/squared.json", "numpy:clip")
+    subprocess.run([sys.executable, "-m", "multigrad", "lock", *words], check=True, cwd=folder)
 
 
 if __name__ == "__main__":
-    if xg.__version__ != "0.1.0":
-        sys.exit("these files are of version 0.1.0, which alone can write them")
-    HERE.mkdir(exist_ok=True)
-    save_keras() if sys.argv[1:] == ["keras"] else save_all()
+    folder = HERE / xg.__version__
+    save_keras(folder / "keras") if sys.argv[1:] == ["keras"] else save_all(folder)

@@ -1,4 +1,4 @@
-"""Rules and Functions of a user's own, which pickles of version 0.1.0 name by this module."""
+"""Rules and Functions of a user's own, which pickles name by this module."""
 
 from __future__ import annotations
 
