@@ -22,13 +22,13 @@ from ..backend.compiler_events import (
 )
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..graph.support.class_bases import dataclass
+from ..graph.support.lazy_modules import deprecated_names
 from ..graph.support.params import Axes, Fused, Key, Over, Residuals, read_params
 from ..trace.active_rules import (
     CURRENT,
     EMPTY,
     ActiveRules,
     Counter,
-    key_token,
     normalize_key,
 )
 from ..trace.ranks import CHECKED, compare, name_rank, note
@@ -38,6 +38,8 @@ from .model.rule_in_force import RuleInForce, tokens_of
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self
+
+    from ..trace.active_rules import key_token
 
 __all__ = [
     "CURRENT",
@@ -53,6 +55,12 @@ __all__ = [
     "normalize_key",
     "use",
 ]  # fmt: skip
+
+INSTEAD = "compare `token` of a rule in force, which contains the key"
+__getattr__ = deprecated_names(
+    __name__,
+    {"key_token": ("multigrad.trace.active_rules:key_token", "1.0", "2.0", INSTEAD)},
+)
 
 Scope: TypeAlias = Literal["activations", "params", "all"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)

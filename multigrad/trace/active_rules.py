@@ -220,10 +220,13 @@ CURRENT: ContextVar[ActiveRules] = ContextVar("multigrad_active", default=EMPTY)
 def key_token(draws: KeySource) -> str:
     """Return text that is equal for equal keys.
 
+    Its public name is deprecated since 1.0 and will be removed in 2.0: compare `token` of a rule in
+    force, which contains the key.
+
     Examples:
-        >>> from multigrad.context import apply_now, key_token
-        >>> key_token(apply_now("noise", None, key=7).draws)
-        '@0.7'
+        >>> from multigrad.context import apply_now
+        >>> apply_now("noise", None, key=7).token.endswith("@0.7")
+        True
     """
     key = draws.key
     if key is None:

@@ -8,6 +8,7 @@ module may have another name than its room, an alias: `multigrad.wrappers` is
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.abc import InspectLoader, MetaPathFinder
@@ -55,6 +56,30 @@ def lazy_names(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Gett
         return value
 
     return module_hooks(package, files, load)
+
+
+def deprecated_names(module: str, names: Mapping[str, tuple[str, str, str, str]]) -> Getter:
+    """Return a `__getattr__` of a module for names that will be removed.
+
+    Args:
+        names: for each, the place of its value as module:name, the version since which it is
+            deprecated, the version that removes it, and what to write instead.
+    """
+
+    def get_name(name: str) -> Any:
+        if name not in names:
+            raise missing_name_error(module, name, vars(sys.modules[module]))
+        place, since, removal, instead = names[name]
+        warnings.warn(
+            f"{name!r} is deprecated since multigrad {since} and will be removed in {removal}: "
+            f"{instead}",
+            DeprecationWarning,
+            stacklevel=2,  # the line that asks for the name, past importlib's own
+        )
+        home, _, own_name = place.partition(":")
+        return getattr(import_module(home), own_name)
+
+    return get_name
 
 
 def missing_name_error(module: str, name: str, known: Iterable[str]) -> AttributeError:

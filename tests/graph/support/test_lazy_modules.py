@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import warnings
+
+import pytest
 
 import multigrad as xg
 from multigrad.rules import model
@@ -42,3 +45,18 @@ def test_type_checkers_see_the_names_that_load_on_first_use() -> None:
     assert declared == {(file, name) for file, names in files.items() for name in names}
     for _, name in declared:
         assert getattr(model, name).__name__ == name
+
+
+def test_a_deprecated_name_works_and_warns_at_the_line_that_asks_for_it() -> None:
+    line = inspect.currentframe().f_lineno + 2  # type: ignore[union-attr]
+    with pytest.warns(DeprecationWarning) as warned:
+        from multigrad.context import apply_now, key_token
+    assert {(each.filename, each.lineno) for each in warned} == {(__file__, line)}
+    message = str(warned[0].message)
+    for word in ("'key_token'", "since multigrad 1.0", "removed in 2.0", "`token`"):
+        assert word in message
+    in_force = apply_now("noise", None, key=7)
+    assert key_token(in_force.draws) in in_force.token
+    with warnings.catch_warnings(), pytest.raises(AttributeError, match="did you mean"):
+        warnings.simplefilter("error")
+        xg.context.apply_nov  # type: ignore[attr-defined]  # noqa: B018
