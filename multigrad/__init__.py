@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         from_custom_vjp,
         from_tf_custom_gradient,
     )
+    from .graph.support.c_libraries import enable
     from .look.check import check
     from .look.export import export, load_operators
     from .look.figure import heatmap, plot
@@ -111,6 +112,7 @@ __all__ = [
     "convert",
     "custom_gradient",
     "doctor",
+    "enable",
     "estimators",
     "export",
     "from_autograd_function",
@@ -163,6 +165,7 @@ _ROOMS = {
         "compat.wrappers": "Activation",
         "errors": "BackendNotFound FormatError GradientError MultigradError NativeRuleWarning "
         "RuleError StaleTraceError TraceError UnsupportedOp",
+        "graph.support.c_libraries": "enable",
         "functions.custom_gradient": "custom_gradient function",
         "functions.function": "Function",
         "functions.implicit": "implicit",

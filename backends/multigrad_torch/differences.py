@@ -15,14 +15,13 @@ from multigrad.backend import (
     Mended,
     zeros,
 )
+from multigrad.graph.ops.special_functions import erf
 
 MEASURED = "torch 2.13"
 NARROW = ("float16", "bfloat16", "float32")
 
 
 def gelu_by_erf(x: Any) -> Any:
-    from scipy.special import erf
-
     return 0.5 * x * (1.0 + (0.5**0.5 * x).apply(erf))
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import scipy.special
 import torch
 
+from multigrad.graph.ops.special_functions import erf, erfc, erfinv, lgamma
 from multigrad.graph.support.threads import make_lock
 
 SWITCH = "TRITON_INTERPRET"
@@ -50,10 +50,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(np, name) for name in SAME},
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh,
     "atan": np.arctan, "atan2": np.arctan2, "atanh": np.arctanh, "div_rn": np.divide,
-    "erf": scipy.special.erf, "erfc": scipy.special.erfc, "erfinv": scipy.special.erfinv,
+    "erf": erf, "erfc": erfc, "erfinv": erfinv,
     "fast_cosf": np.cos, "fast_dividef": np.divide, "fast_expf": np.exp, "fast_log2f": np.log2,
     "fast_logf": np.log, "fast_powf": np.power, "fast_sinf": np.sin, "fast_tanf": np.tan,
-    "fast_tanhf": np.tanh, "lgamma": scipy.special.gammaln, "pow": np.power, "round": round_away,
+    "fast_tanhf": np.tanh, "lgamma": lgamma, "pow": np.power, "round": round_away,
     "rsqrt": rsqrt,
 }  # fmt: skip
 

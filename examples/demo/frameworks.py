@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Protocol, cast
 
-from multigrad.backend.installed import extra_line
 from multigrad.command.options import prepare_environment
 from multigrad.errors import BackendNotFound, suggest
+from multigrad.graph.support.installed import extra_line
 from multigrad.lowering.forwards import ActivationName
 
 from .task import EpochReport, Task, Weights

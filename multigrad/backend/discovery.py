@@ -18,10 +18,7 @@ from typing import Any, get_type_hints
 
 from ..errors import BackendNotFound, GradientError, MultigradError, suggest
 from ..graph.support.class_bases import InNotebooks, dataclass
-from ..graph.support.lazy_modules import Getter, Lister, imported_module, module_hooks
-from ..graph.support.threads import collector_paused, make_lock
-from .contract import Backend, Reader
-from .installed import (
+from ..graph.support.installed import (
     OWN,
     find_points,
     find_version,
@@ -31,6 +28,9 @@ from .installed import (
     requirements_of,
     why_too_old,
 )
+from ..graph.support.lazy_modules import Getter, Lister, imported_module, module_hooks
+from ..graph.support.threads import collector_paused, make_lock
+from .contract import Backend, Reader
 
 GROUP = "multigrad.backends"
 # The reference needs no installation metadata, so that the core works from a source tree.

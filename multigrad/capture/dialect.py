@@ -18,11 +18,11 @@ from typing import Any
 
 from ..backend.discovery import entry_points as find_backends
 from ..backend.discovery import load_backend, load_point
-from ..backend.installed import find_points
 from ..errors import NotProvenWarning, RuleTypeError, suggest
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import INT64
 from ..graph.support.class_bases import dataclass
+from ..graph.support.installed import find_points
 from ..trace.assertions import OWN
 from ..trace.trace import Trace, Value
 

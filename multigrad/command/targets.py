@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from multigrad.backend.discovery import in_use
-from multigrad.backend.installed import extra_line
 from multigrad.capture.user_code.inspection import mentioned
 from multigrad.capture.user_code.libraries import dialect_of
 from multigrad.command.named_objects import find, find_custom_gradients, find_in, import_named
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.parameters import read_parameters
 from multigrad.functions.function import Function
+from multigrad.graph.support.installed import extra_line
 from multigrad.graph.support.lazy_modules import load_alone
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import get

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..backend.discovery import load_backend
-from ..backend.installed import OWN, extra_line, why_too_old
 from ..errors import BackendNotFound
+from ..graph.support.installed import OWN, extra_line, why_too_old
 from ..graph.support.lazy_modules import module_hooks
 
 try:

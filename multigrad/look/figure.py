@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..backend.installed import extra_line
 from ..errors import BackendNotFound, RuleValueError
+from ..graph.support.installed import extra_line
 from .curves import Curve, Picture, describe_value
 from .pictures import make_picture
 from .subject import as_array

@@ -449,11 +449,11 @@ def activation(
             array that is split over devices; see `Rule.over`.
         axis_name: the mesh axes or the group that its first axis is split over.
         fused: whether forward, what it keeps, and backward run as one compiled kernel each: in
-            PyTorch on processors, with a C compiler, and on GPUs, with Triton. "auto": from a size
-            on that pays, after a few calls, where the bits stay the same. True: from the first call
-            on, which waits for the compiler; a warning says why where there is none, or none for
-            these ops. False: never. JAX and TensorFlow fuse what they compile; NumPy runs plain
-            code.
+            PyTorch on processors, with a C compiler, and on GPUs, with Triton. "auto": once
+            `xg.enable("kernels")` was called, from a size on that pays, after a few calls, where
+            the bits stay the same. True: from the first call on, which waits for the compiler; a
+            warning says why where there is none, or none for these ops. False: never. JAX and
+            TensorFlow fuse what they compile; NumPy runs plain code.
         residuals: what forward keeps for the rule: "auto", "input", "mask", "packed",
             "recompute" or "time"; see `Function.keeping`.
 

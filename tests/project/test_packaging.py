@@ -5,6 +5,7 @@ needed.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -113,6 +114,55 @@ with warnings.catch_warnings(record=True) as caught:
 print(*[each.message for each in caught])
 """)
     assert said in " ".join(printed_by("import draws", tmp_path))
+
+
+# What each door that needs a package says without it.
+ABSENT = {
+    "scipy": "xg.xp.i0e(np.ones(3))",
+    "matplotlib": "xg.plot('triangular')",
+    "keras": "xg.keras",
+    "torch": "xg.Activation('ReLU')",
+    "jax": "xg.lower('triangular', 'jax')",
+    "tensorflow": "xg.source('triangular', 'tensorflow')",
+    "typer": "__import__('multigrad.command').command.main()",
+}
+
+
+def test_without_extras_rules_run_and_each_missing_package_is_a_sentence_with_its_install_line(
+    tmp_path: Path,
+) -> None:
+    code = f"""
+import sys
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = classmethod(
+    lambda cls, name, *rest: (
+        None if name.partition(".")[0] in {sorted(ABSENT)} else find(name, *rest)
+    )
+)
+sys.stderr = sys.stdout
+import numpy as np
+import multigrad as xg
+
+@xg.register("my_window")
+def my_window(ctx, grad_out, tin, width: float = 1.0):
+    return grad_out * (abs(tin) < width)
+
+spike = xg.activation("Heaviside", rule="my_window", params={{"width": 1.5}})
+y, pullback = xg.vjp(spike, np.linspace(-2, 2, 5))
+assert pullback(np.ones(5))[0].tolist() == [0, 1, 1, 1, 0]
+xg.vjp(xg.function(lambda x: xg.xp.lgamma(x) * xg.xp.ndtri(x)), np.full(3, 0.3))
+for door in {list(ABSENT.values())}:
+    try:
+        eval(door)
+    except BaseException as error:
+        if not isinstance(error, SystemExit):
+            print(str(error).replace("\\n", " "))
+"""
+    lines = printed_by(code, tmp_path)
+    assert len(lines) == len(ABSENT)
+    for package, line in zip(ABSENT, lines, strict=True):
+        assert re.search(rf"(?i){package}.*pip install .*'{package}", line), line
 
 
 def test_assertions_for_other_suites_load_no_pytest(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
-from ...backend.installed import required_by
 from ...errors import RuleValueError
 from ...graph.passes.facts import ON_NUMBERS, ON_TENSORS
+from ...graph.support.installed import required_by
 from ...trace.assertions import OWN
 from ...trace.source import CODE, LENT, NOBODY, OPEN, TENSORS, lend
 from ...trace.trace import NeedsConcrete, Trace

@@ -1,5 +1,5 @@
-"""NumPy helpers for the reference functions of ops: 16-bit floats, and differences between releases
-of NumPy and SciPy, each behind one name (docs/versions.md lists the releases that are supported).
+"""NumPy helpers for the reference functions of ops: 16-bit floats, functions of SciPy, and
+differences between releases of NumPy, each behind one name (docs/versions.md lists them).
 
 Elementwise arithmetic rounds 16-bit values after each op, as the frameworks do; composite functions
 compute in float32 and round once.
@@ -8,7 +8,7 @@ compute in float32 and round once.
 from __future__ import annotations
 
 import functools
-import sys
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import BackendNotFound
 from ..ir.types import FLOAT8
+from ..support.installed import extra_line
 
 Array = Any  # numpy.ndarray or a NumPy scalar
 Axis = int | tuple[int, ...] | None
@@ -63,13 +65,20 @@ def wide(function: Callable[..., Array]) -> Callable[..., Array]:
     return widened(call)
 
 
-def from_scipy(name: str) -> Callable[..., Array]:
+def from_scipy(name: str, module: str = "special") -> Any:
+    """Return a function of SciPy's, or raise BackendNotFound if it is not installed."""
+    try:
+        return getattr(importlib.import_module(f"scipy.{module}"), name)
+    except ImportError as error:
+        message = f"{name} is SciPy's, for NumPy arrays; type: {extra_line('scipy')}"
+        raise BackendNotFound(message) from error
+
+
+def late_from_scipy(name: str) -> Callable[..., Array]:
     """Return a function of scipy.special as an op; SciPy is imported when it is first called."""
 
     def call(x: Array) -> Array:
-        from scipy import special
-
-        return getattr(special, name)(x)
+        return from_scipy(name)(x)
 
     call.__name__ = call.__qualname__ = name
     return widened(call)
@@ -86,8 +95,6 @@ def as_numpy_dtype(dtype: Any) -> np.dtype[Any]:
     return np.dtype(dtype)
 
 
-# Python 3.10 has no SciPy from 1.16 on.
-IS_OLD_SCIPY = sys.version_info < (3, 11)
 RELEASE = tuple(map(int, np.__version__.split(".")[:2]))
 
 
@@ -107,19 +114,6 @@ def _reshape(x: Any, shape: Any) -> Any:
 def _vecdot(a: Any, b: Any) -> Any:
     # np.vecdot is new in NumPy 2.0.
     return np.stack([x.dot(y) for x, y in zip(a, b, strict=True)])
-
-
-def log_ndtr(x: Any) -> Any:
-    """Return `scipy.special.log_ndtr`, off by at most 3.2 eps times 1 + x^2."""
-    from scipy.special import erfcx, ndtr
-
-    # SciPy's own is off by 5.5 eps before 1.16. Below -1 by erfcx(z) = exp(z^2) erfc(z):
-    # log(erfcx(-x / sqrt(2)) / 2) - x^2 / 2; below 0 by its definition, else log1p(-ndtr(-x)).
-    x64 = np.asarray(x, np.float64)
-    with np.errstate(all="ignore"):
-        left = np.log(erfcx(np.maximum(x64 * -(0.5**0.5), 0.0)) / 2) - x64 * x64 / 2
-        middle, right = np.log(ndtr(x64)), np.log1p(-ndtr(-x64))
-    return np.where(x64 < -1, left, np.where(x64 < 0, middle, right)).astype(x.dtype)[()]
 
 
 reshape: Any = np.reshape if RELEASE >= (2, 1) else _reshape

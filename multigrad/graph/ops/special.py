@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
+from . import special_functions
 from .attributes import count
-from .numerics import IS_OLD_SCIPY, Array, from_scipy, widened
-from .numerics import log_ndtr as log_ndtr_by_erfcx
+from .numerics import late_from_scipy
 from .properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
 from .table import Cotangents, composite, function
 
 ROOT_TAU = math.sqrt(2 * math.pi)
 MILLS_FROM = 8.0  # beyond this |x|, the inverse Mills ratio comes from a continued fraction
-
-erfc = from_scipy("erfc")
 
 
 def log_ndtr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
@@ -51,64 +47,44 @@ def inverse_mills(t: Any) -> Any:
 
 ERF = function(
     "erf",
-    from_scipy("erf"),
+    special_functions.erf,
     "ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))",
     "The error function.",
 )
 ERFC = function(
     "erfc",
-    erfc,
+    special_functions.erfc,
     "-ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))",
     "1 - erf(x), accurate where that is small.",
 )
 ERFINV = function(
     "erfinv",
-    from_scipy("erfinv"),
+    special_functions.erfinv,
     "ct * (math.sqrt(math.pi) / 2 * xp.exp(y * y))",
     "The inverse of erf.",
     domain=WITHIN_ONE,
 )
 NDTR = function(
     "ndtr",
-    from_scipy("ndtr"),
+    special_functions.ndtr,
     "ct * (xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi)))",
     "The normal distribution function Phi.",
     made_of=ndtr,
 )
 NDTRI = function(
     "ndtri",
-    from_scipy("ndtri"),
+    special_functions.ndtri,
     "ct * (math.sqrt(2 * math.pi) * xp.exp(0.5 * y * y))",
     "The inverse of ndtr.",
     domain=BETWEEN_ZERO_AND_ONE,
 )
 LOG_NDTR = function(
     "log_ndtr",
-    widened(log_ndtr_by_erfcx) if IS_OLD_SCIPY else from_scipy("log_ndtr"),
+    special_functions.log_ndtr,
     log_ndtr_vjp,
     "log(ndtr(x)).",
     made_of=log_ndtr,
 )
-
-
-@widened
-def lgamma(x: Array) -> Array:
-    from scipy.special import gammaln
-
-    return np.where(np.isinf(x), np.abs(x), gammaln(x))  # SciPy's is -inf at -inf
-
-
-@widened
-def digamma(x: Array) -> Array:
-    from scipy.special import psi
-
-    # Reflected here, by the distance to the pole: SciPy 1.17 loses every digit near -1.
-    is_below = x < 0
-    right = psi(np.where(is_below, 1 - x, x))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        left = right - np.pi / np.tan(np.pi * (x - np.round(x)))
-    left = np.where(x == np.floor(x), np.nan, left)
-    return np.where(is_below, left, right).astype(x.dtype)
 
 
 def digamma_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
@@ -120,23 +96,16 @@ def digamma_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * xp.where(is_below, reflection_term - trigamma, trigamma),)
 
 
-@widened
-def polygamma(x: Array, *, n: int) -> Array:
-    from scipy.special import gamma, zeta
-
-    # (-1)^(n + 1) n! zeta(n + 1, x). Below zero SciPy's loop would take a step per unit.
-    values = gamma(n + 1.0) * zeta(n + 1, np.where(x > 0, x, 1))
-    limits = np.where(x == 0, np.inf, np.nan)
-    return ((-1) ** (n + 1) * np.where(x > 0, values, limits)).astype(x.dtype)
-
-
-LGAMMA = function("lgamma", lgamma, "ct * xp.digamma(x)", "log |gamma(x)|.")
+LGAMMA = function("lgamma", special_functions.lgamma, "ct * xp.digamma(x)", "log |gamma(x)|.")
 DIGAMMA = function(
-    "digamma", digamma, digamma_vjp, "The derivative of lgamma; NaN at its poles but zero."
+    "digamma",
+    special_functions.digamma,
+    digamma_vjp,
+    "The derivative of lgamma; NaN at its poles but zero.",
 )
 POLYGAMMA = function(
     "polygamma",
-    polygamma,
+    special_functions.polygamma,
     "ct * xp.polygamma(n + 1, x)",
     "The n-th derivative of digamma, n at least 1; NaN below zero.",
     n=count(1, 2),
@@ -177,11 +146,13 @@ def i1e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 I0E = function(
     "i0e",
-    from_scipy("i0e"),
+    late_from_scipy("i0e"),
     "ct * (xp.i1e(x) - xp.sign(x) * y)",
     "exp(-|x|) I0(x), the Bessel function scaled.",
 )
-I1E = function("i1e", from_scipy("i1e"), i1e_vjp, "exp(-|x|) I1(x), the Bessel function scaled.")
+I1E = function(
+    "i1e", late_from_scipy("i1e"), i1e_vjp, "exp(-|x|) I1(x), the Bessel function scaled."
+)
 
 # Below SINC_NEAR the quotient cancels; SINC_TERMS terms of the series give float64 accuracy there.
 SINC_NEAR, SINC_TERMS = 0.3, 9

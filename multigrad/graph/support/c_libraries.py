@@ -1,14 +1,16 @@
 """Compiled C code: built by the system's compiler, kept by content, and optional.
 
 A program neither needs nor waits for the compiler: until a library is ready, and where none can be,
-plain code gives the same bits. So `get(work)` returns the functions or None, and goes through
+plain code gives the same bits. Nothing starts before `enable("kernels")` or its variable asks for
+it. From then on `get(work)` returns the functions or None, and goes through
 
     first call                      looks for a file that an earlier process kept (`find`)
     `work` adds up to `pays_from`   a thread compiles (`make`), while calls still return None
     settled                         `bound` holds the functions, or `reason` why there are none
 
-and `load()` does all at once, or raises. `MULTIGRAD_NATIVE=off` starts no compiler and loads
-nothing; `on` compiles at the first use, and warns with the reason if that fails.
+and `load()` does all at once, or raises: what asks for one kernel, as `fused=True` does, calls it.
+`MULTIGRAD_NATIVE=off` starts no compiler and loads nothing, whoever asks; `auto` is `enable`; `on`
+compiles at the first use, and warns with the reason if that fails.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from ...errors import RuleValueError
 from .files import LIBRARIES, check_private, open_folder, write_file
@@ -118,6 +120,8 @@ class CLibrary(Generic[Bound]):
             if self.is_settled or self.thread is not None:
                 return self.bound
             self.setting = self.setting or read_setting()
+            if not self.setting:
+                return None
             if self.setting == "off":
                 return self.settle(f"{VARIABLE}=off")
             self.work += work
@@ -257,11 +261,33 @@ class CLibrary(Generic[Bound]):
         self.thread = self.process = None
 
 
+_enabled: set[str] = set()
+
+
+def enable(what: Literal["kernels"]) -> None:
+    """Let this process compile code in the background where that pays, as MULTIGRAD_NATIVE=auto.
+
+    Compiled are the kernels of `fused="auto"`, in C or Triton, and the C code of random draws; what
+    was compiled is kept in the cache folder and loaded from there. Results stay the same. Without
+    it, only `fused=True` starts a compiler.
+
+    Args:
+        what: "kernels".
+
+    Raises:
+        RuleValueError: there is nothing of that name.
+    """
+    if what != "kernels":
+        raise RuleValueError(f'enable takes "kernels", got {what!r}')
+    _enabled.add(what)
+
+
 def read_setting() -> str:
-    setting = os.environ.get(VARIABLE, "") or "auto"
-    if setting not in ("on", "off", "auto"):
+    """Return on, off or auto, or "" where nothing asks for compiled code."""
+    setting = os.environ.get(VARIABLE, "")
+    if setting not in ("", "on", "off", "auto"):
         raise RuleValueError(f"{VARIABLE} is on, off or auto, got {setting!r}")
-    return setting
+    return setting or ("auto" if _enabled else "")
 
 
 def find_command(flags: Sequence[str] = ()) -> list[str]:

@@ -27,11 +27,11 @@ import pytest
 from multigrad.backend.contract import Autodiff, Backend, Kernels, Tensors
 from multigrad.backend.discovery import BackendStatus, backends, entry_points, load_backend
 from multigrad.backend.discovery import loaded as loaded_backends
-from multigrad.backend.installed import is_importable
 from multigrad.backend.rows import MARK
 from multigrad.errors import BackendNotFound, UnsupportedOp
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
+from multigrad.graph.support.installed import is_importable
 
 from .under_test import BackendUnderTest, is_installed, split_names
 

@@ -22,6 +22,7 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 def language(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The language, and nothing that was said of the process."""
     monkeypatch.delenv("MULTIGRAD_FUSED", raising=False)
+    monkeypatch.setenv("MULTIGRAD_NATIVE", "auto")
     if IS_INTERPRETED:
         from multigrad_torch.attach.fusing import fused, triton_kernels
 

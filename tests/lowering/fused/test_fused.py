@@ -440,17 +440,27 @@ def test_parts_that_are_one_kernel_of_torch_each_ask_for_no_compiler(
     assert_same_bits(gradient, (x > 0).float() if rule == "d(ReLU)" else torch.ones(9))
 
 
-def test_false_asks_for_no_compiler_nor_does_a_process_that_turns_it_off() -> None:
+def test_no_compiler_starts_before_the_process_asks_or_where_it_is_off(
+    tmp_path: Path,
+) -> None:
     code = """
 import os, sys, torch, multigrad as xg
+from multigrad.graph.random.native import LIBRARY, normal
 x = torch.randn(1 << 19, requires_grad=True)
-for setting, rule, options in ("on", "triangular", {"fused": False}), ("off", "arctan", {}):
+def is_compiled(rule, setting="", **options):
     os.environ["MULTIGRAD_FUSED"] = setting
     spike = xg.activation("Heaviside", rule, **options)
     for _ in range(6):
         spike(x).sum().backward()
-print([name for name in sys.modules if name.endswith("fusing.fused")])
+        normal((0, 7), (1 << 18,), "float32")
+    asked = LIBRARY.thread is not None or LIBRARY.is_settled
+    return asked or any(name.endswith("fusing.fused") for name in sys.modules)
+print(is_compiled("s2nn"), is_compiled("triangular", "on", fused=False))
+print(is_compiled("arctan", "off"))
+xg.enable("kernels")
+print(is_compiled("s2nn"))
 """
+    environment = {**os.environ, "MULTIGRAD_NATIVE": "", "MULTIGRAD_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.splitlines() == ["False False", "False", "True"]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from multigrad.graph.support.c_libraries import VARIABLE, read_setting
 from multigrad.graph.support.params import (
     COLUMN,
     ONE,
@@ -124,7 +125,8 @@ class Fusing:
         if device.type not in LARGE:
             self.warn(f"a tensor on {device}")
             return None
-        if not self.waits and x.numel() < LARGE[device.type]:
+        is_small = x.numel() < LARGE[device.type]
+        if not self.waits and (is_small or read_setting() not in ("auto", "on")):
             return None
         if torch.is_autocast_enabled(device.type):
             return None
@@ -195,6 +197,8 @@ class Fusing:
         """Return new kernels for tensors like this one, proven unless a later call has to do it."""
         from . import fused
 
+        if read_setting() == "off":
+            raise fused.CannotFuseError(f"{VARIABLE}=off")
         kernels = fused.CompiledKernels(self.native, like, self.waits, layouts)
         if not self.waits and not kernels.pays:
             raise fused.CannotFuseError("plain code is faster")

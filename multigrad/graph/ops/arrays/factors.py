@@ -20,7 +20,7 @@ import numpy as np
 
 from ...ir.op import Attr
 from ..attributes import are_integers, flag
-from ..numerics import Array, widened, wider
+from ..numerics import Array, from_scipy, widened, wider
 from ..properties import linear
 from ..result_shapes import Shape, square, with_matrices
 from ..results import kept, of_matrix, rows_of
@@ -43,11 +43,9 @@ def rows_below(xp: Any, packed: Any, start: Any, like: Any) -> Any:
 
 def factored(x: Array) -> tuple[Array, Array]:
     """Return LAPACK's packed factors and pivots, which count from 0."""
-    from scipy.linalg import lapack
-
     *batch, rows, columns = x.shape
     packed, pivots = np.array(x), np.zeros((*batch, min(rows, columns)), np.int64)
-    (getrf,) = lapack.get_lapack_funcs(("getrf",), dtype=x.dtype)
+    (getrf,) = from_scipy("get_lapack_funcs", "linalg.lapack")(("getrf",), dtype=x.dtype)
     for index in np.ndindex(*batch) if x.size else ():
         # The third result, `info`, is ignored: a zero on the diagonal of u is no error.
         packed[index], pivots[index], _ = getrf(x[index])

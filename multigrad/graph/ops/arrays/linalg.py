@@ -7,7 +7,6 @@ raises, except for a factor, which is NaN; JAX and code compiled by XLA give NaN
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,16 +27,6 @@ def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **fields: 
 def in_right(node: Any, degrees: list[Degree]) -> Degree:
     """Return the degree of a solution: linear in the right sides if the matrix is constant."""
     return LINEAR if degrees == [CONSTANT, LINEAR] else None
-
-
-def each(function: Callable[..., Array], *arrays: Array) -> Array:
-    """Apply a function of matrices to each of a batch; the batches broadcast."""
-    batch = np.broadcast_shapes(*(a.shape[:-2] for a in arrays))
-    batches = [np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in arrays]
-    results = np.empty((*batch, *np.shape(arrays[-1])[-2:]), arrays[-1].dtype)
-    for index in np.ndindex(batch):
-        results[index] = function(*(a[index] for a in batches))
-    return results
 
 
 def of_right_side(a: Shape, b: Shape, **attrs: Any) -> Shape:
@@ -78,17 +67,27 @@ TRIANGLE = {"lower": flag(True), "transposed": flag(False), "unit": flag(False)}
 
 @widened
 def triangular_solve(a: Array, b: Array, *, lower: bool, transposed: bool, unit: bool) -> Array:
-    from scipy.linalg import blas
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    if transposed:
+        a, lower = np.swapaxes(a, -1, -2), not lower
+    if not lower:  # turned by half a circle, it is a lower triangle
+        a, b = a[..., ::-1, ::-1], b[..., ::-1, :]
+    x = np.array(np.broadcast_to(b, (*batch, *b.shape[-2:])))
+    with np.errstate(all="ignore"):
+        substitute(a, x, unit)
+    return x if lower else np.ascontiguousarray(x[..., ::-1, :])
 
-    (trsm,) = blas.get_blas_funcs(("trsm",), dtype=b.dtype)
 
-    def solve_one(a: Array, b: Array) -> Array:
-        if not b.size:
-            return b
-        # A zero on the diagonal divides, as in BLAS; TensorFlow raises.
-        return trsm(1.0, a, b, lower=lower, trans_a=transposed, diag=unit)
-
-    return each(solve_one, a, b)
+def substitute(a: Array, x: Array, unit: bool) -> None:
+    """Solve a system of a lower triangle; x holds the right sides, and then the solution."""
+    size = x.shape[-2]
+    if size == 1 and not unit:
+        x /= a  # a zero on the diagonal divides, as in BLAS; TensorFlow raises
+    if size > 1:
+        half = size // 2
+        substitute(a[..., :half, :half], x[..., :half, :], unit)
+        x[..., half:, :] -= a[..., half:, :half] @ x[..., :half, :]
+        substitute(a[..., half:, half:], x[..., half:, :], unit)
 
 
 def triangular_solve_vjp(

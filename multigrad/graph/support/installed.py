@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-from ..graph.support.class_bases import dataclass
+from .class_bases import dataclass
 
 OWN = "multigrad-rules"  # the distribution whose names no other may take
 # Parts of a `Requires-Dist` line (PEP 508), as far as backends need them.
