@@ -8,7 +8,6 @@ and never takes one away: whoever removes a name that was deprecated for long en
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +65,7 @@ def parameters_of_rule(rule: xg.Rule) -> str:
 
 def read() -> dict[str, str]:
     lines = LIST.read_text(encoding="utf-8").splitlines()
-    return dict(re.fullmatch(r"([^(]*)\((.*)\)", line).groups() for line in lines)  # type: ignore
+    return {name: words for name, _, words in (line.partition(": ") for line in lines)}
 
 
 def broken(before: dict[str, str], now: dict[str, str]) -> list[str]:
@@ -115,5 +114,5 @@ if __name__ == "__main__":
     if LIST.exists() and (faults := broken(read(), names)):
         sys.exit("\n".join(faults))
     LIST.write_text(
-        "".join(f"{name}({words})\n" for name, words in names.items()), encoding="utf-8"
+        "".join(f"{name}: {words}\n" for name, words in names.items()), encoding="utf-8"
     )

@@ -1,7 +1,7 @@
 """Pickles: how an object is made again, with the version that wrote it.
 
-Pickles of each release are loaded by tests in all later ones, so this module, `remake` and every function
-that `pickled` was given stay where they are, or leave a name behind there.
+Pickles of each release are loaded by tests in all later ones. So this module, `remake` and every
+function that `pickled` was given stay where they are, or leave a name behind there.
 """
 
 from __future__ import annotations
