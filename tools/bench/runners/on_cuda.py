@@ -23,6 +23,7 @@ __all__ = ["build_copy", "count_kept_bytes", "set_threads"]
 Tensor: TypeAlias = torch.Tensor
 DEVICE = torch.device("cuda")
 FIRST = 4  # calls, before kernels compile in the background
+xg.enable("kernels")
 
 
 def describe() -> str:
