@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits  # comes with scikit-learn
 FIGURE = re.compile(r"^    (\S.*?)  +(\d+\.\d+) ± (\d+\.\d+)", re.MULTILINE)
 # Distinguishable by readers with color vision deficiency (Okabe and Ito, 2008).
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
-MARKS, SIGNS = "^s", "△□"
+MARKS, SIGNS = "^so", "△□○"
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,12 @@ def conduct(
     frameworks: tuple[str, ...] = ("torch", "jax"),
     size: tuple[float, float] = (9.0, 4.0),
     seeds: int = 3,
+    kind: str = "png",
 ) -> Outcomes:
-    """Run the experiment as its command line says; exit with 1 where a figure does not hold."""
+    """Run the experiment as its command line says; exit with 1 where a figure does not hold.
+
+    `kind` is that of the picture: "png" or "svg".
+    """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     here = [name for name in frameworks if find_spec(name)]
     parser.add_argument("--framework", nargs="+", choices=frameworks, default=here)
@@ -84,7 +88,7 @@ def conduct(
             print(f"{framework}: {len(seen)} seeds in {time.perf_counter() - begin:.0f} s")
             for name, (mean, spread) in summarize(outcomes[framework]).items():
                 print(f"    {name:36} {mean:.4f} ± {spread:.4f}")
-    picture(options.out / f"{Path(script).stem}.png", size, draw, outcomes)
+    picture(options.out / f"{Path(script).stem}.{kind}", size, draw, outcomes)
     if not options.quick and not holds(doc, outcomes):
         sys.exit(1)
     return outcomes
@@ -118,12 +122,15 @@ def picture(path: Path, size: tuple[float, float], draw: Any, outcomes: Outcomes
     if find_spec("matplotlib") is None:
         print("not drawn: matplotlib is not installed")
         return
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
     draw(figure, outcomes)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
+        # Without a date, the same numbers give the same file.
+        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
     print(f"drawn: {path}")
 
 

@@ -11,8 +11,6 @@ import multigrad as xg
 
 mean = jnp.mean
 reshape = jnp.reshape
-zeros = jnp.zeros
-scan = jax.lax.scan
 compiled = jax.jit
 stopped = jax.lax.stop_gradient
 

@@ -8,7 +8,6 @@ from task import Tensor, Update
 
 mean = tf.reduce_mean
 reshape = tf.reshape
-zeros = tf.zeros
 compiled = tf.function
 stopped = tf.stop_gradient
 

@@ -10,7 +10,6 @@ from task import Tensor, Update
 
 mean = torch.mean
 reshape = torch.reshape
-zeros = torch.zeros
 cross_entropy = torch.nn.functional.cross_entropy
 
 
@@ -38,15 +37,6 @@ def make_step(loss: Callable[..., Tensor], update: Update):
         return *changed, value.detach()
 
     return step
-
-
-def scan(step, state, inputs):
-    """Run `state, out = step(state, input)` over time, the first axis; return `state, outs`."""
-    outs = []
-    for each in inputs:
-        state, out = step(state, each)
-        outs.append(out)
-    return state, tuple(torch.stack(series) for series in zip(*outs, strict=True))
 
 
 def compiled(function: Callable) -> Callable:

@@ -63,10 +63,12 @@ def sgd(rate: float) -> Optimizer:
     return start, update
 
 
-def adam(rate: float, faster: Mapping[str, float] | None = None) -> Optimizer:
+def adam(
+    rate: float, faster: Mapping[str, float] | None = None, steps: int | None = None
+) -> Optimizer:
     """Return Adam (Kingma and Ba, 2015), which keeps the count of steps and two moments.
 
-    `faster` multiplies the rate of what it names.
+    `faster` multiplies the rate of what it names; over `steps`, the rate falls to 0 in a line.
     """
     decays, eps, factors = (0.9, 0.999), 1e-8, faster or {}
 
@@ -76,6 +78,7 @@ def adam(rate: float, faster: Mapping[str, float] | None = None) -> Optimizer:
 
     def update(weights: Weights, gradients: Weights, kept: Weights) -> tuple[Weights, Weights]:
         now, changed = {"count": kept["count"] + 1}, {}
+        current = rate * (1 - kept["count"] / steps) if steps else rate
         for name, gradient in gradients.items():
             estimates = []
             for i, power in enumerate((gradient, gradient * gradient)):
@@ -83,7 +86,7 @@ def adam(rate: float, faster: Mapping[str, float] | None = None) -> Optimizer:
                 estimates.append(moment / (1 - decays[i] ** now["count"]))
                 now[f"{i} {name}"] = moment
             change = estimates[0] / (estimates[1] ** 0.5 + eps)
-            changed[name] = weights[name] - rate * factors.get(name, 1.0) * change
+            changed[name] = weights[name] - current * factors.get(name, 1.0) * change
         return changed, now
 
     return start, update
@@ -120,6 +123,50 @@ def train(
             losses.append(value)
         curve.append(score(current))
     return Trained(current, [float(value) for value in losses], curve)
+
+
+def train_side_by_side(
+    ops: Any,
+    network: Callable[[Tensor, Weights], Tensor],
+    weights: dict[str, np.ndarray],
+    data: tuple[np.ndarray, ...],
+    *,
+    epochs: int,
+    size: int,
+    rate: float,
+) -> tuple[Trained, np.ndarray]:
+    """Train the networks on the weights' leading axis, with Adam whose rate falls to 0.
+
+    `data` is inputs and classes to train on, then to test on; `network(inputs, weights)` gives
+    logits (networks, n, classes). Return what was trained and the answers, (networks, n tested).
+    """
+    inputs, classes, test_inputs, test_classes = data
+    count = len(next(iter(weights.values())))
+    tested, seen = np.tile(test_classes, count), ops.tensor(test_inputs)
+
+    def logits(weights: Weights, inputs: Tensor) -> Tensor:
+        return ops.reshape(network(inputs, weights), (-1, int(classes.max()) + 1))
+
+    def loss(weights: Weights, inputs: Tensor, classes: Tensor) -> Tensor:
+        return ops.cross_entropy(logits(weights, inputs), classes)
+
+    def repeated(generator: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for some, of in batches(generator, size, inputs, classes):
+            yield some, np.tile(of, count)
+
+    evaluate, generator = ops.compiled(logits), np.random.default_rng(0)
+    courses = (repeated(generator) for _ in range(epochs))
+    optimizer = adam(rate, steps=epochs * (len(inputs) // size))
+    trained = train(
+        ops,
+        loss,
+        weights,
+        optimizer,
+        courses,
+        lambda current: accuracy(ops, evaluate(current, seen), tested),
+    )
+    answers = ops.array(evaluate(trained.weights, seen)).argmax(axis=1)
+    return trained, answers.reshape(count, -1)
 
 
 def accuracy(ops: Any, logits: Tensor, labels: np.ndarray) -> float:
