@@ -25,16 +25,17 @@ from . import STOPPED
 from .options import (
     FAILED,
     MISUSED,
+    NAMES,
     Backends,
     Forward,
-    Named,
-    Numbers,
+    Inputs,
     Progress,
     Python,
-    RuleName,
-    Shapes,
+    Target,
+    Targets,
     app,
     command,
+    complete_target,
     prepare_environment,
     split,
     working,
@@ -63,12 +64,16 @@ def backends(
     Console().print(table)
 
 
-@command("rules --like atan")
+@command("rules atan")
 def rules(
-    family: Annotated[str, typer.Option(help="Only those of one family, such as spiking.")] = "",
-    like: Annotated[
-        str, typer.Option(help="Only those with this word in name, formula or source.")
+    word: Annotated[
+        str,
+        typer.Argument(
+            metavar="[WORD]", help="Only those with this word in name, formula or source."
+        ),
     ] = "",
+    family: Annotated[str, typer.Option(help="Only those of one family, such as spiking.")] = "",
+    like: Annotated[str, typer.Option(help="The same as WORD.", hidden=True)] = "",
     estimators: Annotated[
         bool, typer.Option("--estimators", help="List the Functions of xg.estimators instead.")
     ] = False,
@@ -77,7 +82,7 @@ def rules(
     """List the registered rules by family, with their params, ranges and formulas."""
     from multigrad.look.rule_description import list_rules
 
-    rows = list_rules(family, like, estimators)
+    rows = list_rules(family, word or like, estimators)
     if as_json:
         typer.echo(json.dumps([row.to_dict() for row in rows], indent=1))
     else:
@@ -113,10 +118,7 @@ def format_rule(row: Described, width: int) -> Text:
 
 @command("plot triangular --forward Heaviside --param width=0.5,1,2")
 def plot(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="WHAT...", help="Rules by name, or module:name of a Function."),
-    ] = None,
+    targets: Targets = (),  # type: ignore[assignment]
     forward: Annotated[
         str | None, typer.Option(help="An activation, drawn with its true derivative.")
     ] = None,
@@ -124,24 +126,26 @@ def plot(
         list[str] | None,
         typer.Option("--param", help="A param with its values, such as width=0.5,1,2."),
     ] = None,
-    gallery: Annotated[bool, typer.Option("--gallery", hidden=True)] = False,
+    gallery: Annotated[bool, typer.Option("--gallery", "--all", hidden=True)] = False,
     out: Annotated[Path | None, typer.Option(help="The file: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Draw what rules do to gradients."""
     from multigrad.graph.support.files import replacing
     from multigrad.look import figure
 
-    from .named_objects import find, find_forward, read_params
+    from .named_objects import find_forward, read_params
+    from .targets import expand, find
 
     if gallery:
         raise MultigradError(
-            "the gallery is written by a clone of multigrad's repository; type there: "
+            "a page with all rules is written by a clone of multigrad's repository; type there: "
             "python tools/write_gallery.py --out gallery.html"
         )
-    if not names:
+    if not targets:
         raise MultigradError("name a rule, such as: multigrad plot triangular")
+    names = [name for target in targets for name in expand(target)]
     # Without the folder or module in front of the name.
-    path = out or Path(f"{names[0].rpartition(':')[2]}.png")
+    path = out or Path(f"{Path(targets[0].rpartition(':')[2]).stem}.png")
     if path.suffix.lower() not in PICTURES:
         raise MultigradError(
             f"{path} is not a picture file; its name must end with {', '.join(PICTURES)}"
@@ -159,55 +163,61 @@ def plot(
 
 @command("show triangular --forward Heaviside")
 def show(
-    rule: RuleName,
+    target: Target,
     forward: Annotated[
         str | None, typer.Option(help="Show the rule under this activation, forward included.")
     ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Also say what forward keeps for backward.")
     ] = False,
+    inputs: Inputs = None,
 ) -> None:
-    """Print the graph captured from a rule."""
-    from .named_objects import find
+    """Print the graph captured from a rule, a Function or a custom gradient."""
+    from .targets import find
 
-    typer.echo(xg.show(find(rule, forward), memory=memory))
+    prepare_environment()
+    typer.echo(xg.show(find(target, forward, inputs or ()), memory=memory))
 
 
 @command("source triangular --backend torch --forward Heaviside")
 def source(
-    rule: RuleName,
+    target: Target,
     named: Annotated[str, typer.Argument(metavar="[BACKEND]", help="The same, by position.")] = "",
     backend: Annotated[str, typer.Option(help="See: multigrad backends.")] = "numpy",
-    forward: Annotated[
-        str, typer.Option(help="The activation that the rule sits under.")
-    ] = "Linear",
+    forward: Annotated[str, typer.Option(help="The activation that a rule sits under.")] = "Linear",
+    inputs: Inputs = None,
 ) -> None:
-    """Print the code that runs for a rule on one backend; NumPy's if none is named."""
-    from .named_objects import find, find_forward, read_order
+    """Print the code that runs for a target on one backend; NumPy's if none is named."""
+    from .named_objects import find_forward, read_order
+    from .targets import find
 
+    prepare_environment()
     # People name the rule and the backend in either order.
-    rule, backend = read_order(rule, named or backend)
-    typer.echo(xg.source(find(rule), backend, forward=find_forward(forward)))
+    target, backend = read_order(target, named or backend)
+    found = find(target, words=inputs or ())
+    typer.echo(xg.source(found, backend, forward=find_forward(forward)))
 
 
 @command("eject triangular --backend torch --forward Heaviside")
 def eject(
-    what: Named,
+    target: Target,
     backend: Annotated[str, typer.Option(help="See: multigrad backends")],
     forward: Annotated[str, typer.Option(help="The activation that a rule sits under.")] = "Linear",
     params: Annotated[
         list[str] | None,
         typer.Option("--param", help="A default of a rule, such as width=2.0; may be repeated."),
     ] = None,
+    inputs: Inputs = None,
     out: Annotated[Path | None, typer.Option(help="The file; printed if not given.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a rule or a Function as one file that runs without multigrad."""
-    from .named_objects import find, find_forward, with_params
+    """Write a rule, a Function or a custom gradient as one file that runs without multigrad."""
+    from .named_objects import find_forward, with_params
+    from .targets import find
 
     prepare_environment()
-    with working(f"writing {what} for {backend}"):
-        rule = with_params(find(what), params or ())
+    with working(f"writing {target} for {backend}"):
+        rule = with_params(find(target, words=inputs or ()), params or ())
         text = xg.source(rule, backend, forward=find_forward(forward), standalone=True)
     if out is None:
         typer.echo(text, nl=False)
@@ -217,22 +227,22 @@ def eject(
         write_whole(out, text)
 
 
-@command("check my_functions:clipped_relu --input 2x3 --number 2.0")
+@command("check my_functions.py:clipped_relu --input 2x3 --input 2.0")
 def check(
-    what: Named,
+    target: Target,
     forward: Forward = None,
     backend: Annotated[
         str | None, typer.Option(help="Where to run it; NumPy if not given.")
     ] = None,
-    shapes: Shapes = None,
-    numbers: Numbers = None,
+    inputs: Inputs = None,
 ) -> int:
     """Compare a gradient with finite differences, or a surrogate with the true derivative."""
-    from .named_objects import find, make_inputs
+    from .targets import find_with_inputs
 
     prepare_environment()
-    with working(f"checking {what}"):
-        report = xg.check(find(what, forward), *make_inputs(shapes, numbers), backend=backend)
+    with working(f"checking {target}"):
+        found, arrays = find_with_inputs(target, forward, inputs or (), "float64")
+        report = xg.check(found, *arrays, backend=backend)
     typer.echo(report)
     # A wrong gradient is a result, not an error: it has its own exit status.
     return 0 if report.ok else FAILED
@@ -240,52 +250,46 @@ def check(
 
 @command("parity triangular --forward Heaviside --backend numpy,torch")
 def parity(
-    what: Named,
+    target: Target,
     forward: Forward = None,
     backends: Backends = "",
     dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
-    shapes: Shapes = None,
-    numbers: Numbers = None,
+    inputs: Inputs = None,
 ) -> int:
     """Run forward and backward on every backend and compare the numbers with float64."""
     from multigrad.look.parity import ParityReport, find_names
 
-    from .named_objects import find, make_inputs
+    from .guessed_inputs import make_default_inputs
+    from .targets import find_with_inputs
 
     prepare_environment()
     reports: list[ParityReport] = []
-    obj = find(what, forward)
-    inputs = make_inputs(shapes, numbers, dtype, obj)
+    found, arrays = find_with_inputs(target, forward, inputs or (), dtype)
+    arrays = arrays or make_default_inputs(found, dtype)
     with Progress() as progress:  # one after the other, so that Ctrl-C leaves the rows of some
         progress.begin("importing the frameworks")
         # A backend at a time: the comparison itself is with float64, not between them.
         for name in progress.each(find_names(split(backends) or None)):
-            reports.append(xg.parity(obj, *inputs, backends=name))
+            reports.append(xg.parity(found, *arrays, backends=name))
     if reports:
         rows = tuple(row for report in reports for row in report.rows)
         typer.echo(ParityReport(reports[0].name, rows))
     return STOPPED if progress.stopped else 0 if all(reports) else FAILED
 
 
-@command("convert my_layers:Spike --input 4x6 --input 0.5")
+@command("convert my_layers.py:Spike --input 4x6 --input 0.5")
 def convert(
-    what: Annotated[
+    target: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE[:NAME]",
-            help="A torch.autograd.Function class, a custom function of jax or TensorFlow, or a "
-            "function that applies one; without a name, all those of a module or package.",
+            metavar="TARGET",
+            help="FILE.py:name or module:name of a torch.autograd.Function class, a custom "
+            "function of jax or TensorFlow, or a function that applies one; without a name, all "
+            "those of a file, a module or a package.",
+            autocompletion=complete_target,
         ),
     ],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            help="An argument, once for each in order: 4x6 (float32), 4x6:int64, 4x6:bool, "
-            "6:float32 (one axis), scalar, 0.5, 3, True, None, 'text'; guessed from the "
-            "signature if not given.",
-        ),
-    ] = None,
+    inputs: Inputs = None,
     backends: Backends = "",
     compiled: Annotated[
         str, typer.Option(help="Those on which it also runs compiled.")
@@ -311,27 +315,13 @@ def convert(
     names, compiled_on = tuple(split(backends)), tuple(split(compiled))
     options = {"copies": copies, "limit": limit, "transforms": transforms}
     request = ConvertRequest(tuple(inputs or ()), names, compiled_on, **options)
-    return convert_named(what, request, as_json=as_json, echo=typer.echo)
+    return convert_named(target, request, as_json=as_json, echo=typer.echo)
 
 
-@command("audit my_kernels --html audit.html")
+@command("audit my_kernels.py --html audit.html")
 def audit(
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TARGET...",
-            help="module:name, an entire module, package or .py file, or a rule's name.",
-        ),
-    ],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            help="An input: 4x6, 4x6:int64, 0.5, True; once per argument. Otherwise they are read "
-            "from GRADIENT_INPUTS of the module, taken from annotations, docstrings and tests, or "
-            "guessed.",
-        ),
-    ] = None,
+    targets: Targets,
+    inputs: Inputs = None,
     laws: Annotated[
         list[str] | None, typer.Option("--law", help="Only this law; may be repeated.")
     ] = None,
@@ -374,14 +364,14 @@ def same(
     path_a: Annotated[
         str,
         typer.Argument(
-            metavar="FILE:PATH_A",
+            metavar="TARGET",
             help="A function of parameters and a batch: losses.py:plain, my.losses:plain.",
         ),
     ],
     path_b: Annotated[
         str,
         typer.Argument(
-            metavar="PATH_B",
+            metavar="OTHER",
             help="The other, in the same file unless it names one; or a law of batches: order, "
             "accumulation, padding.",
         ),
@@ -411,14 +401,7 @@ def gate(
     name: Annotated[
         str, typer.Option(help="Of what both files have, if they have more than one in common.")
     ] = "",
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            help="An input: 4x6, 4x6:int64, 0.5; once per argument. Otherwise get_inputs() or "
-            "GRADIENT_INPUTS of the reference gives them.",
-        ),
-    ] = None,
+    inputs: Inputs = None,
     laws: Annotated[
         list[str] | None, typer.Option("--law", help="Only this law; may be repeated.")
     ] = None,
@@ -467,12 +450,13 @@ def doctor(
 
 @command("lock triangular.json torch:clamp")
 def lock(
-    what: Annotated[
+    targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[WHAT]...",
-            help="Saved files, module:name of rules or Functions, or functions of frameworks, as "
-            "torch:clamp or jax:numpy.clip; without one of these every function that has a probe.",
+            metavar="[TARGET]...",
+            help=f"{NAMES}Also functions of frameworks, as torch:clamp or jax:numpy.clip; without "
+            "one of these every function that has a probe.",
+            autocompletion=complete_target,
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The file.")] = Path("gradients.lock"),
@@ -485,7 +469,7 @@ def lock(
     from .lock import write_lock
 
     prepare_environment()
-    summary, is_whole = write_lock(what or (), out, split(frameworks), python)
+    summary, is_whole = write_lock(targets or (), out, split(frameworks), python)
     typer.echo(summary)
     # An unfinished lock exits like Ctrl-C, also if a part of it was written.
     return 0 if is_whole else STOPPED
@@ -511,10 +495,10 @@ def verify(
 
 @command("vectors triangular xp.softplus --dtype float32 --out -")
 def vectors(
-    names: Annotated[
+    targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME...]",
+            metavar="[TARGET]...",
             help="Rules, ops as xp.softplus, Functions as estimators.ste_round; all if none.",
         ),
     ] = None,
@@ -527,10 +511,10 @@ def vectors(
     """Write inputs, cotangents and exact results as JSON, as mpmath and sympy computed them."""
     from multigrad.audit.vectors import vectors_of, write
 
-    from .named_objects import find
+    from .targets import find
 
     # Rules and ops go by name; Functions are objects of a module, or saved files.
-    subjects = [find(n) if ":" in n or n.endswith(".json") else n for n in names or ()]
+    subjects = [find(n) if ":" in n or n.endswith((".json", ".py")) else n for n in targets or ()]
     text = write(vectors_of(*subjects, dtypes=dtype or ()))
     if out == "-":
         typer.echo(text.rstrip("\n"))

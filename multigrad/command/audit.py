@@ -22,22 +22,26 @@ from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditRe
 from multigrad.audit.audit import choose_laws as named_laws
 from multigrad.audit.laws import LAWS
 from multigrad.command import STOPPED
-from multigrad.command.convert import line_to_type
 from multigrad.command.named_objects import read_inputs
 from multigrad.command.options import FAILED as FAILURE
 from multigrad.command.options import Progress
-from multigrad.command.targets import place_of, read_notes
+from multigrad.command.targets import place_of, read_notes, stated_inputs
 from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
 
-from .guessed_inputs import ANNOTATIONS, DOCSTRING, described_inputs, guessed_inputs
+from .guessed_inputs import (
+    ANNOTATIONS,
+    DOCSTRING,
+    described_inputs,
+    guessed_inputs,
+    inputs_to_type,
+)
 from .recorded_inputs import places_to_look, read_record, record
-from .targets import Targets, find_target, find_targets, holder_of
+from .targets import INPUTS_IN_CODE, Targets, find_target, find_targets
 
 GUESSED = "guessed"
 EXAMPLES_LIMIT = 60.0  # seconds for all docstrings and tests of a target
-INPUTS_IN_CODE = "GRADIENT_INPUTS"
 Print = Callable[[str], object]
 
 
@@ -170,7 +174,7 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
     """
     fn = find_target(what)
     has_words = bool(asked.words)
-    stated = None if has_words else stated_inputs(holder_of(what), what.partition(":")[2])
+    stated = None if has_words else stated_inputs(what)
     first: AuditReport | None = None
     for source, target, inputs in calls_to_try(fn, asked.words, stated, recorded):
         try:
@@ -185,15 +189,9 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
     if not has_words and stated is None:
         problem = f"no inputs that were guessed fit: {report.problem.rstrip('.')}"
         with suppress(MultigradError):  # nobody knows what the arguments are
-            problem += f"; {line_to_type('audit', what, fn)}"
+            problem += f"; {inputs_to_type(fn)}"
         return replace(report, problem=problem)
     return report
-
-
-def stated_inputs(module: Any, name: str) -> Any:
-    """Return the inputs that a module states for one of its names; None: it states none."""
-    inputs = getattr(module, INPUTS_IN_CODE, {}).get(name)
-    return inputs() if callable(inputs) else inputs
 
 
 def calls_to_try(

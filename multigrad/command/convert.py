@@ -28,11 +28,10 @@ from multigrad.look.convert import (
     Verdict,
     convert,
 )
-from multigrad.look.subject import arguments_of, find_original
 
 from . import STOPPED, options
-from .guessed_inputs import SHAPE, guess_inputs
-from .named_objects import find_custom_gradients, find_in, import_named, read_inputs
+from .guessed_inputs import guess_inputs, inputs_to_type
+from .named_objects import find_custom_gradients, find_in, import_named, read_inputs, split_name
 from .options import Progress
 from .worker import Apart, Lost
 
@@ -59,7 +58,7 @@ class ConvertRequest:
 def convert_named(what: str, asked: ConvertRequest, *, as_json: bool, echo: Print) -> int:
     """Convert module:name, or a module or package, print verdicts, and return the exit status."""
     read_inputs(asked.words)
-    if not what.partition(":")[2]:
+    if not split_name(what)[1]:
         return _convert_package(what, asked, as_json=as_json, echo=echo)
     with Progress() as progress:
         progress.begin(f"converting {what}")
@@ -149,7 +148,7 @@ def installed(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conversion:
-    module, _, name = what.partition(":")
+    module, name = split_name(what)
     obj = find_in(import_named(module), name)
     inputs = read_inputs(asked.words) or guess_inputs(obj)
     report = convert(
@@ -158,20 +157,7 @@ def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conve
     )  # fmt: skip
     if not report.problem:
         return report
-    line = line_to_type("convert", what, obj)
-    return replace(report, problem=f"{report.problem.rstrip('.')}; {line}")
-
-
-def line_to_type(command: str, what: str, obj: Any) -> str:
-    """Return a command line with an input for each argument, and the arguments' names."""
-    pairs = zip(arguments_of(find_original(obj)) or [None], guess_inputs(obj), strict=False)
-    words = [
-        (getattr(p, "name", "x"), "x".join(map(str, SHAPE)) if hasattr(x, "shape") else repr(x))
-        for p, x in pairs
-    ]
-    inputs = " ".join(f"--input {word}" for _, word in words)
-    names = ", ".join(name for name, _ in words)
-    return f"type, with what fits {names}: multigrad {command} {what} {inputs}"
+    return replace(report, problem=f"{report.problem.rstrip('.')}; {inputs_to_type(obj)}")
 
 
 def summarize(report: Conversion) -> tuple[str, str]:

@@ -38,9 +38,9 @@ from multigrad.audit.gate import (
     reference_does_not_run,
 )
 from multigrad.backend.discovery import in_use
-from multigrad.command.audit import calls_to_try, stated_inputs
+from multigrad.command.audit import calls_to_try
 from multigrad.command.named_objects import read_inputs
-from multigrad.command.targets import PAIRED, find_target, import_target
+from multigrad.command.targets import PAIRED, find_target, import_target, stated_inputs
 from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError
 
@@ -312,15 +312,15 @@ def make_reference(asked: GateRequest, name: str) -> bytes:
     elif hasattr(module, "get_inputs"):
         inputs = [*module.get_inputs()]
     else:
-        inputs = _first_that_runs(f"{asked.reference}:{name}", stated_inputs(module, name))
+        inputs = _first_that_runs(f"{asked.reference}:{name}")
     # Not as they are: a pipe hands torch's tensors over by a socket.
     pickled = pickle.dumps((init, inputs))
     make_side(asked.reference, name, asked.seed, pickled)
     return pickled
 
 
-def _first_that_runs(target: str, stated: Any) -> list[Any]:
-    for _, fn, inputs in calls_to_try(find_target(target), stated=stated):
+def _first_that_runs(target: str) -> list[Any]:
+    for _, fn, inputs in calls_to_try(find_target(target), stated=stated_inputs(target)):
         with contextlib.suppress(Exception):
             Side(fn, [*inputs])
             return [*inputs]

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from multigrad.capture.user_code.object_state import held_by, read_state
-from multigrad.command.named_objects import SEED, draw, make_default_inputs
+from multigrad.command.named_objects import SEED, draw
 from multigrad.errors import MultigradError
 from multigrad.functions.object_function import owner_of_method
-from multigrad.look.subject import arguments_of, find_original
+from multigrad.graph.support.trees import optree
+from multigrad.look.subject import arguments_of, as_float, find_original, make_inputs, subject_of
 from multigrad.rules.activation import Activation
 from multigrad.rules.model.rule import Rule
 
@@ -222,6 +223,26 @@ def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generat
     if name == "weight" and len(shape) > 1:
         return draw((CHANNELS, CHANNELS), "float32", generator)
     return draw(shape, "float32", generator)
+
+
+def make_default_inputs(found: Any, dtype: str) -> list[Any]:
+    """Return the inputs to try an object with if none are given, floats in the given dtype."""
+    return optree.tree_map(  # type: ignore[return-value]
+        lambda leaf: as_float(leaf, dtype) if isinstance(leaf, np.ndarray) else leaf,
+        list(make_inputs(subject_of(found))),
+        none_is_leaf=True,
+    )
+
+
+def inputs_to_type(obj: Any) -> str:
+    """Return an option with an input for each argument, and the arguments' names."""
+    pairs = zip(arguments_of(find_original(obj)) or [None], guess_inputs(obj), strict=False)
+    words = [
+        (getattr(p, "name", "x"), "x".join(map(str, SHAPE)) if hasattr(x, "shape") else repr(x))
+        for p, x in pairs
+    ]
+    names = ", ".join(name for name, _ in words)
+    return f"give what fits {names}: {' '.join(f'--input {word}' for _, word in words)}"
 
 
 def guess_inputs(obj: Any) -> list[Any]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import multigrad as xg
 from multigrad.audit.lock.lockfile import (
     FRAMEWORKS,
     Answer,
@@ -30,14 +27,10 @@ from multigrad.audit.lock.verify import (
     verify_objects,
 )
 from multigrad.command import STOPPED
-from multigrad.command.audit import stated_inputs
-from multigrad.command.guessed_inputs import guess_inputs
-from multigrad.command.named_objects import find, import_named
 from multigrad.command.options import FAILED, Progress
+from multigrad.command.targets import expand, find
 from multigrad.errors import MultigradError, suggest
 from multigrad.graph.support.files import write_whole
-from multigrad.rules.registry import resolve
-from multigrad.rules.saving import from_dict
 
 # By the word before the colon, the prefix of the paths of a framework's functions.
 BEGINS = {
@@ -60,8 +53,8 @@ def write_lock(
         # A framework's function gives probes; any other word names a rule or a Function.
         if word_probes := function_probes(word):
             named_probes |= word_probes
-        else:
-            lock.objects[word] = make_entry(word, None if is_file(word) else find_saved(word))
+        for name in () if word_probes else expand(word):
+            lock.objects[name] = make_entry(name, None if is_file(name) else find(name))
     lock.probes = named_probes or find_probes(frameworks or FRAMEWORKS)
     names = [name for name in FRAMEWORKS if any(p.framework == name for p in lock.probes.values())]
     lock.answers, is_whole = ask(lock.probes, names, python)
@@ -98,24 +91,6 @@ def ask(
     if not progress.stopped:
         return asking.answers, True
     return {name: answer for name, answer in asking.answers.items() if answer.version}, False
-
-
-def find_saved(word: str) -> Any:
-    """Return the rule or Function that a word names; a custom gradient of a framework is converted,
-    and called once with inputs that its module states, or that are guessed.
-    """
-    obj = find(word)
-    if isinstance(getattr(obj, "captured_form", obj), xg.Function | xg.Rule):
-        return obj
-    if not isinstance(obj, type):
-        with contextlib.suppress(MultigradError):  # it is no rule
-            return from_dict(resolve(obj).to_dict())
-    function = xg.convert(obj)
-    module, _, name = word.rpartition(":")
-    inputs = stated_inputs(import_named(module), name)
-    # The first call captures the graph, without which there is nothing to save.
-    function(*(guess_inputs(obj) if inputs is None else inputs))
-    return function
 
 
 def check_frameworks(names: Sequence[str]) -> None:
@@ -157,7 +132,7 @@ def verify_lock(
     if not is_whole:
         result.remarks.append("stopped: the rest was not compared")
     elif python is None:
-        verify_objects(lock, find_saved, result)
+        verify_objects(lock, find, result)
     # Another Python may lack multigrad: it runs only the frameworks' probes.
     elif lock.objects:
         result.remarks.append(f"{len(lock.objects)} rules and Functions: not run by {python}")

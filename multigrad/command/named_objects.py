@@ -1,6 +1,4 @@
-"""Objects that a command line names: of a module, a saved file, a Function of the library, a rule,
-a package of custom gradients; and the tensors and plain values that it gives.
-"""
+"""What a command line names: modules, files and what they define, params of rules, and inputs."""
 
 from __future__ import annotations
 
@@ -23,23 +21,18 @@ import multigrad as xg
 from multigrad.errors import MultigradError, suggest
 from multigrad.functions.importers import find_custom
 from multigrad.graph.ops.numerics import as_numpy_dtype, ignoring_warnings
-from multigrad.graph.support.trees import optree
-from multigrad.look.subject import as_float, subject_of
-from multigrad.look.subject import make_inputs as inputs_of
 
 SEED = 20
 
 
-def find(what: str, forward: str | None = None) -> Any:
-    """Return the object that a word names, under an activation if one is given."""
-    obj = _find(what)
-    if forward is None:
-        return obj
-    if isinstance(obj, xg.Function):
-        raise MultigradError(
-            f"{what} is a Function, which has a forward of its own; leave --forward out"
-        )
-    return xg.activation(find_forward(forward), rule=obj)
+def split_name(what: str) -> tuple[str, str]:
+    """Return the file or module of FILE.py:name or module:name, and the name; "" if it has none."""
+    if what.endswith((".py", ".json")) or ":" not in what:
+        return what, ""
+    # An operator of torch is module:space::name; a path on Windows has a colon of its own.
+    first, double_colon, last = what.partition("::")
+    module, _, name = first.rpartition(":")
+    return module, f"{name}{double_colon}{last}"
 
 
 def read_order(rule: str, backend: str) -> tuple[str, str]:
@@ -51,8 +44,8 @@ def read_order(rule: str, backend: str) -> tuple[str, str]:
 
 def find_forward(word: str) -> Any:
     """Return an activation's name, or the function that module:name stands for."""
-    module, colon, name = word.rpartition(":")
-    return find_in(import_named(module), name) if colon else word
+    module, name = split_name(word)
+    return find_in(import_named(module), name) if name else word
 
 
 def with_params(found: Any, words: Sequence[str]) -> Any:
@@ -88,18 +81,6 @@ def read_value(word: str) -> Any:
         return ast.literal_eval(word)
     except (SyntaxError, ValueError):
         return word
-
-
-def _find(what: str) -> Any:
-    # A file wins over a rule of the same name, unless the word has a colon.
-    if Path(what).suffix == ".json" or (Path(what).is_file() and ":" not in what):
-        return xg.load(what)
-    module, colon, name = what.rpartition(":")
-    if not colon and what.startswith("estimators."):
-        return find_in(xg.estimators, what.removeprefix("estimators."))
-    if not colon:
-        return xg.get(what)
-    return find_in(import_named(module), name)
 
 
 def import_named(name: str) -> types.ModuleType:
@@ -157,42 +138,6 @@ def find_in(module: types.ModuleType, name: str) -> Any:
     return obj
 
 
-def make_inputs(
-    shapes: Sequence[str] | None,
-    numbers: Sequence[float] | None,
-    dtype: str = "float64",
-    found: Any = None,
-) -> list[Any]:
-    """Return normal numbers of the shapes, then the numbers, or default inputs of `found`."""
-    if not shapes:
-        if numbers:
-            raise MultigradError("--number needs the shapes of the tensors as well: --input 3x4")
-        return [] if found is None else make_default_inputs(found, dtype)
-    generator = np.random.default_rng(SEED)
-    arrays = [as_float(generator.standard_normal(read_shape(word)), dtype) for word in shapes]
-    return [*arrays, *(numbers or ())]
-
-
-def make_default_inputs(found: Any, dtype: str) -> list[Any]:
-    """Return the inputs to try an object with if none are given, floats in the given dtype."""
-    arrays = inputs_of(subject_of(found))
-    return optree.tree_map(  # type: ignore[return-value]
-        lambda leaf: as_float(leaf, dtype) if isinstance(leaf, np.ndarray) else leaf,
-        list(arrays),
-        none_is_leaf=True,
-    )
-
-
-def read_shape(word: str) -> tuple[int, ...]:
-    """Return a shape written as 3x4; "scalar" has no axes."""
-    if word == "scalar":
-        return ()
-    parts = word.lower().split("x")
-    if not all(part.isdigit() for part in parts):
-        raise MultigradError(f"{word!r} is not a shape; write it as 3x4, or scalar")
-    return tuple(map(int, parts))
-
-
 FORMS = (
     "4x6 (a float32 tensor), 4x6:int64, 6:float32 (one axis), scalar (none), 4x6:uniform (within 0 "
     "and 1), 0.5, 3, True, None, 'text', or a tuple of plain values"
@@ -203,12 +148,13 @@ INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 MOST = 3  # integers are below: small enough to be indices
 
 
-def read_inputs(words: Sequence[str]) -> list[Any]:
+def read_inputs(words: Sequence[str], dtype: str = "float32") -> list[Any]:
+    """Return arrays and plain values; an array without a dtype of its own is of the given one."""
     generator = np.random.default_rng(SEED)
-    return [read_input(word, generator) for word in words]
+    return [read_input(word, generator, dtype) for word in words]
 
 
-def read_input(word: str, generator: np.random.Generator) -> Any:
+def read_input(word: str, generator: np.random.Generator, dtype: str = "float32") -> Any:
     match = SHAPE.fullmatch(word.strip())
     if match is None:
         try:
@@ -216,7 +162,7 @@ def read_input(word: str, generator: np.random.Generator) -> Any:
         except (SyntaxError, ValueError) as error:
             raise MultigradError(f"--input {word!r} is not a value; write {FORMS}") from error
     shape = () if match["shape"] == "scalar" else tuple(map(int, match["shape"].split("x")))
-    return draw(shape, match["kind"] or "float32", generator)
+    return draw(shape, match["kind"] or dtype, generator)
 
 
 def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> Any:

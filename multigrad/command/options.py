@@ -12,10 +12,12 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+import typer.core
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -29,7 +31,7 @@ from rich.progress import Progress as Bar
 
 import multigrad as xg
 from multigrad.command import STOPPED
-from multigrad.errors import MultigradError
+from multigrad.errors import MultigradError, closest
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,28 +40,48 @@ FAILED, MISUSED = 1, 2
 Item = TypeVar("Item")
 Body = TypeVar("Body", bound=Callable[..., int | None])
 
-RuleName = Annotated[
-    str,
-    typer.Argument(metavar="RULE", help="A rule's name, see: multigrad rules; or estimators.NAME."),
-]
 
-Named = Annotated[
+def complete_target(incomplete: str) -> list[str]:
+    """Return the rules, estimators and files whose names begin so."""
+    from multigrad.rules.estimators import catalogue
+
+    names = [*xg.rules(), *(f"estimators.{name}" for name in catalogue())]
+    folder = "".join(incomplete.rpartition("/")[:2])  # as it is typed: Path drops "./"
+    for path in Path(folder).iterdir() if Path(folder).is_dir() else ():
+        if path.is_dir() or path.suffix in (".py", ".json"):
+            names.append(f"{folder}{path.name}{'/' if path.is_dir() else ''}")
+    return [name for name in sorted(names) if name.startswith(incomplete)]
+
+
+NAMES = (
+    "A rule's name, see: multigrad rules; FILE.py:name or module:name of a rule, a Function or a "
+    "custom gradient of a framework; estimators.NAME; or a saved .json. "
+)
+Target = Annotated[
     str,
     typer.Argument(
-        metavar="WHAT",
-        help="module:name of a Function, a rule or an activation; a saved file; estimators.NAME; "
-        "or a rule's name.",
+        metavar="TARGET",
+        help=f"{NAMES}A file or a module without a name is the only one in it.",
+        autocompletion=complete_target,
     ),
 ]
-Shapes = Annotated[
+Targets = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TARGET...",
+        help=f"{NAMES}A file, a module or a package without a name is all that it defines.",
+        autocompletion=complete_target,
+    ),
+]
+Inputs = Annotated[
     list[str] | None,
-    typer.Option("--input", help="The shape of a tensor, such as 3x4; once per tensor."),
+    typer.Option(
+        "--input",
+        help="An argument, once for each in order: 4x6 (a tensor), 4x6:int64, 4x6:bool, "
+        "6:float32 (one axis), scalar, 0.5, 3, True, None, 'text'. If not given: what "
+        "GRADIENT_INPUTS of the module says, else guessed.",
+    ),
 ]
-Numbers = Annotated[
-    list[float] | None,
-    typer.Option("--number", help="A number after the tensors; once per number."),
-]
-
 Forward = Annotated[str | None, typer.Option(help="Put a rule under this activation.")]
 Python = Annotated[
     str | None,
@@ -213,8 +235,19 @@ def show_version(asked: bool) -> None:
         raise typer.Exit()
 
 
+class Commands(typer.core.TyperGroup):
+    """The commands; the error about an unknown one names a rule that is like it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if closest(name, self.list_commands(ctx)) is None and (rule := closest(name, xg.rules())):
+            ctx.fail(f"No such command {name!r}. Did you mean: multigrad show {rule}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="multigrad",
+    cls=Commands,
     no_args_is_help=True,
     # typer's own tracebacks show locals, which may be whole tensors.
     pretty_exceptions_enable=False,

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.command.named_objects import SEED, draw
+from multigrad.command.named_objects import SEED, draw, split_name
 from multigrad.functions.calls.arguments import flatten
 from multigrad.functions.calls.parameters import signature_of
 from multigrad.functions.importers import find_custom
@@ -48,7 +48,7 @@ INSTALLED = ("site-packages", "dist-packages")
 def places_to_look(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the modules whose docstrings may call targets, and files of tests."""
     modules, files = set[str](), dict[str, int]()
-    words = {name.rpartition(":")[2].rpartition(".")[2] for name in names}
+    words = {split_name(name)[1].rpartition(".")[2] for name in names}
     for module in {id(m): m for name in names if (m := holder_of(name))}.values():
         root = module.__name__.partition(".")[0]
         package = [m for n, m in sorted(sys.modules.items()) if m and n.partition(".")[0] == root]

@@ -6,7 +6,7 @@ from typing import Any
 
 import multigrad as xg
 from multigrad.audit.same import LAWS_OF_BATCHES, SameReport
-from multigrad.command.named_objects import find_in
+from multigrad.command.named_objects import find_in, split_name
 from multigrad.command.targets import import_target
 
 
@@ -16,11 +16,11 @@ def compare_named(path_a: str, path_b: str, parameters: str, batch: str) -> Same
     A name alone is looked up where the first path is. Parameters and a batch may be functions
     without arguments that make them.
     """
-    home = path_a.rpartition(":")[0]
+    home, _ = split_name(path_a)
 
     def find_word(word: str) -> Any:
-        module, _, name = word.rpartition(":")
-        return find_in(import_target(module or home), name)
+        module, name = split_name(word)
+        return find_in(import_target(module if name else home), name or word)
 
     def find_or_make(word: str) -> Any:
         obj = find_word(word)

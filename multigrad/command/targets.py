@@ -1,4 +1,7 @@
-"""Targets of `multigrad audit`: what a name refers to, and which targets a module defines.
+"""Targets of commands: what a name refers to, and which targets a module defines.
+
+Every command takes the same names: of a rule, `estimators.NAME`, a saved `.json`, `FILE.py:name`,
+`module:name`; and a file or a module alone, for all that it defines.
 
 Audited code may import a library that needs a helper. That is a module of a backend's package with
 `prepare` (before the import) and `mend` (after it), `is_interpreted` (whether it changes where code
@@ -13,23 +16,37 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import multigrad as xg
 from multigrad.backend.discovery import in_use
 from multigrad.capture.user_code.inspection import mentioned
 from multigrad.capture.user_code.libraries import dialect_of
-from multigrad.command.named_objects import find, find_custom_gradients, find_in, import_named
+from multigrad.command.guessed_inputs import guess_inputs, inputs_to_type
+from multigrad.command.named_objects import (
+    find_custom_gradients,
+    find_forward,
+    find_in,
+    import_named,
+    read_inputs,
+    split_name,
+)
 from multigrad.errors import MultigradError, RuleError
+from multigrad.functions.calls.capture_errors import NotCaptured
+from multigrad.functions.calls.decision import SHOWN
 from multigrad.functions.calls.parameters import read_parameters
+from multigrad.functions.captures import find_variant
 from multigrad.functions.function import Function
+from multigrad.functions.importers import find_custom
 from multigrad.graph.support.installed import extra_line
 from multigrad.graph.support.lazy_modules import load_alone
+from multigrad.look.convert import brief
 from multigrad.rules.model.rule import Rule
-from multigrad.rules.registry import get
+from multigrad.rules.registry import resolve
 
 # Endings that make a forward's name that of its VJP, and names of cotangents.
 PAIRED = ("_vjp", "_backward", "_bwd", "_grad", "_pullback")
@@ -37,6 +54,107 @@ COTANGENTS = re.compile(r"g|gy|dy|dz|dout|ct|cot|upstream|cotangents?|(d|g|grad)
 IN_NUMPY = ("", "numpy", "scipy", "autograd")
 MODELS = {"Module": ("torch", "equinox"), "Layer": ("keras", "tf_keras")}
 DEPTH = 3  # of functions between a module and a custom gradient
+INPUTS_IN_CODE = "GRADIENT_INPUTS"
+MOST_NAMED = 12  # targets in an error
+
+
+def find(what: str, forward: str | None = None, words: Sequence[str] = ()) -> Any:
+    """Return the rule, Function or activation that a word names; see `find_with_inputs`."""
+    return find_with_inputs(what, forward, words)[0]
+
+
+def find_with_inputs(
+    what: str, forward: str | None = None, words: Sequence[str] = (), dtype: str = "float32"
+) -> tuple[Any, list[Any]]:
+    """Return what a word names, and the inputs that it was captured with; none if it needs none.
+
+    A custom gradient of a framework, or a function that applies one, is converted and called once.
+
+    Args:
+        forward: the activation to put a rule under.
+        words: the inputs; else those that the module states, or guessed ones.
+        dtype: of the words that name none.
+    """
+    names = expand(what)
+    if len(names) > 1:
+        listing = f"{', '.join(names[:MOST_NAMED])}{', ...' if len(names) > MOST_NAMED else ''}"
+        raise MultigradError(f"{what} has {len(names)} targets; name one of {listing}")
+    obj = _load(names[0])
+    if inspect.isfunction(obj) and (forward is not None or _is_written_as_rule(obj)):
+        obj = resolve(obj)
+    if forward is not None and isinstance(obj, Function):
+        raise MultigradError(
+            f"{what} is a Function, which has a forward of its own; leave --forward out"
+        )
+    if forward is not None:
+        return xg.activation(find_forward(forward), rule=obj), read_inputs(words, dtype)
+    if isinstance(obj, Rule) and words:
+        raise MultigradError(f"{what} is a rule, which takes --input only with --forward")
+    is_foreign = find_custom(obj) is not None or inspect.isroutine(obj)
+    function = xg.convert(obj) if is_foreign else obj
+    if not words and (isinstance(obj, Rule) or not (is_foreign or _waits_for_call(obj))):
+        return obj, []
+    stated = None if words else stated_inputs(names[0])
+    inputs = read_inputs(words, dtype) if words else guess_inputs(obj) if stated is None else stated
+    try:
+        # The first call captures the graph.
+        function(*inputs)
+    except Exception as error:  # of the framework, too
+        hint = "" if words or stated is not None else f"; {inputs_to_type(obj)}"
+        raise MultigradError(
+            f"{names[0]} does not run: {brief(error).rstrip('.')}{hint}"
+        ) from error
+    return function, list(inputs)
+
+
+def expand(what: str) -> list[str]:
+    """Return the names of all targets that a word stands for: itself, or those of a file."""
+    if _is_of_library(what) or split_name(what)[1]:
+        return [what]
+    module = import_target(what)
+    gradients, _ = find_custom_gradients(module, (Function, Rule))
+    names = [name.removeprefix(f"{module.__name__}:") for name in gradients]
+    names += [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and _is_of(value, module) and _is_written_as_rule(value)
+    ]
+    if not names:
+        raise MultigradError(f"{what} defines no rule, no Function and no custom gradient")
+    return [name if ":" in name else f"{what}:{name}" for name in names]
+
+
+def stated_inputs(what: str) -> Any:
+    """Return the inputs that a module states for one of its names; None: it states none."""
+    inputs = getattr(holder_of(what), INPUTS_IN_CODE, {}).get(split_name(what)[1])
+    return inputs() if callable(inputs) else inputs
+
+
+def _is_written_as_rule(function: types.FunctionType) -> bool:
+    # Functions of three tensors have the same number of arguments.
+    first, *_ = (*function.__code__.co_varnames, "")
+    return function.__code__.co_argcount > 2 and first.strip("_") in ("", "ctx", "context")
+
+
+def _waits_for_call(obj: Any) -> bool:
+    if not isinstance(obj, Function) or obj.examples is not None:
+        return False
+    try:
+        find_variant(obj, SHOWN)
+    except NotCaptured:
+        return True
+    return False
+
+
+def _load(what: str) -> Any:
+    if what.endswith(".json"):
+        return xg.load(what)
+    module, name = split_name(what)
+    if name:
+        return find_in(import_target(module), name)
+    if what.startswith("estimators."):
+        return find_in(xg.estimators, what.removeprefix("estimators."))
+    return xg.get(what)
 
 
 class Targets(NamedTuple):
@@ -60,14 +178,11 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
         journal: a file to which the name of a module is written before it is imported.
         skipped: modules of a package that end the process.
     """
-    if _is_of_library(what):
-        find(what)
-        return Targets((what,))
-    module, _, name = what.partition(":")
-    holder = import_target(module)
-    if name:
+    module, name = split_name(what)
+    if name or _is_of_library(what):
         find_target(what)
         return Targets((what,))
+    holder = import_target(module)
     note = Path(journal).write_text if journal else None
     gradients, unimported = find_custom_gradients(holder, (Function, Rule), note, skipped)
     home = holder.__name__
@@ -96,8 +211,8 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
 
 def find_target(what: str) -> Any:
     if _is_of_library(what):
-        return find(what)
-    module, _, name = what.partition(":")
+        return _load(what)
+    module, name = split_name(what)
     holder = import_target(module)
     if "::" in name:
         operator = _find_operator(name)
@@ -110,21 +225,25 @@ def find_target(what: str) -> Any:
 
 def holder_of(what: str) -> types.ModuleType | None:
     """Return the module of a target, None for a rule, a saved file or a Function of multigrad."""
-    return None if _is_of_library(what) else import_target(what.partition(":")[0])
+    return None if _is_of_library(what) else import_target(split_name(what)[0])
 
 
 def _is_of_library(what: str) -> bool:
-    if ":" in what or what.endswith(".py"):
+    if split_name(what)[1] or what.endswith(".py"):
         return False
     if what.endswith(".json") or what.startswith("estimators."):
         return True
     try:
-        get(what)
-    except RuleError:
+        xg.get(what)
+    except RuleError as error:
+        try:
+            import_target(what)
+        except MultigradError as import_error:
+            missing = getattr(import_error.__cause__, "name", None)
+            if not f"{what}.".startswith(f"{missing}."):  # it needs a module that is missing
+                raise
+            raise MultigradError(f"{error}, and there is no module {what!r} here") from error
         return False
-    # A rule may share its name with a module, which then wins.
-    with contextlib.suppress(ImportError, ValueError):
-        return importlib.util.find_spec(what) is None
     return True
 
 

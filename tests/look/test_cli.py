@@ -137,18 +137,22 @@ def test_a_backend_is_named_by_one_option_in_every_command(invoke: Any) -> None:
 
 
 # As the installed script does it.
-COMPLETING = {
-    "_MULTIGRAD_COMPLETE": "complete_bash",
-    "COMP_WORDS": "multigrad par",
-    "COMP_CWORD": "1",
-}
+COMPLETING = {"_MULTIGRAD_COMPLETE": "complete_bash"}
 COMPLETED = "import sys; sys.argv[0] = 'multigrad'; import multigrad.cli as c; c.main()"
 
 
 @needs_cli
-def test_a_shell_completes_the_command() -> None:
-    run = run_python("-c", COMPLETED, **COMPLETING)
-    assert run.stdout.split() == ["parity"]
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("par", ["parity"]), ("show triang", ["triangular"]), ("lock ./mi", ["./mine.py"])],
+)
+def test_a_shell_completes_commands_and_targets(
+    words: str, completed: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").touch()
+    typed = {"COMP_WORDS": f"multigrad {words}", "COMP_CWORD": str(len(words.split()))}
+    run = run_python("-c", COMPLETED, cwd=tmp_path, **COMPLETING, **typed)
+    assert run.stdout.split() == completed, run.stderr
 
 
 @needs_cli
@@ -210,10 +214,10 @@ def module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @needs_cli
 def test_check_tells_a_right_gradient_from_a_wrong_one(invoke: Any, module: str) -> None:
-    right = invoke("check", f"{module}:clipped", "--input", "3x4", "--number", "1.5")
+    right = invoke("check", f"{module}:clipped", "--input", "3x4", "--input", "1.5")
     assert right.exit_code == 0
     assert "the gradient is the true one" in right.output
-    wrong = invoke("check", f"{module}:forgotten", "--input", "3x4", "--number", "1.5")
+    wrong = invoke("check", f"{module}:forgotten", "--input", "3x4", "--input", "1.5")
     assert wrong.exit_code == 1
     assert "THE GRADIENT IS WRONG" in wrong.output
 
@@ -246,7 +250,12 @@ MISTAKES = [
     ("check functions_of_mine:cliped", "no 'cliped'; did you mean 'clipped'?"),
     ("check no_such_module:f", "there is no module 'no_such_module' here"),
     ("check triangluar", "no rule named 'triangluar'; did you mean 'triangular'?"),
-    ("check functions_of_mine:clipped --input 3by4", "'3by4' is not a shape; write it as 3x4"),
+    ("check functions_of_mine:clipped --input 3by4", "--input '3by4' is not a value; write 4x6"),
+    ("show triangular --input 3x4", "is a rule, which takes --input only with --forward"),
+    ("show functions_of_mine.py", "has 3 targets; name one of functions_of_mine.py:clipped, "),
+    ("source nowhere.py", "there is no file nowhere.py"),
+    ("plot --all", "type there: python tools/write_gallery.py"),
+    ("triangl", "No such command 'triangl'. Did you mean: multigrad show triangular"),
     ("check functions_of_mine:clipped --forward ReLU", "has a forward of its own"),
     ("check nowhere.json", "No such file"),
     ("parity triangular --backends torhc", "no backend named 'torhc'"),
@@ -265,6 +274,52 @@ def test_a_mistake_is_told_with_what_was_meant(invoke: Any, line: str, message: 
     assert result.exit_code == 2
     assert message in result.output
     assert "Traceback" not in result.output
+
+
+CLASS = """
+import torch
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        return grad_out * ctx.factor, None
+"""
+
+
+@needs_cli
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("target", ["{}.py", "{}.py:Scaled", "{}:Scaled", "{}"])
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("show", "mul(grad_out, factor)"),
+        ("source", "def backward(grad_out, factor"),
+        ("check", "the gradient is the true one"),
+        ("eject --backend numpy", "Scaled.vjp = Scaled_vjp"),
+    ],
+)
+def test_commands_convert_a_custom_gradient_of_a_file_or_a_module(
+    invoke: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: str,
+    shown: str,
+    target: str,
+) -> None:
+    (tmp_path / "scaled_kernels.py").write_text(CLASS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "scaled_kernels", raising=False)
+    result = invoke(
+        *command.split(), target.format("scaled_kernels"), "--input", "3x4", "--input", "2.0"
+    )
+    assert result.exit_code == 0, result.output
+    assert shown in result.output
 
 
 # --- eject ----------------------------------------------------------------------------------------
