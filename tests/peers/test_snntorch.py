@@ -81,6 +81,13 @@ def test_the_names_and_defaults_are_snntorchs() -> None:
             assert hasattr(getattr(ours, name), "apply"), name
 
 
+def test_a_misspelled_param_is_told_with_the_function_and_the_right_one() -> None:
+    from multigrad.compat.snntorch import fast_sigmoid
+
+    with pytest.raises(TypeError, match="fast_sigmoid' has no param 'slop'; did you mean 'slope'"):
+        fast_sigmoid(slop=3)
+
+
 def test_sigmoid_is_finite_where_snntorchs_is_nan_and_lso_works() -> None:
     x = torch.tensor([-10.0, -4.0, 0.0, 4.0])
     assert pulled(theirs.sigmoid(), x)[1].isnan().any()

@@ -46,6 +46,7 @@ MISSPELLED = [
     ("estimators", "ste_rund", "ste_round"),
     ("schedule", "linera", "linear"),
     ("attribution", "epsilom", "epsilon"),
+    ("attribution", "epsilon_gamma_box", "composites.epsilon_gamma_box"),
     ("attribution.composites", "epsilon_pls", "epsilon_plus"),
     ("transforms", "triangluar", "triangular"),
     ("optax", "aply_rule", "apply_rule"),

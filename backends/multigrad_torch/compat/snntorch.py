@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.capture.user_code.signature import unknown_param
 from multigrad.rules.activation import Activation, activation
 from multigrad.rules.registry import get
 
@@ -29,6 +30,8 @@ def surrogate_factory(rule: str) -> Callable[..., Activation]:
     )
 
     def make(*args: Any, **options: Any) -> Activation:
+        for name in options.keys() - params.keys():
+            raise unknown_param(rule, name, list(params))
         bound_arguments = signature.bind(*args, **options)
         bound_arguments.apply_defaults()
         return activation("Heaviside", rule, bound_arguments.arguments)

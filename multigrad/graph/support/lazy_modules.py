@@ -84,7 +84,13 @@ def deprecated_names(module: str, names: Mapping[str, tuple[str, str, str, str]]
 
 def missing_name_error(module: str, name: str, known: Iterable[str]) -> AttributeError:
     # Tools look up names with underscores by the dozen, and need no hint.
-    hint = "" if name.startswith("_") else suggest(name, known)
+    if name.startswith("_"):
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    known = list(known)
+    # Public names of public modules within may be meant, too: "composites.epsilon_gamma_box".
+    parts = {part: getattr(imported_module(f"{module}.{part}"), "__all__", ()) for part in known}
+    places = {each: f"{part}.{each}" for part in parts for each in parts[part]}
+    hint = f"; did you mean {places[name]!r}?" if name in places else suggest(name, known)
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 

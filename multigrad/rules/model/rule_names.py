@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 from ...backend.compiler_events import tell_registered
-from ...errors import RuleError, RuleTypeError
+from ...errors import RuleError, RuleTypeError, closest
 from ...graph.support.lazy_modules import imported_module
 from ...graph.support.threads import SERIALS, collector_paused, make_lock
 from ...trace.active_rules import meant, note_renamed
@@ -174,16 +174,8 @@ def near_names(word: str, docstrings: Mapping[str, str]) -> list[str]:
     Args:
         docstrings: the known names with their docstrings.
     """
-    return (named_elsewhere(word, docstrings) or misspelled(word, docstrings))[:MOST_SUGGESTED]
-
-
-def misspelled(word: str, names: Iterable[str]) -> list[str]:
-    """Return the known name that is spelled most alike, in a list; none if no name is near."""
-    import difflib  # 1 ms, and only errors need it
-
-    by_lower = {name.lower(): name for name in names}
-    matches = difflib.get_close_matches(str(word).lower(), by_lower, n=1, cutoff=0.5)
-    return [by_lower[each] for each in matches]
+    nearest = closest(word, docstrings)
+    return (named_elsewhere(word, docstrings) or [nearest] * bool(nearest))[:MOST_SUGGESTED]
 
 
 def named_elsewhere(word: str, docstrings: Mapping[str, str]) -> list[str]:
