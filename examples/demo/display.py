@@ -119,5 +119,5 @@ def describe_outcomes(outcomes: list[Outcome], imported: float | None) -> str:
     if failed:
         parts.append(f"[red]{failed} failed[/red]")
     if len(gaps) > failed:
-        parts.append(f"{len(gaps) - failed} left out")
+        parts.append(f"{len(gaps) - failed} not compared")
     return ", ".join(parts)

@@ -1,21 +1,33 @@
-"""Install what the demo compares and is not there yet, one after the other, so that one sees it."""
+"""Install what the demo compares, and say every two seconds how long it has taken."""
 
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 
 ASKED = {
-    "torch": ["multigrad-rules[torch]"],
-    "jax": ["multigrad-rules[jax]"],
-    "tensorflow": ["multigrad-rules[tensorflow]"],
-    "keras": ["multigrad-rules[keras]"],
+    "the frameworks": [".[torch,jax,tensorflow,keras,cli,plot]", "scikit-learn"],
     # freegrad 1.0.1 requires torchvision, which would replace the installed torch.
     "freegrad": ["--no-deps", "freegrad"],
 }
+EACH = 2.0  # seconds
+
+
+def install(name: str, words: list[str], constraints: str) -> None:
+    pip = [sys.executable, "-I", "-m", "pip", "install", "--no-compile", "-q", "-c", constraints]
+    start = time.monotonic()
+    with subprocess.Popen([*pip, *words]) as running:
+        while running.poll() is None:
+            print(f"installing {name} ... {time.monotonic() - start:.0f} s", flush=True)
+            try:
+                running.wait(EACH)
+            except subprocess.TimeoutExpired:
+                continue
+    if running.returncode:
+        sys.exit(running.returncode)
+
 
 if __name__ == "__main__":
-    pip = [sys.executable, "-I", "-m", "pip", "install", "--no-compile", "-c", sys.argv[1]]
-    for module, words in ASKED.items():
-        if find_spec(module) is None:
-            print(f"installing {module} ...", flush=True)
-            subprocess.run([*pip, *words], check=True)
+    for name, words in ASKED.items():
+        if find_spec(name) is None:
+            install(name, words, sys.argv[1])

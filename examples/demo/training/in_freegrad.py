@@ -20,7 +20,11 @@ def explain_absence(forward: str, rule: str | None) -> str | None:
     """Return why FreeGrad cannot run this configuration, or None if it can."""
     if rule is None:
         # freegrad 1.0.1 differentiates torch.heaviside, which torch does not implement.
-        return "its Heaviside fails in backward without a rule" if forward == "Heaviside" else None
+        return (
+            "FreeGrad has no derivative of Heaviside without a rule"
+            if forward == "Heaviside"
+            else None
+        )
     try:
         freegrad.get(rule)
     except KeyError:
