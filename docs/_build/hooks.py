@@ -33,6 +33,7 @@ WORDS = {
     "eject.md": ("export", "ONNX"),
     "estimators.md": ("gradient reversal",),
     "how_to/audit.md": ("audit",),
+    "how_to/build_time.md": ("build time",),
     "how_to/compiled_code.md": ("compile", "torch.compile", "jit"),
     "how_to/memory.md": ("memory",),
     "how_to/parameters.md": ("clip gradient",),

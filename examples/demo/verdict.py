@@ -41,7 +41,7 @@ def show_verdict(console: Console, results: Results, comparisons: Sequence[Compa
 
 
 def describe_learning(outcomes: Sequence[Outcome]) -> str:
-    """Return what a step learns by surrogate gradients and without; "" if one of them is missing."""
+    """Return what a step learns with surrogate gradients and without; "" if either is missing."""
     runs = [run for run in outcomes if isinstance(run, Run)]
     steps = [run for run in runs if run.configuration.forward == "Heaviside"]
     without = [run.accuracy for run in steps if run.configuration.backward is None]

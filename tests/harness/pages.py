@@ -122,6 +122,8 @@ def needs(page: Page) -> set[str]:
         if words[0] == "multigrad":
             found |= {"typer", "rich"} | (FRAMEWORKS & set(words))
             found |= {"matplotlib"} if words[1] == "plot" else set()
+        found -= set(re.findall(r"--out (\w+)\.py", command))  # a module that the page writes
+    found -= {block.title.removesuffix(".py") for block in page.blocks}
     found |= {BRINGS[name] for name in found & BRINGS.keys()}
     if "keras" in found and not found & FRAMEWORKS:
         found.add("tensorflow")  # Keras's own default
