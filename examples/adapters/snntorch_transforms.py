@@ -1,0 +1,41 @@
+"""Surrogates of snnTorch 1.0.0 under `vmap`, `torch.func` and `torch.compile` of these.
+
+    with transformable():
+        per_sample = torch.vmap(torch.func.grad(loss))(inputs)
+
+A surrogate looks its class up when it fires, so those made before, and in neurons, change too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from snntorch import surrogate
+
+import multigrad as xg
+
+# Not StochasticSpikeOperator, whose noise would come from another generator, nor
+# LeakySpikeOperator, which cannot be called.
+CLASSES = (
+    "ATan",
+    "CustomSurrogate",
+    "FastSigmoid",
+    "Heaviside",
+    "Sigmoid",
+    "SparseFastSigmoid",
+    "SpikeRateEscape",
+    "StraightThroughEstimator",
+    "Triangular",
+)
+
+
+@contextmanager
+def transformable() -> Iterator[None]:
+    """Convert the surrogates of snnTorch until the end of the block."""
+    with ExitStack() as stack:
+        for name in CLASSES:
+            converted = xg.convert(getattr(surrogate, name))
+            stack.enter_context(patch.object(surrogate, name, converted))
+        yield
