@@ -17,4 +17,22 @@ def found(wrap):
     return bool(jax.numpy.isnan(jax.grad(poch)(0.0, 0.5)))
 """,
     ),
+    Fault(
+        "max pooling at the border",
+        "where a window of max pooling reaches over the border, the tangent is that of another one "
+        "of equal elements than the gradient: second derivatives are wrong there",
+        "pad with -inf before the pooling, or avoid equal elements",
+        """\
+import jax
+from jax import lax
+from jax import numpy as jnp
+def found(wrap):
+    pool = wrap(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (3, 3), (2, 2), "SAME"))
+    x = jnp.array([[0.0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
+    v = jnp.arange(16.0).reshape(4, 4)
+    tangent = jax.jvp(pool, (x,), (v,))[1]
+    _, pull = jax.vjp(pool, x)
+    return float(tangent.sum()) != float((pull(jnp.ones_like(tangent))[0] * v).sum())
+""",
+    ),
 )  # fmt: skip
