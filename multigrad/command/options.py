@@ -108,8 +108,9 @@ def report_errors() -> Iterator[None]:
     except BrokenPipeError:  # the reader has gone, as `head` does: click ends quietly
         raise
     except (MultigradError, OSError) as error:
-        has_file = isinstance(error, OSError) and error.filename and error.strerror
-        text = f"{error.filename}: {error.strerror}" if has_file else str(error)
+        text = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            text = f"{error.filename}: {error.strerror}"
         typer.echo(f"error: {text}", err=True)
         raise typer.Exit(MISUSED) from error
 

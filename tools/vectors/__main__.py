@@ -13,7 +13,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
     from multigrad.audit.vectors import FILE, write
-    from multigrad.command.named_objects import find
+    from multigrad.command.targets import find
     from vectors.document import vectors_of
 
     named = [find(name) if ":" in name else name for name in sys.argv[1:]]

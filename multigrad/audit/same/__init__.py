@@ -100,7 +100,7 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
             batch may be permuted), "accumulation" (the mean over parts of the batch, weighted by
             their sizes, is that over the whole), "padding" (there may be more positions that a
             mask of zeros and ones hides, or labels of -100, and they may hold anything), or
-            "packing" (the examples may stand in one row, which `segment_ids` tells apart).
+            "packing" (the examples may share one row, in which `segment_ids` tells them apart).
         parameters: a model (a torch module, a Keras layer or model, any object with trained
             tensors), or tensors nested in lists, tuples and dicts.
         batch: tensors, nested likewise, with the examples along their first axis; NumPy arrays

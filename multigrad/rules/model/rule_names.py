@@ -175,7 +175,8 @@ def near_names(word: str, docstrings: Mapping[str, str]) -> list[str]:
         docstrings: the known names with their docstrings.
     """
     nearest = closest(word, docstrings)
-    return (named_elsewhere(word, docstrings) or [nearest] * bool(nearest))[:MOST_SUGGESTED]
+    names = named_elsewhere(word, docstrings) or ([nearest] if nearest else [])
+    return names[:MOST_SUGGESTED]
 
 
 def named_elsewhere(word: str, docstrings: Mapping[str, str]) -> list[str]:
