@@ -1,6 +1,6 @@
-"""Run a package's own tests as installed, and again with one of `examples/adapters`.
+"""Run a package's own tests as installed, and again with an adapter of this folder.
 
-    python tests/peers/with_adapter.py module:context TESTS ...
+    python examples/adapters/with_adapter.py module:context TESTS ...
 
 Fails if either run has a failure; so a line of ours can break none of their tests.
 """
@@ -10,11 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 
 import pytest
-
-ADAPTERS = Path(__file__).parents[2] / "examples" / "adapters"
 
 
 class Adapted:
@@ -32,7 +29,6 @@ class Adapted:
 
 def main(adapter: str, *tests: str) -> int:
     """Return 0 if all tests pass twice, else pytest's status."""
-    sys.path.insert(0, str(ADAPTERS))
     options = ["-q", "-n0", "-p", "no:cacheprovider", "-c", "/dev/null", *tests]
     return int(pytest.main(options) or pytest.main(options, plugins=[Adapted(adapter)]))
 
