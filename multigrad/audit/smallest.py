@@ -32,18 +32,17 @@ def smallest(
     """
     best = [as_array(each) for each in inputs]
     tries, end = MOST_TRIES, time.monotonic() + seconds
-    is_smaller = True
-    while is_smaller and tries:
-        is_smaller = False
+    while True:
         # From the largest step again after each success.
         for candidate in _simpler(best):
             if not tries or time.monotonic() > end:
                 return best
             tries -= 1
             if breaks(candidate):
-                best, is_smaller = candidate, True
+                best = candidate
                 break
-    return best
+        else:
+            return best
 
 
 def _simpler(inputs: list[Any]) -> Iterator[list[Any]]:

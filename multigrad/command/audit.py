@@ -139,12 +139,11 @@ def _find(process: Apart, target: str, folder: str, say: Print) -> Targets:
         process.first = (find_targets, target, str(journal), tuple(skipped))
         try:
             targets: Targets = process.call(*process.first)
+            break
         except Lost as lost:
             if not journal.exists() or (name := journal.read_text()) in skipped:
                 raise MultigradError(f"{target} cannot be imported: {lost}") from lost
             skipped[name] = str(lost)
-        else:
-            break
     if not targets.names:
         say(f"{target} defines no custom gradients")
     for name, reason in {**skipped, **targets.unimported}.items():

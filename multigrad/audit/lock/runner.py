@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import math
 import re
 import sys
 import warnings
@@ -269,10 +270,7 @@ def run_probe(framework: str, module: Any, probe: Probe) -> Outcome:
 
 
 def cotangent(shape: Sequence[int]) -> Any:
-    count = 1
-    for length in shape:
-        count *= length
-    numbers: Any = [float(i + 1) for i in range(count)]
+    numbers: Any = [float(i + 1) for i in range(math.prod(shape))]
     for length in list(shape)[:0:-1]:
         numbers = [numbers[i : i + length] for i in range(0, len(numbers), length)]
     return numbers if shape else numbers[0]
