@@ -134,6 +134,19 @@ def test_a_wrong_derivative_stays_broken(name: str, forward: Any, backward: Any)
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize(("factor", "state"), [(1.0, "kept"), (2.0, "broken")])
+def test_a_clamp_whose_gradient_is_zero_where_it_is_flat_is_held_to_its_derivative(
+    factor: float, state: str
+) -> None:
+    clamp = named(
+        "Clip",
+        keeps_x(lambda x: factor * x.clamp(0, 1)),
+        of_x(lambda g, x: g * ((x >= 0) & (x <= 1))),
+    )
+    assert derivative(clamp, X).state == state
+
+
+@pytest.mark.needs("torch")
 def test_code_states_what_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     def square(**attributes: Any) -> Any:
         halved = of_x(lambda g, x: g * x)
