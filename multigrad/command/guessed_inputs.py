@@ -79,7 +79,7 @@ def _guesses(fn: Any) -> Iterator[Inputs]:
         with contextlib.suppress(MultigradError):
             yield make_default_inputs(fn, "float32")
     parameters = _parameters_of(fn) or [None]
-    flags = _flags_of(_code_of(fn))
+    flags = {**_constants_of(fn, parameters), **_flags_of(_code_of(fn))}
     for shape in (*_shapes_by_weights(fn), *SHAPES):
         generator = np.random.default_rng(SEED)
         likely = _likely_inputs(parameters, flags, shape, generator)
@@ -109,7 +109,9 @@ def _shapes_by_weights(fn: Any) -> Iterator[tuple[int, ...]]:
         yield from ((4, n), (2, n, 8, 8), (2, 4, n), (n,))
 
 
-def _varied(parameters: Sequence[Any], flags: set[str], shape: tuple[int, ...]) -> Iterator[Inputs]:
+def _varied(
+    parameters: Sequence[Any], flags: Mapping[str, Any], shape: tuple[int, ...]
+) -> Iterator[Inputs]:
     generator = np.random.default_rng(SEED)
     likely = _likely_inputs(parameters, flags, shape, generator)
     tensors = {
@@ -124,29 +126,50 @@ def _varied(parameters: Sequence[Any], flags: set[str], shape: tuple[int, ...]) 
 
 
 def _likely_inputs(
-    parameters: Sequence[Any], flags: set[str], shape: tuple[int, ...], generator: Any
+    parameters: Sequence[Any], flags: Mapping[str, Any], shape: tuple[int, ...], generator: Any
 ) -> Inputs:
+    guesses = [_likely(p, shape, generator) for p in parameters]
+    names = [getattr(p, "name", "") for p in parameters]
+    # A constant may be named as what is no float tensor: an axis, labels, a mask.
+    is_float = [getattr(guess, "dtype", None) == np.float32 for guess in guesses]
     return [
-        False if getattr(p, "name", "") in flags else _likely(p, shape, generator)
-        for p in parameters
+        flags[name] if name in flags and (is_float[n] or flags[name] is False) else guesses[n]
+        for n, name in enumerate(names)
     ]
 
 
-def _flags_of(function: Any) -> set[str]:
+def _constants_of(fn: Any, parameters: Sequence[Any]) -> dict[str, Any]:
+    """Return a factor for each argument that a class's backward returns a written None for."""
+    returns = [
+        n.value for n in _nodes_of(getattr(fn, "backward", None)) if isinstance(n, ast.Return)
+    ]
+    if not returns or not all(isinstance(each, ast.Tuple) for each in returns):
+        return {}
+    return {
+        getattr(p, "name", ""): NUMBERS["float"]
+        for p, *elements in zip(parameters, *(each.elts for each in returns), strict=False)
+        if all(isinstance(each, ast.Constant) and each.value is None for each in elements)
+    }
+
+
+def _nodes_of(function: Any) -> list[ast.AST]:
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        return [*ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function))))]
     except (OSError, TypeError, SyntaxError):
-        return set()
+        return []
+
+
+def _flags_of(function: Any) -> dict[str, Any]:
     # An argument that is used as a condition is a flag: tensors have no truth value.
     conditions: list[ast.expr] = []
-    for node in ast.walk(tree):
+    for node in _nodes_of(function):
         if isinstance(node, ast.If | ast.IfExp | ast.While):
             conditions.append(node.test)
         elif isinstance(node, ast.BoolOp):
             conditions += node.values
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             conditions.append(node.operand)
-    return {condition.id for condition in conditions if isinstance(condition, ast.Name)}
+    return {each.id: False for each in conditions if isinstance(each, ast.Name)}
 
 
 def _forward_of(fn: Any) -> Any:

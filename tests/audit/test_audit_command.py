@@ -191,6 +191,19 @@ def test_what_crashes_or_does_not_end_is_reported_and_the_rest_goes_on(tmp_path:
     assert "4 audited: 1 keep every law, 2 do not run" in said
 
 
+@pytest.mark.needs("torch")
+def test_an_argument_without_a_gradient_is_guessed_as_a_number(tmp_path: Path) -> None:
+    file = tmp_path / "scaling.py"
+    file.write_text(
+        "import torch\n\n\nclass Scaled(torch.autograd.Function):\n"
+        "    @staticmethod\n    def forward(ctx, x, factor):\n"
+        "        ctx.factor = factor\n        return x * factor\n\n"
+        "    @staticmethod\n    def backward(ctx, g):\n        return g * ctx.factor, None\n"
+    )
+    code, said = run(str(file), asked=AuditRequest(laws=LAWS))
+    assert code == 0 and f"{file}:Scaled on torch with float32[4, 6], 0.5: 3 laws kept" in said
+
+
 def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     file = tmp_path / "slow.py"
     file.write_text(
