@@ -26,7 +26,7 @@ SEED = 20
 
 
 def split_name(what: str) -> tuple[str, str]:
-    """Return the file or module of FILE.py:name or module:name, and the name; "" if it has none."""
+    """Return the file or module before a colon and the name behind it; "" if there is no colon."""
     if what.endswith((".py", ".json")) or ":" not in what:
         return what, ""
     # An operator of torch is module:space::name; a path on Windows has a colon of its own.

@@ -1,7 +1,7 @@
 """Targets of commands: what a name refers to, and which targets a module defines.
 
-Every command takes the same names: of a rule, `estimators.NAME`, a saved `.json`, `FILE.py:name`,
-`module:name`; and a file or a module alone, for all that it defines.
+Every command takes the same names: of a rule, `estimators.NAME`, a saved `.json`, a name in a file
+or a module, behind it and a colon; and a file or a module alone, for all that it defines.
 
 Audited code may import a library that needs a helper. That is a module of a backend's package with
 `prepare` (before the import) and `mend` (after it), `is_interpreted` (whether it changes where code

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from . import declare_ops  # noqa: F401
+from .models import declare_ops  # noqa: F401
 
 FOLDER = Path(__file__).parent
 

@@ -12,8 +12,8 @@ import pytest
 
 pytestmark = pytest.mark.peers
 
-HERE = Path(__file__).resolve().parents[1]
-EXAMPLES = HERE.parent.parent / "examples" / "trainers"
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parents[2] / "examples" / "trainers"
 RUN = "import runpy, sys, declare_ops; runpy.run_path(sys.argv[1], run_name='__main__')"
 
 
