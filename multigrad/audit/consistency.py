@@ -16,7 +16,6 @@ from ..functions.calls.arguments import replace_at
 from .trial import (
     SEED,
     Arrays,
-    ForwardRun,
     NotApplicable,
     Remark,
     Tensor,
@@ -76,8 +75,9 @@ def judge_scale(trial: Trial) -> str:
     Powers of two are exact, so that a gradient that is linear follows them to the bit.
     """
     run, u = trial.start()
+    gradients = run.gradients(u)
     far = FAR_FACTORS.get(trial.digits, 1.0)
-    faults = (_follows(trial, run, u, factor) for factor in (4.0, far, 1.0 / far))
+    faults = (_follows(trial, gradients, u, factor) for factor in (4.0, far, 1.0 / far))
     return next(filter(None, faults), "")
 
 
@@ -89,12 +89,13 @@ def judge_ones(trial: Trial) -> str:
     """
     run, u = trial.start()
     ones = [np.ones_like(a) for a in u]
-    return _follows(trial, run, ones, 2.0) or _follows(trial, run, ones, -1.0)
+    gradients = run.gradients(ones)
+    return _follows(trial, gradients, ones, 2.0) or _follows(trial, gradients, ones, -1.0)
 
 
-def _follows(trial: Trial, run: ForwardRun, cotangents: Arrays, factor: float) -> str:
-    gradients = trial.run().gradients(scaled(cotangents, factor))
-    return find_difference(gradients, scaled(run.gradients(cotangents), factor), 1e-12)
+def _follows(trial: Trial, gradients: Arrays, cotangents: Arrays, factor: float) -> str:
+    other_gradients = trial.run().gradients(scaled(cotangents, factor))
+    return find_difference(other_gradients, scaled(gradients, factor), 1e-12)
 
 
 @law("zero", "a masked loss gives NaN", is_loud=False)
