@@ -143,11 +143,12 @@ def _constants_of(fn: Any, parameters: Sequence[Any]) -> dict[str, Any]:
     returns = [
         n.value for n in _nodes_of(getattr(fn, "backward", None)) if isinstance(n, ast.Return)
     ]
-    if not returns or not all(isinstance(each, ast.Tuple) for each in returns):
+    tuples = [each.elts for each in returns if isinstance(each, ast.Tuple)]
+    if not tuples or len(tuples) < len(returns):
         return {}
     return {
         getattr(p, "name", ""): NUMBERS["float"]
-        for p, *elements in zip(parameters, *(each.elts for each in returns), strict=False)
+        for p, *elements in zip(parameters, *tuples, strict=False)
         if all(isinstance(each, ast.Constant) and each.value is None for each in elements)
     }
 
