@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 
 ASKED = {
     "the frameworks": [".[torch,jax,tensorflow,keras,cli,plot]", "scikit-learn"],
@@ -29,5 +28,4 @@ def install(name: str, words: list[str], constraints: str) -> None:
 
 if __name__ == "__main__":
     for name, words in ASKED.items():
-        if find_spec(name) is None:
-            install(name, words, sys.argv[1])
+        install(name, words, sys.argv[1])

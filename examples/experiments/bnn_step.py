@@ -20,7 +20,7 @@ between 0.979 and 0.985.
 """
 
 import numpy as np
-from course import Outcome, Outcomes, conduct, draw_training
+from course import EVERYWHERE, Outcome, Outcomes, conduct, draw_training
 from suc import draw_ones
 from task import batches, draw_layers, sgd, train
 
@@ -68,7 +68,7 @@ def draw(figure, outcomes: Outcomes) -> None:
 def main(arguments: list[str] | None = None) -> Outcomes:
     return conduct(
         __file__, __doc__, run, draw, arguments=arguments,
-        frameworks=("torch", "jax", "tensorflow"), seeds=5,
+        frameworks=EVERYWHERE, seeds=5,
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from itertools import product
 from math import cos, erf, exp, pi, sin, sqrt, tan
 
 import numpy as np
-from course import COLORS, MARKS, SIGNS, Outcome, Outcomes, conduct
+from course import COLORS, EVERYWHERE, MARKS, SIGNS, Outcome, Outcomes, conduct
 
 import multigrad as xg
 
@@ -146,9 +146,8 @@ def draw(figure, outcomes: Outcomes) -> None:
 
 
 def main(arguments: list[str] | None = None) -> Outcomes:
-    everywhere = ("torch", "jax", "tensorflow")
     return conduct(
-        __file__, __doc__, run, draw, arguments=arguments, frameworks=everywhere, seeds=1
+        __file__, __doc__, run, draw, arguments=arguments, frameworks=EVERYWHERE, seeds=1
     )
 
 

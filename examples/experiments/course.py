@@ -53,6 +53,9 @@ Outcomes = dict[str, list[Outcome]]
 """By framework, an outcome for each seed."""
 
 
+EVERYWHERE = ("torch", "jax", "tensorflow")
+
+
 def conduct(
     script: str,
     doc: str,

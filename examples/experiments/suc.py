@@ -18,7 +18,7 @@ FreeGrad's binary unit is in `bnn_step.py`, its experiment on DIGITS is `example
 """
 
 import numpy as np
-from course import Outcome, Outcomes, conduct, draw_training
+from course import EVERYWHERE, Outcome, Outcomes, conduct, draw_training
 from task import batches, draw_layers, sgd, train
 
 import multigrad as xg
@@ -78,7 +78,7 @@ def run(ops, seed: int, quick: bool) -> Outcome:
 def main(arguments: list[str] | None = None) -> Outcomes:
     return conduct(
         __file__, __doc__, run, draw_training, arguments=arguments,
-        frameworks=("torch", "jax", "tensorflow"), seeds=5,
+        frameworks=EVERYWHERE, seeds=5,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ random spiking neurons it makes much, but three times the errors.
 """
 
 import numpy as np
-from course import COLORS, Outcome, Outcomes, conduct, draw_curves, whose_marks
+from course import COLORS, EVERYWHERE, Outcome, Outcomes, conduct, draw_curves, whose_marks
 from task import train_side_by_side
 
 import multigrad as xg
@@ -143,9 +143,8 @@ def draw(figure, outcomes: Outcomes) -> None:
 
 
 def main(arguments: list[str] | None = None) -> Outcomes:
-    everywhere = ("torch", "jax", "tensorflow")
     return conduct(
-        __file__, __doc__, run, draw, arguments=arguments, frameworks=everywhere, seeds=1
+        __file__, __doc__, run, draw, arguments=arguments, frameworks=EVERYWHERE, seeds=1
     )
 
 

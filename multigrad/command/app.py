@@ -373,7 +373,7 @@ def same(
         typer.Argument(
             metavar="OTHER",
             help="The other, in the same file unless it names one; or a law of batches: order, "
-            "accumulation, padding.",
+            "accumulation, padding, packing.",
         ),
     ],
     parameters: Annotated[

@@ -66,7 +66,7 @@ def find(what: str, forward: str | None = None, words: Sequence[str] = ()) -> An
 def find_with_inputs(
     what: str, forward: str | None = None, words: Sequence[str] = (), dtype: str = "float32"
 ) -> tuple[Any, list[Any]]:
-    """Return what a word names, and the inputs that it was captured with; none if it needs none.
+    """Return the object that a word names, and the inputs with which it was captured, if any.
 
     A custom gradient of a framework, or a function that applies one, is converted and called once.
 

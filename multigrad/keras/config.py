@@ -78,7 +78,7 @@ def describe_rule(rule: Any, fixed: Mapping[str, Any] | None = None) -> RuleData
 
 
 def choices_of(obj: Any) -> dict[str, Any]:
-    """Return what was chosen of a rule's or Function's memory and speed."""
+    """Return the `residuals` and `fused` of a rule or a Function, if they are not "auto"."""
     return {word: getattr(obj, word) for word in CHOICES if getattr(obj, word) != "auto"}
 
 

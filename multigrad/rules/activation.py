@@ -104,18 +104,20 @@ class Activation(InNotebooks):
         return FixedParams(self._params, "make another: xg.activation(forward, rule, params={...})")
 
     def __reduce__(self) -> Any:
+        return pickled(Activation, *self._arguments())
+
+    def _arguments(self) -> tuple[Any, ...]:
         # What was looked up here stays here: a copy, in this process or another, looks it up
         # itself.
         forward = self.forward
         forward_or_name = forward.name if type(forward) is Forward else forward
-        return pickled(Activation, forward_or_name, self._rule, self._params)
+        return forward_or_name, self._rule, self._params
 
     def of_then(self) -> Activation:
         """Return itself, or a copy that looks its rule up again after names have changed."""
         if self._rule is None or not is_of_then():
             return self
-        make, arguments = self.__reduce__()
-        return make(*arguments)
+        return Activation(*self._arguments())
 
     def own_in_force(self) -> RuleInForce | None:
         """Return the own rule, looked up by today's registry; None where `use` decides."""

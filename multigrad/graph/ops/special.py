@@ -114,19 +114,6 @@ POLYGAMMA = function(
 )
 
 
-def digamma_by_reflection(xp: Any, digamma: Any, x: Any) -> Any:
-    """Return psi of an array, by reflection below zero, from a framework's functions and its psi.
-
-    That loses every digit near its poles in float64 (torch 2.13, jax 0.10, tensorflow 2.21).
-    """
-    is_below = x < 0
-    is_inside = is_below & (x != xp.floor(x))
-    # A branch that is not taken gets harmless numbers, because derivatives go through it too.
-    right = digamma(xp.where(is_below, 1.0 - x, x))
-    left = right - math.pi / xp.tan(math.pi * xp.where(is_inside, x - xp.round(x), 0.5))
-    return xp.where(is_below, xp.where(is_inside, left, math.nan), right)
-
-
 def polygamma_by_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
     """Return the n-th derivative of psi, n at least 1, by a framework's functions and zeta."""
     sign, zeros = (-1.0) ** (n + 1), xp.zeros_like(x)

@@ -116,13 +116,14 @@ class CLibrary(Generic[Bound]):
 
     def advance(self, work: int) -> Bound | None:
         """Count the work; look for the library, or start to compile it, when it is time."""
+        setting = self.setting or read_setting()
+        if not setting:
+            return None  # without the lock, as most processes never ask for compiled code
         with self.lock:
             if self.is_settled or self.thread is not None:
                 return self.bound
-            self.setting = self.setting or read_setting()
-            if not self.setting:
-                return None
-            if self.setting == "off":
+            self.setting = setting
+            if setting == "off":
                 return self.settle(f"{VARIABLE}=off")
             self.work += work
             if not self.is_looked_for:
@@ -130,7 +131,7 @@ class CLibrary(Generic[Bound]):
                 self.attempt(self.find)
             if self.is_settled:
                 pass
-            elif self.setting == "on":
+            elif setting == "on":
                 self.attempt(self.make)
             elif self.work >= self.pays_from:
                 self.thread = threading.Thread(target=self.attempt, args=(self.make,), daemon=True)

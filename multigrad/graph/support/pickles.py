@@ -15,7 +15,7 @@ from ...errors import FormatError
 
 
 def pickled(make: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return what `__reduce__` returns for an object that `make(*args, **keywords)` makes again."""
+    """Return the value of `__reduce__` for an object that `make(*args, **keywords)` remakes."""
     # By its place, as pickle's own error for a name that is gone would not tell of versions.
     return remake, (own_version(), f"{make.__module__}:{make.__qualname__}", args, keywords)
 
