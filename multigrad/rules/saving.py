@@ -37,7 +37,15 @@ from ..graph import ops
 from ..graph.ir.types import DTYPES, FLOATS
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.ops.properties import OP_SET, kinks_of
-from ..graph.passes.serialize import describe, fail, read_fields, read_list, read_name, read_text
+from ..graph.passes.serialize import (
+    describe,
+    fail,
+    read_fields,
+    read_list,
+    read_name,
+    read_object,
+    read_text,
+)
 from ..graph.support.files import write_whole
 from .model.rule import Rule
 from .registry import resolve
@@ -451,9 +459,7 @@ def read_evidence(data: Data, where: str) -> None:
 
 
 def _check_conventions(data: Data, where: str) -> None:
-    if type(data) is not dict:
-        fail(where, f"expected an object, got {describe(data)}")
-    for op, places in data.items():
+    for op, places in read_object(data, where).items():
         if op not in ops.OPS or type(places) is not dict:
             fail(where, f"{op!r:.60} is no op with places")
         for place, row in places.items():

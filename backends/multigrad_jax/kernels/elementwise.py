@@ -14,8 +14,7 @@ from jax.scipy import special
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.special import polygamma_by_zeta
-from multigrad.graph.ops.special_functions import digamma_by_reflection
+from multigrad.graph.ops.special_functions import digamma_by_reflection, polygamma_by_zeta
 
 from .. import versions
 

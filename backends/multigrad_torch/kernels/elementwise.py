@@ -14,8 +14,7 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.selection import LARGEST, MOST_IN_FLOAT8
-from multigrad.graph.ops.special import polygamma_by_zeta
-from multigrad.graph.ops.special_functions import digamma_by_reflection
+from multigrad.graph.ops.special_functions import digamma_by_reflection, polygamma_by_zeta
 
 from ..state import count_modes, transforms_active
 from ..versions import RELEASE

@@ -26,7 +26,7 @@ from typing import Any
 
 from ...errors import FormatError, MultigradError
 from ...functions.documents.format import digest, parse, refuse_newer
-from ...graph.passes.serialize import describe, fail, read_fields, read_text
+from ...graph.passes.serialize import describe, fail, read_fields, read_object, read_text
 from .runner import NAMESPACES, RefusedProbe, framework_of, hex_of, read_call
 
 TABLE = Path(__file__).with_name("probes.txt")
@@ -311,17 +311,17 @@ def _decode(data: Data) -> LockFile:
     # Before anything is decoded: an edited file is refused as a whole.
     if digest({name: data[name] for name in FIELDS if name != "hash"}) != stored_hash:
         fail("hash", "the lock is not as it was written: write it again, by multigrad lock")
-    lock = LockFile(objects=_object(data["objects"], "objects"))
+    lock = LockFile(objects=read_object(data["objects"], "objects"))
     for name, entry in lock.objects.items():
-        _object(entry, f"objects.{name}")
-    for framework, framework_data in _object(data["frameworks"], "frameworks").items():
+        read_object(entry, f"objects.{name}")
+    for framework, framework_data in read_object(data["frameworks"], "frameworks").items():
         where = f"frameworks.{framework}"
         if framework not in FRAMEWORKS:
             fail(where, f"expected one of {', '.join(FRAMEWORKS)}")
         fields = read_fields(framework_data, where, ("version", "places"))
         answer = Answer(version=read_text(fields["version"], f"{where}.version"))
         lock.answers[framework] = answer
-        for at, place in _object(fields["places"], f"{where}.places").items():
+        for at, place in read_object(fields["places"], f"{where}.places").items():
             for probe, outcome in _decode_place(place, f"{where}.places.{at}", at, framework):
                 lock.probes[probe.name] = probe
                 answer.outcomes[probe.name] = outcome
@@ -333,12 +333,12 @@ def _decode_place(
 ) -> Iterator[tuple[Probe, dict[str, Data]]]:
     read_text(at, where)
     fields = read_fields(data, where, ("inputs", "calls"))
-    inputs = _object(fields["inputs"], f"{where}.inputs")
+    inputs = read_object(fields["inputs"], f"{where}.inputs")
     for letter, number in inputs.items():
         if not LETTER.fullmatch(letter):
             fail(f"{where}.inputs", f"{letter!r:.60} is no letter")
         _check_numbers(number, f"{where}.inputs.{letter}", MOST_NESTED)
-    for call, outcome in _object(fields["calls"], f"{where}.calls").items():
+    for call, outcome in read_object(fields["calls"], f"{where}.calls").items():
         try:
             # Parsed and checked against the functions that a probe may call; nothing runs.
             read_call(call)
@@ -369,9 +369,3 @@ def _check_numbers(data: Data, where: str, depth: int) -> None:
             _check_numbers(item, where, depth - 1)
     elif type(data) is not str or not HEX.fullmatch(data):
         fail(where, f"expected hex floats, got {describe(data)}")
-
-
-def _object(data: Data, where: str) -> dict[str, Data]:
-    if type(data) is not dict:
-        fail(where, f"expected an object, got {describe(data)}")
-    return data

@@ -114,15 +114,6 @@ POLYGAMMA = function(
 )
 
 
-def polygamma_by_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
-    """Return the n-th derivative of psi, n at least 1, by a framework's functions and zeta."""
-    sign, zeros = (-1.0) ** (n + 1), xp.zeros_like(x)
-    is_inside = (x > 0) & (x < math.inf)
-    values = sign * math.factorial(n) * zeta(zeros + (n + 1.0), xp.where(is_inside, x, 1.0))
-    limits = xp.where(x > 0, zeros, math.nan)
-    return xp.where(is_inside, values, xp.where(x != 0, limits, sign * math.inf))
-
-
 def i1e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # i0e(x) - i1e(x) (sign(x) + 1 / x), which is 1/2 - |x| + 15/16 x^2 near zero.
     size = xp.abs(x)

@@ -219,6 +219,15 @@ def digamma(x: Array) -> Array:
     return np.where(x == 0, np.copysign(np.inf, -x), psi)
 
 
+def polygamma_by_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
+    """Return the n-th derivative of psi, n at least 1, by a framework's functions and zeta."""
+    sign, zeros = (-1.0) ** (n + 1), xp.zeros_like(x)
+    is_inside = (x > 0) & (x < math.inf)
+    values = sign * math.factorial(n) * zeta(zeros + (n + 1.0), xp.where(is_inside, x, 1.0))
+    limits = xp.where(x > 0, zeros, math.nan)
+    return xp.where(is_inside, values, xp.where(x != 0, limits, sign * math.inf))
+
+
 @in_float64
 def polygamma(x: Array, *, n: int) -> Array:
     # (-1)^(n + 1) n! zeta(n + 1, x), by the formula of Euler and Maclaurin; NaN below zero.

@@ -369,13 +369,18 @@ def describe(data: Data) -> str:
     return "an object" if type(data) is dict else f"a {type(data).__name__}"
 
 
+def read_object(data: Data, where: str) -> dict[str, Data]:
+    # `type(...) is`, here and below: a document holds no subclasses, and bool is one of int.
+    if type(data) is not dict:
+        fail(where, f"expected an object, got {describe(data)}")
+    return data
+
+
 def read_fields(
     data: Data, where: str, needed: Sequence[str], optional: Sequence[str] = ()
 ) -> dict[str, Data]:
     """Return an object that has the needed fields and no unknown ones."""
-    # `type(...) is`, here and below: a document holds no subclasses, and bool is one of int.
-    if type(data) is not dict:
-        fail(where, f"expected an object, got {describe(data)}")
+    read_object(data, where)
     for name in needed:
         if name not in data:
             fail(where, f"the field {name!r} is missing")
