@@ -123,7 +123,7 @@ def render_fast_kernels() -> str:
         "fuse operations themselves.",
         table(("row", "what it is", "what was measured"), rows),
         "None of them needs a compiler. Kernels that are compiled, from a rule's graph or for "
-        "random draws, start where [you ask for them](performance.md#when-a-compiler-starts).",
+        "random draws, start where [you ask for them](fused.md#when-a-compiler-starts).",
         "To turn some of them off, for a comparison or because you suspect one:",
         "```python\nimport torch\nimport multigrad as xg\n"
         "from multigrad.lowering.patterns import without\n\n"

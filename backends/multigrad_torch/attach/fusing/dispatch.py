@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = torch.Tensor
 # What kernels are specialized for: dtype, kind of device, and each tensor's layout.
 Kind: TypeAlias = tuple[torch.dtype, str, tuple[KernelLayout, ...]]
-# Number of elements from which kernels pay, by kind of device: measured, see docs/performance.md.
+# Number of elements from which kernels pay, by kind of device: measured, see docs/fused.md.
 # Python takes longer to call a kernel than plain code. On a GPU, which works meanwhile, the work
 # has to take longer than that.
 LARGE = {"cpu": 1 << 19, "cuda": 1 << 24}
