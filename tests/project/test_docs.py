@@ -36,6 +36,7 @@ needs_all = pytest.mark.needs("torch", "jax", "tensorflow", "keras")
 
 
 @needs_all
+@pytest.mark.always
 @pytest.mark.parametrize("name", docs.PAGES)
 def test_a_page_is_what_the_tables_say_now(name: str) -> None:
     written = (FOLDER / name).read_text(encoding="utf-8")
