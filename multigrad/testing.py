@@ -4,7 +4,7 @@ whole report.
     from multigrad.testing import assert_gradient, assert_gradients, assert_parity
 
 Nothing here needs pytest. `multigrad_conformance`, a distribution of its own, is the suite of a
-backend.
+backend, and brings the test vectors.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .audit.audit import AuditReport, audit
-from .audit.vectors import vectors_of as vectors
+from .graph.support.installed import import_extra
 from .graph.support.lazy_modules import module_hooks
 from .look.check import CheckReport, check
 from .look.parity import ParityReport, parity
@@ -155,3 +156,30 @@ def assert_parity(obj: Any, *inputs: Any, backends: Sequence[str] | None = None)
     if not report.ok:
         raise AssertionError(str(report))
     return report
+
+
+def vectors(*objects: Any, dtypes: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return exact results of rules, ops and Functions as plain data, computed by mpmath and sympy.
+
+    Examples:
+        >>> from multigrad.testing import vectors
+        >>> document = vectors("triangular", "xp.softplus", dtypes=["float32"])
+        >>> [subject["name"] for subject in document["subjects"]]
+        ['triangular', 'softplus']
+
+    Args:
+        *objects: rules of the library, by name or as they are, ops, as `xp.softplus`, and
+            Functions of one number among `xg.estimators`; all of them, if none is given.
+        dtypes: of float16, bfloat16, float32 and float64; all, if none is given.
+
+    Raises:
+        NoVectors: there are none of it; also a ValueError.
+        BackendNotFound: `multigrad-conformance` is not installed; also an ImportError.
+    """
+    return import_vectors().vectors_of(*objects, dtypes=dtypes)
+
+
+def import_vectors() -> ModuleType:
+    """Return the module that reads the vectors."""
+    module = "multigrad_conformance.vectors"
+    return import_extra(module, "conformance", "the vectors are in multigrad-conformance")

@@ -37,6 +37,15 @@ y, pullback = xg.vjp(xg.activation("Heaviside", "triangular"), x)
 assert pullback(np.ones(3, np.float32))[0].tolist() == [0.5, 0.75, 0.0]
 assert "site-packages" in xg.__file__, xg.__file__
 """
+VECTORS = """
+from multigrad.testing import vectors
+try:
+    found = vectors("triangular")["subjects"]
+except ImportError as error:
+    assert "pip install 'multigrad-conformance'" in str(error), error
+    found = []
+assert bool(found) is {is_there}, found
+"""
 
 
 def run(*command: str | Path, folder: Path = ROOT) -> str:
@@ -116,6 +125,15 @@ def use(package: Path, extras: list[str], folder: Path) -> None:
         run(bin_ / "python", "-c", ten_lines, folder=folder)
 
 
+def use_vectors(suite: Path, folder: Path) -> None:
+    """Ask for vectors in an environment that lacks them, then beside what brings them."""
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    for is_there in (False, True):
+        if is_there:
+            run(python, "-m", "pip", "install", "-c", ROOT / "constraints.txt", suite)
+        run(python, "-c", VECTORS.format(is_there=is_there), folder=folder)
+
+
 def list_contents(environment: Path, file: Path) -> None:
     """Write what is installed in an environment, but for what installs, as CycloneDX."""
     python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
@@ -136,14 +154,16 @@ def main() -> None:
         out = options.out or Path(scratch, "dist")
         sdist, wheel = build(out)
         faults = faults_of_sdist(sdist) + faults_of_wheel(wheel)
-        for folder in (ROOT / each for each in ADDED):
-            faults += faults_of_wheel(build(out, folder)[1], folder)
+        added = {each: build(out, ROOT / each)[1] for each in ADDED}
+        for each, built in added.items():
+            faults += faults_of_wheel(built, ROOT / each)
         if faults:
             sys.exit("\n".join(faults))
         use(sdist, [], Path(scratch, "core"))
         if options.sbom:
             list_contents(Path(scratch, "core"), options.sbom)
         use(wheel, options.extras.split(","), Path(scratch, "extras"))
+        use_vectors(added["tests/conformance"], Path(scratch, "extras"))
     print(f"{sdist.name} and {wheel.name} are in order")
 
 

@@ -509,13 +509,15 @@ def vectors(
     ] = None,
 ) -> None:
     """Write inputs, cotangents and exact results as JSON, as mpmath and sympy computed them."""
-    from multigrad.audit.vectors import vectors_of, write
+    from multigrad.testing import import_vectors
 
     from .targets import find
 
+    reader = import_vectors()
+
     # Rules and ops go by name; Functions are objects of a module, or saved files.
     subjects = [find(n) if ":" in n or n.endswith((".json", ".py")) else n for n in targets or ()]
-    text = write(vectors_of(*subjects, dtypes=dtype or ()))
+    text = reader.write(reader.vectors_of(*subjects, dtypes=dtype or ()))
     if out == "-":
         typer.echo(text.rstrip("\n"))
     else:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import BackendNotFound, RuleValueError
-from ..graph.support.installed import extra_line
+from ..errors import RuleValueError
+from ..graph.support.installed import import_extra
 from .curves import Curve, Picture, describe_value
 from .pictures import make_picture
 from .subject import as_array
@@ -78,11 +77,7 @@ def make_figure() -> Any:
 
 def import_part(part: str, name: str = "plot") -> Any:
     """Return a module of matplotlib for a function of this name."""
-    try:
-        return import_module(f"matplotlib.{part}")
-    except ImportError as error:
-        message = f"{name} needs matplotlib; type: {extra_line('plot')}"
-        raise BackendNotFound(message) from error
+    return import_extra(f"matplotlib.{part}", "plot", f"{name} needs matplotlib")
 
 
 def draw_picture(picture: Picture, ax: Axes) -> Axes:

@@ -69,6 +69,7 @@ def main() -> None:
     path, result = Path(sys.argv[1]), Path(sys.argv[2])
     work = pieces(path)
     sys.path[0] = ""
+    sys.path.append(str(Path(__file__).parents[1] / "conformance"))  # has the test vectors
     sys.argv = [str(path)]
     script = sys.modules["__main__"] = ModuleType("__main__")
     names = vars(script)

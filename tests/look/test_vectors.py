@@ -18,10 +18,10 @@ import multigrad.testing
 
 pytest.importorskip("mpmath")
 pytest.importorskip("sympy")
-from multigrad.audit import vectors as shipped
-from multigrad.audit.vectors import IN_LISTS, IN_SETS, NoVectors, read_document, write
 from multigrad.graph.ops import OPS
 from multigrad.graph.ops.results import PER_ELEMENT
+from multigrad_conformance import vectors as shipped
+from multigrad_conformance.vectors import IN_LISTS, IN_SETS, NoVectors, read_document, write
 from tests.harness.formats import fits
 from vectors.cases import formula_of_or_none
 from vectors.document import vectors_of

@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).parents[1])
-    from multigrad.audit.vectors import FILE, write
+    tools = Path(__file__).parents[1]
+    sys.path[:1] = [str(tools), str(tools.parent / "tests" / "conformance")]
     from multigrad.command.targets import find
+    from multigrad_conformance.vectors import FILE, write
     from vectors.document import vectors_of
 
     named = [find(name) if ":" in name else name for name in sys.argv[1:]]

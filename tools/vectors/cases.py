@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.audit.vectors import TABLE_NAMES
 from multigrad.functions.documents.format import hex_of
 from multigrad.graph.ops.properties import KINKS
+from multigrad_conformance.vectors import TABLE_NAMES
 
 from . import points, rules, whole
 from .elementwise import FORMULAS

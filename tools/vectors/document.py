@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from multigrad import __name__ as package
-from multigrad.audit.vectors import OF_OURS, OF_XP, TABLE_NAMES, NoVectors, read_dtypes
 from multigrad.errors import suggest
 from multigrad.functions.function import Function
 from multigrad.functions.importers import convert
@@ -15,6 +14,7 @@ from multigrad.graph.ops.properties import kinks_of
 from multigrad.rules import estimators, registry
 from multigrad.rules.estimators.declared import Estimator
 from multigrad.rules.model.rule import Rule
+from multigrad_conformance.vectors import OF_OURS, OF_XP, TABLE_NAMES, NoVectors, read_dtypes
 
 from . import cases, discrete, functions
 from .elementwise import FORMULAS, OURS, Formula

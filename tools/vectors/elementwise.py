@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from multigrad.audit.vectors import OF_OURS
+from multigrad_conformance.vectors import OF_OURS
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.audit.vectors import NoVectors
 from multigrad.functions.calls.decision import SHOWN
 from multigrad.functions.captures import find_variant
 from multigrad.functions.documents.format import hex_of
@@ -20,6 +19,7 @@ from multigrad.functions.function import Function
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import FLOATS, T
 from multigrad.look.subject import gives_surrogate
+from multigrad_conformance.vectors import NoVectors
 
 from . import cases, points
 from .discrete import OF_BOOLS, OF_FLOATS, operands_of

@@ -8,7 +8,6 @@ compute in float32 and round once.
 from __future__ import annotations
 
 import functools
-import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import BackendNotFound
 from ..ir.types import FLOAT8
-from ..support.installed import extra_line
+from ..support.installed import import_extra
 
 Array = Any  # numpy.ndarray or a NumPy scalar
 Axis = int | tuple[int, ...] | None
@@ -67,11 +65,8 @@ def wide(function: Callable[..., Array]) -> Callable[..., Array]:
 
 def from_scipy(name: str, module: str = "special") -> Any:
     """Return a function of SciPy's, or raise BackendNotFound if it is not installed."""
-    try:
-        return getattr(importlib.import_module(f"scipy.{module}"), name)
-    except ImportError as error:
-        message = f"{name} is SciPy's, for NumPy arrays; type: {extra_line('scipy')}"
-        raise BackendNotFound(message) from error
+    who_needs_it = f"{name} is SciPy's, for NumPy arrays"
+    return getattr(import_extra(f"scipy.{module}", "scipy", who_needs_it), name)
 
 
 def late_from_scipy(name: str) -> Callable[..., Array]:

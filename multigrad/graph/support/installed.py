@@ -11,9 +11,12 @@ import functools
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
+from ...errors import BackendNotFound
 from .class_bases import dataclass
 
 OWN = "multigrad-rules"  # the distribution whose names no other may take
@@ -189,6 +192,18 @@ def install_line(name: str, package: str, requirements: list[Requirement]) -> st
 
 def extra_line(extra: str) -> str:
     return install_line(extra, OWN, requirements_of(extra, OWN))
+
+
+def import_extra(module: str, extra: str, who_needs_it: str) -> ModuleType:
+    """Return a module that an extra brings.
+
+    Raises:
+        BackendNotFound: it cannot be imported; the message gives the command that installs it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise BackendNotFound(f"{who_needs_it}; type: {extra_line(extra)}") from error
 
 
 def why_too_old(name: str, package: str) -> str | None:

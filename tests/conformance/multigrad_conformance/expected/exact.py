@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.audit.vectors import read_document
-
 from ..oracles import finfo
+from ..vectors import read_document
 
 Array = Any
 Wide = Any  # an array of long doubles

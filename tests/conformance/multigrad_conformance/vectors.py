@@ -1,5 +1,5 @@
 """Exact results of rules, ops and Functions as data, computed by `tools/vectors`: plain JSON for
-any language; `vectors.schema.json` specifies it.
+any language; `vectors.schema.json` specifies it. `multigrad.testing.vectors` is the public name.
 
 The document that ships is packed: columns that several sets share are in `columns`, by name.
 """
@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import MultigradError, suggest
-from ..rules import registry
-from ..rules.estimators.declared import Estimator, catalogue
-from ..rules.model.rule import Rule
+from multigrad.errors import MultigradError, suggest
+from multigrad.rules import registry
+from multigrad.rules.estimators.declared import Estimator, catalogue
+from multigrad.rules.model.rule import Rule
 
 Data = dict[str, Any]
 FILE = Path(__file__).with_name("vectors.json.xz")
@@ -34,22 +34,7 @@ class NoVectors(MultigradError, ValueError):
 
 
 def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
-    """Return exact results of rules, ops and Functions as plain data, computed by mpmath and sympy.
-
-    Examples:
-        >>> from multigrad.testing import vectors
-        >>> document = vectors("triangular", "xp.softplus", dtypes=["float32"])
-        >>> [subject["name"] for subject in document["subjects"]]
-        ['triangular', 'softplus']
-
-    Args:
-        objects: rules of the library, by name or as they are, ops, as `xp.softplus`, and Functions
-            of one number among `xg.estimators`; all of them, if none is given.
-        dtypes: of float16, bfloat16, float32 and float64; all, if none is given.
-
-    Raises:
-        NoVectors: the file has none of it.
-    """
+    """Return the part of the document that is about some objects, in some dtypes."""
     chosen_dtypes = (*read_dtypes(dtypes), *NO_FLOATS)
     document = read_document()
     subjects_by_name = {name_of(subject): subject for subject in document["subjects"]}
