@@ -6,6 +6,7 @@ import datetime
 import re
 import runpy
 import shutil
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -120,8 +121,12 @@ def test_the_oldest_versions_that_are_tested_are_the_lower_bounds() -> None:
             assert re.fullmatch(rf"{re.escape(row.least)}(\.0)*", oldest[row.package]), row
 
 
-def test_each_python_that_the_package_names_is_tested() -> None:
-    named = [row.rpartition(" ")[2] for row in PROJECT["classifiers"] if ":: 3." in row]
+def test_the_workflow_runs_each_python_and_each_environment_of_the_week() -> None:
     workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
-    for version in named:
+    for version in (row.rpartition(" ")[2] for row in PROJECT["classifiers"] if ":: 3." in row):
         assert f'{{env: py{version.replace(".", "")}-core, python: "{version}"}}' in workflow
+    tox = ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    weekly = [name for name in tox.sections() if tox.get(name, "labels", fallback="") == "weekly"]
+    assert "testenv:tables" in weekly
+    assert all(f"{{env: {name.partition(':')[2]}," in workflow for name in weekly)
