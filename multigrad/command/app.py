@@ -23,6 +23,7 @@ from multigrad.graph.support.files import write_whole
 
 from . import STOPPED
 from .options import (
+    ALL,
     FAILED,
     MISUSED,
     NAMES,
@@ -133,8 +134,8 @@ def plot(
     from multigrad.graph.support.files import replacing
     from multigrad.look import figure
 
-    from .named_objects import find_forward, read_params
-    from .targets import expand, find
+    from .named_objects import read_params
+    from .targets import find, find_forward, names_of
 
     if gallery:
         raise MultigradError(
@@ -143,7 +144,7 @@ def plot(
         )
     if not targets:
         raise MultigradError("name a rule, such as: multigrad plot triangular")
-    names = [name for target in targets for name in expand(target)]
+    names = [name for target in targets for name in names_of(target)]
     # Without the folder or module in front of the name.
     path = out or Path(f"{Path(targets[0].rpartition(':')[2]).stem}.png")
     if path.suffix.lower() not in PICTURES:
@@ -188,8 +189,8 @@ def source(
     inputs: Inputs = None,
 ) -> None:
     """Print the code that runs for a target on one backend; NumPy's if none is named."""
-    from .named_objects import find_forward, read_order
-    from .targets import find
+    from .named_objects import read_order
+    from .targets import find, find_forward
 
     prepare_environment()
     # People name the rule and the backend in either order.
@@ -212,8 +213,8 @@ def eject(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a rule, a Function or a custom gradient as one file that runs without multigrad."""
-    from .named_objects import find_forward, with_params
-    from .targets import find
+    from .named_objects import with_params
+    from .targets import find, find_forward
 
     prepare_environment()
     with working(f"writing {target} for {backend}"):
@@ -280,14 +281,7 @@ def parity(
 @command("convert my_layers.py:Spike --input 4x6 --input 0.5")
 def convert(
     target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="FILE.py:name or module:name of a torch.autograd.Function class, a custom "
-            "function of jax or TensorFlow, or a function that applies one; without a name, all "
-            "those of a file, a module or a package.",
-            autocompletion=complete_target,
-        ),
+        str, typer.Argument(metavar="TARGET", help=ALL, autocompletion=complete_target)
     ],
     inputs: Inputs = None,
     backends: Backends = "",

@@ -25,8 +25,8 @@ from multigrad.command import STOPPED
 from multigrad.command.named_objects import read_inputs
 from multigrad.command.options import FAILED as FAILURE
 from multigrad.command.options import Progress
-from multigrad.command.targets import place_of, read_notes, stated_inputs
-from multigrad.command.worker import Apart, Lost
+from multigrad.command.targets import place_of, stated_inputs
+from multigrad.command.worker import Apart
 from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
 
@@ -38,7 +38,7 @@ from .guessed_inputs import (
     inputs_to_type,
 )
 from .recorded_inputs import places_to_look, read_record, record
-from .targets import INPUTS_IN_CODE, Targets, find_target, find_targets
+from .targets import INPUTS_IN_CODE, UNMADE, find_apart, find_target
 
 GUESSED = "guessed"
 EXAMPLES_LIMIT = 60.0  # seconds for all docstrings and tests of a target
@@ -108,49 +108,29 @@ def _audit_all(
     with TemporaryDirectory() as folder:
         progress.begin(f"importing {target}")
         try:
-            targets = _find(process, target, folder, say)
+            targets = find_apart(process, target, say)
         except MultigradError as error:
             # A single target that cannot be imported is the command's error, one of many a report.
             if is_alone:
                 raise
             yield target, AuditReport(target, "", (), problem=str(error))
             return
-        names = (*targets.names, *targets.unmade)
+        if not targets.kinds:
+            say(f"{target} defines no custom gradients")
+        names, unmade = tuple(targets.kinds), targets.of(UNMADE)
         if asked.examples and names and not asked.words:
             progress.begin(f"running examples of {target}")
             _record(process, names, folder, limit=min(asked.limit, EXAMPLES_LIMIT), say=say)
         for n, name in enumerate(progress.each(names)):
             record_file = Path(folder, str(n))
             # A class that needs arguments is audited only if an example has recorded an object.
-            if name in targets.unmade and not record_file.exists():
+            if name in unmade and not record_file.exists():
                 say(f"{name} is not made without arguments: name an object of it")
             else:
                 try:
                     yield name, process.call(audit_named, name, asked, str(record_file))
                 except MultigradError as error:
                     yield name, AuditReport(name, "", (), problem=str(error))
-
-
-def _find(process: Apart, target: str, folder: str, say: Print) -> Targets:
-    journal, skipped = Path(folder, "imported"), dict[str, str]()
-    # A module may end the process on import: the journal names it, and the next try skips it.
-    while True:
-        # To import it takes none of an audit's time.
-        process.first = (find_targets, target, str(journal), tuple(skipped))
-        try:
-            targets: Targets = process.call(*process.first)
-            break
-        except Lost as lost:
-            if not journal.exists() or (name := journal.read_text()) in skipped:
-                raise MultigradError(f"{target} cannot be imported: {lost}") from lost
-            skipped[name] = str(lost)
-    if not targets.names:
-        say(f"{target} defines no custom gradients")
-    for name, reason in {**skipped, **targets.unimported}.items():
-        say(f"{name} cannot be imported: {reason}")
-    for note in process.call(read_notes):
-        say(f"{target} {note}")
-    return targets
 
 
 def _record(process: Apart, names: Sequence[str], folder: str, *, limit: float, say: Print) -> None:

@@ -1,7 +1,7 @@
-"""The command `multigrad convert`: a custom gradient, or all of a package, on every backend.
+"""The command `multigrad convert`: custom gradients on every backend.
 
-Those of a package run in another process, each with a time limit. A row is printed as soon as it is
-known, so that Ctrl-C loses none.
+All those of a file or a package run in another process, each with a time limit. A row is printed
+as soon as it is known, so that Ctrl-C loses none.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from multigrad.backend.discovery import backends
 from multigrad.errors import MultigradError
+from multigrad.functions.custom_gradient import refuse_rule
 from multigrad.look.convert import (
     AS_IT_IS,
     BAD,
@@ -31,13 +32,14 @@ from multigrad.look.convert import (
 
 from . import STOPPED, options
 from .guessed_inputs import guess_inputs, inputs_to_type
-from .named_objects import find_custom_gradients, find_in, import_named, read_inputs, split_name
+from .named_objects import read_inputs, split_name
 from .options import Progress
+from .targets import GRADIENT, callable_of, find_apart, find_target, is_of_library
 from .worker import Apart, Lost
 
 SHORT = {EQUAL: SAME}
 NEEDS_INPUT, GIVEN_UP = "needs --input", "given up"
-Print = Callable[[str], None]
+Print = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,12 @@ class ConvertRequest:
 
 
 def convert_named(what: str, asked: ConvertRequest, *, as_json: bool, echo: Print) -> int:
-    """Convert module:name, or a module or package, print verdicts, and return the exit status."""
+    """Convert a target, or all of a file, a module or a package, print verdicts, and return the
+    exit status.
+    """
     read_inputs(asked.words)
-    if not split_name(what)[1]:
-        return _convert_package(what, asked, as_json=as_json, echo=echo)
+    if not (split_name(what)[1] or is_of_library(what)):
+        return _convert_all(what, asked, as_json=as_json, echo=echo)
     with Progress() as progress:
         progress.begin(f"converting {what}")
         report = convert_one(what, asked, installed(asked.names))
@@ -71,20 +75,22 @@ def convert_named(what: str, asked: ConvertRequest, *, as_json: bool, echo: Prin
     return 0 if report.ok else options.FAILED
 
 
-def _convert_package(module: str, asked: ConvertRequest, *, as_json: bool, echo: Print) -> int:
+def _convert_all(what: str, asked: ConvertRequest, *, as_json: bool, echo: Print) -> int:
     kinds: Counter[str] = Counter()
     transform_counts: dict[str, Counter[str]] = {VMAP: Counter(), COMPILE: Counter()}
-    gradients = PackageGradients()
+    names: tuple[str, ...] = ()
     with Progress(echo) as progress, Apart(asked.limit) as process:
-        progress.begin(f"importing {module}")
-        # Runs first in every new process, where it does not count against a conversion's limit.
-        process.first = (find_all, module, asked)
-        gradients = process.call(*process.first)
-        if gradients.names and not as_json:
-            progress.echo(gradients.line())
-        for name in progress.each(gradients.names):
+        progress.begin(f"importing {what}")
+        say: Print = str if as_json else progress.echo
+        names = find_apart(process, what, say).of(GRADIENT)
+        # Imports the frameworks, in the next process, too: that is no part of a conversion's time.
+        process.first.append((installed, asked.names))
+        on = process.call(*process.first[-1]) if names else ()
+        table = Table(names, (*on, *((VMAP, COMPILE) if asked.transforms else ())))
+        say(table.line() if names else f"{what} defines no custom gradients")
+        for name in progress.each(names):
             try:
-                report = process.call(convert_one, name, asked, gradients.backends)
+                report = process.call(convert_one, name, asked, on)
                 kind, cause = summarize(report)
             except MultigradError as error:
                 report = Conversion(name, "", (), problem=str(error))
@@ -95,61 +101,41 @@ def _convert_package(module: str, asked: ConvertRequest, *, as_json: bool, echo:
             kinds[kind] += 1
             for verdict in report.transforms:
                 transform_counts[verdict.backend][verdict.state] += 1
-            progress.echo(to_json(name, report) if as_json else gradients.line(name, report, cause))
-    unimported, failure = gradients.unimported, ""
-    if unimported:
-        first, reason = next(iter(unimported.items()))
-        failure = (
-            f"{len(unimported)} of its modules cannot be imported, {first} for instance: {reason}"
-        )
-    if not as_json and not gradients.names and not progress.stopped:
-        echo(f"{module} defines no custom gradients{f'; {failure}' if failure else ''}")
-    elif not as_json:
-        echo(f"{kinds.total()} of {len(gradients.names)} custom gradients: {_say_counts(kinds)}")
+            progress.echo(to_json(name, report) if as_json else table.line(name, report, cause))
+    if names and not as_json:
+        echo(f"{kinds.total()} of {len(names)} custom gradients: {_say_counts(kinds)}")
         for name, states in transform_counts.items():
             if states:
                 echo(f"under {name}: {_say_counts(states)}")
-        if failure:
-            echo(failure)
     if progress.stopped:
         return STOPPED
     # A refusal is no failure of the command; errors, other numbers and lost calls are.
     return options.FAILED if any(kind in kinds for kind in (*BAD, GIVEN_UP)) else 0
 
 
-@dataclass(frozen=True, slots=True)
-class PackageGradients:
-    """The custom gradients of a package, the backends and transforms to try, and failed imports."""
+class Table(NamedTuple):
+    """A table of custom gradients by name, with columns for backends and transforms."""
 
-    names: tuple[str, ...] = ()
-    backends: tuple[str, ...] = ()
-    unimported: Mapping[str, str] = field(default_factory=dict)
-    transforms: tuple[str, ...] = ()
+    names: Sequence[str]
+    columns: Sequence[str]
 
     def line(self, name: str = "", report: Conversion | None = None, cause: str = "") -> str:
         """Return a row of a table, without a report its heading."""
-        columns = (*self.backends, *self.transforms)
-        cells = {each: each for each in columns}
+        cells = {each: each for each in self.columns}
         if report is not None:
             cells = {row.backend: SHORT.get(row.state, row.state) for row in report.rows}
-        texts = [f"{cells.get(each, '-'):{max(len(each), len(AS_IT_IS))}}" for each in columns]
+        texts = [f"{cells.get(each, '-'):{max(len(each), len(AS_IT_IS))}}" for each in self.columns]
         return "  ".join([f"{name:{max(map(len, self.names))}}", *texts, cause]).rstrip()
 
 
-# --- in another process, if they are a package's ------------------------------------------------
-def find_all(module: str, asked: ConvertRequest) -> PackageGradients:
-    gradients, unimported = find_custom_gradients(import_named(module))
-    transforms = (VMAP, COMPILE) if asked.transforms else ()
-    return PackageGradients(tuple(gradients), installed(asked.names), unimported, transforms)
-
-
+# --- in another process, if they are those of a file or a package ---------------------------------
 def installed(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names) or tuple(row.name for row in backends(load=True) if row.installed)
 
 
 def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conversion:
-    module, name = split_name(what)
-    obj = find_in(import_named(module), name)
+    obj = callable_of(find_target(what))
+    refuse_rule(obj)
     inputs = read_inputs(asked.words) or guess_inputs(obj)
     report = convert(
         obj, *inputs, backends=names, compiled=asked.compiled, guessed=not asked.words,

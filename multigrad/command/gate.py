@@ -100,8 +100,8 @@ def gate_files(asked: GateRequest) -> GateVerdict:
         Apart(asked.limit, "fork") as kernel_process,
         Apart(asked.limit, "fork") as reference_process,
     ):
-        kernel_process.first = (wall_in, folder, asked.memory, asked.reference)
-        reference_process.first = (wall_in, folder, asked.memory)
+        kernel_process.first = [(wall_in, folder, asked.memory, asked.reference)]
+        reference_process.first = [(wall_in, folder, asked.memory)]
         verdict = _judge(kernel_process, reference_process, asked)
         journal = Path(folder, JOURNAL)
         offences = journal.read_text().splitlines() if journal.exists() else []

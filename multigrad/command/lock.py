@@ -28,7 +28,7 @@ from multigrad.audit.lock.verify import (
 )
 from multigrad.command import STOPPED
 from multigrad.command.options import FAILED, Progress
-from multigrad.command.targets import expand, find
+from multigrad.command.targets import find, names_of
 from multigrad.errors import MultigradError, suggest
 from multigrad.graph.support.files import write_whole
 
@@ -53,7 +53,7 @@ def write_lock(
         # A framework's function gives probes; any other word names a rule or a Function.
         if word_probes := function_probes(word):
             named_probes |= word_probes
-        for name in () if word_probes else expand(word):
+        for name in () if word_probes else names_of(word):
             lock.objects[name] = make_entry(name, None if is_file(name) else find(name))
     lock.probes = named_probes or find_probes(frameworks or FRAMEWORKS)
     names = [name for name in FRAMEWORKS if any(p.framework == name for p in lock.probes.values())]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib
-import io
 import pkgutil
 import re
 import sys
 import types
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ import numpy as np
 
 import multigrad as xg
 from multigrad.errors import MultigradError, suggest
-from multigrad.functions.importers import find_custom
-from multigrad.graph.ops.numerics import as_numpy_dtype, ignoring_warnings
+from multigrad.graph.ops.numerics import as_numpy_dtype
 
 SEED = 20
 
@@ -40,12 +38,6 @@ def read_order(rule: str, backend: str) -> tuple[str, str]:
     backends = [row.name for row in xg.backends()]
     is_turned = rule in backends and backend not in backends
     return (backend, rule) if is_turned else (rule, backend)
-
-
-def find_forward(word: str) -> Any:
-    """Return an activation's name, or the function that module:name stands for."""
-    module, name = split_name(word)
-    return find_in(import_named(module), name) if name else word
 
 
 def with_params(found: Any, words: Sequence[str]) -> Any:
@@ -179,76 +171,3 @@ def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> A
         return np.asarray(generator.integers(0, 2, shape), bool)
     kinds = ", ".join((*FLOATS, *INTEGERS, "bool", "uniform"))
     raise MultigradError(f"--input: {kind!r} is not a dtype; expected one of {kinds}")
-
-
-# --- the custom gradients of a package ------------------------------------------------------------
-SKIPPED = ("test", "tests", "testing", "conftest", "__main__", "setup")
-
-
-def find_custom_gradients(
-    package: types.ModuleType,
-    kinds: tuple[type, ...] = (),
-    note: Callable[[str], Any] | None = None,
-    skipped: Collection[str] = (),
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the custom gradients that a module or a package and its submodules define, by
-    module:name; and the modules that cannot be imported, with the reason.
-
-    Args:
-        kinds: types whose objects count as custom gradients too.
-        note: called with each module's name before its import, which may end the process.
-        skipped: modules that are not imported.
-    """
-    gradients: dict[str, Any] = {}
-    unimported: dict[str, str] = {}
-    seen_ids: set[int] = set()
-
-    def is_wanted(name: str) -> bool:
-        # The journal is written before the import, or a crash would leave no name.
-        if note is not None:
-            note(name)
-        return name not in skipped
-
-    for module in _modules(package, unimported, is_wanted):
-        for name, value in sorted(vars(module).items()):
-            # Without `__module__` nobody knows where it was made: it counts as imported.
-            home = getattr(value, "__module__", None)
-            is_own = callable(value) and f"{home}.".startswith(f"{package.__name__}.")
-            # One object may have several names; the first one in order stays.
-            if id(value) in seen_ids or not is_own:
-                continue
-            if find_custom(value) is not None or isinstance(value, kinds):
-                seen_ids.add(id(value))
-                gradients[f"{module.__name__}:{name}"] = value
-    return gradients, unimported
-
-
-def _modules(
-    package: types.ModuleType, unimported: dict[str, str], is_wanted: Callable[[str], bool]
-) -> Iterator[types.ModuleType]:
-    yield package
-    path = getattr(package, "__path__", None)
-    if path is None:
-        return
-    for info in pkgutil.iter_modules(path, f"{package.__name__}."):
-        last_name = info.name.rpartition(".")[2]
-        if last_name in SKIPPED or last_name.startswith("test_") or last_name.endswith("_test"):
-            continue
-        module = _import(info.name, unimported) if is_wanted(info.name) else None
-        if module is not None:
-            yield from _modules(module, unimported, is_wanted)
-
-
-def _import(name: str, unimported: dict[str, str]) -> types.ModuleType | None:
-    if name in sys.modules:
-        return sys.modules[name]
-    silent = io.StringIO()
-    try:
-        # Output and warnings of an import would break the table.
-        with ignoring_warnings(), redirect_stdout(silent), redirect_stderr(silent):
-            return importlib.import_module(name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # SystemExit, too: scripts lie about in packages
-        unimported[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        return None

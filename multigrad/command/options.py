@@ -57,6 +57,7 @@ NAMES = (
     "A rule's name, see: multigrad rules; FILE.py:name or module:name of a rule, a Function or a "
     "custom gradient of a framework; estimators.NAME; or a saved .json. "
 )
+ALL = f"{NAMES}A file, a module or a package without a name is all that it defines."
 Target = Annotated[
     str,
     typer.Argument(
@@ -67,11 +68,7 @@ Target = Annotated[
 ]
 Targets = Annotated[
     list[str],
-    typer.Argument(
-        metavar="TARGET...",
-        help=f"{NAMES}A file, a module or a package without a name is all that it defines.",
-        autocompletion=complete_target,
-    ),
+    typer.Argument(metavar="TARGET...", help=ALL, autocompletion=complete_target),
 ]
 Inputs = Annotated[
     list[str] | None,

@@ -13,13 +13,17 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
+import io
+import pkgutil
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import multigrad as xg
@@ -27,14 +31,8 @@ from multigrad.backend.discovery import in_use
 from multigrad.capture.user_code.inspection import mentioned
 from multigrad.capture.user_code.libraries import dialect_of
 from multigrad.command.guessed_inputs import guess_inputs, inputs_to_type
-from multigrad.command.named_objects import (
-    find_custom_gradients,
-    find_forward,
-    find_in,
-    import_named,
-    read_inputs,
-    split_name,
-)
+from multigrad.command.named_objects import find_in, import_named, read_inputs, split_name
+from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.calls.decision import SHOWN
@@ -42,6 +40,7 @@ from multigrad.functions.calls.parameters import read_parameters
 from multigrad.functions.captures import find_variant
 from multigrad.functions.function import Function
 from multigrad.functions.importers import find_custom
+from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.support.installed import extra_line
 from multigrad.graph.support.lazy_modules import load_alone
 from multigrad.look.convert import brief
@@ -75,18 +74,17 @@ def find_with_inputs(
         words: the inputs; else those that the module states, or guessed ones.
         dtype: of the words that name none.
     """
-    names = expand(what)
+    names = names_of(what)
     if len(names) > 1:
         listing = f"{', '.join(names[:MOST_NAMED])}{', ...' if len(names) > MOST_NAMED else ''}"
         raise MultigradError(f"{what} has {len(names)} targets; name one of {listing}")
-    obj = _load(names[0])
-    if inspect.isfunction(obj) and (forward is not None or _is_written_as_rule(obj)):
-        obj = resolve(obj)
+    obj = callable_of(find_target(names[0]))
     if forward is not None and isinstance(obj, Function):
         raise MultigradError(
             f"{what} is a Function, which has a forward of its own; leave --forward out"
         )
     if forward is not None:
+        obj = resolve(obj) if inspect.isfunction(obj) else obj
         return xg.activation(find_forward(forward), rule=obj), read_inputs(words, dtype)
     if isinstance(obj, Rule) and words:
         raise MultigradError(f"{what} is a rule, which takes --input only with --forward")
@@ -107,21 +105,10 @@ def find_with_inputs(
     return function, list(inputs)
 
 
-def expand(what: str) -> list[str]:
-    """Return the names of all targets that a word stands for: itself, or those of a file."""
-    if _is_of_library(what) or split_name(what)[1]:
-        return [what]
-    module = import_target(what)
-    gradients, _ = find_custom_gradients(module, (Function, Rule))
-    names = [name.removeprefix(f"{module.__name__}:") for name in gradients]
-    names += [
-        name
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and _is_of(value, module) and _is_written_as_rule(value)
-    ]
-    if not names:
-        raise MultigradError(f"{what} defines no rule, no Function and no custom gradient")
-    return [name if ":" in name else f"{what}:{name}" for name in names]
+def find_forward(word: str) -> Any:
+    """Return an activation's name, or the function that module:name stands for."""
+    module, name = split_name(word)
+    return find_in(import_target(module), name) if name else word
 
 
 def stated_inputs(what: str) -> Any:
@@ -130,10 +117,9 @@ def stated_inputs(what: str) -> Any:
     return inputs() if callable(inputs) else inputs
 
 
-def _is_written_as_rule(function: types.FunctionType) -> bool:
-    # Functions of three tensors have the same number of arguments.
-    first, *_ = (*function.__code__.co_varnames, "")
-    return function.__code__.co_argcount > 2 and first.strip("_") in ("", "ctx", "context")
+def callable_of(target: Any) -> Any:
+    """Return a pair of a forward and its VJP as a Function, any other target as it is."""
+    return xg.function(*target) if isinstance(target, tuple) else target
 
 
 def _waits_for_call(obj: Any) -> bool:
@@ -146,72 +132,13 @@ def _waits_for_call(obj: Any) -> bool:
     return False
 
 
-def _load(what: str) -> Any:
-    if what.endswith(".json"):
-        return xg.load(what)
-    module, name = split_name(what)
-    if name:
-        return find_in(import_target(module), name)
-    if what.startswith("estimators."):
-        return find_in(xg.estimators, what.removeprefix("estimators."))
-    return xg.get(what)
-
-
-class Targets(NamedTuple):
-    """The targets that a word stands for.
-
-    Attributes:
-        names: as `find_target` reads them.
-        unimported: modules that cannot be imported, with the reason.
-        unmade: classes of modules that cannot be made without arguments.
-    """
-
-    names: tuple[str, ...]
-    unimported: Mapping[str, str] = {}
-    unmade: tuple[str, ...] = ()
-
-
-def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) -> Targets:
-    """Find the targets to audit, as module:name.
-
-    Args:
-        journal: a file to which the name of a module is written before it is imported.
-        skipped: modules of a package that end the process.
-    """
-    module, name = split_name(what)
-    if name or _is_of_library(what):
-        find_target(what)
-        return Targets((what,))
-    holder = import_target(module)
-    note = Path(journal).write_text if journal else None
-    gradients, unimported = find_custom_gradients(holder, (Function, Rule), note, skipped)
-    home = holder.__name__
-    # The dots keep package `ab` from counting as part of `a`.
-    modules = [m for n, m in sorted(sys.modules.items()) if m and f"{n}.".startswith(f"{home}.")]
-    ids = set(map(id, gradients.values()))
-    names = list(gradients)
-    operators = dict[str, str]()  # the module that names each first
-    for each in modules:
-        values = sorted(vars(each).items())
-        pairs = [n for n, value in values if callable(value) and pair_of(each, n, value)]
-        names += [f"{each.__name__}:{name}" for name in pairs]
-        for name in _operators(each):
-            operators.setdefault(name, f"{each.__name__}:{name}")
-    names += operators.values()
-    models = dict(_models(modules, ids))
-    unmade = [name for name, cls in models.items() if not _is_made_bare(cls)]
-    names += [name for name in models if name not in unmade]
-
-    def named(targets: list[str]) -> tuple[str, ...]:
-        shorts = (each.removeprefix(f"{home}:") for each in dict.fromkeys(targets))
-        return tuple(n if ":" in n.replace("::", "") else f"{module}:{n}" for n in shorts)
-
-    return Targets(named(names), unimported, named(unmade))
-
-
+# --- one target -----------------------------------------------------------------------------------
 def find_target(what: str) -> Any:
-    if _is_of_library(what):
-        return _load(what)
+    """Return what a name refers to: a rule, a Function, a custom gradient, a pair of a forward and
+    its VJP, or another object.
+    """
+    if is_of_library(what):
+        return _find_in_library(what)
     module, name = split_name(what)
     holder = import_target(module)
     if "::" in name:
@@ -220,31 +147,197 @@ def find_target(what: str) -> Any:
             raise MultigradError(f"{module} registers no operator {name!r}")
         return operator
     obj = find_in(holder, name)
+    if _is_written_as_rule(obj):
+        return resolve(obj)
     return pair_of(holder, name, obj) or _find_operator(obj) or obj
 
 
 def holder_of(what: str) -> types.ModuleType | None:
     """Return the module of a target, None for a rule, a saved file or a Function of multigrad."""
-    return None if _is_of_library(what) else import_target(split_name(what)[0])
+    return None if is_of_library(what) else import_target(split_name(what)[0])
 
 
-def _is_of_library(what: str) -> bool:
+def is_of_library(what: str) -> bool:
+    """Tell a rule's name, estimators.NAME and a saved file from files and modules of code."""
     if split_name(what)[1] or what.endswith(".py"):
         return False
-    if what.endswith(".json") or what.startswith("estimators."):
-        return True
+    return what.endswith(".json") or what.startswith("estimators.") or what in xg.rules()
+
+
+def _find_in_library(what: str) -> Any:
+    if what.endswith(".json"):
+        return xg.load(what)
+    if what.startswith("estimators."):
+        return find_in(xg.estimators, what.removeprefix("estimators."))
+    return xg.get(what)
+
+
+# --- all targets of a file, a module or a package -------------------------------------------------
+RULE, GRADIENT, MODEL, UNMADE = "rule", "gradient", "model", "model that needs arguments"
+SKIPPED = ("test", "tests", "testing", "conftest", "__main__", "setup")
+
+
+class Targets(NamedTuple):
+    """The targets that a word stands for.
+
+    Attributes:
+        kinds: by its name, as `find_target` reads it, what each is: RULE, GRADIENT, MODEL, or
+            UNMADE: a class of models that cannot be made without arguments.
+        unimported: modules that cannot be imported, with the reason.
+    """
+
+    kinds: Mapping[str, str]
+    unimported: Mapping[str, str] = {}
+
+    def of(self, *kinds: str) -> tuple[str, ...]:
+        return tuple(name for name, kind in self.kinds.items() if kind in kinds)
+
+
+def names_of(what: str) -> tuple[str, ...]:
+    """Return the names of the rules and gradients that a word stands for: at least one."""
+    names = find_targets(what).of(RULE, GRADIENT)
+    if not names:
+        raise MultigradError(f"{what} defines no rule, no Function and no custom gradient")
+    return names
+
+
+def find_targets(what: str, journal: str = "", skipped: Collection[str] = ()) -> Targets:
+    """Find what a word stands for: the target that it names, or all of a file, a module or a
+    package and its submodules.
+
+    Args:
+        journal: a file to which the name of each submodule is written before its import, which may
+            end the process.
+        skipped: submodules that are not imported.
+    """
+    word, name = split_name(what)
+    if name or is_of_library(what):
+        return Targets({what: RULE if isinstance(find_target(what), Rule) else GRADIENT})
+    package = _import_word(what)
+    home = package.__name__
+    unimported: dict[str, str] = {}
+    _import_submodules(package, unimported, journal, skipped)
+    # The dots keep package `ab` from counting as part of `a`.
+    loaded = [(n, m) for n, m in sorted(sys.modules.items()) if f"{n}.".startswith(f"{home}.")]
+    modules = [m for n, m in loaded if m and not any(map(_is_test, n[len(home) :].split(".")))]
+    kinds: dict[str, str] = {}
+    ids = set[int]()
+    for module in modules:
+        for name, value in sorted(vars(module).items()):
+            # One object may have several names; the first one in order stays.
+            if id(value) not in ids and (kind := _kind_of(value, name, module, home)):
+                ids.add(id(value))
+                kinds[f"{module.__name__}:{name}"] = kind
+    operators = {name: module for module in reversed(modules) for name in _operators(module)}
+    kinds |= {f"{module.__name__}:{name}": GRADIENT for name, module in operators.items()}
+    for name, cls in _models(modules, ids):
+        kinds[name] = MODEL if _is_made_bare(cls) else UNMADE
+
+    def spelled(name: str) -> str:
+        short = name.removeprefix(f"{home}:")
+        return short if ":" in short.replace("::", "") else f"{word}:{short}"
+
+    return Targets({spelled(name): kind for name, kind in kinds.items()}, unimported)
+
+
+def find_apart(process: Apart, what: str, say: Callable[[str], object]) -> Targets:
+    """Find targets in another process, and say what cannot be imported; a module that ends the
+    process is skipped.
+    """
+    skipped = dict[str, str]()
+    with TemporaryDirectory() as folder:
+        journal = Path(folder, "imported")
+        while True:
+            # Its imports are no part of the time of a call.
+            process.first = [(find_targets, what, str(journal), tuple(skipped))]
+            try:
+                targets: Targets = process.call(*process.first[0])
+                break
+            except Lost as lost:
+                # The journal names the module that ends the process, and the next try skips it.
+                if not journal.exists() or (name := journal.read_text()) in skipped:
+                    raise MultigradError(f"{what} cannot be imported: {lost}") from lost
+                skipped[name] = str(lost)
+    process.first = [(find_targets, what, "", tuple(skipped))]  # of the next process
+    for name, reason in {**skipped, **targets.unimported}.items():
+        say(f"{name} cannot be imported: {reason}")
+    for note in process.call(read_notes):
+        say(f"{what} {note}")
+    return targets
+
+
+def _import_word(what: str) -> types.ModuleType:
     try:
-        xg.get(what)
-    except RuleError as error:
+        return import_target(what)
+    except MultigradError as error:
+        missing = getattr(error.__cause__, "name", None)
+        if what.endswith(".py") or not f"{what}.".startswith(f"{missing}."):
+            raise  # it exists, and a module that it needs is missing
         try:
-            import_target(what)
-        except MultigradError as import_error:
-            missing = getattr(import_error.__cause__, "name", None)
-            if not f"{what}.".startswith(f"{missing}."):  # it needs a module that is missing
-                raise
-            raise MultigradError(f"{error}, and there is no module {what!r} here") from error
+            xg.get(what)  # raises: no rule has this name
+        except RuleError as no_rule:
+            text = f"{no_rule}, and there is no module {what!r} here"
+            raise MultigradError(text) from error
+        raise
+
+
+def _import_submodules(
+    package: types.ModuleType, unimported: dict[str, str], journal: str, skipped: Collection[str]
+) -> None:
+    for info in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{package.__name__}."):
+        if _is_test(info.name.rpartition(".")[2]):
+            continue
+        # Before the import, or a crash would leave no name.
+        if journal:
+            Path(journal).write_text(info.name)
+        if info.name not in skipped and (module := _import(info.name, unimported)) is not None:
+            _import_submodules(module, unimported, journal, skipped)
+
+
+def _is_test(name: str) -> bool:
+    return name in SKIPPED or name.startswith("test_") or name.endswith("_test")
+
+
+def _import(name: str, unimported: dict[str, str]) -> types.ModuleType | None:
+    if name in sys.modules:
+        return sys.modules[name]
+    silent = io.StringIO()
+    try:
+        # Output and warnings of an import would break the table.
+        with ignoring_warnings(), redirect_stdout(silent), redirect_stderr(silent):
+            return importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, too: scripts lie about in packages
+        unimported[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        return None
+
+
+def _kind_of(value: Any, name: str, module: types.ModuleType, home: str) -> str | None:
+    if not callable(value):
+        return None
+    # Without `__module__` nobody knows where it was made: it counts as imported.
+    if f"{getattr(value, '__module__', None)}.".startswith(f"{home}."):
+        if isinstance(value, Rule) or (_is_of(value, module) and _is_written_as_rule(value, True)):
+            return RULE
+        if isinstance(value, Function) or find_custom(value) is not None:
+            return GRADIENT
+    return GRADIENT if pair_of(module, name, value) else None
+
+
+def _is_written_as_rule(value: Any, is_surely: bool = False) -> bool:
+    # Functions of three tensors have the same number of arguments; the names tell them apart.
+    if not inspect.isfunction(value) or value.__code__.co_argcount < 3:
         return False
-    return True
+    first, second, third = value.__code__.co_varnames[:3]
+    if first.strip("_") not in ("", "ctx", "context"):
+        return False
+    # A step of somebody's Function takes its ctx, too, and inputs or several cotangents.
+    return not is_surely or (_is_cotangent(second) and not _is_cotangent(third))
+
+
+def _is_cotangent(name: str) -> bool:
+    return "grad" in name or COTANGENTS.fullmatch(name) is not None
 
 
 # --- what a module defines beside custom gradients ----------------------------------------------

@@ -38,7 +38,8 @@ class Apart:
 
     def __init__(self, limit: float, method: str = "spawn") -> None:
         self.limit, self.method = limit, method
-        self.first: tuple[Any, ...] | None = None  # a function and its arguments, of each process
+        # What each process calls before all else, each a function and its arguments.
+        self.first: list[tuple[Any, ...]] = []
         self._process: Any = None
         self._ours: Any = None
 
@@ -61,8 +62,8 @@ class Apart:
         # State of the process: `first` is run again in each new one, outside the limit of calls.
         if self._process is None:
             self._start()
-            if self.first is not None:
-                self._ask(*self.first, limit=START)
+            for each in self.first:
+                self._ask(*each, limit=START)
         return self._ask(function, *args, limit=self.limit)
 
     def _ask(self, function: Callable[..., Any], *args: Any, limit: float) -> Any:

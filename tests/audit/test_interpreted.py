@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from multigrad.command import targets
-from multigrad.command.audit import find_targets
+from multigrad.command.targets import find_targets
 from multigrad.errors import MultigradError
 from multigrad.graph.support.lazy_modules import load_alone
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multigrad.command.audit import AuditRequest, audit_targets
+from multigrad.command.targets import find
 from multigrad.errors import MultigradError
 
 pytest.importorskip("typer")
@@ -52,6 +54,10 @@ def reset_grad():  # nor is this
 
 def slope_grad(x):  # a derivative, which is no VJP
     return np.cos(x)
+
+
+def window(ctx, grad_out, tin):  # a rule
+    return grad_out * (abs(tin) < 1)
 '''
 HIPS = """
 from autograd.core import primitive_vjps
@@ -187,7 +193,7 @@ def run(*targets: str, **asked: Any) -> tuple[int, str]:
     return code, "\n".join(lines)
 
 
-def test_pairs_in_numpy_and_names_of_rules_are_targets(tmp_path: Path) -> None:
+def test_pairs_in_numpy_and_rules_are_targets_of_every_command(tmp_path: Path) -> None:
     file = tmp_path / "pairs.py"
     file.write_text(PAIRS)
     (tmp_path / "autograd").mkdir()
@@ -204,8 +210,14 @@ def test_pairs_in_numpy_and_names_of_rules_are_targets(tmp_path: Path) -> None:
     assert lines[lines.index(product) + 2].startswith("  derivative: broken: argument 1[0]")
     assert "triangular on numpy with float32[41]: 0 laws kept, 0 broken" in said
     assert "estimators.ste_round on numpy with " in said
-    assert "slope" not in said and "6 audited: 4 keep every law" in said
+    assert f"{file}:window on numpy with float32[41]: 0 laws kept, 0 broken" in said
+    assert "slope" not in said and "7 audited: 5 keep every law" in said
     assert "hips.py:cube on numpy with float32[4, 6]: 1 laws kept, 0 broken" in said
+    names = f"{file}:product, {file}:square, {file}:window"
+    with pytest.raises(
+        MultigradError, match=re.escape(f"{file} has 3 targets; name one of {names}")
+    ):
+        find(str(file))
 
 
 def test_a_word_that_names_nothing_is_told() -> None:
@@ -249,3 +261,4 @@ def test_operators_and_modules_are_found_and_code_that_calls_them_says_inputs(
     assert given("audited_here::power") == "float32[4, 6], 2"
     assert "1 laws kept" in found["audited_here::power"][0]
     assert "0 laws kept, 1 broken" in found["audited_there::twice"][0]
+    assert "power_setup" not in said  # it takes a ctx, as rules do

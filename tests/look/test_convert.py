@@ -244,9 +244,11 @@ def test_inputs_come_in_the_order_of_the_arguments(module: str, invoke: Any) -> 
 def test_an_argument_that_takes_no_tensor_is_tried_with_a_number(
     module: str, invoke: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / module.partition(".")[0] / "powers.py").write_text(POWERS)
-    result = invoke(module.replace("spikes", "powers"))
+    file = tmp_path / "powers.py"
+    file.write_text(POWERS)
+    result = invoke(str(file))
     assert result.exit_code == 0, result.output
+    assert result.output.count(f"\n{file}:") == 4
     assert "4 of 4 custom gradients: 4 converted, equal" in result.output
 
 
