@@ -233,7 +233,12 @@ class Activation(nn.Module):
 
 
 # --- primitive functions, whose derivatives are surrogate gradients -------------------------------
-# The name is SpikingJelly's. Their own gradient is torch's, the true derivative.
+# The name is SpikingJelly's. Their own gradient is torch's, the true derivative; torch's functions
+# `abs` and `clamp` have none where these functions do, or another in each version.
+
+
+def sign(x: Tensor) -> Tensor:
+    return torch.where(x >= 0, 1.0, -1.0).to(x)
 
 
 def piecewise_quadratic(x: Tensor, alpha: float) -> Tensor:
@@ -242,7 +247,7 @@ def piecewise_quadratic(x: Tensor, alpha: float) -> Tensor:
 
 
 def piecewise_exp(x: Tensor, alpha: float) -> Tensor:
-    tail = 0.5 * torch.exp(-alpha * x.abs())
+    tail = 0.5 * torch.exp(-alpha * (x * sign(x)))
     return torch.where(x >= 0, 1.0 - tail, tail)
 
 
@@ -259,8 +264,7 @@ def atan(x: Tensor, alpha: float) -> Tensor:
 
 
 def nonzero_sign_log(x: Tensor, alpha: float) -> Tensor:
-    magnitude = torch.log1p(alpha * x.abs())
-    return torch.where(x >= 0, magnitude, -magnitude)
+    return sign(x) * torch.log1p(alpha * (x * sign(x)))
 
 
 def erf(x: Tensor, alpha: float) -> Tensor:
@@ -268,7 +272,7 @@ def erf(x: Tensor, alpha: float) -> Tensor:
 
 
 def piecewise_leaky_relu(x: Tensor, w: float, c: float) -> Tensor:
-    clamped = torch.clamp(x, -w, w)
+    clamped = torch.where(x.abs() <= w, x, w * sign(x))
     return 0.5 + clamped / (2.0 * w) + c * (x - clamped)
 
 
@@ -288,12 +292,12 @@ def squarewave_fourier_series(x: Tensor, n: int, T_period: float) -> Tensor:
 
 
 def s2nn(x: Tensor, alpha: float, beta: float) -> Tensor:
-    positive_side = beta * torch.log(torch.clamp(x, min=0.0) + (1.0 + 1e-5)) + 0.5
+    positive_side = beta * torch.log(torch.where(x < 0, 0.0, x) + (1.0 + 1e-5)) + 0.5
     return torch.where(x < 0, torch.sigmoid(alpha * x), positive_side)
 
 
 def q_pseudo_spike(x: Tensor, alpha: float) -> Tensor:
-    tail = 0.5 * (1.0 + (2.0 / (alpha - 1.0)) * x.abs()) ** (1.0 - alpha)
+    tail = 0.5 * (1.0 + (2.0 / (alpha - 1.0)) * (x * sign(x))) ** (1.0 - alpha)
     return torch.where(x >= 0, 1.0 - tail, tail)
 
 

@@ -75,6 +75,8 @@ def test_a_surrogate_of_ours_gives_spikingjellys_numbers_in_both_modes(name: str
             each.set_spiking_mode(False)
             assert each.spiking is False
         torch.testing.assert_close(mine(away), expected(away), rtol=2e-6, atol=2e-5)
+        given, wanted = pulled(mine, X)[1], pulled(expected, X)[1]
+        torch.testing.assert_close(given, wanted, rtol=2e-5, atol=1e-5)
         mine.set_spiking_mode(True)
         assert torch.equal(pulled(mine, X)[0], (X >= 0).float())
 
