@@ -63,7 +63,7 @@ def _split_params(words: Sequence[str], example: str) -> dict[str, str]:
     for word in words:
         name, _, value = word.partition("=")
         if not name.isidentifier() or not value:
-            raise MultigradError(f"{word!r} is not a param; write it as {example}")
+            raise MultigradError(f"{word!r} is no param with its value; write it as {example}")
         params[name] = value
     return params
 

@@ -182,8 +182,8 @@ def check_float_name(dtype: str, rule: Any) -> None:
         place = code and Location(code.co_filename, code.co_firstlineno)
         where = f" (the rule: {place})" if place else ""
         raise GradientError(
-            f"rule {rule.name!r} got a {dtype} tensor; expected one of {', '.join(FLOATS)}: cast "
-            f"it first{advice}{where}"
+            f"rule {rule.name!r} got a tensor of dtype {dtype}; expected one of "
+            f"{', '.join(FLOATS)}: cast it first{advice}{where}"
         )
 
 

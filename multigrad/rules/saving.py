@@ -47,6 +47,7 @@ from ..graph.passes.serialize import (
     read_text,
 )
 from ..graph.support.files import write_whole
+from .model import rule_names
 from .model.rule import Rule
 from .registry import resolve
 from .vjp import vjp_leaves
@@ -125,6 +126,10 @@ def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:
 
 
 def read_file(path: Path) -> Data:
+    if str(path) in rule_names.RULES and not os.path.exists(path):
+        raise FileNotFoundError(
+            f"there is no file {path!r}; the rule of this name is xg.get({path!r})"
+        )
     with open(path, "rb") as file:
         # One byte more than allowed, so that `parse` notices a larger file.
         return parse(file.read(MOST_BYTES + 1))

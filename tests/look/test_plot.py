@@ -335,7 +335,10 @@ def test_the_command_writes_a_picture(
     [
         ((), "name a rule, such as: multigrad plot triangular"),
         (("triangular", "--out", "x.txt"), "x.txt is not a picture"),
-        (("triangular", "--param", "width"), "'width' is not a param; write it as width=0.5,1,2"),
+        (
+            ("triangular", "--param", "width"),
+            "'width' is no param with its value; write it as width=0.5,1,2",
+        ),
         (("triangular", "--param", "widht=1"), "did you mean 'width'"),
         (("--gallery",), "type there: python tools/write_gallery.py --out gallery.html"),
         (("triangular", "--out", "nowhere/x.png"), "nowhere"),

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import nn
 
+from multigrad.capture.user_code.signature import unknown_param
 from multigrad.rules.registry import get
 
 from ..modules import PRIMITIVES, Activation
@@ -32,10 +33,13 @@ def heaviside(x: Tensor) -> Tensor:
 class SurrogateFunctionBase(nn.Module):
     """A surrogate with a spiking and a primitive function of its own, as users write them."""
 
+    _sg_param_names: tuple[str, ...] = ()
+
     def __init__(self, spiking: bool = True, **kwargs: Any) -> None:
         super().__init__()
         self.spiking = spiking
-        self._sg_param_names = tuple(kwargs)
+        if kwargs:  # a class of ours has the names of its rule's
+            self._sg_param_names = tuple(kwargs)
         for name, value in kwargs.items():
             setattr(self, name, value)
 
@@ -72,7 +76,6 @@ class Surrogate(Activation, SurrogateFunctionBase):
     """A surrogate of SpikingJelly as an activation of ours."""
 
     rule_name: ClassVar[str]
-    _sg_param_names: ClassVar[tuple[str, ...]]
 
     def __init__(self, spiking: bool = True, **params: Any) -> None:
         Activation.__init__(self, STEP, self.rule_name, params)
@@ -116,6 +119,8 @@ def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surr
     signature = inspect.Signature([inspect.Parameter("self", kind), *params])
 
     def __init__(self: Surrogate, *args: Any, **options: Any) -> None:
+        for option in options.keys() - defaults.keys():
+            raise unknown_param(rule, option, list(defaults))
         bound_arguments = signature.bind(self, *args, **options)
         bound_arguments.apply_defaults()
         _, *values = bound_arguments.args
@@ -124,6 +129,7 @@ def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surr
     # So that help and IDEs show the params with their defaults.
     __init__.__signature__ = signature  # type: ignore[attr-defined]
     members = {"rule_name": rule, "__init__": __init__, "__module__": __name__}
+    members["__doc__"] = f"A step whose gradient is that of {rule!r}.\n\n{get(rule).__doc__}"
     return type(name, (Surrogate,), members)
 
 

@@ -179,6 +179,8 @@ NOUNS = {
 
 def _wrong(rule: str, param: RuleParam, value: Any) -> RuleTypeError:
     shown = "None" if value is None else f"{type(value).__name__} {value!r:.40}"
+    if inspect.isfunction(value):
+        shown = f"the function {value.__name__}"
     return RuleTypeError(f"rule {rule!r}: param {param.name!r} is {NOUNS[param.kind]}, got {shown}")
 
 

@@ -279,8 +279,8 @@ def _read_leaf(function: str, value: Any, path: str, name: str) -> Leaf:
     if dtype not in (*FLOATS, *WHOLE, BOOL):
         advice = ", or its real and its imaginary part" if dtype.startswith("complex") else ""
         raise GradientError(
-            f"function {function!r} got a {dtype} tensor for argument {path!r}; expected one of "
-            f"{', '.join((*FLOATS, *WHOLE, BOOL))}: cast it first{advice}"
+            f"function {function!r} got a tensor of dtype {dtype} for argument {path!r}; expected "
+            f"one of {', '.join((*FLOATS, *WHOLE, BOOL))}: cast it first{advice}"
         )
     return Leaf("tensor", path, name, dtype)
 

@@ -280,7 +280,7 @@ def lay_out_floats(
     for leaf in layout.tensors:
         if leaf.dtype not in (*FLOATS, T):
             raise GradientError(
-                f"{own.subject} got a {leaf.dtype} tensor for argument {leaf.path!r}; "
+                f"{own.subject} got a tensor of dtype {leaf.dtype} for argument {leaf.path!r}; "
                 f"expected one of {', '.join(FLOATS)}: cast it first"
             )
     return layout

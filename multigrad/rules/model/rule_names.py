@@ -155,6 +155,8 @@ def unknown_rule_error(name: str) -> RuleError:
             f"no rule named {name!r}, but a Function with a forward of its own: "
             f"xg.estimators.{plain}(x, ...)"
         )
+    if name.endswith(".json"):
+        return RuleError(f"no rule named {name!r}; a rule from a file is xg.load({name!r})")
     names = near_names(name, {word: rule.__doc__ or "" for word, rule in RULES.items()})
     *others, last = map(repr, names) if names else [""]
     hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if names else ""

@@ -335,7 +335,9 @@ def test_exponential_is_optaxs() -> None:
 
 
 def test_a_function_for_a_number_is_told_of_schedules() -> None:
-    with pytest.raises(xg.RuleError, match=r"'width' is a float, got function .*xg\.schedule\.of"):
+    with pytest.raises(
+        xg.RuleError, match=r"'width' is a float, got the function .*xg\.schedule\.of"
+    ):
         xg.use("triangular", {"width": make_width}).__enter__()
 
 

@@ -5,6 +5,7 @@ removed.
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,21 @@ def test_unknown_name_suggests_a_known_one_without_keyerrors_quotes() -> None:
     assert f"{len(xg.rules())} rules: multigrad rules" in message
     with pytest.raises(KeyError):
         xg.get("triangluar")
+
+
+def test_what_is_no_rule_says_where_the_rule_is(tmp_path: Path) -> None:
+    spike = xg.activation("Heaviside", "triangular", {"width": 3.0})
+    mended = r"its rule is xg\.get\('triangular'\)\.with_params\(width=3\.0\)"
+    for use in (
+        lambda rule: xg.activation("ReLU", rule)(X),
+        lambda rule: xg.save(rule, tmp_path / "rule.json"),
+    ):
+        with pytest.raises(xg.RuleError, match=mended):
+            use(spike)
+    with pytest.raises(xg.RuleError, match=r"is xg\.load\('triangular\.json'\)"):
+        xg.get("triangular.json")
+    with pytest.raises(FileNotFoundError, match=r"is xg\.get\('triangular'\)"):
+        xg.load("triangular")
 
 
 def test_name_of_another_case_is_unknown_but_suggested() -> None:
