@@ -56,9 +56,7 @@ def surrogates(x: np.ndarray) -> dict[str, np.ndarray]:
 def train(task: Task, rule: str) -> dict[str, Run]:
     by_name = {framework.name: framework for framework in FRAMEWORKS}
     return {
-        name: execute(
-            task, name, load(by_name[name]), Configuration("Heaviside", rule), hear=lambda _: None
-        )
+        name: execute(task, name, load(by_name[name]), Configuration("Heaviside", rule))
         for name in TITLES
     }
 

@@ -10,7 +10,6 @@ import typer
 from multigrad.command.options import report_errors, split
 
 from . import experiment
-from .parallel import devices as on_devices
 from .results import Options
 from .task import EPOCHS, LEARNING_RATE, QUICK_EPOCHS, QUICK_LEARNING_RATE
 
@@ -46,10 +45,6 @@ def demo(
             help="10 epochs at six times the learning rate: all six train in 20 to 50 s.",
         ),
     ] = False,
-    devices: Annotated[
-        int | None,
-        typer.Option(help="Train torch and jax on one device and on this many, and compare them."),
-    ] = None,
 ) -> None:
     """Train FreeGrad's DIGITS experiment in every installed framework and compare the numbers."""
     usual = (QUICK_EPOCHS, QUICK_LEARNING_RATE) if quick else (EPOCHS, LEARNING_RATE)
@@ -63,8 +58,5 @@ def demo(
             out=out,
             learning_rate=usual[1],
         )
-        if devices is None:
-            code = experiment.run(options)
-        else:
-            code = on_devices.run(options, on_devices.check_devices(devices))
+        code = experiment.run(options)
     raise typer.Exit(code)

@@ -9,39 +9,36 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import TextColumn
 
 from multigrad.command.options import make_bar
 
-from .runs import Configuration, Gap, Outcome, Run
+from .results import Results
+from .runs import Doing, Event, Gap, Imported, Outcome, Run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Seconds of silence in a pipe or a log before it hears what goes on. The import of TensorFlow
+# Seconds of silence in a pipe or a log before it hears what goes on. The import of PyTorch
 # holds the interpreter, and the thread that would speak, for up to 1.2 s.
 QUIET = 1.5
 
 
 class LiveProgress:
-    """A bar that moves with every epoch, and a printed line for what has ended."""
+    """Records what happens, and shows it: a bar that counts networks, and lines."""
 
-    def __init__(self, console: Console, runs: int, epochs: int) -> None:
-        self.console = console
-        self.runs, self.epochs = runs, epochs
-        self.finished = 0
-        self.outcomes: list[Outcome] = []
-        self.imported: float | None = None
-        self.bar = make_bar(console, TextColumn("epochs  {task.fields[accuracy]}"))
-        self.draws = not self.bar.disable
-        self.task = self.bar.add_task("starting", total=runs * epochs, accuracy="")
-        self.doing = "starting"
-        self.since = self.spoken = time.monotonic()
+    def __init__(self, console: Console, results: Results) -> None:
+        self.console, self.results = console, results
+        self.doing: dict[str, str] = {}
+        self.imported: dict[str, float] = {}
+        self.bar = make_bar(console)
+        self.networks = len(results.frameworks) * len(results.configurations)
+        self.task = self.bar.add_task("starting", total=self.networks)
+        self.spoken = time.monotonic()
         self.ended = threading.Event()
 
     def __enter__(self) -> Self:
         self.bar.start()
-        if not self.draws:
+        if self.bar.disable:
             threading.Thread(target=self.break_silence, daemon=True).start()
         return self
 
@@ -55,57 +52,51 @@ class LiveProgress:
         self.bar.stop()
 
     def break_silence(self) -> None:
-        """Say what goes on, and for how long, whenever nothing has been printed for a while."""
+        """Say what goes on whenever nothing has been printed for a while."""
+        start = time.monotonic()
         while not self.ended.wait(0.1):
             now = time.monotonic()
             if now - self.spoken >= QUIET:
-                self.say(f"{self.doing} ... {now - self.since:.0f} s")
+                done = f"{len(self.results.outcomes)} of {self.networks} networks"
+                self.say(f"{self.describe()} ... {done}, {now - start:.0f} s")
 
     def say(self, line: str) -> None:
         """Print a line where no bar is drawn."""
-        self.spoken = time.monotonic()
-        if not self.draws:
+        if self.bar.disable:
             self.print(escape(line))
 
     def print(self, line: str) -> None:
         self.spoken = time.monotonic()
         self.console.print(line, highlight=False, soft_wrap=True)
 
-    def begin(self, doing: str) -> None:
-        self.name(doing)
-        self.say(f"{doing} ...")
+    def begin(self, what: str) -> None:
+        """Name what is done from now on."""
+        self.doing = {what: ""}
+        self.say(f"{what} ...")
+        self.bar.update(self.task, description=self.describe())
 
-    def name(self, doing: str) -> None:
-        """Name what is done from now on, in the bar or when the silence is broken."""
-        self.doing, self.since = doing, time.monotonic()
-        self.bar.update(self.task, description=escape(doing), accuracy="")
+    def describe(self) -> str:
+        """Return what each framework does."""
+        return "; ".join(f"{name}: {what}" if what else name for name, what in self.doing.items())
 
-    def begin_framework(self, framework: str) -> None:
-        self.imported = None
-        self.begin(f"importing {framework}")
-
-    def begin_run(self, framework: str, configuration: Configuration) -> None:
-        if self.imported is None:
-            self.imported = time.monotonic() - self.since
-            self.begin(f"training {framework}")
-        network = f"{configuration.forward}, {configuration.rule}"
-        self.name(f"training {framework}: {network} ({self.finished + 1} of {self.runs})")
-
-    def end_epoch(self, accuracy: float) -> None:
-        self.bar.update(self.task, advance=1, accuracy=f"accuracy {accuracy:.3f}")
-
-    def count_run(self) -> None:
-        """Count a run that has ended; the bar jumps over what a gap left out."""
-        self.finished += 1
-        self.bar.update(self.task, completed=self.finished * self.epochs)
-
-    def end_run(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-        self.count_run()
-
-    def end_framework(self, framework: str) -> None:
-        self.print(f"{framework:<10} {describe_outcomes(self.outcomes, self.imported)}")
-        self.outcomes = []
+    def hear(self, event: Event) -> None:
+        """Record an event, in the bar and in the results; two threads call it."""
+        name = event.framework
+        if isinstance(event, Doing):
+            # Replaced, not changed: the thread that breaks the silence may be reading it.
+            self.doing = {n: what for n, what in self.doing.items() if what} | {name: event.what}
+            self.bar.update(self.task, description=escape(self.describe()))
+        elif isinstance(event, Imported):
+            self.results.versions[name] = event.version
+            self.imported[name] = event.seconds
+            self.say(f"training {name} ...")
+        else:
+            self.results.outcomes.append(event)
+            self.bar.advance(self.task)
+            outcomes = [each for each in self.results.outcomes if each.framework == name]
+            if len(outcomes) == len(self.results.configurations):
+                self.doing = {n: what for n, what in self.doing.items() if n != name}
+                self.print(f"{name:<10} {describe_outcomes(outcomes, self.imported.get(name))}")
 
 
 def describe_outcomes(outcomes: list[Outcome], imported: float | None) -> str:

@@ -5,17 +5,15 @@ An interrupt goes straight to showing and writing what is finished.
 
 from __future__ import annotations
 
-import atexit
-import gc
 from importlib.util import find_spec
 
 from multigrad.command import STOPPED
-from multigrad.command.options import FAILED, Interruption
+from multigrad.command.options import FAILED, Interruption, prepare_environment
 from multigrad.errors import MultigradError
 
 from .parity import compare
 from .results import Options, Results, write_files
-from .runs import Gap, check_rules, plan, run_all
+from .runs import Event, Gap, check_rules, plan
 from .task import BATCH, HIDDEN, Task, load_task
 
 PACKAGES = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
@@ -34,6 +32,7 @@ def run(options: Options) -> int:
     from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
     from . import verdict
+    from .beside import run_all
     from .display import LiveProgress
     from .frameworks import choose
 
@@ -41,22 +40,23 @@ def run(options: Options) -> int:
     configurations = plan(check_rules(options.rules))
     options.out.mkdir(parents=True, exist_ok=True)
     console = Console()
-    results = Results(options, configurations)
+    results = Results(options, configurations, [framework.name for framework in frameworks])
+    prepare_environment()
     # Matrices this small gain nothing from threads: on a busy machine they took five times as long.
-    runs = len(frameworks) * len(configurations)
-    with LiveProgress(console, runs, options.epochs) as live, threadpool_limits(1):
+    with LiveProgress(console, results) as live, threadpool_limits(1):
         live.begin("loading the digits")
         task = load_task(options.epochs, options.seed, options.learning_rate)
         live.print(describe_task(task, options))
         with Interruption() as interruption:
-            for outcome in run_all(task, frameworks, configurations, live, results.versions):
-                if interruption.requested and isinstance(outcome, Gap):
-                    break
-                results.outcomes.append(outcome)
-                live.end_run(outcome)
+
+            def tell(event: Event) -> None:
                 if interruption.requested:
-                    break
+                    raise KeyboardInterrupt  # a framework may have swallowed the first
+                live.hear(event)
+
+            run_all(task, frameworks, configurations, tell)
         results.interrupted = interruption.requested
+        results.sort()
         comparisons = compare(results.runs)
         if results.outcomes:
             console.print()
@@ -64,8 +64,6 @@ def run(options: Options) -> int:
         live.begin("drawing the pictures")
         for path in write_files(results, comparisons):
             live.print(f"wrote {path}")
-    # At its end Python looks for garbage in all that the frameworks hold: 7 s, and 1 s without.
-    atexit.register(gc.freeze)
     if results.interrupted:
         console.print("Interrupted: the table and files hold the runs that were finished.")
         return STOPPED

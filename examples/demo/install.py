@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 ASKED = {
     "the frameworks": [".[torch,jax,tensorflow,keras,cli,plot]", "scikit-learn"],
@@ -12,20 +13,17 @@ ASKED = {
 EACH = 2.0  # seconds
 
 
-def install(name: str, words: list[str], constraints: str) -> None:
+def install(constraints: str) -> int:
+    """Run both at once, since they write different files; return 1 if one of them failed."""
     pip = [sys.executable, "-I", "-m", "pip", "install", "--no-compile", "-q", "-c", constraints]
     start = time.monotonic()
-    with subprocess.Popen([*pip, *words]) as running:
-        while running.poll() is None:
-            print(f"installing {name} ... {time.monotonic() - start:.0f} s", flush=True)
-            try:
-                running.wait(EACH)
-            except subprocess.TimeoutExpired:
-                continue
-    if running.returncode:
-        sys.exit(running.returncode)
+    running = {name: subprocess.Popen([*pip, *words]) for name, words in ASKED.items()}
+    while names := [name for name, process in running.items() if process.poll() is None]:
+        print(f"installing {' and '.join(names)} ... {time.monotonic() - start:.0f} s", flush=True)
+        with suppress(subprocess.TimeoutExpired):
+            running[names[0]].wait(EACH)
+    return int(any(process.returncode for process in running.values()))
 
 
 if __name__ == "__main__":
-    for name, words in ASKED.items():
-        install(name, words, sys.argv[1])
+    sys.exit(install(sys.argv[1]))

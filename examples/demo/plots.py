@@ -85,7 +85,7 @@ def add_legend(figure: Any, runs: Sequence[Run], colors: dict[str, str]) -> None
     lines.append(Line2D([], [], color=FORWARD_COLOR, linestyle=":", label="float32's eps"))
     figure.legend(handles=lines, title="backward", loc="outside right upper", frameon=False)
     frameworks = dict.fromkeys(run.framework for run in runs)
-    figure.suptitle(f"{', '.join(frameworks)}: a line each, drawn on each other")
+    figure.suptitle(f"A line for each of {', '.join(frameworks)}: where they agree, one is seen")
 
 
 def draw_gradient_shapes(configurations: Sequence[Configuration], path: Path) -> None:
@@ -130,7 +130,7 @@ def add_shape_legend(figure: Any) -> None:
 
     handles = [
         Line2D([], [], color=FORWARD_COLOR, linewidth=2.0, label="output of the activation"),
-        Patch(color="#555555", alpha=0.4, label="grad_in where grad_out is 1"),
+        Patch(color="#555555", alpha=0.4, label="what a gradient of 1 becomes on its way back"),
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
 

@@ -34,6 +34,7 @@ class Results:
 
     options: Options
     configurations: Sequence[Configuration]
+    frameworks: Sequence[str]
     outcomes: list[Outcome] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
@@ -41,6 +42,11 @@ class Results:
     @property
     def runs(self) -> list[Run]:
         return [outcome for outcome in self.outcomes if isinstance(outcome, Run)]
+
+    def sort(self) -> None:
+        """Put what two processes found into the order of the frameworks."""
+        self.outcomes.sort(key=lambda outcome: self.frameworks.index(outcome.framework))
+        self.versions = {n: self.versions[n] for n in self.frameworks if n in self.versions}
 
 
 def write_files(results: Results, comparisons: Sequence[Comparison]) -> list[Path]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -62,16 +61,26 @@ class Gap:
 Outcome = Run | Gap
 
 
-class Watcher(Protocol):
-    """Is told how the runs go on."""
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a framework begins."""
 
-    def begin_framework(self, framework: str) -> None: ...  # before it is imported
+    framework: str
+    what: str
 
-    def begin_run(self, framework: str, configuration: Configuration) -> None: ...
 
-    def end_epoch(self, accuracy: float) -> None: ...
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A framework that is ready to train."""
 
-    def end_framework(self, framework: str) -> None: ...
+    framework: str
+    version: str
+    seconds: float
+
+
+Event = Doing | Imported | Outcome
+Tell = Callable[[Event], object]
+"""Is called with each event as it happens."""
 
 
 def check_rules(names: Sequence[str]) -> list[str]:
@@ -87,31 +96,32 @@ def plan(rules: Sequence[str]) -> list[Configuration]:
     return [Configuration(forward, rule) for forward in FORWARDS for rule in rules]
 
 
-def run_all(
+def run_each(
     task: Task,
     frameworks: Sequence[Framework],
     configurations: Sequence[Configuration],
-    watcher: Watcher,
-    versions: dict[str, str],
-) -> Iterator[Outcome]:
-    """Yield one outcome per framework and configuration; note each framework's version."""
+    tell: Tell,
+) -> None:
+    """Train every configuration in one framework after the other."""
     for framework in frameworks:
-        watcher.begin_framework(framework.name)
+        name = framework.name
+        tell(Doing(name, "importing"))
+        start = time.perf_counter()
         try:
             loop = load(framework)
-            versions[framework.name] = loop.describe()
+            version = loop.describe()
         except Exception as error:  # noqa: BLE001 - a broken framework must not stop the others
-            reason = summarize(error)
-            yield from (Gap(framework.name, row, reason, failed=True) for row in configurations)
-        else:
-            for configuration in configurations:
-                watcher.begin_run(framework.name, configuration)
-                yield run_one(task, framework.name, loop, configuration, watcher)
-        watcher.end_framework(framework.name)
+            for row in configurations:
+                tell(Gap(name, row, summarize(error), failed=True))
+            continue
+        tell(Imported(name, version, time.perf_counter() - start))
+        for row in configurations:
+            tell(Doing(name, f"{row.forward}, {row.rule}"))
+            tell(run_one(task, name, loop, row))
 
 
 def run_one(
-    task: Task, framework: str, loop: TrainingLoop, configuration: Configuration, watcher: Watcher
+    task: Task, framework: str, loop: TrainingLoop, configuration: Configuration
 ) -> Outcome:
     """Train once and return what came of it."""
     explain_absence = getattr(loop, "explain_absence", None)
@@ -120,48 +130,32 @@ def run_one(
         if reason is not None:
             return Gap(framework, configuration, reason, failed=False)
     try:
-        return execute(task, framework, loop, configuration, watcher.end_epoch)
+        return execute(task, framework, loop, configuration)
     except Exception as error:  # noqa: BLE001 - reported, and the exit code tells
         return Gap(framework, configuration, summarize(error), failed=True)
 
 
-class Recorder:
-    """Keeps what a training loop reports of each epoch, and passes the test accuracy on."""
+def execute(task: Task, framework: str, loop: TrainingLoop, configuration: Configuration) -> Run:
+    """Train once, on the clock."""
+    losses: list[float] = []
+    accuracies: list[float] = []
+    predictions = np.empty(0, np.int64)
 
-    def __init__(self, task: Task, hear: Callable[[float], object]) -> None:
-        self.task, self.hear = task, hear
-        self.losses: list[float] = []
-        self.accuracies: list[float] = []
-        self.predictions = np.empty(0, np.int64)
+    def report(loss: float, predicted: np.ndarray) -> None:
+        nonlocal predictions
+        losses.append(loss)
+        accuracies.append(float(np.mean(predicted == task.test_y)))
+        predictions = predicted
 
-    def __call__(self, loss: float, predicted: np.ndarray) -> None:
-        self.losses.append(loss)
-        self.accuracies.append(float(np.mean(predicted == self.task.test_y)))
-        self.predictions = predicted
-        self.hear(self.accuracies[-1])
-
-
-def execute(
-    task: Task,
-    framework: str,
-    loop: TrainingLoop,
-    configuration: Configuration,
-    hear: Callable[[float], object],
-) -> Run:
-    """Train once, on the clock; `hear` gets the test accuracy after each epoch."""
-    report = Recorder(task, hear)
-    forward, backward = configuration.forward, configuration.backward
-    gradients = loop.first_gradients(task, forward, backward)
     start = time.perf_counter()
-    loop.train(task, forward, backward, report)
-    seconds = time.perf_counter() - start
+    gradients = loop.train(task, configuration.forward, configuration.backward, report)
     return Run(
         framework,
         configuration,
-        seconds,
-        losses=tuple(report.losses),
-        accuracies=tuple(report.accuracies),
-        predictions=report.predictions,
+        seconds=time.perf_counter() - start,
+        losses=tuple(losses),
+        accuracies=tuple(accuracies),
+        predictions=predictions,
         gradients=gradients,
     )
 

@@ -94,8 +94,3 @@ def mean_loss(losses: Sequence[Tensor], samples: int) -> float:
 def backward_rule(rule: str | None) -> AbstractContextManager[object]:
     """Return the context in which `rule` is in force; None is the true derivative."""
     return nullcontext() if rule is None else xg.use(rule)
-
-
-def shared_rule(rule: str | None) -> AbstractContextManager[object]:
-    """Return the same where a process has a part of each batch: reductions are over all parts."""
-    return nullcontext() if rule is None else xg.use(rule, over="global")

@@ -11,10 +11,17 @@ from rich.table import Table
 
 from .parity import Comparison
 from .results import Results
-from .runs import Configuration, Gap, Outcome, Run
+from .runs import TRUE_DERIVATIVE, Configuration, Gap, Outcome, Run
 from .task import EPOCHS
 
 COUNTS = {2: "Both", 3: "All three", 4: "All four", 5: "All five", 6: "All six"}
+# What a rule multiplies a gradient by on its way back through a hidden unit with input x.
+FACTORS = {
+    TRUE_DERIVATIVE: "the unit's own derivative",
+    "d(Linear)": "1, the derivative of a straight line",
+    "rectangular": "1 where x is within 0.5 of zero, else 0",
+    "triangular": "1 - |x|, at least 0",
+}
 COLUMNS = (
     "hidden units",
     "backward",
@@ -35,6 +42,7 @@ def show_verdict(console: Console, results: Results, comparisons: Sequence[Compa
     if learned := describe_learning(outcomes):
         console.print(learned, markup=False, highlight=False)
     console.print(build_table(outcomes, comparisons, results.configurations))
+    console.print(explain_rules(results.configurations), markup=False, highlight=False)
     console.print(", ".join(versions.values()), style="dim", markup=False, highlight=False)
     show_gaps(console, outcomes)
     console.print()
@@ -133,6 +141,15 @@ def build_table(
                 style="yellow" if row is not None and row.exceeds_rounding else None,
             )
     return table
+
+
+def explain_rules(configurations: Sequence[Configuration]) -> str:
+    """Return what each word of the column "backward" does to a gradient."""
+    names = dict.fromkeys(row.rule for row in configurations)
+    lines = [f"  {name:<12} {FACTORS.get(name, f'multigrad show {name}')}" for name in names]
+    return "\n".join(
+        ["backward: a gradient at a hidden unit with input x is multiplied by", *lines]
+    )
 
 
 def format_accuracies(accuracies: Sequence[float]) -> str:

@@ -121,6 +121,8 @@ def test_the_table_has_a_row_for_each_network_and_a_sentence_says_whether_they_a
     alike = sum(count_differing(group) == 0 for group in groups)
     said = f"label the same 360 test images alike in {alike} of {len(groups)} networks"
     assert said in " ".join(printed.split())
+    explained = "true the unit's own derivative d(Linear) 1, the derivative of a straight line"
+    assert explained in " ".join(printed.split())
 
 
 def made_up(framework: str, rule: str, wrong: int = 0, gradient: float = 1.0) -> Any:
@@ -250,6 +252,21 @@ def test_a_wrong_option_is_an_error_before_anything_is_trained(
     assert not folder.exists()
 
 
+@pytest.mark.always
+def test_a_framework_whose_process_ends_leaves_the_others_results(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("import os\nos._exit(7)\n")
+    words = ("--frameworks", "numpy,tensorflow", "--rules", "true", "--epochs", 1)
+    found = os.pathsep.join([str(tmp_path), *sys.path])
+    done = run_python(DEMO, *words, "--out", tmp_path, PYTHONPATH=found)
+    assert done.returncode == 1, done.stdout + done.stderr
+    results = read_results(tmp_path)
+    assert [run["framework"] for run in results["runs"]] == ["numpy"] * 2
+    assert [(gap["framework"], gap["failed"]) for gap in results["gaps"]] == [
+        ("tensorflow", True)
+    ] * 2
+    assert "tensorflow: its process ended with code 7" in " ".join(done.stdout.split())
+
+
 def test_an_interrupt_that_gets_lost_is_known_and_prints_no_traceback() -> None:
     code = """if True:
         import gc, signal
@@ -325,7 +342,7 @@ def test_numpy_gradients_are_those_of_the_loss(task: Any) -> None:
         train_x=task.train_x.astype(np.float64),
         weights=tuple(weight.astype(np.float64) for weight in task.weights),
     )
-    gradients = in_numpy.first_gradients(exact, "Logistic", None)
+    gradients = in_numpy.train(exact, "Logistic", None, lambda *told: None)
     x, labels = first_batch(exact)
 
     def compute_loss(weights: Any) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from importlib.metadata import version
 
 import freegrad
@@ -32,18 +32,6 @@ def explain_absence(forward: str, rule: str | None) -> str | None:
     return None
 
 
-def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
-    model = in_torch.build(task.weights, Activation(forward=forward))
-    with backward_rule(rule):
-        return in_torch.differentiate(model, task)
-
-
-def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> None:
-    model = in_torch.build(task.weights, Activation(forward=forward))
-    with backward_rule(rule):
-        in_torch.fit(model, task, report)
-
-
-def backward_rule(rule: str | None) -> AbstractContextManager[object]:
-    """Return FreeGrad's context for `rule`; None is the true derivative."""
-    return nullcontext() if rule is None else freegrad.use(rule)
+def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> Weights:
+    with nullcontext() if rule is None else freegrad.use(rule):
+        return in_torch.fit(in_torch.build(task.weights, Activation(forward=forward)), task, report)

@@ -30,29 +30,20 @@ def describe() -> str:
     return f"JAX {jax.__version__} on {jax.default_backend()}"
 
 
-def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
-    differentiate = jax.jit(jax.grad(build_loss(build(forward))))
-    with backward_rule(rule):
-        gradients = differentiate(load(task.weights), *first_batch(task))
-    return tuple(map(np.asarray, gradients))
-
-
-def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> Weights:
     compute_logits = build(forward)
     step = build_step(compute_logits, task.learning_rate)
-    predict = build_predict(compute_logits)
-    weights = load(task.weights)
+    weights = tuple(map(jnp.asarray, task.weights))
     with backward_rule(rule):
+        *_, first = step(weights, *first_batch(task))
         for order in task.orders:
             losses = []
             for x, labels in batches(task, order):
-                weights, loss = step(weights, x, labels)
+                weights, loss, _ = step(weights, x, labels)
                 losses.append(loss)
-            report(mean_loss(losses, len(order)), np.asarray(predict(weights, task.test_x)))
-
-
-def load(weights: Weights) -> Parameters:
-    return tuple(jnp.asarray(weight) for weight in weights)
+            predicted = compute_logits(weights, task.test_x).argmax(1)
+            report(mean_loss(losses, len(order)), np.asarray(predicted))
+    return tuple(map(np.asarray, first))
 
 
 def build(forward: ActivationName) -> Logits:
@@ -79,21 +70,17 @@ def build_loss(compute_logits: Logits) -> Callable[[Parameters, Tensor, Tensor],
 
 def build_step(
     compute_logits: Logits, learning_rate: float
-) -> Callable[[Parameters, Tensor, Tensor], tuple[Parameters, jax.Array]]:
+) -> Callable[[Parameters, Tensor, Tensor], tuple[Parameters, jax.Array, Parameters]]:
+    """Return a compiled step of SGD, which gives the next weights, the loss and the gradients."""
     differentiate = jax.value_and_grad(build_loss(compute_logits))
 
     @jax.jit
-    def step(weights: Parameters, x: Tensor, labels: Tensor) -> tuple[Parameters, jax.Array]:
+    def step(
+        weights: Parameters, x: Tensor, labels: Tensor
+    ) -> tuple[Parameters, jax.Array, Parameters]:
         loss, gradients = differentiate(weights, x, labels)
         stepped = zip(weights, gradients, strict=True)
-        return tuple(weight - learning_rate * gradient for weight, gradient in stepped), loss
+        new = tuple(weight - learning_rate * gradient for weight, gradient in stepped)
+        return new, loss, gradients
 
     return step
-
-
-def build_predict(compute_logits: Logits) -> Callable[[Parameters, Tensor], jax.Array]:
-    @jax.jit
-    def predict(weights: Parameters, x: Tensor) -> jax.Array:
-        return compute_logits(weights, x).argmax(1)
-
-    return predict

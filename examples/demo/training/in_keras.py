@@ -28,45 +28,47 @@ from ..task import (
 # Keras's annotations name everything that some backend may return.
 Model: TypeAlias = Any
 to_numpy: Any = keras.ops.convert_to_numpy
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def describe() -> str:
     return f"Keras {keras.version()} on {keras.config.backend()}"
 
 
-def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
-    # Keras keeps gradients to itself, but a momentum that starts at zero is exactly
-    # -rate * gradient after one step.
-    optimizer = keras.optimizers.SGD(learning_rate=1.0, momentum=0.5)
-    model = build(task.weights, forward, rule, optimizer)
-    model.train_on_batch(*first_batch(task))
-    return tuple(-to_numpy(momentum) for momentum in optimizer.momentums)
-
-
-def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
-    """Train with SGD in one `fit`; report each epoch."""
-    model = build(task.weights, forward, rule, keras.optimizers.SGD(task.learning_rate))
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> Weights:
+    """Train with SGD in one `fit`."""
+    steps = -(-len(task.train_x) // BATCH)
+    # A call of Python for each of so small steps would take most of the time. Keras (3.15) has no
+    # other on torch.
+    together = 1 if keras.config.backend() == "torch" else steps
+    model = build(task.weights, forward, rule)
+    model.compile(keras.optimizers.SGD(task.learning_rate), LOSS, steps_per_execution=together)
+    test_x = keras.ops.convert_to_tensor(task.test_x)
 
     def report_epoch(epoch: int, logs: Any = None) -> None:
-        logits = to_numpy(model.predict_on_batch(task.test_x))
-        report(float(logs["loss"]), np.argmax(logits, axis=1))
+        report(float(logs["loss"]), np.argmax(to_numpy(model(test_x)), axis=1))
 
     model.fit(
         (batch for order in task.orders for batch in batches(task, order)),
         epochs=len(task.orders),
-        steps_per_epoch=-(-len(task.train_x) // BATCH),
+        steps_per_epoch=steps,
         shuffle=False,
         callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=report_epoch)],
         verbose=0,
     )
+    return first_gradients(task, build(task.weights, forward, rule))
 
 
-def build(
-    weights: Weights,
-    forward: ActivationName,
-    rule: str | None,
-    optimizer: keras.optimizers.Optimizer,
-) -> Model:
+def first_gradients(task: Task, model: Model) -> Weights:
+    # Keras keeps gradients to itself, but a momentum that starts at zero is exactly
+    # -rate * gradient after one step, which is not worth a trace.
+    optimizer = keras.optimizers.SGD(learning_rate=1.0, momentum=0.5)
+    model.compile(optimizer, LOSS, run_eagerly=True)
+    model.train_on_batch(*first_batch(task))
+    return tuple(-to_numpy(momentum) for momentum in optimizer.momentums)
+
+
+def build(weights: Weights, forward: ActivationName, rule: str | None) -> Model:
     model = keras.Sequential(
         [
             keras.layers.Input((FEATURES,)),
@@ -77,5 +79,4 @@ def build(
     )
     for variable, weight in zip(model.trainable_variables, weights, strict=True):
         variable.assign(weight)  # not set_weights, which would ask for the rule's numbers too
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model

@@ -31,19 +31,13 @@ def describe() -> str:
     return f"MLX {version('mlx')} on {mx.default_device().type.name}"
 
 
-def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
-    differentiate = mx.grad(build_loss(build(forward)))
-    with backward_rule(rule):
-        gradients = differentiate(load(task.weights), *map(mx.array, first_batch(task)))
-    return tuple(map(np.array, gradients))
-
-
-def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> Weights:
     compute_logits = build(forward)
     differentiate = mx.value_and_grad(build_loss(compute_logits))
-    weights = load(task.weights)
+    weights = [mx.array(weight) for weight in task.weights]
     test_x = mx.array(task.test_x)
     with backward_rule(rule):
+        _, first = differentiate(weights, *map(mx.array, first_batch(task)))
         for order in task.orders:
             losses: list[Any] = []
             for x, labels in batches(task, order):
@@ -54,10 +48,7 @@ def train(task: Task, forward: ActivationName, rule: str | None, report: EpochRe
                 losses.append(loss.item())
             chosen = mx.argmax(compute_logits(weights, test_x), axis=1)
             report(mean_loss(losses, len(order)), np.array(chosen))
-
-
-def load(weights: Weights) -> Parameters:
-    return [mx.array(weight) for weight in weights]
+    return tuple(map(np.array, first))
 
 
 def build(forward: ActivationName) -> Logits:

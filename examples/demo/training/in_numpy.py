@@ -15,14 +15,10 @@ def describe() -> str:
     return f"NumPy {np.__version__}"
 
 
-def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
-    activation = xg.lower(rule, "numpy", forward=forward)
-    return differentiate(activation, task.weights, *first_batch(task))[1]
-
-
-def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> Weights:
     activation = xg.lower(rule, "numpy", forward=forward)
     weights = task.weights
+    _, first = differentiate(activation, weights, *first_batch(task))
     for order in task.orders:
         losses = []
         for x, labels in batches(task, order):
@@ -30,6 +26,7 @@ def train(task: Task, forward: ActivationName, rule: str | None, report: EpochRe
             weights = step(weights, gradients, task.learning_rate)
             losses.append(loss)
         report(mean_loss(losses, len(order)), predict(activation, weights, task.test_x))
+    return first
 
 
 def differentiate(

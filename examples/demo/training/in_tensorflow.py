@@ -1,15 +1,15 @@
-"""The training loop in TensorFlow: the activation is in a `tf.function` traced under `xg.use`."""
+"""The training loop in TensorFlow: a `tf.function`, traced under `xg.use`, runs an epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 import multigrad as xg
 
 from ..task import (
+    BATCH,
     FEATURES,
     ActivationName,
     EpochReport,
@@ -17,7 +17,6 @@ from ..task import (
     Tensor,
     Weights,
     backward_rule,
-    batches,
     first_batch,
     mean_loss,
 )
@@ -25,8 +24,7 @@ from ..task import (
 Variables = list[tf.Variable]
 Activation = Callable[[Tensor], Tensor]
 
-# The number of samples is left open: the last batch of an epoch is smaller.
-BATCH_SIGNATURE = (
+EPOCH_SIGNATURE = (
     tf.TensorSpec((None, FEATURES), tf.float32),
     tf.TensorSpec((None,), tf.int64),
 )
@@ -36,26 +34,18 @@ def describe() -> str:
     return f"TensorFlow {tf.__version__}"
 
 
-def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> Weights:
     activation = xg.activation(forward)
-    variables = load(task.weights)
+    variables = [tf.Variable(tf.constant(weight)) for weight in task.weights]
+    run_epoch = build_epoch(activation, variables, task.learning_rate)
+    test_x = tf.constant(task.test_x)
     with backward_rule(rule):
-        _, gradients = differentiate(activation, variables, *map(tf.constant, first_batch(task)))
-    return tuple(gradient.numpy() for gradient in gradients)
-
-
-def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
-    activation = xg.activation(forward)
-    variables = load(task.weights)
-    step = build_step(activation, variables, task.learning_rate)
-    with backward_rule(rule):
+        _, first = differentiate(activation, variables, *map(tf.constant, first_batch(task)))
         for order in task.orders:
-            losses = [step(tf.constant(x), tf.constant(y)) for x, y in batches(task, order)]
-            report(mean_loss(losses, len(order)), predict(activation, variables, task.test_x))
-
-
-def load(weights: Weights) -> Variables:
-    return [tf.Variable(tf.constant(weight)) for weight in weights]
+            losses = run_epoch(task.train_x[order], task.train_y[order]).numpy()
+            predicted = tf.argmax(compute_logits(activation, variables, test_x), axis=1)
+            report(mean_loss(losses, len(order)), predicted.numpy())
+    return tuple(gradient.numpy() for gradient in first)
 
 
 def compute_logits(activation: Activation, variables: Variables, x: Tensor) -> Tensor:
@@ -75,18 +65,20 @@ def differentiate(
     return loss, tape.gradient(loss, variables)
 
 
-def build_step(
+def build_epoch(
     activation: Activation, variables: Variables, learning_rate: float
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    @tf.function(input_signature=BATCH_SIGNATURE)
-    def step(x: Tensor, labels: Tensor) -> Tensor:
-        loss, gradients = differentiate(activation, variables, x, labels)
-        for variable, gradient in zip(variables, gradients, strict=True):
-            variable.assign_sub(learning_rate * gradient)
-        return loss
+    """Return a function of an epoch's samples, in their order, that gives the loss of each step."""
 
-    return step
+    @tf.function(input_signature=EPOCH_SIGNATURE)
+    def run_epoch(x: Tensor, labels: Tensor) -> Tensor:
+        losses = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+        for start in tf.range(0, tf.shape(x)[0], BATCH):
+            batch = slice(start, start + BATCH)  # the last one is smaller
+            loss, gradients = differentiate(activation, variables, x[batch], labels[batch])
+            for variable, gradient in zip(variables, gradients, strict=True):
+                variable.assign_sub(learning_rate * gradient)
+            losses = losses.write(losses.size(), loss)
+        return losses.stack()
 
-
-def predict(activation: Activation, variables: Variables, x: np.ndarray) -> np.ndarray:
-    return np.argmax(compute_logits(activation, variables, tf.constant(x)).numpy(), axis=1)
+    return run_epoch

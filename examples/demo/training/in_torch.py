@@ -26,16 +26,9 @@ def describe() -> str:
     return f"PyTorch {torch.__version__}"
 
 
-def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
-    model = build(task.weights, xg.Activation(forward))
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> Weights:
     with backward_rule(rule):
-        return differentiate(model, task)
-
-
-def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
-    model = build(task.weights, xg.Activation(forward))
-    with backward_rule(rule):
-        fit(model, task, report)
+        return fit(build(task.weights, xg.Activation(forward)), task, report)
 
 
 def build(weights: Weights, activation: torch.nn.Module) -> torch.nn.Sequential:
@@ -49,27 +42,28 @@ def build(weights: Weights, activation: torch.nn.Module) -> torch.nn.Sequential:
     return model
 
 
-def differentiate(model: torch.nn.Sequential, task: Task) -> Weights:
-    """Return the gradients of the first batch, in the layout of `Weights`."""
-    x, labels = first_batch(task)
-    loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(labels))
-    first, second, third, fourth = torch.autograd.grad(loss, list(model.parameters()))
-    return first.numpy().T, second.numpy(), third.numpy().T, fourth.numpy()
-
-
-def fit(model: torch.nn.Sequential, task: Task, report: EpochReport) -> None:
-    """Run the epochs, as any PyTorch program does."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=task.learning_rate)
+def fit(model: torch.nn.Sequential, task: Task, report: EpochReport) -> Weights:
+    """Run the epochs; return the first gradients, in the layout of `Weights`."""
+    _, first = differentiate(model, *first_batch(task))
     for order in task.orders:
         losses = []
         for x, labels in batches(task, order):
-            optimizer.zero_grad()
-            logits = model(torch.from_numpy(x))
-            loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels))
-            loss.backward()
-            optimizer.step()
+            loss, gradients = differentiate(model, x, labels)
+            # The step of torch.optim.SGD, which imports a compiler for 3 s when it is first made.
+            with torch.no_grad():
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter.add_(gradient, alpha=-task.learning_rate)
             losses.append(loss.item())
         report(mean_loss(losses, len(order)), predict(model, task.test_x))
+    return tuple(gradient.numpy().T for gradient in first)
+
+
+def differentiate(
+    model: torch.nn.Sequential, x: np.ndarray, labels: np.ndarray
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """Return the mean cross entropy and its gradient with respect to each parameter."""
+    loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(labels))
+    return loss, torch.autograd.grad(loss, list(model.parameters()))
 
 
 def predict(model: torch.nn.Sequential, x: np.ndarray) -> np.ndarray:

@@ -9,13 +9,14 @@ other programs on the machine do not touch as they do the time on the wall.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from demo.parallel.groups import Group, explain, make_group, started
 from multigrad.errors import MultigradError
 
 from .on_devices import JOB, RESULT
@@ -38,23 +39,35 @@ ONE_THREAD = {
 
 
 def run_job(framework: str, way: str, devices: int, batch: int, **more: Any) -> dict[str, Any]:
-    group = make_group(framework, devices)
-    processes = 1 if framework == "tensorflow" else group.processes
-    group = Group(framework, devices, processes, {**group.environment, **ONE_THREAD})
     job = {"framework": framework, "way": way, "devices": devices, "batch": batch, **more}
-    with TemporaryDirectory(prefix="multigrad-bench-") as name:
-        folder = Path(name)
-        (folder / JOB).write_text(json.dumps(job), encoding="utf-8")
-        with started(group, folder, f"{__package__}.on_devices") as running:
+    jax = {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"}
+    found = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, **ONE_THREAD, **jax, **found}
+    with TemporaryDirectory(prefix="multigrad-bench-") as folder:
+        Path(folder, JOB).write_text(json.dumps(job), encoding="utf-8")
+        command = [sys.executable, "-m", f"{__package__}.on_devices", folder]
+        running = [
+            subprocess.Popen([*command, str(rank)], stdin=subprocess.PIPE, env=environment)
+            for rank in range(count_processes(framework, devices))
+        ]
+        try:
             # The first that fails ends the others, which would wait for it.
             codes: list[int | None] = [None]
             while None in codes:
                 time.sleep(0.05)
                 codes = [process.poll() for process in running]
-                for rank, code in enumerate(codes):
-                    if code:
-                        raise MultigradError(explain(folder, rank, code))
-        return json.loads((folder / RESULT).read_text(encoding="utf-8"))
+                if failed := next(filter(None, codes), None):
+                    raise MultigradError(f"{framework}, {way}: a process ended with code {failed}")
+        finally:
+            for process in running:
+                process.kill()
+                process.communicate()
+        return json.loads(Path(folder, RESULT).read_text(encoding="utf-8"))
+
+
+def count_processes(framework: str, devices: int) -> int:
+    """Return 1 where a process has all devices."""
+    return devices if framework == "torch" else 1
 
 
 def compare_rules(framework: str, steps: int) -> None:
@@ -80,7 +93,7 @@ def compare_devices(framework: str, steps: int) -> None:
         for devices in counts:
             size = BATCH // devices if kind == "strong" else BATCH
             found = run_job(framework, way, devices, size, rules=RULES[1:2], steps=steps)
-            in_process = devices // make_group(framework, devices).processes
+            in_process = devices // count_processes(framework, devices)
             worked = found["worked"][RULES[1]] * 1e3 / in_process
             base = base or worked
             label = f"{framework} {way}, {kind}, {devices} x {size}"

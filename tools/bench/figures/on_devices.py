@@ -21,7 +21,6 @@ import multigrad as xg
 from bench.cases import Effort
 from bench.harness import make_training
 from bench.measure import Clocked, run_clocked_race
-from demo.parallel.rank import end_with_parent
 from multigrad.command.options import prepare_environment
 
 Tensor = Any
@@ -176,6 +175,13 @@ def tensorflow_step(job: dict[str, Any], kind: str) -> Step:
 
 PREPARED = {"torch": prepare_torch, "tensorflow": prepare_tensorflow}
 BUILT = {"torch": torch_step, "jax": jax_step, "tensorflow": tensorflow_step}
+
+
+def end_with_parent() -> None:
+    """End this process as soon as the one that started it is gone, however that ended."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
 
 
 def main(folder: Path, rank: int) -> None:

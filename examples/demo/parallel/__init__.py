@@ -1,1 +1,0 @@
-"""`--devices`: the experiment on several devices beside one."""
