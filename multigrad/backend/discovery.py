@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, get_type_hints
 
 from ..errors import BackendNotFound, GradientError, MultigradError, suggest
-from ..graph.support.class_bases import InNotebooks, dataclass
+from ..graph.support.class_bases import dataclass
 from ..graph.support.installed import (
     OWN,
     find_points,
@@ -69,7 +69,7 @@ class BackendStatus:
     reason: str | None
 
 
-class Statuses(list[BackendStatus], InNotebooks):
+class Statuses(list[BackendStatus]):
     """The rows of `xg.backends()`; prints as a table."""
 
     def __repr__(self) -> str:

@@ -13,7 +13,6 @@ from html import escape
 from inspect import Parameter
 from typing import Any
 
-from ..backend.discovery import Statuses
 from ..errors import MultigradError
 from ..functions.calls.decision import SHOWN
 from ..functions.calls.parameters import BoundFunction
@@ -23,21 +22,14 @@ from ..functions.function import Function
 from ..graph.ir.graph import Graph, Node, Region
 from ..graph.support import html
 from ..lowering.function_graph import FunctionGraph
-from ..models.attach import HEADER, Attachment
-from ..models.attribution.composites import Composite
 from ..rules.activation import Activation
 from ..rules.estimators.declared import Estimator
 from ..rules.model.activation_function import ForwardOfCode
 from ..rules.model.rule import Rule
 from ..rules.registry import RuleNames, get
-from ..rules.schedule import Schedule
 from ..trace.trace import NeedsConcrete
-from .check import CheckReport
-from .convert import BAD, Conversion
-from .parity import ParityReport
 from .rule_description import describe_estimator, describe_params, split_docstring
 from .source import captured_graph, describe_residuals
-from .subject import brackets
 
 
 def html_of(obj: Any) -> str:
@@ -153,82 +145,7 @@ def draw_graphs_of(activation: Activation) -> str:
     return html.beside(first, draw_graph(backward, "backward")) + html.faint_paragraph(note)
 
 
-# --- reports, handles and lists -------------------------------------------------------------------
-
-
-def draw_check(report: CheckReport) -> str:
-    # The table is drawn as HTML, so that its rows and heading are cut from the text.
-    title, *lines = str(report).split("\n")[: -1 - len(report.shown) if report.rows else None]
-    column = "surrogate" if report.is_surrogate else "given"
-    rows = [
-        (
-            row.argument + brackets(row.index),
-            *map(rounded, (row.at, row.given, row.expected, row.error)),
-        )
-        for row in report.shown
-    ]
-    heads = ("argument", "at", column, "true", "difference")
-    text = "".join(html.paragraph(each.strip()) for each in lines)
-    return html.page(title, text, html.table(heads, rows) if rows else "")
-
-
-def rounded(value: float) -> Any:
-    return float(f"{value:.6g}")
-
-
-def draw_parity(report: ParityReport) -> str:
-    heads = ("backend", "what", "dtype", "max ulp", "max abs", "allowed", "")
-    rows = [
-        (
-            row.backend,
-            row.what,
-            row.dtype,
-            *map(rounded, (row.max_ulp, row.max_abs, row.allowed)),
-            "same" if row.ok else row.problem,
-        )
-        for row in report.rows
-    ]
-    bad_rows = [i for i, row in enumerate(report.rows) if not row.ok]
-    return html.page(str(report).partition("\n")[0], html.table(heads, rows, bad_rows))
-
-
-def draw_conversion(report: Conversion) -> str:
-    title = str(report).partition("\n")[0]
-    rows = [
-        (each.backend, each.state, each.reason, ":".join(map(str, each.place or ())))
-        for each in report.verdicts
-    ]
-    bad_rows = [i for i, each in enumerate(report.verdicts) if each.state in BAD]
-    heads = ("backend", "state", "reason", "place")
-    return html.page(title, html.table(heads, rows, bad_rows) if rows else "")
-
-
-def draw_attachment(handle: Attachment) -> str:
-    count = len(handle)
-    suffix = "" if handle.is_attached else " (detached)"
-    title = f"{count} place{'' if count == 1 else 's'} under a rule{suffix}"
-    rows = [(row.name, row.kind, row.rule, row.selector) for row in handle.rows]
-    return html.page(title, html.table(HEADER, rows))
-
-
-def draw_schedule(schedule: Schedule) -> str:
-    rows = [(schedule.count, rounded(schedule.value))]
-    return html.page(schedule.formula, html.table(("step", "value now"), rows))
-
-
-def draw_composite(composite: Composite) -> str:
-    kinds = (("name", composite.names), ("first", composite.first), ("kind", composite.layers))
-    rows = [(criterion, key, str(rule)) for criterion, each in kinds for key, rule in each.items()]
-    title = f"{composite.name}{' (canonized)' if composite.canonize else ''}"
-    return html.page(title, html.table(("by", "layers", "rule"), rows))
-
-
-def draw_backends(rows: Statuses) -> str:
-    cells = [
-        (row.name, "yes" if row.installed else "no", row.version or "-", row.reason or "")
-        for row in rows
-    ]
-    return html.page("backends", html.table(("name", "installed", "version", "why not"), cells))
+# --- the list of rules ----------------------------------------------------------------------------
 
 
 def draw_names(names: RuleNames) -> str:
@@ -261,13 +178,6 @@ PAGES: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (Activation, draw_activation),
     (Graph, lambda graph: html.page(graph.name, draw_graph(graph))),
     (FunctionGraph, lambda graphs: html.page(graphs.name, draw_pair(graphs))),
-    (CheckReport, draw_check),
-    (ParityReport, draw_parity),
-    (Conversion, draw_conversion),
-    (Attachment, draw_attachment),
-    (Schedule, draw_schedule),
-    (Composite, draw_composite),
-    (Statuses, draw_backends),
     (RuleNames, draw_names),
 )
 

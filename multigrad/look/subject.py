@@ -36,7 +36,6 @@ from ..graph import random
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.random import key_from_int
-from ..graph.support.class_bases import InNotebooks
 from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
@@ -54,7 +53,7 @@ SHAPE = (3, 4)  # of inputs that are made up
 SEED = 20  # of inputs and cotangents that are made up
 
 
-class Report(InNotebooks):
+class Report:
     """A report: true if all is well, and printed as a table."""
 
     __slots__ = ()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload
 from ..backend.discovery import in_use, refuse_unusable
 from ..errors import RuleTypeError, RuleValueError
 from ..functions.importers import framework_of
-from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import P, R
 from ..rules.estimators.quantizers import Description
 from ..rules.model.rule import Rule
@@ -199,7 +198,7 @@ def quantize(
 HEADER = ("name", "kind", "rule", "selector")
 
 
-class Attachment(InNotebooks):
+class Attachment:
     """Rules on a model. As a context manager it removes them at the end; it prints as a table.
 
     Examples:

@@ -35,14 +35,13 @@ from ..functions.code_recipes import recipe_of_pair
 from ..functions.function import Function
 from ..graph.ir.op import Op
 from ..graph.ir.types import INPUT, format_shape, is_float
-from ..graph.support import html
 from ..graph.support.params import P, R
 from ..rules.model.rule import Rule
 from ..trace.trace import Trace, Value, setting
 from ..trace.xp import all as xp
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
-from .gradient_replacement import Replacement, misfit_message, named, replacement_for
+from .gradient_replacement import Replacement, misfit_message, replacement_for
 from .selectors import check_row, not_called_message, shown
 
 __all__ = ["Overridden", "override"]
@@ -108,16 +107,6 @@ class Overridden(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"override({self.function!r}, {self.rules!r})"
-
-    def _repr_html_(self) -> str:
-        rows = [(named(s), named(r)) for s, r in self._rows()]
-        name = getattr(self, "__name__", type(self.function).__name__)
-        return html.page(f"override of {name}", html.table(("operation", "rule"), rows))
-
-    def _rows(self) -> list[tuple[Any, Any]]:
-        if isinstance(self.rules, Mapping):
-            return list(self.rules.items())
-        return [*self.rules.layers.items()]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the function's result, with the rules' gradients attached."""

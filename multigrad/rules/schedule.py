@@ -24,7 +24,6 @@ from ..backend.discovery import backend_of
 from ..backend.values import concrete_number
 from ..errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name
-from ..graph.support.class_bases import InNotebooks
 from ..graph.support.lazy_modules import module_hooks
 from ..graph.support.pickles import pickled
 from ..graph.support.threads import make_lock
@@ -103,7 +102,7 @@ Tensor = Any
 _stepping = make_lock()
 
 
-class Schedule(Moving, InNotebooks):
+class Schedule(Moving):
     """A number that changes from step to step: `xg.use(rule, params={"width": schedule})`.
 
     Made by `linear`, `cosine`, `exponential`, `piecewise` and `of`. A copy (`copy.deepcopy`, also

@@ -50,45 +50,28 @@ def pre(text: object) -> str:
     return f'<pre style="{style}">{escape_and_clip(text, MAX_CHARACTERS)}</pre>'
 
 
-def table(
-    header: Sequence[str], rows: Iterable[Sequence[object]], marked_rows: Iterable[int] = ()
-) -> str:
-    """Return a table of texts and numbers, in which some rows, by number, have a red background.
-
-    Columns of numbers, and their headers, are aligned to the right.
-    """
-    all_rows = [list(row) for row in rows]
-    body = all_rows[:MAX_ROWS]
-    red_rows = set(marked_rows)
-    is_right = [bool(body) and all(is_number(row[i]) for row in body) for i in range(len(header))]
-    heads = "".join(cell("th", name, is_right[i]) for i, name in enumerate(header))
-    lines = []
-    for number, row in enumerate(body):
-        background = "rgba(220,60,60,.18)" if number in red_rows else "none"
-        cells = "".join(cell("td", each, is_right[i]) for i, each in enumerate(row))
-        lines.append(f'<tr style="background:{background}">{cells}</tr>')
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of texts."""
+    all_rows = list(rows)
+    body = "".join(table_row("td", row) for row in all_rows[:MAX_ROWS])
     style = (
         f"border-collapse:collapse;margin:.4em 0;font-size:12px;color:inherit;border-bottom:{LINE}"
     )
-    excess = len(all_rows) - len(body)
-    note = faint_paragraph(f"{excess} more rows") if excess else ""
+    excess = len(all_rows) - MAX_ROWS
+    note = faint_paragraph(f"{excess} more rows") if excess > 0 else ""
     return (
-        f'<table style="{style}"><thead><tr style="background:none">{heads}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table>{note}"
+        f'<table style="{style}"><thead>{table_row("th", header)}</thead>'
+        f"<tbody>{body}</tbody></table>{note}"
     )
 
 
-def cell(tag: str, content: object, is_right: bool) -> str:
-    """Return a cell, aligned to the right or left; `tag` is "th" for a header, else "td"."""
-    side = "right" if is_right else "left"
+def table_row(tag: str, texts: Sequence[str]) -> str:
+    """Return a row of cells; `tag` is "th" for a header, else "td"."""
     rule = LINE if tag == "th" else "0"
-    style = f"text-align:{side};padding:.15em .9em .15em 0;border:0;border-bottom:{rule};{MONO}"
+    style = f"text-align:left;padding:.15em .9em .15em 0;border:0;border-bottom:{rule};{MONO}"
     style += ";vertical-align:top;color:inherit;max-width:60ch"
-    return f'<{tag} style="{style}">{escape_and_clip(content, 300)}</{tag}>'
-
-
-def is_number(content: object) -> bool:
-    return isinstance(content, int | float) and not isinstance(content, bool)
+    cells = (f'<{tag} style="{style}">{escape_and_clip(text, 300)}</{tag}>' for text in texts)
+    return f'<tr style="background:none">{"".join(cells)}</tr>'
 
 
 def beside(*parts: str) -> str:

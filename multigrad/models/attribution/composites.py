@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import RuleTypeError, RuleValueError, suggest
-from ...graph.support.class_bases import InNotebooks, dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.lazy_modules import module_hooks
 from ...graph.support.pickles import pickled
 from ...rules.model.rule import Rule
@@ -42,7 +42,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Composite(InNotebooks):
+class Composite:
     """Which rule each layer of a model gets; prints as a table.
 
     Examples:
