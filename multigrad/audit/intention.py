@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from ..backend.values import is_float_tensor
 from .derivatives import factor_of_derivative
-from .trial import Arrays, Surrogate, Trial, find_difference, is_float, wave
+from .trial import Arrays, Surrogate, Trial, find_difference, wave
 
 IN_CODE = "SURROGATE"
 # Whole words of a name: "GradReverse" and "grad_reverse" have "reverse", "Signed" has no "sign".
@@ -187,7 +188,7 @@ def _scaled(trial: Trial, factor: float, why: str) -> Trial:
     args, kwargs = trial.arguments.nest(trial.tensors(trial.given))
     outputs = trial.call(*args, **kwargs)
     is_one = not isinstance(outputs, tuple | list)
-    factors = [factor if is_float(y) else 1 for y in ([outputs] if is_one else outputs)]
+    factors = [factor if is_float_tensor(y) else 1 for y in ([outputs] if is_one else outputs)]
 
     def meant(*args: Any, **kwargs: Any) -> Any:
         results = trial.call(*args, **kwargs)

@@ -23,10 +23,11 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
+from ..backend.values import is_float_tensor
 from ..functions.calls.arguments import owner_of, replace_at
 from ..functions.function import Function
 from ..functions.proof.compare import eps_of
-from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import cached_property
 from ..graph.support.trees import optree
@@ -329,7 +330,7 @@ class Trial:
         if self.seeds is not None:
             self.seeds.rewind()
         outputs, pull_whole = self.arguments.pull(self.call, self.backend, tensors, vjp)
-        float_places = [n for n, y in enumerate(outputs) if is_float(y)]
+        float_places = [n for n, y in enumerate(outputs) if is_float_tensor(y)]
         # A backward draws what it would right after its forward.
         resume = None if self.seeds is None else self.seeds.mark()
 
@@ -346,7 +347,7 @@ class Trial:
             self.seeds.rewind()
         args, kwargs = self.arguments.nest(tensors)
         leaves = optree.tree_leaves(self.call(*args, **kwargs), none_is_leaf=True)
-        return [y for y in leaves if is_float(y)]
+        return [y for y in leaves if is_float_tensor(y)]
 
     def as_plain_code(self) -> Callable[[Sequence[Tensor]], list[Tensor]]:
         """Return the call as a function from tensors to outputs that a compiler can follow.
@@ -390,10 +391,6 @@ def with_seeds(trial: Trial, seeds: Seeds) -> Trial:
         return trial
     seeded = replace(trial, seeds=seeds)
     return seeded if seeded.is_repeatable else trial
-
-
-def is_float(y: Any) -> bool:
-    return owner_of(y) is not None and dtype_name(y.dtype) in FLOATS
 
 
 def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:

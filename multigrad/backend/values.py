@@ -35,6 +35,10 @@ def owner_of(value: Any) -> Backend | None:
         return None
 
 
+def is_float_tensor(value: Any) -> bool:
+    return owner_of(value) is not None and dtype_name(value.dtype) in FLOATS
+
+
 def framework_of(values: Sequence[Any]) -> Backend | None:
     """Return the backend of the tensors among values, of arrays where there is no other tensor;
     None: there is neither.

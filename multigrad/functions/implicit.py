@@ -16,6 +16,7 @@ import numpy as np
 
 from ..backend.contract import Backend, never
 from ..backend.discovery import backend_among
+from ..backend.values import is_float_tensor
 from ..capture import capture_options
 from ..capture.copies.run_or_import import run_written_in
 from ..capture.user_code.signature import name_of
@@ -436,10 +437,6 @@ def advice(way: str) -> str:
 # --- trees of tensors -----------------------------------------------------------------------------
 def shapes_of(tree: Tree) -> list[tuple[Any, ...]]:
     return [tuple(getattr(leaf, "shape", ("no tensor",))) for leaf in flat_tree(tree)]
-
-
-def is_float_tensor(leaf: Any) -> bool:
-    return owner_of(leaf) is not None and dtype_name(leaf.dtype) in FLOATS
 
 
 def without_gradients(tree: Tree) -> Tree:

@@ -36,6 +36,7 @@ from ..errors import (
 )
 from ..functions.calls.arguments import flatten, owner_of, replace_at, unwrap
 from ..functions.calls.capture_errors import NotCaptured
+from ..functions.calls.facts import shape_key
 from ..functions.captures import capture_example
 from ..functions.documents.functions import SavedFunction
 from ..functions.function import Function, take_placeholders
@@ -433,10 +434,5 @@ def hand_on_mask(given: Any, output: Any) -> None:
     if len(masked) != 1:
         return
     is_single = keras.ops.is_tensor(output) or isinstance(output, keras.KerasTensor)
-    if is_single and shape_of(masked[0]) == shape_of(output):
+    if is_single and shape_key(masked[0]) == shape_key(output):
         set_keras_mask(output, get_keras_mask(masked[0]))
-
-
-def shape_of(x: Tensor) -> tuple[int | None, ...] | None:
-    """Return the known part of a shape; None if TensorFlow does not know the rank."""
-    return None if getattr(x.shape, "rank", 0) is None else tuple(x.shape)

@@ -19,6 +19,7 @@ from ..backend.discovery import (
     load_backend,
     refuse_unusable,
 )
+from ..backend.values import is_float_tensor
 from ..capture.user_code.signature import name_of
 from ..errors import MultigradError, RuleTypeError
 from ..functions.calls.arguments import flatten, owner_of, positional_names, replace_at, unwrap
@@ -32,8 +33,9 @@ from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
 from ..functions.proof.meanings import Bounded, VectorSigns, run_bounded
 from ..functions.proof.run import homes
+from ..functions.proof.samples import is_float as is_float_array
 from ..graph import random
-from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.random import key_from_int
 from ..graph.support.trees import optree
@@ -223,10 +225,6 @@ class Inputs(Arguments):
 def brackets(index: Sequence[int]) -> str:
     """Return an index as it is written: [1][2]."""
     return "".join(f"[{i}]" for i in index)
-
-
-def is_float_array(array: Array) -> bool:
-    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
 def as_float(array: Array, dtype: str) -> Array:
@@ -455,7 +453,7 @@ def run_each(
 
 
 def _as_cotangent(n: int, output: Any, backend: Backend, cotangents: Cotangents) -> Any:
-    if owner_of(output) is None or dtype_name(output.dtype) not in FLOATS:
+    if not is_float_tensor(output):
         return None
     shape = tuple(int(length) for length in output.shape)
     return backend.tensors.from_numpy(as_float(cotangents(n, shape), dtype_name(output.dtype)))

@@ -37,7 +37,7 @@ from ..graph.ir.op import Op
 from ..graph.ir.types import INPUT, format_shape, is_float
 from ..graph.support.params import P, R
 from ..rules.model.rule import Rule
-from ..trace.trace import Trace, Value, setting
+from ..trace.trace import Trace, Value, is_symbolic_tensor, setting
 from ..trace.xp import all as xp
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
@@ -433,9 +433,7 @@ class RecordedCalls(SelectedCalls[RecordedCall]):
 
 
 def is_tensor(value: Any) -> bool:
-    return (
-        isinstance(value, Value) and value.node.type.kind == "tensor" and is_float(value.node.type)
-    )
+    return is_symbolic_tensor(value) and is_float(value.node.type)
 
 
 def find(selector: Any) -> RecordedCall:

@@ -35,6 +35,7 @@ from ..functions.documents.rules import decode_rule
 from ..functions.function import Function, restore
 from ..graph import ops
 from ..graph.ir.types import DTYPES, FLOATS
+from ..graph.ops.attributes import is_number
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.ops.properties import OP_SET, kinks_of
 from ..graph.passes.serialize import (
@@ -248,7 +249,7 @@ def _params_of(document: Data) -> dict[str, str]:
     numbers = {}
     for param in document.get("params", ()):
         value = document["bound"].get(param["name"], param.get("default", 1.0))
-        if "value" not in param and _is_number(value):
+        if "value" not in param and is_number(value):
             numbers[param["name"]] = hex_of(value)
     return numbers
 
@@ -265,13 +266,9 @@ def _constants(graph: Data) -> list[Any]:
 
 def _points(constants: Sequence[Any]) -> list[float]:
     # A graph's constants are likely edges: they are points, and so are their negatives.
-    numbers = map(float, filter(_is_number, constants))
+    numbers = map(float, filter(is_number, constants))
     edges = list(dict.fromkeys(n for n in numbers if abs(n) <= FAR))[:MOST_CONSTANTS]
     return sorted({*POINTS, *edges, *(-number for number in edges if number)})
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _of_function(function: Any, document: Data) -> Iterator[list[Vector]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, load_backend, refuse_unusable
-from ..backend.values import in_one_framework
+from ..backend.values import in_one_framework, is_float_tensor
 from ..errors import GradientError, RuleTypeError, RuleValueError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import (
     Layout,
@@ -470,7 +470,7 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
     results, outputs_tree = optree.tree_flatten(outputs, none_is_leaf=True)
     flat = [None] * len(results) if flat is None else flat
     changes = [
-        _zeros_if_none(tangent, y, True, backend) if _is_float(y) else None
+        _zeros_if_none(tangent, y, True, backend) if is_float_tensor(y) else None
         for tangent, y in zip(flat, results, strict=True)
     ]
     return outputs, optree.tree_unflatten(outputs_tree, changes)
@@ -494,7 +494,7 @@ def _match(
     for i, (x, tangent) in enumerate(zip(leaves, flat_tangents, strict=True)):
         if tangent is None:
             continue
-        if not _is_float(x):
+        if not is_float_tensor(x):
             raise RuleTypeError(f"jvp got a tangent for input {i}, which is no float tensor: None")
         if tuple(np.shape(tangent)) != tuple(x.shape):
             raise RuleValueError(
@@ -530,7 +530,3 @@ def _jvp_by_capture(
     positions = range(variant.outputs.num_leaves)
     flat = [None if i in variant.fixed else next(changes) for i in positions]
     return assemble(variant, (output,) if is_single else output), flat
-
-
-def _is_float(x: Any) -> bool:
-    return owner_of(x) is not None and dtype_name(x.dtype) in FLOATS

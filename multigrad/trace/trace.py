@@ -502,6 +502,10 @@ def copy_of(x: Any) -> Any:
     return x.trace.named(x.trace.value(x.node)) if isinstance(x, Value) else x
 
 
+def is_symbolic_tensor(value: Any) -> bool:
+    return isinstance(value, Value) and value.node.type.kind == "tensor"
+
+
 def lift(trace: Trace, operand: Any) -> Node:
     if isinstance(operand, Value):
         return operand.node

@@ -35,7 +35,7 @@ from multigrad.capture.meanings import (
 from multigrad.capture.meanings.composites import is_whole, quotient
 from multigrad.capture.meanings.places import is_differentiated
 from multigrad.capture.name_tables import Library, named
-from multigrad.capture.symbols import is_bool
+from multigrad.capture.symbols import in_dtype, is_bool
 from multigrad.graph.ir.types import BOOL, INT32, T, is_float
 from multigrad.trace import trace
 from multigrad.trace.axes import known_shape
@@ -52,10 +52,6 @@ Tensor = Any
 def itself(x: Any, *args: Any, **options: Any) -> Any:
     """Return x: a mark of placement or of varying axes, which a graph does not have."""
     return x
-
-
-def converted(x: Tensor, dtype: Any) -> Tensor:
-    return x if dtype is None else cast(x, dtype)
 
 
 def logsumexp(a: Tensor, axis: Any = None, b: Any = None, keepdims: bool = False) -> Tensor:
@@ -83,11 +79,11 @@ def ravel(a: Tensor, order: str = "C") -> Tensor:
 
 
 def concatenate(arrays: Sequence[Tensor], axis: int | None = 0, dtype: Any = None) -> Tensor:
-    return converted(xp.concatenate(arrays, axis), dtype)
+    return in_dtype(xp.concatenate(arrays, axis), dtype)
 
 
 def stack(arrays: Sequence[Tensor], axis: int = 0, out: None = None, dtype: Any = None) -> Tensor:
-    return converted(xp.stack(arrays, axis), dtype)
+    return in_dtype(xp.stack(arrays, axis), dtype)
 
 
 def sort(a: Tensor, axis: int | None = -1, *, stable: bool = True, descending: bool = False) -> Any:
@@ -99,11 +95,11 @@ def sort(a: Tensor, axis: int | None = -1, *, stable: bool = True, descending: b
 def matmul(
     a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None
 ) -> Any:
-    return converted(xp.matmul(a, b), preferred_element_type)
+    return in_dtype(xp.matmul(a, b), preferred_element_type)
 
 
 def dot(a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    return converted(arrays.np_dot(a, b), preferred_element_type)
+    return in_dtype(arrays.np_dot(a, b), preferred_element_type)
 
 
 def vdot(a: Tensor, b: Tensor, *, precision: Any = None) -> Tensor:

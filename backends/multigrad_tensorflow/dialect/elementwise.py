@@ -19,7 +19,7 @@ from multigrad.capture.meanings.places import first_of, is_differentiated
 from multigrad.capture.symbols import SymbolicDType
 from multigrad.graph.ir.types import T, is_float
 from multigrad.trace.derived.derivatives import accumulate_all
-from multigrad.trace.trace import NeedsConcrete, Value, cast
+from multigrad.trace.trace import NeedsConcrete, Value, cast, is_symbolic_tensor
 from multigrad.trace.trace import constant as number
 from multigrad.trace.xp import all as xp
 
@@ -237,7 +237,7 @@ def gradient_by_args(*args: Any, **options: Any) -> Tensor:
 def _as_tensor(inputs: Tensor, end: Any) -> Any:
     if isinstance(inputs, list | tuple):
         raise TypeError("its inputs are a list, which TensorFlow turns into float32: stack them")
-    if isinstance(end, Value) and end.node.type.kind == "tensor":
+    if is_symbolic_tensor(end):
         return cast(end, T)
     if not isinstance(end, Value) and np.ndim(end):
         return xp.zeros_like(inputs) + np.asarray(end)

@@ -37,7 +37,7 @@ from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
 from multigrad.capture.values.oracle import StandInCall, TypeOracle, run_each
 from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Trace, Value
+from multigrad.trace.trace import Trace, Value, is_symbolic_tensor
 from multigrad.trace.xp import all as xp
 
 from .. import importers
@@ -88,7 +88,7 @@ def while_loop(
 
 def cond(pred: Any, true_fn: Handler, false_fn: Handler) -> Any:
     """Both ways and a choice, where no fact decides."""
-    if not is_tensor(pred):
+    if not is_symbolic_tensor(pred):
         return true_fn() if pred else false_fn()
     check_without_axes(pred)
     # both ways are recorded, and a choice
@@ -115,7 +115,7 @@ def switch_case(branch_index: Any, branch_fns: Any, default: Any) -> Any:
         if sorted(dict(branch_fns)) != [*range(len(functions))]:
             raise TypeError("branch_fns whose keys are not 0, 1, 2 and so on")
     ways = [*functions, *([] if default is None else [default])]
-    if not is_tensor(branch_index):
+    if not is_symbolic_tensor(branch_index):
         place = int(branch_index)
         return ways[place if 0 <= place < len(ways) else -1]()
     check_without_axes(branch_index)
@@ -159,10 +159,6 @@ def _first(elems: Any, reverse: bool) -> tuple[Any, Any]:
     place, remaining = (-1, slice(None, -1)) if reverse else (0, slice(1, None))
     parts = [tf.nest.map_structure(lambda x, i=i: x[i], elems) for i in (place, remaining)]
     return parts[0], parts[1]
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, Value) and value.node.type.kind == "tensor"
 
 
 def check_without_axes(value: Value) -> None:

@@ -36,7 +36,15 @@ from multigrad.trace.python_protocols import (
     place_of,
     refuse_other_layouts,
 )
-from multigrad.trace.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name, mark_view
+from multigrad.trace.trace import (
+    NeedsConcrete,
+    Trace,
+    Value,
+    copy_of,
+    dtype_name,
+    is_symbolic_tensor,
+    mark_view,
+)
 from multigrad.trace.xp import all as xp
 
 from ..state import transforms_active
@@ -201,13 +209,13 @@ def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
     if not args:
         return methods.new_full(x, [0], 0.0)
     (argument, *other_args) = args
-    if _is_tensor(argument) and not other_args:
+    if is_symbolic_tensor(argument) and not other_args:
         return same(argument)
     if isinstance(argument, SymbolicShape | KnownShape | torch.Size) and not other_args:
         return methods.new_full(x, argument, 0.0)
-    if isinstance(argument, int | Value) and not _is_tensor(argument):
+    if isinstance(argument, int | Value) and not is_symbolic_tensor(argument):
         return methods.new_full(x, [argument, *other_args], 0.0)
-    if other_args or _is_tensor(argument):
+    if other_args or is_symbolic_tensor(argument):
         raise TypeError("new with other values than a size or numbers")
     return methods.new_tensor(x, argument)
 
@@ -231,10 +239,6 @@ def _given_room(x: Tensor, template: Tensor) -> Tensor:
         raise TypeError("it resizes a tensor that has elements")
     replace_node(x, template.node)
     return x
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Value) and value.node.type.kind == "tensor"
 
 
 def squeeze(x: Tensor, dim: Any = None) -> Tensor:

@@ -14,16 +14,16 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd.function import once_differentiable
 
+from multigrad.backend.values import is_float_tensor
 from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.user_code.inspection import nested_codes
 from multigrad.errors import GradientError
-from multigrad.functions.calls.arguments import owner_of
 from multigrad.functions.calls.capture_errors import is_users_own
 from multigrad.functions.calls.imported_gradients import Pushed, make_tangent
 from multigrad.functions.calls.parameters import signature_of
 from multigrad.functions.calls.recipe import Recorded
 from multigrad.graph.ir import questions
-from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
+from multigrad.graph.ir.types import UNKNOWN, is_float
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.assertions import AUTOCAST, FORWARD_MODE, TWICE
 from multigrad.trace.python_protocols import needs_gradient
@@ -329,4 +329,4 @@ class Context:
 def may_have_gradient(value: Any) -> bool:
     if isinstance(value, Value):
         return value.node.type.kind == "tensor" and is_float(value.node.type)
-    return owner_of(value) is not None and dtype_name(value.dtype) in FLOATS
+    return is_float_tensor(value)

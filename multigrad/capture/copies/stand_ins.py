@@ -27,7 +27,7 @@ from ...graph.support.class_bases import dataclass
 from ...graph.support.lazy_modules import imported_module
 from ...trace.assertions import OWN, is_searched
 from ...trace.python_protocols import Pair
-from ...trace.trace import Trace, Value
+from ...trace.trace import Trace, Value, is_symbolic_tensor
 from ...trace.xp import all as xp
 from ..dialect import CHANGES, SWITCHES, Dialect, find_dialect, registered_dialects
 from ..dialects import scipy
@@ -64,7 +64,7 @@ def type_of(*args: Any, **kwargs: Any) -> Any:
     if len(args) != 1 or kwargs:
         return builtins.type(*args, **kwargs)
     (value,) = args
-    if isinstance(value, Value) and value.node.type.kind == "tensor":
+    if is_symbolic_tensor(value):
         dialect = find_dialect(value.trace.reading.dialect)
         if dialect is not None and dialect.classes.classes and is_searched(sys._getframe(1)):
             return TextOfClasses(dialect.classes.classes, value.trace)

@@ -21,7 +21,7 @@ from ...graph.ir.types import BOOL, FLOATS, WHOLE, T
 from ...graph.passes.facts import BUFFERS
 from ...graph.support.class_bases import dataclass
 from ...trace.coercion import array_node, is_exact
-from ...trace.trace import Trace, Value, constant, copy_of, dtype_name, lift
+from ...trace.trace import Trace, Value, constant, copy_of, dtype_name, is_symbolic_tensor, lift
 from ...trace.xp import all as xp
 from ..symbols import SymbolicDType, SymbolicShape, cast, number, own_dtype
 from .complexes import Complex
@@ -162,7 +162,7 @@ def convert(
     """
     dtype = kwargs.get("dtype", args[0] if args else None)
     items = list(obj) if isinstance(obj, list | tuple) else []
-    if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
+    if any(is_symbolic_tensor(item) for item in items):
         obj = xp.stack(items, 0)
     if not isinstance(obj, Value):
         # in the dtype of the input: a constant takes it without being asked

@@ -36,7 +36,7 @@ from ...trace.axes import known_shape
 from ...trace.coercion import lift_array
 from ...trace.derived.custom_calls import drop_calls, renew_calls
 from ...trace.derived.scans import asked_of
-from ...trace.trace import Trace, Value, apply, lift
+from ...trace.trace import Trace, Value, apply, is_symbolic_tensor, lift
 from ...trace.xp import all as xp
 from .parts import rank
 
@@ -68,7 +68,7 @@ def run_loop(
     operations_before = _count_operations(trace)
     while most is None or count < most:
         condition = goes_on(*values)
-        if isinstance(condition, Value) and condition.node.type.kind == "tensor":
+        if is_symbolic_tensor(condition):
             # The turns so far are unrolled; from here on values decide, so the rest is one loop.
             turns_left = None if most is None else most - count
             return record_structured_loop(condition.trace, values, goes_on, step, turns_left)
@@ -226,8 +226,7 @@ class CarriedNumbers:
         now.
         """
         for i, (initial, leaf) in enumerate(zip(self.leaves, leaves, strict=True)):
-            is_tensor = isinstance(leaf, Value) and leaf.node.type.kind == "tensor"
-            dtype = leaf.node.type.dtype if is_tensor else ""
+            dtype = leaf.node.type.dtype if is_symbolic_tensor(leaf) else ""
             is_scalar = isinstance(initial, Value) and initial.node.type.kind == "scalar"
             is_number = is_scalar or isinstance(initial, bool | int | float)  # it takes any dtype
             if is_number and dtype not in ("", self.dtypes[i]):

@@ -22,7 +22,7 @@ from ...graph.ir.types import INT64, WHOLE, is_float
 from ...graph.support.class_bases import dataclass
 from ...trace.axes import known_shape
 from ...trace.derived.custom_calls import route_gradient
-from ...trace.trace import Value, cast_node, lift
+from ...trace.trace import Value, cast_node, is_symbolic_tensor, lift
 from ...trace.xp import all as xp
 from ...trace.xp.shapes import ADDING, TAKING, from_front, is_inside, put_at
 from ..dialect import habits_of
@@ -324,10 +324,14 @@ def block_diag(*matrices: Tensor) -> Tensor:
 
 def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Return each tensor repeated to the common shape; a number fills it in the library's dtype."""
-    symbols = [x for x in tensors if is_tensor(x)]
+    symbols = [x for x in tensors if is_symbolic_tensor(x)]
     if not symbols:
         raise TypeError("no symbolic tensor among those to broadcast")
-    shapes = [known_shape(x) if is_tensor(x) else np.shape(x) for x in tensors if not is_number(x)]
+    shapes = [
+        known_shape(x) if is_symbolic_tensor(x) else np.shape(x)
+        for x in tensors
+        if not is_number(x)
+    ]
     # If a shape is symbolic the common one is that of a sum, of which only the shape is read.
     if None in shapes:
         common = functools.reduce(xp.add, (_zeros(x) for x in tensors if not is_number(x)))
@@ -345,19 +349,15 @@ def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-def is_tensor(x: Any) -> bool:
-    return isinstance(x, Value) and x.node.type.kind == "tensor"
-
-
 def is_number(x: Any) -> bool:
     # A number, concrete or symbolic; a symbolic tensor may turn out to have no axes, but counts as
     # one.
-    return not is_tensor(x) and (isinstance(x, Value) or not np.shape(x))
+    return not is_symbolic_tensor(x) and (isinstance(x, Value) or not np.shape(x))
 
 
 def _zeros(x: Tensor) -> Tensor:
     # Only the shape matters, so integers become zeros of a float dtype.
-    if not is_tensor(x):
+    if not is_symbolic_tensor(x):
         return np.zeros(np.shape(x))
     return xp.zeros_like(x, None if is_float(x.node.type) else "float32")
 

@@ -246,7 +246,8 @@ def number_key(number: Any) -> Any:
     return repr(number) if not number or math.isnan(number) else number
 
 
-def shape_key(x: Tensor) -> Any:
+def shape_key(x: Tensor) -> tuple[int | None, ...] | None:
+    """Return the known part of a shape; None if TensorFlow does not know the rank."""
     return None if getattr(x.shape, "rank", 0) is None else tuple(x.shape)
 
 

@@ -79,7 +79,6 @@ def threefry_rounds(
     add: Callable[[Tensor, Tensor], Tensor],
     rotate_xor: Callable[[Tensor, int, Tensor], Tensor],
     as_word: Callable[[Tensor], Tensor],
-    parity: Any = None,
 ) -> Words:
     """Run the 20 rounds of Threefry-2x32 on two counter words.
 
@@ -89,10 +88,9 @@ def threefry_rounds(
         add: `x + y` modulo 2**32.
         rotate_xor: `rotate_left(x, bits) ^ y`, called as `rotate_xor(x, bits, y)`.
         as_word: reduces a sum of key words to what `add` takes.
-        parity: PARITY as the words' `^` takes it, where that takes no int.
     """
     first, second = key
-    schedule = (first, second, first ^ second ^ (PARITY if parity is None else parity))
+    schedule = (first, second, first ^ second ^ PARITY)
     x, y = counters
     # Key words are added before each four rounds; the third of them is a parity word.
     for group, rotations in enumerate(ROTATIONS):

@@ -15,7 +15,7 @@ import numpy as np
 from ...graph import ops
 from ...graph.ir.graph import Node
 from ..axes import Axis, axes_of, known_shape, one_axis
-from ..trace import Value, apply
+from ..trace import Value, apply, is_symbolic_tensor
 from . import transposes
 from .arrays import broadcast_to, dim
 from .ops import (
@@ -251,10 +251,6 @@ def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
     places = integers(plain)
     elements = apply(ops.TAKE, x, indices=places, axis=one_axis(x, axis))
     return elements if isinstance(plain, tuple | list) else squeeze(elements, axis)
-
-
-def is_symbolic_tensor(indices: Any) -> bool:
-    return isinstance(indices, Value) and indices.node.type.kind == "tensor"
 
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:

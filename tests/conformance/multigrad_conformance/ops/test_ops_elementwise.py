@@ -25,6 +25,7 @@ from ..oracles import (
     finfo,
     spread,
 )
+from ..programs.kernels.elementwise import digamma, lgamma, log_sigmoid
 from .test_ops import Wide, assert_close, call, native_dtype, numbers, widen
 
 xp = xg.xp
@@ -47,23 +48,9 @@ def log_ndtr(x: Any) -> Any:
     return np.where(x > -1.5, near, special.log_ndtr(x))
 
 
-def lgamma(x: Wide) -> Wide:
-    return np.where(np.isinf(x), np.inf, special.gammaln(x))  # SciPy: -inf at -inf
-
-
-def digamma(x: Wide) -> Wide:
-    """SciPy 1.17 loses every digit of psi near -1."""
-    left = special.psi(1 - x) - np.pi / np.tan(np.pi * (x - np.rint(x)))
-    return np.where(x < 0, np.where(x == np.floor(x), np.nan, left), special.psi(x))
-
-
 def trigamma(x: Wide) -> Wide:
     positive = special.polygamma(1, np.where(x > 0, x, 1.0))
     return np.where(x > 0, positive, np.where(x == 0, np.inf, np.nan))
-
-
-def log_sigmoid(x: Wide) -> Wide:
-    return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
 
 
 def mish(x: Wide) -> Wide:
