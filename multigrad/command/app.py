@@ -20,6 +20,7 @@ from rich.text import Text
 import multigrad as xg
 from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
+from multigrad.graph.support.installed import import_extra
 
 from . import STOPPED
 from .options import (
@@ -559,9 +560,9 @@ def new_backend(
     ] = None,
 ) -> None:
     """Create a package for a new backend; the conformance suite lists what remains to be done."""
-    from .new_backend import write_package
-
-    for path in write_package(name, out):
+    whence = "the templates are in multigrad-conformance"
+    writer = import_extra("multigrad_conformance.new_backend", "conformance", whence)
+    for path in writer.write_package(name, out):
         typer.echo(path)
     typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'} multigrad-conformance")
     typer.echo(f"      python -m pytest --pyargs multigrad_conformance --backends={name}")

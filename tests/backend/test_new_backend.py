@@ -133,8 +133,8 @@ backend = replace(
 def test_a_name_that_no_backend_can_have_is_refused(
     name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from multigrad.command.new_backend import write_package
     from multigrad.errors import MultigradError
+    from multigrad_conformance.new_backend import write_package
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(MultigradError, match=said):

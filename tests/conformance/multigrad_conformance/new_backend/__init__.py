@@ -1,7 +1,7 @@
 """The command `multigrad new-backend`: a package to start a backend from, which fails the
 conformance suite with a to-do list.
 
-The files come from `template/`, one for one; the list of ops is made from the op table.
+The files beside this one are its templates; the list of ops is made from the op table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multigrad.errors import MultigradError
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 
-TEMPLATE = Path(__file__).parent / "template"
+TEMPLATES = Path(__file__).parent
 WIDTH = 98
 # By the template's file, the path in the new package.
 FILES = {
@@ -61,7 +61,7 @@ def write_package(name: str, folder: Path | None) -> list[Path]:
     for file, target in FILES.items():
         path = root / Template(target).substitute(words)
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = Template((TEMPLATE / file).read_text(encoding="utf-8")).substitute(words)
+        text = Template((TEMPLATES / file).read_text(encoding="utf-8")).substitute(words)
         path.write_text(text, encoding="utf-8")
         paths.append(path)
     return paths
