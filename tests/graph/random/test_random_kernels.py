@@ -1,15 +1,11 @@
 """The random draws of every backend: jax.random and published vectors are the oracles, not one
-another.
-
-Where jax is not installed, values recorded from `jax.random.uniform` (jax 0.10.2) stand in for it.
+another. Values recorded from jax are in the conformance suite's `test_random.py`.
 """
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
-import zlib
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +13,6 @@ import numpy as np
 import pytest
 
 from multigrad.backend.discovery import load_backend
-from multigrad.errors import RuleError
 from multigrad.graph import random as core
 
 FLOAT16, BFLOAT16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
@@ -29,15 +24,6 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.na
 LONG, LONGER = 70_001, 1_000_001
 KEY = (0, 7)
 KEYS = ((0, 0), (0, 7), (0xDEADBEEF, 0xFFFFFFFF))
-
-# jax.random.uniform(jax.random.key(7), (70001,), dtype): the first three, and the CRC-32 of all
-# bytes.
-RECORDED_UNIFORMS = {
-    FLOAT16: ((0.16015625, 0.4921875, 0.162109375), 0xEC91B27A),
-    BFLOAT16: ((0.0390625, 0.0, 0.6640625), 0x21A0362F),
-    FLOAT32: ((0.6740899085998535, 0.9746168851852417, 0.3028435707092285), 0x195F412A),
-    FLOAT64: ((0.8441069450823528, 0.04541258512665647, 0.22498462569285382), 0x9B7190DD),
-}
 
 
 def draw(backend: Any, function: Any, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -102,12 +88,6 @@ def test_an_int_and_two_words_are_the_same_key(key: Any) -> None:
     assert core.key_pair(key) == (0, 7)
 
 
-@pytest.mark.parametrize("key", [True, 1.5, "7", (1, 2, 3), (0, 1.0), (0, -1), (0, 2**32)])
-def test_what_is_no_key_is_refused(key: Any) -> None:
-    with pytest.raises(ValueError, match="key"):
-        core.key_pair(key)
-
-
 # --- keys ---
 
 
@@ -152,14 +132,6 @@ def make_jax_key(key: tuple[int, int]) -> Any:
 # --- uniforms ---
 
 
-@each_dtype
-def test_uniforms_are_those_recorded_from_jax(backend: Any, kernels: Any, dtype: Any) -> None:
-    first, checksum = RECORDED_UNIFORMS[dtype]
-    drawn = draw(backend, kernels.uniform_like, KEY, (LONG,), dtype)
-    assert tuple(drawn[:3].astype(float).tolist()) == first
-    assert zlib.crc32(drawn.tobytes()) == checksum
-
-
 @pytest.mark.needs("jax")
 @each_dtype
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0, 3), (3, 5, 7), (LONG,), (LONGER,)])
@@ -174,38 +146,6 @@ def test_uniforms_are_those_of_jax_in_every_shape(
         assert_bit_equal(draw(backend, kernels.uniform_like, key, shape, dtype), expected)
 
 
-@each_dtype
-def test_a_key_tensor_draws_what_its_two_ints_draw(backend: Any, kernels: Any, dtype: Any) -> None:
-    for key in KEYS:
-        native = kernels.key_pair(backend.array(np.array(key, np.uint32)))
-        for function in (kernels.uniform_like, kernels.normal_like):
-            assert_bit_equal(
-                draw(backend, function, native, (5, 7), dtype),
-                draw(backend, function, key, (5, 7), dtype),
-            )
-
-
-@each_dtype
-def test_an_element_does_not_depend_on_how_many_are_drawn(
-    backend: Any, kernels: Any, dtype: Any
-) -> None:
-    everything = draw(backend, kernels.uniform_like, KEY, (LONGER,), dtype)
-    for size in (1, 1000, core.BLOCK, LONG):
-        drawn = draw(backend, kernels.uniform_like, KEY, (size,), dtype)
-        assert_bit_equal(drawn, everything[:size])
-
-
-@each_dtype
-def test_uniforms_fill_the_unit_interval_and_stay_below_one(
-    backend: Any, kernels: Any, dtype: Any
-) -> None:
-    drawn = draw(backend, kernels.uniform_like, KEY, (LONGER,), dtype).astype(float)
-    assert 0.0 <= drawn.min() < 1e-4
-    step = {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7}.get(dtype, 1e-4)
-    assert 1.0 - step <= drawn.max() < 1.0
-    assert abs(drawn.mean() + step / 2 - 0.5) < 0.003
-
-
 @pytest.mark.parametrize("function", ["uniform_like", "normal_like"])
 def test_a_tensor_of_integers_is_refused(backend: Any, kernels: Any, function: str) -> None:
     with pytest.raises(TypeError, match="got int32; cast it"):
@@ -215,16 +155,6 @@ def test_a_tensor_of_integers_is_refused(backend: Any, kernels: Any, function: s
 # --- normals ---
 
 
-@each_dtype
-def test_normals_agree_with_those_of_numpy_within_a_few_ulp(
-    backend: Any, kernels: Any, dtype: Any
-) -> None:
-    drawn = draw(backend, kernels.normal_like, KEY, (LONGER,), dtype)
-    distances = count_ulps(drawn, core.normal_like(KEY, np.zeros(LONGER, dtype)))
-    assert distances.max() <= (3 if dtype.itemsize >= 4 else 1)
-    assert np.median(distances) == 0
-
-
 @pytest.mark.needs("jax")
 def test_float32_normals_agree_with_those_of_jax_within_a_few_ulp(
     backend: Any, kernels: Any
@@ -232,8 +162,9 @@ def test_float32_normals_agree_with_those_of_jax_within_a_few_ulp(
     import jax
 
     for key in KEYS:
-        expected = np.asarray(jax.random.normal(make_jax_key(key), (LONG,)))
-        distances = count_ulps(draw(backend, kernels.normal_like, key, (LONG,), FLOAT32), expected)
+        expected = np.asarray(jax.random.normal(make_jax_key(key), (LONGER,)))
+        drawn = draw(backend, kernels.normal_like, key, (LONGER,), FLOAT32)
+        distances = count_ulps(drawn, expected)
         assert distances.max() <= 3
         assert np.median(distances) == 0
 
@@ -252,58 +183,6 @@ def test_normals_are_the_normal_quantiles_of_uniforms(
     # In float32 the formula loses 90 ulp in the far tails, as jax.random.normal does.
     tolerance = {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7, FLOAT32: 1e-5, FLOAT64: 2e-15}[dtype]
     np.testing.assert_allclose(drawn, expected, rtol=tolerance, atol=2.0**-24)
-
-
-@each_dtype
-def test_normals_follow_the_normal_distribution(backend: Any, kernels: Any, dtype: Any) -> None:
-    from scipy import stats
-
-    drawn = draw(backend, kernels.normal_like, (1, 2), (LONGER,), dtype).astype(float)
-    assert abs(drawn.mean()) < 0.01
-    assert abs(drawn.std() - 1.0) < 0.01
-    assert np.abs(drawn).max() > 4.0
-    if dtype.itemsize >= 4:
-        assert stats.kstest(drawn, "norm").pvalue > 0.001
-
-
-def test_draws_of_successive_keys_are_uncorrelated(backend: Any, kernels: Any) -> None:
-    drawn = np.stack(
-        [
-            draw(backend, kernels.normal_like, kernels.fold_in(KEY, n), (LONG,), FLOAT32)
-            for n in range(4)
-        ]
-    )
-    assert np.abs(np.corrcoef(drawn) - np.eye(4)).max() < 0.02
-
-
-# --- keys from the framework's own generator ---
-
-
-def seed_framework(name: str, seed: int) -> None:
-    """Seed a framework's global generator the way its users do."""
-    if name == "numpy":
-        np.random.seed(seed)
-    elif name == "torch":
-        importlib.import_module("torch").manual_seed(seed)
-    else:
-        importlib.import_module("tensorflow").random.set_seed(seed)
-
-
-@pytest.mark.backends("numpy", "torch", "tensorflow")
-def test_the_global_seed_repeats_the_drawn_keys(backend: Any, kernels: Any) -> None:
-    seed_framework(backend.name, 5)
-    drawn = [kernels.draw_key() for _ in range(3)]
-    seed_framework(backend.name, 5)
-    assert [kernels.draw_key() for _ in range(3)] == drawn
-    assert len(set(drawn)) == 3
-    seed_framework(backend.name, 6)
-    assert kernels.draw_key() not in drawn
-
-
-@pytest.mark.backends("jax")
-def test_jax_says_how_to_pass_the_key_that_it_cannot_draw(kernels: Any) -> None:
-    with pytest.raises(RuleError, match=r"pass key=\.\.\., e\.g\. .*key=jax\.random\.key\(0\)"):
-        kernels.draw_key()
 
 
 # --- the core ---
