@@ -37,47 +37,11 @@ def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str) -> N
     np.testing.assert_allclose(second, 18.0 + 10.0 * np.array([1.0, 2.0, 2.0]) / 3.0, rtol=1e-12)
 
 
-def test_third_order_of_a_rule_is_that_of_its_formula() -> None:
-    act = xg.activation("Tanh")
-    with xg.use("arctan", {"alpha": 2.0 / np.pi}), jax.enable_x64(True):  # 1 / (pi (1 + x^2))
-        third = jax.grad(jax.grad(jax.grad(act)))
-        x = jax.numpy.float64(0.7)
-        got = third(x)
-    u = 1 + 0.7**2
-    np.testing.assert_allclose(got, (8 * 0.7**2 / u**3 - 2 / u**2) / np.pi, rtol=1e-10)
-
-
 def test_a_python_number_is_differentiated_too() -> None:
     act = xg.activation("Heaviside")
     with xg.use("triangular"):
         assert float(jax.grad(act)(0.25)) == 0.75
         assert float(jax.jit(jax.grad(act))(-0.25)) == 0.75
-
-
-def test_vmap_grad_jacrev_and_jit_compose() -> None:
-    act = xg.activation("Heaviside")
-    with xg.use("triangular", {"width": 1.5}):
-        expected = triangle(X, 1.5)
-        for wrap in (lambda f: f, jax.jit):
-            np.testing.assert_allclose(wrap(jax.vmap(jax.grad(act)))(X), expected, rtol=1e-6)
-            np.testing.assert_allclose(wrap(jax.jacrev(act))(X), np.diag(expected), rtol=1e-6)
-            mapped = jax.grad(lambda x: jax.vmap(act)(x).sum())
-            np.testing.assert_allclose(wrap(mapped)(X), expected, rtol=1e-6)
-            np.testing.assert_array_equal(wrap(jax.vmap(act))(X), X > 0)
-        curved = jax.jacrev(jax.jacrev(lambda x: (act(x) * x).sum()))(X + 0.01)
-    at = X + np.float32(0.01)
-    slope = np.where(np.abs(at) < 1.5, -np.sign(at) / 1.5, 0.0)
-    np.testing.assert_allclose(
-        np.diag(curved), 2 * triangle(at, 1.5) + at * slope, rtol=1e-5, atol=1e-6
-    )
-
-
-def test_norm_under_vmap_is_that_of_each_example() -> None:
-    act = xg.activation("Linear")
-    x = np.array([[3.0, 4.0], [0.3, 0.4]], np.float32)
-    with xg.use("clip_norm"):
-        grads = jax.vmap(jax.grad(lambda x: 0.5 * (act(x) ** 2).sum()))(x)
-    np.testing.assert_allclose(grads, [[0.6, 0.8], [0.3, 0.4]], rtol=1e-6)
 
 
 def test_keys_mapped_over_give_each_example_its_own_draws() -> None:
@@ -128,35 +92,10 @@ def test_linear_transpose_and_remat_of_a_rule_are_its_pullback() -> None:
     np.testing.assert_array_equal(transposed, 3.0 * X)
 
 
-@pytest.mark.parametrize("name", ["jvp", "linearize", "jacfwd", "jit"])
-def test_forward_mode_is_the_rules_and_not_the_forwards_own(name: str) -> None:
-    act, one = xg.activation("Tanh"), np.ones_like(X)
-    ways: dict[str, Callable[[], Any]] = {
-        "jvp": lambda: np.diag(jax.jvp(act, (X,), (one,))[1]),
-        "linearize": lambda: np.diag(jax.linearize(act, X)[1](one)),
-        "jacfwd": lambda: jax.jacfwd(act)(X),
-        "jit": lambda: jax.jit(jax.jacfwd(jax.jit(act)))(X),
-    }
-    with xg.use("triangular"):
-        np.testing.assert_array_equal(ways[name](), jax.jacrev(act)(X))
-    with xg.use("clip_norm"), pytest.raises(xg.GradientError, match="'clip_norm' is not linear"):
-        ways[name]()
-
-
 def test_without_a_rule_forward_mode_works() -> None:
     act = xg.activation("Tanh")
     _, tangent = jax.jvp(act, (X,), (np.ones_like(X),))
     np.testing.assert_allclose(tangent, 1.0 - np.tanh(X) ** 2, rtol=1e-4, atol=1e-6)
-
-
-def test_sharded_input_gives_the_global_norm() -> None:
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("batch",))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
-    x = jax.device_put(np.full(4, 2.0, np.float32), sharding)
-    act = xg.activation("Linear")
-    with xg.use("clip_norm"):
-        grad = jax.jit(jax.grad(lambda x: 0.5 * (act(x) ** 2).sum()))(x)
-    np.testing.assert_allclose(grad, np.full(4, 0.5), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -223,6 +162,7 @@ def test_jacobians_and_maps_over_examples_are_the_rules(rule: str, forward: str)
         close(jacrev(case.act)(case.x), case.jacobian())
         close(jax.jit(vmap(jacrev(grad(case.loss))))(case.x[None])[0], hessian_of(case))
         close(jax.jit(vmap(grad(case.loss)))(batch), many)
+        close(vmap(case.act)(batch), case.act(batch))
         close(vmap(grad(case.loss), in_axes=1, out_axes=1)(batch.T), many.T)
         close(vmap(vmap(grad(case.loss)))(batch[None])[0], many)
         close(grad(lambda x: vmap(case.loss)(x).sum())(batch), many)
@@ -345,13 +285,11 @@ def test_forward_mode_within_every_transform_is_the_rules_or_refused_by_name(rul
     ]
     with xg.use(case.rule):
         for way, expected in ways:
-            try:
-                found = way()
-            except xg.GradientError as error:
-                assert rule == "clip_norm"
-                assert "'clip_norm' is not linear" in str(error)
+            if rule == "clip_norm":
+                with pytest.raises(xg.GradientError, match="'clip_norm' is not linear"):
+                    way()
                 continue
-            np.testing.assert_allclose(found, expected(), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(way(), expected(), rtol=1e-5, atol=1e-6)
 
 
 @in_64_bits

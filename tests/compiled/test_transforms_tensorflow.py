@@ -66,21 +66,6 @@ def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str, grap
 
 
 @eagerly_and_in_a_graph
-def test_jacobian_is_that_of_the_rule(graph: bool) -> None:
-    act = xg.activation("Heaviside")
-
-    def jacobian(x: Tensor) -> Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = act(x)
-        return tape.jacobian(y, x)
-
-    with xg.use("triangular", {"width": 1.5}):
-        got = compiled(jacobian, graph)(tf.constant(X))
-    np.testing.assert_allclose(got, np.diag(triangle(X, 1.5)), rtol=1e-6)
-
-
-@eagerly_and_in_a_graph
 @pytest.mark.parametrize("native", [False, True])
 def test_gradient_inside_of_vectorized_map_is_the_rules(
     graph: bool, native: bool, as_it_is: str

@@ -169,6 +169,7 @@ def test_vmap_around_within_and_nested_maps_the_rule_over_examples(rule: str, fo
     expected = torch.stack([case.expected(x) for x in batch])
     leaf = batch.clone().requires_grad_()
     with xg.use(case.rule):
+        close(vmap(case.act)(batch), case.act(batch))
         close(vmap(grad(case.loss))(batch), expected)
         close(vmap(grad(case.loss), in_dims=1)(batch.T.contiguous()), expected)
         close(vmap(vmap(grad(case.loss)))(batch[None])[0], expected)

@@ -1,10 +1,13 @@
-"""`xg.jit`: numbers and keys are run-time arguments, a changed rule retraces, an earlier one is a
-cache hit.
+"""What is compiled follows the rule in force. Under `xg.jit` numbers and keys are run-time
+arguments, a changed rule retraces, an earlier one is a cache hit; what torch.compile and jax.jit
+compile by themselves is traced anew for a number, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +15,7 @@ import pytest
 
 import multigrad as xg
 
-from ...harness.models.surrogates import triangle
+from ...harness.models.surrogates import triangle, window
 from ...harness.traced import OPTIONS, Traced, X
 from ...support.threads import on_threads
 
@@ -20,6 +23,17 @@ Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
 compiling = pytest.mark.backends("torch", "jax", "tensorflow")
+by_itself = pytest.mark.backends("torch", "jax")
+
+
+def compilers(backend: Any) -> list[Callable[..., Traced]]:
+    """Return `xg.jit` and the framework's own compiler, if it looks at the rule at each call."""
+    own = [partial(Traced, backend, is_ours=False)] if backend.name != "tensorflow" else []
+    return [partial(Traced, backend), *own]
+
+
+def with_breaks(backend: Any) -> dict[str, bool]:
+    return {"fullgraph": False} if backend.name == "torch" else {}
 
 
 @pytest.fixture
@@ -42,22 +56,47 @@ def test_changed_numbers_do_not_retrace(backend: Any) -> None:
     assert traced.traces == 1
 
 
+@by_itself
+def test_where_the_framework_compiles_changed_params_retrace_and_equal_ones_are_a_cache_hit(
+    backend: Any,
+) -> None:
+    traced = Traced(backend, xg.activation("Heaviside"), is_ours=False)
+    two = backend.array(np.array(2.0, np.float32))
+    widths = [0.5, 2.0, 2, two, np.float32(0.5), 1e6, 0.5]
+    for width, count in zip(widths, [1, 2, 2, 3, 3, 4, 4], strict=True):
+        with xg.use("triangular", {"width": width}):
+            np.testing.assert_allclose(traced.gradient(), triangle(X, float(width)), rtol=1e-6)
+        assert traced.traces == count
+
+
 @compiling
 def test_changed_rule_retraces_and_an_earlier_one_is_a_cache_hit(backend: Any) -> None:
-    traced = Traced(backend, xg.activation("Heaviside"))
-    for rule, expected, traces in [
-        (None, np.zeros_like(X), 1),
-        ("straight_through", np.ones_like(X), 2),
-        ("triangular", triangle(X, 1.0), 3),
-        ("straight_through", np.ones_like(X), 3),
-        (None, np.zeros_like(X), 3),
-    ]:
-        if rule is None:
-            np.testing.assert_array_equal(traced.gradient(), expected)
-        else:
+    nothing = np.zeros_like(X)
+    for compiled in compilers(backend):
+        traced = compiled(xg.activation("Heaviside"))
+        np.testing.assert_array_equal(traced.gradient(), nothing)
+        for rule, expected, traces in [
+            ("triangular", triangle(X), 2),
+            ("rectangular", window(X), 3),
+            ("triangular", triangle(X), 3),
+        ]:
             with xg.use(rule):
                 np.testing.assert_allclose(traced.gradient(), expected, rtol=1e-6)
-        assert traced.traces == traces
+            assert traced.traces == traces
+            np.testing.assert_array_equal(traced.gradient(), nothing)
+            assert traced.traces == traces
+
+
+@compiling
+def test_nested_use_and_changed_scope_are_followed(backend: Any) -> None:
+    for compiled in compilers(backend):
+        traced = compiled(xg.activation("Heaviside"))
+        with xg.use("triangular", scope="activations"):
+            with xg.use("scale", {"s": 3.0}, scope="params"):
+                np.testing.assert_allclose(traced.gradient(), triangle(X), rtol=1e-6)
+            with xg.use("scale", {"s": 3.0}, scope=("params", "activations")):
+                np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 3.0))
+            np.testing.assert_allclose(traced.gradient(), triangle(X), rtol=1e-6)
 
 
 @compiling
@@ -72,23 +111,34 @@ def test_twelve_rules_are_twelve_traces_and_then_cache_hits(backend: Any) -> Non
 
 
 @compiling
-def test_redefined_rule_of_use_and_of_a_layer_is_followed(backend: Any) -> None:
-    def define(factor: float, **options: Any) -> None:
-        @xg.register("test redefined", **options)
+def test_redefined_rule_of_use_and_of_a_layer_is_followed_on_every_thread(backend: Any) -> None:
+    def define(factor: float) -> None:
+        @xg.register("test redefined", override=True)
         def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
             return factor * grad_out
 
-    define(2.0)
-    own = xg.activation("Linear", rule="test redefined")
-    act = xg.activation("Linear")
-    traced = Traced(backend, lambda x: own(act(x)))
-    np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 2.0))
-    with xg.use("test redefined"):
-        np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 4.0))
-    define(3.0, override=True)
-    np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 3.0))
-    with xg.use("test redefined"):
-        np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 9.0))
+    for compiled in compilers(backend):
+        define(2.0)
+        own, act = xg.activation("Linear", rule="test redefined"), xg.activation("Linear")
+        traced = compiled(lambda x, own=own, act=act: own(act(x)))
+        for factor in (2.0, 3.0):
+            define(factor)
+            found = [traced.gradient()]
+            with xg.use("test redefined"):
+                np.testing.assert_array_equal(traced.gradient(), np.full_like(X, factor**2))
+            on_threads(lambda n, f=traced, to=found: to.append(f.gradient()), 0)
+            np.testing.assert_array_equal(found, np.full((2, *X.shape), factor))
+
+
+@by_itself
+def test_unregistered_rule_of_a_layer_is_an_error_and_not_kept(backend: Any) -> None:
+    xg.register("half of it")(lambda ctx, grad_out, tin: 0.5 * grad_out)
+    own = xg.activation("Linear", rule="half of it")
+    traced = Traced(backend, own, is_ours=False, **with_breaks(backend))
+    np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 0.5))
+    xg.unregister("half of it")
+    with pytest.raises(xg.RuleError, match="half of it"):
+        traced.gradient()
 
 
 @compiling
@@ -145,6 +195,23 @@ def test_count_goes_on_by_what_each_trace_applied(backend: Any) -> None:
             np.testing.assert_allclose(traced.gradient(x), grad, rtol=1e-6)
 
 
+@by_itself
+def test_where_the_framework_compiles_a_changed_key_retraces_and_an_equal_one_is_a_cache_hit(
+    backend: Any,
+) -> None:
+    act = xg.activation("Linear")
+    traced = Traced(backend, act, is_ours=False)
+    drawn = {}
+    for seed, key, count in [(1, 1, 1), (2, 2, 2), (1, 1, 2), (2, (0, 2), 2)]:
+        with xg.use("full_jam", key=key):
+            found = traced.gradient()
+        with xg.use("full_jam", key=key):
+            np.testing.assert_array_equal(found, backend.vjp(act, X, np.ones_like(X))[1])
+        np.testing.assert_array_equal(found, drawn.setdefault(seed, found))
+        assert traced.traces == count
+    assert not np.array_equal(drawn[1], drawn[2])
+
+
 @compiling
 def test_key_of_use_seeds_a_layers_own_random_rule(backend: Any) -> None:
     own = xg.activation("Heaviside", rule="rectangular_jam", params={"a": -9.0, "b": 9.0})
@@ -186,7 +253,7 @@ def test_two_scopes_are_hidden_each_with_its_numbers(backend: Any) -> None:
     def both(x: Tensor) -> Tensor:
         return act(x) + xg.apply_to_gradients([x * 0 + 1])[0] * x
 
-    traced = Traced(backend, both, **({"fullgraph": False} if backend.name == "torch" else {}))
+    traced = Traced(backend, both, **with_breaks(backend))
     for s, t in [(2.0, 10.0), (3.0, 20.0)]:
         with (
             xg.use("scale", {"s": s}, scope="activations"),
@@ -233,19 +300,21 @@ def test_interleaved_tasks_each_keep_their_rule(backend: Any) -> None:
 
 @compiling
 def test_threads_of_one_function_keep_their_own_numbers(backend: Any) -> None:
-    traced = Traced(backend, xg.activation("Linear"))
-    with xg.use("scale"):
-        traced.gradient()
-    found: dict[float, list[Array]] = {}
+    numbers = (2.0, 3.0, 5.0, 7.0)
+    for compiled in compilers(backend):
+        traced = compiled(xg.activation("Linear"))
+        found: dict[float, list[Array]] = {}
 
-    def run(s: float) -> None:
-        with xg.use("scale", {"s": s}):
-            found[s] = [traced.gradient() for _ in range(20)]
+        def run(s: float, traced: Traced = traced, found: Any = found) -> None:
+            with xg.use("scale", {"s": s}):
+                found[s] = [traced.gradient() for _ in range(20)]
 
-    on_threads(run, 2.0, 3.0, 5.0, 7.0)
-    for s, grads in found.items():
-        np.testing.assert_array_equal(grads, np.full((20, *X.shape), s))
-    assert sorted(found) == [2.0, 3.0, 5.0, 7.0]
+        with xg.use("triangular"):
+            np.testing.assert_allclose(traced.gradient(), triangle(X), rtol=1e-6)
+            on_threads(run, *numbers)
+            np.testing.assert_allclose(traced.gradient(), triangle(X), rtol=1e-6)
+        for s in numbers:
+            np.testing.assert_array_equal(found[s], np.full((20, *X.shape), s))
 
 
 @compiling
@@ -288,12 +357,15 @@ def test_use_inside_of_the_compiled_function_acts(backend: Any) -> None:
             y = act(x)
         return y + act(x)
 
-    options = {"fullgraph": False} if backend.name == "torch" else {}
-    traced = Traced(backend, inside, **options)
-    np.testing.assert_allclose(traced.gradient(), triangle(X, 2.0), rtol=1e-6)
-    for s in (3.0, 4.0):
-        with xg.use("scale", {"s": s}):
-            np.testing.assert_allclose(traced.gradient(), triangle(X, 2.0) + s, rtol=1e-6)
+    decorated = xg.use("triangular", {"width": 2.0})(act)
+    for compiled in compilers(backend):
+        for f, is_partly in ((inside, True), (decorated, False)):
+            traced = compiled(f, **with_breaks(backend))
+            np.testing.assert_allclose(traced.gradient(), triangle(X, 2.0), rtol=1e-6)
+            for s in (3.0, 4.0):
+                with xg.use("scale", {"s": s}):
+                    expected = triangle(X, 2.0) + s * is_partly
+                    np.testing.assert_allclose(traced.gradient(), expected, rtol=1e-6)
 
 
 def test_function_without_a_tensor_among_its_arguments_must_name_the_framework() -> None:
