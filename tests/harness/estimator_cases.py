@@ -6,10 +6,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import optree
 import pytest
 
 import multigrad as xg
+from multigrad_conformance.under_test import pull
 
 E = xg.estimators
 CATALOGUE = E.catalogue()
@@ -82,21 +82,8 @@ def arguments_of(name: str) -> tuple[Any, ...]:
 
 def pulled(backend: Any, function: Any, *args: Any, g: Any = G) -> tuple[Any, Any]:
     """Outputs and gradients for a cotangent of the first output, as arrays."""
-
-    def tensor(value: Any) -> Any:
-        return backend.array(value) if isinstance(value, np.ndarray) else value
-
     dtype = next(value.dtype for value in args if isinstance(value, np.ndarray))
-    with backend.precision(dtype):
-        outputs, pullback = xg.vjp(function, *map(tensor, args))
-        flat, tree = optree.tree_flatten(outputs)
-        given = [tensor(np.asarray(g, dtype)), *(None for _ in flat[1:])]
-        gradients = pullback(optree.tree_unflatten(tree, given))
-        return optree.tree_map(
-            lambda leaf: backend.numpy(leaf) if hasattr(leaf, "dtype") else leaf,
-            (outputs, gradients),
-            none_is_leaf=True,
-        )
+    return pull(backend, function, args, np.asarray(g, dtype))
 
 
 def slope(name: str, x: Any, *rest: Any, dtype: Any = np.float64) -> Any:

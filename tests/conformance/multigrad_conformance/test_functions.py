@@ -7,18 +7,16 @@ alone, so that it runs as it is on every framework's tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import optree
 import pytest
 
 import multigrad as xg
 from multigrad.errors import GradientError, MultigradError
 
 from .oracles import DTYPES, FLOAT32, finfo, spread
-from .under_test import as_function
+from .under_test import as_function, pull
 
 xp = xg.xp
 Tensor = Any
@@ -26,33 +24,6 @@ X = np.array([[0.5, -1.0, 2.0], [3.0, 0.25, -0.75]], np.float32)
 W = np.array([[1.5, 2.0, -0.5], [0.25, -1.0, 4.0]], np.float32)
 G = np.array([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]], np.float32)
 either_way = pytest.mark.parametrize("native", [None, True], ids=["captured", "as it is"])
-
-
-def as_tensors(backend: Any, nested: Any) -> Any:
-    """Arrays as the backend's tensors; the rest as it is."""
-    return optree.tree_map(
-        lambda leaf: backend.array(leaf) if isinstance(leaf, np.ndarray) else leaf,
-        nested,
-        none_is_leaf=True,
-    )
-
-
-def as_arrays(backend: Any, nested: Any) -> Any:
-    """Tensors as arrays; the rest as it is."""
-    return optree.tree_map(
-        lambda leaf: backend.numpy(leaf) if hasattr(leaf, "dtype") else leaf,
-        nested,
-        none_is_leaf=True,
-    )
-
-
-def pull(backend: Any, f: Callable[..., Any], inputs: tuple[Any, ...], cotangent: Any) -> Any:
-    """Outputs and gradients as arrays; 64-bit inputs in the mode that keeps them."""
-    wide = [leaf.dtype for leaf in optree.tree_leaves(inputs) if isinstance(leaf, np.ndarray)]
-    with backend.precision(max(wide, key=lambda dtype: dtype.itemsize)):
-        outputs, pullback = xg.vjp(f, *as_tensors(backend, inputs))
-        gradients = pullback(as_tensors(backend, cotangent))
-        return as_arrays(backend, outputs), as_arrays(backend, gradients)
 
 
 def weighted(x: Tensor, w: Tensor, scale: float) -> Any:
@@ -136,24 +107,25 @@ def test_a_gradient_of_none_is_zero(backend: Any, native: bool | None) -> None:
 
 
 @either_way
-def test_arguments_and_outputs_may_be_nested(backend: Any, native: bool | None) -> None:
+@pytest.mark.parametrize("flat", [False, True])
+def test_arguments_and_outputs_may_be_nested(backend: Any, native: bool | None, flat: bool) -> None:
     def layer(given: Any, mode: str) -> Any:
-        x, (w, b) = given["x"], given["rest"]
+        x, (w, b) = given[0], given[1]["rest"]
 
         def grad(upstream: Any) -> Any:
-            return {"x": upstream["y"] * 2.0, "rest": (upstream["z"], upstream["y"])}, None
+            own, z, y = upstream["y"] * 2.0, upstream["z"], upstream["y"]
+            return [own, z, y, None] if flat else ((own, {"rest": (z, y)}), None)
 
         return {"y": x * w, "z": w + b, "mode": mode}, grad
 
     function = xg.custom_gradient(layer, native=native)
-    given = {"x": X, "rest": (W, G)}
-    outputs, (gradients, _) = pull(
-        backend, function, (given, "plain"), {"y": G, "z": X, "mode": None}
-    )
+    given = (X, {"rest": (W, G)})
+    cotangent = {"y": G, "z": X, "mode": None}
+    outputs, ((grad_x, gradients), _) = pull(backend, function, (given, "plain"), cotangent)
     assert outputs["mode"] == "plain"
     np.testing.assert_array_equal(outputs["y"], X * W)
     np.testing.assert_array_equal(outputs["z"], W + G)
-    np.testing.assert_array_equal(gradients["x"], G * 2)
+    np.testing.assert_array_equal(grad_x, G * 2)
     np.testing.assert_array_equal(gradients["rest"][0], X)
     np.testing.assert_array_equal(gradients["rest"][1], G)
 
@@ -192,15 +164,17 @@ def test_a_gradient_of_another_shape_is_refused_by_its_argument(
 @either_way
 def test_a_wrong_number_of_gradients_is_refused(backend: Any, native: bool | None) -> None:
     function = xg.custom_gradient(lambda x, w: (x * w, lambda upstream: (upstream,)), native=native)
-    with pytest.raises(GradientError):
+    with pytest.raises(GradientError, match=r"1 gradient for 2 arguments \(x, w\)"):
         pull(backend, function, (X, W), G)
 
 
-def test_a_gradient_of_another_float_dtype_is_cast_where_it_runs_as_it_is(backend: Any) -> None:
+@either_way
+def test_a_gradient_of_another_float_dtype_is_cast(backend: Any, native: bool | None) -> None:
     function = xg.custom_gradient(
-        lambda x: (x * 2.0, lambda upstream: xp.astype(upstream * 0 + 3, "float16")), native=True
+        lambda x: (x * 2.0, lambda upstream: xp.astype(upstream * 0 + 3, "float16")), native=native
     )
     _, gradients = pull(backend, function, (X,), G)
+    assert gradients[0].dtype == np.float32
     np.testing.assert_array_equal(gradients[0], np.full_like(X, 3.0))
 
 

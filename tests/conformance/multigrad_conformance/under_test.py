@@ -8,7 +8,9 @@ from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import numpy as np
+import optree
 
+import multigrad as xg
 from multigrad import xp
 from multigrad.backend.contract import Backend
 from multigrad.backend.discovery import load_backend
@@ -114,3 +116,42 @@ def strided(x: Tensor) -> Tensor:
     if hasattr(x, "T"):
         return x.T[::2]
     return xp.getitem(xp.swapaxes(x, 0, 1), (slice(None, None, 2),))
+
+
+def as_tensors(backend: Any, nested: Any) -> Any:
+    """Return arrays as the backend's tensors; the rest as it is."""
+    return optree.tree_map(
+        lambda leaf: backend.array(leaf) if isinstance(leaf, np.ndarray) else leaf,
+        nested,
+        none_is_leaf=True,
+    )
+
+
+def as_arrays(backend: Any, nested: Any) -> Any:
+    """Return tensors as arrays; the rest as it is."""
+    return optree.tree_map(
+        lambda leaf: backend.numpy(leaf) if hasattr(leaf, "dtype") else leaf,
+        nested,
+        none_is_leaf=True,
+    )
+
+
+def pull(backend: Any, f: Callable[..., Any], inputs: Any, cotangent: Any = None) -> Any:
+    """Return outputs and gradients as arrays; 64-bit inputs in the mode that keeps them.
+
+    Args:
+        cotangent: nested like the outputs; an array is that of the first output, the others have
+            none; None is ones for each of floats.
+    """
+    wide = [leaf.dtype for leaf in optree.tree_leaves(inputs) if isinstance(leaf, np.ndarray)]
+    with backend.precision(max(wide, key=lambda dtype: dtype.itemsize)):
+        outputs, pullback = xg.vjp(f, *as_tensors(backend, inputs))
+        leaves, tree = optree.tree_flatten(as_arrays(backend, outputs))
+        if isinstance(cotangent, np.ndarray):
+            cotangent = optree.tree_unflatten(tree, [cotangent, *(None for _ in leaves[1:])])
+        elif cotangent is None:
+            is_float = ["float" in str(getattr(y, "dtype", "")) for y in leaves]
+            ones = [np.ones_like(y) if f else None for y, f in zip(leaves, is_float, strict=True)]
+            cotangent = optree.tree_unflatten(tree, ones)
+        gradients = pullback(as_tensors(backend, cotangent))
+        return as_arrays(backend, outputs), as_arrays(backend, gradients)

@@ -11,6 +11,7 @@ import optree
 import pytest
 
 import multigrad as xg
+from multigrad_conformance.under_test import pull as pulled
 
 from ...conftest import find_backend
 
@@ -64,25 +65,6 @@ def unrolled(solver: Callable[..., Any]) -> tuple[Array, tuple[Array, ...]]:
     """The solution and its gradients, by the derivative of all iterations."""
     y, pull = xg.vjp(xg.function(solver), W, B)
     return y, pull(U)
-
-
-def pulled(backend: Any, f: Callable[..., Any], inputs: Any, cotangents: Any) -> tuple[Any, Any]:
-    """The outputs and gradients, nested, as arrays; in float64 where the arrays are."""
-    with backend.precision(np.float64):
-        given = optree.tree_map(as_tensor(backend), inputs, none_is_leaf=True)
-        outputs, pull = xg.vjp(f, *given)
-        found = pull(optree.tree_map(as_tensor(backend), cotangents))
-        return as_arrays(backend, outputs), as_arrays(backend, found)
-
-
-def as_tensor(backend: Any) -> Callable[[Any], Any]:
-    return lambda x: backend.array(x) if isinstance(x, np.ndarray) else x
-
-
-def as_arrays(backend: Any, tree: Any) -> Any:
-    return optree.tree_map(
-        lambda x: backend.numpy(x) if hasattr(x, "dtype") else x, tree, none_is_leaf=True
-    )
 
 
 def assert_close(found: Any, expected: Any, relative: float = 1e-6) -> None:
