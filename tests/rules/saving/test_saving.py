@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
 import pickle
@@ -16,6 +15,7 @@ import pytest
 import multigrad as xg
 
 from ...conftest import BACKENDS, find_backend
+from ...data.releases import write as releases
 from ...harness import fresh
 
 xp = xg.xp
@@ -25,49 +25,11 @@ ROOT = Path(__file__).parents[3]
 X = np.linspace(-2.0, 2.5, 12, dtype=np.float32).reshape(3, 4)
 G = np.cos(X)
 
-SOURCE = '''
-import numpy as np
-import multigrad as xg
-
-xp = xg.xp
-TABLE = np.array([0.5, 1.0, -2.0, 4.0])
-
-def window(ctx, grad_out, tin, width: float = 0.7, hard: bool = True):
-    """A window, hard or soft."""
-    return grad_out * (abs(tin) < width if hard else xp.exp(-tin * tin))
-
-def weighted(ctx, grad_out, tin):
-    return grad_out * TABLE + tin
-
-def by_rank(ctx, grad_out, tin):
-    return grad_out * sum(float(i + 1) for i in range(tin.ndim))
-
-def by_dtype(ctx, grad_out, tin):
-    return grad_out * 2 if tin.dtype == "float32" else grad_out * 3
-
-def by_value(ctx, grad_out, tin, slope=2.0):
-    return grad_out * slope if slope > 1 else grad_out
-
-def two_draws(ctx, grad_out, tin):
-    return grad_out * xp.rand_like(grad_out) + xp.randn_like(grad_out)
-
-def in_numpy(ctx, grad_out, tin, shift: float = 0.25):
-    return np.where(np.abs(tin) <= shift, grad_out, np.tanh(grad_out) / tin.size)
-
-RULES = [window, weighted, by_rank, by_dtype, by_value, two_draws, in_numpy]
-'''
-
 
 @pytest.fixture(scope="module")
-def mine(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A module of rules that no other process can import."""
-    file = tmp_path_factory.mktemp("source") / "rules_of_mine.py"
-    file.write_text(SOURCE)
-    spec = importlib.util.spec_from_file_location("rules_of_mine", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def mine() -> Any:
+    """Rules of a user's own, in a module that no other process can import."""
+    return releases.load_mine()
 
 
 def every_rule(mine: Any) -> dict[str, Any]:
@@ -75,7 +37,7 @@ def every_rule(mine: Any) -> dict[str, Any]:
     composed = xg.compose("clip_norm", xg.compose(mine.two_draws, "noise"), mine.two_draws)
     return {
         **{name: rule for name, rule in library if rule.__module__.startswith(OWN)},
-        **{function.__name__: xg.compose(function) for function in mine.RULES},
+        **{name: xg.compose(getattr(mine, name)) for name in releases.RULES if name != "needs"},
         "composed": composed.with_params(sigma=0.3),
         "bound": xg.get("rectangular").with_params(a=-0.1),
     }
@@ -102,7 +64,19 @@ def compute_in_folder(folder: str, name: str) -> None:
     for file in sorted(Path(folder).glob("*.json")):
         print(file.stem, compute(find_backend(name), xg.load(file)))
     # By their documents alone:
-    assert "multigrad.rules.library" not in sys.modules and "rules_of_mine" not in sys.modules
+    assert "multigrad.rules.library" not in sys.modules and "written_by_users" not in sys.modules
+
+
+def read_elsewhere(tests: str, folder: Path, backend: Any) -> dict[str, str]:
+    """Return what the documents of a folder give in a process of its own, by their names."""
+    code = (
+        f"import sys; sys.path.append('tests/conformance'); "
+        f"from tests.rules.saving.{tests} import *; "
+        f"compute_in_folder({str(folder)!r}, {backend.name!r})"
+    )
+    done = fresh.run(["-c", code], [backend.name], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return dict(line.split() for line in done.stdout.splitlines())
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -112,11 +86,7 @@ def test_every_rule_gives_the_same_in_another_process_without_its_source(
     rules = {f"{i:02}": rule for i, rule in enumerate(every_rule(mine).values())}
     for name, rule in rules.items():
         xg.save(rule, tmp_path / f"{name}.json")
-    call = f"compute_in_folder({str(tmp_path)!r}, {backend.name!r})"
-    code = f"from tests.rules.saving.test_saving import *; {call}"
-    done = fresh.run(["-c", code], [backend.name], cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    found = dict(line.split() for line in done.stdout.splitlines())
+    found = read_elsewhere("test_saving", tmp_path, backend)
     assert found == {name: compute(backend, rule) for name, rule in rules.items()}
 
 
@@ -131,8 +101,8 @@ def test_a_loaded_rule_has_the_name_the_doc_and_the_params(mine: Any) -> None:
     rule = xg.get(xg.compose(mine.window).parts[0])
     loaded = xg.from_dict(rule.to_dict())
     assert loaded.name == "window"
-    assert loaded.__doc__ == "A window, hard or soft."
-    assert loaded.params == rule.params == {"width": 0.7, "hard": True}
+    assert loaded.__doc__ == "A window, hard or soft; 'sum' adds what is inside."
+    assert loaded.params == rule.params == {"width": 0.75, "hard": True, "mode": "sum"}
     assert repr(loaded.signature) == repr(rule.signature)
 
 
