@@ -41,6 +41,33 @@ SHAPES = {
 }
 
 
+def of_svd(x: Tensor) -> tuple[Tensor, ...]:
+    """What does not depend on the signs of vectors."""
+    u, s, vh = xp.svd(x)
+    return s, u * u, vh * vh, (u * xp.expand_dims(xp.sin(s), -2)) @ vh
+
+
+def of_eigh(x: Tensor) -> tuple[Tensor, ...]:
+    square, other = x @ xp.matrix_transpose(x), x @ xp.exp(xp.matrix_transpose(x))
+    other = other + xp.matrix_transpose(other)
+    return xp.eigh(square)[0], xp.square(xp.eigh(other, lower=False)[1])
+
+
+def of_qr(x: Tensor) -> tuple[Tensor, ...]:
+    q, r = xp.qr(x)
+    return q * q, r * r, q @ xp.sin(xp.matrix_transpose(q))
+
+
+def of_lu(x: Tensor) -> tuple[Tensor, ...]:
+    factors, pivots = xp.lu(x)
+    return factors, factors * xp.sum(xp.cast(pivots, "float64"))
+
+
+# Functions of matrices of any form.
+FACTORS = {"svd": of_svd, "eigh": of_eigh, "qr": of_qr, "lu": of_lu}
+FORMS = ((2, 4, 3), (3, 4), (2, 2), (2, 0, 3))
+
+
 def matrices(shapes: tuple[tuple[int, ...], ...], dtype: Any = np.float64) -> list[Any]:
     draw = np.random.default_rng(5)
     a, b = (draw.normal(size=shape) for shape in shapes)
@@ -49,49 +76,56 @@ def matrices(shapes: tuple[tuple[int, ...], ...], dtype: Any = np.float64) -> li
 
 
 def results_of(backend: Any, function: Any, given: list[Any]) -> list[Any]:
-    """Return the value and both gradients, of what does not lie in one piece."""
-    with backend.precision(given[0].dtype):
+    """Return the values and the gradients, of what does not lie in one piece."""
+    with backend.precision(np.float64):
         tensors = [backend.array(each) for each in given]
         turned = [xp.matrix_transpose(backend.array(np.swapaxes(each, -1, -2))) for each in given]
-        values = []
+        results = []
         for each in (tensors, turned):
-            value, pullback = xg.vjp(xg.function(function, native=False), *each)
-            values.append([value, *pullback(value)])
-        first, second = (
-            [np.asarray(backend.numpy(each), np.float64) for each in v] for v in values
-        )
-    for one, other in zip(first, second, strict=True):
-        np.testing.assert_allclose(one, other, 1e-3 if given[0].dtype != np.float64 else 1e-9, 1e-6)
-    return first
+            values, pullback = xg.vjp(xg.function(function, native=False), *each)
+            own = values if isinstance(values, tuple) else (values,)
+            results.append([backend.numpy(x) for x in (*own, *pullback(values))])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, 1e-9, 1e-6)
+    return results[0]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+CASES: dict[str, Any] = {
+    name: (function, [[np.random.default_rng(5).normal(size=form)] for form in FORMS])
+    for name, function in FACTORS.items()
+}
+for name, function in FUNCTIONS.items():  # one matrix is among batches that broadcast
+    CASES[name] = function, [matrices(own) for what, own in SHAPES.items() if what != "one matrix"]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_every_backend_gives_the_numbers_and_gradients_of_numpy(backend: Any, name: str) -> None:
     from multigrad_conformance.under_test import BackendUnderTest
 
-    for shape, shapes in SHAPES.items():
-        if shape == "one matrix":  # as in batches that broadcast
-            continue
-        given = matrices(shapes)
-        wanted = results_of(BackendUnderTest("numpy"), FUNCTIONS[name], given)
+    function, inputs = CASES[name]
+    for given in inputs:
+        wanted = results_of(BackendUnderTest("numpy"), function, given)
         if backend.name == "numpy":
-            check_by_differences(FUNCTIONS[name], given, wanted)
-        for own, right in zip(results_of(backend, FUNCTIONS[name], given), wanted, strict=True):
-            np.testing.assert_allclose(own, right, 1e-9, 1e-9, err_msg=f"{name} of {shape}")
+            check_by_differences(function, given, wanted[-len(given) :])
+        for own, right in zip(results_of(backend, function, given), wanted, strict=True):
+            np.testing.assert_allclose(own, right, 1e-8, 1e-8, err_msg=f"{name} of {given}")
 
 
-def check_by_differences(function: Any, given: list[Any], found: list[Any]) -> None:
-    """Along a symmetric direction the slope of half the square of the values is that of a
-    difference.
+def check_by_differences(function: Any, given: list[Any], gradients: list[Any]) -> None:
+    """Along a direction, symmetric for a symmetric matrix, the slope of half the square of the
+    values is that of a difference.
     """
     draw, step = np.random.default_rng(1), 1e-6
     ways = [draw.normal(size=each.shape) for each in given]
-    ways[0] = ways[0] + np.swapaxes(ways[0], -1, -2)
+    if len(given) == 2:
+        ways[0] = ways[0] + np.swapaxes(ways[0], -1, -2)
     ends = []
     for sign in (1, -1):
         moved = [each + sign * step * way for each, way in zip(given, ways, strict=True)]
-        ends.append(float(np.sum(np.square(xg.function(function)(*moved)))) / 2)
-    slope = sum(float(np.sum(g * way)) for g, way in zip(found[1:], ways, strict=True))
+        values = xg.function(function)(*moved)
+        own = values if isinstance(values, tuple) else (values,)
+        ends.append(sum(float(np.sum(np.square(each))) for each in own) / 2)
+    slope = sum(float(np.sum(g * way)) for g, way in zip(gradients, ways, strict=True))
     np.testing.assert_allclose(slope, (ends[0] - ends[1]) / (2 * step), 1e-5, 1e-6)
 
 
@@ -143,7 +177,7 @@ def test_a_matrix_that_is_not_finite_raises_or_gives_no_number(
 ) -> None:
     given = np.random.default_rng(0).normal(size=(size, size)).astype(np.float32)
     given[0, 0] = number
-    for function in (xp.svd, xp.svdvals, xp.eigvalsh, xp.pinv, lambda s: xp.eigh(s)[0]):
+    for function in (xp.svd, xp.svdvals, xp.eigvalsh, xp.pinv, xp.qr, lambda s: xp.eigh(s)[0]):
         run = xg.function(function, native=False)
         with backend.precision(np.float32), suppress(*errors_of(backend)):
             results = run(backend.array(given))
@@ -208,28 +242,38 @@ def test_a_class_that_asks_whether_its_factor_succeeded_is_converted(
             np.testing.assert_allclose(backend.numpy(own), right.numpy(), rtol=1e-5, atol=1e-6)
 
 
+def everything(s: Tensor, b: Tensor) -> Tensor:
+    symmetric = (s + xp.matrix_transpose(s)) / 2
+    solved = xp.solve(symmetric, xp.inv(xp.cholesky(symmetric)) @ b)
+    return solved * xp.slogdet(s)[1] + xp.det(s) * xp.matrix_transpose(xp.pinv(b))
+
+
 @pytest.mark.needs("torch")
 def test_torchs_checker_finds_the_second_derivatives_right(torch: Any) -> None:
-    s, b = (torch.tensor(each, requires_grad=True) for each in matrices(SHAPES["one matrix"]))
-
-    def everything(s: Tensor, b: Tensor) -> Tensor:
-        symmetric = (s + xp.matrix_transpose(s)) / 2
-        factor = xp.cholesky(symmetric)
-        return xp.solve(symmetric, xp.inv(factor) @ b) * xp.slogdet(s)[1] + xp.pinv(b).mT
-
-    run = xg.function(everything, native=False)
-    assert torch.autograd.gradcheck(run, (s, b))
-    assert torch.autograd.gradgradcheck(run, (s, b))
+    s, b, x = (
+        torch.tensor(each, requires_grad=True)
+        for each in (*matrices(SHAPES["one matrix"]), np.random.default_rng(5).normal(size=(4, 3)))
+    )
+    cases = [(f, (x,)) for f in (of_svd, of_qr, of_lu, lambda x: of_eigh(x[:3]))]
+    for function, inputs in [*cases, (everything, (s, b))]:
+        run = xg.function(function, native=False)
+        assert torch.autograd.gradcheck(run, inputs)
+        assert torch.autograd.gradgradcheck(run, inputs)
 
 
 @pytest.mark.needs("jax")
 def test_jaxs_checker_finds_the_gradients_right_and_they_are_compiled(jax: Any) -> None:
     from jax.test_util import check_grads
 
+    def total(s: Tensor, b: Tensor, x: Tensor) -> Tensor:
+        tall = x[..., :2]
+        parts = (*of_svd(tall), *of_qr(tall), *of_lu(tall)[:1], *of_eigh(tall[..., :2, :]))
+        return sum((xp.sum(part) for part in parts), xp.sum(everything(s, b)))
+
     with jax.enable_x64(True):
-        s, b = map(jax.numpy.asarray, matrices(SHAPES["a batch"]))
-        run = xg.function(lambda s, b: xp.solve(s, b) * xp.det(s)[..., None, None], native=False)
-        check_grads(jax.jit(run), (s, b), order=2, modes=["rev"])
+        given = (*matrices(SHAPES["one matrix"]), np.random.default_rng(5).normal(size=(3, 3)))
+        run = jax.jit(xg.function(total, native=False))
+        check_grads(run, tuple(map(jax.numpy.asarray, given)), order=2, modes=["rev"])
 
 
 @pytest.mark.needs("jax")

@@ -1,5 +1,6 @@
-"""Factors of matrices on every backend: NumPy's numbers and gradients, batched, empty, of more rows
-or columns, of equal and of zero values; and how jax's solves keep their derivative.
+"""Factors of matrices on every backend: in 16 bits, of equal and of zero values, beside mpmath; and
+how jax's solves keep their derivative. The numbers and gradients of NumPy are in
+`test_linear_algebra.py`.
 """
 
 from __future__ import annotations
@@ -12,82 +13,10 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-
-from .test_linear_algebra import errors_of
+from multigrad_conformance.under_test import pull
 
 xp: Any = xg.xp
 Tensor = Any
-
-SHAPES = ((2, 4, 3), (3, 4), (2, 2), (2, 0, 3))
-
-
-def of_svd(x: Tensor) -> tuple[Tensor, ...]:
-    """What does not depend on the signs of vectors."""
-    u, s, vh = xp.svd(x)
-    return s, u * u, vh * vh, (u * xp.expand_dims(xp.sin(s), -2)) @ vh
-
-
-def of_eigh(x: Tensor) -> tuple[Tensor, ...]:
-    square, other = x @ xp.matrix_transpose(x), x @ xp.exp(xp.matrix_transpose(x))
-    other = other + xp.matrix_transpose(other)
-    return xp.eigh(square)[0], xp.square(xp.eigh(other, lower=False)[1])
-
-
-def of_qr(x: Tensor) -> tuple[Tensor, ...]:
-    q, r = xp.qr(x)
-    return q * q, r * r, q @ xp.sin(xp.matrix_transpose(q))
-
-
-def of_lu(x: Tensor) -> tuple[Tensor, ...]:
-    factors, pivots = xp.lu(x)
-    return factors, factors * xp.sum(xp.cast(pivots, "float64"))
-
-
-FUNCTIONS = {"svd": of_svd, "eigh": of_eigh, "qr": of_qr, "lu": of_lu}
-
-
-def results_of(backend: Any, function: Any, given: Any) -> list[Any]:
-    """Return the values and the gradient, with known weights."""
-    with backend.precision(given.dtype):
-        values, pullback = xg.vjp(xg.function(function, native=False), backend.array(given))
-        values = values if isinstance(values, tuple) else (values,)
-        arrays = [np.asarray(backend.numpy(each)) for each in values]
-        weights = [np.cos(np.arange(a.size, dtype=a.dtype)).reshape(a.shape) for a in arrays]
-        weights = [backend.array(w) for w in weights]
-        gradient = pullback(tuple(weights) if len(weights) > 1 else weights[0])
-        gradient = gradient[0] if isinstance(gradient, tuple) else gradient
-        return [*arrays, np.asarray(backend.numpy(gradient))]
-
-
-def numpys(function: Any, given: Any) -> list[Any]:
-    from multigrad_conformance.under_test import BackendUnderTest
-
-    return results_of(BackendUnderTest("numpy"), function, given)
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_backend_gives_the_numbers_and_gradients_of_numpy(backend: Any, name: str) -> None:
-    function = FUNCTIONS[name]
-    for shape in SHAPES:
-        given = np.random.default_rng(5).normal(size=shape)
-        wanted = numpys(function, given)
-        if backend.name == "numpy":
-            check_by_differences(function, given, wanted)
-            continue
-        for own, right in zip(results_of(backend, function, given), wanted, strict=True):
-            np.testing.assert_allclose(own, right, 1e-8, 1e-8, err_msg=f"{name} of {shape}")
-
-
-def check_by_differences(function: Any, given: Any, found: list[Any]) -> None:
-    *values, gradient = found
-    way, step = np.random.default_rng(1).normal(size=given.shape), 1e-6
-    ends = []
-    for sign in (1, -1):
-        moved = xg.function(function)(given + sign * step * way)
-        pairs = zip(moved, values, strict=True)
-        ends.append(sum(np.sum(m * np.cos(np.arange(v.size)).reshape(v.shape)) for m, v in pairs))
-    slope = (ends[0] - ends[1]) / (2 * step)
-    np.testing.assert_allclose(np.sum(gradient * way), slope, 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -110,9 +39,10 @@ def test_values_of_equal_and_zero_ones_have_a_gradient(backend: Any) -> None:
         return xp.sum(xp.svd(x)[1]) + xp.sum(xp.eigh(x[:2])[0] * 2)
 
     given = np.array([[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
-    *_, gradient = results_of(backend, norm, given)
+    _, (gradient,) = pull(backend, xg.function(norm, native=False), (given,))
     np.testing.assert_allclose(gradient, [[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]], atol=1e-12)
-    *_, gradient = results_of(backend, lambda x: xp.svd(x)[1][:1], np.array([[3.0, 0], [0, 0]]))
+    largest = xg.function(lambda x: xp.svd(x)[1][:1], native=False)
+    _, (gradient,) = pull(backend, largest, (np.array([[3.0, 0], [0, 0]]),))
     np.testing.assert_allclose(gradient, [[1.0, 0.0], [0.0, 0.0]], atol=1e-12)
 
 
@@ -132,18 +62,6 @@ def test_pivots_say_how_rows_were_exchanged(backend: Any) -> None:
     assert order.tolist() == [[2, 0, 1], [0, 1, 2]]
 
 
-def test_a_matrix_that_is_not_finite_raises_or_has_no_values(backend: Any) -> None:
-    broken = np.full((2, 2), np.nan, np.float32)
-    for function in (lambda x: xp.svd(x)[1], lambda x: xp.eigh(x)[0], lambda x: xp.qr(x)[0]):
-        with backend.precision(np.float32):
-            try:
-                found = backend.numpy(xg.function(function, native=False)(backend.array(broken)))
-            except errors_of(backend) as error:
-                assert backend.name != "jax", error
-            else:
-                assert np.isnan(found).any()
-
-
 def test_a_full_form_is_refused_where_it_is_not_unique() -> None:
     tall = np.ones((3, 2))
     for function in (np.linalg.svd, lambda x: np.linalg.qr(x, mode="complete")):
@@ -151,30 +69,7 @@ def test_a_full_form_is_refused_where_it_is_not_unique() -> None:
             xg.function(lambda x, f=function: f(x)[0], native=False, dialect="numpy")(tall)
 
 
-@pytest.mark.needs("torch")
-def test_torchs_checker_finds_the_second_derivatives_right(torch: Any) -> None:
-    x = torch.tensor(np.random.default_rng(5).normal(size=(4, 3)), requires_grad=True)
-    for function in (of_svd, of_qr, of_lu, lambda x: of_eigh(x[:3])):
-        run = xg.function(function, native=False)
-        assert torch.autograd.gradcheck(run, (x,))
-        assert torch.autograd.gradgradcheck(run, (x,))
-
-
 # --- jax ------------------------------------------------------------------------------------------
-def everything(x: Tensor) -> Tensor:
-    tall = x[..., :2]
-    parts = (*of_svd(tall), *of_qr(tall), *of_lu(tall)[:1], *of_eigh(tall[..., :2, :]))
-    return sum(xp.sum(part) for part in parts)
-
-
-@pytest.mark.needs("jax")
-def test_jaxs_checker_finds_the_gradients_right_and_they_are_compiled(jax: Any) -> None:
-    from jax.test_util import check_grads
-
-    with jax.enable_x64(True):
-        x = jax.numpy.asarray(np.random.default_rng(5).normal(size=(3, 3)))
-        run = jax.jit(xg.function(everything, native=False))
-        check_grads(run, (x,), order=2, modes=["rev"])
 
 
 def mapped(a: Tensor, b: Tensor) -> Tensor:
@@ -258,6 +153,7 @@ def test_a_pseudo_inverse_of_equal_and_lost_rank_has_jaxs_gradient(jax: Any) -> 
 
 EPS = float(np.finfo(np.float64).eps)
 # The algorithms of libraries leave the most where the norm is below a power of two times 5.4.
+EXPONENTIAL = xg.function(xp.expm, native=False)
 NORMS = (1e-8, 0.3, 5.0, 9.0, 10.7, 12.0, 40.0)
 
 
@@ -281,19 +177,11 @@ def drawn(norm: float, rows: int = 3) -> np.ndarray:
     return matrix * (norm / np.linalg.norm(matrix, 1))
 
 
-def exponential(backend: Any, x: np.ndarray, cotangent: np.ndarray) -> tuple[Any, Any]:
-    """Return the exponential and the gradient."""
-    with backend.precision(np.dtype(np.float64)):
-        value, pullback = xg.vjp(xg.function(xp.expm, native=False), backend.array(x))
-        (gradient,) = pullback(backend.array(cotangent))
-        return backend.numpy(value), backend.numpy(gradient)
-
-
 def test_exponentials_and_their_gradients_are_those_of_mpmath(backend: Any) -> None:
     matrices = np.stack([drawn(norm) for norm in NORMS])
     # Neither a large nor a small cotangent takes digits from its gradient.
     cotangents = np.stack([10.0**p * drawn(7.0) for p in (0, -300, 8, 0, 100, 3, -9)])
-    values, gradients = exponential(backend, matrices, cotangents)
+    values, (gradients,) = pull(backend, EXPONENTIAL, (matrices,), cotangents)
     for x, ct, value, gradient in zip(matrices, cotangents, values, gradients, strict=True):
         wanted = exact(x)
         assert np.linalg.norm(value - wanted) <= tolerance(x, wanted)
@@ -305,14 +193,14 @@ def test_exponentials_and_their_gradients_are_those_of_mpmath(backend: Any) -> N
 
 
 def test_the_exponential_of_a_large_negative_matrix_is_zero(backend: Any) -> None:
-    value, gradient = exponential(backend, -1e6 * np.eye(3), np.ones((3, 3)))
+    value, (gradient,) = pull(backend, EXPONENTIAL, (-1e6 * np.eye(3),))
     np.testing.assert_array_equal(value, np.zeros((3, 3)))
     np.testing.assert_array_equal(gradient, np.zeros((3, 3)))
 
 
 def test_a_matrix_with_nan_or_infinity_is_nan_and_leaves_those_beside_it(backend: Any) -> None:
     x = np.stack([np.diag([np.nan, 1.0]), np.diag([np.inf, 1.0]), np.eye(2)])
-    value, gradient = exponential(backend, x, np.ones((3, 2, 2)))
+    value, (gradient,) = pull(backend, EXPONENTIAL, (x,))
     assert np.isnan(value[:2]).all()
     assert np.isnan(gradient[:2]).all()
     np.testing.assert_allclose(value[2], np.e * np.eye(2), 4 * EPS)
