@@ -8,7 +8,6 @@ import asyncio
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ import pytest
 import multigrad as xg
 
 from ..harness.models.surrogates import triangle, window
+from ..support.threads import on_threads
 
 jax: Any = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -163,10 +163,8 @@ def test_pullback_called_after_the_with_and_on_another_thread_keeps_the_rule(ste
     with xg.use("triangular"):
         _, pullback = jax.vjp(jax.jit(step), X)
     found = []
-    thread = threading.Thread(target=lambda: found.append(pullback(np.ones_like(X))[0]))
     with xg.use("rectangular"):
-        thread.start()
-        thread.join()
+        on_threads(lambda g: found.append(pullback(g)[0]), np.ones_like(X))
         np.testing.assert_allclose(pullback(np.ones_like(X))[0], triangle(X), rtol=1e-6)
     np.testing.assert_allclose(found[0], triangle(X), rtol=1e-6)
 

@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import textwrap
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ import multigrad as xg
 from ..harness import fresh
 from ..harness.models.surrogates import triangle
 from ..harness.traced import taped
+from ..support.threads import on_threads
 
 tf: Any = pytest.importorskip("tensorflow")
 
@@ -190,14 +190,12 @@ def test_gradient_taken_after_the_with_and_on_another_thread_keeps_the_rule(step
                 y = f(x)
         found: list[Any] = []
 
-        def pull(y: Any = y, x: Any = x, tape: Any = tape, found: list[Any] = found) -> None:
+        def pull(y: Any, x: Any = x, tape: Any = tape, found: list[Any] = found) -> None:
             found.append(tape.gradient(y, x).numpy())
 
         with xg.use("scale"):
-            pull()
-            thread = threading.Thread(target=pull)
-            thread.start()
-            thread.join()
+            pull(y)
+            on_threads(pull, y)
         np.testing.assert_allclose(found, [triangle(X)] * 2, rtol=1e-6)
 
 
@@ -214,10 +212,8 @@ def test_threads_are_checked_each_by_its_own_rule(step: Any) -> None:
 
     with xg.use("triangular"):
         gradient(f)
-    for rule in ("triangular", "scale"):
-        thread = threading.Thread(target=run, args=(rule,))
-        thread.start()
-        thread.join()
+    on_threads(run, "triangular")
+    on_threads(run, "scale")
     np.testing.assert_allclose(found["triangular"], triangle(X), rtol=1e-6)
     assert isinstance(found["scale"], xg.StaleTraceError)
 

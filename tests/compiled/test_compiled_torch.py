@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ import multigrad as xg
 
 from ..harness import fresh
 from ..harness.models.surrogates import triangle, window
+from ..support.threads import on_threads
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
@@ -220,10 +220,8 @@ def test_backward_after_the_with_and_on_another_thread_keeps_the_rule(step: Any)
     x = torch.tensor(X, requires_grad=True)
     with xg.use("triangular"):
         y = f(x).sum()
-    thread = threading.Thread(target=y.backward)
     with xg.use("rectangular"):
-        thread.start()
-        thread.join()
+        on_threads(y.backward, None)
     np.testing.assert_allclose(x.grad.numpy(), triangle(X), rtol=1e-6)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -16,6 +15,7 @@ import pytest
 import multigrad as xg
 
 from ..harness.models.surrogates import triangle
+from ..support.threads import on_threads
 from . import formulas
 
 torch: Any = pytest.importorskip("torch")
@@ -408,12 +408,8 @@ def test_replicas_on_threads_each_take_the_rule_of_their_thread(rule: str) -> No
         loss.backward()
         found[number] = x.grad.numpy()
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
     with xg.use("scale", {"s": 7.0}):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        on_threads(run, *range(4))
     for number in range(4):
         close(found[number], FORMULAS[rule](W, POINTS))
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 import multigrad as xg
 
+from ..support.threads import on_threads
 from .conftest import DISTINCT_MODES, KINDS
 
 keras: Any = pytest.importorskip("keras")
@@ -181,11 +181,7 @@ def test_layers_called_on_several_threads_are_right(guest: str) -> None:
             y = keras.ops.convert_to_numpy(layer(keras.ops.convert_to_tensor(x)))
             found.append(bool(np.array_equal(y, (x > 0).astype(np.float32))))
 
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(run, *range(4))
     assert found == [True] * 40
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ..support.threads import on_threads
 
 keras: Any = pytest.importorskip("keras")
 xk: Any = pytest.importorskip("multigrad.keras")
@@ -149,16 +150,12 @@ def test_threads_that_call_one_layer_do_not_meet() -> None:
     x = np.random.default_rng(0).normal(size=(4, 64)).astype("f")
     expected, wrong = array(layer(x)), []
 
-    def call() -> None:
+    def call(_: int) -> None:
         for _ in range(20):
             if not np.allclose(array(layer(x)), expected, atol=1e-5):
                 wrong.append(1)
 
-    threads = [threading.Thread(target=call) for _ in range(3)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    on_threads(call, *range(3))
     assert not wrong
 
 

@@ -5,7 +5,6 @@ hooks, parametrizations, classes that change, compilers and exporters.
 from __future__ import annotations
 
 import copy
-import threading
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from ..harness.models.attached import (
     make_net,
     named_rules,  # noqa: F401 (a fixture)
 )  # fmt: skip
+from ..support.threads import on_threads
 
 pytestmark = pytest.mark.needs("torch")
 RULES = {"relu": GUIDES, "head.1": DOUBLES, "stem": DOUBLES}
@@ -162,11 +162,7 @@ def test_threads_each_have_the_rules_of_their_own_models() -> None:
     def run(i: int) -> None:
         found[i] = [gradient(nets[i]) for _ in range(5)]
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    on_threads(run, *range(4))
     for i in range(4):
         assert all(torch.equal(grad, own if i % 2 else ruled) for grad in found[i])
     for each in handles:

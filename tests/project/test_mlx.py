@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import multigrad as xg
 from multigrad.errors import GradientError, StaleTraceError
 
+from ..support.threads import on_threads
 from ..users.test_demo import ROWS, invoke_demo, read_results
 
 pytestmark = pytest.mark.needs("mlx")
@@ -342,11 +342,7 @@ def test_threads_have_rules_of_their_own(mx: Any) -> None:
             with xg.use(rule):
                 found[rule] = np.array(gradient(mx, act)(x)), np.array(compiled(x))
 
-    threads = [threading.Thread(target=run, args=(rule,)) for rule in ("triangular", "stop")]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    on_threads(run, "triangular", "stop")
     np.testing.assert_array_equal(found["triangular"], [TRIANGULAR, TRIANGULAR])
     np.testing.assert_array_equal(found["stop"], [[0] * 4, TRIANGULAR])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +34,7 @@ from .kinds import (
     tangent_of,
     whole_of,
 )
+from .threads import on_threads
 
 G, TANGENT = torch.tensor(GRAD_OUT), torch.tensor(V)
 
@@ -148,9 +148,7 @@ def stored(kind: Kind) -> Any:
 def in_thread(kind: Kind) -> Any:
     x = leaf()
     y, found = kind.make()(x), []
-    thread = threading.Thread(target=lambda: found.append(torch.autograd.grad(y, x, G)[0]))
-    thread.start()
-    thread.join()
+    on_threads(lambda g: found.append(torch.autograd.grad(y, x, g)[0]), G)
     return found[0].numpy(), gradient_of
 
 

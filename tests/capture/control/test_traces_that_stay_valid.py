@@ -15,6 +15,8 @@ import pytest
 
 import multigrad as xg
 
+from ...support.threads import on_threads
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -253,11 +255,7 @@ def test_threads_on_jax_that_share_no_rule_share_no_trace(jax: Any) -> None:
             found[-s] = [np.asarray(grad(X)) for _ in range(3)]
 
     for _ in range(2):  # the second threads show what the first ones showed
-        threads = [threading.Thread(target=run, args=(100.0 + n,)) for n in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        on_threads(run, *(100.0 + n for n in range(3)))
     for s, gradients in found.items():
         np.testing.assert_array_equal(gradients, np.full((3, *X.shape), s))
 

@@ -7,7 +7,6 @@ is the same model with no activation there.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from multigrad.errors import RuleError
 from multigrad.models.attach import attach
 
 from ...harness.models.models_keras import pull, relevance
+from ...support.threads import on_threads
 
 keras: Any = pytest.importorskip("keras")
 layers: Any = keras.layers
@@ -249,9 +249,7 @@ def test_an_operation_of_another_model_stays_as_it_is() -> None:
     with xk.attach(model, {"relu": PASS}):
         np.testing.assert_array_equal(run(other, X)[1], expected)
         np.testing.assert_array_equal(run(keras.ops.relu, X)[1], expected)
-        thread = threading.Thread(target=lambda: found.append(run(other, X)[1]))
-        thread.start()
-        thread.join()
+        on_threads(lambda x: found.append(run(other, x)[1]), X)
         model(X)
         np.testing.assert_array_equal(run(other, X)[1], expected)
     np.testing.assert_array_equal(found[0], expected)

@@ -10,7 +10,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,6 +19,8 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
+
+from ...support.threads import on_threads
 
 torch: Any = pytest.importorskip("torch")
 
@@ -231,11 +232,7 @@ def modes() -> dict[str, Callable[[Any], Any]]:
         def run(i: int) -> None:
             found[i] = gradient(act, x + i, x)
 
-        threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        on_threads(run, *range(8))
         return found
 
     def pulled_back(act: Any) -> Any:
