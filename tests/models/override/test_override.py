@@ -16,8 +16,9 @@ import pytest
 import multigrad as xg
 from multigrad.errors import MultigradError, RuleError, RuleTypeError, RuleValueError
 from multigrad.models.gradient_replacement import replacement_for
+from multigrad_conformance.under_test import pull
 
-from ...harness.models.overridden import tenfold  # noqa: F401
+from ...harness.models.overridden import scaled_by, tenfold  # noqa: F401
 
 X = np.array([[-1.5, -0.25, 0.0], [0.5, 1.0, 2.0]], np.float32)
 LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy", "tensorflow": "tensorflow"}
@@ -40,14 +41,13 @@ def test_the_gradient_is_the_same_on_every_framework(backend: Any, rule: str) ->
     library = importlib.import_module(LIBRARIES[backend.name])
     for selector in ("sign", library.sign):
         overridden = xg.override(network(library), {selector: rule})
-        outputs, pullback = xg.vjp(overridden, backend.array(X))
-        (found,) = pullback(backend.array(np.ones_like(X)))
+        outputs, (found,) = pull(backend, overridden, (X,))
         inner = np.sign(X) * 0.5 + X
-        np.testing.assert_allclose(backend.numpy(outputs), np.tanh(inner) * X, rtol=2e-6)
+        np.testing.assert_allclose(outputs, np.tanh(inner) * X, rtol=2e-6)
         through = (1 - np.tanh(inner) ** 2) * X
         of_sign = np.asarray(xg.get(rule)(None, 0.5 * through, X))
         expected = np.tanh(inner) + through + of_sign
-        np.testing.assert_allclose(backend.numpy(found), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @overriding
@@ -55,7 +55,7 @@ def test_rules_are_attached_to_a_function_as_to_a_model(backend: Any) -> None:
     library = importlib.import_module(LIBRARIES[backend.name])
     rules = {"sign": "straight_through"}
     found, expected = (
-        backend.numpy(xg.vjp(f, backend.array(X))[1](backend.array(np.ones_like(X)))[0])
+        pull(backend, f, (X,))[1][0]
         for f in (xg.attach(network(library), rules), xg.override(network(library), rules))
     )
     np.testing.assert_array_equal(found, expected)
@@ -65,10 +65,28 @@ def test_rules_are_attached_to_a_function_as_to_a_model(backend: Any) -> None:
 def test_two_operations_take_two_rules(backend: Any) -> None:
     library = importlib.import_module(LIBRARIES[backend.name])
     rules = {"sign": "straight_through", "tanh": xg.get("straight_through")}
-    _, pullback = xg.vjp(xg.override(network(library), rules), backend.array(X))
-    (found,) = pullback(backend.array(np.ones_like(X)))
+    _, (found,) = pull(backend, xg.override(network(library), rules), (X,))
     expected = np.tanh(np.sign(X) * 0.5 + X) + 1.5 * X
-    np.testing.assert_allclose(backend.numpy(found), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@overriding
+def test_other_inputs_keep_their_gradients(backend: Any) -> None:
+    library = importlib.import_module(LIBRARIES[backend.name])
+    overridden = xg.override(lambda x, w: library.sign(x * w) * w, {library.sign: "tenfold"})
+    _, (in_x, in_w) = pull(backend, overridden, (X_NUMPY, WEIGHTS))
+    np.testing.assert_array_equal(in_x, 10 * WEIGHTS**2 * (X_NUMPY > 0))
+    np.testing.assert_array_equal(in_w, np.sign(X_NUMPY) + 10 * X_NUMPY * WEIGHTS * (X_NUMPY > 0))
+
+
+@overriding
+def test_a_name_means_the_rule_that_is_registered_now(backend: Any) -> None:
+    library = importlib.import_module(LIBRARIES[backend.name])
+    overridden = xg.override(library.sign, {"sign": "tenfold"})
+    for factor in (10.0, 3.0):
+        xg.register("tenfold", override=True)(scaled_by(factor))
+        _, (found,) = pull(backend, overridden, (X,))
+        np.testing.assert_array_equal(found, np.full_like(X, factor) * (X > 0))
 
 
 def test_rules_that_are_none_are_refused_at_once() -> None:
@@ -177,13 +195,6 @@ def test_a_function_runs_again_where_a_name_means_another_rule_and_at_no_other_c
             np.testing.assert_array_equal(pullback(np.ones(3))[0], [factor] * 3)
             counts.append(len(runs))
     assert counts[0] == counts[1] < counts[2] == counts[3]
-
-
-def test_other_inputs_keep_their_gradients() -> None:
-    overridden = xg.override(lambda x, w: np.sign(x * w) * w, {np.sign: "tenfold"})
-    in_x, in_w = xg.vjp(overridden, X_NUMPY, WEIGHTS)[1](np.ones(3))
-    np.testing.assert_array_equal(in_x, 10 * WEIGHTS**2 * (X_NUMPY > 0))
-    np.testing.assert_array_equal(in_w, np.sign(X_NUMPY) + 10 * X_NUMPY * WEIGHTS * (X_NUMPY > 0))
 
 
 def test_the_graph_is_shown_compared_and_saved(tmp_path: Path) -> None:

@@ -60,13 +60,6 @@ def test_torch_compiles_the_result_whole() -> None:
     np.testing.assert_array_equal(torch.autograd.grad(compiled(x), x)[0], EXPECTED)
 
 
-def test_a_name_means_the_rule_that_is_registered_now() -> None:
-    overridden = xg.override(lambda x: (torch.sign(x) * WEIGHTS).sum(), {"sign": "tenfold"})
-    np.testing.assert_array_equal(torch.func.grad(overridden)(X), EXPECTED)
-    xg.register("tenfold", override=True)(scaled_by(5.0))
-    np.testing.assert_array_equal(torch.func.grad(overridden)(X), EXPECTED / 2)
-
-
 REFUSED = {
     "rellu": "no operation 'rellu'; did you mean 'relu'",
     "tanh": "calls no operation 'tanh'.*it calls: mul, relu, sum",

@@ -119,18 +119,6 @@ def keyed(name: str) -> dict[str, Any]:
     return {"key": 5} if name in RANDOM else {}
 
 
-@each_rule
-def test_a_rule_is_callable_on_the_tensors_of_every_framework(backend: Any, name: str) -> None:
-    for dtype in (FLOAT32, BFLOAT16):
-        g, x = spread((2, 5), dtype), spread((2, 5), dtype, seed=1)
-        with backend.precision(dtype):
-            grad_out, tin = backend.array(g), backend.array(x)
-            grad_in = xg.get(name)(None, grad_out, tin, **keyed(name))
-            assert isinstance(grad_in, type(grad_out))
-            result = backend.numpy(grad_in)
-        assert (result.dtype, result.shape) == (dtype, (2, 5))
-
-
 def test_every_rule_of_the_library_has_an_oracle() -> None:
     library = {name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)}
     advice = "write its formula into CURVES of multigrad_conformance/expected/curves.py"
@@ -150,14 +138,17 @@ def test_a_rule_states_its_formula_and_source_and_names_all_it_takes(name: str) 
 
 
 @each_rule
-def test_a_gradient_in_another_dtype_is_cast_to_that_of_the_input(backend: Any, name: str) -> None:
-    g, x = spread(6, FLOAT64), spread(6, FLOAT32, seed=1)
-    with backend.precision(FLOAT64):
-        rule = xg.get(name)
-        grad_in = backend.numpy(rule(None, backend.array(g), backend.array(x), **keyed(name)))
-        again = rule(None, backend.array(g.astype(np.float32)), backend.array(x), **keyed(name))
-    assert grad_in.dtype == FLOAT32
-    np.testing.assert_array_equal(grad_in, backend.numpy(again))
+def test_a_gradient_of_any_dtype_is_cast_to_that_of_the_input(backend: Any, name: str) -> None:
+    rule, g, x = xg.get(name), spread((2, 5), FLOAT64), spread((2, 5), FLOAT32, seed=1)
+    for dtype in (FLOAT32, BFLOAT16):
+        with backend.precision(FLOAT64):
+            tin = backend.array(x.astype(dtype))
+            grad_in = rule(None, backend.array(g), tin, **keyed(name))
+            again = rule(None, backend.array(g.astype(dtype)), tin, **keyed(name))
+        assert isinstance(grad_in, type(tin))
+        result = backend.numpy(grad_in)
+        assert (result.dtype, result.shape) == (dtype, (2, 5))
+        np.testing.assert_array_equal(result, backend.numpy(again))
 
 
 # --- whole tensors --------------------------------------------------------------------------------
@@ -185,33 +176,6 @@ def test_clip_norm_never_divides_by_less_than_eps(backend: Any) -> None:
     np.testing.assert_allclose(clipped, g * 0.1, rtol=1e-14)
 
 
-@pytest.mark.parametrize("dim", [0, 1, -1, -3])
-def test_centralize_takes_the_mean_away_along_one_dimension(backend: Any, dim: int) -> None:
-    g = spread((2, 3, 4), FLOAT64)
-    expected = g - g.mean(axis=dim, keepdims=True)
-    for keepdim in (True, False):
-        result = apply(backend, "centralize", g, dim=dim, keepdim=keepdim)
-        np.testing.assert_allclose(result, expected, rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize("name", RANDOM)
-def test_random_rules_repeat_by_key_and_differ_without(backend: Any, name: str) -> None:
-    g = spread(50, FLOAT32)
-    first, again = (apply(backend, name, g, key=3) for _ in range(2))
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, apply(backend, name, g, key=4))
-    if backend.name != "jax":  # it has no generator of its own
-        assert not np.array_equal(apply(backend, name, g), apply(backend, name, g))
-
-
-def test_noise_is_standard_normal_times_sigma(backend: Any) -> None:
-    from scipy import stats
-
-    g = np.full(4000, 7.0)
-    noise = (apply(backend, "noise", g, sigma=0.5, key=1) - g) / 0.5
-    assert stats.kstest(noise, "norm").pvalue > 0.01
-
-
 # --- FreeGrad's own -------------------------------------------------------------------------------
 
 FREEGRAD_PARAMS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -225,24 +189,6 @@ FREEGRAD_PARAMS: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", FREEGRAD_PARAMS)
-@pytest.mark.needs("torch", "freegrad")
-def test_a_rule_of_freegrads_name_gives_freegrads_numbers_bit_for_bit(name: str) -> None:
-    import freegrad
-    import torch
-
-    edges = [0.0, -0.0, 0.5, -0.5, 0.7, 0.1, 1.0, 0.3, -0.3, INF, -INF, NAN, 1e30, 1e-30]
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-        x = torch.cat([torch.tensor(edges), torch.from_numpy(spread(50, FLOAT32))]).to(dtype)
-        g = torch.from_numpy(spread(64, FLOAT32, seed=1)).to(dtype)
-        for params in FREEGRAD_PARAMS[name]:
-            theirs = freegrad.get(name)(None, g, x, **params)
-            ours = xg.get(name)(None, g, x, **params)
-            assert ours.dtype == theirs.dtype
-            assert torch.equal(ours.isnan(), theirs.isnan())
-            assert torch.equal(ours.nan_to_num(), theirs.nan_to_num())
-
-
 @pytest.mark.parametrize("rule", FREEGRAD_PARAMS)
 @pytest.mark.needs("torch", "freegrad")
 def test_rules_of_freegrads_names_give_its_numbers_in_every_dtype_shape_and_stride(
@@ -251,10 +197,13 @@ def test_rules_of_freegrads_names_give_its_numbers_in_every_dtype_shape_and_stri
     import freegrad
     import torch
 
+    edges = [0.0, -0.0, 0.5, -0.5, 0.7, 0.1, 1.0, 0.3, -0.3, INF, -INF, NAN, 1e30, 1e-30]
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-        for shape in ((), (0,), (3,), (2, 3, 4), (4, 6)):
+        for shape in ((), (0,), (3,), (2, 3, 4), (4, 6), (14,)):
             numbers = (np.asarray(spread(shape, FLOAT32, seed=seed)) for seed in (0, 1))
             x, g = (torch.from_numpy(array).to(dtype) for array in numbers)
+            if shape == (14,):
+                x = torch.tensor(edges, dtype=dtype)
             if shape == (4, 6):
                 x, g = strided(x), strided(g)
             for params in FREEGRAD_PARAMS[rule]:
@@ -263,7 +212,8 @@ def test_rules_of_freegrads_names_give_its_numbers_in_every_dtype_shape_and_stri
                 theirs = freegrad.get(rule)(None, g, x, **params)
                 ours = xg.get(rule)(None, g, x, **params)
                 assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-                assert torch.equal(ours, theirs), f"{rule}, {params}, {shape}, {dtype}"
+                is_same = ours.eq(theirs) | (ours.isnan() & theirs.isnan())
+                assert is_same.all(), f"{rule}, {params}, {shape}, {dtype}"
 
 
 @pytest.mark.parametrize("name", RANDOM)

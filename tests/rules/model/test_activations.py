@@ -140,13 +140,6 @@ def test_far_from_zero_values_and_gradients_stay_finite(backend: Any, name: str)
             assert np.isfinite(grad_in).all()
 
 
-def test_heaviside_is_zero_at_zero_and_its_gradient_is_zero_everywhere(backend: Any) -> None:
-    x = np.array([-1.0, -0.0, 0.0, 1e-30, 1.0], np.float32)
-    y, grad_in = backend.vjp(xg.lower(None, backend.name, forward="Heaviside"), x, np.ones_like(x))
-    np.testing.assert_array_equal(y, np.array([0.0, 0.0, 0.0, 1.0, 1.0], np.float32))
-    np.testing.assert_array_equal(grad_in, np.zeros_like(x))
-
-
 @pytest.mark.parametrize("approximate", [False, True])
 def test_gelu_in_a_rule_is_right_in_every_dtype(backend: Any, approximate: bool) -> None:
     def gated(ctx: Any, grad_out: Any, tin: Any) -> Any:
