@@ -163,8 +163,6 @@ def test_an_output_whose_cotangent_is_missing_counts_as_zero(
     backend: Any, native: bool | None
 ) -> None:
     attention = make_attention(native)
-    _, gradients = pull(backend, attention, (X, W, 1.5), cotangent=(G1, None))
-    np.testing.assert_allclose(gradients[0], G1 * W * 1.5)
     for way in ways(backend, native):
         first = way(lambda x, w: attention(x, w, 1.5)[0])
         _, gradients = pull(backend, first, (X, W), cotangent=G1)
@@ -218,12 +216,16 @@ def test_keywords_words_and_nested_arguments(backend: Any, native: bool | None) 
             return {"a": up * share, "b": None}, {"share": up * pair["a"] * 7.0}
 
         y = (pair["a"] * share + pair["b"]) * sign
-        return {"y": y if mask is None else y * mask}, grad
+        return {"y": y if mask is None else y * mask, "rest": [kind, y + share]}, grad
+
+    def run(a: Any, b: Any, c: Any, kind: str) -> Any:
+        outputs = blended({"a": a, "b": b}, share=c, kind=kind)
+        return outputs["y"] if outputs["rest"][0] == kind else a
 
     for way in ways(backend, native):
         for kind, sign in (("up", 1.0), ("down", -1.0)):
-            run = way(lambda a, b, c, kind=kind: blended({"a": a, "b": b}, share=c, kind=kind)["y"])
-            y, gradients = pull(backend, run, (X, G1, G2), cotangent=G1)
+            call = way(functools.partial(run, kind=kind))
+            y, gradients = pull(backend, call, (X, G1, G2), cotangent=G1)
             np.testing.assert_allclose(y, sign * (X * G2 + G1))
             for found, expected in zip(gradients, (G1 * G2, 0 * X, G1 * X * 7), strict=True):
                 np.testing.assert_allclose(0 * X if found is None else found, expected)

@@ -36,29 +36,12 @@ def test_the_pullback_is_called_again_with_another_cotangent(backend: Any, array
     assert np.array_equal(backend.numpy(pullback(two)[0]), 4 * X)
 
 
-def test_an_activation_is_differentiated_by_its_rule(backend: Any, arrays: Any) -> None:
-    x, ones = arrays(X, np.ones_like(X))
-    act = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
-    y, pullback = xg.vjp(act, x)
-    assert np.array_equal(backend.numpy(y), (X > 0).astype(np.float32))
-    expected = np.maximum(0, 1 - np.abs(X) / 2)
-    assert np.array_equal(backend.numpy(pullback(ones)[0]), expected)
-
-
 def test_a_rule_inside_of_a_larger_function_acts(backend: Any, arrays: Any) -> None:
     x, ones = arrays(X, np.ones_like(X))
     act = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
     _, pullback = xg.vjp(lambda x: act(x * 2.0) * 3.0 + x * x, x)
     expected = 6 * np.maximum(0, 1 - np.abs(2 * X) / 2) + 2 * X
     assert np.allclose(backend.numpy(pullback(ones)[0]), expected, rtol=1e-6)
-
-
-def test_the_rule_in_force_acts(backend: Any, arrays: Any) -> None:
-    x, ones = arrays(X, np.ones_like(X))
-    act = xg.activation("ReLU")
-    with xg.use("gradient_reversal", params={"alpha": 2.0}):
-        _, pullback = xg.vjp(lambda x: act(x) * 1.0, x)
-    assert np.array_equal(backend.numpy(pullback(ones)[0]), np.full_like(X, -2.0))
 
 
 def test_a_function_with_several_outputs_inside_of_another(backend: Any, arrays: Any) -> None:

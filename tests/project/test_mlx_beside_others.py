@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,9 @@ import pytest
 
 import multigrad as xg
 from multigrad.errors import GradientError, UnsupportedOp
-from multigrad.rules.bridging import call_activation, call_function
+from multigrad.rules.bridging import call_function
+
+from ..written.hosts_and_guests import bridged
 
 pytestmark = pytest.mark.needs("mlx")
 X = np.array([-1.0, 0.25, 0.375, 2.0], np.float32)
@@ -23,16 +24,10 @@ def mx() -> Any:
     return pytest.importorskip("mlx.core")
 
 
-def bridged(guest: str, forward: str = "ReLU", rule: Any = "triangular") -> Callable[[Any], Any]:
-    """Return an activation that runs in a guest."""
-    act = xg.activation(forward, rule)
-    return lambda x: call_activation(act.forward, act.in_force(), x, guest)
-
-
 # --- as host -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_a_guest_gives_output_and_gradient_in_every_dtype(mx: Any, dtype: str) -> None:
-    f, kind = bridged("numpy"), getattr(mx, dtype)
+    f, kind = bridged("numpy", "ReLU", "triangular"), getattr(mx, dtype)
     with mx.stream(mx.cpu):
         x = mx.array(X).astype(kind)
         y, (gradient,) = mx.vjp(f, [x], [mx.ones_like(x)])
@@ -44,7 +39,7 @@ def test_a_guest_gives_output_and_gradient_in_every_dtype(mx: Any, dtype: str) -
 
 
 def test_a_gradient_goes_through_a_guest_among_mlxs_own_operations(mx: Any) -> None:
-    f, own = bridged("numpy"), xg.activation("ReLU", "triangular")
+    f, own = bridged("numpy", "ReLU", "triangular"), xg.activation("ReLU", "triangular")
     found, expected = (
         np.array(mx.grad(lambda x, f=f: (f(x) * f(x) * x).sum())(mx.array(X))) for f in (f, own)
     )
@@ -63,7 +58,7 @@ def test_what_runs_as_it_is_runs_in_its_own_framework(mx: Any) -> None:
 
 
 def test_what_a_guest_cannot_follow_is_refused(mx: Any) -> None:
-    f, x = bridged("numpy"), mx.array(X)
+    f, x = bridged("numpy", "ReLU", "triangular"), mx.array(X)
 
     def first(x: Any) -> Any:
         return mx.grad(lambda x: f(x).sum())(x)

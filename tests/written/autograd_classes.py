@@ -111,30 +111,6 @@ class JammedSquare(Function):
         return grad_output * torch.rand_like(ctx.saved_tensors[0])
 
 
-class LinearLayer(Function):
-    """Several inputs, one of which may be missing; gradients only for those that ask."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, weight: Any, bias: Any = None) -> Any:
-        ctx.save_for_backward(x, weight, bias)
-        output = x.mm(weight.t())
-        if bias is not None:
-            output += bias.unsqueeze(0).expand_as(output)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Any) -> Any:
-        x, weight, bias = ctx.saved_tensors
-        grad_x = grad_weight = grad_bias = None
-        if ctx.needs_input_grad[0]:
-            grad_x = grad_output.mm(weight)
-        if ctx.needs_input_grad[1]:
-            grad_weight = grad_output.t().mm(x)
-        if bias is not None and ctx.needs_input_grad[2]:
-            grad_bias = grad_output.sum(0)
-        return grad_x, grad_weight, grad_bias
-
-
 class SortedScale(Function):
     """Two outputs, one of integers; context from `setup_context`; an argument that is a word."""
 

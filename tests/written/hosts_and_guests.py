@@ -10,7 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
+import multigrad as xg
 from multigrad.backend.discovery import load_backend
+from multigrad.rules.bridging import call_activation
 
 from ..conftest import BACKENDS
 
@@ -36,6 +38,14 @@ every_host = pytest.mark.parametrize(
     "host", [pytest.param(name, marks=pytest.mark.needs(name)) for name in HOSTS]
 )
 both_modes = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+
+
+def bridged(
+    guest: str, forward: str, rule: Any = None, params: dict[str, Any] | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Return an activation that runs in a guest."""
+    act = xg.activation(forward, rule=rule, params=params)
+    return lambda x: call_activation(act.forward, act.in_force(), x, guest)
 
 
 def pull(

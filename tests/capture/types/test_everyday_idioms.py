@@ -74,6 +74,7 @@ GRADIENTS = {
     "ClipGradByNorm": Call((X, 0.5)), "SetsAttributes": ONE, "MemoryEfficientSwish": ONE,
     "MishJit": ONE, "GELU": ONE, "LinearFunction": Call((X, X[:2].copy(), STEP.repeat(2))),
     "LinearFunction without a bias": Call((X, X[:2].copy())),
+    "LinearFunction with None": Call((X, X[:2].copy(), None)),
     "LayerNormByHand": Call((X, ROW + 2, ROW)), "Normalized": ONE, "PairwiseSquare": ONE,
     "InvolutiveFlip": ONE, "FusedLeakyReLU": Call((X, ROW, 0.2)),
     "BisectBase": ONE, "SparsemaxBisect": ONE, "HardArgmax": Call((X, 0.5)),

@@ -120,27 +120,6 @@ def test_compiled_code_has_the_numbers_of_eager_code() -> None:
         torch.testing.assert_close(compiled(step)(given, w.detach(), 1.5), expected)
 
 
-def test_compiled_code_nests_arguments_and_outputs() -> None:
-    @xg.custom_gradient
-    def layer(params: Any, x: Any, *, mode: str) -> Any:
-        def grad(upstream: Any) -> Any:
-            return {"bias": upstream["y"], "scale": upstream["y"] * x}, None, None
-
-        return {"y": params["scale"] * x + params["bias"], "rest": [mode, x.sum()]}, grad
-
-    @compiled
-    def run(params: Any, x: Any) -> Any:
-        outputs = layer(params, x, mode="affine")
-        word, total = outputs["rest"]
-        return outputs["y"] * (2 if word == "affine" else 0), total
-
-    params = {"scale": randn(3), "bias": randn(3)}
-    y, total = run(params, torch.ones(3, dtype=torch.float64))
-    assert total == 3
-    gradients = torch.autograd.grad(y.sum(), [params["scale"], params["bias"]])
-    assert [g.tolist() for g in gradients] == [[2, 2, 2], [2, 2, 2]]
-
-
 def test_compiled_code_follows_a_shape_that_the_function_looks_at() -> None:
     @xg.custom_gradient
     def weighted(x: Any) -> Any:

@@ -7,7 +7,6 @@ test_bridges_<host>.py; Functions are in test_bridges_functions.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
@@ -24,7 +23,7 @@ from multigrad.lowering.forwards import find_forward
 from multigrad.rules.bridging import call_activation, find_plain_functions, make_guest_function
 
 from ...conftest import BACKENDS
-from ...written.hosts_and_guests import both_modes, every_host, every_pair, pull
+from ...written.hosts_and_guests import both_modes, bridged, every_host, every_pair, pull
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -37,14 +36,6 @@ RULES = (
     ("Linear", None, {}),
 )
 EDGES = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1e-30, -1e-30, 1e30]
-
-
-def bridged(
-    guest: str, forward: str, rule: Any = None, params: dict[str, Any] | None = None
-) -> Callable[[Tensor], Tensor]:
-    """Give an activation that runs in a guest."""
-    act = xg.activation(forward, rule=rule, params=params)
-    return lambda x: call_activation(act.forward, act.in_force(), x, guest)
 
 
 def reference(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +10,8 @@ import pytest
 import multigrad as xg
 from multigrad.errors import GradientError
 from multigrad.rules.bridging import call_activation, call_function
+
+from ...written.hosts_and_guests import bridged
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -22,12 +23,6 @@ every_guest = pytest.mark.parametrize(
 )
 X = jnp.linspace(-1.0, 1.0, 5)
 SLOPE = 1 - jnp.tanh(X) ** 2
-
-
-def bridged(guest: str, forward: str, rule: Any = None) -> Callable[[Tensor], Tensor]:
-    """Give an activation that runs in a guest."""
-    act = xg.activation(forward, rule=rule)
-    return lambda x: call_activation(act.forward, act.in_force(), x, guest)
 
 
 def same(found: Tensor, expected: Tensor) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,7 +9,9 @@ import pytest
 
 import multigrad as xg
 from multigrad.errors import GradientError, UnsupportedOp
-from multigrad.rules.bridging import call_activation, call_function
+from multigrad.rules.bridging import call_function
+
+from ...written.hosts_and_guests import bridged
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.needs("tensorflow")
@@ -19,16 +20,6 @@ every_guest = pytest.mark.parametrize(
     "guest", ["numpy", *(pytest.param(n, marks=pytest.mark.needs(n)) for n in ("torch", "jax"))]
 )
 X = np.linspace(-1, 1, 6, dtype=np.float32)
-
-
-def bridged(guest: str, forward: str, rule: Any = None) -> Callable[[Tensor], Tensor]:
-    """Give an activation that runs in a guest."""
-    act = xg.activation(forward, rule=rule)
-
-    def call(x: Tensor) -> Tensor:
-        return call_activation(act.forward, act.in_force(), x, guest)
-
-    return call
 
 
 @every_guest

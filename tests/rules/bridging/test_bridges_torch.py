@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +10,9 @@ import pytest
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import GradientError
-from multigrad.rules.bridging import call_activation, call_function
+from multigrad.rules.bridging import call_function
+
+from ...written.hosts_and_guests import bridged
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
@@ -20,12 +21,6 @@ every_guest = pytest.mark.parametrize(
     "guest",
     ["numpy", *(pytest.param(n, marks=pytest.mark.needs(n)) for n in ("jax", "tensorflow"))],
 )
-
-
-def bridged(guest: str, forward: str, rule: Any = None) -> Callable[[Tensor], Tensor]:
-    """Give an activation that runs in a guest."""
-    act = xg.activation(forward, rule=rule)
-    return lambda x: call_activation(act.forward, act.in_force(), x, guest)
 
 
 @every_guest
