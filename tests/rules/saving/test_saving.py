@@ -70,7 +70,7 @@ def compute_in_folder(folder: str, name: str) -> None:
 def read_elsewhere(tests: str, folder: Path, backend: Any) -> dict[str, str]:
     """Return what the documents of a folder give in a process of its own, by their names."""
     code = (
-        f"import sys; sys.path.append('tests/conformance'); "
+        f"import sys; sys.path.insert(0, 'tests/conformance'); "
         f"from tests.rules.saving.{tests} import *; "
         f"compute_in_folder({str(folder)!r}, {backend.name!r})"
     )
