@@ -26,10 +26,13 @@ compiling = pytest.mark.backends("torch", "jax", "tensorflow")
 by_itself = pytest.mark.backends("torch", "jax")
 
 
-def compilers(backend: Any) -> list[Callable[..., Traced]]:
-    """Return `xg.jit` and the framework's own compiler, if it looks at the rule at each call."""
-    own = [partial(Traced, backend, is_ours=False)] if backend.name != "tensorflow" else []
-    return [partial(Traced, backend), *own]
+@pytest.fixture(params=["xg.jit", "by itself"])
+def compiled(request: pytest.FixtureRequest, backend: Any) -> Callable[..., Traced]:
+    """Compile by `xg.jit`, or by the framework alone."""
+    is_ours = request.param == "xg.jit"
+    if backend.name == "tensorflow" and not is_ours:
+        pytest.skip("tf.function looks at no rule: see compiled/test_compiled_tensorflow.py")
+    return partial(Traced, backend, is_ours=is_ours)
 
 
 def with_breaks(backend: Any) -> dict[str, bool]:
@@ -70,33 +73,34 @@ def test_where_the_framework_compiles_changed_params_retrace_and_equal_ones_are_
 
 
 @compiling
-def test_changed_rule_retraces_and_an_earlier_one_is_a_cache_hit(backend: Any) -> None:
-    nothing = np.zeros_like(X)
-    for compiled in compilers(backend):
-        traced = compiled(xg.activation("Heaviside"))
+def test_changed_rule_retraces_and_an_earlier_one_is_a_cache_hit(
+    backend: Any, compiled: Callable[..., Traced]
+) -> None:
+    traced, nothing = compiled(xg.activation("Heaviside")), np.zeros_like(X)
+    np.testing.assert_array_equal(traced.gradient(), nothing)
+    for rule, expected, traces in [
+        ("triangular", triangle(X), 2),
+        ("rectangular", window(X), 3),
+        ("triangular", triangle(X), 3),
+    ]:
+        with xg.use(rule):
+            np.testing.assert_allclose(traced.gradient(), expected, rtol=1e-6)
+        assert traced.traces == traces
         np.testing.assert_array_equal(traced.gradient(), nothing)
-        for rule, expected, traces in [
-            ("triangular", triangle(X), 2),
-            ("rectangular", window(X), 3),
-            ("triangular", triangle(X), 3),
-        ]:
-            with xg.use(rule):
-                np.testing.assert_allclose(traced.gradient(), expected, rtol=1e-6)
-            assert traced.traces == traces
-            np.testing.assert_array_equal(traced.gradient(), nothing)
-            assert traced.traces == traces
+        assert traced.traces == traces
 
 
 @compiling
-def test_nested_use_and_changed_scope_are_followed(backend: Any) -> None:
-    for compiled in compilers(backend):
-        traced = compiled(xg.activation("Heaviside"))
-        with xg.use("triangular", scope="activations"):
-            with xg.use("scale", {"s": 3.0}, scope="params"):
-                np.testing.assert_allclose(traced.gradient(), triangle(X), rtol=1e-6)
-            with xg.use("scale", {"s": 3.0}, scope=("params", "activations")):
-                np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 3.0))
+def test_nested_use_and_changed_scope_are_followed(
+    backend: Any, compiled: Callable[..., Traced]
+) -> None:
+    traced = compiled(xg.activation("Heaviside"))
+    with xg.use("triangular", scope="activations"):
+        with xg.use("scale", {"s": 3.0}, scope="params"):
             np.testing.assert_allclose(traced.gradient(), triangle(X), rtol=1e-6)
+        with xg.use("scale", {"s": 3.0}, scope=("params", "activations")):
+            np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 3.0))
+        np.testing.assert_allclose(traced.gradient(), triangle(X), rtol=1e-6)
 
 
 @compiling
@@ -111,23 +115,24 @@ def test_twelve_rules_are_twelve_traces_and_then_cache_hits(backend: Any) -> Non
 
 
 @compiling
-def test_redefined_rule_of_use_and_of_a_layer_is_followed_on_every_thread(backend: Any) -> None:
+def test_redefined_rule_of_use_and_of_a_layer_is_followed_on_every_thread(
+    backend: Any, compiled: Callable[..., Traced]
+) -> None:
     def define(factor: float) -> None:
         @xg.register("test redefined", override=True)
         def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
             return factor * grad_out
 
-    for compiled in compilers(backend):
-        define(2.0)
-        own, act = xg.activation("Linear", rule="test redefined"), xg.activation("Linear")
-        traced = compiled(lambda x, own=own, act=act: own(act(x)))
-        for factor in (2.0, 3.0):
-            define(factor)
-            found = [traced.gradient()]
-            with xg.use("test redefined"):
-                np.testing.assert_array_equal(traced.gradient(), np.full_like(X, factor**2))
-            on_threads(lambda n, f=traced, to=found: to.append(f.gradient()), 0)
-            np.testing.assert_array_equal(found, np.full((2, *X.shape), factor))
+    define(2.0)
+    own, act = xg.activation("Linear", rule="test redefined"), xg.activation("Linear")
+    traced = compiled(lambda x: own(act(x)))
+    for factor in (2.0, 3.0):
+        define(factor)
+        found = [traced.gradient()]
+        with xg.use("test redefined"):
+            np.testing.assert_array_equal(traced.gradient(), np.full_like(X, factor**2))
+        on_threads(lambda x, to=found: to.append(traced.gradient(x)), X)
+        np.testing.assert_array_equal(found, np.full((2, *X.shape), factor))
 
 
 @by_itself
@@ -148,11 +153,11 @@ def test_draws_are_those_of_eager_code_and_a_new_key_does_not_retrace(backend: A
     _, nothing = backend.vjp(act, X, np.zeros_like(X))
     for key in (3, 4, (0, 3)):
         with xg.use("full_jam", key=key):
-            compiled = traced.gradient()
+            found = traced.gradient()
         with xg.use("full_jam", key=key):
             _, eager = backend.vjp(lambda x: act(act(x)), X, np.ones_like(X))
-        np.testing.assert_allclose(compiled, eager, rtol=1e-6)
-        assert not np.array_equal(compiled, nothing)
+        np.testing.assert_allclose(found, eager, rtol=1e-6)
+        assert not np.array_equal(found, nothing)
     assert traced.traces == 1
 
 
@@ -218,9 +223,9 @@ def test_key_of_use_seeds_a_layers_own_random_rule(backend: Any) -> None:
     traced = Traced(backend, own)
     for key in (7, 8):
         with xg.use("scale", key=key):
-            compiled = traced.gradient()
+            found = traced.gradient()
         with xg.use("scale", key=key):
-            np.testing.assert_array_equal(compiled, backend.vjp(own, X, np.ones_like(X))[1])
+            np.testing.assert_array_equal(found, backend.vjp(own, X, np.ones_like(X))[1])
     assert traced.traces == 1
 
 
@@ -299,22 +304,22 @@ def test_interleaved_tasks_each_keep_their_rule(backend: Any) -> None:
 
 
 @compiling
-def test_threads_of_one_function_keep_their_own_numbers(backend: Any) -> None:
-    numbers = (2.0, 3.0, 5.0, 7.0)
-    for compiled in compilers(backend):
-        traced = compiled(xg.activation("Linear"))
-        found: dict[float, list[Array]] = {}
+def test_threads_of_one_function_keep_their_own_numbers(
+    backend: Any, compiled: Callable[..., Traced]
+) -> None:
+    numbers, traced = (2.0, 3.0, 5.0, 7.0), compiled(xg.activation("Linear"))
+    found: dict[float, list[Array]] = {}
 
-        def run(s: float, traced: Traced = traced, found: Any = found) -> None:
-            with xg.use("scale", {"s": s}):
-                found[s] = [traced.gradient() for _ in range(20)]
+    def run(s: float) -> None:
+        with xg.use("scale", {"s": s}):
+            found[s] = [traced.gradient() for _ in range(20)]
 
-        with xg.use("triangular"):
-            np.testing.assert_allclose(traced.gradient(), triangle(X), rtol=1e-6)
-            on_threads(run, *numbers)
-            np.testing.assert_allclose(traced.gradient(), triangle(X), rtol=1e-6)
-        for s in numbers:
-            np.testing.assert_array_equal(found[s], np.full((20, *X.shape), s))
+    with xg.use("triangular"):
+        np.testing.assert_allclose(traced.gradient(), triangle(X), rtol=1e-6)
+        on_threads(run, *numbers)
+        np.testing.assert_allclose(traced.gradient(), triangle(X), rtol=1e-6)
+    for s in numbers:
+        np.testing.assert_array_equal(found[s], np.full((20, *X.shape), s))
 
 
 @compiling
@@ -349,7 +354,9 @@ def test_compiled_function_inside_of_a_compiled_function_follows(backend: Any) -
 
 
 @compiling
-def test_use_inside_of_the_compiled_function_acts(backend: Any) -> None:
+def test_use_inside_of_the_compiled_function_acts(
+    backend: Any, compiled: Callable[..., Traced]
+) -> None:
     act = xg.activation("Heaviside")
 
     def inside(x: Tensor) -> Tensor:
@@ -358,14 +365,13 @@ def test_use_inside_of_the_compiled_function_acts(backend: Any) -> None:
         return y + act(x)
 
     decorated = xg.use("triangular", {"width": 2.0})(act)
-    for compiled in compilers(backend):
-        for f, is_partly in ((inside, True), (decorated, False)):
-            traced = compiled(f, **with_breaks(backend))
-            np.testing.assert_allclose(traced.gradient(), triangle(X, 2.0), rtol=1e-6)
-            for s in (3.0, 4.0):
-                with xg.use("scale", {"s": s}):
-                    expected = triangle(X, 2.0) + s * is_partly
-                    np.testing.assert_allclose(traced.gradient(), expected, rtol=1e-6)
+    for f, is_partly in ((inside, True), (decorated, False)):
+        traced = compiled(f, **with_breaks(backend))
+        np.testing.assert_allclose(traced.gradient(), triangle(X, 2.0), rtol=1e-6)
+        for s in (3.0, 4.0):
+            with xg.use("scale", {"s": s}):
+                expected = triangle(X, 2.0) + s * is_partly
+                np.testing.assert_allclose(traced.gradient(), expected, rtol=1e-6)
 
 
 def test_function_without_a_tensor_among_its_arguments_must_name_the_framework() -> None:

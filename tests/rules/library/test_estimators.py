@@ -293,7 +293,7 @@ def test_a_shape_that_does_not_fit_is_refused_on_every_framework(backend: Any) -
 
 def test_what_is_no_float_is_refused(backend: Any) -> None:
     for x in (np.arange(3), np.array([True, False]), np.array([1j])):
-        with pytest.raises(xg.GradientError, match="tensor for argument 'x'; expected one of"):
+        with pytest.raises(xg.GradientError, match="for argument 'x'; expected one of"):
             E.ste_round(backend.array(x))
 
 
