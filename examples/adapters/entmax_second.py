@@ -8,8 +8,8 @@ Values and first derivatives stay the same bits. Losses made inside keep their d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -37,18 +37,11 @@ def with_second_derivative(loss: Any) -> xg.Function:
     return xg.custom_gradient(differentiable)
 
 
-LOSSES = tuple(
-    f"{name}LossFunction"
-    for name in ("Sparsemax", "SparsemaxBisect", "Entmax15", "EntmaxBisect", "NormmaxBisect")
-)
-
-
-@contextmanager
-def second_derivatives() -> Iterator[None]:
+def second_derivatives() -> AbstractContextManager[Any]:
     """Give the losses of entmax second derivatives until the end of the block."""
-    with ExitStack() as stack:
-        for name in LOSSES:
-            adapted = with_second_derivative(getattr(entmax.losses, name))
-            adapted_class = type(name, (), {"apply": staticmethod(adapted)})
-            stack.enter_context(patch.object(entmax.losses, name, adapted_class))
-        yield
+    kinds = ("Sparsemax", "SparsemaxBisect", "Entmax15", "EntmaxBisect", "NormmaxBisect")
+    adapted = {}
+    for name in (f"{kind}LossFunction" for kind in kinds):
+        loss = with_second_derivative(getattr(entmax.losses, name))
+        adapted[name] = SimpleNamespace(apply=loss)
+    return patch.multiple(entmax.losses, **adapted)

@@ -8,8 +8,8 @@ A surrogate looks its class up when it fires, so those made before, and in neuro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
+from typing import Any
 from unittest.mock import patch
 
 from snntorch import surrogate
@@ -31,11 +31,7 @@ CLASSES = (
 )
 
 
-@contextmanager
-def transformable() -> Iterator[None]:
+def transformable() -> AbstractContextManager[Any]:
     """Convert the surrogates of snnTorch until the end of the block."""
-    with ExitStack() as stack:
-        for name in CLASSES:
-            converted = xg.convert(getattr(surrogate, name))
-            stack.enter_context(patch.object(surrogate, name, converted))
-        yield
+    converted: dict[str, Any] = {name: xg.convert(getattr(surrogate, name)) for name in CLASSES}
+    return patch.multiple(surrogate, **converted)

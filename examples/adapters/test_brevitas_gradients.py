@@ -1,4 +1,4 @@
-"""A test of each straight-through estimator of brevitas 0.13.4; `pytest` runs this file."""
+"""A test of each straight-through estimator of brevitas 0.13.4, and of four quantizers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from brevitas.core.function_wrapper import Identity
+from brevitas.core.quant import BinaryQuant, ClampedBinaryQuant, IntQuant, TernaryQuant
+from brevitas.core.scaling import ConstScaling
 from brevitas.ops import autograd_ste_ops as ste
 
 from multigrad.testing import assert_gradient
@@ -33,3 +36,26 @@ def test_an_estimator_passes_the_gradient_straight_through(name: str) -> None:
 
 def test_the_sign_of_abs_has_zero_mapped_to_plus_one() -> None:
     assert_gradient(ste.AbsBinarySignGradFn, X)
+
+
+HALF = ConstScaling(0.5)
+INTEGERS = IntQuant(narrow_range=False, signed=True, input_view_impl=Identity())
+QUANTIZERS: dict[str, tuple[Any, Any]] = {
+    "three bits": (
+        lambda x: INTEGERS(HALF(x), torch.tensor(0.0), torch.tensor(3.0), x),
+        lambda x: x.clamp(-2.0, 1.5),
+    ),
+    "binary": (lambda x: BinaryQuant(HALF)(x)[0], lambda x: x / 2),
+    "clamped": (lambda x: ClampedBinaryQuant(HALF)(x)[0], lambda x: x.clamp(-0.5, 0.5) / 2),
+    # What becomes 0 gets no gradient.
+    "ternary": (
+        lambda x: TernaryQuant(HALF, 0.5)(x)[0],
+        lambda x: torch.nn.functional.softshrink(x, 0.25) / 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZERS)
+def test_a_quantizer_has_the_gradient_of_its_range(name: str) -> None:
+    quantize, meant = QUANTIZERS[name]
+    assert_gradient(quantize, X, surrogate=meant)

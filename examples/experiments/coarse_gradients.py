@@ -37,10 +37,11 @@ over the 48 components, the mean of z^2 is 1 if both are right.
 """
 
 from itertools import product
-from math import cos, erf, exp, pi, sin, sqrt, tan
+from math import cos, exp, pi, sin, sqrt, tan
+from statistics import NormalDist
 
 import numpy as np
-from course import COLORS, EVERYWHERE, MARKS, SIGNS, Outcome, Outcomes, conduct
+from course import COLORS, EVERYWHERE, MARKS, Outcome, Outcomes, conduct, whose_marks
 
 import multigrad as xg
 
@@ -54,6 +55,7 @@ DRAWS, ANGLES, LENGTH = 400_000, np.arange(1, 9) * pi / 8, 0.8
 V_STAR = np.array([1.0, 1.0, 0.5, -0.5])
 SPURIOUS = np.array([-0.2, -0.2, 0.3, 1.3])  # (I + 11')^-1 (11' - I) v*
 POINTS = {"an arbitrary v": np.array([0.7, -0.4, 0.5, 0.9]), "v of the spurious minimum": SPURIOUS}
+normal = NormalDist().cdf
 W_STAR, ACROSS = np.eye(3)[0], np.array([0.0, 0.6, 0.8])  # orthonormal
 
 
@@ -75,10 +77,6 @@ def closed_form(name: str, v: np.ndarray, angle: float) -> np.ndarray:
     beyond = exp(-(b**2) / 2)
     p = 0.5 / r - beyond * normal(b / tan(angle)) / r + q / tan(angle)
     return (1 - beyond) * h * u / (2 * r) - both * (p * u + q * e)
-
-
-def normal(x: float) -> float:
-    return (1 + erf(x / sqrt(2))) / 2
 
 
 def make_loss(rule: str, params: dict[str, float]) -> xg.Function:
@@ -139,10 +137,7 @@ def draw(figure, outcomes: Outcomes) -> None:
         axis.set(title=point, xlabel="angle between w and w*", ylim=(0, None))
         axis.grid(alpha=0.25)
     axes[0].set(ylabel="length of the expected coarse gradient")
-    signs = ", ".join(
-        f"{sign} {framework}" for sign, framework in zip(SIGNS, outcomes, strict=False)
-    )
-    axes[0].legend(title=f"— closed form, {signs}")
+    axes[0].legend(title=whose_marks({"closed form": []} | outcomes))
 
 
 def main(arguments: list[str] | None = None) -> Outcomes:

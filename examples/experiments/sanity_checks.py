@@ -34,7 +34,7 @@ from copy import deepcopy
 import numpy as np
 import torch
 from course import COLORS, Outcome, Outcomes, conduct
-from scipy.stats import rankdata  # comes with scikit-learn
+from scipy.stats import spearmanr  # comes with scikit-learn
 from task import batches, digits
 from torch import nn
 
@@ -84,11 +84,8 @@ def heat_maps(network: nn.Module, composite, images: np.ndarray, classes: np.nda
 
 def alike(maps: np.ndarray, others: np.ndarray, images: np.ndarray) -> float:
     """Return the mean rank correlation of the maps' sizes where there is ink."""
-    found = []
-    for image, *both in zip(images, maps, others, strict=True):
-        ranks = [rankdata(np.abs(each[image > 0])) for each in both]
-        found.append(np.corrcoef(ranks)[0, 1])
-    return float(np.mean(found))
+    rows = zip(images > 0, np.abs(maps), np.abs(others), strict=True)
+    return float(np.mean([spearmanr(a[ink], b[ink]).statistic for ink, a, b in rows]))
 
 
 def run(ops, seed: int, quick: bool) -> Outcome:
@@ -125,10 +122,8 @@ def draw(figure, outcomes: Outcomes) -> None:
     places = figure.add_gridspec(2, 2 + len(METHODS))
     axis = figure.add_subplot(places[:, :2])
     for name, color in zip(METHODS, COLORS, strict=False):
-        axis.plot(
-            np.mean([each.curves["alike"][name] for each in found], axis=0), "o-", color=color
-        )
-        axis.lines[-1].set_label(name)
+        means = np.mean([each.curves["alike"][name] for each in found], axis=0)
+        axis.plot(means, "o-", color=color, label=name)
     axis.set(
         xlabel="layers with random weights, from the last",
         ylabel="rank correlation with the trained",

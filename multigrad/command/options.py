@@ -141,10 +141,7 @@ def make_bar(console: Console, *columns: ProgressColumn) -> Bar:
 
 
 class Interruption:
-    """A handler of Ctrl-C that remembers it, even if a framework swallows or converts the error.
-
-    It ends the `with`, and no error leaves it.
-    """
+    """A handler of Ctrl-C that remembers it, even if a framework swallows or converts the error."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -157,7 +154,8 @@ class Interruption:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
         signal.signal(signal.SIGINT, self.previous)
         sys.unraisablehook = self.hook
-        return self.requested
+        # Swallowed here: the command goes on, and shows what it has.
+        return kind is KeyboardInterrupt
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
@@ -268,17 +266,15 @@ def main(
 def command(example: str) -> Callable[[Body], Body]:
     """Add a command to the app; what it returns is the exit status.
 
-    An error that the user can fix becomes its text and exit status 2, Ctrl-C exit status 130.
+    An error that the user can fix becomes its text and exit status 2.
     """
 
     def add(body: Body) -> Body:
         @functools.wraps(body)
         def run(**options: Any) -> None:
-            status = None
-            # Inside: what Ctrl-C makes of an import is no error of the user's.
-            with report_errors(), Interruption() as interruption:
+            with report_errors():
                 status = body(**options)
-            raise typer.Exit(STOPPED if interruption.requested else status or 0)
+            raise typer.Exit(status or 0)
 
         app.command(epilog=f"Example: multigrad {example}")(run)
         return body

@@ -1,4 +1,4 @@
-"""Rules of brevitas's names beside its autograd Functions, and that of pytorch-revgrad."""
+"""Rules of brevitas's names, and estimators, beside its autograd Functions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import pytest
 
 import multigrad as xg
 
+from .spikes import pulled
+
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.peers, pytest.mark.needs("torch")]
 
-X = torch.cat([torch.tensor([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5]), torch.linspace(-3, 3, 101)])
+X = torch.cat([torch.tensor([0.0, -0.0]), torch.arange(-3, 3.5, 0.5), torch.linspace(-3, 3, 101)])
 G = torch.linspace(-1, 2, X.numel())
 
 FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -27,19 +29,24 @@ FUNCTIONS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "scalar_clamp_min_ste": ("ScalarClampMinSteFn", (-0.5,)),
     "abs_binary_sign_grad": ("AbsBinarySignGradFn", ()),
 }
-
-
-def pulled(function: Any, *more: Any) -> Any:
-    x = X.clone().requires_grad_()
-    return torch.autograd.grad(function(x, *more), x, G)[0]
+ESTIMATORS: dict[str, Any] = {
+    "round_ste": xg.estimators.ste_round,
+    "ceil_ste": xg.estimators.ste_ceil,
+    "floor_ste": xg.estimators.ste_floor,
+    "round_to_zero_ste": xg.estimators.ste_trunc,
+    "binary_sign_ste": lambda x: xg.estimators.ste_sign(x, None),
+    "ternary_sign_ste": lambda x: xg.estimators.ste_ternary(x, 0.0, None),
+}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_rule_of_brevitas_name_has_its_gradient(name: str) -> None:
+def test_a_rule_and_an_estimator_have_the_gradient_of_brevitas(name: str) -> None:
     functions = pytest.importorskip("brevitas.ops.autograd_ste_ops")
     kind, more = FUNCTIONS[name]
-    expected = pulled(getattr(functions, kind).apply, *more)
-    assert torch.equal(xg.get(f"brevitas.{name}")(None, G, X), expected)
+    expected = pulled(lambda x: getattr(functions, kind).apply(x, *more), X)
+    assert torch.equal(xg.get(f"brevitas.{name}")(None, G, X), expected[1])
+    if name in ESTIMATORS:
+        assert all(map(torch.equal, pulled(ESTIMATORS[name], X), expected))
 
 
 def test_every_function_of_brevitas_has_a_rule() -> None:
@@ -52,5 +59,5 @@ def test_every_function_of_brevitas_has_a_rule() -> None:
 @pytest.mark.parametrize("alpha", [1.0, 0.25, 0.0])
 def test_a_reversal_has_the_gradient_of_pytorch_revgrad(alpha: float) -> None:
     package = pytest.importorskip("pytorch_revgrad")
-    expected = pulled(package.RevGrad(alpha=alpha))
+    _, expected = pulled(package.RevGrad(alpha=alpha), X)
     assert torch.equal(xg.get("pytorch_revgrad.RevGrad")(None, G, X, alpha=alpha), expected)

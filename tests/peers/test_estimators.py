@@ -1,13 +1,9 @@
-"""Functions of the library beside those of the packages whose names they have: brevitas, larq,
-Keras, vector-quantize-pytorch and torch itself.
+"""Estimators beside functions of TensorFlow, torch and vector-quantize-pytorch of the same name.
+Those of brevitas and larq stand beside the rules of their names.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -48,88 +44,6 @@ def in_tensorflow(function: Callable[..., Any], x: Any) -> list[Any]:
 def assert_equal_numbers(mine: list[Any], other: list[Any], rtol: float = 2e-6) -> None:
     for a, b in zip(mine, other, strict=True):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-6)
-
-
-# --- brevitas ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "peer"),
-    [
-        ("ste_round", "RoundSteFn"),
-        ("ste_floor", "FloorSteFn"),
-        ("ste_ceil", "CeilSteFn"),
-        ("ste_trunc", "RoundToZeroSteFn"),
-    ],
-)
-def test_rounding_is_that_of_brevitas(name: str, peer: str) -> None:
-    functions = pytest.importorskip("brevitas.ops.autograd_ste_ops")
-    x = np.concatenate([X.flat[4:], [0.5, 1.5, -0.5, -1.5]]).reshape(X.shape).astype(np.float32)
-    assert_equal_numbers(
-        in_torch(xg.estimators.catalogue()[name], x), in_torch(getattr(functions, peer).apply, x)
-    )
-
-
-def test_signs_are_those_of_brevitas() -> None:
-    functions = pytest.importorskip("brevitas.ops.autograd_ste_ops")
-    assert_equal_numbers(
-        in_torch(lambda x: E.ste_sign(x, None), X), in_torch(functions.BinarySignSteFn.apply, X)
-    )
-    # Its sign of three levels has its one zero at 0.
-    assert_equal_numbers(
-        in_torch(lambda x: E.ste_ternary(x, 0.0, None), X),
-        in_torch(functions.TernarySignSteFn.apply, X),
-    )
-
-
-# --- larq ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def larq() -> Any:
-    """`larq.quantizers` alone: the package's own models need layers that Keras 3 has not."""
-    spec = importlib.util.find_spec("larq")
-    if spec is None or spec.submodule_search_locations is None:
-        pytest.skip("larq is not installed")
-    package = types.ModuleType("larq")
-    package.__path__ = list(spec.submodule_search_locations)
-    sys.modules["larq"] = package
-    return importlib.import_module("larq.quantizers")
-
-
-@pytest.mark.parametrize("clip", [1.0, 0.5, None])
-def test_signs_and_steps_are_those_of_larq(larq: Any, clip: float | None) -> None:
-    for mine, peer in (
-        (lambda x: E.ste_sign(x, clip), lambda x: larq.ste_sign(x, clip)),
-        (lambda x: E.ste_heaviside(x, clip), lambda x: larq.ste_heaviside(x, clip)),
-        (lambda x: E.ste_ternary(x, 0.05, clip), lambda x: larq.ste_tern(x, 0.05, False, clip)),
-        (lambda x: E.magnitude_aware_sign(x, clip), larq.MagnitudeAwareSign(clip_value=clip)),
-    ):
-        assert_equal_numbers(in_tensorflow(mine, X), in_tensorflow(peer, X))
-
-
-def test_smooth_signs_are_those_of_larq(larq: Any) -> None:
-    assert_equal_numbers(in_tensorflow(E.approx_sign, X), in_tensorflow(larq.approx_sign, X))
-    for beta in (5.0, 2.0):
-        assert_equal_numbers(
-            in_tensorflow(lambda x, b=beta: E.swish_sign(x, b), X),
-            in_tensorflow(lambda x, b=beta: larq.swish_sign(x, b), X),
-            rtol=1e-4,  # larq's cosh loses digits far out
-        )
-
-
-@pytest.mark.parametrize("bits", [1, 2, 4])
-def test_dorefa_is_that_of_larq(larq: Any, bits: int) -> None:
-    for mine, mode in ((E.dorefa_activations, "activations"), (E.dorefa_weights, "weights")):
-        x = X[1:] if mode == "weights" and bits == 1 else X  # its sign of 0 is another tie
-        g = G[: len(x)]
-        with tf.GradientTape(persistent=True) as tape:
-            tensor = tf.constant(x)
-            tape.watch(tensor)
-            outputs = mine(tensor, bits), larq.DoReFa(bits, mode)(tensor)
-        gradients = [tape.gradient(y, tensor, tf.constant(g)).numpy() for y in outputs]
-        np.testing.assert_allclose(*(y.numpy() for y in outputs), rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-6)
 
 
 # --- Keras, TensorFlow and torch -----------------------------------------------------------------

@@ -15,6 +15,8 @@ from norse.torch.functional.threshold import threshold
 
 from multigrad.compat.norse import methods
 
+from .spikes import assert_same_compiled, pulled, train
+
 pytestmark = [pytest.mark.peers, pytest.mark.needs("torch")]
 
 METHODS = [
@@ -31,16 +33,10 @@ METHODS = [
 X = torch.cat([torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5]), torch.linspace(-2, 2, 101)])
 
 
-def pulled(spike: Any) -> tuple[Any, Any]:
-    x = X.clone().requires_grad_()
-    y = spike(x)
-    return y.detach(), torch.autograd.grad((y * torch.linspace(-1, 2, x.numel())).sum(), x)[0]
-
-
 @pytest.mark.parametrize(("name", "alpha"), METHODS)
 def test_a_rule_of_norses_name_has_its_spikes_and_gradients(name: str, alpha: float) -> None:
-    expected = pulled(lambda x: threshold(x, name, torch.as_tensor(alpha)))
-    given = pulled(xg.Activation("Heaviside", f"norse.{name}", {"alpha": alpha}))
+    expected = pulled(lambda x: threshold(x, name, torch.as_tensor(alpha)), X)
+    given = pulled(xg.Activation("Heaviside", f"norse.{name}", {"alpha": alpha}), X)
     assert torch.equal(given[0], expected[0])
     torch.testing.assert_close(given[1], expected[1], rtol=4e-6, atol=1e-6)
 
@@ -53,14 +49,14 @@ def test_a_rule_has_the_gradient_of_norses_random_spikes(
     from norse.torch.functional import threshold as functions
 
     theirs = getattr(functions, name)
-    _, expected = pulled(lambda x: theirs.apply(x, torch.as_tensor(number)))
-    _, given = pulled(xg.Activation("Heaviside", f"norse.{name}", {param: number}))
+    _, expected = pulled(lambda x: theirs.apply(x, torch.as_tensor(number)), X)
+    _, given = pulled(xg.Activation("Heaviside", f"norse.{name}", {param: number}), X)
     torch.testing.assert_close(given, expected, rtol=1e-5, atol=4e-6)
 
 
 def test_super_of_norse_1_1_0_ignores_its_alpha() -> None:
-    expected = pulled(lambda x: threshold(x, "super", torch.as_tensor(100.0)))
-    given = pulled(xg.Activation("Heaviside", "norse.super", {"alpha": 1.0}))
+    expected = pulled(lambda x: threshold(x, "super", torch.as_tensor(100.0)), X)
+    given = pulled(xg.Activation("Heaviside", "norse.super", {"alpha": 1.0}), X)
     torch.testing.assert_close(given[1], expected[1], rtol=4e-6, atol=1e-6)
 
 
@@ -73,16 +69,7 @@ def run(method: str) -> tuple[Any, ...]:
         norse.LIF(),
     )
     x = torch.rand(12, 4, 6) * 10
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-    losses = []
-    for _ in range(4):
-        out, _ = net(x)
-        loss = (out.mean(0) - 0.3).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, net, x
+    return train(net, 0.05, lambda: (net(x)[0].mean(0) - 0.3).square().mean()), net, x
 
 
 @pytest.mark.parametrize("kind", ["module", "function"])
@@ -107,7 +94,4 @@ def test_a_compiled_step_has_the_same_gradients() -> None:
         return cell(x, state)[0].sum() + z.sum() + state.v.sum()
 
     with methods({"ours": xg.Activation("Heaviside", "norse.super")}):
-        (expected,) = torch.autograd.grad(step(x), x)
-        (given,) = torch.autograd.grad(torch.compile(step, backend="aot_eager")(x), x)
-    torch.testing.assert_close(given, expected)
-    torch._dynamo.reset()
+        assert_same_compiled(step, (x,), x)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from typing import Any
 
 import pytest
@@ -14,6 +12,8 @@ sinabs = pytest.importorskip("sinabs")
 torch = pytest.importorskip("torch")
 import sinabs.activation as theirs
 import sinabs.layers as sl
+
+from .spikes import copies, train
 
 pytestmark = [pytest.mark.peers, pytest.mark.needs("torch")]
 
@@ -69,32 +69,25 @@ def test_each_layer_takes_it(name: str, spike_fn: Any) -> None:
     torch.testing.assert_close(given[:2], expected[:2], rtol=1e-5, atol=1e-6)
 
 
-def test_a_plain_rule_gets_the_membrane_minus_the_threshold() -> None:
-    given = xg.get("triangular").factor(V, 1.0)
-    torch.testing.assert_close(given, torch.clamp(1 - (V - 1).abs(), min=0))
-
-
 def test_a_layer_with_it_is_copied_and_trains() -> None:
     def trained(surrogate: Any) -> tuple[list[float], Any]:
         torch.manual_seed(0)
         net = torch.nn.Sequential(
             torch.nn.Linear(4, 6), sl.LIF(tau_mem=20.0, surrogate_grad_fn=surrogate)
         )
-        x, losses = torch.rand(2, 10, 4) * 8, []
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-        for _ in range(4):
-            loss = (net(x).mean(1) - 0.3).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        x = torch.rand(2, 10, 4) * 8
+
+        def loss() -> Any:
             net[1].reset_states()
-            losses.append(loss.item())
-        return losses, net
+            return (net(x).mean(1) - 0.3).square().mean()
+
+        return train(net, 0.01, loss), net
 
     expected, _ = trained(theirs.SingleExponential())
     losses, net = trained(xg.get("sinabs.SingleExponential").factor)
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=0)
     x = torch.rand(2, 10, 4) * 8
-    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+    net[1].reset_states()
+    for other in copies(net):
         net[1].reset_states()
         assert torch.equal(other(x), net(x))

@@ -7,10 +7,7 @@ there.
 
 from __future__ import annotations
 
-import copy
 import inspect
-import io
-import pickle
 from typing import Any
 
 import pytest
@@ -23,6 +20,8 @@ from spikingjelly.activation_based import functional, layer, neuron
 from spikingjelly.activation_based import surrogate as theirs
 
 from multigrad.compat.spikingjelly import surrogate as ours
+
+from .spikes import assert_same_compiled, copies, pulled, train
 
 pytestmark = [pytest.mark.peers, pytest.mark.needs("torch")]
 
@@ -48,12 +47,6 @@ CLASSES = {
 WITHOUT_PRIMITIVE = {"SuperSpike", "FakeNumericalGradient"}
 EDGES = torch.tensor([0.0, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0, 2 / 3, 8.0, -8.0])
 X = torch.cat([EDGES, torch.linspace(-3, 3, 200)])
-
-
-def pulled(spike: Any, x: Any) -> tuple[Any, Any]:
-    x = x.detach().clone().requires_grad_()
-    y = spike(x)
-    return y.detach(), torch.autograd.grad((y * torch.linspace(-1, 2, x.numel())).sum(), x)[0]
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -117,15 +110,6 @@ def test_counts_and_random_spikes_are_as_there() -> None:
         torch.manual_seed(0)
         both.append(pulled(module.PoissonPass(), p))
     assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
-
-
-def test_a_param_is_an_attribute_that_may_be_assigned() -> None:
-    for spike in (ours.ATan(), xg.Activation("Heaviside", "spikingjelly.ATan", at_zero=1.0)):
-        assert spike.alpha == 2.0
-        spike.alpha += 1.0
-        assert spike.alpha == 3.0
-        expected = pulled(theirs.ATan(alpha=3.0), X)[1]
-        torch.testing.assert_close(pulled(spike, X)[1], expected, rtol=2e-6, atol=1e-6)
 
 
 class Own(ours.SurrogateFunctionBase):
@@ -210,53 +194,36 @@ def test_a_network_is_smooth_in_the_other_mode_and_spikes_again() -> None:
 
 def network(module: Any) -> Any:
     torch.manual_seed(0)
-    return torch.nn.Sequential(
+    net = torch.nn.Sequential(
         layer.Linear(8, 12),
         neuron.LIFNode(surrogate_function=module.ATan(), detach_reset=True),
         layer.Linear(12, 3),
         neuron.LIFNode(surrogate_function=module.Sigmoid(alpha=2.0), detach_reset=True),
     )
-
-
-def trained(module: Any) -> tuple[list[float], Any, Any]:
-    net = network(module)
     functional.set_step_mode(net, "m")
-    x = torch.rand(6, 4, 8) * 3
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    losses = []
-    for _ in range(5):
-        loss = (net(x).mean(0) - 0.5).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        functional.reset_net(net)
-        losses.append(loss.item())
-    return losses, net, x
+    return net
+
+
+def begin(net: Any, x: Any) -> Any:
+    """Call the network at rest."""
+    functional.reset_net(net)
+    return net(x)
 
 
 def test_a_network_trains_as_with_spikingjellys_own_and_copies() -> None:
-    expected, their_net, _ = trained(theirs)
-    losses, net, x = trained(ours)
-    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=0)
-    assert list(net.state_dict()) == list(their_net.state_dict())
-    buffer = io.BytesIO()
-    torch.save(net, buffer)
-    buffer.seek(0)
-    for other in (
-        copy.deepcopy(net), pickle.loads(pickle.dumps(net)), torch.load(buffer, weights_only=False)
-    ):  # fmt: skip
-        assert torch.equal(other(x), net(x))
-        functional.reset_net(net)
+    expected, net = network(theirs), network(ours)
+    x = torch.rand(6, 4, 8) * 3
+    losses = [
+        train(each, 0.1, lambda each=each: (begin(each, x).mean(0) - 0.5).square().mean())
+        for each in (net, expected)
+    ]
+    torch.testing.assert_close(*losses, rtol=1e-5, atol=0)
+    assert list(net.state_dict()) == list(expected.state_dict())
+    functional.reset_net(net)
+    for other in copies(net):
+        assert torch.equal(other(x), begin(net, x))
 
 
 def test_a_compiled_network_has_the_same_gradients() -> None:
     net, x = network(ours), torch.rand(6, 4, 8) * 3
-    functional.set_step_mode(net, "m")
-    expected = torch.autograd.grad(net(x).sum(), list(net.parameters()))
-    functional.reset_net(net)
-    grads = torch.autograd.grad(
-        torch.compile(net, backend="aot_eager")(x).sum(), list(net.parameters())
-    )
-    for mine, wanted in zip(grads, expected, strict=True):
-        torch.testing.assert_close(mine, wanted)
-    torch._dynamo.reset()
+    assert_same_compiled(lambda x: begin(net, x), (x,), list(net.parameters()))
