@@ -19,14 +19,13 @@ between 0.979 and 0.985.
 `python bnn_step.py [--framework torch jax tensorflow] [--quick] [--seeds N] [--out FOLDER]`
 """
 
-import numpy as np
 from course import EVERYWHERE, Outcome, Outcomes, conduct, draw_training
-from suc import draw_ones
-from task import batches, draw_layers, sgd, train
+from suc import train_unit
+from task import Trained
 
 import multigrad as xg
 
-SAMPLES, BITS, THRESHOLD, EPOCHS, BATCH, RATE = 4096, 64, 0.5, 20, 64, 0.1
+ONES, EPOCHS, BATCH = (4096, 64, 0.5), 20, 64
 RULES = {
     "Step / 1": "d(Linear)",
     "Step / rectangular": "rectangular",
@@ -35,30 +34,12 @@ RULES = {
 
 
 def run(ops, seed: int, quick: bool) -> Outcome:
-    generator = np.random.default_rng(seed)
-    x, y = draw_ones(generator, SAMPLES, BITS, THRESHOLD)
-    cut = int(0.8 * SAMPLES)
-    start = draw_layers(generator, BITS, 1)
-    trained = {}
-    for name, rule in RULES.items():
-        unit = xg.activation("Heaviside", rule=rule)
+    def learn(name: str) -> Trained:
+        unit, whole = xg.activation("Heaviside", RULES[name]), name.endswith("whole batches")
+        words = {"batch": BATCH, "epochs": 3 if quick else EPOCHS, "whole": whole}
+        return train_unit(ops, unit, lambda p, y: (p - y) ** 2, ONES, seed, **words)
 
-        def predict(weights, x, unit=unit):
-            return unit(x @ weights["w0"] + weights["b0"])[:, 0]
-
-        def loss(weights, x, y, predict=predict):
-            return ops.mean((predict(weights, x) - y) ** 2)
-
-        def score(weights, predict=predict):
-            return float((ops.array(predict(weights, ops.tensor(x[cut:]))) == y[cut:]).mean())
-
-        order, whole = np.random.default_rng(seed), name.endswith("whole batches")
-        epochs = (
-            batches(order, BATCH, x[:cut], y[:cut], whole=whole)
-            for _ in range(3 if quick else EPOCHS)
-        )
-        trained[name] = train(ops, loss, start, sgd(RATE), epochs, score)
-    return Outcome.of(trained)
+    return Outcome.of({name: learn(name) for name in RULES})
 
 
 def draw(figure, outcomes: Outcomes) -> None:

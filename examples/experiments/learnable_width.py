@@ -28,11 +28,11 @@ Too narrow a start is harder to leave than one too wide.
 
 import numpy as np
 from course import COLORS, Outcome, Outcomes, conduct, summarize
-from task import Trained, Weights, accuracy, adam, batches, digits, draw_layers, train
+from task import Trained, Weights, adam, draw_layers, train_on_digits
 
 import multigrad as xg
 
-SIZES, EPOCHS, BATCH, RATE, FASTER = (64, 64, 64, 64, 10), 15, 64, 2e-3, 20.0
+SIZES, EPOCHS, RATE, FASTER = (64, 64, 64, 64, 10), 15, 2e-3, 20.0
 LAYERS = range(len(SIZES) - 1)
 WIDTHS = 0.01, 0.1, 1.0, 10.0
 
@@ -50,24 +50,16 @@ def run_network(weights: Weights, width: float, images):
 
 def learn(ops, start: Weights, width: float, seed: int, count: int, widths: list) -> Trained:
     """Train all of `start`; `widths` gets those of the layers after each epoch."""
-    train_x, train_y, test_x, test_y = digits()
-    test_images = ops.tensor(test_x)
+    learned = [name for name in start if "exponent" in name]
 
     def logits(weights, images):
         return run_network(weights, width, images)
 
-    def loss(weights, images, labels):
-        return ops.cross_entropy(logits(weights, images), labels)
-
-    evaluate, learned = ops.compiled(logits), [name for name in start if "exponent" in name]
-
-    def score(weights):
+    def watch(weights):
         widths.append([2.0 ** float(weights[name]) for name in learned])
-        return accuracy(ops, evaluate(weights, test_images), test_y)
 
-    order = np.random.default_rng(seed)
-    epochs = (batches(order, BATCH, train_x, train_y) for _ in range(count))
-    return train(ops, loss, start, adam(RATE, dict.fromkeys(learned, FASTER)), epochs, score)
+    optimizer = adam(RATE, dict.fromkeys(learned, FASTER))
+    return train_on_digits(ops, logits, start, optimizer, seed, epochs=count, watch=watch)
 
 
 def run(ops, seed: int, quick: bool) -> Outcome:

@@ -31,11 +31,11 @@ largest weight are too coarse for the others. One seed lies within 0.02 of these
 
 import numpy as np
 from course import COLORS, Outcome, Outcomes, conduct, draw_curves, summarize, whose_marks
-from task import Trained, Weights, accuracy, adam, batches, digits, draw_layers, train
+from task import Trained, Weights, accuracy, adam, digits, draw_layers, train_on_digits
 
 import multigrad as xg
 
-SIZES, BITS, EPOCHS, BATCH, RATE = (64, 32, 32, 10), (4, 3, 2), 15, 64, 2e-3
+SIZES, BITS, EPOCHS, RATE = (64, 32, 32, 10), (4, 3, 2), 15, 2e-3
 LAYERS = range(len(SIZES) - 1)
 relu = xg.activation("ReLU")
 
@@ -69,34 +69,21 @@ def choose_steps(inputs: list[np.ndarray], weights: Weights, bits: int, by_mean:
     return steps | {f"step of x{i}": step(inputs[i], None, False) for i in LAYERS if i}
 
 
-def learn(ops, logits, start: Weights, seed: int, count: int) -> Trained:
-    """Train all of `start`, where `logits(weights, images)` is the network."""
-    train_x, train_y, test_x, test_y = digits()
-    evaluate, test_images = ops.compiled(logits), ops.tensor(test_x)
-
-    def loss(weights, images, labels):
-        return ops.cross_entropy(logits(weights, images), labels)
-
-    def score(weights):
-        return accuracy(ops, evaluate(weights, test_images), test_y)
-
-    order = np.random.default_rng(seed)
-    epochs = (batches(order, BATCH, train_x, train_y) for _ in range(count))
-    return train(ops, loss, start, adam(RATE), epochs, score)
-
-
 def run(ops, seed: int, quick: bool) -> Outcome:
     train_x, _, test_x, test_y = digits()
-    count = 2 if quick else EPOCHS
+
+    def learn(logits, start: Weights) -> Trained:
+        epochs = 2 if quick else EPOCHS
+        return train_on_digits(ops, logits, start, adam(RATE), seed, epochs=epochs)
 
     def in_float(weights, images):
         return run_network(weights, {}, images)[0]
 
     start = draw_layers(np.random.default_rng(seed), *SIZES)
-    trained = {"float": learn(ops, in_float, start, seed, count)}
+    trained = {"float": learn(in_float, start)}
     start = arrays_of(ops, trained["float"].weights)
     if not quick:
-        trained["float, further"] = learn(ops, in_float, start, seed, count)
+        trained["float, further"] = learn(in_float, start)
     inputs = run_network(trained["float"].weights, {}, ops.tensor(train_x))[1]
     inputs = [ops.array(each) for each in inputs]
     rounded, steps = {}, {}
@@ -113,8 +100,8 @@ def run(ops, seed: int, quick: bool) -> Outcome:
         first = choose_steps(inputs, start, bits, by_mean=True)
         logits = fixed(trained["float"].weights, ops.tensor(test_x))
         rounded[f"{bits} bits, rounded"] = accuracy(ops, logits, test_y)
-        trained[f"{bits} bits, fixed"] = learn(ops, fixed, start, seed, count)
-        trained[f"{bits} bits, LSQ"] = learn(ops, learned, start | first, seed, count)
+        trained[f"{bits} bits, fixed"] = learn(fixed, start)
+        trained[f"{bits} bits, LSQ"] = learn(learned, start | first)
         steps[bits] = widest, arrays_of(ops, trained[f"{bits} bits, LSQ"].weights)
     outcome = Outcome.of(trained, weights=start, steps=steps)
     outcome.figures.update(rounded)

@@ -19,12 +19,12 @@ FreeGrad's binary unit is in `bnn_step.py`, its experiment on DIGITS is `example
 
 import numpy as np
 from course import EVERYWHERE, Outcome, Outcomes, conduct, draw_training
-from task import batches, draw_layers, sgd, train
+from task import Trained, batches, draw_layers, sgd, train
 
 import multigrad as xg
 from multigrad import xp
 
-SAMPLES, BITS, THRESHOLD, EPOCHS, BATCH, RATE = 2000, 10, 0.7, 30, 32, 0.1
+ONES, EPOCHS, BATCH, RATE = (2000, 10, 0.7), 30, 32, 0.1
 RULES = {"tied": None, "untied": "d(Linear)"}
 
 
@@ -50,29 +50,35 @@ def of_cross_entropy(grad_out, p, y):
 BCE = xg.function(binary_cross_entropy, of_cross_entropy)
 
 
-def run(ops, seed: int, quick: bool) -> Outcome:
+def train_unit(
+    ops, unit, error, ones: tuple[int, int, float], seed, *, batch: int, epochs: int, whole=True
+) -> Trained:
+    """Train `unit(w x + b)` on 80 % of the vectors; `ones` is the words of `draw_ones`."""
     generator = np.random.default_rng(seed)
-    x, y = draw_ones(generator, SAMPLES, BITS, THRESHOLD)
-    cut = int(0.8 * SAMPLES)
-    start = draw_layers(generator, BITS, 1)
-    trained = {}
-    for name, rule in RULES.items():
-        unit = xg.activation("Logistic", rule=rule)
+    x, y = draw_ones(generator, *ones)
+    start, cut = draw_layers(generator, ones[1], 1), int(0.8 * ones[0])
 
-        def predict(weights, x, unit=unit):
-            return unit(x @ weights["w0"] + weights["b0"])[:, 0]
+    def predict(weights, x):
+        return unit(x @ weights["w0"] + weights["b0"])[:, 0]
 
-        def loss(weights, x, y, predict=predict):
-            return ops.mean(BCE(predict(weights, x), y))
+    def loss(weights, x, y):
+        return ops.mean(error(predict(weights, x), y))
 
-        def score(weights, predict=predict):
-            found = ops.array(predict(weights, ops.tensor(x[cut:])))
-            return float(((found >= 0.5) == y[cut:]).mean())
+    def score(weights):
+        found = ops.array(predict(weights, ops.tensor(x[cut:])))
+        return float(((found >= 0.5) == y[cut:]).mean())
 
-        order = np.random.default_rng(seed)
-        epochs = (batches(order, BATCH, x[:cut], y[:cut]) for _ in range(3 if quick else EPOCHS))
-        trained[name] = train(ops, loss, start, sgd(RATE), epochs, score)
-    return Outcome.of(trained)
+    order = np.random.default_rng(seed)
+    course = (batches(order, batch, x[:cut], y[:cut], whole=whole) for _ in range(epochs))
+    return train(ops, loss, start, sgd(RATE), course, score)
+
+
+def run(ops, seed: int, quick: bool) -> Outcome:
+    def learn(rule: str | None) -> Trained:
+        unit, epochs = xg.activation("Logistic", rule), 3 if quick else EPOCHS
+        return train_unit(ops, unit, BCE, ONES, seed, batch=BATCH, epochs=epochs)
+
+    return Outcome.of({name: learn(rule) for name, rule in RULES.items()})
 
 
 def main(arguments: list[str] | None = None) -> Outcomes:

@@ -125,6 +125,35 @@ def train(
     return Trained(current, [float(value) for value in losses], curve)
 
 
+def train_on_digits(
+    ops: Any,
+    logits: Callable[[Weights, Tensor], Tensor],
+    weights: dict[str, np.ndarray],
+    optimizer: Optimizer,
+    seed: int,
+    *,
+    epochs: int,
+    watch: Callable[[Weights], object] = lambda weights: None,
+) -> Trained:
+    """Train a network on DIGITS in batches of 64; the curve is its accuracy on the test images.
+
+    `watch` sees the weights after each epoch.
+    """
+    images, labels, test_images, test_labels = digits()
+    evaluate, seen = ops.compiled(logits), ops.tensor(test_images)
+
+    def loss(weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
+        return ops.cross_entropy(logits(weights, images), labels)
+
+    def score(weights: Weights) -> float:
+        watch(weights)
+        return accuracy(ops, evaluate(weights, seen), test_labels)
+
+    order = np.random.default_rng(seed)
+    course = (batches(order, 64, images, labels) for _ in range(epochs))
+    return train(ops, loss, weights, optimizer, course, score)
+
+
 def train_side_by_side(
     ops: Any,
     network: Callable[[Tensor, Weights], Tensor],
