@@ -37,15 +37,7 @@ y, pullback = xg.vjp(xg.activation("Heaviside", "triangular"), x)
 assert pullback(np.ones(3, np.float32))[0].tolist() == [0.5, 0.75, 0.0]
 assert "site-packages" in xg.__file__, xg.__file__
 """
-VECTORS = """
-from multigrad.testing import vectors
-try:
-    found = vectors("triangular")["subjects"]
-except ImportError as error:
-    assert "pip install 'multigrad-conformance'" in str(error), error
-    found = []
-assert bool(found) is {is_there}, found
-"""
+VECTORS = "from multigrad.testing import vectors; assert vectors('triangular')['subjects']"
 
 
 def run(*command: str | Path, folder: Path = ROOT) -> str:
@@ -106,13 +98,13 @@ def faults_of_sdist(sdist: Path) -> list[str]:
     return faults + [f"{name} is litter" for name in names if LITTER.search(name)]
 
 
-def use(package: Path, extras: list[str], folder: Path) -> None:
-    """Install a package in an empty environment, and run what README shows."""
+def use(package: Path, extras: list[str], folder: Path, code: str = USE) -> None:
+    """Install a package in an environment, new unless it is there, and run what README shows."""
     venv.create(folder, with_pip=True)
     bin_ = folder / ("Scripts" if os.name == "nt" else "bin")
     asked = f"{package}[{','.join(extras)}]" if extras else str(package)
     run(bin_ / "python", "-m", "pip", "install", "-c", ROOT / "constraints.txt", asked)
-    run(bin_ / "python", "-c", USE, folder=folder)
+    run(bin_ / "python", "-c", code, folder=folder)
     if "cli" in extras:
         version = run(bin_ / "multigrad", "--version", folder=folder)
         if package.name.split("-")[1].removesuffix(".tar.gz") not in version:
@@ -123,15 +115,6 @@ def use(package: Path, extras: list[str], folder: Path) -> None:
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         ten_lines = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[0]
         run(bin_ / "python", "-c", ten_lines, folder=folder)
-
-
-def use_vectors(suite: Path, folder: Path) -> None:
-    """Ask for vectors in an environment that lacks them, then beside what brings them."""
-    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    for is_there in (False, True):
-        if is_there:
-            run(python, "-m", "pip", "install", "-c", ROOT / "constraints.txt", suite)
-        run(python, "-c", VECTORS.format(is_there=is_there), folder=folder)
 
 
 def list_contents(environment: Path, file: Path) -> None:
@@ -163,7 +146,7 @@ def main() -> None:
         if options.sbom:
             list_contents(Path(scratch, "core"), options.sbom)
         use(wheel, options.extras.split(","), Path(scratch, "extras"))
-        use_vectors(added["tests/conformance"], Path(scratch, "extras"))
+        use(added["tests/conformance"], [], Path(scratch, "extras"), VECTORS)  # beside the wheel
     print(f"{sdist.name} and {wheel.name} are in order")
 
 

@@ -20,8 +20,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..backend.compiler_events import is_tracing, tell_moved
-from ..backend.discovery import backend_of
-from ..backend.values import concrete_number
+from ..backend.values import concrete_number, owner_of
 from ..errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.lazy_modules import module_hooks
@@ -240,8 +239,8 @@ class Schedule(Moving):
         if isinstance(step, Real) and not isinstance(step, bool):
             return self._check(step)
         # A Keras Variable holds its tensor.
-        tensor: Any = step if _is_tensor(step) else getattr(step, "value", None)
-        if not _is_tensor(tensor):
+        tensor: Any = step if owner_of(step) else getattr(step, "value", None)
+        if owner_of(tensor) is None:
             raise RuleTypeError(
                 f"schedule {self.formula} takes a step, a number or a tensor, got "
                 f"{type(step).__name__} {step!r:.40}"
@@ -330,14 +329,6 @@ class Schedule(Moving):
 
     def __reduce__(self) -> Any:
         return pickled(Schedule, self._kind, dict(self._numbers), self.count)
-
-
-def _is_tensor(value: Any) -> bool:
-    try:
-        backend_of(value)
-    except BackendNotFound:
-        return False
-    return True
 
 
 def _write(each: Any) -> str:

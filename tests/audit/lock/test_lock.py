@@ -27,7 +27,6 @@ from multigrad.audit.lock.lockfile import (
 )
 from multigrad.audit.lock.verify import Verification, compare_answers, make_entry
 from multigrad.errors import FormatError, MultigradError
-from multigrad.functions.documents import format as documents
 from multigrad.functions.documents.format import digest
 
 from ...harness.formats import fits
@@ -433,7 +432,7 @@ def test_a_custom_gradient_of_a_framework_is_converted_and_locked(
 
 ROOT = Path(__file__).parents[3]
 READER = ROOT / "examples" / "read_lock.py"
-SCHEMAS = Path(documents.__file__).with_name("schema")
+SCHEMAS = ROOT / "docs" / "schemas"
 xp = xg.xp
 
 
