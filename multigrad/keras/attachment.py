@@ -26,6 +26,7 @@ from ..models.attribution.kinds import (
 )
 from ..models.gradient_replacement import named, replacement_for
 from ..models.selectors import (
+    GAP,
     Choice,
     HeldFunction,
     Layer,
@@ -33,9 +34,11 @@ from ..models.selectors import (
     Row,
     choose,
     choose_by_kind,
+    empty_message,
     match,
-    refuse_empty,
+    not_called,
     refuse_second,
+    shares_relevance,
 )
 from .base import list_leaves
 from .compiled_steps import HOST, find_compiled, renew_steps
@@ -107,12 +110,11 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     by_kind = isinstance(rules, Composite)
     plan = plan_composite(layers, rules) if by_kind else plan_selectors(layers, rules)
     handle = LayerRules(model, plan.operations, within=plan.within)
+    handle.composite = rules if isinstance(rules, Composite) else None
+    handle.list_rows = partial(rows_now, layers, plan, handle)
     is_built = all(getattr(each.layer, "built", True) for each in layers)
     if not is_built:
         handle.find_late_layers = partial(find_late_layers, model, layers, plan.selectors)
-    if plan.selectors is None:
-        # A composite's operations need not be called: its rules are for kinds.
-        vars(handle.called).update(dict.fromkeys(plan.operations, True))
     ruled_layers = [ruled_layer(each.layer) for each in layers]
     refuse_twice(handle, plan.forwards, ruled_layers)
     # Layers with sublayers may be computed again in backward, after the handle was detached.
@@ -127,7 +129,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         or (each.layer is model and not is_built)
     ]
     return Attachment(
-        plan.rows,
+        handle.list_rows,
         partial(put, targets, handle, plan.forwards),
         partial(take, targets, handle),
     )
@@ -142,14 +144,14 @@ class AttachmentPlan:
             composite names the layer to have no rule.
         operations: a rule by an operation's name, for all layers.
         within: the same for single layers, by their identity.
-        rows: the handle's table.
+        rows: of the handle's table, each with the layer that it is about, or None.
         selectors: those that chose layers; None: a composite did, by kind.
     """
 
     forwards: Mapping[int, Call | None]
     operations: dict[str, Any]
     within: dict[int, dict[str, Any]]
-    rows: Sequence[Row]
+    rows: Sequence[tuple[Row, Any]]
     selectors: Sequence[Any] | None
 
 
@@ -168,7 +170,10 @@ def plan_selectors(layers: Sequence[Layer], rules: Mapping[Any, Any]) -> Attachm
         forwards,
         rules_of(operations),
         operations_within,
-        rows=[*(each.row() for each in choices), *(each.row() for each in operations)],
+        rows=[
+            *((each.row(), each.layer.layer) for each in choices),
+            *((each.row(), None) for each in operations),
+        ],
         selectors=list({id(each.selector): each.selector for each in choices}.values()),
     )
 
@@ -187,6 +192,42 @@ def selects(selectors: Sequence[Any] | None, layer: Layer) -> bool:
     if selectors is None:
         return kind_of(layer.layer) is not None
     return any(match(selector, [layer]) for selector in selectors)
+
+
+def rows_now(layers: Sequence[Layer], plan: AttachmentPlan, handle: LayerRules) -> list[Row]:
+    """Return the rows of a handle's table, with what calls of the model have shown so far."""
+    notes = vars(handle.called)
+    is_run = f"layer {id(handle.model)} " in notes
+    rows = [
+        not_called(row) if is_run and is_unmet(layer, notes) else row for row, layer in plan.rows
+    ]
+    if handle.composite is None:
+        return rows
+    rows += [
+        Row(name, "operation", named(rule), kind_of_function(name) or "")
+        for name, rule in handle.operations.items()
+        if name in notes
+    ]
+    if shares_relevance(handle.composite):
+        for each in layers:
+            start = f"layer {id(each.layer)} "
+            gaps = [note.removeprefix(start) for note in notes if note.startswith(start)]
+            gaps += ["weights"] * (gaps == [""] and has_unread_weights(each, plan))
+            if any(gaps):
+                rows.append(Choice(each, None, ", ".join(filter(None, gaps))).row(GAP))
+    return rows
+
+
+def has_unread_weights(layer: Layer, plan: AttachmentPlan) -> bool:
+    """Return whether a layer multiplies its input by weights, and no rule is on it."""
+    is_free = layer.is_leaf and id(layer.layer) not in plan.forwards
+    is_lookup = isinstance(layer.layer, keras.layers.Embedding)
+    return is_free and not is_lookup and bool(getattr(layer.layer, "weights", ()))
+
+
+def is_unmet(layer: Any, notes: Mapping[str, bool]) -> bool:
+    is_function = layer is None or isinstance(layer, HeldFunction)
+    return not is_function and f"layer {id(layer)} " not in notes
 
 
 # --- putting a handle on layers, and taking it off ------------------------------------------------
@@ -361,7 +402,7 @@ def make_merging(layer: Any, rule: Any) -> Call:
 def plan_composite(layers: Sequence[Layer], composite: Composite) -> AttachmentPlan:
     parts = [each for each in layers if each.is_leaf or kind_of(each.layer) is not None]
     forwards: dict[int, Call | None] = {}
-    rows: list[Row] = []
+    rows: list[tuple[Row, Any]] = []
     for each in choose_by_kind(composite, parts, partial(kind_in, composite)):
         layer, rule = each.layer.layer, each.rule
         if each.kind == "batch_normalization" and composite.canonize:
@@ -372,11 +413,12 @@ def plan_composite(layers: Sequence[Layer], composite: Composite) -> AttachmentP
             # named without a rule: it keeps its own gradient, of operations too
             forwards[id(layer)] = None
         if rule is not None:
-            rows.append(each.row())
+            rows.append((each.row(), layer))
     operations = {name: composite.rule(kind_of_function(name)) for name in ACTIVATIONS}
     operations = {name: rule for name, rule in operations.items() if rule is not None}
     if not rows and not operations:
-        refuse_empty(composite)
+        kinds = {kind for each in parts if (kind := kind_of(each.layer)) is not None}
+        raise RuleValueError(empty_message(composite, kinds))
     return AttachmentPlan(forwards, operations, within={}, rows=rows, selectors=None)
 
 

@@ -24,8 +24,17 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ..errors import GradientError, RuleTypeError, RuleValueError
 from ..graph.support.class_bases import dataclass
+from ..models.attribution.composites import Composite
 from ..models.gradient_replacement import CurrentReplacement, named, replace_gradient
-from ..models.selectors import not_called_message
+from ..models.selectors import (
+    GAP,
+    NOT_CALLED,
+    Row,
+    empty_message,
+    not_called_message,
+    shares_relevance,
+    warn_of_gaps,
+)
 from .base import list_leaves
 from .compiled_steps import HOST, in_symbolic_scope, keeping_weights
 from .operations import (
@@ -52,7 +61,9 @@ class LayerRules:
         find_late_layers: returns the names of selected layers that were made after `attach`; None
             if none can be made.
         within: by the identity of a layer, the rules by operation for its calls.
-        called: the operations that were called.
+        called: the operations that were called, and the layers.
+        composite: whose rules they are, if they are one's.
+        list_rows: returns the rows of the handle's table.
         is_checked: whether `check_reached` has found a call of the model that reached all selected
             operations.
         superseded: whether it was detached, so that traces made with it are stale.
@@ -63,6 +74,8 @@ class LayerRules:
     find_late_layers: Callable[[], list[str]] | None = None
     within: dict[int, dict[str, Any]] = field(default_factory=dict)
     called: CalledOperations = field(default_factory=CalledOperations)
+    composite: Composite | None = None
+    list_rows: Callable[[], Sequence[Row]] = tuple
     is_checked: bool = False
     superseded: bool = False
 
@@ -85,10 +98,12 @@ class RuledLayer:
             handle, and where a composite names the layer to have no rule.
         operations: the rules on the operations that the layer calls, made of the handles'.
         instance_methods: the methods that were attributes of the instance before.
+        note: what handles note of its calls begins with that, in `LayerRules.called`.
     """
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
+        self.note = f"layer {id(layer)} "
         self.handles: list[LayerRules] = []
         self.forward_handle: LayerRules | None = None
         self.run: Call | None = None
@@ -124,7 +139,8 @@ class RuledLayer:
         replacements = {
             name: None if rule is None else CurrentReplacement(rule) for name, rule in rules.items()
         }
-        return OperationRules(replacements, tuple(called_operations))
+        gap = "" if self.run is not None or left_alone_by is not None else self.note
+        return OperationRules(replacements, tuple(called_operations), gap)
 
     def _original(self, name: str) -> Call:
         if name in self.instance_methods:
@@ -147,6 +163,7 @@ class RuledLayer:
                 if hasattr(leaf, "_keras_logits"):
                     del leaf._keras_logits
         for handle in self.handles:
+            setattr(handle.called, self.note, True)
             if handle.model is self.layer and not handle.is_checked:
                 check_reached(handle)
         return outputs
@@ -205,9 +222,11 @@ def ruled_layer(layer: Any) -> RuledLayer:
 
 
 def check_reached(handle: LayerRules) -> None:
-    unmet = [name for name in handle.operations if name not in vars(handle.called)]
-    if unmet:
-        met = vars(handle.called).keys() & {*OPERATION_OF_NAME.values()}
+    met = vars(handle.called).keys() & {*OPERATION_OF_NAME.values()}
+    unmet = [name for name in handle.operations if name not in met]
+    if handle.composite is not None:
+        check_composite(handle, handle.composite, met)
+    elif unmet:
         advice = (
             f". What a layer computes by functions of {keras.config.backend()} itself is not seen: "
             "select that layer"
@@ -221,6 +240,15 @@ def check_reached(handle: LayerRules) -> None:
             "the rules were attached: build it, or call it once, before"
         )
     handle.is_checked = True
+
+
+def check_composite(handle: LayerRules, composite: Composite, met: set[str]) -> None:
+    rows = handle.list_rows()
+    if all(row.rule == GAP or row.rule.endswith(NOT_CALLED) for row in rows):
+        raise RuleValueError(empty_message(composite, met))
+    if shares_relevance(composite):
+        advice = "A product has a rule as a layer, such as Dense"
+        warn_of_gaps(composite, rows, advice, stacklevel=7)
 
 
 def children_of(layer: Any) -> list[Any]:

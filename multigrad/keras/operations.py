@@ -49,6 +49,14 @@ COMPOSED = {"relu": keras_activations.ReLU, "mish": keras_activations.Mish}
 # Operations that compute another one in their kernel, where a rule on it cannot act.
 COMPUTED_INSIDE = {"dot_product_attention": "softmax"}
 RECURRENT_KERNELS = ("lstm", "gru")
+# Operations whose own gradient multiplies relevance, or gives all of it to each operand.
+MULTIPLYING = frozenset(
+    (
+        *("add", "subtract", "sum", "multiply", "divide", "true_divide", "matmul", "dot", "vdot"),
+        *("inner", "outer", "einsum", "tensordot", "layer_normalization", "rms_normalization"),
+        "dot_product_attention",
+    )
+)
 
 
 # The operation that a function of `keras.ops` or `keras.activations` is.
@@ -106,15 +114,21 @@ class OperationRules:
     Attributes:
         rules: by an operation's name, its rule; None: a composite leaves it without one.
         called: for each handle that has such rules, where `note_call` notes operations.
+        gap: what the notes of operations that multiply relevance begin with; "": the layer has a
+            rule for what it computes, so they are not noted.
     """
 
-    __slots__ = ("called", "rules")
+    __slots__ = ("called", "gap", "rules")
 
     def __init__(
-        self, rules: dict[str, CurrentReplacement | None], called: tuple[CalledOperations, ...]
+        self,
+        rules: dict[str, CurrentReplacement | None],
+        called: tuple[CalledOperations, ...],
+        gap: str,
     ) -> None:
         self.rules = rules
         self.called = called
+        self.gap = gap
 
 
 class Current(threading.local):
@@ -135,6 +149,9 @@ def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict
     if rules is None:
         return original(*args, **kwargs)
     rule = note_call(rules, name)
+    if rules.gap and name in MULTIPLYING and is_gap(name, args):
+        for called in rules.called:
+            setattr(called, f"{rules.gap}{name}", True)
     CURRENT.operations = None  # functions that it calls are part of it
     try:
         if rule is None or not args or in_symbolic_scope():
@@ -147,6 +164,12 @@ def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict
         return replace_gradient(look_up(rule), named(rule.rule), subject, x, out)
     finally:
         CURRENT.operations = rules
+
+
+def is_gap(name: str, args: tuple[Any, ...]) -> bool:
+    """Return whether the gradient of a call multiplies relevance: not of a bias that is added."""
+    activations = [each for each in args if is_float(each)]
+    return len(activations) > 1 or (bool(activations) and name not in ("add", "subtract"))
 
 
 def run_composed(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ with quantized weights, inputs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload
@@ -212,14 +212,18 @@ class Attachment:
         False
 
     Attributes:
-        rows: what was changed, in the model's order.
+        rows: what was changed, in the model's order; of a composite, once the model was called,
+            also the operations in its code, those without a rule among them.
         is_attached: whether the rules act.
     """
 
     def __init__(
-        self, rows: Sequence[Row], put: Callable[[], None], undo: Callable[[], None]
+        self,
+        rows: Callable[[], Iterable[Row]],
+        put: Callable[[], None],
+        undo: Callable[[], None],
     ) -> None:
-        self.rows = tuple(rows)
+        self._rows = rows
         self._undo: Callable[[], None] | None = undo
         self._is_entered = False
         try:
@@ -228,6 +232,10 @@ class Attachment:
             # All or none: it takes off as many as are there.
             undo()
             raise
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(self._rows())
 
     @property
     def is_attached(self) -> bool:

@@ -13,17 +13,20 @@ and `choose_by_kind` asks a composite for the rule of each layer, by the layer's
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn, TypeVar
 
-from ..errors import RuleTypeError, RuleValueError, suggest
+from ..errors import ActsNowhereWarning, RuleTypeError, RuleValueError, suggest
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
 from .gradient_replacement import named
 
 WILDCARDS = frozenset("*?[")
+GAP = "(plain gradient)"  # instead of a rule, of an operation that has none in a composite
+NOT_CALLED = " (not called)"  # after the rule of a layer that no call has reached
 MOST_NAMES, MOST_CALLED = 12, 24  # in one message
 
 
@@ -320,8 +323,38 @@ def refuse_second(subject: str, rule: str | None = None, where: str = "") -> NoR
     raise RuleValueError(f"{subject} has {description} already{where}: detach that first")
 
 
-def refuse_empty(composite: Composite) -> NoReturn:
-    raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")
+def empty_message(composite: Composite, kinds: Iterable[str]) -> str:
+    """Return the error message for a composite that acts nowhere in a model of such layers."""
+    rules = {**composite.first, **composite.layers}
+    given = ", ".join(kind for kind, rule in rules.items() if rule is not None)
+    return (
+        f"composite {composite.name!r} has no rule for any layer of the model: it is for "
+        f"{given or 'none'}, and the model computes {', '.join(sorted(kinds)) or 'none of these'}"
+    )
+
+
+def not_called(row: Row) -> Row:
+    return replace(row, rule=row.rule + NOT_CALLED)
+
+
+def shares_relevance(composite: Composite) -> bool:
+    return any(map(is_layer_rule, (*composite.layers.values(), *composite.first.values())))
+
+
+def warn_of_gaps(composite: Composite, rows: Iterable[Row], advice: str, stacklevel: int) -> None:
+    """Warn of operations that multiply relevance and have no rule in a composite."""
+    gaps = {f"{row.name} ({row.selector})": row for row in rows if row.rule == GAP}
+    if not gaps:
+        return
+    adds = any("add" in (row.name, row.selector) for row in gaps.values())
+    if adds and composite.rule("addition") is not None and not composite.canonize:
+        advice = f"canonize=True gives additions in code their rule. {advice}"
+    warnings.warn(
+        f"composite {composite.name!r} has no rule for {', '.join(gaps)}: the plain gradient "
+        f"passes there, so relevance need not add up. {advice}",
+        ActsNowhereWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def not_called_message(subject: str, said: str, called: Iterable[str], advice: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -245,3 +246,110 @@ def test_a_name_in_a_composite_can_keep_a_layers_own_gradient() -> None:
         given = heat(model, x)
     with xg.attach(model, {"0": rule}):
         torch.testing.assert_close(given, heat(model, x))
+
+
+class Gap(nn.Module):
+    """A residual block, and a head that may be computed in several ways."""
+
+    def __init__(self, head: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.fc = nn.Linear(4, 4, bias=False), nn.Linear(4, 3, bias=False)
+        self.head = head
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self, torch.relu(self.body(x)), x)
+
+
+def conserved(model: Any, composite: Any) -> tuple[Any, Any, list[str]]:
+    """Return the share of a score that arrives at the input, the handle, and the warnings."""
+    x = torch.rand(2, 4, dtype=torch.float64) + 0.5
+    with xg.attach(model.double(), composite) as handle, warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        model(x)  # of no gradient: nothing is said
+        assert not w
+        z = x.clone().requires_grad_()
+        for _ in range(2):
+            score = model(z)[:, 1]
+        (found,) = torch.autograd.grad(score, z, score.detach())
+    assert all(each.category is xg.errors.ActsNowhereWarning for each in w)
+    return (found.sum() / score.sum()).item(), handle, [str(each.message) for each in w]
+
+
+HEADS = {
+    "layer": (lambda m, h, x: m.fc(h), "linear"),
+    "linear": (lambda m, h, x: F.linear(h, m.fc.weight), "linear"),
+    "matmul": (lambda m, h, x: h @ m.fc.weight.T, "matmul"),
+    "einsum": (lambda m, h, x: torch.einsum("bi,oi->bo", h, m.fc.weight), "einsum"),
+    "mul": (lambda m, h, x: m.fc(h * m.body.weight.diagonal()), "mul"),
+    "sub": (lambda m, h, x: m.fc(h - (-x)), "sub"),
+    "stacked": (lambda m, h, x: m.fc(torch.stack([h, x]).sum(0)), "sum"),
+    "scaled": (lambda m, h, x: m.fc(torch.add(h, x, alpha=0.5)), "add"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("canonize", [False, True])
+def test_relevance_adds_up_or_a_warning_and_the_table_name_what_has_no_rule(
+    name: str, canonize: bool
+) -> None:
+    head, operation = HEADS[name]
+    share, handle, said = conserved(Gap(head), xg.composites.epsilon_plus(canonize=canonize))
+    rows = {row.name: row.rule for row in handle.rows}
+    if name in ("layer", "linear"):
+        assert abs(share - 1) < 1e-4
+        assert not said
+        assert ("(not called)" in rows["fc"]) == (name == "linear")
+        return
+    assert abs(share - 1) > 1e-2
+    assert rows[operation] == "(plain gradient)"
+    assert len(said) == 1  # of two calls
+    assert f"no rule for {operation} (" in said[0]
+    if name in ("matmul", "einsum"):
+        assert f"{operation} (fc.weight)" in said[0]
+        assert "(not called)" in rows["fc"]
+
+
+def test_an_addition_in_code_is_in_the_table_and_a_warning_says_how_it_gets_its_rule() -> None:
+    model = Gap(lambda m, h, x: m.fc(h + x))
+    share, handle, said = conserved(model, xg.composites.epsilon_plus())
+    assert abs(share - 1) > 1e-2
+    assert "canonize=True" in said[0]
+    assert ("add", "(plain gradient)") in [(row.name, row.rule) for row in handle.rows]
+    share, handle, said = conserved(model, xg.composites.epsilon_plus(canonize=True))
+    assert abs(share - 1) < 1e-4
+    assert not said
+    assert ("add", "addition") in [(row.name, row.selector) for row in handle.rows]
+    assert not conserved(model, xg.composites.guided_backprop())[2]  # it shares out nothing
+
+
+class Smooth(nn.Module):
+    """Has a ReLU that it does not call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.act = nn.Linear(4, 4), nn.ReLU()
+
+    def forward(self, x: Any) -> Any:
+        return F.gelu(self.fc(x))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.GELU()),
+        Smooth,
+        lambda: torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()), backend="eager"),
+    ],
+)
+def test_a_composite_that_acts_nowhere_is_refused_as_a_selector_is(make: Any) -> None:
+    model, x = make(), torch.ones(1, 4, requires_grad=True)
+
+    def explain() -> None:
+        with xg.attach(model, xg.composites.guided_backprop()):
+            model(x)
+
+    with pytest.raises(xg.RuleError, match=r"'guided_backprop' has no rule.*it is for relu, and"):
+        explain()
+    with pytest.raises(xg.RuleError, match="'epsilon_plus' has no rule for any layer"):
+        xg.attach(nn.Sequential(nn.Embedding(3, 4)), xg.composites.epsilon_plus())

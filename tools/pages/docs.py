@@ -353,8 +353,9 @@ def render_attribution() -> str:
         "Relevance propagation (LRP)",
         "Relevance propagation explains an output by a heat map over the input. At each layer a "
         "rule takes the relevance R of the output z and shares it out among the inputs x, by how "
-        "much each contributed to z. The rules are in `xg.attribution`, with zennit's names and "
-        "defaults; `stabilize(z)` is z + e, or z - e where z < 0. 16-bit tensors are computed in "
+        "much each contributed to z. The rules are in `xg.attribution`, with zennit's names in "
+        "lower case (`EpsilonPlus` is `epsilon_plus`) and its defaults; `stabilize(z)` is z + e, "
+        "or z - e where z < 0. 16-bit tensors are computed in "
         "float32 and rounded once. `guided`, `deconvnet`, `beta_smooth` and `pass` read no "
         "weights, so they are ordinary [rules](rules.md). For a whole example see [explain a "
         "model](tutorials/explain_a_model.md).",
@@ -362,9 +363,16 @@ def render_attribution() -> str:
         "`rule.over(kind)` is a layer with that rule as its gradient, on any framework's "
         'tensors: `xg.attribution.gamma().over("linear")(x, weight, bias)`.',
         "## Composites\n\nA composite, from `xg.composites`, gives each kind of layer its rule. "
-        "Layers of other kinds keep their own gradient. With `canonize=True` a batch "
-        "normalization is merged into the layer before it, and an addition in the code counts as "
-        "a layer; no weight is changed.",
+        "Write `canonize=True` for a residual network: an addition in the code then counts as a "
+        "layer, and a batch normalization is merged into the layer before it; no weight is "
+        "changed. Without it, relevance is counted twice at each addition.\n\nLayers of other "
+        "kinds keep the plain gradient. Where that multiplies relevance, as at a product with a "
+        "weight "
+        "that is no layer (`h @ self.fc.weight.T`), an addition without a rule or a layer "
+        "normalization, relevance no longer adds up: an `ActsNowhereWarning` names these "
+        "operations after the first call of the model, and the printed handle lists them, the "
+        "operations with a rule, and layers that were not called. A composite that acts nowhere is "
+        "an error.",
         library_docs.EXAMPLE,
         table(("composite", *heads[1:]), library_docs.composite_rows()),
         "## Averages of a gradient\n\nThese average any gradient: under a composite, under rules, "

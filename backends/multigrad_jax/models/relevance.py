@@ -20,11 +20,15 @@ from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import KINDS, is_layer_rule
 from multigrad.models.gradient_replacement import named, replace_gradient, replacement_for
 from multigrad.models.override import parts_of
+from multigrad.models.selectors import GAP, Row, empty_message, shares_relevance, warn_of_gaps
 
 from ..jaxprs import bind_unchanged, walk
 from .layer_kinds import Layers, Plan, flatten
+from .operations import is_float
 
 Tensor = Any
+# Operations whose own gradient multiplies relevance, or gives all of it to each operand.
+MULTIPLYING = ("add", "sub", "mul", "div", "dot_general")
 OPERATORS = {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jnp.divide}
 
 
@@ -71,12 +75,27 @@ def run(
     layers = Layers(flat_jaxpr.jaxpr, inputs, several=len(arguments) > 1)
     choose(composite, list(layers.plans.values()))
     if all(plan.rule is None for plan in layers.plans.values()):
-        kinds = sorted({plan.kind for plan in layers.plans.values()})
-        raise RuleValueError(
-            f"function {name!r} has no layer with a rule in composite {composite.name!r} (its "
-            f"layers: {', '.join(kinds) or 'none'})"
-        )
+        kinds = {plan.kind for plan in layers.plans.values()}
+        raise RuleValueError(f"function {name!r}: {empty_message(composite, kinds)}")
+    if shares_relevance(composite):
+        advice = "A product has a rule if one side is a weight with an axis of columns"
+        warn_of_gaps(composite, gaps_in(layers), advice, stacklevel=6)
     return RelevanceRun(composite, layers).run(flat_jaxpr, [*closed.consts, *arguments, *state])
+
+
+def gaps_in(layers: Layers) -> list[Row]:
+    """Return a row for each operation without a rule whose gradient multiplies relevance."""
+    rows = {}
+    for equation in layers.equations:
+        plan, name = layers.plans.get(id(equation)), equation.primitive.name
+        data = [atom for atom in equation.invars if layers.is_data(atom)]
+        weights = [x for x in equation.invars if not isinstance(x, core.Literal) and x not in data]
+        is_gap = len(data) > 1 or bool(data and weights and name in ("mul", "div"))
+        is_free = plan.rule is None if plan is not None else id(equation) not in layers.inner
+        if name in MULTIPLYING and is_gap and is_free and is_float(equation.outvars[0]):
+            words = "activations" if len(data) > 1 else "a weight"
+            rows[name, words] = Row(name, "operation", GAP, words)
+    return list(rows.values())
 
 
 def choose(composite: Composite, plans: Sequence[Plan]) -> None:

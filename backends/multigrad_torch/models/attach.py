@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
-from multigrad.errors import RuleTypeError
+from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.attach import Attachment
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import has_weight, is_layer_rule
@@ -22,12 +22,13 @@ from multigrad.models.selectors import (
     Row,
     choose,
     choose_by_kind,
+    empty_message,
     hold,
-    refuse_empty,
     refuse_second,
 )
 
 from .call_rule import CallRule, PlainRule, rule_of_calls, rule_of_operation
+from .composite_calls import CompositeMode, RuledRow, rows_now
 from .layer_kinds import OPERATIONS, kind_of
 from .layer_rule import (
     LayerInterceptor,
@@ -36,8 +37,9 @@ from .layer_rule import (
     RuleOnHeldFunction,
     RuleOnMergedNorm,
 )
-from .mode_entry import CheckedRoot, ModeEntry, ModePause, ModeRoot, make_mode, may_call
+from .mode_entry import ModeEntry, ModePause, ModeRoot, may_call, nest
 from .operation_names import find_operation, operation_names
+from .override import OperationMode
 from .swapped_classes import Acting, acting_on, put_on, take_off
 
 # What is to act on which module, and the module's name.
@@ -59,8 +61,13 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
         choices, operations = choose(
             rules, layers, find_operation, operation_names(), functions_of(layers)
         )
-        plan = [*plan_layers(choices), *plan_operations(model, layers, operations)]
-        rows = [each.row() for each in (*choices, *operations)]
+        plan = plan_layers(choices)
+        ruled = [
+            (choice.row(), acting, id(module))
+            for choice, (acting, module, _) in zip(choices, plan, strict=True)
+        ]
+        plan += plan_operations(model, layers, operations)
+        rows = partial(rows_now, ruled, [each.row() for each in operations].copy)
     return Attachment(rows, partial(put, plan), partial(undo, [acting for acting, _, _ in plan]))
 
 
@@ -140,8 +147,9 @@ def plan_operations(
     for layer in layers:
         refuse_scripted(layer.names[0], layer.layer)
     rules = {each.operation: rule_of_operation(each.operation, each.rule) for each in operations}
-    mode = make_mode(model, layers, rules)
-    entry, pause, root = ModeEntry(mode), ModePause(mode), CheckedRoot(mode)
+    mode = OperationMode(rules)
+    nest(mode, model, layers)
+    entry, pause, root = ModeEntry(mode), ModePause(mode), ModeRoot(mode)
     plan: list[Planned] = []
     for layer in layers:
         if may_call(layer.layer, set(rules)):
@@ -164,16 +172,17 @@ def refuse_scripted(name: str, module: nn.Module) -> None:
 # --- composites on torch modules ------------------------------------------------------------------
 def plan_composite(
     model: nn.Module, layers: Sequence[Layer], composite: Composite
-) -> tuple[list[Planned], list[Row]]:
-    """Return which rule acts on which module, and the rows of the table to print."""
+) -> tuple[list[Planned], Callable[[], list[Row]]]:
+    """Return which rule acts on which module, and what returns the rows of the table to print."""
     leaves = [layer for layer in layers if layer.is_leaf]
     choices = choose_by_kind(composite, leaves, kind_of)
     merge_targets = norms_to_merge(choices) if composite.canonize else {}
-    mode = make_mode(model, layers, rules_of_calls(composite))
+    mode = CompositeMode(composite, rules_of_calls(composite), (each.kind for each in choices))
+    nest(mode, model, layers)
     entry = ModeEntry(mode)
     acting_by_rules: dict[Any, LayerInterceptor] = {}
     plan: list[Planned] = []
-    rows: list[Row] = []
+    rows: list[RuledRow] = []
     for i, each in enumerate(choices):
         rule, module, name = each.rule, each.layer.layer, each.layer.names[0]
         # A leaf of no known kind: rules act on the operations that its code calls.
@@ -193,16 +202,18 @@ def plan_composite(
             acting_by_rules[key] = acting_for_rule(rule, merges)
         plan.append((acting_by_rules[key], module, name))
         if rule is not None or i in merge_targets:
-            rows.append(each.row(f"{named(preceding_rule)} (merged)" if i in merge_targets else ""))
-    holders = [layer for layer in layers if not layer.is_leaf]
+            row = each.row(f"{named(preceding_rule)} (merged)" if i in merge_targets else "")
+            rows.append((row, acting_by_rules[key], id(module)))
     plan += [
         (entry, layer.layer, layer.names[0])
-        for layer in holders
-        if may_call(layer.layer, set(mode.rules))
+        for layer in layers
+        if not layer.is_leaf and may_call(layer.layer, set(mode.rules))
     ]
-    if not rows and not holders:
-        refuse_empty(composite)
-    return [*plan, (ModeRoot(mode), model, "")], rows
+    if not rows and all(acting is not entry for acting, _, _ in plan):
+        raise RuleValueError(empty_message(composite, mode.kinds))
+    mode.layers = rows
+    rows_of_calls = mode.rows_of_calls.values
+    return [*plan, (ModeRoot(mode), model, "")], partial(rows_now, rows, rows_of_calls)
 
 
 def acting_for_rule(rule: Any, merges: bool = False) -> LayerInterceptor:

@@ -24,10 +24,10 @@ from multigrad.models.gradient_replacement import named
 
 from .. import dynamo
 from ..compile.checkpoint_regions import has_acted, is_around_region, note_acting
-from ..dynamo import is_compiling, may_have_gradient, refuse, stack_length
+from ..dynamo import is_compiling, key_of, may_have_gradient, refuse, stack_length
 from .call_rule import PlainRule, WeightRule, call_merged, rules_inside
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS
-from .override import OperationMode
+from .override import OperationMode, ask_mode
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
 
 Tensor: TypeAlias = torch.Tensor
@@ -46,14 +46,33 @@ def acts_in_regions(acting: Acting, module: nn.Module) -> bool:
 
 
 class LayerInterceptor(Acting):
-    """A rule on layers, of which each layer has one at most."""
+    """A rule on layers, of which each layer has one at most.
 
-    rule_name: str  # in messages
+    Attributes:
+        rule_name: in messages.
+        called: the layers that were called in eager code, by identity.
+        was_traced: whether compiled code calls any of its layers.
+    """
+
+    rule_name: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: set[int] = set()
+        self.was_traced = False
+        self.key = key_of(self)
+
+    def note_traced(self) -> None:
+        self.was_traced = True
 
     def around_forward(self, original: type, method: Method) -> Method:
         under_rule = self.wrap_forward(original, method)
 
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                ask_mode(self.key, "note_traced")
+            else:
+                self.called.add(id(module))
             if not is_compiling() and is_around_region() and not acts_in_regions(self, module):
                 return method(module, *args, **kwargs)
             return under_rule(module, *args, **kwargs)

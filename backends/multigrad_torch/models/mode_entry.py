@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from multigrad.models.selectors import MOST_NAMES, Layer, refuse_second
 
 from ..compile.checkpoint_regions import is_second_run
 from ..dynamo import is_compiling, stack_length
-from .call_rule import CallRule
 from .layer_rule import LayerInterceptor
 from .operation_names import functions_calling
 from .override import (
@@ -43,14 +42,6 @@ class ActingByMode(Acting):
 
     def goes_inside(self, other: Acting) -> bool:
         return isinstance(other, ActingByMode) and other.mode in self.mode.around
-
-
-class ModeRoot(ActingByMode):
-    """Acts on the model that a mode is for, so that the mode knows that model and its copies."""
-
-    def __init__(self, mode: OperationMode) -> None:
-        super().__init__(mode)
-        mode.roots = self.all_modules
 
 
 class ModeEntry(ActingByMode):
@@ -98,11 +89,14 @@ class ModePause(ActingByMode):
         return forward
 
 
-class CheckedRoot(ModeRoot):
-    """Checks after a call of the whole model that each of the mode's rules has acted."""
+class ModeRoot(ActingByMode):
+    """Acts on the model that a mode is for: checks after a call of the whole that its rules have
+    acted. By it the mode knows that model and its copies.
+    """
 
     def __init__(self, mode: OperationMode) -> None:
         super().__init__(mode)
+        mode.roots = self.all_modules
         mode.advise = self.advise
 
     def advise(self, operation: str) -> str:
@@ -136,6 +130,7 @@ class CheckedRoot(ModeRoot):
             if is_compiling():
                 output = method(*args, **kwargs)
             else:
+                mode.start((args, kwargs))
                 with mode:  # calls outside the methods of modules are noted, too
                     output = method(*args, **kwargs)
             check_met(mode)
@@ -144,17 +139,13 @@ class CheckedRoot(ModeRoot):
         return forward
 
 
-def make_mode(
-    model: torch.nn.Module, layers: Sequence[Layer], rules: Mapping[str, CallRule]
-) -> OperationMode:
-    """Return the mode of operations; RuleValueError if one has a rule already."""
-    mode = OperationMode(rules)
+def nest(mode: OperationMode, model: torch.nn.Module, layers: Sequence[Layer]) -> None:
+    """Note the modes around and within a new one; RuleValueError if an operation has two rules."""
     parts = {id(layer.layer) for layer in layers}
     for layer in layers:
         for other in acting_on(layer.layer):
             if isinstance(other, ModeEntry | ModeRoot):
                 nest_modes(mode, other.mode, model, parts, layer.names[0])
-    return mode
 
 
 def nest_modes(

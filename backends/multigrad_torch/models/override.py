@@ -147,7 +147,7 @@ class OperationMode(TorchFunctionMode):
             known_function = self.rows[row]
         if known_function is None:
             if self.seen is not None and not is_compiling():
-                self.seen.add(name_operation(func))
+                self.note_call(name_operation(func), args, kwargs)
             if func is torch.Tensor.unflatten:  # Dynamo (torch 2.13) cannot trace it
                 func = torch.unflatten
             return func(*args, **kwargs)
@@ -164,7 +164,7 @@ class OperationMode(TorchFunctionMode):
                 return func(*args, **kwargs)
         rule = self.rules[name]
         if rule is not OWN:
-            self.note_hit(name)
+            self.note_hit(name, args, kwargs)
         in_place = known_function.writes or (
             kwargs.get("inplace") is True
             or (len(args) > known_function.inplace_at and args[known_function.inplace_at] is True)
@@ -175,7 +175,15 @@ class OperationMode(TorchFunctionMode):
                 return rule.call(name, func, in_place, args, kwargs)
         return rule.call(name, func, in_place, args, kwargs)
 
-    def note_hit(self, name: str) -> None:
+    def start(self, arguments: Any) -> None:
+        """Prepare for an eager call of the whole with these arguments."""
+
+    def note_call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note a call, outside compiled code, of an operation without a rule."""
+        if self.seen is not None:
+            self.seen.add(name)
+
+    def note_hit(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if is_compiling():
             ask_mode(self.key, "note_traced", name)
             return

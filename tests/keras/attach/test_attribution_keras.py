@@ -5,6 +5,7 @@ own transpose: relevance x * pull(r / z).
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -311,3 +312,64 @@ def test_a_name_says_more_than_a_kind() -> None:
     kernel, bias = model.get_weights()
     z = FLAT @ kernel + bias
     np.testing.assert_allclose(heat, (relevance(z) * (z > 0)) @ kernel.T, rtol=1e-5, atol=1e-6)
+
+
+class Gap(keras.Model):
+    """A head whose product is no layer, behind one whose layer no rule is for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = keras.layers.LayerNormalization(name="norm")
+        self.body = keras.layers.Dense(4, activation="relu", name="body")
+        self.fc = keras.layers.Dense(3, name="fc")
+
+    def build(self, shape: Any) -> None:
+        for layer in (self.norm, self.body, self.fc):
+            layer.build((None, 4))
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.matmul(self.body(self.norm(x)), self.fc.kernel)
+
+
+def test_what_multiplies_relevance_without_a_rule_is_named_in_a_warning_and_the_table() -> None:
+    x = keras.Input((4,))
+    residual = keras.Model(x, keras.layers.Dense(2, name="last")(keras.layers.ReLU()(x) + x))
+    words = r"no rule for add\w* \(add\).*canonize=True"
+    with (
+        xk.attach(residual, xg.composites.epsilon_plus()) as handle,
+        pytest.warns(xg.errors.ActsNowhereWarning, match=words),
+    ):
+        residual(FLAT)
+    assert ("(plain gradient)", "add") in [(row.rule, row.selector) for row in handle.rows]
+    with xk.attach(residual, xg.composites.epsilon_plus(canonize=True)) as handle:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            residual(FLAT)
+        assert "(plain gradient)" not in repr(handle)
+
+    model = Gap()
+    model(FLAT)
+    words = r"no rule for \(model\) \(matmul\), norm \(weights\)"
+    with (
+        xk.attach(model, xg.composites.epsilon_plus()) as handle,
+        pytest.warns(xg.errors.ActsNowhereWarning, match=words),
+    ):
+        model(FLAT)
+    rows = {row.name: row.rule for row in handle.rows}
+    assert "not called" in rows["fc"]
+    assert "not called" not in rows["body"]
+    assert rows["relu"] == "pass"
+
+
+def test_a_composite_that_acts_nowhere_is_refused_as_a_selector_is() -> None:
+    dense = keras.layers.Dense(3, activation="gelu")
+    model = keras.Sequential([keras.Input((4,)), dense])
+    with (
+        xk.attach(model, xg.composites.guided_backprop()),
+        pytest.raises(RuleValueError, match=r"no rule for any layer.*for relu, and.*gelu"),
+    ):
+        model(FLAT)
+    dense.activation = keras.activations.relu
+    with xk.attach(model, xg.composites.guided_backprop()) as handle:
+        model(FLAT)
+    assert [row.name for row in handle.rows] == ["relu"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -126,3 +127,38 @@ def test_a_composite_gives_the_heat_maps_that_it_gives_in_torch(make: Any, name:
     found = jax.jit(jax.grad(lambda x: overridden(x)[:, 1].sum()))(given)
     most = np.abs(expected).max()
     np.testing.assert_allclose(found.transpose(0, 3, 1, 2), expected, atol=5e-6 * most, rtol=0)
+
+
+def test_an_operation_that_multiplies_relevance_without_a_rule_is_named_in_a_warning() -> None:
+    weight, scale = jnp.eye(3) + 0.5, jnp.array([1.0, 2.0, 3.0])
+    x = jnp.array([[0.5, 1.0, 1.5]])
+
+    def share(function: Any, composite: Any) -> tuple[float, list[str]]:
+        overridden = xg.override(function, composite)
+        with warnings.catch_warnings(record=True) as w:
+            warnings.simplefilter("always")
+            score, pull = jax.vjp(lambda x: overridden(x)[:, 1].sum(), x)
+        assert all(each.category is xg.errors.ActsNowhereWarning for each in w)
+        return float(pull(score)[0].sum() / score), [str(each.message) for each in w]
+
+    default, canonized = xg.composites.epsilon_plus(), xg.composites.epsilon_plus(canonize=True)
+
+    def residual(x: Any) -> Any:
+        return (jax.nn.relu(x @ weight) + x) @ weight
+
+    found, said = share(residual, default)
+    assert abs(found - 1) > 1e-2
+    assert "no rule for add (activations)" in said[0]
+    assert "canonize=True" in said[0]
+    for function, words in (
+        (lambda x: (jax.nn.relu(x @ weight) * scale) @ weight, "mul (a weight)"),
+        (lambda x: (x @ weight) @ (x.T @ x), "dot_general (activations)"),
+    ):
+        found, said = share(function, canonized)
+        assert abs(found - 1) > 1e-2
+        assert f"no rule for {words}" in said[0]
+    found, said = share(residual, canonized)
+    assert abs(found - 1) < 1e-3
+    assert not said
+    with pytest.raises(xg.RuleError, match=r"'guided_backprop' has no rule.*it is for relu, and"):
+        share(lambda x: jax.nn.gelu(x @ weight), xg.composites.guided_backprop())

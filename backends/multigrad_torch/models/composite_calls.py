@@ -1,0 +1,149 @@
+"""The operations that a model calls under a composite: those with a rule, and the gaps between.
+
+Relevance adds up only if a rule shares it out wherever an operation's own gradient would multiply
+it, and a product in code, as `h @ self.fc.weight.T`, belongs to no layer. The first eager call of
+the whole model with a gradient for its input notes both, for the handle's table and a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from multigrad.models.attribution.composites import Composite
+from multigrad.models.selectors import (
+    GAP,
+    Row,
+    empty_message,
+    not_called,
+    shares_relevance,
+    warn_of_gaps,
+)
+
+from ..dynamo import is_compiling
+from ..state import transforms_active
+from .call_rule import CallRule, WeightRule, find_activations
+from .layer_kinds import OPERATIONS
+from .layer_rule import LayerInterceptor
+from .override import OperationMode
+
+Tensor: TypeAlias = torch.Tensor
+# Operations whose own gradient multiplies relevance, or gives all of it to each operand.
+MULTIPLYING = frozenset(
+    (
+        *("add", "sub", "sum", "mul", "div", "matmul", "bmm", "mv", "dot", "inner", "outer"),
+        *("addmm", "addmv", "baddbmm", "einsum", "tensordot", "bilinear", "lstm", "gru"),
+        *("layer_norm", "group_norm", "instance_norm", "rms_norm", "scaled_dot_product_attention"),
+    )
+)
+MOST_NODES = 32  # of autograd, behind a tensor that is computed from parameters alone
+ADVICE = "A product has a rule as a layer, F.linear or a convolution"
+
+
+class CompositeMode(OperationMode):
+    """Applies a composite's rules to operations, and notes gaps.
+
+    Attributes:
+        kinds: those of the model's layers, for messages.
+        layers: the table's rows for layers, each with what acts on it and its identity.
+        rows: of the table, by operation and what it is called with.
+        is_noting: whether a call of the whole runs that has a gradient for its input.
+    """
+
+    def __init__(
+        self, composite: Composite, rules: Mapping[str, CallRule], kinds: Iterable[str | None]
+    ) -> None:
+        super().__init__(rules)
+        self.composite = composite
+        self.kinds = sorted({kind for kind in kinds if kind is not None})
+        self.layers: Sequence[RuledRow] = ()
+        self.rows_of_calls: dict[tuple[str, str], Row] = {}
+        self.notes_gaps = shares_relevance(composite)
+        self.is_noting = False
+
+    def start(self, arguments: Any) -> None:
+        tensors = [x for x in pytree.tree_leaves(arguments) if isinstance(x, Tensor)]
+        self.is_noting = not transforms_active() and any(x.requires_grad for x in tensors)
+
+    def note_hit(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        super().note_hit(name, args, kwargs)
+        if not self.is_noting or is_compiling():
+            return
+        row, rule = OPERATIONS[name], self.rules[name]
+        # Calls within a layer that has a rule itself are on constants.
+        if not any(x.requires_grad for _, x, _ in find_activations(name, args, kwargs)):
+            return
+        if not isinstance(rule, WeightRule) or (row.read and row.read(*args, **kwargs)):
+            self.rows_of_calls[name, ""] = Row(name, "operation", rule.name, row.kind)
+        else:
+            self.note_call(name, args, kwargs)
+
+    def note_call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        super().note_call(name, args, kwargs)
+        if not (self.is_noting and self.notes_gaps and name in MULTIPLYING):
+            return
+        tensors = [x for x in pytree.tree_leaves((args, dict(kwargs))) if isinstance(x, Tensor)]
+        parameters = {id(x): parameter_of(x) for x in tensors}
+        activations = [x for x in tensors if x.requires_grad and parameters[id(x)] is None]
+        if not activations or (name in ("add", "sub") and len(activations) == 1):
+            return
+        names = [
+            name
+            for root in self.roots()
+            for name, each in root.named_parameters()
+            if any(each is parameter for parameter in parameters.values())
+        ]
+        words = ", ".join(names) or ("an activation", "activations")[len(activations) > 1]
+        self.rows_of_calls[name, words] = Row(name, "operation", GAP, words)
+
+    def say_missing(self) -> str:
+        self.is_noting = False
+        has_met = any(acting.called or acting.was_traced for _, acting, _ in self.layers)
+        if not has_met and not self.count_hits():
+            return empty_message(
+                self.composite, {*self.kinds, *(self.seen or ())} - {"", "get", "set"}
+            )
+        if self.rows_of_calls and self.seen is not None:
+            self.seen = None
+            warn_of_gaps(self.composite, self.rows_of_calls.values(), ADVICE, stacklevel=7)
+        return ""
+
+
+def parameter_of(x: Tensor) -> nn.Parameter | None:
+    """Return a parameter if a tensor is one, or is computed from parameters alone."""
+    for tensor in (x, x._base):
+        if isinstance(tensor, nn.Parameter):
+            return tensor
+    nodes, parameter = [x.grad_fn], None
+    for _ in range(MOST_NODES):
+        if not nodes:
+            return parameter
+        node = nodes.pop()
+        variable = getattr(node, "variable", parameter)
+        if variable is not None and not isinstance(variable, nn.Parameter):
+            return None
+        parameter = variable
+        nodes += [each for each, _ in getattr(node, "next_functions", ()) if each is not None]
+    return None
+
+
+# --- the handle's table ---------------------------------------------------------------------------
+# A row for a layer, what acts on it, and the identity of its module.
+RuledRow: TypeAlias = tuple[Row, Any, int]
+
+
+def rows_now(layers: Sequence[RuledRow], others: Callable[[], Iterable[Row]]) -> list[Row]:
+    """Return the rows of layers and others; a layer that no call has reached so far says so."""
+    actings = [acting for _, acting, _ in layers if isinstance(acting, LayerInterceptor)]
+    is_run = any(each.called for each in actings) and not any(each.was_traced for each in actings)
+    rows = [
+        not_called(row)
+        if is_run and isinstance(acting, LayerInterceptor) and key not in acting.called
+        else row
+        for row, acting, key in layers
+    ]
+    return [*rows, *others()]
