@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache
+from functools import cache, wraps
 from typing import Any, TypeAlias
 
 import torch
@@ -103,6 +103,19 @@ def without_autocast() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield
+
+
+def outside_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes in the dtypes of its arguments, also under autocast."""
+
+    @wraps(function)
+    def run(*arguments: Any) -> Any:
+        if not torch._C._is_any_autocast_enabled():
+            return function(*arguments)
+        with without_autocast():
+            return function(*arguments)
+
+    return run
 
 
 def without_dispatch_modes() -> AbstractContextManager[Any]:

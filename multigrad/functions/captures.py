@@ -7,9 +7,10 @@ the code as written (the proof). Within another capture a variant's graphs are r
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from .calls.arguments import Layout, Leaf, flatten, unwrap
 from .calls.as_written import warn_disproved
 from .calls.binding import assemble
 from .calls.capture_errors import NotCaptured
-from .calls.decision import SHOWN, Door, decide
+from .calls.decision import LOWERED, SHOWN, Door, decide
 from .calls.effects import check_apart, put_notes, put_updates
 from .calls.facts import facts_of_symbols, gather_facts
 from .calls.gradients import modes_of
@@ -260,10 +261,49 @@ def find_variant(function: Function, door: Door, backend: Backend | None = None)
         UnsupportedOp: this door refuses what the code does besides returning.
     """
     variant = _find_variant(function)
+    if door is LOWERED:  # for whatever tensors, whether or not those of the capture asked for some
+        variant = generalized(function, variant, lambda fact: fact.startswith("gradient:") or None)
+        if variant is None:
+            raise TraceError(some_gradients(function))
     decide(door, function.recipe, variant, backend, function.native)
     if function.residuals == "auto":
         return variant
     return replace(variant, graphs=replace(variant.graphs, residuals=function.residuals))
+
+
+def generalized(
+    function: Function,
+    variant: Variant,
+    general: Callable[[str], Any],
+    facts: Mapping[str, Any] = MappingProxyType({}),
+) -> Variant | None:
+    """Return a captured form of more calls; None if that needs more facts about the arguments.
+
+    Args:
+        general: the value of a fact in these calls; None where the form keeps its own.
+        facts: others that hold there.
+    """
+    own = variant.facts
+    facts = {**{k: v if general(k) is None else general(k) for k, v in own.items()}, **facts}
+    # Without the call's own facts the capture may ask for others.
+    while facts != own:
+        try:
+            return function.captures.for_facts(variant.layout, facts)
+        except NotCaptured:
+            return None
+        except NeedsConcrete:
+            more_facts = {fact: general(fact) for fact in function.captures.facts - facts.keys()}
+            if not more_facts or None in more_facts.values():
+                return None
+            facts = {**facts, **more_facts}
+    return variant
+
+
+def some_gradients(function: Function) -> str:
+    return (
+        f"function {function.name!r} was called for some gradients only, and for all it needs to "
+        "know more: call it with tensors that require them"
+    )
 
 
 def _find_variant(function: Function) -> Variant:

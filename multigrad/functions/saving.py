@@ -20,12 +20,11 @@ from ..lowering.function_graph import FunctionGraph
 from ..lowering.source import identifier
 from ..trace.active_rules import Moving
 from ..trace.lookups import is_read
-from ..trace.trace import NeedsConcrete
 from .calls.arguments import Forgotten, Layout, Leaf, positional_names, type_of
 from .calls.capture_errors import NotCaptured
 from .calls.decision import SAVED, decide
 from .calls.recipe import Variant
-from .captures import capture, find_variant, renewed_variants
+from .captures import capture, find_variant, generalized, renewed_variants, some_gradients
 from .documents.format import Data, clean, format_document, hash_of, seal, unseal
 from .documents.functions import STATIC, SavedFunction, decode_function
 
@@ -106,10 +105,7 @@ def _encode(function: Function) -> dict[str, Data]:
             form = _encode_form(_related(function, variant), arrays)
             forms.setdefault(_meaning(form), form)
     if not forms:
-        raise TraceError(
-            f"function {function.name!r} was called for some gradients only, and for all it needs "
-            "to know more: call it with tensors that require them, and save it again"
-        )
+        raise TraceError(f"{some_gradients(function)}, and save it again")
     doc = clean(function.__doc__ if function.__doc__ != type(function).__doc__ else "")
     return _fields(function, list(forms.values()), arrays, doc)
 
@@ -129,25 +125,9 @@ def _fields(
 def _for_all(function: Function, variant: Variant) -> Variant | None:
     # The general form serves on any device, and whether or not tensors ask for a gradient. None if
     # that would need more facts about the arguments.
-    facts = {
-        fact: value if (general := _general(fact)) is None else general
-        for fact, value in variant.facts.items()
-    }
-    if ON_NUMBERS in facts:  # a document is read beside any library: floats keep their dtype
-        facts[LIBRARY] = ""
-    # Without the call's own facts the capture may ask for others.
-    while facts != variant.facts:
-        try:
-            return function.captures.for_facts(variant.layout, facts)
-        except NotCaptured:
-            return None
-        except NeedsConcrete:
-            needed_facts = function.captures.facts - facts.keys()
-            general_facts = {fact: _general(fact) for fact in needed_facts}
-            if not general_facts or None in general_facts.values():
-                return None
-            facts = {**facts, **general_facts}
-    return variant
+    # A document is read beside any library: floats keep their dtype.
+    facts = {LIBRARY: ""} if ON_NUMBERS in variant.facts else {}
+    return generalized(function, variant, _general, facts)
 
 
 def _related(function: Function, variant: Variant) -> Variant:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
+from ..backend.contract import Backend
 from ..backend.rows import kernel
 from ..errors import RuleValueError, TraceError, UnsupportedOp, suggest
 from ..graph import ops
@@ -120,6 +121,11 @@ class FunctionGraph:
         names = [node.attr("name") for node in nodes]
         object.__setattr__(self, "params", tuple([n for n in names if n not in role_names]))
         object.__setattr__(self, "is_random", "key" in names)
+
+    def casts_in(self, backend: Backend) -> bool:
+        """Return whether a framework chooses dtypes of the ops by itself, as under autocast."""
+        casts, nodes = backend.autodiff.casts, (*self.forward.nodes, *self.backward.nodes)
+        return casts is not None and not self.is_rule and any(casts.of(n.op) for n in nodes)
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -276,6 +276,7 @@ def _origin(lowering: Lowering, cuts: Cuts) -> Origin:
         is_rule=graphs.is_rule,
         compiled=lowering.style == "compiled",
         fused=graphs.fused,
+        casts=graphs.casts_in(lowering.backend),
         graphs=(graphs.forward, cut.keep, cut.backward) if cuts.wide is None else None,
         input_types=tuple(map(graphs.type_of, graphs.inputs)),
         output_types=tuple([node.type for node in graphs.forward.outputs]),

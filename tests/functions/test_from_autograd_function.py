@@ -12,6 +12,7 @@ from multigrad import GradientError, TraceError, vjp
 from multigrad.functions.importers import from_autograd_function
 from multigrad_conformance import under_test
 
+from ..harness.ejecting import load
 from ..harness.torch_class import torch_class
 
 torch: Any = pytest.importorskip("torch")
@@ -385,3 +386,26 @@ def test_a_decorated_class_is_called_as_before() -> None:
     torch.testing.assert_close(slopes, x.cos() / 2)
     _, pull = xg.vjp(xg.convert(around), np.ones(2, np.float32))
     np.testing.assert_array_equal(pull(np.ones(2, np.float32))[0], [1.5, 1.5])
+
+
+def test_what_is_lowered_has_all_gradients_whatever_was_asked_for_at_the_capture() -> None:
+    import torch
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Tensor) -> Tensor | None:
+            return 2 * grad_out if ctx.needs_input_grad[0] else None
+
+    function = xg.convert(Doubled)
+    function(torch.ones(3))
+    x = torch.ones(3, requires_grad=True)
+    for call in (
+        xg.lower(function, "torch").apply,
+        load(xg.source(function, "torch", standalone=True)),
+    ):
+        (gradient,) = torch.autograd.grad(call(x).sum(), x)
+        assert gradient.tolist() == [2.0, 2.0, 2.0]

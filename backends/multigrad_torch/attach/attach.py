@@ -36,6 +36,7 @@ from ..state import (
     count_modes,
     eager_of,
     is_included,
+    outside_autocast,
     tracing_state,
     transforms_active,
 )
@@ -365,6 +366,7 @@ NAMESPACE = {
     "is_included": is_included,
     "enable_forward_mode": forward_ad._set_fwd_grad_enabled,
     "is_grad_enabled": torch.is_grad_enabled,
+    "outside_autocast": outside_autocast,
     "transforms_active": transforms_active,
     # Level 0 is the only one (torch 2.13). Compiled code enters it without telling Python.
     "unpack_dual": partial(forward_ad.unpack_dual, level=0),

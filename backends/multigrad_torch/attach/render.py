@@ -122,16 +122,20 @@ def _render_class(
 class {name}(Function):
     generate_vmap_rule = True
 
-    @staticmethod
+    @staticmethod{_outside_autocast(emitted)}
     def forward({", ".join(emitted.names.inputs)}{defaults}):
 {emitted.code.forward.indented(8)}        return {_result(emitted, results)}
 
-    @staticmethod
+    @staticmethod{_outside_autocast(emitted)}
     def setup_context(ctx, inputs, output):
 {_indented(setup)}
-    @staticmethod
+    @staticmethod{_outside_autocast(emitted)}
     def backward(ctx, {", ".join(emitted.names.cotangents)}):
 {_indented(backward)}"""
+
+
+def _outside_autocast(emitted: Emitted) -> str:
+    return "\n    @outside_autocast" if emitted.origin.casts else ""
 
 
 def _render_apply(emitted: Emitted, lines: list[str]) -> str:
@@ -179,10 +183,10 @@ def {name}_prepare(wrap{emitted.arguments}):
     ]
     return f"""\
 {prepare}class {name}_eager(Function):
-    @staticmethod
+    @staticmethod{_outside_autocast(emitted)}
     def forward(ctx, {inputs}{arguments}):
 {_indented(forward)}
-    @staticmethod
+    @staticmethod{_outside_autocast(emitted)}
     def backward(ctx, {cotangents}):
 {_indented([*load, *_backward_lines(emitted, count)])}"""
 
@@ -219,7 +223,7 @@ def _render_forward_mode(emitted: Emitted) -> str:
     name = emitted.names.identifier
     return f"""\
 {_render_class(emitted, name, tuple(copies), setup or ["pass"], backward)}
-    @staticmethod
+    @staticmethod{_outside_autocast(emitted)}
     def jvp(ctx, {", ".join(emitted.names.tangents)}, *params):
         with enable_forward_mode(True):
 {_indented([*(primals if saved_names else []), *load, *tangent.lines, f"return {result}"], 12)}\

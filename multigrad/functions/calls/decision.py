@@ -137,8 +137,7 @@ def form_under_autocast(
         if AUTOCAST not in variant.omissions:
             return SAME
         return GRAPH if native is False else ORIGINAL
-    nodes = (*graphs.forward.nodes, *graphs.backward.nodes)
-    return GRAPH if any(casts.of(node.op) for node in nodes) else SAME
+    return GRAPH if graphs.casts_in(backend) else SAME
 
 
 def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:

@@ -14,6 +14,8 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
+from ...harness.ejecting import load
+
 torch: Any = pytest.importorskip("torch")
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.backends("torch")]
 F = torch.nn.functional
@@ -210,3 +212,38 @@ def test_a_graph_from_elsewhere_keeps_its_dtypes_under_autocast() -> None:
     for apply, forward in product((function, compiled), (BF, HALF)):
         found = run(apply, (FLOAT, FLOAT), forward, None)
         torch.testing.assert_close(found, plain, rtol=1e-6, atol=1e-6)
+
+
+class Nearest(torch.autograd.Function):
+    """The nearest row of a codebook, with the gradient of a straight-through estimator."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, codebook: Any) -> Any:
+        distances = (codebook**2).sum(1) - 2.0 * (x @ codebook.t())
+        nearest = distances.argmin(1)
+        ctx.save_for_backward(nearest, codebook)
+        return codebook[nearest]
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        nearest, codebook = ctx.saved_tensors
+        return g, torch.zeros_like(codebook).index_add_(0, nearest, g)
+
+
+@pytest.mark.parametrize("backward_inside", [False, True])
+def test_what_backward_computes_again_is_what_forward_computed(backward_inside: bool) -> None:
+    torch.manual_seed(0)
+    x, codebook = torch.randn(500, 6), torch.randn(300, 6)
+    function = xg.convert(Nearest)
+    function(x.clone().requires_grad_(), codebook.clone().requires_grad_())
+    from_file = load(str(xg.source(function, "torch", standalone=True)))
+    for call in (function, xg.lower(function, "torch").apply, from_file):
+        leaf = codebook.clone().requires_grad_()
+        with torch.autocast("cpu", dtype=BF):
+            rows = call(x.clone().requires_grad_(), leaf)
+            if backward_inside:
+                rows.sum().backward()
+        if not backward_inside:
+            rows.sum().backward()
+        used = (rows.detach()[:, None] == codebook).all(-1).sum(0)
+        torch.testing.assert_close(leaf.grad, used[:, None].expand(-1, 6).to(FLOAT))
