@@ -101,8 +101,8 @@ def second_refusal(name: str, is_promised: bool) -> str:
         )
     return (
         f"the backward of {name!r} uses a function with a gradient of its own, or asks whether "
-        "autograd records, so it cannot be differentiated again; give it native=True, and the "
-        "framework differentiates it"
+        "autograd records, so it cannot be differentiated again here: a converted class can by "
+        "torch.autograd.grad(..., create_graph=True), a function by native=True"
     )
 
 

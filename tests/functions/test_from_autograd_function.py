@@ -409,3 +409,37 @@ def test_what_is_lowered_has_all_gradients_whatever_was_asked_for_at_the_capture
     ):
         (gradient,) = torch.autograd.grad(call(x).sum(), x)
         assert gradient.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_backward_that_calls_another_class_is_differentiated_again_by_autograd_alone() -> None:
+    import torch
+
+    class Slope(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, grad_out: Tensor, x: Tensor) -> Tensor:
+            ctx.save_for_backward(grad_out, x)
+            return grad_out * 3 * x**2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+            grad_out, x = ctx.saved_tensors
+            return g * 3 * x**2, g * grad_out * 6 * x
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Tensor) -> Tensor:
+            return Slope.apply(grad_out, *ctx.saved_tensors)
+
+    function = xg.convert(Cube)
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    (slope,) = torch.autograd.grad(function.apply(x).sum(), x, create_graph=True)
+    assert torch.autograd.grad(slope.sum(), x)[0].tolist() == [6.0, 12.0]
+    of_sum = torch.func.grad(lambda x: function.apply(x).sum())
+    for second in (torch.func.jacrev(of_sum), torch.func.jacfwd(of_sum)):
+        with pytest.raises(GradientError, match="create_graph=True"):
+            second(x.detach())

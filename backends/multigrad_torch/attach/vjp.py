@@ -175,6 +175,10 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
         def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
             raise GradientError(message)
 
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Tensor) -> Tensor:  # else torch asks for one to be written
+            raise GradientError(message)
+
     dynamo.allow_in_graph(Once)
     return Once.apply
 
