@@ -24,7 +24,7 @@ from multigrad.functions.calls.imported_gradients import (
     make_tangent,
     recording,
 )
-from multigrad.functions.calls.parameters import signature_of
+from multigrad.functions.calls.parameters import bind_call, signature_of
 from multigrad.functions.calls.recipe import (
     ArgumentRules,
     ImportedGradient,
@@ -151,7 +151,7 @@ class PositionalArguments:
 def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PositionalArguments:
     """Return a call's arguments, resolved to positions as jax does."""
     signature = inspect.signature(primal_of(function))
-    bound = signature.bind(*args, **kwargs)
+    bound = bind_call(f"function {name_of(function)!r}", signature, args, kwargs)
     bound.apply_defaults()
     keyword_only = [name for name in bound.kwargs if name in kwargs]
     if keyword_only:

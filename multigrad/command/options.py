@@ -141,7 +141,10 @@ def make_bar(console: Console, *columns: ProgressColumn) -> Bar:
 
 
 class Interruption:
-    """A handler of Ctrl-C that remembers it, even if a framework swallows or converts the error."""
+    """A handler of Ctrl-C that remembers it, even if a framework swallows or converts the error.
+
+    It ends the `with`, and no error leaves it.
+    """
 
     def __init__(self) -> None:
         self.requested = False
@@ -154,8 +157,7 @@ class Interruption:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
         signal.signal(signal.SIGINT, self.previous)
         sys.unraisablehook = self.hook
-        # Swallowed here: the command goes on, and shows what it has.
-        return kind is KeyboardInterrupt
+        return self.requested
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
@@ -266,15 +268,17 @@ def main(
 def command(example: str) -> Callable[[Body], Body]:
     """Add a command to the app; what it returns is the exit status.
 
-    An error that the user can fix becomes its text and exit status 2.
+    An error that the user can fix becomes its text and exit status 2, Ctrl-C exit status 130.
     """
 
     def add(body: Body) -> Body:
         @functools.wraps(body)
         def run(**options: Any) -> None:
-            with report_errors():
+            status = None
+            # Inside: what Ctrl-C makes of an import is no error of the user's.
+            with report_errors(), Interruption() as interruption:
                 status = body(**options)
-            raise typer.Exit(status or 0)
+            raise typer.Exit(STOPPED if interruption.requested else status or 0)
 
         app.command(epilog=f"Example: multigrad {example}")(run)
         return body

@@ -14,7 +14,7 @@ from ..graph.support.trees import optree
 from ..trace.active_rules import keyed
 from ..trace.trace import Trace
 from .calls.arguments import owner_of, unwrap
-from .calls.parameters import BoundFunction
+from .calls.parameters import BoundFunction, unknown_argument
 from .calls.recipe import Recipe, Recorded
 from .documents.functions import SavedFunction
 from .function import Function
@@ -194,10 +194,7 @@ def _give(
         raise RuleTypeError(f"function {chain!r}: {address!r} is bound, so it can no longer be set")
     if not part.takes(name):
         names = list(part.parameters or {})
-        raise RuleTypeError(
-            f"function {part.name!r} has no argument {name!r}{suggest(name, names)} "
-            f"(arguments: {', '.join(names) or 'none besides the first'})"
-        )
+        raise unknown_argument(f"function {part.name!r}", name, names)
     first, *inner = path
     if not inner:
         shares[first][name] = value  # over what reaches all

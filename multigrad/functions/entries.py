@@ -56,7 +56,7 @@ from .calls.decision import (
 )
 from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out
 from .calls.facts import watch
-from .calls.parameters import Completion
+from .calls.parameters import Completion, bind_call, refuse_unknown
 from .calls.recipe import Variant
 from .captures import Captures, prove
 from .proof.verdicts import ALL, how_much
@@ -135,7 +135,10 @@ class Entries:
             # Classes that a framework registered as containers: the call is flattened anew.
             return Entry(partial(self._run_flattened_anew, nesting))
         wrapped = tuple(i for i, leaf in enumerate(leaves) if inputs[i] is not leaf)
-        owner = framework_of(inputs)
+        owner, parameters = framework_of(inputs), self.completion.parameters
+        args, kwargs = optree.tree_unflatten(nesting, inputs)
+        if parameters is not None:
+            refuse_unknown(self.recipe.subject, parameters, kwargs)
         if owner is not None:
             return self._completed_entry(inputs, nesting, owner, wrapped)
         if self._leaves_numbers_to_original(inputs):
@@ -143,9 +146,8 @@ class Entries:
         # Python numbers alone become NumPy's arrays.
         wrapped = tuple(i for i, leaf in enumerate(inputs) if isinstance(leaf, float))
         inputs = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(inputs)]
-        if not wrapped and self.completion.parameters is not None:
-            args, kwargs = optree.tree_unflatten(nesting, inputs)
-            self.completion.parameters.bind(*args, **kwargs)  # says which argument is missing
+        if not wrapped and parameters is not None:
+            bind_call(self.recipe.subject, parameters, args, kwargs)  # which argument is missing
         return self._completed_entry(inputs, nesting, None, wrapped)
 
     def _completed_entry(

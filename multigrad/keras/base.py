@@ -11,14 +11,16 @@ activation, a Function) and calls it on Keras's backend or, as its guest, on ano
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
+from ..functions.calls.parameters import unknown_argument
 from .compiled_steps import (
     BACKEND,
     HOST,
@@ -37,6 +39,33 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Tensor = Any
+VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+@contextmanager
+def naming_options(
+    options: Mapping[str, Any], explain: Callable[[Mapping[str, Any]], Exception]
+) -> Iterator[None]:
+    """Explain options that Keras does not know by a better error than Keras's own."""
+    try:
+        yield
+    except ValueError as error:
+        unknown = {name: options[name] for name in options if repr(name) in str(error)}
+        if not unknown:
+            raise
+        raise explain(unknown) from None
+
+
+def explaining(*kinds: type) -> Callable[[Mapping[str, Any]], Exception]:
+    """Return what explains an unknown option of the first kind of layer by the options of all."""
+
+    def explain(unknown: Mapping[str, Any]) -> Exception:
+        inits = [signature(each.__init__).parameters for each in (*kinds, keras.layers.Layer)]
+        names = [p.name for each in inits for p in each.values() if p.kind not in VARIADIC]
+        known = [name for name in dict.fromkeys(names) if name != "self"]
+        return unknown_argument(kinds[0].__name__, next(iter(unknown)), known)
+
+    return explain
 
 
 class HeldObject:

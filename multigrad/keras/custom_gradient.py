@@ -47,7 +47,7 @@ from ..graph.support.trees import optree
 from ..lowering.checks import find_lacking
 from ..rules.bridging import call_function
 from ..rules.guest_function import infer_kinds
-from .base import HoldingLayer, list_leaves
+from .base import HoldingLayer, explaining, list_leaves, naming_options
 from .compiled_steps import BACKEND, opaque, refuse_xla
 from .config import describe_function, read_function
 
@@ -251,7 +251,8 @@ class CustomGradient(HoldingLayer):
     """
 
     def __init__(self, function: Function, backend: str | None = None, **options: Any) -> None:
-        super().__init__(**options)
+        with naming_options(options, explaining(CustomGradient)):
+            super().__init__(**options)
         self._allow_non_tensor_positional_args = True
         self._set_held(function, backend)
 

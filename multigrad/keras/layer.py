@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import keras
@@ -33,7 +34,7 @@ from ..rules.model.rule_in_force import RuleInForce, bind_addressed
 from ..rules.registry import resolve
 from ..trace.active_rules import KeySource
 from ..trace.trace import NeedsConcrete
-from .base import HoldingLayer
+from .base import HoldingLayer, naming_options
 from .compiled_steps import (
     BACKEND,
     HOST,
@@ -119,7 +120,9 @@ class Activation(HoldingLayer):
         threshold: float | None = None,
         **options: Any,
     ) -> None:
-        with naming_params(Activation, rule, options):
+        # It may be a param of the rule.
+        explain = partial(unknown_keyword_error, Activation, "Activation", rule)
+        with naming_options(options, explain):
             super().__init__(**options)
         ruled = make_activation(as_forward(forward, at_zero, threshold), rule, params)
         self._params = self._make_params(ruled)
@@ -421,15 +424,3 @@ def make_activation(
         forward, rule if bound is whole_rule else bound, {**common_defaults(bound), **values}
     )
     return RuledActivation(activation, bound, values)
-
-
-@contextmanager
-def naming_params(kind: type, rule: Any, options: Mapping[str, Any]) -> Iterator[None]:
-    """Raise a better error if an unknown Keras option is a param of the rule."""
-    try:
-        yield
-    except ValueError as error:
-        unknown = {name: options[name] for name in options if repr(name) in str(error)}
-        if not unknown:
-            raise
-        raise unknown_keyword_error(kind, kind.__name__, rule, unknown) from None

@@ -28,6 +28,7 @@ from ..rules.estimators.quantizers import (
     look_at,
     read_quantization,
 )
+from .base import explaining, naming_options
 from .compiled_steps import in_symbolic_scope, keeping_weights
 from .config import choices_of, describe_function, read_function
 
@@ -94,7 +95,8 @@ class Quantizer(keras.layers.Layer):
         of: str = "activations",
         **options: Any,
     ) -> None:
-        super().__init__(**options)
+        with naming_options(options, explaining(Quantizer)):
+            super().__init__(**options)
         self.supports_masking = True
         self.how, self.bits, self.axis, self.of = how, bits, axis, of
         self._quantization = read_quantization(f"layer {self.name!r}", of, how, bits)
@@ -191,7 +193,8 @@ class Quantized(keras.layers.Wrapper):
         sample: Any = None,
         **options: Any,
     ) -> None:
-        super().__init__(layer, **options)
+        with naming_options(options, explaining(Quantized)):
+            super().__init__(layer, **options)
         self.supports_masking = True
         self.how = {"weights": weights, "activations": activations}
         self.bits, self.axis = bits, axis
@@ -303,7 +306,9 @@ class QuantizedKind(Quantized):
         **options: Any,
     ) -> None:
         no_scope: Any = None
-        with keras.RematScope(mode=no_scope):  # only the outer layer belongs to that scope
+        # Only the outer layer belongs to that scope.
+        explain = explaining(type(self), self.kind)
+        with keras.RematScope(mode=no_scope), naming_options(options, explain):
             layer = self.kind(*args, **options)
         super().__init__(
             layer, weights, activations, bits, axis, name=name, dtype=layer.dtype_policy

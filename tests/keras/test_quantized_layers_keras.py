@@ -230,6 +230,8 @@ def test_what_cannot_be_quantized_is_said() -> None:
         xk.QuantDense(3, weights="lqs")
     with pytest.raises(xg.RuleError, match="takes no 'bit'; did you mean 'bits'"):
         xk.QuantDense(3, activations={"name": "lsq", "bit": 2})
+    with pytest.raises(TypeError, match=r"^QuantDense takes no 'bit'; did you mean 'bits'"):
+        xk.QuantDense(3, bit=2)
     with pytest.raises(xg.RuleError, match="'step' of 'lsq' is learned"):
         xk.Quantizer({"name": "lsq", "step": 2})
     with pytest.raises(xg.RuleError, match="has no weight of two axes"):

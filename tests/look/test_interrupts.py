@@ -162,3 +162,20 @@ def test_probes_that_are_answered_are_written_beside_the_lock(tmp_path: Path) ->
     code, printed, _ = run_at_a_terminal(tmp_path, words, "importing")
     assert code == 130
     assert "stopped: the rest was not compared" in printed
+
+
+SLOW = """
+import sys, time
+print("importing", file=sys.stderr, flush=True)
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    raise ImportError("as libraries in C turn it into one") from None
+"""
+
+
+def test_a_command_that_imports_is_stopped_without_an_error(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    code, printed, shown = run_at_a_terminal(tmp_path, ["source", "slow.py"], "importing")
+    assert (code, printed) == (130, "")
+    assert shown.split() == ["importing", "stopped"]

@@ -380,6 +380,11 @@ X_HINTS = np.linspace(-1.0, 1.0, 5)
 TRIANGULAR = xg.get("triangular")
 
 
+@xg.function
+def sloped(x: Any, slope: float = 25.0) -> Any:
+    return x * slope
+
+
 def enter(*args: Any) -> None:
     with xg.use(*args):
         pass
@@ -418,6 +423,10 @@ def enter(*args: Any) -> None:
         (lambda: xg.vjp("relu", X_HINTS), "expected a function, got str 'relu'"),
         (lambda: xg.estimators.ste_sign(X_HINTS, clp=1.0), "takes no 'clp'; did you mean 'clip'"),
         (lambda: xg.estimators.ste_sign(X_HINTS, x=X_HINTS), "got x twice"),
+        (lambda: xg.estimators.lsq(X_HINTS, stp=0.1), "takes no 'stp'; did you mean 'step'"),
+        (lambda: sloped(X_HINTS, slop=3), "'sloped' takes no 'slop'; did you mean 'slope'"),
+        (lambda: sloped.bind({"slop": 3}), "'sloped' takes no 'slop'; did you mean 'slope'"),
+        (lambda: sloped(slope=3), "'sloped': missing a required argument: 'x' (arguments: x, "),
     ],
 )
 def test_the_error_says_the_word_that_was_meant(call: Any, words: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.capture.user_code.signature import unknown_param
+from multigrad.functions.calls.parameters import bind_call
 from multigrad.rules.activation import Activation, activation
 from multigrad.rules.registry import get
 
@@ -30,9 +30,7 @@ def surrogate_factory(rule: str) -> Callable[..., Activation]:
     )
 
     def make(*args: Any, **options: Any) -> Activation:
-        for name in options.keys() - params.keys():
-            raise unknown_param(rule, name, list(params))
-        bound_arguments = signature.bind(*args, **options)
+        bound_arguments = bind_call(make.__name__, signature, args, options)
         bound_arguments.apply_defaults()
         return activation("Heaviside", rule, bound_arguments.arguments)
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import nn
 
-from multigrad.capture.user_code.signature import unknown_param
+from multigrad.functions.calls.parameters import bind_call
 from multigrad.rules.registry import get
 
 from ..modules import PRIMITIVES, Activation
@@ -116,18 +116,16 @@ def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surr
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     defaults = get(rule).params if always_spikes else {**get(rule).params, "spiking": True}
     params = [inspect.Parameter(each, kind, default=value) for each, value in defaults.items()]
-    signature = inspect.Signature([inspect.Parameter("self", kind), *params])
+    signature = inspect.Signature(params)
 
     def __init__(self: Surrogate, *args: Any, **options: Any) -> None:
-        for option in options.keys() - defaults.keys():
-            raise unknown_param(rule, option, list(defaults))
-        bound_arguments = signature.bind(self, *args, **options)
+        bound_arguments = bind_call(name, signature, args, options)
         bound_arguments.apply_defaults()
-        _, *values = bound_arguments.args
-        Surrogate.__init__(self, **dict(zip(defaults, values, strict=True)))
+        Surrogate.__init__(self, **bound_arguments.arguments)
 
     # So that help and IDEs show the params with their defaults.
-    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    described = signature.replace(parameters=[inspect.Parameter("self", kind), *params])
+    __init__.__signature__ = described  # type: ignore[attr-defined]
     members = {"rule_name": rule, "__init__": __init__, "__module__": __name__}
     members["__doc__"] = f"A step whose gradient is that of {rule!r}.\n\n{get(rule).__doc__}"
     return type(name, (Surrogate,), members)

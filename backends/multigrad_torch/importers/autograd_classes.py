@@ -20,7 +20,7 @@ from multigrad.capture.user_code.inspection import nested_codes
 from multigrad.errors import GradientError
 from multigrad.functions.calls.capture_errors import is_users_own
 from multigrad.functions.calls.imported_gradients import Pushed, make_tangent
-from multigrad.functions.calls.parameters import signature_of
+from multigrad.functions.calls.parameters import bind_call, signature_of
 from multigrad.functions.calls.recipe import Recorded
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import UNKNOWN, is_float
@@ -85,7 +85,7 @@ class ClassCode:
         signature = self.signature
         if signature is None:
             return args
-        bound_args = signature.bind(*args, **kwargs)
+        bound_args = bind_call(f"function {self.name!r}", signature, args, kwargs)
         if self.has_setup:
             bound_args.apply_defaults()
         if bound_args.kwargs:

@@ -50,6 +50,37 @@ def _signature_of_ufunc(function: np.ufunc) -> inspect.Signature:
     )
 
 
+def bind_call(
+    subject: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """Bind the arguments of a call.
+
+    Raises:
+        RuleTypeError: they do not fit; it names the subject, and the keyword that was meant.
+    """
+    refuse_unknown(subject, signature, kwargs)
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        names = ", ".join(signature.parameters)
+        raise RuleTypeError(f"{subject}: {error} (arguments: {names})") from None
+
+
+def refuse_unknown(subject: str, signature: inspect.Signature, kwargs: Mapping[str, Any]) -> None:
+    """Raise if a keyword is not a parameter of the signature, which lists all."""
+    known = signature.parameters
+    unknown = [word for word in kwargs if word not in known]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        raise unknown_argument(subject, unknown[0], list(known))
+
+
+def unknown_argument(subject: str, word: str, names: Sequence[str]) -> RuleTypeError:
+    """Return the error for an argument that a callable does not have."""
+    listing = ", ".join(names) or "none"
+    hint = suggest(word, names)
+    return RuleTypeError(f"{subject} takes no {word!r}{hint} (arguments: {listing})")
+
+
 # By the code: it is the same at each call of the function around it, and holds nothing of these.
 _parameters: weakref.WeakKeyDictionary[types.CodeType, Mapping[str, inspect.Parameter]] = (
     weakref.WeakKeyDictionary()
@@ -104,16 +135,8 @@ class BoundFunction(InNotebooks):
         params: Mapping[str, Any],
     ) -> None:
         names = positional_names(parameters)
-        known_names = [] if parameters is None else list(parameters.parameters)
-        takes_any = parameters is None or any(
-            p.kind is p.VAR_KEYWORD for p in parameters.parameters.values()
-        )
-        for param in params:
-            if not takes_any and param not in known_names:
-                raise RuleTypeError(
-                    f"function {name!r} has no argument {param!r}{suggest(param, known_names)} "
-                    f"(arguments: {', '.join(known_names)})"
-                )
+        if parameters is not None:
+            refuse_unknown(f"function {name!r}", parameters, params)
         self.name = name
         self.params = FixedParams(dict(params), "bind the Function once more")
         self.function = function

@@ -18,7 +18,8 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...capture.dialects.xp import finfo, float32
-from ...errors import RuleTypeError, RuleValueError, suggest
+from ...errors import RuleTypeError, RuleValueError
+from ...functions.calls.parameters import unknown_argument
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
 from ...trace.lookups import now
@@ -67,13 +68,13 @@ def order_arguments(
     if len(args) > len(arguments) or keywords or missing:
         names = [each.name for each in arguments]
         repeats = [name for name in keywords if name in names]
+        unknown = [name for name in keywords if name not in names]
+        if unknown:
+            raise unknown_argument(subject, unknown[0], names)
         if missing:
             problem = f"lacks {', '.join(missing)}"
         elif repeats:
             problem = f"got {', '.join(repeats)} twice"
-        elif keywords:
-            word = next(iter(keywords))
-            problem = f"takes no {word!r}{suggest(word, names)}"
         else:
             problem = f"got {len(args)} arguments for {len(arguments)}"
         raise RuleTypeError(f"{subject} {problem} (arguments: {', '.join(names)})")

@@ -85,7 +85,7 @@ def test_params_reach_all_parts_that_declare_them_or_the_one_that_is_named() -> 
         ({}, "part 'times' needs 'step': give step=..., by name"),
         ({"stp": 1.0}, "no part takes 'stp'; did you mean 'step'"),
         ({"tims.step": 1.0}, "no part 'tims' .*did you mean 'times'"),
-        ({"times.stop": 1.0, "step": 1.0}, "'times' has no argument 'stop'; did you mean 'step'"),
+        ({"times.stop": 1.0, "step": 1.0}, "'times' takes no 'stop'; did you mean 'step'"),
     ],
 )
 def test_what_no_part_takes_is_answered_with_what_there_is(given: Any, message: str) -> None:
