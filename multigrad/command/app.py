@@ -154,12 +154,17 @@ def plot(
         )
     objects = [find(name) for name in names]
     activation = None if forward is None else find_forward(forward)
-    axes = figure.make_figure().subplots()
     numbers = read_params(params or ())
-    figure.plot(objects if len(objects) > 1 else objects[0], activation, numbers, ax=axes)
+    # Rules share axes, and each Function has its own.
+    rules = [each for each in objects if isinstance(each, xg.Rule)]
+    others = [each for each in objects if not isinstance(each, xg.Rule)]
+    drawn = [rules, *others] if rules else others
+    picture = figure.make_figure(len(drawn))
+    for each, axes in zip(drawn, picture.axes, strict=True):
+        figure.plot(each, activation, numbers, ax=axes)
     # Written whole or not at all: Ctrl-C leaves no half of a picture.
     with replacing(path) as temporary:
-        axes.figure.savefig(temporary, dpi=150)
+        picture.savefig(temporary, dpi=150)
     typer.echo(path)
 
 

@@ -71,8 +71,12 @@ def plot(
     return draw_picture(picture, ax)
 
 
-def make_figure() -> Any:
-    return import_part("figure").Figure(figsize=SIZE, layout="constrained")
+def make_figure(count: int = 1) -> Any:
+    """Return a figure with axes below each other."""
+    width, height = SIZE
+    made = import_part("figure").Figure(figsize=(width, count * height), layout="constrained")
+    made.subplots(count)
+    return made
 
 
 def import_part(part: str, name: str = "plot") -> Any:

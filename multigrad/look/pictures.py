@@ -65,6 +65,11 @@ def make_picture(
             raise RuleTypeError(f"{inner.name} is a Function, which has a forward of its own")
         return of_function(inner, spread(params, list), places, key)
     rules = list(inner) if isinstance(inner, list | tuple) else [inner]
+    for each in rules:
+        if isinstance(each, Function):
+            raise RuleTypeError(
+                f"{each.name} is a Function, whose curves have axes of their own: plot it alone"
+            )
     if not rules:
         raise RuleValueError("plot got no rule; name one, such as 'triangular'")
     return of_rules([resolve(each) for each in rules], forward, spread(params), places, key)

@@ -272,6 +272,7 @@ def test_without_axes_there_is_a_new_figure() -> None:
         ("clip_norm", {"forward": "ReLU"}, TypeError, "plot it without forward"),
         ([], {}, ValueError, "plot got no rule"),
         (3, {}, TypeError, "a rule is a name, a Rule or a function"),
+        ([quantizer, "arctan"], {}, TypeError, "is a Function, .*: plot it alone"),
         (quantizer, {"forward": "ReLU"}, TypeError, "a forward of its own"),
         (failing, {}, ValueError, "failing_drawn' cannot be drawn: on a row of numbers it fails"),
         (quantizer, {"params": {"stpe": 1.0}}, TypeError, "did you mean 'step'"),
@@ -319,6 +320,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     [
         (("triangular", "--param", "width=0.5,1,2"), "triangular.png", b"\x89PNG"),
         (("arctan", "d(ReLU)", "--forward", "ReLU", "--out", "two.svg"), "two.svg", b"<?xml"),
+        (("arctan", "estimators.ste_round", "estimators.ste_sign"), "arctan.png", b"\x89PNG"),
     ],
 )
 def test_the_command_writes_a_picture(
