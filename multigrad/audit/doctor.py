@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from ..backend.differences import Fault
 from ..backend.discovery import entry_points
 from ..errors import MultigradError, RuleTypeError, suggest
+from ..graph.support.installed import OWN, install_line, requirements_of
 from ..graph.support.lazy_modules import load_alone
 from ..look.subject import Report
 
@@ -108,7 +109,9 @@ class DoctorReport(Report):
             lines.append(f"{framework} {rows[0].version}: {count} of {len(rows)} known faults")
             lines += [f"  {row}" for row in sorted(rows, key=lambda row: row.state != PRESENT)]
         if self.missing:
-            lines.append(f"not installed: {', '.join(self.missing)}")
+            rows = [row for name in self.missing for row in requirements_of(name, OWN)]
+            line = install_line("them", OWN, rows)
+            lines.append(f"not installed: {', '.join(self.missing)}; type: {line}")
         return "\n".join(lines)
 
     def to_json(self) -> str:

@@ -118,6 +118,9 @@ def load_backend(name: str) -> Backend:
         return backend
     points = entry_points()
     if name not in points:
+        line = install_line(name, OWN, requirements_of(name, OWN))
+        if f"'{OWN}-" in line:  # a distribution of its own
+            raise BackendNotFound(f"backend {name!r} is not installed: {line}")
         raise BackendNotFound(
             f"no backend named {name!r}{suggest(name, points)} (backends: {', '.join(points)})"
         )

@@ -41,7 +41,7 @@ from multigrad.functions.captures import find_variant
 from multigrad.functions.function import Function
 from multigrad.functions.importers import find_custom
 from multigrad.graph.ops.numerics import ignoring_warnings
-from multigrad.graph.support.installed import extra_line
+from multigrad.graph.support.installed import OWN, install_line, requirements_of
 from multigrad.graph.support.lazy_modules import load_alone
 from multigrad.look.convert import brief
 from multigrad.rules.model.rule import Rule
@@ -464,9 +464,11 @@ def import_target(name: str) -> types.ModuleType:
         return import_named(name)
     except MultigradError as error:
         missing = getattr(error.__cause__, "name", None)
-        if not isinstance(error.__cause__, ModuleNotFoundError) or missing not in HELPERS:
+        requirements = requirements_of(missing, OWN) if missing else []
+        if not (isinstance(error.__cause__, ModuleNotFoundError) and requirements):
             raise
-        raise MultigradError(f"{error}: {extra_line(missing)}") from error
+        line = install_line(missing, OWN, requirements)
+        raise MultigradError(f"{error}; type: {line}") from error
 
 
 # --- libraries that need help where they are imported ---------------------------------------------

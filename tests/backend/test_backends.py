@@ -112,6 +112,15 @@ def test_framework_that_is_not_installed_names_its_install_line(tmp_path: Path) 
     assert "[1.0, 1.0, 1.0] [2.0, 2.0, 2.0]" in output
 
 
+def test_a_backend_that_is_a_distribution_of_its_own_names_its_install_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = "multigrad-rules-elsewhere; extra == 'elsewhere'"
+    monkeypatch.setattr("multigrad.graph.support.installed.required_by", lambda _: [line])
+    with pytest.raises(xg.BackendNotFound, match="pip install 'multigrad-rules-elsewhere'"):
+        xg.source("triangular", "elsewhere")
+
+
 def test_framework_that_is_broken_shows_its_own_error(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import a_library_that_is_missing\n")
     output = run_python(
