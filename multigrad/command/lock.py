@@ -31,6 +31,7 @@ from multigrad.command.options import FAILED, Progress
 from multigrad.command.targets import find, names_of
 from multigrad.errors import MultigradError, suggest
 from multigrad.graph.support.files import write_whole
+from multigrad.graph.support.installed import extra_line
 
 # By the word before the colon, the prefix of the paths of a framework's functions.
 BEGINS = {
@@ -63,14 +64,15 @@ def write_lock(
             return "nothing was asked yet; no file is written", False
         # A finished one stays.
         out = out.with_name(f"{out.name}.partial")
-    # Only named functions must exist: the table may name some that this version lacks.
-    elif named_probes:
-        for name, answer in lock.answers.items():
-            if answer.absent:
-                raise MultigradError(f"{name} cannot be asked: {answer.absent}")
-            for probe_name, outcome in answer.outcomes.items():
-                if "missing" in outcome:
-                    raise MultigradError(f"{name} has no {lock.probes[probe_name].path}")
+    for name, answer in lock.answers.items() if is_whole else ():
+        if answer.absent and (named_probes or name in frameworks):
+            raise MultigradError(
+                f"{name} cannot be asked: {answer.absent}; type: {extra_line(name)}"
+            )
+        for probe_name, outcome in answer.outcomes.items():
+            # Only named functions must exist: the table may name some that this version lacks.
+            if "missing" in outcome and probe_name in named_probes:
+                raise MultigradError(f"{name} has no {lock.probes[probe_name].path}")
     write_whole(out, format_lock(lock))
     available = {name: answer for name, answer in lock.answers.items() if not answer.absent}
     count = sum(len(answer.outcomes) for answer in available.values())
