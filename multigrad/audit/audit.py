@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..capture.user_code.signature import name_of
-from ..errors import RuleTypeError
+from ..errors import RuleTypeError, suggest
 from ..functions.calls.decision import SHOWN
 from ..functions.captures import find_variant
 from ..functions.function import Function
@@ -251,7 +251,8 @@ def choose_laws(names: Iterable[str] | None) -> Sequence[Law]:
     law_names = list(names)
     unknown_names = [name for name in law_names if name not in rows]
     if unknown_names:
-        raise RuleTypeError(f"no law {unknown_names[0]!r}; there are {', '.join(rows)}")
+        name = unknown_names[0]
+        raise RuleTypeError(f"no law {name!r}{suggest(name, rows)} ({', '.join(rows)})")
     return [rows[name] for name in law_names]
 
 

@@ -75,10 +75,11 @@ def find_with_inputs(
         dtype: of the words that name none.
     """
     names = names_of(what)
-    if len(names) > 1:
+    name, *others = names
+    if others:
         listing = f"{', '.join(names[:MOST_NAMED])}{', ...' if len(names) > MOST_NAMED else ''}"
         raise MultigradError(f"{what} has {len(names)} targets; name one of {listing}")
-    obj = callable_of(find_target(names[0]))
+    obj = callable_of(find_target(name))
     if forward is not None and isinstance(obj, Function):
         raise MultigradError(
             f"{what} is a Function, which has a forward of its own; leave --forward out"
@@ -92,16 +93,14 @@ def find_with_inputs(
     function = xg.convert(obj) if is_foreign else obj
     if not words and (isinstance(obj, Rule) or not (is_foreign or _waits_for_call(obj))):
         return obj, []
-    stated = None if words else stated_inputs(names[0])
+    stated = None if words else stated_inputs(name)
     inputs = read_inputs(words, dtype) if words else guess_inputs(obj) if stated is None else stated
     try:
         # The first call captures the graph.
         function(*inputs)
     except Exception as error:  # of the framework, too
         hint = "" if words or stated is not None else f"; {inputs_to_type(obj)}"
-        raise MultigradError(
-            f"{names[0]} does not run: {brief(error).rstrip('.')}{hint}"
-        ) from error
+        raise MultigradError(f"{name} does not run: {brief(error).rstrip('.')}{hint}") from error
     return function, list(inputs)
 
 
@@ -463,9 +462,10 @@ def import_target(name: str) -> types.ModuleType:
     try:
         return import_named(name)
     except MultigradError as error:
-        missing = getattr(error.__cause__, "name", None)
+        cause = error.__cause__
+        missing = cause.name or "" if isinstance(cause, ModuleNotFoundError) else ""
         requirements = requirements_of(missing, OWN) if missing else []
-        if not (isinstance(error.__cause__, ModuleNotFoundError) and requirements):
+        if not requirements:
             raise
         line = install_line(missing, OWN, requirements)
         raise MultigradError(f"{error}; type: {line}") from error

@@ -98,6 +98,19 @@ def test_a_quantizer_with_a_learned_step_is_not_accused(name: str, step: float) 
 def test_vector_quantization_and_binary_weights_are_not_accused() -> None:
     vq = named("Layer", lambda ctx, x, q: x + (q - x), lambda ctx, g: (g, None))
     assert "straight-through" in derivative(vq, X, np.round(X)).reason
+
+    def nearest(ctx: Any, x: Any, codes: Any) -> Any:
+        places = (x[:, None] - codes).square().sum(-1).argmin(1)
+        ctx.save_for_backward(places, codes)
+        return codes[places]
+
+    def of_codes(ctx: Any, g: Any) -> Any:
+        places, codes = ctx.saved_tensors
+        return g, codes.new_zeros(codes.shape).index_add(0, places, g)
+
+    rows, codes = np.split(np.random.default_rng(0).standard_normal((9, 3), np.float32), [5])
+    # Among 4,097 codes many are as near as another, rounded.
+    assert "straight-through" in derivative(named("Layer", nearest, of_codes), rows, codes).reason
     xnor = keeps_x(lambda x: x.sign() * x.abs().mean())
     masked = of_x(lambda g, x: g * (x.abs() < 1))
     assert derivative(named("BinarizeWeight", xnor, masked), X).state == "does not apply"
