@@ -73,7 +73,7 @@ def started(
 
     def wait() -> None:
         while listener.is_alive():
-            listener.join(0.1)  # for ever, it could not be interrupted on Windows
+            listener.join(0.1)  # forever, it could not be interrupted on Windows
         if missing:
             process.join()
         for name, row in missing:

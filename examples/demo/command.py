@@ -42,7 +42,7 @@ def demo(
         bool,
         typer.Option(
             "--quick",
-            help="10 epochs at six times the learning rate: all six train in 20 to 50 s.",
+            help="10 epochs at six times the learning rate.",
         ),
     ] = False,
 ) -> None:
