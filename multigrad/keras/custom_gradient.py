@@ -37,6 +37,7 @@ from ..errors import (
 from ..functions.calls.arguments import flatten, owner_of, replace_at, unwrap
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.facts import shape_key
+from ..functions.calls.parameters import bind_call
 from ..functions.captures import capture_example
 from ..functions.documents.functions import SavedFunction
 from ..functions.function import Function, take_placeholders
@@ -388,14 +389,12 @@ class CallSignature:
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         signature = self.function.parameters
-        try:
-            if not args and not kwargs:
-                raise TypeError("called without an argument")
-            # A document has the names of parameters, not their defaults.
-            if signature is not None and not isinstance(self.function.recipe.origin, SavedFunction):
-                signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self.owner}, function {self.function.name!r}: {error}") from None
+        subject = f"{self.owner}, function {self.function.name!r}"
+        if not args and not kwargs:
+            raise RuleTypeError(f"{subject}: called without an argument")
+        # A document has the names of parameters, not their defaults.
+        if signature is not None and not isinstance(self.function.recipe.origin, SavedFunction):
+            bind_call(subject, signature, args, kwargs)
 
 
 @dataclass(frozen=True, slots=True)

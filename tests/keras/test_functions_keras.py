@@ -362,10 +362,8 @@ def test_a_wrong_call_names_the_layer_and_the_function() -> None:
     layer = xk.CustomGradient(xg.custom_gradient(scaled_pair), name="gate")
     with pytest.raises(TypeError, match=r"layer 'gate', function 'scaled_pair': missing.*'scale'"):
         layer(X, X)
-    with pytest.raises(
-        TypeError, match=r"function 'scaled_pair': got an unexpected keyword argument 'mood'"
-    ):
-        layer(X, X, 1.0, mood="plus")
+    with pytest.raises(TypeError, match="'scaled_pair' takes no 'scael'; did you mean 'scale'"):
+        layer(X, X, 1.0, scael=2.0)
 
 
 # Functions in the place of an activation's name: what is saved of one is its graph.
