@@ -12,11 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .audit.audit import AuditReport, audit
-from .graph.support.installed import import_extra
+from .graph.support.installed import import_conformance
 from .graph.support.lazy_modules import module_hooks
 from .look.check import CheckReport, check
 from .look.parity import ParityReport, parity
@@ -176,10 +175,5 @@ def vectors(*objects: Any, dtypes: Sequence[str] | None = None) -> dict[str, Any
         NoVectors: there are none of it; also a ValueError.
         BackendNotFound: `multigrad-conformance` is not installed; also an ImportError.
     """
-    return import_vectors().vectors_of(*objects, dtypes=dtypes)
-
-
-def import_vectors() -> ModuleType:
-    """Return the module that reads the vectors."""
-    module = "multigrad_conformance.vectors"
-    return import_extra(module, "conformance", "the vectors are in multigrad-conformance")
+    reader = import_conformance("vectors", "the test vectors")
+    return reader.vectors_of(*objects, dtypes=dtypes)

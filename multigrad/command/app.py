@@ -20,7 +20,7 @@ from rich.text import Text
 import multigrad as xg
 from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
-from multigrad.graph.support.installed import import_extra
+from multigrad.graph.support.installed import import_conformance
 
 from . import STOPPED
 from .options import (
@@ -509,11 +509,9 @@ def vectors(
     ] = None,
 ) -> None:
     """Write inputs, cotangents and exact results as JSON, as mpmath and sympy computed them."""
-    from multigrad.testing import import_vectors
-
     from .targets import find
 
-    reader = import_vectors()
+    reader = import_conformance("vectors", "the test vectors")
 
     # Rules and ops go by name; Functions are objects of a module, or saved files.
     subjects = [find(n) if ":" in n or n.endswith((".json", ".py")) else n for n in targets or ()]
@@ -565,8 +563,7 @@ def new_backend(
     ] = None,
 ) -> None:
     """Create a package for a new backend; the conformance suite lists what remains to be done."""
-    whence = "the templates are in multigrad-conformance"
-    writer = import_extra("multigrad_conformance.new_backend", "conformance", whence)
+    writer = import_conformance("new_backend", "the templates of a backend")
     for path in writer.write_package(name, out):
         typer.echo(path)
     typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'} multigrad-conformance")

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -204,6 +205,19 @@ def import_extra(module: str, extra: str, who_needs_it: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         raise BackendNotFound(f"{who_needs_it}; type: {extra_line(extra)}") from error
+
+
+def import_conformance(part: str, what: str) -> ModuleType:
+    """Return a module of `multigrad_conformance`, which is in tests/conformance of a clone.
+
+    Raises:
+        BackendNotFound: it is not installed, and this is no clone; `what` is missing.
+    """
+    folder = Path(__file__).parents[3] / "tests" / "conformance"
+    if (folder / "multigrad_conformance").is_dir() and str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    whence = f"{what} are in multigrad-conformance"
+    return import_extra(f"multigrad_conformance.{part}", "conformance", whence)
 
 
 def why_too_old(name: str, package: str) -> str | None:
