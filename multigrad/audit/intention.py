@@ -99,7 +99,10 @@ def _recognize(trial: Trial, words: set[str]) -> Trial:
     if places:
         reason = f"its forward is flat in argument {places[0]}, whose gradient is the cotangent"
     elif hints:
-        reason = f"its name or docstring says {min(hints)!r}"
+        reason = (
+            f"its name or docstring says {min(hints)!r}. Nothing compares its numbers: "
+            "surrogate=f does, with the derivative of f"
+        )
     if not reason:
         return trial
     kind = "it is straight-through" if passing_places else "it is a surrogate"
