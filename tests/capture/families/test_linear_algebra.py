@@ -104,11 +104,12 @@ def test_every_backend_gives_the_numbers_and_gradients_of_numpy(backend: Any, na
 
     function, inputs = CASES[name]
     for given in inputs:
+        shapes = [each.shape for each in given]
         wanted = results_of(BackendUnderTest("numpy"), function, given)
         if backend.name == "numpy":
             check_by_differences(function, given, wanted[-len(given) :])
         for own, right in zip(results_of(backend, function, given), wanted, strict=True):
-            np.testing.assert_allclose(own, right, 1e-8, 1e-8, err_msg=f"{name} of {given}")
+            np.testing.assert_allclose(own, right, 1e-9, 1e-9, err_msg=f"{name} of {shapes}")
 
 
 def check_by_differences(function: Any, given: list[Any], gradients: list[Any]) -> None:
