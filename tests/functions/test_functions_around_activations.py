@@ -12,15 +12,13 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.models.surrogates import triangle
+
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
 X = np.array([-1.25, -0.75, -0.25, 0.25, 0.75, 1.25], np.float32)
 ZERO = np.zeros_like(X)
-
-
-def triangle(width: float = 1.0) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(X) / width).astype(np.float32)
 
 
 WINDOW = (np.abs(X) <= 0.5).astype(np.float32)
@@ -57,10 +55,10 @@ def test_an_activation_is_captured_as_a_forward(backend: Any) -> None:
     bound = xg.get("triangular").under("Heaviside").bind({"width": 2.0})
     for given in (xg.activation("Heaviside", "triangular", {"width": 2.0}), bound):
         f = xg.function(given)
-        np.testing.assert_allclose(pulled(f, backend), triangle(2.0), rtol=1e-6)
+        np.testing.assert_allclose(pulled(f, backend), triangle(X, 2.0), rtol=1e-6)
         assert "heaviside" in xg.show(xg.function(given))  # not called before
         loaded = xg.from_dict(f.to_dict())
-        np.testing.assert_allclose(pulled(loaded, backend), triangle(2.0), rtol=1e-6)
+        np.testing.assert_allclose(pulled(loaded, backend), triangle(X, 2.0), rtol=1e-6)
     assert xg.function(xg.activation("Heaviside")).name == "Heaviside"
     rest = xg.function(xg.get("triangular").under("Heaviside").bind())
     assert [*rest.parameters.parameters] == ["tin", "width"]
@@ -71,11 +69,11 @@ def test_the_rule_of_use_acts_in_a_function_that_holds_an_activation(backend: An
         np.testing.assert_array_equal(pulled(f, backend), ZERO)
         for _ in range(2):
             with xg.use("triangular"):
-                np.testing.assert_allclose(pulled(f, backend), triangle(), rtol=1e-6)
+                np.testing.assert_allclose(pulled(f, backend), triangle(X), rtol=1e-6)
             with xg.use("rectangular"):
                 np.testing.assert_array_equal(pulled(f, backend), WINDOW)
             with xg.use("triangular", {"width": 2.0}):
-                np.testing.assert_allclose(pulled(f, backend), triangle(2.0), rtol=1e-6)
+                np.testing.assert_allclose(pulled(f, backend), triangle(X, 2.0), rtol=1e-6)
             np.testing.assert_array_equal(pulled(f, backend), ZERO)
 
 
@@ -84,7 +82,7 @@ def test_a_number_given_as_a_tensor_acts_in_a_function(backend: Any) -> None:
     for width in (0.5, 2.0):
         given = backend.array(np.float32(width))
         with xg.use("triangular", {"width": given}):
-            np.testing.assert_allclose(pulled(f, backend), triangle(width), rtol=1e-6)
+            np.testing.assert_allclose(pulled(f, backend), triangle(X, width), rtol=1e-6)
 
 
 def test_a_use_inside_of_the_function_wins_over_the_one_around_it(backend: Any) -> None:
@@ -97,7 +95,7 @@ def test_a_use_inside_of_the_function_wins_over_the_one_around_it(backend: Any) 
     f = xg.function(forward)
     for rule in ("rectangular", "triangular", "rectangular"):
         with xg.use(rule):
-            np.testing.assert_allclose(pulled(f, backend), triangle(), rtol=1e-6)
+            np.testing.assert_allclose(pulled(f, backend), triangle(X), rtol=1e-6)
     assert len(f.captures.variants) == 1
 
 
@@ -112,7 +110,7 @@ def test_a_use_of_parameters_inside_of_the_function_leaves_activations_to_the_on
 
     f = xg.function(forward)
     with xg.use("triangular"):
-        np.testing.assert_allclose(pulled(f, backend), triangle(), rtol=1e-6)
+        np.testing.assert_allclose(pulled(f, backend), triangle(X), rtol=1e-6)
     with xg.use("rectangular"):
         np.testing.assert_array_equal(pulled(f, backend), WINDOW)
 
@@ -167,7 +165,7 @@ def test_a_backward_that_takes_the_derivative_of_an_activation_follows_the_rule(
     f = xg.function(lambda x: inner(x) * 2.0 + act(x))
     for width in (1.0, 2.0, 1.0):
         with xg.use("triangular", {"width": width}):
-            np.testing.assert_allclose(pulled(f, backend), 3 * triangle(width), rtol=1e-6)
+            np.testing.assert_allclose(pulled(f, backend), 3 * triangle(X, width), rtol=1e-6)
 
 
 def compiled_gradient(
@@ -212,10 +210,10 @@ def test_compiled_code_that_holds_such_a_function_follows_or_is_refused(
 
     grad = compiled_gradient(backend, both, jit)
     steps: list[tuple[float, str, dict[str, float], Array]] = [
-        (2.0, "triangular", {}, triangle()),
+        (2.0, "triangular", {}, triangle(X)),
         (2.0, "rectangular", {}, WINDOW),
-        (2.0, "triangular", {"width": 2.0}, triangle(2.0)),
-        (3.0, "triangular", {}, triangle()),
+        (2.0, "triangular", {"width": 2.0}, triangle(X, 2.0)),
+        (3.0, "triangular", {}, triangle(X)),
     ]
     for number, rule, params, expected in steps:
         scaled(number)
@@ -247,7 +245,7 @@ def test_functions_that_read_no_rule_are_captured_once_under_all(backend: Any) -
     f, g = xg.function(lambda x: own(x) * 1.0), xg.function(lambda x: x * x)
     for rule in ("rectangular", "triangular"):
         with xg.use(rule):
-            np.testing.assert_allclose(pulled(f, backend), triangle(), rtol=1e-6)
+            np.testing.assert_allclose(pulled(f, backend), triangle(X), rtol=1e-6)
             np.testing.assert_array_equal(pulled(g, backend), 2 * X)
     assert len(f.captures.variants) == len(g.captures.variants) == 1
     assert not f.captures.facts and not g.captures.facts
@@ -255,7 +253,7 @@ def test_functions_that_read_no_rule_are_captured_once_under_all(backend: Any) -
 
 def test_check_and_parity_take_the_rule_in_force() -> None:
     f, _ = holding(xg.activation("Heaviside"))
-    for rule, expected in (("triangular", triangle()), ("rectangular", WINDOW)):
+    for rule, expected in (("triangular", triangle(X)), ("rectangular", WINDOW)):
         with xg.use(rule):
             assert xg.parity(f, X.astype(np.float64), backends=["numpy"]).ok
             np.testing.assert_allclose(xg.vjp(f, X)[1](np.ones_like(X))[0], expected, rtol=1e-6)
@@ -273,7 +271,7 @@ def test_what_is_saved_is_the_function_under_the_rule_in_force(tmp_path: Any) ->
     loaded = xg.load(tmp_path / "f.json")
     for rule in ("scale", "triangular"):
         with xg.use(rule):  # a document is data: it follows nothing
-            np.testing.assert_allclose(pull(triangular), triangle(), rtol=1e-6)
+            np.testing.assert_allclose(pull(triangular), triangle(X), rtol=1e-6)
             np.testing.assert_array_equal(pull(loaded), WINDOW)
     with xg.use("rectangular"):
         assert xg.source(f, "numpy") == source

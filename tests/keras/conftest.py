@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import pytest
 
+from ..harness.models.surrogates import triangle, window
 from ..support.sampling import WHOLE
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -43,16 +44,6 @@ DISTINCT_MODES = [m for m in MODES if m not in SAME.get(os.environ.get("KERAS_BA
 # Weekly each test that is run in one way is run in each of them.
 USUAL_MODES = DISTINCT_MODES if WHOLE else DISTINCT_MODES[:1]
 KINDS = ("sequential", "functional", "subclass")
-
-
-def triangle(x: Array, width: float = 1.0) -> Array:
-    """The derivative that stands in for the step's: 1 - |x| / width, where positive."""
-    return np.maximum(1 - np.abs(x) / width, 0)
-
-
-def window(x: Array, a: float = -0.5, b: float = 0.5) -> Array:
-    """The derivative 1 inside a window."""
-    return ((x >= a) & (x <= b)).astype(x.dtype)
 
 
 def zero(x: Array) -> Array:

@@ -16,6 +16,7 @@ import pytest
 import multigrad as xg
 
 from ...harness import fresh
+from ...harness.models.surrogates import triangle
 from ...harness.torch_class import torch_class
 
 torch: Any = pytest.importorskip("torch")
@@ -27,10 +28,6 @@ Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
 X = np.array([-1.0, -0.25, 0.0, 0.25, 1.0], np.float32)
-
-
-def triangle(width: float = 1.0) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(X) / width).astype(np.float32)
 
 
 def gradient(f: Any) -> Array:
@@ -49,7 +46,9 @@ def test_it_is_freegrads_module_by_every_name_and_default() -> None:
     assert module.state_dict() == {}
     np.testing.assert_array_equal(gradient(module), X > 0)  # ReLU
     np.testing.assert_allclose(
-        gradient(xg.Activation("heaviside", "triangular", {"width": 2.0})), triangle(2.0), rtol=1e-6
+        gradient(xg.Activation("heaviside", "triangular", {"width": 2.0})),
+        triangle(X, 2.0),
+        rtol=1e-6,
     )
 
 
@@ -97,7 +96,7 @@ def test_rule_and_params_are_changed_by_assignment() -> None:
     np.testing.assert_array_equal(gradient(module), (X >= 0) & (X <= 1))
     module.rule = "triangular"
     assert module.params == {}
-    np.testing.assert_allclose(gradient(module), triangle(), rtol=1e-6)
+    np.testing.assert_allclose(gradient(module), triangle(X), rtol=1e-6)
     module.rule = None
     with xg.use("scale", {"s": 3.0}):
         np.testing.assert_array_equal(gradient(module), np.full_like(X, 3.0))
@@ -109,14 +108,14 @@ def test_wrong_assignment_is_refused_and_changes_nothing() -> None:
         module.rule = "rectangulr"
     with pytest.raises(TypeError, match="widht"):
         module.params = {"widht": 1.0}
-    np.testing.assert_allclose(gradient(module), triangle(2.0), rtol=1e-6)
+    np.testing.assert_allclose(gradient(module), triangle(X, 2.0), rtol=1e-6)
 
 
 def test_params_that_are_returned_are_a_copy() -> None:
     module = xg.Activation("Heaviside", "triangular", {"width": 2.0})
     with pytest.raises(TypeError, match="assign all"):
         module.params["width"] = 9.0
-    np.testing.assert_allclose(gradient(module), triangle(2.0), rtol=1e-6)
+    np.testing.assert_allclose(gradient(module), triangle(X, 2.0), rtol=1e-6)
 
 
 def test_wrong_arguments_are_errors_that_say_what_to_type() -> None:
@@ -142,7 +141,7 @@ def test_copies_and_pickles_keep_the_rule_and_go_their_own_way(rule: str | None)
         pickle.loads(pickle.dumps(module)),
         torch.load(buffer, weights_only=False),
     ]
-    expected = triangle(2.0) if rule else np.zeros_like(X)
+    expected = triangle(X, 2.0) if rule else np.zeros_like(X)
     for twin in copies:
         np.testing.assert_allclose(gradient(twin), expected, rtol=1e-6)
         assert repr(twin) == repr(module)
@@ -180,7 +179,7 @@ def test_it_follows_use_inside_of_a_model_and_in_evaluation() -> None:
     for training in (True, False):
         model.train(training)
         with xg.use("triangular"):
-            np.testing.assert_allclose(gradient(model), 2.0 * triangle(), rtol=1e-6)
+            np.testing.assert_allclose(gradient(model), 2.0 * triangle(X), rtol=1e-6)
     with torch.no_grad(), xg.use("triangular"):
         y = model(torch.tensor(X))
     assert not y.requires_grad

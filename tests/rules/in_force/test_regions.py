@@ -14,15 +14,13 @@ import pytest
 import multigrad as xg
 from multigrad.backend.discovery import EVERY_READER, loaded
 
+from ...harness.models.surrogates import triangle
+
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
 X = np.array([-1.3, -0.45, -0.2, 0.1, 0.3, 0.48, 0.9], np.float32)
 ONES = np.ones_like(X)
-
-
-def triangle(width: float = 1.0) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(X) / width)
 
 
 def recompute(backend: Any, f: Callable[[Tensor], Tensor], way: str) -> Callable[[Tensor], Tensor]:
@@ -71,7 +69,7 @@ def test_values_that_the_caller_holds_are_taken_in_a_region(backend: Any, way: s
     width = backend.array(np.float32(2.0))
     for values in ((0.5,), (width,), ()):
         f = recompute(backend, lambda x, v=values: act.call_with(x, v) if v else act(x), way)
-        expected = triangle(float(values[0]) if values else 1.0)
+        expected = triangle(X, float(values[0]) if values else 1.0)
         np.testing.assert_allclose(pull_later(backend, f, "rectangular"), expected, rtol=1e-6)
 
 
@@ -82,7 +80,7 @@ def test_a_function_that_holds_an_activation_runs_again_under_the_first_rule(
     inner = xg.function(lambda x: act(x) * 1.0)
     for f in (inner, lambda x: inner(x) * 2.0 - inner(x)):
         found = pull_later(backend, recompute(backend, f, way), "triangular")
-        np.testing.assert_allclose(found, triangle(), rtol=1e-5)
+        np.testing.assert_allclose(found, triangle(X), rtol=1e-5)
 
 
 def test_every_row_of_a_backend_takes_an_activation_with_values_and_without(backend: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 import multigrad as xg
 from tests.conftest import is_installed
 
+from ...harness.models.surrogates import triangle
 from ...support.threads import on_threads
 
 X = np.array([-1.5, -0.5, 0.25, 0.75], np.float32)
@@ -26,10 +27,6 @@ FORMULAS: dict[str, Callable[[], Any]] = {
     "to an end": lambda: xg.schedule.exponential(2.0, 0.5, end=0.3),
     "piecewise": lambda: xg.schedule.piecewise({0: 1.0, 3: 0.5, 5: 2.0}),
 }
-
-
-def triangle(width: float) -> Any:
-    return np.maximum(0.0, 1.0 - np.abs(X) / width)
 
 
 def expected(name: str, step: int) -> float:
@@ -127,7 +124,7 @@ def test_whatever_holds_a_schedule_follows_it(backend: Any, holder: str, width: 
     f = HOLDERS[holder](width)
     for _ in range(3):
         found = gradient(backend, f)
-        np.testing.assert_allclose(found, triangle(width.value), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found, triangle(X, width.value), rtol=1e-5, atol=1e-6)
         width.step(2)
 
 
@@ -142,7 +139,7 @@ def test_a_step_within_a_use_acts_on_the_next_forward(backend: Any, width: Any) 
     with xg.use("triangular", {"width": width}):
         for _ in range(3):
             found = gradient(backend, act)
-            np.testing.assert_allclose(found, triangle(width.value), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(found, triangle(X, width.value), rtol=1e-5, atol=1e-6)
             width.step(2)
 
 
@@ -152,7 +149,7 @@ def test_a_bare_rule_and_gradients_take_what_stands_now(backend: Any, width: Any
         found = xg.apply_to_gradients([backend.array(10 * X)], "clip_norm", {"max_norm": norm})
         assert np.linalg.norm(backend.numpy(found[0])) == pytest.approx(norm.value, rel=1e-5)
         factor = xg.get("triangular").factor(backend.array(X), width=width)
-        np.testing.assert_allclose(backend.numpy(factor), triangle(width.value), rtol=1e-5)
+        np.testing.assert_allclose(backend.numpy(factor), triangle(X, width.value), rtol=1e-5)
         norm.step(4)
         width.step()
 
@@ -162,7 +159,8 @@ def test_rules_share_a_schedule_also_one_within_the_other(width: Any) -> None:
     with xg.use("triangular", {"width": width}), xg.use("triangular", {"width": width}):
         for _ in range(2):
             for act in (outer, inner):
-                np.testing.assert_allclose(xg.vjp(act, X)[1](ONES)[0], triangle(width.value), 1e-5)
+                slope = triangle(X, width.value)
+                np.testing.assert_allclose(xg.vjp(act, X)[1](ONES)[0], slope, rtol=1e-5)
             width.step(2)
 
 
@@ -170,7 +168,7 @@ def test_threads_share_a_schedule(width: Any) -> None:
     act = xg.activation("Heaviside")
     with xg.use("triangular", {"width": width}):
         on_threads(width.step, 3)
-        np.testing.assert_allclose(xg.vjp(act, X)[1](ONES)[0], triangle(1.25), rtol=1e-5)
+        np.testing.assert_allclose(xg.vjp(act, X)[1](ONES)[0], triangle(X, 1.25), rtol=1e-5)
     on_threads(lambda times: [width.step() for _ in range(times)], *[200] * 4)
     assert width.count == 803
 
@@ -186,7 +184,7 @@ def test_a_function_with_an_activation_inside_follows_its_schedule(width: Any) -
         return act(x), grad
 
     for _ in range(2):
-        np.testing.assert_allclose(xg.vjp(f, X)[1](ONES)[0], triangle(width.value), rtol=1e-5)
+        np.testing.assert_allclose(xg.vjp(f, X)[1](ONES)[0], triangle(X, width.value), rtol=1e-5)
         width.step(2)
 
 

@@ -14,13 +14,10 @@ import pytest
 import multigrad as xg
 from multigrad_conformance.under_test import is_installed
 
+from ...harness.models.surrogates import triangle
 from ...support.threads import on_threads
 
 X = np.array([-1.5, -0.5, 0.25, 0.75], np.float32)
-
-
-def triangle(width: float) -> Any:
-    return np.maximum(0.0, 1.0 - np.abs(X) / width)
 
 
 class Slope:
@@ -86,7 +83,7 @@ def width() -> Any:
 def follow(f: Any, x: Any, width: Any, steps: int = 4) -> None:
     for _ in range(steps):
         for _ in range(2):
-            np.testing.assert_allclose(f(x), triangle(width.value), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(f(x), triangle(X, width.value), rtol=1e-5, atol=1e-6)
         width.step()
 
 
@@ -263,7 +260,7 @@ def test_a_backward_in_compiled_torch_uses_its_forwards_number(width: Any, graph
         y = f(leaf)
         width.step(3)
         y.sum().backward()
-        np.testing.assert_allclose(leaf.grad.numpy(), triangle(before), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(leaf.grad.numpy(), triangle(X, before), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.needs("torch")
@@ -296,12 +293,12 @@ def test_a_number_and_a_tensor_of_its_value_are_told_apart(graphs: Any) -> None:
     act = xg.activation("Heaviside")
     f = torch_slope(compiled(lambda x: act(x)))
     with xg.use("triangular", {"width": 2.0}):
-        np.testing.assert_allclose(f(X), triangle(2.0), rtol=1e-5)
+        np.testing.assert_allclose(f(X), triangle(X, 2.0), rtol=1e-5)
     width = torch.tensor(2.0)
     with xg.use("triangular", {"width": width}):
         for number in (2.0, 1.0):
             width.fill_(number)
-            np.testing.assert_allclose(f(X), triangle(number), rtol=1e-5)
+            np.testing.assert_allclose(f(X), triangle(X, number), rtol=1e-5)
 
 
 @pytest.mark.needs("tensorflow")
@@ -313,7 +310,7 @@ def test_a_tf_variable_is_followed_in_place() -> None:
     for f in (slope, tf.function(slope), xg.jit(slope)):
         for each in (2.0, 1.0):
             number.assign(each)
-            np.testing.assert_allclose(f(array("tensorflow")), triangle(each), rtol=1e-5)
+            np.testing.assert_allclose(f(array("tensorflow")), triangle(X, each), rtol=1e-5)
 
 
 @pytest.mark.needs("jax", "optax")

@@ -11,16 +11,14 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.models.surrogates import triangle
+
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
 
 pytestmark = pytest.mark.needs("torch")
 
 X = np.array([-1.5, -0.5, 0.25, 0.75], np.float32)
-
-
-def triangle(width: float) -> Any:
-    return np.maximum(0.0, 1.0 - np.abs(X) / width)
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ def test_a_region_runs_again_under_the_number_of_its_forward(
         y = torch.utils.checkpoint.checkpoint(lambda x: act(x) * 1.0, x, use_reentrant=reentrant)
         width.step(5)
     y.sum().backward()
-    np.testing.assert_allclose(x.grad.numpy(), triangle(2.0), rtol=1e-6)
+    np.testing.assert_allclose(x.grad.numpy(), triangle(X, 2.0), rtol=1e-6)
 
 
 def test_hooks_on_params_take_the_number_of_the_forward() -> None:
@@ -96,7 +94,7 @@ def test_rules_put_on_what_exists_follow_a_schedule(width: Any) -> None:
         for f in (model, function):
             x = torch.tensor(X, requires_grad=True)
             f(x).sum().backward()
-            np.testing.assert_allclose(x.grad.numpy(), triangle(width.value), rtol=1e-6)
+            np.testing.assert_allclose(x.grad.numpy(), triangle(X, width.value), rtol=1e-6)
         width.step(2)
 
 
