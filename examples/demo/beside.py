@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
@@ -59,14 +59,13 @@ def started(
     says.close()
 
     def hear() -> None:
-        try:
+        # Closed however this ends: the process must not wait for one who no longer listens.
+        with heard, suppress(EOFError, OSError, KeyboardInterrupt):
             while True:
                 event = heard.recv()
                 if isinstance(event, Run | Gap):
                     missing.pop((event.framework, event.configuration))
                 tell(event)
-        except (EOFError, KeyboardInterrupt):
-            return
 
     listener = threading.Thread(target=hear, daemon=True)
     listener.start()
