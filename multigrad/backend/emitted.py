@@ -91,24 +91,24 @@ class Origin:
         is_rule: whether backward is a rule, which params reach and forward does not.
         compiled: whether a compiler reads the code: then `fast` overwrites nothing.
         fused: whether the graphs run as one kernel each, see `xg.function`.
-        casts: whether the framework may choose another dtype for an op, as under autocast. What
-            backward computes again has to be what forward computed, so the code forbids it.
         graphs: forward, keep and backward, for a backend that writes kernels of its own; None where
             a loop computes what the first two need.
         input_types: the types of the inputs; None for one that neither graph reads.
         output_types: the types of the outputs.
         gradient_types: the types of the gradients of `Names.wrt`.
+        casts: whether the framework may choose another dtype for an op, as under autocast. What
+            backward computes again has to be what forward computed, so the code forbids it.
     """
 
     name: str
     is_rule: bool = False
     compiled: bool = False
     fused: Fused = "auto"
-    casts: bool = False
     graphs: tuple[Graph, Graph, Graph] | None = None
     input_types: tuple[Type | None, ...] = ()
     output_types: tuple[Type, ...] = ()
     gradient_types: tuple[Type, ...] = ()
+    casts: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
