@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -202,25 +197,6 @@ def test_an_argument_without_a_gradient_is_guessed_as_a_number(tmp_path: Path) -
     )
     code, said = run(str(file), asked=AuditRequest(laws=LAWS))
     assert code == 0 and f"{file}:Scaled on torch with float32[4, 6], 0.5: 3 laws kept" in said
-
-
-def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
-    file = tmp_path / "slow.py"
-    file.write_text(
-        f"{OURS}\nimport time\n"
-        "waiting = xg.function(lambda x: (time.sleep(600), x)[1], lambda grad_out, x: grad_out)\n"
-    )
-    command = [sys.executable, "-m", "multigrad", "audit", f"{file}:square", f"{file}:waiting"]
-    options = ["--law", "zero"]
-    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        time.sleep(1.0)
-        os.kill(process.pid, signal.SIGINT)
-        rest = process.stdout.read()
-    assert "square on numpy with float32[4, 6]: 1 laws kept" in first
-    assert "1 audited: 1 keep every law" in rest
-    assert process.returncode == 130
 
 
 # --- in a test suite ------------------------------------------------------------------------------

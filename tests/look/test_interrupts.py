@@ -100,6 +100,7 @@ def test_a_script_without_a_guard_audits_and_runs_once(package: Path) -> None:
 def test_what_ends_after_ctrl_c_says_nothing(package: Path) -> None:
     code, printed, shown = run_at_a_terminal(package, ["audit", "theirs"], "theirs:Endless")
     assert code == 130
+    assert "theirs:Doubled on torch" in printed
     assert "1 audited" in printed
     assert "Traceback" not in shown
 
