@@ -29,7 +29,7 @@ class Adapted:
 
 def main(adapter: str, *tests: str) -> int:
     """Return 0 if all tests pass twice, else pytest's status."""
-    options = ["-q", "-n0", "-p", "no:cacheprovider", "-c", "/dev/null", *tests]
+    options = ["-q", "-n0", "-p", "no:cacheprovider", "-c", "/dev/null", "--noconftest", *tests]
     return int(pytest.main(options) or pytest.main(options, plugins=[Adapted(adapter)]))
 
 
