@@ -213,6 +213,7 @@ class GateVerdict(Report):
             the backward, if both are custom gradients; None where it is not known, or the law
             "bytes" is not asked. No verdict depends on them.
         seconds: of the entire check.
+        judged: False if the reference is wrong or does not run, so that nobody knows about fn.
     """
 
     name: str
@@ -224,6 +225,7 @@ class GateVerdict(Report):
     time_ratio: float | None = None
     bytes_ratio: float | None = None
     seconds: float = field(default=0.0, compare=False)
+    judged: bool = True
 
     @property
     def ok(self) -> bool:
@@ -231,7 +233,8 @@ class GateVerdict(Report):
 
     def __str__(self) -> str:
         place = f" on {self.home}" if self.home else ""
-        lines = [f"{self.name}{place}: {'right' if self.ok else 'wrong'}, score {self.score:.3g}"]
+        word = "right" if self.ok else "wrong" if self.judged else "not judged"
+        lines = [f"{self.name}{place}: {word}, score {self.score:.3g}"]
         lines += [f"  {failure}" for failure in self.failures]
         lines += [f"  {row}" for row in self.budgets if row.state != BROKEN]
         for what, ratio in (("time", self.time_ratio), ("bytes", self.bytes_ratio)):
@@ -380,7 +383,8 @@ def does_not_run(name: str, problem: str) -> GateVerdict:
 
 
 def reference_does_not_run(name: str, problem: str) -> GateVerdict:
-    return GateVerdict(name, failures=(f"the reference does not run: {problem}",))
+    text = f"the reference does not run: {problem}"
+    return GateVerdict(name, failures=(text,), judged=False)
 
 
 def judge(
@@ -398,7 +402,7 @@ def judge(
         texts = tuple(f"the reference is wrong: {each}" for each in reference_faults)
         if reference.problem:
             texts = (*reference_does_not_run(report.name, reference.problem).failures, *texts)
-        return GateVerdict(report.name, report.home, texts, 0.0, *figures)
+        return GateVerdict(report.name, report.home, texts, 0.0, *figures, judged=False)
     if report.problem:
         return does_not_run(report.name, report.problem)
     faults = [each for each in report.findings if each.law not in excuses]

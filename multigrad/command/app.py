@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Sequence
+from enum import Enum
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +20,7 @@ from rich.text import Text
 
 import multigrad as xg
 from multigrad.errors import MultigradError
+from multigrad.graph.ir.types import FLOATS
 from multigrad.graph.support.files import write_whole
 from multigrad.graph.support.installed import import_conformance
 
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from multigrad.look.rule_description import Described
 
 INDENT, WIDEST = 4, 100  # of lists of rules
+Float = Enum("Float", {name: name for name in FLOATS}, type=str)
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -260,19 +263,30 @@ def parity(
     target: Target,
     forward: Forward = None,
     backends: Backends = "",
-    dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
+    dtype: Annotated[
+        Float | None,
+        typer.Option(
+            help="Of inputs that name none; float32, or that of GRADIENT_INPUTS, if not given.",
+        ),
+    ] = None,
     inputs: Inputs = None,
 ) -> int:
     """Run forward and backward on every backend and compare the numbers with float64."""
     from multigrad.look.parity import ParityReport, find_names
+    from multigrad.look.subject import make_inputs, subject_of
 
-    from .guessed_inputs import make_default_inputs
+    from .guessed_inputs import in_dtype
     from .targets import find_with_inputs
 
     prepare_environment()
     reports: list[ParityReport] = []
-    found, arrays = find_with_inputs(target, forward, inputs or (), dtype)
-    arrays = arrays or make_default_inputs(found, dtype)
+    found, arrays = find_with_inputs(
+        target, forward, inputs or (), dtype.value if dtype else "float32"
+    )
+    if not arrays:
+        arrays, dtype = [*make_inputs(subject_of(found))], dtype or Float.float32
+    if dtype and not inputs:
+        arrays = in_dtype(arrays, dtype.value)
     with Progress() as progress:  # one after the other, so that Ctrl-C leaves the rows of some
         progress.begin("importing the frameworks")
         # A backend at a time: the comparison itself is with float64, not between them.
@@ -393,11 +407,11 @@ def same(
 @command("gate kernel.py --reference model.py")
 def gate(
     kernel: Annotated[
-        Path | None, typer.Argument(metavar="[KERNEL.py]", help="The file to be judged.")
-    ] = None,
+        str, typer.Argument(metavar="[KERNEL.py]", help="The file to be judged, or FILE.py:name.")
+    ] = "",
     reference: Annotated[
-        Path | None, typer.Option(help="A file that computes the same, and may be slow.")
-    ] = None,
+        str, typer.Option(help="A file, or FILE.py:name, that computes the same; it may be slow.")
+    ] = "",
     name: Annotated[
         str, typer.Option(help="Of what both files have, if they have more than one in common.")
     ] = "",
@@ -422,15 +436,15 @@ def gate(
 
     law_names = tuple(laws) if laws else None
     request = GateRequest(
-        str(kernel or ""), str(reference or ""), name=name, words=tuple(inputs or ()), seed=seed,
-        laws=law_names, dtypes=tuple(split(dtypes)), limit=limit, memory=memory,
+        kernel, reference, name=name, words=tuple(inputs or ()), seed=seed, laws=law_names,
+        dtypes=tuple(split(dtypes)), limit=limit, memory=memory,
     )  # fmt: skip
     if serve:
         serve_requests(request)
         return 0
     verdict = gate_files(request)
     typer.echo(verdict.to_json() if as_json else verdict)
-    return 0 if verdict.ok else FAILED
+    return 0 if verdict.ok else FAILED if verdict.judged else MISUSED
 
 
 @command("doctor torch")

@@ -168,7 +168,7 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
     if not has_words and stated is None:
         problem = f"no inputs that were guessed fit: {report.problem.rstrip('.')}"
         with suppress(MultigradError):  # nobody knows what the arguments are
-            problem += f"; {inputs_to_type(fn)}"
+            problem += f"; {inputs_to_type(fn, ())}"
         return replace(report, problem=problem)
     return report
 

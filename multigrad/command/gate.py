@@ -39,10 +39,10 @@ from multigrad.audit.gate import (
 )
 from multigrad.backend.discovery import in_use
 from multigrad.command.audit import calls_to_try
-from multigrad.command.named_objects import read_inputs
+from multigrad.command.named_objects import read_inputs, split_name
 from multigrad.command.targets import PAIRED, find_target, import_target, stated_inputs
 from multigrad.command.worker import Apart, Lost
-from multigrad.errors import MultigradError
+from multigrad.errors import MultigradError, suggest
 
 MOST_TOLD = 5
 JOURNAL = "told"  # a file in the folder of the walls: what code tried that they refuse
@@ -87,13 +87,16 @@ def gate_files(asked: GateRequest) -> GateVerdict:
         raise MultigradError("multigrad gate forks processes, which Windows does not: call xg.gate")
     choose(asked.dtypes, asked.laws)
     read_inputs(asked.words)
-    for option, path in (("KERNEL.py", asked.kernel), ("--reference", asked.reference)):
+    files, names = list[str](), list[str]()
+    for option, word in (("KERNEL.py", asked.kernel), ("--reference", asked.reference)):
+        path, name = split_name(word)
         if not path:
             raise MultigradError(f"name {option}, a file")
         if not Path(path).is_file():
             raise MultigradError(f"there is no file {path}")
-    kernel, reference = (str(Path(each).resolve()) for each in (asked.kernel, asked.reference))
-    asked = replace(asked, kernel=kernel, reference=reference)
+        files.append(str(Path(path).resolve()))
+        names.append(name or asked.name)
+    asked = replace(asked, kernel=files[0], reference=files[1])
     _import_frameworks(asked)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -102,12 +105,12 @@ def gate_files(asked: GateRequest) -> GateVerdict:
     ):
         kernel_process.first = [(wall_in, folder, asked.memory, asked.reference)]
         reference_process.first = [(wall_in, folder, asked.memory)]
-        verdict = _judge(kernel_process, reference_process, asked)
+        verdict = _judge(kernel_process, reference_process, asked, names)
         journal = Path(folder, JOURNAL)
         offences = journal.read_text().splitlines() if journal.exists() else []
     if offences:
         sentences = tuple(f"it {each}" for each in [*dict.fromkeys(offences)][:MOST_TOLD])
-        verdict = replace(verdict, failures=(*sentences, *verdict.failures), score=0.0)
+        verdict = replace(verdict, failures=(*sentences, *verdict.failures), score=0.0, judged=True)
     return replace(verdict, seconds=time.perf_counter() - start)
 
 
@@ -118,7 +121,9 @@ def _import_frameworks(asked: GateRequest) -> None:
             importlib.import_module(name)
 
 
-def _judge(kernel_process: Apart, reference_process: Apart, asked: GateRequest) -> GateVerdict:
+def _judge(
+    kernel_process: Apart, reference_process: Apart, asked: GateRequest, chosen: Sequence[str]
+) -> GateVerdict:
     name = Path(asked.kernel).name
     of_kernel = partial(_call, kernel_process, asked)
     of_reference = partial(_call, reference_process, asked)
@@ -127,7 +132,7 @@ def _judge(kernel_process: Apart, reference_process: Apart, asked: GateRequest) 
         # The kernel first, whose process has nothing of the reference.
         names = blaming(partial(does_not_run, name), of_kernel)(public_names, asked.kernel)
         wanted = ask_reference(public_names, asked.reference)
-        pair = pair_of_names(names, wanted, asked.name)
+        pair = pair_of_names(names, wanted, *chosen)
         pickled: bytes = ask_reference(make_reference, asked, pair[1])
         name = f"{name}:{pair[0]}"
         make_kernel = blaming(partial(does_not_run, name), of_kernel)
@@ -158,18 +163,28 @@ def _call(process: Apart, asked: GateRequest, function: Callable[..., Any], *arg
         process.limit = max(process.limit - (time.perf_counter() - start), 0.1)
 
 
-def pair_of_names(names: Sequence[str], wanted: Sequence[str], name: str) -> tuple[str, str]:
+def pair_of_names(
+    names: Sequence[str], wanted: Sequence[str], name: str = "", other: str = ""
+) -> tuple[str, str]:
     """Return the names of the kernel and of its reference: `ModelNew` beside `Model`, else those
     that are equal but for case and underscores, such as `Square` and `square`.
+
+    Args:
+        name, other: what was asked of the one file and of the other; "": nothing.
     """
-    if not name and "Model" in wanted:
+    for word in (name, other):
+        if word and word not in (*names, *wanted):
+            known = f"{', '.join(names)}; {', '.join(wanted)}"
+            raise MultigradError(f"no {word!r}{suggest(word, [*names, *wanted])} ({known})")
+    if name in names and other in wanted:
+        return name, other
+    if not (name or other) and "Model" in wanted:
         for each in ("ModelNew", "Model"):
             if each in names:
                 return each, "Model"
     forms = {_form(each): each for each in reversed(wanted)}
     pairs = [(each, forms[_form(each)]) for each in names if _form(each) in forms]
-    if name:
-        pairs = [pair for pair in pairs if name in pair]
+    pairs = [pair for pair in pairs if name in ("", *pair) and other in ("", *pair)]
     equal = [pair for pair in pairs if pair[0] == pair[1]]
     pairs = equal if len(equal) == 1 else pairs
     if len(pairs) != 1:

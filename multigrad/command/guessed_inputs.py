@@ -19,12 +19,22 @@ from typing import Any
 
 import numpy as np
 
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.user_code.object_state import held_by, read_state
-from multigrad.command.named_objects import SEED, draw
+from multigrad.command.named_objects import FORMS, SEED, draw
 from multigrad.errors import MultigradError
 from multigrad.functions.object_function import owner_of_method
 from multigrad.graph.support.trees import optree
-from multigrad.look.subject import arguments_of, as_float, find_original, make_inputs, subject_of
+from multigrad.look.subject import (
+    arguments_of,
+    as_array,
+    as_float,
+    find_original,
+    is_float_array,
+    make_inputs,
+    run,
+    subject_of,
+)
 from multigrad.rules.activation import Activation
 from multigrad.rules.model.rule import Rule
 
@@ -38,7 +48,7 @@ PER_CHANNEL = ("bias", "gamma", "beta", "running_mean", "running_var")
 CHANNELS = SHAPE[-1]
 SHAPES = (SHAPE, (CHANNELS, CHANNELS), (CHANNELS,), (2, 4, CHANNELS), (2, 3, 4, CHANNELS))
 # Other values for an argument, tried one argument at a time.
-ALTERNATIVE_VALUES = (None, 2, True, "uniform", "line", "indices")
+ALTERNATIVE_VALUES = (None, 2, True, "scalar", "uniform", "line", "indices")
 LENGTHS = (4, 6, 3, 5, 2)  # of axes that have names
 MOST_GUESSES, MOST_LENGTHS = 90, 3
 AXES_IN_TEXT = r"\((?P<axes>(?:[A-Z]\w*|\d+)(?:, ?(?:[A-Z]\w*|\d+))*,?)\)"  # (N, C)
@@ -77,7 +87,7 @@ def guessed_inputs(fn: Any) -> Iterable[Inputs]:
 def _guesses(fn: Any) -> Iterator[Inputs]:
     if isinstance(fn, Activation | Rule) or getattr(fn, "examples", None) is not None:
         with contextlib.suppress(MultigradError):
-            yield make_default_inputs(fn, "float32")
+            yield in_dtype(make_inputs(subject_of(fn)), "float32")
     parameters = _parameters_of(fn) or [None]
     flags = {**_constants_of(fn, parameters), **_flags_of(_code_of(fn))}
     for shape in (*_shapes_by_weights(fn), *SHAPES):
@@ -115,6 +125,7 @@ def _varied(
     generator = np.random.default_rng(SEED)
     likely = _likely_inputs(parameters, flags, shape, generator)
     tensors = {
+        "scalar": draw((), "float32", generator),
         "uniform": draw(shape, "uniform", generator),
         "line": draw(shape[-1:], "float32", generator),
         "indices": draw(shape, "int64", generator),
@@ -249,24 +260,46 @@ def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generat
     return draw(shape, "float32", generator)
 
 
-def make_default_inputs(found: Any, dtype: str) -> list[Any]:
-    """Return the inputs to try an object with if none are given, floats in the given dtype."""
-    return optree.tree_map(  # type: ignore[return-value]
-        lambda leaf: as_float(leaf, dtype) if isinstance(leaf, np.ndarray) else leaf,
-        list(make_inputs(subject_of(found))),
-        none_is_leaf=True,
-    )
+def in_dtype(inputs: Iterable[Any], dtype: str) -> Inputs:
+    """Return inputs, tensors of floats as arrays of another dtype."""
+
+    def cast(leaf: Any) -> Any:
+        array = as_array(leaf)
+        is_float = isinstance(array, np.ndarray) and is_float_array(array)
+        return as_float(array, dtype) if is_float else leaf
+
+    return optree.tree_map(cast, list(inputs), none_is_leaf=True)  # type: ignore[return-value]
 
 
-def inputs_to_type(obj: Any) -> str:
-    """Return an option with an input for each argument, and the arguments' names."""
-    pairs = zip(arguments_of(find_original(obj)) or [None], guess_inputs(obj), strict=False)
-    words = [
-        (getattr(p, "name", "x"), "x".join(map(str, SHAPE)) if hasattr(x, "shape") else repr(x))
-        for p, x in pairs
-    ]
-    names = ", ".join(name for name, _ in words)
-    return f"give what fits {names}: {' '.join(f'--input {word}' for _, word in words)}"
+def inputs_to_type(obj: Any, guesses: Iterable[Inputs] | None = None) -> str:
+    """Return the names of the arguments that need inputs, and options for the first guess that
+    runs; without one, the forms of an input.
+    """
+    original = find_original(obj)
+    names = ", ".join(p.name for p in arguments_of(original) or ()) or "x"
+    if guesses is None:
+        guess, scalar = guess_inputs(obj), draw((), "float32", np.random.default_rng(SEED))
+        # One that is no tensor of that shape is often a tensor of none.
+        places = [n for n, each in enumerate(guess) if n and isinstance(each, np.ndarray)]
+        scalars = ([*guess[:n], scalar, *guess[n + 1 :]] for n in reversed(places))
+        guesses = itertools.chain(scalars, guessed_inputs(obj))
+    for inputs in guesses:
+        for home in original.homes or (load_backend("numpy"),):
+            with contextlib.suppress(Exception):  # of the user's code
+                run(original.call, home, inputs)
+                options = " ".join(f"--input {_as_word(each)}" for each in inputs)
+                return f"give what fits {names}: {options}"
+    return f"give what fits {names}, an --input for each: {FORMS}"
+
+
+def _as_word(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return repr(value)
+    kind = value.dtype.name
+    if value.size > 1 and kind == "float32" and value.min() > 0 and value.max() < 1:
+        kind = "uniform"
+    shape = "x".join(map(str, value.shape)) or "scalar"
+    return shape if kind == "float32" and value.ndim != 1 else f"{shape}:{kind}"
 
 
 def guess_inputs(obj: Any) -> list[Any]:

@@ -72,14 +72,22 @@ def write_lock(
         for probe_name, outcome in answer.outcomes.items():
             # Only named functions must exist: the table may name some that this version lacks.
             if "missing" in outcome and probe_name in named_probes:
-                raise MultigradError(f"{name} has no {lock.probes[probe_name].path}")
+                path = lock.probes[probe_name].path
+                hint = suggest(path, {probe.path for probe in find_probes([name]).values()})
+                raise MultigradError(f"{name} has no {path}{hint}")
     write_whole(out, format_lock(lock))
     available = {name: answer for name, answer in lock.answers.items() if not answer.absent}
     count = sum(len(answer.outcomes) for answer in available.values())
     versions = [f"{name} {answer.version}" for name, answer in available.items()]
     words = "rule or Function" if len(lock.objects) == 1 else "rules and Functions"
     objects = f"{len(lock.objects)} {words}, " if lock.objects else ""
-    return f"{out}: {objects}{count} probes of {', '.join(versions) or 'no framework'}", is_whole
+    lines = [f"{out}: {objects}{count} probes of {', '.join(versions) or 'no framework'}"]
+    lines += [
+        f"  {name}: its graph alone, no numbers: {entry['without']}"
+        for name, entry in lock.objects.items()
+        if "without" in entry
+    ]
+    return "\n".join(lines), is_whole
 
 
 def ask(

@@ -18,6 +18,7 @@ import numpy as np
 
 import multigrad as xg
 from multigrad.errors import MultigradError, suggest
+from multigrad.graph.ir.types import FLOATS
 from multigrad.graph.ops.numerics import as_numpy_dtype
 
 SEED = 20
@@ -135,7 +136,6 @@ FORMS = (
     "and 1), 0.5, 3, True, None, 'text', or a tuple of plain values"
 )
 SHAPE = re.compile(r"(?P<shape>\d+(x\d+)+|\d+(?=:)|scalar)(:(?P<kind>\w+))?")
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 MOST = 3  # integers are below: small enough to be indices
 

@@ -27,13 +27,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import multigrad as xg
-from multigrad.backend.discovery import in_use
+from multigrad.backend.discovery import in_use, load_backend
 from multigrad.capture.user_code.inspection import mentioned
 from multigrad.capture.user_code.libraries import dialect_of
 from multigrad.command.guessed_inputs import guess_inputs, inputs_to_type
 from multigrad.command.named_objects import find_in, import_named, read_inputs, split_name
 from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError, RuleError
+from multigrad.functions.calls.arguments import owner_of
 from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.calls.decision import SHOWN
 from multigrad.functions.calls.parameters import read_parameters
@@ -44,6 +45,7 @@ from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.support.installed import OWN, install_line, requirements_of
 from multigrad.graph.support.lazy_modules import load_alone
 from multigrad.look.convert import brief
+from multigrad.look.subject import run
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import resolve
 
@@ -63,7 +65,7 @@ def find(what: str, forward: str | None = None, words: Sequence[str] = ()) -> An
 
 
 def find_with_inputs(
-    what: str, forward: str | None = None, words: Sequence[str] = (), dtype: str = "float32"
+    what: str, forward: str | None = None, words: Sequence[str] = (), dtype: str = ""
 ) -> tuple[Any, list[Any]]:
     """Return the object that a word names, and the inputs with which it was captured, if any.
 
@@ -72,7 +74,8 @@ def find_with_inputs(
     Args:
         forward: the activation to put a rule under.
         words: the inputs; else those that the module states, or guessed ones.
-        dtype: of the words that name none.
+        dtype: of the words that name none, float32 if it is "". With a dtype the gradient has to
+            run, too.
     """
     names = names_of(what)
     name, *others = names
@@ -86,7 +89,9 @@ def find_with_inputs(
         )
     if forward is not None:
         obj = resolve(obj) if inspect.isfunction(obj) else obj
-        return xg.activation(find_forward(forward), rule=obj), read_inputs(words, dtype)
+        return xg.activation(find_forward(forward), rule=obj), read_inputs(
+            words, dtype or "float32"
+        )
     if isinstance(obj, Rule) and words:
         raise MultigradError(f"{what} is a rule, which takes --input only with --forward")
     is_foreign = find_custom(obj) is not None or inspect.isroutine(obj)
@@ -94,10 +99,14 @@ def find_with_inputs(
     if not words and (isinstance(obj, Rule) or not (is_foreign or _waits_for_call(obj))):
         return obj, []
     stated = None if words else stated_inputs(name)
-    inputs = read_inputs(words, dtype) if words else guess_inputs(obj) if stated is None else stated
+    guess = guess_inputs(obj) if stated is None and not words else stated
+    inputs = read_inputs(words, dtype or "float32") if words else guess
     try:
         # The first call captures the graph.
         function(*inputs)
+        if dtype:
+            owners = filter(None, map(owner_of, inputs))
+            run(function, next(owners, None) or load_backend("numpy"), inputs)
     except Exception as error:  # of the framework, too
         hint = "" if words or stated is not None else f"; {inputs_to_type(obj)}"
         raise MultigradError(f"{name} does not run: {brief(error).rstrip('.')}{hint}") from error

@@ -230,7 +230,7 @@ def refuse_class(function: Any) -> None:
     """Raise if this is not callable, or is a class, whose call makes an object."""
     if not callable(function):
         is_name = isinstance(function, str)
-        advice = "; xg.activation(name) gives an activation as a function" if is_name else ""
+        advice = "; import what it names, or write xg.activation(name)" if is_name else ""
         raise RuleTypeError(
             f"expected a function, got {type(function).__name__} {function!r:.40}{advice}"
         )

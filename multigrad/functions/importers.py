@@ -98,6 +98,10 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
                 "takes prove and copies alone"
             )
         return as_function(home.name, obj, recipe, options.prove, options.copies)
+    if not isinstance(obj, type) and find_custom(type(obj)) is not None:
+        raise RuleTypeError(
+            f"{named(obj)} is an object of a custom gradient's class: give the class itself"
+        )
     if isinstance(obj, type):
         raise RuleTypeError(
             f"the class {obj.__name__!r} is not a custom gradient like a torch.autograd.Function; "

@@ -261,6 +261,15 @@ def of_function(
     function: Function, spreads: Sequence[Mapping[str, Any]], x: Array | None, key: int
 ) -> Picture:
     x = grid() if x is None else x
+    parameters = [*function.parameters.parameters.values()] if function.parameters else []
+    lacking = [p.name for p in parameters[1:] if p.default is p.empty and p.name not in spreads[0]]
+    is_known = spreads[0].keys() <= {p.name for p in parameters}
+    if lacking and is_known and all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters):
+        raise RuleTypeError(
+            f"plot draws a function of one tensor, and {function.name} lacks {', '.join(lacking)}: "
+            f"give a number, params={{{lacking[0]!r}: 1.0}} or --param {lacking[0]}=1.0, or draw a "
+            "function of one tensor that calls it"
+        )
     observed = [observe_function(function, params, x, key) for params in spreads]
     has_several = len(observed) > 1
     params = "" if has_several or not spreads[0] else f" ({format_params(spreads[0])})"

@@ -6,6 +6,7 @@ tables, `multigrad rules` and the gallery use it.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 import re
@@ -34,6 +35,7 @@ from ..rules.registry import get, rules
 from ..trace.derived.shards import over_shards
 
 LIBRARIES = ("multigrad.rules.library.", "multigrad.rules.estimators.")
+CLOSE = 0.76  # of difflib: "triangle" finds "triangular"
 TRIED = 0.5  # a param's value that no rule has for its default
 
 
@@ -233,16 +235,30 @@ def keyed(rule: Rule) -> dict[str, Any]:
 
 
 def find_like(word: str, rows: Iterable[Described]) -> list[Described]:
-    """Return rules whose name, formula or source has the words, else those with similar names."""
+    """Return rules whose name, formula or source has the words, and those with similar names.
+
+    Raises:
+        MultigradError: there are none.
+    """
     rows, words = list(rows), plain_words(word)
     texts = [plain_words(f"{row.name} {row.formula} {row.gradients} {row.source}") for row in rows]
+    last_names = [row.name.rpartition(".")[2] for row in rows]
+    near = difflib.get_close_matches(word.lower(), last_names, len(rows), CLOSE)
     matches = [
         row
-        for row, text in zip(rows, texts, strict=True)
-        if words and all(any(each in text_word for text_word in text) for each in words)
+        for row, text, last_name in zip(rows, texts, last_names, strict=True)
+        if last_name in near
+        or (words and all(any(each in text_word for text_word in text) for each in words))
     ]
-    names = near_names(word, {row.name: f"{row.formula} {row.source}" for row in rows})
-    return matches or [row for row in rows if row.name in names]
+    if not matches:
+        names = near_names(word, {row.name: f"{row.formula} {row.source}" for row in rows})
+        matches = [row for row in rows if row.name in names]
+    if not matches:
+        hint = suggest(word, {each for text in texts for each in text if len(each) > 3})
+        raise MultigradError(
+            f"no rule like {word!r} among {len(rows)}{hint}; multigrad rules lists all"
+        )
+    return matches
 
 
 def list_rules(family: str = "", like: str = "", estimators: bool = False) -> list[Described]:
@@ -261,10 +277,7 @@ def list_rules(family: str = "", like: str = "", estimators: bool = False) -> li
             raise MultigradError(
                 f"no family {family!r}{suggest(family, families)} (families: {', '.join(families)})"
             )
-    matches = find_like(like, rows) if like else rows
-    if not matches:
-        raise MultigradError(f"no rule like {like!r} among {len(rows)}; multigrad rules lists all")
-    return matches
+    return find_like(like, rows) if like else rows
 
 
 def plain_words(text: str) -> list[str]:

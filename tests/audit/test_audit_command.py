@@ -112,7 +112,7 @@ def test_where_no_guess_fits_the_line_to_type_is_told(ours: Path) -> None:
     )
     code, said = run(f"{ours}:wide")
     assert code == 1
-    assert "; give what fits x, y: --input 4x6 --input 4x6" in said
+    assert "; give what fits x, y, an --input for each: 4x6 (a float32 tensor), " in said
 
 
 def test_reports_are_written_for_machines_and_for_people(ours: Path, tmp_path: Path) -> None:

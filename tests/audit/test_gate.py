@@ -109,7 +109,7 @@ def test_a_loss_of_digits_is_told_that_no_law_sees() -> None:
 
 def test_a_wrong_reference_is_told_and_not_the_gradient_blamed() -> None:
     verdict = xg.gate(RIGHT, (square, lambda g, x: g * x), [X])
-    assert not verdict.ok and verdict.score == 0.0
+    assert (verdict.ok, verdict.judged, verdict.score) == (False, False, 0.0)
     assert all(each.startswith("the reference is wrong") for each in verdict.failures)
 
 
@@ -177,6 +177,9 @@ def test_a_wrong_model_is_told(tmp_path: Path) -> None:
 def test_files_without_a_common_name_and_no_file_are_misuse(tmp_path: Path) -> None:
     with pytest.raises(MultigradError, match="no name in common"):
         gated(tmp_path, KERNEL.replace("square", "cube"))
+    paths = [str(tmp_path / f"{each}.py") for each in ("kernel", "reference")]
+    with pytest.raises(MultigradError, match="no 'squre'; did you mean 'square'"):
+        gates.gate_files(gates.GateRequest(*paths, name="squre"))
     with pytest.raises(MultigradError, match="there is no file"):
         gates.gate_files(gates.GateRequest("nowhere.py", "nowhere.py"))
 
@@ -206,4 +209,8 @@ def test_the_command_exits_with_the_verdict(tmp_path: Path) -> None:
     words = [str(tmp_path / each) if each.endswith(".py") else each for each in words]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1 and not json.loads(result.stdout)["ok"]
+    named = [f"{each}:square" if each.endswith(".py") else each for each in words]
+    assert CliRunner().invoke(app, named).exit_code == 1
+    (tmp_path / "reference.py").write_text(f"{REFERENCE}\n1 / 0\n")
+    assert CliRunner().invoke(app, words).exit_code == 2
     assert CliRunner().invoke(app, words[:2]).exit_code == 2

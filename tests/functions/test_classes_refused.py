@@ -75,6 +75,16 @@ CASES = (
 )  # fmt: skip
 
 
+def test_an_object_of_a_class_is_refused_where_it_is_converted() -> None:
+    import torch
+
+    with (
+        pytest.warns(DeprecationWarning, match="should not be instantiated"),
+        pytest.raises(xg.errors.RuleTypeError, match="give the class itself"),
+    ):
+        xg.convert(torch.autograd.Function())
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_class_that_only_torch_runs(backend: Any, case: str) -> None:
     import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -198,6 +199,12 @@ forgotten = xg.function(
 )
 
 
+scaled = xg.function(
+    lambda x, scale: x * scale,
+    lambda grad_out, x, scale: (grad_out * scale, xp.sum(grad_out * x)),
+)
+
+
 def window(ctx, grad_out, tin):
     return grad_out * (abs(tin) < 1)
 """
@@ -230,15 +237,26 @@ def test_check_of_a_rule_under_an_activation_describes_it(invoke: Any, module: s
 
 
 @needs_cli
-def test_parity_of_a_saved_file_in_sixteen_bits(invoke: Any, tmp_path: Any) -> None:
-    file = tmp_path / "triangular.json"
-    xg.save(xg.get("triangular"), file)
-    result = invoke(
-        "parity", str(file), "--forward", "Heaviside", "--backends", "numpy", "--dtype", "float16"
-    )
+@pytest.mark.parametrize(
+    "words", [("rule.json", "--forward", "Heaviside"), ("functions_of_mine.py:clipped",)]
+)
+@pytest.mark.usefixtures("module")
+def test_parity_of_a_saved_rule_and_of_a_function_in_sixteen_bits(
+    invoke: Any, words: tuple[str, ...]
+) -> None:
+    xg.save(xg.get("triangular"), "rule.json")
+    result = invoke("parity", *words, "--backends", "numpy", "--dtype", "float16")
     assert result.exit_code == 0, result.output
     assert "the same numbers everywhere" in result.output
-    assert "float16" in result.output
+    assert "float16" in result.output and "float32" not in result.output
+
+
+@needs_cli
+@pytest.mark.usefixtures("module")
+def test_rules_are_found_by_a_word_that_is_nearly_in_their_names(invoke: Any) -> None:
+    for word in ("triangl", "triangle", "triangular"):
+        rows = json.loads(invoke("rules", word, "--json").output)
+        assert {"triangular", "spyx.triangular"} <= {row["name"] for row in rows}
 
 
 MISTAKES = [
@@ -252,13 +270,20 @@ MISTAKES = [
     ("check triangluar", "no rule named 'triangluar'; did you mean 'triangular'?"),
     ("check functions_of_mine:clipped --input 3by4", "--input '3by4' is not a value; write 4x6"),
     ("show triangular --input 3x4", "is a rule, which takes --input only with --forward"),
-    ("show functions_of_mine.py", "has 3 targets; name one of functions_of_mine.py:clipped, "),
+    ("show functions_of_mine.py", "has 4 targets; name one of functions_of_mine.py:clipped, "),
     ("source nowhere.py", "there is no file nowhere.py"),
     ("plot --all", "type there: python tools/write_gallery.py"),
     ("triangl", "No such command 'triangl'. Did you mean: multigrad show triangular"),
     ("check functions_of_mine:clipped --forward ReLU", "has a forward of its own"),
     ("check nowhere.json", "No such file"),
     ("parity triangular --backends torhc", "no backend named 'torhc'"),
+    ("check functions_of_mine:scaled", "fits x, scale: --input 4x6 --input scalar"),
+    ("parity functions_of_mine:scaled", "fits x, scale: --input 4x6 --input scalar"),
+    ("convert functions_of_mine:scaled", "fits x, scale: --input 4x6 --input scalar"),
+    ("parity triangular --dtype float31", "'float31' is not one of 'float16', 'bfloat16'"),
+    ("rules trianglar_spikez", "no rule like 'trianglar_spikez' among"),
+    ("rules spykes", "did you mean 'spikes'?"),
+    ("lock multigrad:clmp", "multigrad has no multigrad.xp.clmp; did you mean"),
     ("eject triangulr --backend numpy", "did you mean 'triangular'"),
     ("eject triangular --backend tinygrad", "no backend named 'tinygrad'"),
     ("eject triangular --backend numpy --param width", "write it as width=2.0"),

@@ -276,7 +276,7 @@ def test_without_axes_there_is_a_new_figure() -> None:
         (quantizer, {"forward": "ReLU"}, TypeError, "a forward of its own"),
         (failing, {}, ValueError, "failing_drawn' cannot be drawn: on a row of numbers it fails"),
         (quantizer, {"params": {"stpe": 1.0}}, TypeError, "did you mean 'step'"),
-        (xg.estimators.lsq, {}, TypeError, "lsq' lacks step"),
+        (xg.estimators.lsq, {}, TypeError, "of one tensor, and lsq lacks step: give a number"),
         (xg.estimators.lsq, {"params": {"step": -1.0}}, ValueError, "'step' is > 0"),
     ],
 )  # fmt: skip

@@ -395,6 +395,13 @@ def test_a_rule_and_a_function_of_a_module_are_locked(invoke: Any, tmp_path: Pat
     assert invoke("lock", "locked_of_mine:rounded", "triangular", "numpy:sign").exit_code == 0
     lock = read_lock(tmp_path / "gradients.lock")
     assert [entry["kind"] for entry in lock.objects.values()] == ["function", "rule"]
+    source += (
+        "square = xg.function(lambda x: x @ np.ones((7, 7)), lambda g, x: g @ np.ones((7, 7)))\n"
+        "square(np.ones((7, 7)))\n"
+    )
+    (tmp_path / "locked_square.py").write_text(source)
+    output = invoke("lock", "locked_square:square", "multigrad:sign", "--out", "square").output
+    assert "locked_square:square: its graph alone, no numbers: it does not run on" in output
     (vector,) = lock.objects["locked_of_mine:rounded"]["vectors"]
     outputs = [float.fromhex(each) for each in vector["outputs"][0]["values"]]
     inputs = [float.fromhex(each) for each in vector["inputs"]["x"]["values"]]
