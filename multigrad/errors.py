@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,7 +49,12 @@ class RuleValueError(RuleError, ValueError):
         Traceback (most recent call last):
             ...
         multigrad.errors.RuleValueError: no activation 'Hevyside'; did you mean 'Heaviside'? ...
+
+    Attributes:
+        handle: of the rules that are in the way of `xg.attach`, if they are the reason.
     """
+
+    handle: Any = None
 
 
 class RuleTypeError(RuleError, TypeError):

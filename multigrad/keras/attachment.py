@@ -21,6 +21,7 @@ from ..graph.support.class_bases import dataclass
 from ..models.attach import Attachment
 from ..models.attribution.composites import Composite
 from ..models.attribution.kinds import (
+    has_meaning,
     is_layer_rule,
     kind_of_function,
 )
@@ -39,6 +40,7 @@ from ..models.selectors import (
     not_called,
     refuse_second,
     shares_relevance,
+    unfit_message,
 )
 from .base import list_leaves
 from .compiled_steps import HOST, find_compiled, renew_steps
@@ -85,21 +87,12 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         model: a Keras model or layer of any kind, fitted, compiled, loaded or new. It is changed in
             place until the handle is detached; its weights, files, configs and pickles stay as they
             are, and its compiled steps are recompiled.
-        rules: `{selector: rule}`. A selector is an operation ("relu", which is `keras.ops.relu` and
-            `keras.activations.relu`), wherever Keras or a layer of the model calls it; a pattern
-            for layers' names, dotted in nested models ("resnet50.conv*_relu"); a type of layers; a
-            predicate of a layer, or of its name and the layer; or a tuple of these. Or one of
-            `xg.composites`, whose rules for activations also act on operations.
+        rules: as for `xg.attach`. The operation "relu" is `keras.ops.relu`, wherever Keras or a
+            layer of the model calls it; names are dotted in nested models ("resnet50.conv*_relu");
+            a composite's rules for activations also act on operations.
 
-    Returns:
-        A handle: a context manager with `.detach()`, which prints as a table of what was changed.
-
-    Raises:
-        RuleValueError: a selector matches nothing, a layer is meant by two rules, or no call of the
-            model comes to an operation (then).
-        RuleError: a rule is unknown, or needs a param.
-        RuleTypeError: it is not a Keras model or layer; a layer takes several tensors, or none that
-            has a gradient (when it is called).
+    Returns and raises what `xg.attach` does; a layer that takes several tensors, or none that has a
+    gradient, is a RuleTypeError when it is called.
     """
     if not isinstance(model, keras.Operation):
         raise RuleTypeError(
@@ -111,7 +104,6 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     plan = plan_composite(layers, rules) if by_kind else plan_selectors(layers, rules)
     handle = LayerRules(model, plan.operations, within=plan.within)
     handle.composite = rules if isinstance(rules, Composite) else None
-    handle.list_rows = partial(rows_now, layers, plan, handle)
     is_built = all(getattr(each.layer, "built", True) for each in layers)
     if not is_built:
         handle.find_late_layers = partial(find_late_layers, model, layers, plan.selectors)
@@ -128,11 +120,12 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         or id(each.layer) in parents
         or (each.layer is model and not is_built)
     ]
-    return Attachment(
-        handle.list_rows,
+    handle.attachment = Attachment(
+        partial(rows_now, layers, plan, handle),
         partial(put, targets, handle, plan.forwards),
         partial(take, targets, handle),
     )
+    return handle.attachment
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,11 +289,12 @@ def refuse_twice(
     for each in layers:
         subject = f"layer {each.layer.name!r}"
         if each.forward_handle is not None and id(each.layer) in forwards:
-            refuse_second(subject)
+            refuse_second(subject, each.forward_handle.attachment)
         new_rules = handle.rules_in(each.layer)
         for earlier_handle in each.handles:
             for name in earlier_handle.rules_in(each.layer).keys() & new_rules.keys():
-                refuse_second(f"operation {name!r}", where=f" in {subject}")
+                subject = f"operation {name!r}"
+                refuse_second(subject, earlier_handle.attachment, where=f" in {each.layer.name!r}")
 
 
 # --- the forward of a layer under a rule ----------------------------------------------------------
@@ -317,12 +311,9 @@ def make_layer_run(layer: Any, rule: Any, merges: bool = False) -> Call:
     if not is_layer_rule(rule):
         return make_run(layer, rule)
     kind = "addition" if is_addition_in_code(layer) else kind_of(layer)
-    if kind is None or kind not in READERS or getattr(layer, "quantization_mode", None) is not None:
-        reason = "is quantized" if kind in READERS else "is of no kind that such rules are for"
-        raise RuleTypeError(
-            f"rule {named(rule)!r} reads what layers hold, and layer {layer.name!r} "
-            f"({type(layer).__name__}) {reason} (kinds: {', '.join(READERS)})"
-        )
+    if kind is None or kind not in READERS or not has_meaning(rule, kind):
+        subject = f"layer {layer.name!r} ({type(layer).__name__})"
+        raise RuleTypeError(unfit_message(subject, named(rule), kind))
     if kind in ("addition", "average_pooling"):
         return make_reading(layer, kind, rule)
     return make_reading_weights(layer, kind, rule, merges)

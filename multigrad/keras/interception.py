@@ -29,7 +29,6 @@ from ..models.gradient_replacement import CurrentReplacement, named, replace_gra
 from ..models.selectors import (
     GAP,
     NOT_CALLED,
-    Row,
     empty_message,
     not_called_message,
     shares_relevance,
@@ -63,7 +62,7 @@ class LayerRules:
         within: by the identity of a layer, the rules by operation for its calls.
         called: the operations that were called, and the layers.
         composite: whose rules they are, if they are one's.
-        list_rows: returns the rows of the handle's table.
+        attachment: the handle that its user has.
         is_checked: whether `check_reached` has found a call of the model that reached all selected
             operations.
         superseded: whether it was detached, so that traces made with it are stale.
@@ -75,7 +74,7 @@ class LayerRules:
     within: dict[int, dict[str, Any]] = field(default_factory=dict)
     called: CalledOperations = field(default_factory=CalledOperations)
     composite: Composite | None = None
-    list_rows: Callable[[], Sequence[Row]] = tuple
+    attachment: Any = None
     is_checked: bool = False
     superseded: bool = False
 
@@ -243,7 +242,7 @@ def check_reached(handle: LayerRules) -> None:
 
 
 def check_composite(handle: LayerRules, composite: Composite, met: set[str]) -> None:
-    rows = handle.list_rows()
+    rows = handle.attachment.rows
     if all(row.rule == GAP or row.rule.endswith(NOT_CALLED) for row in rows):
         raise RuleValueError(empty_message(composite, met))
     if shares_relevance(composite):

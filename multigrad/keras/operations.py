@@ -23,6 +23,7 @@ from keras.src import backend as keras_backend
 from keras.src.activations import activations as keras_activations
 
 from ..errors import RuleValueError
+from ..graph.support.class_bases import dataclass
 from ..graph.support.threads import make_lock
 from ..models.gradient_replacement import (
     CurrentReplacement,
@@ -31,6 +32,7 @@ from ..models.gradient_replacement import (
     replace_gradient,
     replacement_for,
 )
+from ..models.selectors import MULTIPLYING
 from .compiled_steps import HOST, in_symbolic_scope
 
 Call = Callable[..., Any]
@@ -49,14 +51,6 @@ COMPOSED = {"relu": keras_activations.ReLU, "mish": keras_activations.Mish}
 # Operations that compute another one in their kernel, where a rule on it cannot act.
 COMPUTED_INSIDE = {"dot_product_attention": "softmax"}
 RECURRENT_KERNELS = ("lstm", "gru")
-# Operations whose own gradient multiplies relevance, or gives all of it to each operand.
-MULTIPLYING = frozenset(
-    (
-        *("add", "subtract", "sum", "multiply", "divide", "true_divide", "matmul", "dot", "vdot"),
-        *("inner", "outer", "einsum", "tensordot", "layer_normalization", "rms_normalization"),
-        "dot_product_attention",
-    )
-)
 
 
 # The operation that a function of `keras.ops` or `keras.activations` is.
@@ -108,6 +102,7 @@ class CalledOperations:
     """The operations that were called while a handle was attached, as attributes that are True."""
 
 
+@dataclass(eq=False, slots=True)
 class OperationRules:
     """The rules on operations while a layer is called.
 
@@ -118,17 +113,9 @@ class OperationRules:
             rule for what it computes, so they are not noted.
     """
 
-    __slots__ = ("called", "gap", "rules")
-
-    def __init__(
-        self,
-        rules: dict[str, CurrentReplacement | None],
-        called: tuple[CalledOperations, ...],
-        gap: str,
-    ) -> None:
-        self.rules = rules
-        self.called = called
-        self.gap = gap
+    rules: dict[str, CurrentReplacement | None]
+    called: tuple[CalledOperations, ...]
+    gap: str
 
 
 class Current(threading.local):

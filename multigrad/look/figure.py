@@ -154,7 +154,7 @@ def heatmap(
     image: Any = None,
     *,
     ax: Axes | None = None,
-    channels: Literal["first", "last"] = "first",
+    channels: Literal["first", "last"] | None = None,
     signed: bool | None = None,
     cmap: str | None = None,
     alpha: float | None = None,
@@ -183,7 +183,8 @@ def heatmap(
             the image is; with channels="last" (H, W, C) and (N, H, W, C). Real numbers, all finite.
         image: of the same shape, but for its number of channels.
         ax: the axes to draw one map on; a new figure if not given.
-        channels: which axis the channels are.
+        channels: which axis the channels are: by default the first, unless only the last looks like
+            colors, which is an error.
         signed: whether scales go from -m to m; None: if any of the maps has a negative number.
         cmap: a color map of matplotlib; by default "bwr", red above 0 and blue below, or "viridis"
             where maps are not signed.
@@ -200,6 +201,9 @@ def heatmap(
             for one `ax`.
         BackendNotFound: matplotlib is not installed; also an ImportError.
     """
+    if channels is None:
+        refuse_colors_last(tuple(getattr(relevance, "shape", ())))
+        channels = "first"
     if channels not in ("first", "last"):
         raise RuleValueError(f"channels is 'first' or 'last', got {channels!r}")
     maps = read_maps("relevance", relevance, channels)
@@ -229,6 +233,15 @@ def heatmap(
         place.set(xticks=[], yticks=[])
         place.set_title(names[i], fontsize="medium")
     return np.array(places, object) if np.ndim(relevance) == 4 else places[0]
+
+
+def refuse_colors_last(shape: tuple[int, ...]) -> None:
+    first, middle, last = shape[-3:] if len(shape) in (3, 4) else (1, 1, 1)
+    if last in (3, 4) and min(first, middle) > 4:
+        raise RuleValueError(
+            f"relevance of shape {shape} looks like {SHAPES['last']}: write channels='last', or "
+            f"channels='first' if {first} is the number of channels"
+        )
 
 
 def read_maps(name: str, value: Any, channels: str) -> Array:

@@ -256,7 +256,8 @@ def find_like(word: str, rows: Iterable[Described]) -> list[Described]:
     if not matches:
         hint = suggest(word, {each for text in texts for each in text if len(each) > 3})
         raise MultigradError(
-            f"no rule like {word!r} among {len(rows)}{hint}; multigrad rules lists all"
+            f"no rule like {word!r} among {len(rows)}{hint}; multigrad rules lists all but the "
+            "relevance rules (LRP), which are functions: xg.attribution, xg.composites"
         )
     return matches
 

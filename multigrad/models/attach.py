@@ -83,7 +83,8 @@ def attach(model: Any, rules: Rules) -> Attachment | Overridden[..., Any]:
         Of a function, a function that computes what it computes.
 
     Raises:
-        RuleValueError: a selector matches nothing, or a layer is meant by two rules.
+        RuleValueError: a selector matches nothing, or a layer is meant by two rules. If one is of
+            an earlier call, the error's `handle` is that call's, for those who did not keep it.
         RuleError: a rule is unknown, or needs a param.
         RuleTypeError: it is neither such a model nor a function.
     """
@@ -104,9 +105,11 @@ def attach(model: Any, rules: Rules) -> Attachment | Overridden[..., Any]:
     refuse_unusable(type(model))
     if callable(model) and not isinstance(model, type):
         return override(model, rules)
+    advice = ". The model comes first: xg.attach(model, rules)"
     raise RuleTypeError(
         f"cannot attach rules to a {type(model).__module__}.{type(model).__qualname__}: expected a "
         "torch.nn.Module, a Keras model or a function of tensors, as a model of jax is one"
+        f"{advice if isinstance(model, Mapping | Composite) else ''}"
     )
 
 

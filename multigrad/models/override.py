@@ -42,7 +42,7 @@ from ..trace.xp import all as xp
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
 from .gradient_replacement import Replacement, misfit_message, replacement_for
-from .selectors import check_row, not_called_message, shown
+from .selectors import check_row, not_called_message, shown, wrong_rules_message
 
 __all__ = ["Overridden", "override"]
 
@@ -194,13 +194,13 @@ def check(function: Any, rules: Any) -> None:
         raise RuleTypeError(f"expected a function, got {function!r:.60}")
     if isinstance(rules, Mapping):
         if not rules:
-            raise RuleTypeError("expected {operation: rule} with at least one of them, got {}")
+            raise RuleTypeError(wrong_rules_message(rules))
         for selector, rule in rules.items():
             check_row(selector, rule)
             if not is_layer_rule(rule):
                 replacement_for(rule)
     elif not isinstance(rules, Composite):
-        raise RuleTypeError(f"expected {{operation: rule}}, got {rules!r:.60}")
+        raise RuleTypeError(wrong_rules_message(rules))
 
 
 def is_model_of(backend: Backend, function: Any) -> bool:

@@ -19,13 +19,25 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn, TypeVar
 
-from ..errors import ActsNowhereWarning, RuleTypeError, RuleValueError, suggest
-from .attribution.composites import Composite
-from .attribution.kinds import is_layer_rule
+from ..errors import ActsNowhereWarning, RuleError, RuleTypeError, RuleValueError, suggest
+from ..rules.registry import get
+from .attribution.composites import COMPOSITES, Composite
+from .attribution.kinds import KINDS, has_meaning, is_layer_rule
+from .attribution.relevance import RULES
 from .gradient_replacement import named
 
 WILDCARDS = frozenset("*?[")
 GAP = "(plain gradient)"  # instead of a rule, of an operation that has none in a composite
+# Operations whose gradient multiplies relevance, or gives it to each input: any framework's names.
+MULTIPLYING = frozenset(
+    (
+        *("add", "sub", "subtract", "sum", "mul", "multiply", "div", "divide", "true_divide"),
+        *("matmul", "bmm", "mv", "dot", "vdot", "inner", "outer", "addmm", "addmv", "baddbmm"),
+        *("dot_general", "einsum", "tensordot", "bilinear", "lstm", "gru", "layer_norm"),
+        *("group_norm", "instance_norm", "rms_norm", "layer_normalization", "rms_normalization"),
+        *("scaled_dot_product_attention", "dot_product_attention"),
+    )
+)
 NOT_CALLED = " (not called)"  # after the rule of a layer that no call has reached
 MOST_NAMES, MOST_CALLED = 12, 24  # in one message
 
@@ -165,9 +177,7 @@ def choose(
         RuleTypeError: it is none of these, a rule is None, or `rules` is not a mapping.
     """
     if not isinstance(rules, Mapping) or not rules:
-        raise RuleTypeError(
-            f"expected {{selector: rule}} with at least one of them, got {rules!r:.60}"
-        )
+        raise RuleTypeError(wrong_rules_message(rules))
     choices: list[Choice] = []
     operations: list[OperationChoice] = []
     for selector, rule in rules.items():
@@ -213,6 +223,46 @@ def check_row(selector: Any, rule: Any) -> None:
             f"selector {selector!r:.60} has None instead of a rule: leave it out, which keeps "
             "the gradient as it is, or give a name, a Rule or a function"
         )
+    if isinstance(rule, str) and is_registered(rule):
+        return
+    name = name_of_maker(rule)
+    if name.lower() in (make.__name__ for make in RULES):
+        arguments = "low, high" if name.lower() == "zbox" else ""
+        raise RuleTypeError(
+            f"selector {shown(selector)!r} has {rule!r:.60}, which is no rule: call "
+            f"xg.attribution.{name.lower()}({arguments}), which reads what layers hold"
+        )
+    if name in COMPOSITES:
+        raise RuleTypeError(wrong_rules_message(rule))
+
+
+def is_registered(rule: str) -> bool:
+    try:
+        get(rule)
+    except RuleError:
+        return False
+    return True
+
+
+def name_of_maker(value: Any) -> str:
+    """Return the name of a rule or composite as a user may give it: a word, or what makes it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Composite):
+        return value.name
+    return next((f.__name__ for f in (*RULES, *COMPOSITES.values()) if f is value), "")
+
+
+def wrong_rules_message(rules: Any) -> str:
+    """Return the error message for what is not `{selector: rule}`, with what is."""
+    name = name_of_maker(rules)
+    example = f"{name}(...)" if name in COMPOSITES else "epsilon_plus()"
+    words = f"composite {name!r}" if isinstance(rules, Composite) else f"{rules!r:.60}"
+    return (
+        "expected {selector: rule} with at least one of them, as in "
+        "xg.attach(model, {'relu': 'guided'}), or a composite, as in xg.attach(model, "
+        f"xg.composites.{example}); got {words}"
+    )
 
 
 def match_functions(selector: Any, functions: Sequence[Layer]) -> list[Layer]:
@@ -317,10 +367,33 @@ def _refuse_nested(choices: list[Choice]) -> list[Choice]:
     return choices
 
 
-def refuse_second(subject: str, rule: str | None = None, where: str = "") -> NoReturn:
+def refuse_second(subject: str, handle: Any, rule: str | None = None, where: str = "") -> NoReturn:
     """Raise for what has a rule already, by another handle."""
     description = "a rule" if rule is None else f"rule {rule!r}"
-    raise RuleValueError(f"{subject} has {description} already{where}: detach that first")
+    error = RuleValueError(
+        f"{subject} has {description} already{where}: detach that first, by handle.detach(). This "
+        "error holds the handle: `except xg.RuleError as error: error.handle.detach()`"
+    )
+    error.handle = handle
+    raise error
+
+
+def unfit_message(layer: str, rule: Any, kind: str | None) -> str:
+    """Return the error message for a rule that reads weights on a layer for which it has none."""
+    makers: Any = [make for make in RULES if make.__name__ != "zbox"]  # whose params have defaults
+    fitting = [
+        f"xg.attribution.{make.__name__}()"
+        for make in makers
+        if kind is not None and has_meaning(make(), kind)
+    ]
+    kinds = [name for name, each in KINDS.items() if each.forward is not None]
+    advice = "leave it out, or give one that reads no weights"
+    if fitting:
+        advice = f"what fits is {', '.join(fitting)}"
+    return (
+        f"{layer} calls no operation that rule {rule!r} has a meaning for (such rules are for "
+        f"{', '.join(kinds)}): {advice}"
+    )
 
 
 def empty_message(composite: Composite, kinds: Iterable[str]) -> str:

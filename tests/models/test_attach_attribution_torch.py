@@ -233,6 +233,12 @@ def test_a_rule_for_weights_where_there_are_none_is_refused() -> None:
         model(x)
     with xg.attach(model, {"linear": rule}):
         model(x).sum().backward()
+    pooling = nn.Sequential(nn.AvgPool1d(2))
+    words = r"'0' \(AvgPool1d\).*what fits is xg.attribution.epsilon\(\), xg.attribution.norm\(\)"
+    with xg.attach(pooling, {"0": rule}), pytest.raises(xg.RuleError, match=words):
+        pooling(x)
+    with pytest.raises(xg.RuleError, match=r"model comes first: xg.attach\(model, rules\)"):
+        xg.attach({"linear": rule}, model)
     with pytest.raises(xg.RuleError, match="does not have"):
         xg.attach(model, xg.composites.Composite("odd", {}, names={"head": "pass"}))
 
@@ -276,6 +282,7 @@ def conserved(model: Any, composite: Any) -> tuple[Any, Any, list[str]]:
     return (found.sum() / score.sum()).item(), handle, [str(each.message) for each in w]
 
 
+ATTENTION = "scaled_dot_product_attention"
 HEADS = {
     "layer": (lambda m, h, x: m.fc(h), "linear"),
     "linear": (lambda m, h, x: F.linear(h, m.fc.weight), "linear"),
@@ -283,6 +290,7 @@ HEADS = {
     "einsum": (lambda m, h, x: torch.einsum("bi,oi->bo", h, m.fc.weight), "einsum"),
     "mul": (lambda m, h, x: m.fc(h * m.body.weight.diagonal()), "mul"),
     "sub": (lambda m, h, x: m.fc(h - (-x)), "sub"),
+    "attention": (lambda m, h, x: m.fc(F.scaled_dot_product_attention(h, x, x)), ATTENTION),
     "stacked": (lambda m, h, x: m.fc(torch.stack([h, x]).sum(0)), "sum"),
     "scaled": (lambda m, h, x: m.fc(torch.add(h, x, alpha=0.5)), "add"),
 }

@@ -257,9 +257,10 @@ def test_an_operation_has_one_rule_in_a_model_until_that_is_detached() -> None:
     net = make_net()
     with xg.attach(net, {"relu": GUIDES}) as first:
         with pytest.raises(
-            xg.RuleError, match=r"'relu' has a rule already in this .* detach that first"
-        ):
+            xg.RuleError, match=r"'relu' has a rule already in this .* error.handle.detach\(\)"
+        ) as refusal:
             xg.attach(net, {F.relu: DOUBLES, "tanh": DOUBLES})
+        assert refusal.value.handle is first
         first.detach()
         with xg.attach(net, {F.relu: DOUBLES}):
             gradient(net)

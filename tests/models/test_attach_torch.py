@@ -353,16 +353,17 @@ def test_a_layer_itself_is_a_selector(net: Any) -> None:
         assert torch.equal(gradient(net), expected)
 
 
-def test_a_rule_that_no_gradient_comes_to_is_warned_of_once() -> None:
+@pytest.mark.parametrize("rule", ["attached_doubles", xg.attribution.epsilon()])
+def test_a_rule_that_no_gradient_comes_to_is_warned_of_once(rule: Any) -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.ones(1, 4)
-    with xg.attach(model, {"0": "attached_doubles"}):
+    with xg.attach(model, {"0": rule}):
         model(x)
         with pytest.warns(xg.errors.ActsNowhereWarning, match=r"layer '0'.*needs no gradient"):
             model(x)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             model(x)
-    with xg.attach(model, {nn.Linear: "attached_doubles"}), warnings.catch_warnings():
+    with xg.attach(model, {nn.Linear: rule}), warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(3):
             model(x)

@@ -20,15 +20,20 @@ from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import KINDS, is_layer_rule
 from multigrad.models.gradient_replacement import named, replace_gradient, replacement_for
 from multigrad.models.override import parts_of
-from multigrad.models.selectors import GAP, Row, empty_message, shares_relevance, warn_of_gaps
+from multigrad.models.selectors import (
+    GAP,
+    MULTIPLYING,
+    Row,
+    empty_message,
+    shares_relevance,
+    warn_of_gaps,
+)
 
 from ..jaxprs import bind_unchanged, walk
 from .layer_kinds import Layers, Plan, flatten
 from .operations import is_float
 
 Tensor = Any
-# Operations whose own gradient multiplies relevance, or gives all of it to each operand.
-MULTIPLYING = ("add", "sub", "mul", "div", "dot_general")
 OPERATORS = {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jnp.divide}
 
 

@@ -68,7 +68,11 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
         ]
         plan += plan_operations(model, layers, operations)
         rows = partial(rows_now, ruled, [each.row() for each in operations].copy)
-    return Attachment(rows, partial(put, plan), partial(undo, [acting for acting, _, _ in plan]))
+    actings = {acting: None for acting, _, _ in plan}
+    handle = Attachment(rows, partial(put, plan), partial(undo, actings))
+    for acting in actings:
+        acting.handle = handle
+    return handle
 
 
 def put(plan: Sequence[Planned]) -> None:
@@ -77,8 +81,9 @@ def put(plan: Sequence[Planned]) -> None:
 
 
 def undo(acting: Iterable[Acting]) -> None:
-    for each in dict.fromkeys(acting):
+    for each in acting:
         take_off(each)
+        each.handle = None
 
 
 def layers_of(model: nn.Module) -> list[Layer]:
@@ -105,7 +110,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
             refuse_scripted(name, layer.layer)
             for other in acting_on(layer.layer):
                 if isinstance(other, RuleOnHeldFunction) and other.attribute == layer.attribute:
-                    refuse_second(f"function {name!r}", other.rule.name)
+                    refuse_second(f"function {name!r}", other.handle, other.rule.name)
             function = RuleOnHeldFunction(PlainRule(rule), layer.attribute)
             plan.append((function, layer.layer, name))
             continue
@@ -135,7 +140,7 @@ def functions_of(layers: list[Layer]) -> list[Layer]:
 def refuse_ruled(name: str, layer: nn.Module) -> None:
     for other in acting_on(layer):
         if isinstance(other, LayerInterceptor):
-            refuse_second(f"layer {name!r}", other.rule_name)
+            refuse_second(f"layer {name!r}", other.handle, other.rule_name)
 
 
 def plan_operations(

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.selectors import (
     GAP,
+    MULTIPLYING,
     Row,
     empty_message,
     not_called,
@@ -32,14 +33,6 @@ from .layer_rule import LayerInterceptor
 from .override import OperationMode
 
 Tensor: TypeAlias = torch.Tensor
-# Operations whose own gradient multiplies relevance, or gives all of it to each operand.
-MULTIPLYING = frozenset(
-    (
-        *("add", "sub", "sum", "mul", "div", "matmul", "bmm", "mv", "dot", "inner", "outer"),
-        *("addmm", "addmv", "baddbmm", "einsum", "tensordot", "bilinear", "lstm", "gru"),
-        *("layer_norm", "group_norm", "instance_norm", "rms_norm", "scaled_dot_product_attention"),
-    )
-)
 MOST_NODES = 32  # of autograd, behind a tensor that is computed from parameters alone
 ADVICE = "A product has a rule as a layer, F.linear or a convolution"
 
@@ -50,7 +43,8 @@ class CompositeMode(OperationMode):
     Attributes:
         kinds: those of the model's layers, for messages.
         layers: the table's rows for layers, each with what acts on it and its identity.
-        rows: of the table, by operation and what it is called with.
+        rows_of_calls: of the table, by operation and what it is called with.
+        notes_gaps: whether the composite shares out relevance, which gaps would multiply.
         is_noting: whether a call of the whole runs that has a gradient for its input.
     """
 
@@ -77,7 +71,8 @@ class CompositeMode(OperationMode):
         # Calls within a layer that has a rule itself are on constants.
         if not any(x.requires_grad for _, x, _ in find_activations(name, args, kwargs)):
             return
-        if not isinstance(rule, WeightRule) or (row.read and row.read(*args, **kwargs)):
+        read = None if "out" in kwargs else row.read
+        if not isinstance(rule, WeightRule) or (read and read(*args, **kwargs)):
             self.rows_of_calls[name, ""] = Row(name, "operation", rule.name, row.kind)
         else:
             self.note_call(name, args, kwargs)

@@ -21,12 +21,13 @@ from torch.utils import _pytree as pytree
 
 from multigrad.errors import ActsNowhereWarning, RuleValueError
 from multigrad.models.gradient_replacement import named
+from multigrad.models.selectors import unfit_message
 
 from .. import dynamo
 from ..compile.checkpoint_regions import has_acted, is_around_region, note_acting
-from ..dynamo import is_compiling, key_of, may_have_gradient, refuse, stack_length
+from ..dynamo import is_compiling, key_of, may_have_gradient, stack_length
 from .call_rule import PlainRule, WeightRule, call_merged, rules_inside
-from .layer_kinds import ACTIVATION_OF, ACTIVATIONS
+from .layer_kinds import ACTIVATION_OF, ACTIVATIONS, kind_of
 from .override import OperationMode, ask_mode
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
 
@@ -52,6 +53,9 @@ class LayerInterceptor(Acting):
         rule_name: in messages.
         called: the layers that were called in eager code, by identity.
         was_traced: whether compiled code calls any of its layers.
+        needs_no_warning: whether it has acted, or a warning has said that it does not.
+        seen_without_gradient: the layers, by identity, whose first call had no gradient for the
+            rule: the second call warns.
     """
 
     rule_name: str
@@ -60,6 +64,8 @@ class LayerInterceptor(Acting):
         super().__init__()
         self.called: set[int] = set()
         self.was_traced = False
+        self.needs_no_warning = False
+        self.seen_without_gradient: set[int] = set()
         self.key = key_of(self)
 
     def note_traced(self) -> None:
@@ -75,9 +81,29 @@ class LayerInterceptor(Acting):
                 self.called.add(id(module))
             if not is_compiling() and is_around_region() and not acts_in_regions(self, module):
                 return method(module, *args, **kwargs)
-            return under_rule(module, *args, **kwargs)
+            output = under_rule(module, *args, **kwargs)
+            if not self.needs_no_warning and not is_compiling():
+                self.note_gradient(module, (args, kwargs), output)
+            return output
 
         return forward
+
+    def note_gradient(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """Warn when a layer is trained a second time and the rule never gets a gradient."""
+        tensors = [x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor)]
+        if any(map(may_have_gradient, tensors)):
+            self.needs_no_warning = True
+        elif getattr(output, "requires_grad", False):  # only its weights get gradients
+            if id(module) in self.seen_without_gradient:
+                self.needs_no_warning = True  # warn once
+                warnings.warn(
+                    f"rule {self.rule_name!r} acts nowhere: the input of {self.name_of(module)} "
+                    "needs no gradient, and a rule on a layer is for that of its input. Select a "
+                    "later layer, or call the model with x.requires_grad_()",
+                    ActsNowhereWarning,
+                    stacklevel=4,
+                )
+            self.seen_without_gradient.add(id(module))
 
     def wrap_forward(self, original: type, method: Method) -> Method:
         raise NotImplementedError
@@ -126,9 +152,6 @@ class PlainRuleOnLayer(LayerInterceptor):
         super().__init__()
         self.rule = rule
         self.rule_name = rule.name
-        self.needs_no_warning = False  # it has acted, or a warning has said that it does not
-        # Layers, by id, whose first call had no gradient for the rule: the second call warns.
-        self.seen_without_gradient: set[int] = set()
 
     def wrap_forward(self, original: type, method: Method) -> Method:
         forward = self._wrap_any(method)
@@ -154,10 +177,7 @@ class PlainRuleOnLayer(LayerInterceptor):
             if getattr(module, "inplace", None) is True:
                 # The rule must see x as it was before the layer wrote into it.
                 return x.copy_(self.rule.apply(x.clone(), lambda copy: call(copy.clone()), where))
-            out = self.rule.apply(x, call, where)
-            if not self.needs_no_warning and not is_compiling():
-                self.note_gradient(module, x, out)
-            return out
+            return self.rule.apply(x, call, where)
 
         return forward
 
@@ -183,22 +203,6 @@ class PlainRuleOnLayer(LayerInterceptor):
             return act(input)
 
         return forward
-
-    def note_gradient(self, module: nn.Module, x: Tensor, out: Any) -> None:
-        """Warn when a layer is trained a second time and the rule never gets a gradient."""
-        if may_have_gradient(x):
-            self.needs_no_warning = True
-        elif out.requires_grad:  # only its weights get gradients
-            if id(module) in self.seen_without_gradient:
-                self.needs_no_warning = True  # warn once
-                warnings.warn(
-                    f"rule {self.rule.name!r} acts nowhere: the input of {self.name_of(module)} "
-                    "needs no gradient, and a rule on a layer is for that of its input. Select a "
-                    "later layer, or call the model with x.requires_grad_()",
-                    ActsNowhereWarning,
-                    stacklevel=4,
-                )
-            self.seen_without_gradient.add(id(module))
 
     def check(self, module: nn.Module, x: Any, rest: Sequence[Any], kwargs: Any) -> None:
         """Raise an error unless a layer is called with one tensor that a gradient passes."""
@@ -286,7 +290,7 @@ class RuleOnCallsInside(LayerInterceptor):
     def __init__(self, rule: Any, merges: bool = False) -> None:
         super().__init__()
         self.rule_name = named(rule)
-        self.must_act = rule is not None
+        self.must_act, self.needs_no_warning = rule is not None, rule is None
         self.mode = OperationMode(rules_inside(rule, merges))
 
     def wrap_forward(self, original: type, method: Method) -> Method:
@@ -297,13 +301,15 @@ class RuleOnCallsInside(LayerInterceptor):
             with mode:
                 output = method(module, *args, **kwargs)
             if must_act and count_before == mode.count():
-                refuse(
-                    f"{self.name_of(module)}, rule {self.rule_name!r}: a layer calls no operation "
-                    "that its rule has a meaning for"
-                )
+                refuse_unfit(self.name_of(module), self.rule_name, module)
             return output
 
         return forward
+
+
+@dynamo.disable
+def refuse_unfit(where: str, rule: str, module: nn.Module) -> None:
+    raise RuleValueError(unfit_message(where, rule, kind_of(module)))
 
 
 class RuleOnMergedNorm(LayerInterceptor):

@@ -145,17 +145,18 @@ def nest(mode: OperationMode, model: torch.nn.Module, layers: Sequence[Layer]) -
     for layer in layers:
         for other in acting_on(layer.layer):
             if isinstance(other, ModeEntry | ModeRoot):
-                nest_modes(mode, other.mode, model, parts, layer.names[0])
+                nest_modes(mode, other, model, parts, layer.names[0])
 
 
 def nest_modes(
-    mode: OperationMode, other: OperationMode, model: torch.nn.Module, parts: set[int], name: str
+    mode: OperationMode, acting: ActingByMode, model: torch.nn.Module, parts: set[int], name: str
 ) -> None:
     """Note which of two modes with rules on one operation goes around the other.
 
     The inner model's rules win in it; two models of which none contains the other are refused.
     The first mode is that of `model`, with the modules `parts`; the other acts on that of a name.
     """
+    other = acting.mode
     shared_operations, roots = other.hits.keys() & mode.hits.keys(), other.roots()
     if not shared_operations:
         return
@@ -167,7 +168,7 @@ def nest_modes(
         return put_around(mode, other)
     else:
         where = f" in layer {name or '(model)'!r}, by another model that shares it"
-    refuse_second(f"operation {min(shared_operations)!r}", where=where)
+    refuse_second(f"operation {min(shared_operations)!r}", acting.handle, where=where)
 
 
 def put_around(inner: OperationMode, outer: OperationMode) -> None:

@@ -37,8 +37,11 @@ BEFORE = "_multigrad_before"  # on a parametrized module's class: the class that
 class Acting:
     """Something that acts on modules and may wrap their methods.
 
-    `modules` are the modules that it acts on and their copies, by identity, each with its name.
+    `modules` are the modules that it acts on and their copies, by identity, each with its name;
+    `handle` is that of `xg.attach`.
     """
+
+    handle: Any = None
 
     def __init__(self) -> None:
         self.modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}

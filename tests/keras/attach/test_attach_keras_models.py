@@ -271,11 +271,13 @@ def test_an_error_in_one_selector_changes_nothing(case: str) -> None:
 
 def test_a_second_handle_for_the_same_is_refused() -> None:
     model = plain()
-    with xk.attach(model, {"relu": RULE, "c": RULE}):
-        with pytest.raises(RuleValueError, match="'relu' has a rule already"):
-            xk.attach(model, {"relu": NONE})
-        with pytest.raises(RuleValueError, match="'c' has a rule already"):
-            xk.attach(model, {"c": NONE})
+    xk.attach(model, {"relu": RULE, "c": RULE})  # the handle is not kept
+    with pytest.raises(RuleValueError, match="'relu' has a rule already"):
+        xk.attach(model, {"relu": NONE})
+    with pytest.raises(RuleValueError, match="'c' has a rule already") as refusal:
+        xk.attach(model, {"c": NONE})
+    refusal.value.handle.detach()
+    xk.attach(model, {"relu": NONE, "c": NONE}).detach()
 
 
 def test_functions_that_no_rule_goes_on_are_refused() -> None:

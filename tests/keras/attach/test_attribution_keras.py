@@ -285,8 +285,11 @@ def test_what_no_rule_can_read_is_refused() -> None:
     layers = [keras.layers.LayerNormalization(name="norm"), Standardized(2, 2, name="own")]
     model = keras.Sequential([keras.Input((7, 6, 4)), *layers])
     for name in ("norm", "own"):
-        with pytest.raises(RuleTypeError, match=f"'{name}'.*of no kind"):
+        with pytest.raises(RuleTypeError, match=f"'{name}'.*'epsilon.*leave it out"):
             xk.attach(model, {name: lrp.epsilon()})
+    pooling = keras.layers.AveragePooling2D(name="pool")
+    with pytest.raises(RuleTypeError, match=r"'pool'.*'zplus.*what fits is.*norm\(\)"):
+        xk.attach(pooling, {"": lrp.zplus()})
     with pytest.raises(RuleTypeError, match="'relu' is an operation"):
         xk.attach(model, {"relu": lrp.epsilon()})
     normalized, _ = merged_pair()

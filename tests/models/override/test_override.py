@@ -92,7 +92,14 @@ def test_a_name_means_the_rule_that_is_registered_now(backend: Any) -> None:
 def test_rules_that_are_none_are_refused_at_once() -> None:
     for function, rules, words in (
         (np.sign, {}, "at least one"),
-        (np.sign, "straight_through", "expected {operation: rule}"),
+        (np.sign, "straight_through", "expected {selector: rule}"),
+        (np.sign, "epsilon_plus", r"xg.composites.epsilon_plus\(\.\.\.\)"),
+        (np.sign, xg.composites.deconvnet, r"xg.composites.deconvnet\(\.\.\.\)"),
+        (np.sign, xg.attribution.epsilon(), r"xg.attach\(model, {'relu': 'guided'}\)"),
+        (np.sign, {"sign": "epsilon"}, r"call xg.attribution.epsilon\(\)"),
+        (np.sign, {"sign": "ZBox"}, r"call xg.attribution.zbox\(low, high\)"),
+        (np.sign, {"sign": xg.attribution.zplus}, r"call xg.attribution.zplus\(\)"),
+        (np.sign, {"sign": xg.composites.epsilon_plus()}, "got composite 'epsilon_plus'"),
         (3, {"sign": "straight_through"}, "expected a function"),
     ):
         with pytest.raises(RuleTypeError, match=words):

@@ -102,6 +102,7 @@ def test_like_finds_by_name_formula_source_and_spelling(
     [
         (("--family", "spikng"), "no family 'spikng'; did you mean 'spiking'?"),
         (("--like", "xyzzy"), "no rule like 'xyzzy'"),
+        (("--like", "lrp"), "which are functions: xg.attribution, xg.composites"),
         (("--family", "transforms", "--like", "arctan"), "no rule like 'arctan' among "),
     ],
 )
