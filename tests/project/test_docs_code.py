@@ -82,11 +82,11 @@ FIRST = ("README.md", "docs/index.md")
 
 
 def is_code(page: Page) -> bool:
-    return bool(page.script.strip()) and not needs_peers(page)
+    return bool(page.script.strip()) and not needs_others(page)
 
 
-def needs_peers(page: Page) -> bool:
-    """Whether no environment of the tests has what a page needs, so that tests/peers runs it."""
+def needs_others(page: Page) -> bool:
+    """Return whether no environment of the tests has what a page needs."""
     needed = needs(page) - EVERYWHERE
     frameworks = frozenset(needed & FRAMEWORKS)
     return not needed <= (frameworks | BESIDE[frameworks] if frameworks in BESIDE else ALL)
@@ -221,11 +221,8 @@ def test_an_excerpt_is_what_stands_in_its_file(page: Page) -> None:
             assert [part for part in parts if part not in whole] == []
 
 
-def test_what_a_page_needs_beside_the_peers_is_among_them() -> None:
-    text = (ROOT / "tests" / "peers" / "requirements.txt").read_text(encoding="utf-8")
-    pinned = {line.partition("==")[0].lower().replace("-", "_") for line in text.splitlines()}
-    for page in filter(needs_peers, PAGES):
-        assert needs(page) <= pinned | ALL | EVERYWHERE, page.name
+def test_an_environment_has_what_a_page_needs() -> None:
+    assert [page.name for page in PAGES if needs_others(page)] == []
 
 
 # --- the reader of blocks itself ------------------------------------------------------------------
