@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from . import keras as keras
     from . import testing as testing
     from .audit.audit import audit
+    from .audit.check import check
     from .audit.doctor import doctor
     from .audit.gate import gate
     from .audit.same import same
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
         from_tf_custom_gradient,
     )
     from .graph.support.c_libraries import enable
-    from .look.check import check
     from .look.export import export, load_operators
     from .look.figure import heatmap, plot
     from .look.memory import memory
@@ -157,6 +157,7 @@ _ROOMS = {
     name: room
     for room, names in {
         "audit.audit": "audit",
+        "audit.check": "check",
         "audit.doctor": "doctor",
         "audit.gate": "gate",
         "audit.same": "same",
@@ -171,7 +172,6 @@ _ROOMS = {
         "functions.implicit": "implicit",
         "functions.importers": "convert from_autograd_function from_custom_jvp from_custom_vjp "
         "from_tf_custom_gradient",
-        "look.check": "check",
         "look.export": "export load_operators",
         "look.memory": "memory",
         "look.parity": "parity",

@@ -207,13 +207,7 @@ def _audit(
     fn: Any, inputs: Sequence[Any], laws: Sequence[Law], surrogate: Surrogate
 ) -> AuditReport:
     try:
-        with ignoring_warnings():
-            target, all_inputs, parameters = open_up(fn, inputs)
-            intention = stated_intention(fn, name_of(fn)) if surrogate is None else surrogate
-            with keeping_dtypes(target):
-                trial = trial_of(target, all_inputs, intention)
-                if intention is None and not trial.is_surrogate:
-                    trial = recognize(trial, fn)
+        trial, target, parameters = trial_as_intended(fn, inputs, surrogate)
     # The caller's own mistake, not a fault of the audited code: raised, not reported.
     except RuleTypeError:
         raise
@@ -242,6 +236,22 @@ def _audit(
     for n, parameter in enumerate(parameters, len(leaves) - len(parameters)):
         texts[n] = f"{parameter} {texts[n]}"
     return AuditReport(trial.name, trial.backend.name, findings, inputs=", ".join(texts))
+
+
+def trial_as_intended(
+    fn: Any, inputs: Sequence[Any], surrogate: Surrogate = None
+) -> tuple[Trial, Any, tuple[str, ...]]:
+    """Return a trial that knows whether its gradient is meant to differ, as for `audit`, what it
+    calls, and the names of the parameters that follow the inputs.
+    """
+    with ignoring_warnings():
+        target, all_inputs, parameters = open_up(fn, inputs)
+        intention = stated_intention(fn, name_of(fn)) if surrogate is None else surrogate
+        with keeping_dtypes(target):
+            trial = trial_of(target, all_inputs, intention)
+            if intention is None and not trial.is_surrogate:
+                trial = recognize(trial, fn)
+    return trial, target, parameters
 
 
 def choose_laws(names: Iterable[str] | None) -> Sequence[Law]:

@@ -48,8 +48,7 @@ def stated_intention(obj: Any, name: str) -> Surrogate:
     In a class, on a function or in a module it is True, False or the function whose derivative is
     meant; in a module also a dictionary of these by name.
     """
-    owner = obj[0] if isinstance(obj, tuple) and obj else obj
-    owner = getattr(owner, "__self__", owner)  # of `Square.apply`
+    owner = _owner_of(obj)
     module = sys.modules.get(getattr(owner, "__module__", None) or "")
     for holder in (owner, module):
         # Static: an attribute may run code, and a function of a class is not to be bound.
@@ -67,8 +66,7 @@ def recognize(trial: Trial, obj: Any) -> Trial:
 
     A factor is compared: the gradient has to be that times the derivative everywhere.
     """
-    owner = getattr(obj, "__self__", obj)
-    text = inspect.getattr_static(owner, "__doc__", None) or ""
+    text = inspect.getattr_static(_owner_of(obj), "__doc__", None) or ""
     text = text.lower() if isinstance(text, str) else ""
     words = {word for pattern, word in IN_DOCSTRINGS.items() if re.search(pattern, text)}
     try:
@@ -76,6 +74,13 @@ def recognize(trial: Trial, obj: Any) -> Trial:
             return _recognize(trial, words | _split(trial.name))
     except Exception:  # of the user's code: the laws report it
         return trial
+
+
+def _owner_of(obj: Any) -> Any:
+    """Return the class or function that has a gradient's docstring and its SURROGATE."""
+    obj = obj[0] if isinstance(obj, tuple) and obj else obj
+    origin = getattr(getattr(obj, "recipe", None), "origin", None)  # of a converted class
+    return origin if isinstance(origin, type) else getattr(obj, "__self__", obj)  # `Square.apply`
 
 
 def _recognize(trial: Trial, words: set[str]) -> Trial:

@@ -20,7 +20,6 @@ from rich.text import Text
 
 import multigrad as xg
 from multigrad.errors import MultigradError
-from multigrad.graph.ir.types import FLOATS
 from multigrad.graph.support.files import write_whole
 from multigrad.graph.support.installed import import_conformance
 
@@ -50,8 +49,16 @@ if TYPE_CHECKING:
     from multigrad.look.rule_description import Described
 
 INDENT, WIDEST = 4, 100  # of lists of rules
-Float = Enum("Float", {name: name for name in FLOATS}, type=str)
 PICTURES = (".png", ".svg", ".pdf")
+
+
+class Float(str, Enum):
+    """The values of --dtype."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+    float64 = "float64"
 
 
 @command("backends --load")
@@ -280,13 +287,12 @@ def parity(
 
     prepare_environment()
     reports: list[ParityReport] = []
-    found, arrays = find_with_inputs(
-        target, forward, inputs or (), dtype.value if dtype else "float32"
-    )
-    if not arrays:
-        arrays, dtype = [*make_inputs(subject_of(found))], dtype or Float.float32
-    if dtype and not inputs:
-        arrays = in_dtype(arrays, dtype.value)
+    kind = dtype.value if dtype else "float32"
+    found, arrays = find_with_inputs(target, forward, inputs or (), kind)
+    is_made = not arrays
+    arrays = arrays or [*make_inputs(subject_of(found))]
+    if is_made or (dtype and not inputs):
+        arrays = in_dtype(arrays, kind)
     with Progress() as progress:  # one after the other, so that Ctrl-C leaves the rows of some
         progress.begin("importing the frameworks")
         # A backend at a time: the comparison itself is with float64, not between them.

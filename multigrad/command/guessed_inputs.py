@@ -311,8 +311,12 @@ def guess_inputs(obj: Any) -> list[Any]:
     fixed_names = () if imported is None else imported.fixed_names
     generator = np.random.default_rng(SEED)
     inputs = []
-    for parameter in arguments_of(original) or ():
-        if parameter.name in fixed_names:
+    parameters = arguments_of(original) or ()
+    constants = _constants_of(original.function.recipe.origin or obj, parameters)
+    for parameter in parameters:
+        if parameter.name in constants:
+            inputs.append(constants[parameter.name])
+        elif parameter.name in fixed_names:
             annotation = getattr(parameter.annotation, "__name__", parameter.annotation)
             default = -1 if parameter.name in AXES else NUMBER
             inputs.append(NUMBERS.get(str(annotation), default))

@@ -89,9 +89,8 @@ def find_with_inputs(
         )
     if forward is not None:
         obj = resolve(obj) if inspect.isfunction(obj) else obj
-        return xg.activation(find_forward(forward), rule=obj), read_inputs(
-            words, dtype or "float32"
-        )
+        arrays = read_inputs(words, dtype or "float32")
+        return xg.activation(find_forward(forward), rule=obj), arrays
     if isinstance(obj, Rule) and words:
         raise MultigradError(f"{what} is a rule, which takes --input only with --forward")
     is_foreign = find_custom(obj) is not None or inspect.isroutine(obj)
@@ -99,8 +98,8 @@ def find_with_inputs(
     if not words and (isinstance(obj, Rule) or not (is_foreign or _waits_for_call(obj))):
         return obj, []
     stated = None if words else stated_inputs(name)
-    guess = guess_inputs(obj) if stated is None and not words else stated
-    inputs = read_inputs(words, dtype or "float32") if words else guess
+    inputs = guess_inputs(obj) if stated is None else stated
+    inputs = read_inputs(words, dtype or "float32") if words else inputs
     try:
         # The first call captures the graph.
         function(*inputs)

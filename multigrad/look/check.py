@@ -1,4 +1,6 @@
-"""`xg.check`: gradients against finite differences, surrogates against the true derivative."""
+"""Gradients against finite differences, surrogates against the true derivative: what `xg.check`
+compares.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,8 @@ from .subject import (
     Subject,
     brackets,
     is_float_array,
-    make_inputs,
     precision,
-    read_inputs,
     run_arrays,
-    subject_of,
 )
 
 Array = Any
@@ -83,6 +82,7 @@ class CheckReport(Report):
         compared: how many elements were compared.
         is_surrogate: whether a rule's gradient was compared, which is meant to differ.
         rows: the elements, the worst first.
+        intention: what a custom gradient that differs was recognized as, as by `xg.audit`.
     """
 
     name: str
@@ -94,6 +94,7 @@ class CheckReport(Report):
     compared: int
     is_surrogate: bool
     rows: tuple[Place, ...]
+    intention: str = ""
 
     @property
     def reason(self) -> str:
@@ -125,6 +126,7 @@ class CheckReport(Report):
 
     def _head(self) -> list[str]:
         lines = [f"{self.name} on {self.backend}, float64"]
+        lines += [f"  {self.intention}"] if self.intention else []
         if not self.compared:
             lines.append(f"  nothing was compared: {self.reason}")
         elif self.is_surrogate:
@@ -146,42 +148,9 @@ class CheckReport(Report):
         return lines
 
 
-def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = None) -> CheckReport:
-    """Compare a gradient with finite differences, or a surrogate with the true derivative.
-
-    Examples:
-        >>> report = xg.check(xg.activation("Tanh"), np.array([-1.0, 0.5]))
-        >>> report.ok, report.max_error < 1e-9
-        (True, True)
-        >>> print(xg.check(xg.activation("Heaviside", rule="triangular"), np.array([-0.5, 0.25])))
-        activation('Heaviside', rule='triangular') on numpy, float64
-          the surrogate differs from the true derivative by at most 0.75 (2 elements)
-          worst at x[1] = 0.25: gradient 0.75, expected 0
-                    at    surrogate         true   difference
-                  -0.5          0.5            0          0.5
-                  0.25         0.75            0         0.75
-
-    A Function is run in float64, and each element of its inputs moved by small steps to both sides.
-    Where the differences do not settle, the function has a kink or a jump there: such elements are
-    left out of the verdict, and counted. An activation with a rule, or a rule (under Linear), is
-    compared with the activation's true derivative: its gradient is meant to differ, so the report
-    says by how much.
-
-    Args:
-        obj: a Function, an activation (also a module or layer), a rule or its name, or a plain
-            function.
-        *inputs: tensors of one framework, or NumPy arrays; floats are taken in float64. Without
-            any, a grid from -2 to 2 for a rule, and normal numbers of shape (3, 4) for each tensor
-            of a Function.
-        backend: where to run it; None: where the inputs come from.
-
-    Raises:
-        RuleError: obj is the name of no rule.
-        TraceError: it cannot run on that backend.
-    """
-    subject = subject_of(obj)
-    data = read_inputs(subject, inputs or make_inputs(subject))
-    owner = data.owner if backend is None else load_backend(backend)
+def compare(subject: Subject, data: Inputs, backend: Backend | None = None) -> CheckReport:
+    """Return the report on a subject with these inputs; without a backend where they come from."""
+    owner = data.owner if backend is None else backend
     checked_case = CheckedCase(subject, data, owner or load_backend("numpy"))
     with precision(checked_case.backend, "float64"):
         is_ruled = subject.is_surrogate and subject.forward is not None

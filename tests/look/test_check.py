@@ -27,6 +27,10 @@ def right(grad_out: Any, x: Any, limit: float) -> Any:
 
 
 def wrong(grad_out: Any, x: Any, limit: float) -> Any:
+    return 3.0 * grad_out, None
+
+
+def straight_through(grad_out: Any, x: Any, limit: float) -> Any:
     return grad_out, None
 
 
@@ -188,6 +192,16 @@ def test_assertions_pass_the_right_and_show_the_wrong() -> None:
     with pytest.raises(AssertionError, match="THE GRADIENT IS WRONG"):
         assert_gradients(xg.function(clip, wrong), X, 2.0)
     assert assert_parity("triangular", backends=["numpy"]).ok
+
+
+def test_what_the_audit_takes_for_meant_to_differ_passes_and_says_why() -> None:
+    passing = xg.function(clip, straight_through)
+    report = xg.check(passing, X, 2.0)
+    assert report.ok and report.is_surrogate and xg.audit(passing, X, 2.0, laws=["derivative"]).ok
+    assert "it is straight-through, which is meant to differ" in str(report)
+    assert not xg.check(xg.function(clip, wrong), X, 2.0).intention
+    with pytest.raises(AssertionError, match="meant to differ"):
+        assert_gradients(passing, X, 2.0)
 
 
 def test_an_assertion_that_compared_nothing_fails() -> None:
