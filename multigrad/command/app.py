@@ -229,6 +229,8 @@ def eject(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a rule, a Function or a custom gradient as one file that runs without multigrad."""
+    from multigrad.look.source import note_on_shapes
+
     from .named_objects import with_params
     from .targets import find, find_forward
 
@@ -236,6 +238,9 @@ def eject(
     with working(f"writing {target} for {backend}"):
         rule = with_params(find(target, words=inputs or ()), params or ())
         text = xg.source(rule, backend, forward=find_forward(forward), standalone=True)
+        note = note_on_shapes(rule)
+    if note:
+        typer.echo(f"note: {note} For others, give --input.", err=True)
     if out is None:
         typer.echo(text, nl=False)
     elif out.exists() and not force:

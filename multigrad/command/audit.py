@@ -18,7 +18,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree
 
-from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditReport, Finding, audit
+from multigrad.audit.audit import (
+    BROKEN,
+    DERIVATIVE,
+    KEPT,
+    NOT_APPLICABLE,
+    REFUSED,
+    AuditReport,
+    Finding,
+    audit,
+)
 from multigrad.audit.audit import choose_laws as named_laws
 from multigrad.audit.laws import LAWS
 from multigrad.command import STOPPED
@@ -198,8 +207,13 @@ def summarize(reports: Iterable[AuditReport]) -> str:
     audits = list(reports)
     broken_counts = Counter(finding.law for report in audits for finding in report.findings)
     unrun_count = sum(bool(report.problem) for report in audits)
-    kept_count = sum(report.ok for report in audits)
-    lines = [f"{len(audits)} audited: {kept_count} keep every law, {unrun_count} do not run"]
+    kept = [report for report in audits if report.ok]
+    exempt = (DERIVATIVE, NOT_APPLICABLE)
+    exempt_count = sum(exempt in ((law.law, law.state) for law in each.laws) for each in kept)
+    remark = f" ({exempt_count} without the derivative's)" if exempt_count else ""
+    lines = [
+        f"{len(audits)} audited: {len(kept)} keep every law{remark}, {unrun_count} could not be run"
+    ]
     lines += [f"  {law}: {count} {BROKEN}" for law, count in broken_counts.most_common()]
     return "\n".join(lines)
 
@@ -224,8 +238,8 @@ td.mark { text-align: center; } code { font-size: .92em; }
 .kept { color: var(--good); } .broken { color: var(--bad); font-weight: 700; }
 </style>
 <h1>Audit of custom gradients</h1>
-<p>$count audited: $kept keep every law, $unrun do not run. ✓ kept, ✗ broken, ! refused with an
-error, empty: the law does not apply.</p>
+<p>$count audited: $kept keep every law, $unrun could not be run. ✓ kept, ✗ broken, ! refused with
+an error, empty: the law does not apply.</p>
 <div class="scroll"><table><thead><tr><th>target</th>$laws</tr></thead><tbody>
 $rows
 </tbody></table></div>

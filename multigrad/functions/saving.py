@@ -57,6 +57,22 @@ def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data
     return seal("function", fields, decode_function)
 
 
+def refuse_guess(function: Function) -> None:
+    """Raise if a Function that was never called could only be captured for a guess of which
+    arguments are tensors.
+    """
+    parameters = () if function.parameters is None else function.parameters.parameters.values()
+    names = [p.name for p in parameters if p.default is p.empty]
+    is_made_of_code = isinstance(function.recipe.origin, type | None)
+    is_known = function.captures.variants or function.examples is not None or len(names) < 2
+    if is_made_of_code and not is_known:
+        raise TraceError(
+            f"function {function.name!r} was never called, so it is not known which of "
+            f"{', '.join(names)} are tensors: call it once, with NumPy arrays for instance, then "
+            "save it"
+        )
+
+
 def encode_variant(function: Function, variant: Variant) -> dict[str, Data]:
     """Return the document of a Function in one of its captured forms alone, without a docstring."""
     decide(SAVED, function.recipe, variant, None, function.native)

@@ -22,6 +22,7 @@ from ..backend.discovery import in_use, load_backend
 from ..backend.emitted import Attached
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.decision import LOWERED, SHOWN
+from ..functions.calls.facts import fixed_shapes
 from ..functions.captures import find_variant
 from ..functions.chain import Chain
 from ..functions.eject.eject import eject
@@ -345,7 +346,8 @@ def _eject(rule: Any, backend: Backend, forward: Any) -> str:
     if isinstance(rule, Function):
         graphs = _graphs_of_function(rule, backend, forward)
         title = f"The function {graphs.name!r} for {backend.name}"
-        return eject(graphs, backend, _default_numbers(rule, graphs), title=title)
+        numbers, note = _default_numbers(rule, graphs), note_on_shapes(rule)
+        return eject(graphs, backend, numbers, title=title, note=note)
     row = as_forward(forward)
     graphs, numbers = _graphs_of_rule(rule, row)
     name = graphs.backward.name
@@ -381,6 +383,16 @@ def _graphs_of_function(function: Function, backend: Backend, forward: str) -> F
             f"forward={forward!r}"
         )
     return graphs
+
+
+def note_on_shapes(obj: Any) -> str:
+    """Return a sentence on the shapes that an object's graph is for alone; "" if it is for all."""
+    if not isinstance(obj, Function):
+        return ""
+    variant = find_variant(obj, SHOWN)
+    shapes = fixed_shapes(variant.layout, variant.facts)
+    sentence = "its code asks for shapes, so others may be an error, or give other numbers"
+    return f"Captured for {shapes}: {sentence}." if shapes else ""
 
 
 def _default_numbers(function: Function, graphs: FunctionGraph) -> dict[str, float]:

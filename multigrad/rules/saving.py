@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -21,6 +22,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..errors import FormatError, MultigradError
 from ..functions.calls.arguments import flatten
+from ..functions.calls.facts import first_tensor, fixed_shapes
 from ..functions.documents.format import (
     MOST_BYTES,
     format_document,
@@ -33,6 +35,7 @@ from ..functions.documents.format import (
 from ..functions.documents.functions import decode_function
 from ..functions.documents.rules import decode_rule
 from ..functions.function import Function, restore
+from ..functions.saving import refuse_guess
 from ..graph import ops
 from ..graph.ir.types import DTYPES, FLOATS
 from ..graph.ops.attributes import is_number
@@ -71,19 +74,36 @@ def save(obj: str | Rule | Function[..., Any] | Callable[..., Any], path: Path) 
         >>> rule(None, np.ones(2), np.array([0.0, 1.0]))
         array([1. , 0.5])
 
+    A Function is saved in the forms in which it was called. A warning says if these are for some
+    shapes alone, as its code asks for them.
+
     Args:
         obj: a rule (its name, a Rule or a function), or a Function as `xg.custom_gradient` makes.
         path: the file; one that is there is replaced when the new one is complete.
 
     Raises:
-        TraceError: it cannot be captured, so there is no graph to save.
+        TraceError: it cannot be captured, so there is no graph to save; or it takes several
+            arguments and was never called.
         FormatError: it has more than a document holds.
         OSError: the file cannot be written.
     """
     obj = getattr(obj, "captured_form", obj)  # of what `override` returned
-    document = (obj if isinstance(obj, Function) else resolve(obj)).to_dict()
+    if isinstance(obj, Function):
+        refuse_guess(obj)
+    else:
+        obj = resolve(obj)
+    document = obj.to_dict()
     # Evidence of the loaded object, because the source may do more than its graph.
-    write_file(path, {**document, "evidence": make_evidence(from_dict(document), document)})
+    loaded = from_dict(document)
+    write_file(path, {**document, "evidence": make_evidence(loaded, document)})
+    forms = loaded.recipe.origin.forms if isinstance(loaded, Function) else ()
+    shapes = [fixed_shapes(form.layout.layout, form.facts) for form in forms]
+    if all(shapes) and shapes:
+        warnings.warn(
+            f"function {obj.name!r} asks for shapes, so the file is for {', or '.join(shapes)} "
+            "alone: call it with all the shapes that it will meet, and save it again",
+            stacklevel=2,
+        )
 
 
 def load(path: Path) -> Rule | Function[..., Any]:
@@ -273,7 +293,10 @@ def _points(constants: Sequence[Any]) -> list[float]:
 
 def _of_function(function: Any, document: Data) -> Iterator[list[Vector]]:
     for i, form in enumerate(function.recipe.origin.forms):
-        leaves = [leaf for leaf in form.layout.layout.leaves if leaf.kind != "static"]
+        layout, facts = form.layout.layout, dict(form.facts)
+        leaves = [leaf for leaf in layout.leaves if leaf.kind != "static"]
+        if "shape" in facts and (first := first_tensor(layout)) is not None:
+            facts[f"shape:{layout.leaves[first].name}"] = facts["shape"]
         form_document = document["forms"][i]
         constants = [_constants(form_document[direction]) for direction in ("forward", "backward")]
         points = _points([number for graph_constants in constants for number in graph_constants])
@@ -281,7 +304,7 @@ def _of_function(function: Any, document: Data) -> Iterator[list[Vector]]:
             {
                 "form": i,
                 "inputs": {
-                    leaf.name: _leaf(np.roll(points, 3 * n), leaf, form.facts, shape)
+                    leaf.name: _leaf(np.roll(points, 3 * n), leaf, facts, shape)
                     for n, leaf in enumerate(leaves)
                 },
             }

@@ -362,6 +362,16 @@ def test_eject_prints_a_file_with_the_params_that_are_given(invoke: Any) -> None
 
 
 @needs_cli
+@pytest.mark.usefixtures("module")
+def test_eject_says_which_shapes_a_file_is_for(invoke: Any) -> None:
+    code = "\n\ndef rows(x):\n    return xp.stack([x[i] * i for i in range(x.shape[0])])\n"
+    Path("rows_of_mine.py").write_text(f"{MODULE}{code}\n\nrows = xg.function(rows, None)\n")
+    result = invoke("eject", "rows_of_mine.py:rows", "--backend", "numpy", "--out", "rows.py")
+    assert "note: Captured for x of shape (4, 6): its code asks for shapes" in result.stderr
+    assert "Captured for x of shape (4, 6)" in Path("rows.py").read_text()
+
+
+@needs_cli
 def test_eject_writes_over_no_file_unless_it_is_told_to(invoke: Any, tmp_path: Path) -> None:
     xg.save(xg.get("rectangular").with_params(a=-0.25), tmp_path / "saved.json")
     out = tmp_path / "spike.py"

@@ -259,6 +259,16 @@ def first_tensor(layout: Layout) -> int | None:
     return index
 
 
+def fixed_shapes(layout: Layout, facts: Mapping[str, Any]) -> str:
+    """Return in words the shapes that a capture is for alone; "" if it is for all."""
+    places = _places((fact for fact in facts if facts[fact]), layout, first_tensor(layout))
+    return " and ".join(
+        f"{layout.leaves[index].path} of shape {tuple(facts[fact])}"
+        for fact, kind, index in places
+        if kind == "shape" and index is not None
+    )
+
+
 def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
     """Yield the facts that imply these; for a cotangent's, those of its output's shape."""
     for fact in facts:

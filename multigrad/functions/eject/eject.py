@@ -41,13 +41,14 @@ def eject(
     defaults: Mapping[str, Any],
     *,
     title: str,
+    note: str = "",
 ) -> str:
     """Return the text of a module that computes a pair of graphs and imports nothing of multigrad.
 
     Args:
         graphs: their name is that of the public function.
         defaults: of the run-time params.
-        title: what the module is, for its docstring.
+        title, note: what the module is, and what it is not for, for its docstring.
 
     Raises:
         UnsupportedOp: it needs something that no file can hold.
@@ -81,7 +82,7 @@ def eject(
             "save it with xg.save"
         ) from error
     shaker.parts.append(code)
-    head = _head(emitted, backend, ejection, title)
+    head = _head(emitted, backend, ejection, title, note)
     text = f"{head}{write_parts(shaker, emitted.names.identifier)}"
     _check(text, _roots(ejection), title)
     return text
@@ -156,7 +157,7 @@ def _roots(ejection: Ejection) -> frozenset[str]:
     return frozenset({__name__.partition(".")[0], render.__module__.partition(".")[0]})
 
 
-def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) -> str:
+def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str, note: str) -> str:
     arguments = [*emitted.names.inputs]
     defaults = emitted.names.defaults
     arguments += [
@@ -165,7 +166,8 @@ def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) ->
     ]
     listed = ", ".join(arguments)
     calls = [f"    {each.format(emitted.names.identifier, listed)}" for each in ejection.calls]
-    lines = [f"{title}.", "", f"{_made_with(backend)}.", "", "Example:", *calls]
+    lines = [f"{title}.", "", f"{_made_with(backend)}.", *(["", note] if note else [])]
+    lines += ["", "Example:", *calls]
     if "key" in emitted.names.params:
         lines += ["", KEYS]
     return _write_head(lines)

@@ -251,3 +251,25 @@ def test_what_was_never_called_and_does_not_tell_is_captured_first() -> None:
     spread = xg.function(lambda *args: args[0], lambda grad_out, *args: grad_out)
     with pytest.raises(xg.TraceError, match="Call it once"):
         spread.to_dict()
+
+
+def test_what_was_never_called_is_not_saved_by_a_guess_of_its_tensors(tmp_path: Path) -> None:
+    scaled = xg.function(lambda x, alpha: x * alpha, lambda grad_out, x, alpha: (grad_out, None))
+    with pytest.raises(xg.TraceError, match=r"never called, .* which of x, alpha are tensors"):
+        xg.save(scaled, tmp_path / "scaled.json")
+    assert not list(tmp_path.iterdir())
+    scaled(X, 0.5)
+    xg.save(scaled, tmp_path / "scaled.json")
+    np.testing.assert_array_equal(xg.load(tmp_path / "scaled.json")(X, 2.0), 2 * X)
+
+
+def test_a_file_for_some_shapes_alone_is_told_and_has_vectors_of_these(tmp_path: Path) -> None:
+    rows = xg.function(lambda x: xp.stack([x[i] * i for i in range(x.shape[0])]), None)
+    rows(X)
+    with pytest.warns(UserWarning, match=r"the file is for x of shape \(2, 3\) alone: call it"):
+        xg.save(rows, tmp_path / "rows.json")
+    (vector,) = json.loads((tmp_path / "rows.json").read_text())["evidence"]["vectors"]
+    assert vector["inputs"]["x"]["shape"] == [2, 3]
+    note = "Captured for x of shape (2, 3): its code asks for shapes"
+    assert note in xg.source(rows, "numpy", standalone=True)
+    assert "Captured for" not in xg.source(xg.get("triangular"), "numpy", standalone=True)
