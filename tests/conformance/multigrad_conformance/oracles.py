@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from scipy import special
+
+import multigrad as xg
 
 Array = Any
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -327,6 +330,42 @@ RULES: dict[str, Callable[..., Exact]] = {
 
 
 LIBRARY = tuple(sorted(RULES))  # not xg.rules(): other tests register their own
+
+
+# By its place, what a param is multiplied by: never all by the same, so that quotients change too.
+FACTORS = (0.3, 3.0, 0.7, 1.7, 0.6, 2.3)
+
+
+def settings(rule: xg.Rule) -> list[dict[str, Any]]:
+    """Return two settings of a rule's params other than its defaults, within their ranges: in the
+    second the signs of floats change, or the floats are 0, where the ranges permit it.
+    """
+    found: list[dict[str, Any]] = []
+    for turn in (0, 1):
+        params = dict(rule.params)
+        for i, (name, default) in enumerate(rule.params.items()):
+            for other in _other_values(default, i, turn):
+                with suppress(xg.RuleError):  # out of range
+                    rule.with_params(**params | {name: other})
+                    params[name] = other
+                    break
+        if params != rule.params:
+            found.append(params)
+    for name, default in rule.params.items():
+        is_fixed = isinstance(default, float) and all(each[name] == default for each in found)
+        assert not is_fixed, f"{rule.name}: FACTORS of {__name__} give no other {name} in its range"
+    return found
+
+
+def _other_values(default: Any, i: int, turn: int) -> tuple[Any, ...]:
+    if isinstance(default, bool):
+        return (not default,)
+    if isinstance(default, int):
+        return (default + 1,)
+    if not isinstance(default, float):
+        return ()
+    one, other = (factor * (default or 1.0) for factor in FACTORS[i : i + 2])
+    return (-one, 0.0, other) if turn else (one, other)
 
 
 def edge_values(dtype: Any, *thresholds: float) -> Array:

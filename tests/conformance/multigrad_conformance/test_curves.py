@@ -15,45 +15,15 @@ import multigrad as xg
 from multigrad.backend.values import read_key
 
 from .expected.curves import CURVES, RANDOM_CURVES
-from .oracles import DTYPES, FLOAT32, Draws, assert_same_numbers, exact, fold_in
+from .oracles import DTYPES, FLOAT32, Draws, assert_same_numbers, exact, fold_in, settings
 from .test_rules import KEY, inputs
-
-# Settings other than the defaults; the thresholds 0.3 and 0.7 are among the inputs.
-PARAMS: dict[str, tuple[dict[str, Any], ...]] = {
-    "circle": ({"alpha": 30.0},),
-    "exponential": ({"alpha": 3.0, "scale": 0.5},),
-    "fake_numerical_gradient": ({"alpha": 30.0},),
-    "gaussian": ({"mean": 0.3, "sigma": 2.0, "scale": 3.0},),
-    "multi_gaussian": ({"mean": 0.3, "sigma": 1.5, "h": 0.3, "s": 2.0, "scale": 3.0},),
-    "nonzero_sign_log": ({"alpha": 30.0},),
-    "periodic_exponential": ({"width": 0.3, "threshold": 2.0, "scale": 3.0},),
-    "piecewise_leaky_relu": ({"w": 0.3, "c": 0.7},),
-    "piecewise_quadratic": ({"alpha": 3.0},),
-    "q_pseudo_spike": ({"alpha": 3.5},),
-    "qkeras.quantized_bits": ({"use_ste": False, "qnoise_factor": 0.3},),
-    "rockpool.step_pwl": ({"window": 0.3},),
-    "rockpool.threshold_subtract": ({"window": 0.3},),
-    "s2nn": ({"alpha": 0.3, "beta": 3.0},),
-    "sinabs.Heaviside": ({"window": 0.3, "threshold": 2.0},),
-    "sinabs.PeriodicExponential": ({"grad_width": 0.3, "threshold": 2.0},),
-    "sinabs.SingleExponential": ({"grad_width": 0.3, "threshold": 2.0},),
-    "snntorch.triangular": ({"threshold": 0.7},),
-    "spikingjelly.multi_level_spike_count": ({"grad_min": -0.7, "grad_max": 0.3},),
-    "spikingjelly.soft_sign": ({"alpha": 0.3},),
-    "spikingjelly.squarewave_fourier_series": ({"n": 5, "T_period": 4.0},),
-    "spyx.arctan": ({"k": 0.3},),
-    "squarewave_fourier": ({"n": 4, "period": 2.0},),
-    "stochastic_spike": ({"mean": 0.3, "variance": 2.0},),
-    "swish_sign": ({"beta": 0.3}, {"beta": 30.0}),
-    "unit_rectangular": ({"alpha": 2.0},),
-}
 
 
 @pytest.mark.parametrize("rule", sorted(CURVES))
 def test_every_curve_is_that_of_its_formula(backend: Any, rule: str) -> None:
-    x = inputs(FLOAT32)
-    g = np.ones_like(x)
-    for params in ({}, *PARAMS.get(rule, ())):
+    for params in ({}, *settings(xg.get(rule))):
+        x = inputs(FLOAT32, params)
+        g = np.ones_like(x)
         f = xg.lower(xg.get(rule).with_params(**params), backend.name, forward="Heaviside")
         numbers: tuple[Any, ...] = ()
         if rule in RANDOM_CURVES:

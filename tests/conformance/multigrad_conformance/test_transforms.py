@@ -21,24 +21,13 @@ from .oracles import (
     exact,
     finfo,
     fold_in,
+    settings,
     spread,
 )
 
 # The same formulas by other packages' names.
 OF_PACKAGES = {name for name in TRANSFORMS if "." in name} - {"optax.centralize", "optax.add_noise"}
-PARAMS: dict[str, tuple[dict[str, Any], ...]] = {
-    "adaptive_clip": ({"clipping": 0.3, "eps": 2.0},),
-    "clamp_with_grad": ({"low": -0.7, "high": 0.3},),
-    "clip_rms": ({"threshold": 1e-3}, {"threshold": 1e3}),
-    "clip_value": ({"limit": 0.3}, {"limit": 0.0}),
-    "magnitude_aware_sign": ({"clip": 0.3},),
-    "noisy_threshold": ({"t": 0.3, "sigma": 0.7},),
-    "normalize": ({"scale": 3.0, "eps": 2.0},),
-    "quantization_noise": ({"factor": 0.3},),
-    "optax.scale": ({"step_size": -0.3},),
-    "pytorch_revgrad.RevGrad": ({"alpha": 0.3},),
-    "optax.add_noise": ({"eta": 0.3, "gamma": 2.0, "count": 9.0},),
-}
+PARAMS = {"clip_rms": ({"threshold": 1e-3}, {"threshold": 1e3})}  # beside those of `settings`
 BY_SHAPE = ("adaptive_clip", "magnitude_aware_sign", "optax.centralize")
 SHAPES = ((), (0,), (1, 5), (2, 3, 4), (2, 1, 3, 2), (1, 2, 2, 1, 3))
 
@@ -81,7 +70,7 @@ def test_every_transform_is_that_of_its_formula_also_where_squares_overflow(
 ) -> None:
     for dtype in (FLOAT32,) if rule in OF_PACKAGES else DTYPES:
         check(backend, rule, inputs(rule, dtype), {})
-    for params in PARAMS.get(rule, ()):
+    for params in (*settings(xg.get(rule)), *PARAMS.get(rule, ())):
         check(backend, rule, inputs(rule, FLOAT32), params)
 
 

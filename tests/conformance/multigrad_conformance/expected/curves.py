@@ -17,6 +17,11 @@ from ..oracles import Draws, Exact, maximum, minimum, sigmoid, square, where
 PI = float(np.pi)
 
 
+def rounded(number: float, x: Exact) -> float:
+    """The number as the dtype has it: what a period or a power makes of a large x depends on it."""
+    return float(np.asarray(number, x.dtype))
+
+
 def one(x: Exact) -> Exact:
     return x.lift(np.ones_like(x.value))
 
@@ -38,12 +43,12 @@ def tanh(x: Exact, k: float) -> Exact:
     return 2.0 * logistic(k * x, 2.0)  # 1 / cosh^2
 
 
-def tent(x: Exact, height: float, width: float) -> Exact:
-    return height * maximum(1.0 - abs(x) * (1.0 / width), 0.0)
+def tent(x: Exact, height: float, slope: float) -> Exact:
+    return height * maximum(1.0 - abs(slope * x), 0.0)
 
 
-def erf(x: Exact, alpha: float) -> Exact:
-    return alpha / PI**0.5 * (-square(alpha * x)).apply(np.exp)
+def bell(x: Exact, height: float, alpha: float) -> Exact:
+    return height / PI**0.5 * (-square(alpha * x)).apply(np.exp)
 
 
 def exponential(x: Exact, alpha: float) -> Exact:
@@ -60,6 +65,8 @@ def multi_gaussian(x: Exact, mean: float, sigma: float, h: float, s: float) -> E
 
 
 def periodic(x: Exact, width: float, threshold: float) -> Exact:
+    threshold = rounded(threshold, x)
+
     def teeth(v: Any) -> Any:
         past = np.mod(v, threshold)
         return 2 * np.minimum(past, threshold - past)
@@ -72,6 +79,7 @@ def circle(x: Exact, alpha: float) -> Exact:
 
 
 def fourier(x: Exact, terms: int, period: float) -> Exact:
+    period = rounded(period, x)
     turn = x.apply(lambda v: np.mod(v, period), 0) * (2 * PI / period)
     total = 0.0 * turn
     for i in range(1, terms + 1):
@@ -84,7 +92,8 @@ def s2nn(x: Exact, alpha: float, beta: float) -> Exact:
 
 
 def pseudo_spike(x: Exact, alpha: float, width: float) -> Exact:
-    return (1.0 + 2 / width * abs(x)).apply(lambda u: u**-alpha)
+    power = -rounded(alpha, x)
+    return (1.0 + 2 / width * abs(x)).apply(lambda u: u**power)
 
 
 def log_tail(x: Exact, alpha: float) -> Exact:
@@ -116,13 +125,13 @@ def inside(x: Exact, low: float, high: float) -> Exact:
 # (x, draws, params as the rule's, with its defaults); not all edges are those of the plain name.
 CURVES: dict[str, Callable[..., Exact]] = {
     "unit_rectangular": lambda x, _, alpha=1.0: where(abs(x) < 0.5 / alpha, alpha, 0.0 * one(x)),
-    "piecewise_quadratic": lambda x, _, alpha=1.0: tent(x, alpha, 1 / alpha),
+    "piecewise_quadratic": lambda x, _, alpha=1.0: tent(x, alpha, alpha),
     "sparse_fast_sigmoid": lambda x, _, slope=25.0, threshold=1.0: (
         super_spike(x, slope) * (x > threshold)
     ),
     "soft_sign_surrogate": lambda x, _, alpha=2.0: alpha / 2 * super_spike(x, alpha),
     "tanh_surrogate": lambda x, _, slope=1.0: tanh(x, slope),
-    "erf_surrogate": lambda x, _, alpha=2.0: erf(x, alpha),
+    "erf_surrogate": lambda x, _, alpha=2.0: bell(x, alpha, alpha),
     "circle": lambda x, _, alpha=1.0: circle(x, alpha),
     "gaussian": lambda x, _, mean=0.0, sigma=0.5, scale=1.0: scale * normal(x, mean, sigma),
     "multi_gaussian": lambda x, _, mean=0.0, sigma=0.5, h=0.15, s=6.0, scale=1.0: (
@@ -157,7 +166,7 @@ CURVES: dict[str, Callable[..., Exact]] = {
     "snntorch.SFS": lambda x, _, slope=25.0, B=1.0: super_spike(x, slope) * (x > B),
     "snntorch.SSO": lambda x, draws, mean=0.0, variance=0.2: stochastic(x, draws, mean, variance),
     "snntorch.LSO": lambda x, _, slope=0.1: step(x, slope, 1.0, closed=False),
-    "spikingjelly.piecewise_quadratic": lambda x, _, alpha=1.0: tent(x, alpha, 1 / alpha),
+    "spikingjelly.piecewise_quadratic": lambda x, _, alpha=1.0: tent(x, alpha, alpha),
     "spikingjelly.piecewise_exp": lambda x, _, alpha=1.0: alpha / 2 * exponential(x, alpha),
     "spikingjelly.sigmoid": lambda x, _, alpha=4.0: logistic(x, alpha),
     "spikingjelly.soft_sign": lambda x, _, alpha=2.0: (
@@ -166,7 +175,7 @@ CURVES: dict[str, Callable[..., Exact]] = {
     "spikingjelly.super_spike": lambda x, _, alpha=1.0: alpha * super_spike(x, 1.0),
     "spikingjelly.atan": lambda x, _, alpha=2.0: arctan(x, alpha),
     "spikingjelly.nonzero_sign_log_abs": lambda x, _, alpha=1.0: 1.0 / (abs(x) + 1 / alpha),
-    "spikingjelly.erf": lambda x, _, alpha=2.0: erf(x, alpha),
+    "spikingjelly.erf": lambda x, _, alpha=2.0: bell(x, alpha, alpha),
     "spikingjelly.piecewise_leaky_relu": lambda x, _, w=1.0, c=0.01: where(
         abs(x) < w, 1 / (2 * w), c * one(x)
     ),
@@ -188,7 +197,7 @@ CURVES: dict[str, Callable[..., Exact]] = {
     "norse.triangle": lambda x, _, alpha=0.3: tent(x, alpha, 1.0),
     "norse.tanh": lambda x, _, alpha=100.0: tanh(x, alpha),
     "norse.circ": lambda x, _, alpha=100.0: circle(x, alpha),
-    "norse.heavi_erfc": lambda x, _, alpha=100.0: 2 / alpha * erf(x, alpha),
+    "norse.heavi_erfc": lambda x, _, alpha=100.0: bell(x, 2.0, alpha),
     "sinabs.Heaviside": lambda x, _, window=1.0, threshold=1.0: one(x) * (x >= -window) / threshold,
     "sinabs.Gaussian": lambda x, _, mu=0.0, sigma=0.5, grad_scale=1.0: (
         grad_scale * normal(x, mu, sigma)
@@ -205,7 +214,7 @@ CURVES: dict[str, Callable[..., Exact]] = {
     "spyx.boxcar": lambda x, _, width=2.0, height=0.5: where(
         abs(x) < width / 2, height, 0.0 * one(x)
     ),
-    "spyx.triangular": lambda x, _, k=2.0: tent(x, 1.0, 1 / k),
+    "spyx.triangular": lambda x, _, k=2.0: tent(x, 1.0, k),
     "spyx.arctan": lambda x, _, k=2.0: 1 / PI / (1.0 + square(x * (PI * k))),
     "spyx.superspike": lambda x, _, k=25.0: super_spike(x, k),
     "spyx.tanh": lambda x, _, k=1.0: tanh(x, k),
@@ -213,12 +222,12 @@ CURVES: dict[str, Callable[..., Exact]] = {
     "snnax.sigmoid": lambda x, _, beta=1.0: logistic(x, beta),
     "snnax.piecewise": lambda x, _, beta=0.5: one(x) * ((x > -beta) & (x < beta)),
     "braintools.sigmoid": lambda x, _, alpha=4.0: logistic(x, alpha),
-    "braintools.piecewise_quadratic": lambda x, _, alpha=1.0: tent(x, alpha, 1 / alpha),
+    "braintools.piecewise_quadratic": lambda x, _, alpha=1.0: tent(x, alpha, alpha),
     "braintools.piecewise_exp": lambda x, _, alpha=1.0: alpha / 2 * exponential(x, alpha),
     "braintools.soft_sign": lambda x, _, alpha=1.0: alpha / 2 * super_spike(x, alpha),
     "braintools.arctan": lambda x, _, alpha=1.0: arctan(x, alpha),
     "braintools.nonzero_sign_log": lambda x, _, alpha=1.0: 1.0 / (abs(x) + 1 / alpha),
-    "braintools.erf": lambda x, _, alpha=1.0: erf(x, alpha),
+    "braintools.erf": lambda x, _, alpha=1.0: bell(x, alpha, alpha),
     "braintools.piecewise_leaky_relu": lambda x, _, c=0.01, w=1.0: where(
         abs(x) <= w, 1 / (2 * w), c * one(x)
     ),

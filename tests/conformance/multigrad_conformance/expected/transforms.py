@@ -55,7 +55,7 @@ def clip_rms(g: Exact, x: Exact, draws: Draws, threshold: float = 1.0) -> Exact:
 
 def normalize(g: Exact, x: Exact, draws: Draws, scale: float = 1.0, eps: float = 1e-6) -> Exact:
     eps = float(np.asarray(eps, g.dtype))
-    return rounded(g, g.value / (length(g.value) + eps) * scale)
+    return rounded(g, g.value / (length(g.value) + eps or 1.0) * scale)
 
 
 def units(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
