@@ -18,8 +18,6 @@ import multigrad.testing
 
 pytest.importorskip("mpmath")
 pytest.importorskip("sympy")
-from multigrad.graph.ops import OPS
-from multigrad.graph.ops.results import PER_ELEMENT
 from multigrad_conformance import vectors as shipped
 from multigrad_conformance.vectors import IN_LISTS, IN_SETS, NoVectors, read_document, write
 from tests.harness.formats import fits
@@ -95,17 +93,10 @@ def test_a_document_says_what_it_is_and_reads_back() -> None:
     assert all(relu["gradients"][0][i] == "0x0p+0" for i in relu["flags"]["kink"])
 
 
-def test_the_kept_file_has_all_and_a_sample_of_it_is_computed_again() -> None:
+def test_a_sample_of_the_kept_file_is_computed_again() -> None:
     assert shipped.FILE.stat().st_size < 3e5
     kept = open_columns(read_document())["subjects"]
-    rules = {each["name"]: each for each in kept if each["kind"] == "rule"}
-    assert len(rules) == 170
     assert [each["name"] for each in kept if each["kind"] == "function"] == list(OURS)
-    known = {each["name"] for each in kept if each["kind"] == "op"}
-    elementwise = {row.in_xp: row for row in OPS.values() if row.result in PER_ELEMENT}
-    assert len(elementwise.keys() & known) >= 117
-    missing = elementwise.keys() - known  # an op made of others may come without a formula
-    assert [name for name in missing if elementwise[name].made_of is None] == []
     sample = ["gaussian", "swish_sign", "xp.silu", "xp.log1p", "xp.maximum", "xp.clip", "xp.less"]
     for again in open_columns(vectors_of(*sample, dtypes=["bfloat16"]))["subjects"]:
         same = [s for s in kept if (s["name"], s["kind"]) == (again["name"], again["kind"])]

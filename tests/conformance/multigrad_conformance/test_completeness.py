@@ -17,6 +17,9 @@ from multigrad.backend.discovery import load_backend
 from multigrad.errors import UnsupportedOp
 from multigrad.graph import ops
 from multigrad.graph.ir.types import BOOL, FLOAT8, FLOATS, INT32
+from multigrad.graph.ops.results import PER_ELEMENT
+
+from .vectors import name_of, read_document
 
 TABLE = ops.CALLABLE_OPS
 
@@ -65,6 +68,17 @@ def test_every_row_of_the_table_is_documented_and_has_a_derivative(op: ops.Op) -
     assert derivative is not None
     assert derivative.__name__ != "<lambda>"
     assert op.operands
+
+
+OF_LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith("multigrad.")]
+ELEMENTWISE = [op for op in TABLE if op.result in PER_ELEMENT and op.in_xp]
+
+
+@pytest.mark.parametrize("name", [*OF_LIBRARY, *(f"xp.{op.in_xp}" for op in ELEMENTWISE)])
+def test_every_rule_and_elementwise_op_has_exact_vectors(name: str) -> None:
+    known = {name_of(subject) for subject in read_document()["subjects"]}
+    file = "elementwise.py" if name.startswith("xp.") else "rules.py"
+    assert name in known, f"add the formula to tools/vectors/{file}, and type: python tools/vectors"
 
 
 def test_an_op_that_a_backend_lacks_is_named_with_the_reason() -> None:

@@ -1,4 +1,4 @@
-"""The vectors that are kept, as arrays: what the gradients of the elementwise ops are by the
+"""The vectors that are kept, as arrays: what the elementwise ops and their gradients are by the
 witness, which is neither the op table nor calculus by hand.
 """
 
@@ -23,11 +23,15 @@ class Exact:
     """The cases of an op in a dtype.
 
     Attributes:
-        slopes: for each operand the derivative, to a thousandth of a unit in the last place.
+        result, slopes: the value, and for each operand the derivative, to a thousandth of a unit
+            in the last place.
+        is_small: where an operand is subnormal.
     """
 
     operands: tuple[Array, ...]
+    result: Wide
     slopes: tuple[Wide, ...]
+    is_small: Array
 
 
 @cache
@@ -65,14 +69,19 @@ def exact(name: str, dtype: Any) -> Exact:
     def read(column: Any) -> Array:
         return np.array([float.fromhex(word) for word in opened(column)])
 
+    def unrounded(column: Any, distances: Any) -> Wide:
+        rounded = read(column)
+        off = np.asarray(opened(distances)) / np.longdouble(1000)
+        return rounded + off * _unit(rounded, dtype)
+
     cotangents = read(own["cotangents"]).astype(np.longdouble)
     pairs = zip(own["gradients"], own["gradient_distances"], strict=True)
-    slopes = []
-    for column, distances in pairs:
-        rounded = read(column)
-        off = np.asarray(opened(distances)) / np.longdouble(1000) * _unit(rounded, dtype)
-        slopes.append((rounded + off) / cotangents)
-    return Exact(tuple(read(c).astype(dtype) for c in own["inputs"]), tuple(slopes))
+    return Exact(
+        tuple(read(c).astype(dtype) for c in own["inputs"]),
+        unrounded(own["results"], own["result_distances"]),
+        tuple(unrounded(*pair) / cotangents for pair in pairs),
+        np.isin(np.arange(cotangents.size), own["flags"].get("subnormal", ())),
+    )
 
 
 def _unit(rounded: Array, dtype: Any) -> Wide:

@@ -50,6 +50,13 @@ PROMISED: dict[str, tuple[tuple[float, float], ...]] = {
         (-INF, NAN), (-6.0, NAN), (-2.0, NAN), (-1.0, NAN), (-0.5, NAN), (-0.0, -INF), (0.0, -INF)
     ),
 }  # fmt: skip
+# The same of values: (x, value).
+PROMISED_VALUES: dict[str, tuple[tuple[float, float], ...]] = {
+    **dict.fromkeys(("silu", "mish", "gelu", "gelu, approximate", "hard_silu"), ((-INF, NAN),)),
+    "soft_sign": ((INF, NAN), (-INF, NAN)),
+    "digamma": ((-INF, NAN),),
+    "lgamma": ((-INF, INF),),
+}
 # What 4 eps is taken of, where a slope cancels or stands in an exponent: (x, slope) -> the largest
 # value on the way.
 PEAKS: dict[str, Callable[[Wide, Wide], Wide]] = {

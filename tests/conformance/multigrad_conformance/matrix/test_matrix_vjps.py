@@ -1,7 +1,7 @@
-"""The VJP of every elementwise op at every edge, in every dtype, on every backend, against its
-derivative in float64.
+"""Every elementwise op and its VJP at every edge, in every dtype, on every backend, against the
+exact value and derivative.
 
-The derivatives are those of the vectors that are kept (`expected/exact.py`), and of two operands at
+They are those of the vectors that are kept (`expected/exact.py`), and slopes of two operands at
 infinities and zeros those of calculus (`expected/slopes.py`). A number must be within 4 eps of the
 exact one, or of the largest value met on the way to it (PEAKS); what is not finite must be equal.
 Where a framework takes subnormal numbers for zero, the derivative at zero is right too.
@@ -21,27 +21,30 @@ import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.types import INPUT
+from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.passes.simplify import simplify
 from multigrad.lowering.source import emit_rule
 from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.trace import Trace
 
-from ..differences import DESIGNED, allowed, flushes, kept
+from ..differences import DESIGNED, allowed, flushes, kept, unsettled
 from ..expected.exact import exact, names_of
-from ..expected.slopes import BINARY, BINARY_PEAKS, LENGTHS, PEAKS, PROMISED
+from ..expected.slopes import BINARY, BINARY_PEAKS, LENGTHS, PEAKS, PROMISED, PROMISED_VALUES
 from ..ops.test_ops import widen
 from ..oracles import DTYPES, finfo, slack, spread
 from ..oracles import edge_values as ends
 from ..under_test import strided
+from .test_matrix_ops import scale_of
 
 xp = xg.xp
 Wide = Any
 UNARY = names_of(1)
-CALLS: dict[str, Callable[[Any], Any]] = {
+CALLS: dict[str, Callable[..., Any]] = {
     "polygamma": lambda x: xp.polygamma(1, x),
     "celu": lambda x: xp.celu(x, alpha=1.5),
     "threshold": lambda x: xp.threshold(x, 0.5, 20.0),
     "gelu, approximate": lambda x: xp.gelu(x, approximate=True),
+    "where": lambda condition, a, b: xp.where(condition > 0.5, a, b),
 }
 NOT_FAR: dict[str, float] = {"sin": 100, "cos": 100, "tan": 100, "sinc": 100}
 
@@ -144,13 +147,32 @@ def test_the_vjp_of_every_function_is_right_at_every_edge(backend: Any, name: st
         assert not wrong.any(), f"{name}, {dtype}: {errors[wrong][:6]} eps at {x[wrong][:6]}"
 
 
+@pytest.mark.parametrize("name", [*UNARY, *names_of(2), *names_of(3)])
+def test_every_function_gives_the_exact_numbers_at_every_edge(backend: Any, name: str) -> None:
+    function = CALLS[name] if name in CALLS else getattr(xp, name)
+    for dtype in DTYPES:
+        known = exact(name, dtype)
+        first, expected = widen(known.operands[0]), known.result.copy()
+        for at, value in PROMISED_VALUES.get(name, ()):
+            expected[first == at] = value
+        left_out = known.is_small | (np.abs(first) > NOT_FAR.get(name, np.inf))
+        left_out |= unsettled(backend.name, name, known.operands[0])
+        with ignoring_warnings():
+            actual = evaluate(backend, function, *known.operands)
+        with np.errstate(all="ignore"):
+            scale = np.abs(scale_of(name.partition(",")[0], expected, first))
+            errors = error_in_eps(actual, np.ones_like(actual), expected, scale)
+        wrong = (errors > allowed(backend.name, name, "value", dtype)) & ~left_out
+        rows = [row[wrong][:6] for row in known.operands]
+        assert not wrong.any(), f"{name}, {dtype}: {errors[wrong][:6]} eps at {rows}"
+
+
 @cache
 def derivatives_of(name: str, backend: str) -> list[Callable[..., Any]]:
     """A function `(grad_out, *operands) -> gradient` for each operand that is a number."""
     trace, count = Trace(name), len(exact(name, DTYPES[0]).operands)
     inputs = [trace.input(word, INPUT) for word in "abc"[:count]]
-    operands = [inputs[0] > 0.5, *inputs[1:]] if name == "where" else inputs
-    result = getattr(xp, name)(*operands)
+    result = (CALLS[name] if name in CALLS else getattr(xp, name))(*inputs)
     graph = Graph(name, tuple(each.node for each in inputs), (result.node,))
     wanted = "bc" if name == "where" else "abc"[:count]
     native = load_backend(backend)

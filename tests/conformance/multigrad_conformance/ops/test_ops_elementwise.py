@@ -137,6 +137,7 @@ SCALES: dict[str, Callable[[Wide, Wide], Wide]] = {
     "mish": lambda x, y: np.abs(x),
     "tanh_shrink": lambda x, y: np.abs(x),
     "logaddexp": lambda a, y: np.abs(y) + 1,
+    "lerp": lambda start, y: np.abs(y) + np.abs(start),
 }
 NOT_FAR = {"tan", "sinc"}  # the reduction of large angles has its own rounding
 
