@@ -89,7 +89,7 @@ class Example:
 THROUGH = {
     r"multigrad\.keras|xg\.keras": ("keras",),
     r"multigrad\.optax|xg\.optax": ("optax", "jax"),
-    r"multigrad\.(hook|functional|wrappers|compat)|xg\.Activation": ("torch",),
+    r"multigrad\.(hook|functional|wrappers|compat)|xg\.Activation|doctor\(.torch.\)": ("torch",),
 }
 IMPORT = re.compile(r"^\s*(?:>>>|\.\.\.)?\s*(?:import|from)\s+(\w.*)$", re.MULTILINE)
 KNOWN = ("torch", "jax", "tensorflow", "keras", "optax", "flax", "matplotlib", "norse", "pytest")

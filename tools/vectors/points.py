@@ -41,7 +41,8 @@ def extremes(format: Format) -> list[float]:
 
 def of_one_operand(format: Format, thresholds: Sequence[float] = ()) -> list[float]:
     marks = [m for m in (*MARKS, *thresholds) if math.isfinite(m)]
-    far = (1e-3, 88.5, 1e4)
+    root = math.sqrt(format.top)  # near which squares and their squares overflow
+    far = (1e-3, 88.5, 1e4, root / 16, root * 64)
     positive = [*around(marks, format), *far, *ORDINARY, *HARD]
     negative = [-number for number in positive]
     return fit([*extremes(format), *positive, *negative], format)

@@ -81,6 +81,7 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
     numbers on both.
 
     Examples:
+        >>> import torch
         >>> batch = {"x": np.arange(6.0).reshape(3, 2), "y": np.array([1.0, 2.0, 3.0])}
         >>> def mean(w, batch):
         ...     return xg.xp.mean((batch["x"] @ w - batch["y"]) ** 2)
