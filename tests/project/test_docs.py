@@ -60,6 +60,15 @@ def test_the_tool_writes_every_page(tmp_path: Path) -> None:
     assert written == set(docs.PAGES)
 
 
+def test_the_page_that_runs_torch_stays_where_it_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(docs, "PAGES", {"first_call.md": docs.PAGES["first_call.md"]})
+    left = [(tmp_path / "first_call.md", "No module named 'torch'")]
+    assert list(docs.write_docs(tmp_path)) == left
+
+
 @pytest.mark.parametrize("op", ops.CALLABLE_OPS, ids=lambda op: op.name)
 def test_a_name_for_rules_is_one_of_the_neutral_dialect(op: ops.Op) -> None:
     name = docs.xp_name(op).strip("`")

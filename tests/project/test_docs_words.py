@@ -61,6 +61,7 @@ def library() -> list[str]:
 def test_every_rule_stands_in_the_table_with_its_params_and_defaults(library: list[str]) -> None:
     rows = re.findall(r"^\| `([^`]+)` \|(.*)$", PAGES["docs/rules.md"], re.MULTILINE)
     table = {name: row.replace(r"\|", "").split("|")[1] for name, row in rows}
+    assert set(library) <= table.keys(), "type: python tools/write_pages.py"
     for name in library:
         defaults = [f"{key}={value!r}" for key, value in xg.get(name).params.items()]
         assert re.findall(r"`(\w+=[^`]*)`", table[name]) == defaults, name

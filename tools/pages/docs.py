@@ -167,8 +167,8 @@ def render_differences() -> str:
         "These errors look large, but are kept, because the formula's own intermediate values "
         "are larger: the far tail of `erfc` (26 eps in jax, 24 in TensorFlow), `lgamma` and "
         "`digamma` near their zeros (up to 27 and 7 eps of 1), `polygamma`, and so the slope of "
-        "`digamma`, which may underflow for inputs above 1e17. `prod` and `cumprod` lose second derivatives "
-        "where two factors of one product are exactly zero.",
+        "`digamma`, which may underflow for inputs above 1e17. `prod` and `cumprod` lose second "
+        "derivatives where two factors of one product are exactly zero.",
     )
 
 

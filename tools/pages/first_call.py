@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import subprocess
@@ -65,6 +66,8 @@ def trace(step: Callable[[], Any]) -> list[str]:
 
 def trace_apart() -> dict[str, list[str]]:
     """Return the result of `trace_calls` in a process that has captured nothing yet."""
+    if importlib.util.find_spec("torch") is None:  # in the process it would be a CalledProcessError
+        raise ModuleNotFoundError("No module named 'torch'")
     path = os.pathsep.join(str(ROOT / each) for each in ("", "backends", "tools"))
     own = {"PYTHONPATH": path, "MULTIGRAD_CACHE": "off", "MULTIGRAD_PROVE": "1"}
     command = [sys.executable, "-m", "pages.first_call"]

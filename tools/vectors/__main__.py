@@ -1,25 +1,33 @@
 """Write the vectors that ship, or print those of what is named.
 
-`python tools/vectors [NAME ...]`: rules, ops as xp.softplus, Functions as module:name.
 It needs mpmath and sympy.
 """
 
 from __future__ import annotations
 
+import argparse
 import lzma
 import sys
 from pathlib import Path
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, prog="python tools/vectors")
+    parser.add_argument("names", nargs="*", help="rules, ops as xp.softplus, module:name")
+    names = parser.parse_args().names
     tools = Path(__file__).parents[1]
     sys.path[:1] = [str(tools), str(tools.parent / "tests" / "conformance")]
     from multigrad.command.targets import find
+    from multigrad.errors import MultigradError
     from multigrad_conformance.vectors import FILE, write
     from vectors.document import vectors_of
 
-    named = [find(name) if ":" in name else name for name in sys.argv[1:]]
-    text = write(vectors_of(*named))
-    if named:
+    try:
+        text = write(vectors_of(*[find(name) if ":" in name else name for name in names]))
+    except MultigradError as error:
+        sys.exit(str(error))
+    except ModuleNotFoundError as error:
+        sys.exit(f"{error}; type: pip install -c constraints.txt sympy")
+    if names:
         print(text, end="")
     else:
         FILE.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))

@@ -81,8 +81,8 @@ def subject_of(obj: Any, formats: Sequence[Any]) -> Data:
         rule = registry.get(obj)
     if not isinstance(rule, Rule) or rule.parts or cases.formula_of_or_none(rule.name) is None:
         raise NoVectors(
-            f"the witness knows the formulas of the library's rules and of the elementwise ops, "
-            f"and none of {obj!r}"
+            f"there is no formula of {obj!r}: of the library's rules they are in "
+            f"tools/vectors/rules.py, of elementwise ops in tools/vectors/elementwise.py"
         )
     name = rule.name
     return {
