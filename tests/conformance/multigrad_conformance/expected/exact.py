@@ -25,13 +25,11 @@ class Exact:
     Attributes:
         result, slopes: the value, and for each operand the derivative, to a thousandth of a unit
             in the last place.
-        is_small: where an operand is subnormal.
     """
 
     operands: tuple[Array, ...]
     result: Wide
     slopes: tuple[Wide, ...]
-    is_small: Array
 
 
 @cache
@@ -80,7 +78,6 @@ def exact(name: str, dtype: Any) -> Exact:
         tuple(read(c).astype(dtype) for c in own["inputs"]),
         unrounded(own["results"], own["result_distances"]),
         tuple(unrounded(*pair) / cotangents for pair in pairs),
-        np.isin(np.arange(cotangents.size), own["flags"].get("subnormal", ())),
     )
 
 
