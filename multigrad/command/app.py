@@ -278,7 +278,8 @@ def parity(
     dtype: Annotated[
         Float | None,
         typer.Option(
-            help="Of inputs that name none; float32, or that of GRADIENT_INPUTS, if not given.",
+            help="float16, bfloat16, float32 or float64, of inputs that name none; if not given: "
+            "float32, or that of GRADIENT_INPUTS.",
         ),
     ] = None,
     inputs: Inputs = None,

@@ -23,12 +23,15 @@ from multigrad.backend.discovery import load_backend
 from multigrad.capture.user_code.object_state import held_by, read_state
 from multigrad.command.named_objects import FORMS, SEED, draw
 from multigrad.errors import MultigradError
+from multigrad.functions.documents.functions import SavedFunction
+from multigrad.functions.function import Function
 from multigrad.functions.object_function import owner_of_method
 from multigrad.graph.support.trees import optree
 from multigrad.look.subject import (
     arguments_of,
     as_array,
     as_float,
+    fill,
     find_original,
     is_float_array,
     make_inputs,
@@ -306,6 +309,10 @@ def guess_inputs(obj: Any) -> list[Any]:
     """Return inputs by the signature: a float32 tensor for each argument without a default, or a
     number if it takes no tensor.
     """
+    origin = obj.recipe.origin if isinstance(obj, Function) else None
+    if isinstance(origin, SavedFunction):
+        form = origin.forms[0]
+        return in_dtype(fill(form.layout.layout, form.facts), "float32")
     original = find_original(obj)
     imported = original.function.recipe.imported
     fixed_names = () if imported is None else imported.fixed_names

@@ -22,9 +22,17 @@ from ..backend.discovery import (
 from ..backend.values import is_float_tensor
 from ..capture.user_code.signature import name_of
 from ..errors import MultigradError, RuleTypeError
-from ..functions.calls.arguments import flatten, owner_of, positional_names, replace_at, unwrap
+from ..functions.calls.arguments import (
+    Layout,
+    flatten,
+    owner_of,
+    positional_names,
+    replace_at,
+    unwrap,
+)
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import SHOWN
+from ..functions.calls.facts import first_tensor
 from ..functions.calls.parameters import BoundFunction, signature_of
 from ..functions.calls.recipe import Options
 from ..functions.captures import find_variant
@@ -137,13 +145,18 @@ def make_inputs(subject: Subject) -> tuple[Any, ...]:
         layout = find_variant(subject.function, SHOWN).layout
     except NotCaptured as error:
         raise error.error from None
-    generator = np.random.default_rng(SEED)
+    return fill(layout, {})
+
+
+def fill(layout: Layout, facts: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return arguments of a layout, tensors of the shapes that facts fix, or of SHAPE."""
+    generator, first = np.random.default_rng(SEED), first_tensor(layout)
     leaves: list[Any] = []
-    for leaf in layout.leaves:
+    for n, leaf in enumerate(layout.leaves):
+        shape = facts.get(f"shape:{leaf.name}") or (n == first and facts.get("shape")) or SHAPE
         if leaf.kind == "tensor":
-            leaves.append(
-                generator.standard_normal(SHAPE) if leaf.is_float else np.zeros(SHAPE, leaf.dtype)
-            )
+            numbers = generator.standard_normal(shape)
+            leaves.append(numbers if leaf.is_float else np.zeros(shape, leaf.dtype))
         else:
             leaves.append(1.0 if leaf.kind == "number" else leaf.value)
     args, _ = layout.rebuild(leaves)

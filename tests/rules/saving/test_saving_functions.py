@@ -263,6 +263,20 @@ def test_what_was_never_called_is_not_saved_by_a_guess_of_its_tensors(tmp_path: 
     np.testing.assert_array_equal(xg.load(tmp_path / "scaled.json")(X, 2.0), 2 * X)
 
 
+@pytest.mark.needs("typer", "rich")
+def test_commands_take_a_file_in_the_form_that_it_is_saved_in(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from multigrad.command.app import app
+
+    scaled = xg.function(lambda x, alpha: x * alpha, lambda grad_out, x, alpha: (grad_out, None))
+    scaled(X, 0.5)
+    xg.save(scaled, tmp_path / "scaled.json")
+    for command in ("show", "source", "check", "parity --backend numpy"):
+        result = CliRunner().invoke(app, [*command.split(), str(tmp_path / "scaled.json")])
+        assert result.exit_code == 0, result.output
+
+
 def test_a_file_for_some_shapes_alone_is_told_and_has_vectors_of_these(tmp_path: Path) -> None:
     rows = xg.function(lambda x: xp.stack([x[i] * i for i in range(x.shape[0])]), None)
     rows(X)
