@@ -112,7 +112,7 @@ def render(emitted: Emitted) -> str:
     cotangents = emitted.names.cotangents[0] if emitted.single else "cotangents"
     take = "" if emitted.single else f"    {tuple_of(emitted.names.cotangents)} = cotangents\n"
     tangent = "tangent_rule" if emitted.derivative.tangent else repr(emitted.origin.name)
-    draw = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    draw = "".join(f"    {line}\n" for line in emitted.check_arguments)
     # Drawn outside the custom function, of which the key is an argument: backward gets the same
     # one.
     draw += "    key = draw_key() if key is None else key\n" if emitted.draws else ""

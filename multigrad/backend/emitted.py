@@ -187,6 +187,8 @@ class Checks:
         second_derivative: applied to each gradient, refuses a derivative of it.
         arguments: where people call the object, by param the one that refuses a tensor there that
             asks for a gradient, since it would get none.
+        facts: where people call the object, by argument the one that refuses another shape, dtype
+            or number than the code was captured for.
     """
 
     shape: str = ""
@@ -194,6 +196,7 @@ class Checks:
     derivative: str = ""
     second_derivative: str = ""
     arguments: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -331,9 +334,10 @@ class Emitted:
         return "".join([f", {name}" for name in self.names.params])
 
     @property
-    def refuse_gradients(self) -> tuple[str, ...]:
-        """The lines by which what people call refuses tensors instead of numbers."""
-        return tuple([f"{name} = {check}({name})" for name, check in self.checks.arguments.items()])
+    def check_arguments(self) -> tuple[str, ...]:
+        """The lines by which what people call refuses arguments that it is not made for."""
+        checks = (*self.checks.arguments.items(), *self.checks.facts.items())
+        return tuple([f"{name} = {check}({name})" for name, check in checks])
 
     @property
     def draws(self) -> bool:

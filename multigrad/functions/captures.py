@@ -19,7 +19,7 @@ from ..backend.contract import Backend
 from ..capture.dialect import find_dialect
 from ..errors import DisprovedError, MultigradError, TraceError
 from ..graph import ops
-from ..graph.ir.graph import Graph, Node, freeze
+from ..graph.ir.graph import Graph, Node, format_graph, freeze
 from ..graph.ir.questions import crossing, note
 from ..graph.ir.types import BOOL, T
 from ..graph.passes.facts import Shapes, needed_shapes
@@ -38,7 +38,7 @@ from .calls.binding import assemble
 from .calls.capture_errors import NotCaptured
 from .calls.decision import LOWERED, SHOWN, Door, decide
 from .calls.effects import check_apart, put_notes, put_updates
-from .calls.facts import facts_of_symbols, gather_facts
+from .calls.facts import facts_of_symbols, first_tensor, gather_facts
 from .calls.gradients import modes_of
 from .calls.parameters import Completion
 from .calls.recipe import Recipe, Variant
@@ -297,6 +297,53 @@ def generalized(
                 return None
             facts = {**facts, **more_facts}
     return variant
+
+
+# Lengths at which a form is captured again, to see whether its graphs depend on those of the call.
+OTHER_LENGTHS = (1, 2, 3, 5, 8, 33, 1025)
+Asked = dict[str, dict[str, Any]]
+
+
+def asked_of_arguments(function: Function, variant: Variant) -> Asked:
+    """Return what the code asked about its arguments, by name, where its graphs depend on that.
+
+    "shape" has None for a length that leaves the graphs as they are.
+    """
+    layout, first = variant.layout, first_tensor(variant.layout)
+    asked: Asked = {}
+    for fact, value in variant.facts.items():
+        kind, _, name = fact.partition(":")
+        if kind in ("dtype", "ndim", "shape") and not name and first is not None:
+            name = layout.leaves[first].name
+        if kind in ("dtype", "ndim", "param", "shape") and name and value is not None:
+            asked.setdefault(name, {})[kind] = value
+    lengths = {n for each in asked.values() for n in each.get("shape", ())}
+    free = {n for n in lengths if _is_free(function, variant, n)}
+    for each in asked.values():
+        if "shape" in each:
+            each["shape"] = tuple(None if n in free else n for n in each["shape"])
+    return asked
+
+
+def _is_free(function: Function, variant: Variant, length: int) -> bool:
+    def text(form: Variant) -> tuple[Any, ...]:
+        graphs = form.graphs
+        return format_graph(graphs.forward), format_graph(graphs.backward), graphs.wrt, form.fixed
+
+    def at(other: int) -> Variant:
+        facts = {
+            fact: tuple(other if n == length else n for n in value)
+            if fact.partition(":")[0] == "shape" and value is not None
+            else value
+            for fact, value in variant.facts.items()
+        }
+        return capture(function.recipe, variant.layout, facts)
+
+    try:
+        own = text(variant)
+        return all(text(at(n)) == own for n in OTHER_LENGTHS if n != length)
+    except Exception:  # noqa: BLE001  # of the author's code, which takes no such length
+        return False
 
 
 def some_gradients(function: Function) -> str:

@@ -22,8 +22,8 @@ from ..backend.discovery import in_use, load_backend
 from ..backend.emitted import Attached
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.decision import LOWERED, SHOWN
-from ..functions.calls.facts import fixed_shapes
-from ..functions.captures import find_variant
+from ..functions.calls.recipe import Variant
+from ..functions.captures import Asked, asked_of_arguments, find_variant
 from ..functions.chain import Chain
 from ..functions.eject.eject import eject
 from ..functions.function import Function
@@ -32,6 +32,7 @@ from ..graph.ir.graph import Graph, Node, format_graph
 from ..graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
 from ..graph.passes.residuals import BYTES, ResidualCut
 from ..graph.support.class_bases import Shown
+from ..lowering.checks import format_lengths
 from ..lowering.forwards import ActivationName, Forward, find_forward
 from ..lowering.function_graph import PACK, FunctionGraph
 from ..lowering.lower import lower_graphs
@@ -334,8 +335,11 @@ def _lower(rule: Any, backend_name: str, forward: Any, forward_mode: bool) -> At
         )
     if isinstance(rule, Function):
         # Its tensors come first, then its numbers.
-        graphs = _graphs_of_function(rule, backend, forward)
-        return lower_graphs(graphs, backend, {}, forward_mode=forward_mode, checks=True)
+        variant = _variant_of_function(rule, backend, forward)
+        asked = asked_of_arguments(rule, variant)
+        return lower_graphs(
+            variant.graphs, backend, {}, forward_mode=forward_mode, checks=True, asked=asked
+        )
     row = as_forward(forward)
     graphs, numbers = _graphs_of_rule(rule, row)
     return lower_graphs(graphs, backend, numbers, forward_mode=forward_mode, checks=True)
@@ -344,10 +348,11 @@ def _lower(rule: Any, backend_name: str, forward: Any, forward_mode: bool) -> At
 def _eject(rule: Any, backend: Backend, forward: Any) -> str:
     rule, forward = _function_of_code(rule, forward)
     if isinstance(rule, Function):
-        graphs = _graphs_of_function(rule, backend, forward)
+        variant = _variant_of_function(rule, backend, forward)
+        graphs, asked = variant.graphs, asked_of_arguments(rule, variant)
         title = f"The function {graphs.name!r} for {backend.name}"
-        numbers, note = _default_numbers(rule, graphs), note_on_shapes(rule)
-        return eject(graphs, backend, numbers, title=title, note=note)
+        numbers, note = _default_numbers(rule, graphs), _note(asked)
+        return eject(graphs, backend, numbers, title=title, note=note, asked=asked)
     row = as_forward(forward)
     graphs, numbers = _graphs_of_rule(rule, row)
     name = graphs.backward.name
@@ -375,24 +380,28 @@ def _function_of_code(rule: Any, forward: Any) -> tuple[Any, Any]:
     return (row.function, "Linear") if isinstance(row, ForwardOfCode) else (rule, forward)
 
 
-def _graphs_of_function(function: Function, backend: Backend, forward: str) -> FunctionGraph:
-    graphs = find_variant(function, LOWERED, backend).graphs
+def _variant_of_function(function: Function, backend: Backend, forward: str) -> Variant:
+    variant = find_variant(function, LOWERED, backend)
     if forward != "Linear":
         raise RuleTypeError(
-            f"function {graphs.name!r} has a forward of its own; lower it without "
+            f"function {variant.graphs.name!r} has a forward of its own; lower it without "
             f"forward={forward!r}"
         )
-    return graphs
+    return variant
 
 
 def note_on_shapes(obj: Any) -> str:
-    """Return a sentence on the shapes that an object's graph is for alone; "" if it is for all."""
-    if not isinstance(obj, Function):
-        return ""
-    variant = find_variant(obj, SHOWN)
-    shapes = fixed_shapes(variant.layout, variant.facts)
-    sentence = "its code asks for shapes, so others may be an error, or give other numbers"
-    return f"Captured for {shapes}: {sentence}." if shapes else ""
+    """Return a sentence on the shapes that a written Function is for alone; "" if for all."""
+    is_function = isinstance(obj, Function)
+    return _note(asked_of_arguments(obj, find_variant(obj, LOWERED))) if is_function else ""
+
+
+def _note(asked: Asked) -> str:
+    shapes = {name: each["shape"] for name, each in asked.items() if any(each.get("shape", ()))}
+    words = [f"{name} of shape {format_lengths(shape)}" for name, shape in shapes.items()]
+    return (
+        f"For {' and '.join(words)}: its code asks for that. Others are refused." if words else ""
+    )
 
 
 def _default_numbers(function: Function, graphs: FunctionGraph) -> dict[str, float]:

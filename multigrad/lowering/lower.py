@@ -22,6 +22,7 @@ import builtins
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from ..backend.contract import Backend
@@ -43,7 +44,7 @@ from ..graph.passes.residuals import ResidualCut
 from ..graph.support.class_bases import dataclass
 from ..trace.derived.derivatives import is_linear
 from ..trace.trace import dtype_name
-from .checks import bind_checks, find_lacking, refuse_lacking
+from .checks import bind_checks, fact_check, find_lacking, refuse_lacking
 from .cuts import Cuts, WideCut, find_aliasing, find_cuts, join_forward_and_keep, shares_scales
 from .emit import Emission, emit_body
 from .function_graph import OWN_NAMES, FunctionGraph
@@ -101,6 +102,7 @@ def lower_graphs(
     style: Style = "fast",
     forward_mode: bool = False,
     checks: bool = False,
+    asked: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Attached:
     """Emit, compile and attach a pair of graphs on a backend.
 
@@ -113,16 +115,19 @@ def lower_graphs(
         checks: whether the code refuses dtypes for which the backend lacks an op, and a tensor that
             asks for a gradient where a Function takes a number. Code of an entry need not: the
             entry has looked already.
+        asked: by argument the shape, dtype or number that the graphs are for, refused otherwise.
     """
     forward_mode = forward_mode or (graphs.is_pushed_first and backend.autodiff.transposes)
     dual = None
     if backend.autodiff.forward_mode and not forward_mode:
         # The same with forward mode, lowered when it is first asked for.
-        lower_again = functools.partial(lower_graphs, graphs, backend, defaults, checks=checks)
+        lower_again = functools.partial(
+            lower_graphs, graphs, backend, defaults, checks=checks, asked=asked
+        )
         dual_style: Style = "fast" if style == "fast" else "plain"
         dual = functools.cache(functools.partial(lower_again, style=dual_style, forward_mode=True))
     lowering = _prepare(graphs, backend, style, forward_mode, checks)
-    graphs = lowering.graphs
+    author_names, graphs = (*graphs.inputs, *graphs.params), lowering.graphs
     cuts = _cut(lowering)
     code, fast = _emit_codes(lowering, cuts)
     is_linear_map = is_linear(graphs.backward, graphs.cotangents)
@@ -132,6 +137,13 @@ def lower_graphs(
         cuts.anywhere,
         lowering.author_params if checks else None,
     )
+    names = zip(author_names, (*graphs.inputs, *graphs.params), strict=True)
+    fact_checks = {
+        own: lowering.emission.bind(f"check_{own}", fact_check(graphs.name, name, asked[name]))
+        for name, own in names
+        if name in asked
+    }
+    bound_checks = replace(bound_checks, facts=fact_checks)
     tangent = _emit_tangent(lowering, cuts.anywhere, bound_checks) if forward_mode else None
     emitted = Emitted(
         origin=_origin(lowering, cuts),

@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import importlib
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad import xp
 
 from ..golden import digests
 from ..golden.graphs import captured_texts, emitted_texts
+from ..harness.ejecting import load
 from ..support.sampling import sample
 
 X = np.linspace(-2.0, 2.0, 1000, dtype=np.float32)
@@ -205,3 +208,26 @@ def test_another_word_is_refused() -> None:
         xg.function(lambda x: x, lambda g, x: g, fused=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="fused is"):
         xg.use("triangular", fused="never").__enter__()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("written_out", [xg.lower, partial(xg.source, standalone=True)])
+def test_what_is_written_out_refuses_what_its_code_asked_otherwise(
+    written_out: Any, backend: Any
+) -> None:
+    def forward(x: Any, limit: float, rows: Any) -> Any:
+        scale = (2.0 if x.shape[0] > 5 else 1.0) * (3.0 if limit > 1 else 1.0)
+        return x * scale * (len(rows.shape) + xp.sum(rows))
+
+    function = xg.function(forward, lambda grad_out, x, limit, rows: (grad_out, None, None))
+    rows = backend.array(np.ones((2, 3), np.float32))
+    x = backend.array(np.ones((4, 3), np.float32))
+    function(x, 0.5, rows)
+    native = written_out(function, backend.name)
+    call = load(native) if isinstance(native, str) else getattr(native, "apply", native)
+    np.testing.assert_allclose(backend.numpy(call(x, rows, 0.5)), 8.0)
+    more_rows = backend.array(np.ones((7, 3), np.float32))
+    np.testing.assert_allclose(backend.numpy(call(x, more_rows, 0.5)), 23.0)
+    wrong = {"shape": (more_rows, rows, 0.5), "2.0": (x, rows, 2.0), "any, any": (x, x[0], 0.5)}
+    for message, arguments in wrong.items():
+        with pytest.raises((xg.GradientError, RuntimeError), match=f"written out for .*{message}"):
+            call(*arguments)

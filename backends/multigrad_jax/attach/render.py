@@ -38,7 +38,7 @@ Tensor = Any
 
 def render(emitted: Emitted) -> str:
     # `custom_vjp` hides its arguments, so a function around it refuses arrays for numbers
-    if emitted.checks.arguments:
+    if emitted.check_arguments:
         return render_around(emitted, emitted.names.params)
     if emitted.derivative.tangent is not None:
         return _render_forward_mode(emitted, emitted.derivative.tangent)
@@ -80,9 +80,9 @@ def render_around(emitted: Emitted, arguments: Sequence[str]) -> str:
     custom = replace(
         emitted,
         names=replace(emitted.names, identifier=name, defaults={}),
-        checks=replace(emitted.checks, arguments={}),
+        checks=replace(emitted.checks, arguments={}, facts={}),
     )
-    refuse = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    refuse = "".join(f"    {line}\n" for line in emitted.check_arguments)
     return f"""\
 {render(custom)}
 

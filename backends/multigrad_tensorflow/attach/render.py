@@ -83,7 +83,7 @@ def {names.identifier}({inputs}{emitted.signature}):
 
 
 def _prologue(emitted: Emitted, read_key: str) -> str:
-    lines = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    lines = "".join(f"    {line}\n" for line in emitted.check_arguments)
     lines += "".join(
         f"    {each} = {each} if type({each}) is float else hold({each})\n"
         for each in emitted.names.params

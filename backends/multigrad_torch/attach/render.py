@@ -45,7 +45,7 @@ def render(emitted: Emitted) -> str:
     # A key that only backward reads is drawn only where a gradient is asked for.
     draw_first, draw_later = (draw, []) if "key" in emitted.forward_params else ([], draw)
     apply = [
-        *emitted.refuse_gradients,
+        *emitted.check_arguments,
         *draw_first,
         f"if {AROUND} or {is_other_kind}:",
         f"    return entry(cls)({arguments})",
@@ -64,7 +64,7 @@ def render_file(emitted: Emitted) -> str:
     load, count = _load_lines(emitted, emitted.read_params), len(emitted.names.params)
     draw = [*DRAW, "else:", "    key = read_key(key)"] if "key" in emitted.names.params else []
     return_line = f"return {cls}.apply({inputs}{emitted.arguments})"
-    apply = [*emitted.refuse_gradients, *draw, return_line]
+    apply = [*emitted.check_arguments, *draw, return_line]
     backward = [*load, *_backward_lines(emitted, count)]
     return f"""\
 {_render_class(emitted, cls, _as_own_tensors(emitted), _setup_lines(emitted), backward)}
@@ -198,7 +198,7 @@ def _render_forward_mode(emitted: Emitted) -> str:
     draw = DRAW if emitted.draws else []
     # A key that forward reads is drawn before it, one that only backward reads in setup_context.
     draw_first, draw_later = (draw, []) if "key" in emitted.forward_params else ([], draw)
-    apply = [*emitted.refuse_gradients, *draw_first]
+    apply = [*emitted.check_arguments, *draw_first]
     apply = apply and [*apply, f"return super().apply({inputs}{emitted.arguments})"]
     setup = [f"{_targets((*emitted.names.inputs, *params))} = inputs", *draw_later]
     if not emitted.single:

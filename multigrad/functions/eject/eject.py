@@ -14,6 +14,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
+from types import MappingProxyType
 from typing import Any
 
 from ...backend.contract import Backend, Ejection
@@ -42,6 +43,7 @@ def eject(
     *,
     title: str,
     note: str = "",
+    asked: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> str:
     """Return the text of a module that computes a pair of graphs and imports nothing of multigrad.
 
@@ -49,6 +51,7 @@ def eject(
         graphs: their name is that of the public function.
         defaults: of the run-time params.
         title, note: what the module is, and what it is not for, for its docstring.
+        asked: as of `lower_graphs`.
 
     Raises:
         UnsupportedOp: it needs something that no file can hold.
@@ -68,7 +71,9 @@ def eject(
             f"{backend.name} cannot do: eject the rule without over= or axis_name=, or save it "
             "with xg.save"
         )
-    lowered = lower_graphs(graphs, _ejecting(backend, ejection, graphs), defaults, checks=True)
+    lowered = lower_graphs(
+        graphs, _ejecting(backend, ejection, graphs), defaults, checks=True, asked=asked
+    )
     namespace, emitted = lowered.native, lowered.emitted
     assert emitted is not None
     # Names that the code binds itself mean something in the file.

@@ -38,6 +38,7 @@ def render(emitted: Emitted) -> str:
     draw = ["if key is None:", "    key = draw_key()", "else:", "    key = read_key(key)"]
     lines = [f"{each} = np.asarray({each})" for each in emitted.names.inputs]
     lines += [f"{each} = as_operand({each})" for each in emitted.names.params if each != "key"]
+    lines += emitted.check_arguments
     lines += draw if "key" in emitted.names.params else []
     start = "".join(f"    {line}\n" for line in lines)
     cotangent = emitted.names.cotangents[0] if emitted.single else "cotangents"

@@ -71,6 +71,9 @@ class ReferenceFunction:
         self._takes_numbers = not origin.is_rule and bool(self._read or prepare)
         self._computes = bool(emitted.residuals.computed)
         self._draws = emitted.draws
+        places = (*names.inputs, *names.params)
+        facts = emitted.checks.facts.items()
+        self._facts = tuple((places.index(name), namespace[check]) for name, check in facts)
         self._count = len(names.inputs)
         self.name = origin.name
         self.single = emitted.single
@@ -89,6 +92,8 @@ class ReferenceFunction:
             values = (*map(as_operand, params), *values[len(params) :])
         if self._draws and values[-1] is None:
             values = (*values[:-1], random.draw_key())
+        for place, check in self._facts:
+            check((*inputs, *values)[place])
         return inputs, values
 
     def __call__(self, *args: Any) -> Any:

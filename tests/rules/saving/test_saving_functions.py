@@ -284,6 +284,6 @@ def test_a_file_for_some_shapes_alone_is_told_and_has_vectors_of_these(tmp_path:
         xg.save(rows, tmp_path / "rows.json")
     (vector,) = json.loads((tmp_path / "rows.json").read_text())["evidence"]["vectors"]
     assert vector["inputs"]["x"]["shape"] == [2, 3]
-    note = "Captured for x of shape (2, 3): its code asks for shapes"
+    note = "For x of shape (2, any): its code asks for that. Others are refused."
     assert note in xg.source(rows, "numpy", standalone=True)
-    assert "Captured for" not in xg.source(xg.get("triangular"), "numpy", standalone=True)
+    assert "of shape (" not in xg.source(xg.get("triangular"), "numpy", standalone=True)
