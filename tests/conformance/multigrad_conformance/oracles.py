@@ -351,9 +351,9 @@ def settings(rule: xg.Rule) -> list[dict[str, Any]]:
                     break
         if params != rule.params:
             found.append(params)
-    for name, default in rule.params.items():
-        is_fixed = isinstance(default, float) and all(each[name] == default for each in found)
-        assert not is_fixed, f"{rule.name}: FACTORS of {__name__} give no other {name} in its range"
+    floats = {name: value for name, value in rule.params.items() if isinstance(value, float)}
+    fixed = [name for name in floats if all(each[name] == floats[name] for each in found)]
+    assert not fixed, f"{rule.name}: FACTORS of {__name__} give no other {fixed} in its range"
     return found
 
 

@@ -50,7 +50,6 @@ WHOLE_TENSOR = {"clip_norm", "centralize"}  # one bad element of grad_out spoils
 # Beside those of `settings`.
 PARAMS: dict[str, tuple[dict[str, Any], ...]] = {
     "rectangular": ({"a": 1.0, "b": 1.0},),
-    "beta_smooth": ({"beta": -25.0},),
     "clip_norm": ({"max_norm": 1e3},),
     "centralize": ({"dim": -2, "keepdim": False},),
 }

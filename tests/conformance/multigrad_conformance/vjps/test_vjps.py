@@ -157,18 +157,6 @@ def test_the_gradient_of_a_cast_is_cast_back(backend: Any) -> None:
     np.testing.assert_array_equal(actual, OTHER.astype(np.float32).astype(np.float64))
 
 
-def test_at_kinks_the_derivative_is_one_of_the_one_sided_slopes_or_between() -> None:
-    x = np.array([0.0, -0.0, 1.0, 6.0])
-    for name, expected in {
-        "abs": [0.0, 0.0, 1.0, 1.0],
-        "relu": [0.0, 0.0, 1.0, 1.0],
-        "clip between numbers": [1.0, 1.0, 1.0, 0.0],
-        "leaky_relu": [0.01, 0.01, 1.0, 1.0],
-    }.items():
-        grad = emit_rule(simplify(pullback(record(name))), load_backend("numpy"))[0]
-        np.testing.assert_array_equal(grad(np.ones(4), x), expected, err_msg=name)
-
-
 def test_ties_share_the_gradient() -> None:
     x = np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]])
     for name, expected in {
@@ -181,23 +169,6 @@ def test_ties_share_the_gradient() -> None:
         )
         grad = emit_rule(simplify(pullback(graph)), load_backend("numpy"))[0]
         np.testing.assert_allclose(grad(np.full((2, 3), 1 / 3), x), expected, err_msg=name)
-
-
-def test_far_from_zero_vjps_give_no_nan(backend: Any) -> None:
-    far = np.array([1e30, -1e30, 80.0, -80.0], np.float32)
-    for name in (
-        "sigmoid",
-        "tanh",
-        "erf",
-        "silu",
-        "softplus",
-        "gelu",
-        "gelu, approximate=True",
-        "elu",
-        "atan",
-    ):
-        grad = simplify(pullback(record(name)))
-        assert np.isfinite(evaluate(grad, backend, np.ones_like(far), far)).all(), name
 
 
 def test_the_norm_of_zero_has_gradient_zero(backend: Any) -> None:
