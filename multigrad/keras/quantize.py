@@ -42,7 +42,8 @@ value_of: Any = keras.Variable.value.fget
 class QuantizedWeights(threading.local):
     """The values of quantized weights on this thread, by the weights' identities."""
 
-    tensors: Mapping[int, Tensor] = {}
+    def __init__(self) -> None:  # of each thread: Dynamo's guards refuse one that appears later
+        self.tensors: Mapping[int, Tensor] = {}
 
 
 ACTING = QuantizedWeights()

@@ -11,6 +11,7 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.hidden import python
 from ..support.threads import on_threads
 
 keras: Any = pytest.importorskip("keras")
@@ -157,6 +158,22 @@ def test_threads_that_call_one_layer_do_not_meet() -> None:
 
     on_threads(call, *range(3))
     assert not wrong
+
+
+COMPILED_FIRST = """
+import keras, numpy as np
+import multigrad.keras
+layers = [multigrad.keras.QuantDense(5, bits=4), keras.layers.Dense(3)]
+model = keras.Sequential([keras.Input((6,)), *layers])
+model.compile("sgd", "mse", jit_compile=True)
+model.fit(np.ones((4, 6), "f"), np.ones((4, 3), "f"), verbose=0)
+print("trained")
+"""
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="Dynamo is PyTorch's compiler")
+def test_a_process_whose_first_call_is_compiled_trains() -> None:
+    assert python("-c", COMPILED_FIRST).strip().endswith("trained")
 
 
 def test_in_16_bits_weights_are_quantized_in_32() -> None:

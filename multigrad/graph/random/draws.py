@@ -126,13 +126,12 @@ def mask_int(word: int) -> int:
 
 
 def key_from_int(n: int) -> Key:
-    """Return the key data of `jax.random.key(n)`: as in jax without x64, the low 32 bits."""
+    """Return the key data of `jax.random.key(n)`, for ints of which jax too takes every bit."""
     n = operator.index(n)
-    if not 0 <= n < 1 << 63:
-        raise RuleValueError(
-            f"a key is an int from 0 to 2**63 - 1, got {n}; write key=0, key=1, ... or two uint32"
-        )
-    return 0, n & WORD_MASK
+    if not 0 <= n <= WORD_MASK:
+        advice = f"; write two uint32, key=({n >> 32}, {n & WORD_MASK})" if 0 < n < 1 << 64 else ""
+        raise RuleValueError(f"a key is an int from 0 to 2**32 - 1, got {n}{advice}")
+    return 0, n
 
 
 def key_pair(key: Any) -> Key:

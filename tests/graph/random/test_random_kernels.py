@@ -70,14 +70,14 @@ def test_threefry_gives_the_known_answers_of_its_authors(
 
 
 @pytest.mark.needs("jax")
-@pytest.mark.parametrize("seed", [0, 1, 7, 2**31, 2**32 - 1, 2**32 + 5, 2**63 - 1])
+@pytest.mark.parametrize("seed", [0, 1, 7, 2**31, 2**32 - 1])
 def test_a_key_made_of_an_int_is_that_of_jax(seed: int) -> None:
     import jax
 
     assert core.key_from_int(seed) == tuple(jax.random.key_data(jax.random.key(seed)).tolist())
 
 
-@pytest.mark.parametrize("seed", [-1, 2**63])
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**63])
 def test_an_int_outside_the_range_of_keys_is_refused_by_its_value(seed: int) -> None:
     with pytest.raises(ValueError, match=f"from 0 to .* got {seed}"):
         core.key_from_int(seed)
