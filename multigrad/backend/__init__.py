@@ -26,6 +26,7 @@ from ..graph.ir.types import FLOATS, T, Type, dtype_name, is_float
 from ..graph.ops.activations import SELU_ALPHA, SELU_SCALE
 from ..graph.ops.arrays.indexing import along, as_index, as_pairs, from_front, tile_shape
 from ..graph.ops.arrays.loops import scanning
+from ..graph.ops.arrays.products import as_matrix
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.ops.special import MILLS_FROM, inverse_mills
 from ..graph.random import REPLAYED
@@ -81,6 +82,7 @@ from .rows import (
     enabled,
     kernel,
     lifted,
+    namesakes,
     orderings,
     rows_of,
     unwritten,
@@ -148,6 +150,7 @@ __all__ = [
     "WeakTypes",
     "along",
     "as_index",
+    "as_matrix",
     "as_numpy_dtype",
     "as_pairs",
     "borrow_array",
@@ -163,6 +166,7 @@ __all__ = [
     "lifted",
     "make_node",
     "make_zeros",
+    "namesakes",
     "ops",
     "orderings",
     "random",

@@ -197,6 +197,53 @@ def orderings(
     return rows_of(locals())
 
 
+def namesakes(library: Any) -> dict[Op, Row]:
+    """Return the rows that are a library's functions of such names, as NumPy has them; a backend's
+    own rows override them.
+    """
+
+    def reshape_like(x: Tensor, like: Tensor) -> Tensor:
+        return library.reshape(x, like.shape)
+
+    def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
+        return library.broadcast_to(x, like.shape)
+
+    def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
+        return library.roll(x, shift, None if x.ndim == 0 else axis)
+
+    def tril(x: Tensor, *, offset: int) -> Tensor:
+        return library.tril(x, offset)
+
+    def triu(x: Tensor, *, offset: int) -> Tensor:
+        return library.triu(x, offset)
+
+    def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
+        return library.tile(x, repetitions)
+
+    def concatenate(*arrays: Tensor, axis: int) -> Tensor:
+        return library.concatenate(arrays, axis)
+
+    def stack(*arrays: Tensor, axis: int) -> Tensor:
+        return library.stack(arrays, axis)
+
+    def dim(x: Tensor, *, axis: int) -> int:
+        return x.shape[axis]
+
+    def size(x: Tensor) -> int:
+        return x.size
+
+    def logabsdet(x: Tensor) -> Tensor:
+        return library.linalg.slogdet(x).logabsdet
+
+    def signdet(x: Tensor) -> Tensor:
+        return library.linalg.slogdet(x).sign
+
+    def qr(x: Tensor) -> Tensor:
+        return library.linalg.qr(x)[0]
+
+    return rows_of(locals())
+
+
 Part = TypeVar("Part", bound=Callable[..., Any])
 MARK = "__unwritten__"
 

@@ -97,18 +97,6 @@ def sum_to(x: Tensor, like: Tensor) -> Tensor:
     return jnp.sum(x, axis=axes, keepdims=True).reshape(shape) if axes else x
 
 
-def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
-    return jnp.broadcast_to(x, like.shape)
-
-
-def dim(x: Tensor, *, axis: int) -> int:
-    return x.shape[axis]
-
-
-def size(x: Tensor) -> int:
-    return x.size
-
-
 def wide_dtype(x: Tensor) -> Any:
     return jnp.float32 if x.dtype.itemsize == 2 else x.dtype
 
@@ -209,14 +197,6 @@ def expm(x: Tensor) -> Tensor:
     return lax.fori_loop(0, jnp.max(squarings, initial=0), square, y)
 
 
-def logabsdet(x: Tensor) -> Tensor:
-    return jnp.linalg.slogdet(x).logabsdet
-
-
-def signdet(x: Tensor) -> Tensor:
-    return jnp.linalg.slogdet(x).sign
-
-
 def lu(x: Tensor) -> Tensor:
     return lax.linalg.lu(x)[0]
 
@@ -250,10 +230,6 @@ def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
 def svdvals(x: Tensor) -> Tensor:
     # as in svd
     return jnp.linalg.svd(x + 0 * x, compute_uv=False)
-
-
-def qr(x: Tensor) -> Tensor:
-    return jnp.linalg.qr(x)[0]
 
 
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.backend import lifted, orderings, rows_of
+from multigrad.backend import lifted, namesakes, orderings, rows_of
 from multigrad.graph import ops
 from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front
 
@@ -98,24 +98,8 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     return last_positions.at[rows(indices, axis)].max(positions(indices, axis))
 
 
-def reshape_like(x: Tensor, like: Tensor) -> Tensor:
-    return jnp.reshape(x, like.shape)
-
-
 def flip(x: Tensor, *, axis: Axis) -> Tensor:
     return jnp.flip(x, None if x.ndim == 0 else axis)
-
-
-def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
-    return jnp.roll(x, shift, None if x.ndim == 0 else axis)
-
-
-def tril(x: Tensor, *, offset: int) -> Tensor:
-    return jnp.tril(x, offset)
-
-
-def triu(x: Tensor, *, offset: int) -> Tensor:
-    return jnp.triu(x, offset)
 
 
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
@@ -204,20 +188,8 @@ def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> T
     return jnp.moveaxis(sums, 0, axis).astype(x.dtype)
 
 
-def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
-    return jnp.tile(x, repetitions)
-
-
 def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
     return jnp.pad(x, as_pairs(widths, x.ndim), constant_values=fill)
-
-
-def concatenate(*arrays: Tensor, axis: int) -> Tensor:
-    return jnp.concatenate(arrays, axis)
-
-
-def stack(*arrays: Tensor, axis: int) -> Tensor:
-    return jnp.stack(arrays, axis)
 
 
 def part(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
@@ -230,6 +202,7 @@ def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
 
 OPS = {
     **orderings(order, jnp.take_along_axis),
+    **namesakes(jnp),
     **rows_of(vars()),
     ops.RESHAPE: jnp.reshape,
     ops.SQUEEZE: jnp.squeeze,

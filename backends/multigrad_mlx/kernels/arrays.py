@@ -13,11 +13,13 @@ from multigrad.backend import (
     Op,
     along,
     as_index,
+    as_matrix,
     as_numpy_dtype,
     as_pairs,
     dtype_name,
     from_front,
     lifted,
+    namesakes,
     ops,
     orderings,
     rows_of,
@@ -138,12 +140,6 @@ def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
     return sum_to(result, like).astype(cotangent.dtype)
 
 
-def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Return a product of a and b with the axes that a vector among them has removed."""
-    product = product[..., None] if b.ndim == 1 else product
-    return product[..., None, :] if a.ndim == 1 else product
-
-
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
     return mx.einsum(subscripts, *map(accumulated, arrays)).astype(arrays[0].dtype)
 
@@ -176,10 +172,6 @@ def axes_of(x: Tensor, axis: Axis) -> tuple[int, ...]:
     return tuple(range(x.ndim)[i] for i in (axis if isinstance(axis, tuple) else (axis,)))
 
 
-def reshape_like(x: Tensor, like: Tensor) -> Tensor:
-    return mx.reshape(x, like.shape)
-
-
 def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
     if isinstance(source, int):
         return mx.moveaxis(x, source, destination)
@@ -195,22 +187,6 @@ def flip(x: Tensor, *, axis: Axis) -> Tensor:
     return x[tuple(slice(None, None, -1 if i in axes else None) for i in range(x.ndim))]
 
 
-def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
-    return mx.roll(x, shift, None if x.ndim == 0 else axis)
-
-
-def tril(x: Tensor, *, offset: int) -> Tensor:
-    return mx.tril(x, offset)
-
-
-def triu(x: Tensor, *, offset: int) -> Tensor:
-    return mx.triu(x, offset)
-
-
-def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
-    return mx.broadcast_to(x, like.shape)
-
-
 def sum_to(x: Tensor, like: Tensor) -> Tensor:
     lead = x.ndim - like.ndim
     ones = [lead + i for i, n in enumerate(like.shape) if n == 1 != x.shape[lead + i]]
@@ -221,14 +197,6 @@ def sum_to(x: Tensor, like: Tensor) -> Tensor:
         # MLX's sum of no elements was seen not to end.
         return mx.zeros(like.shape, x.dtype)
     return mx.sum(accumulated(x), axis=axes).reshape(like.shape).astype(x.dtype)
-
-
-def dim(x: Tensor, *, axis: int) -> int:
-    return x.shape[axis]
-
-
-def size(x: Tensor) -> int:
-    return x.size
 
 
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
@@ -271,20 +239,8 @@ def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> T
     return mx.moveaxis(full, 0, axis).astype(x.dtype)
 
 
-def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
-    return mx.tile(x, repetitions)
-
-
 def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
     return mx.pad(x, as_pairs(widths, x.ndim), constant_values=mx.array(fill, x.dtype))
-
-
-def concatenate(*arrays: Tensor, axis: int) -> Tensor:
-    return mx.concatenate(arrays, axis)
-
-
-def stack(*arrays: Tensor, axis: int) -> Tensor:
-    return mx.stack(arrays, axis)
 
 
 def part(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
@@ -485,6 +441,7 @@ WHOLE = (
 )
 OPS: dict[Op, Callable[..., Any]] = {
     **orderings(order, mx.take_along_axis),
+    **namesakes(mx),
     **rows_of(vars()),
     ops.RESHAPE: mx.reshape,
     ops.SQUEEZE: mx.squeeze,

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from multigrad.backend import orderings, rows_of
+from multigrad.backend import namesakes, orderings, rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import find_array
 from multigrad.graph.ir.op import Op
@@ -161,14 +161,6 @@ def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     return vh.mT @ (inverse[..., None] * u.mT)
 
 
-def logabsdet(x: Tensor) -> Tensor:
-    return torch.linalg.slogdet(x).logabsdet
-
-
-def signdet(x: Tensor) -> Tensor:
-    return torch.linalg.slogdet(x).sign
-
-
 # --- factors --------------------------------------------------------------------------------------
 def lu(x: Tensor) -> Tensor:
     return torch.linalg.lu_factor_ex(x)[0]
@@ -202,10 +194,6 @@ def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
     return torch.linalg.eigvalsh(x, UPLO="L" if lower else "U")
 
 
-def qr(x: Tensor) -> Tensor:
-    return torch.linalg.qr(x)[0]
-
-
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     complex_x, dims = torch.view_as_complex(x.contiguous()), [axis + 1 for axis in axes]
     if inverse:
@@ -214,10 +202,6 @@ def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
 
 
 # --- shapes ---------------------------------------------------------------------------------------
-def reshape_like(x: Tensor, like: Tensor) -> Tensor:
-    return x.reshape(like.shape)
-
-
 def squeeze(x: Tensor, *, axis: Axis) -> Tensor:
     if axis is None:
         return x.squeeze()
@@ -242,14 +226,6 @@ def flip(x: Tensor, *, axis: Axis) -> Tensor:
 
 def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
     return torch.roll(x, shift, () if axis is None else axis) if x.ndim else x
-
-
-def tril(x: Tensor, *, offset: int) -> Tensor:
-    return torch.tril(x, offset)
-
-
-def triu(x: Tensor, *, offset: int) -> Tensor:
-    return torch.triu(x, offset)
 
 
 def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
@@ -301,10 +277,6 @@ def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> T
     return zeros.index_add(axis, positive(like, indices, axis), values).to(x.dtype)
 
 
-def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
-    return torch.tile(x, repetitions)
-
-
 def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
     return torch.repeat_interleave(x, repeats, axis)
 
@@ -318,10 +290,6 @@ def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
 
 def concatenate(*arrays: Tensor, axis: int) -> Tensor:
     return torch.cat(arrays, axis)
-
-
-def stack(*arrays: Tensor, axis: int) -> Tensor:
-    return torch.stack(arrays, axis)
 
 
 def part(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
@@ -417,10 +385,6 @@ def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
 
 def expand_dims(x: Tensor, *, axis: int) -> Tensor:
     return x.unsqueeze(axis)
-
-
-def dim(x: Tensor, *, axis: int) -> int:
-    return x.shape[axis]
 
 
 def size(x: Tensor) -> int:
@@ -537,6 +501,7 @@ def gathered(x: Tensor, places: Tensor, axis: int) -> Tensor:
 
 OPS: dict[Op, Callable[..., Any]] = {
     **orderings(order, gathered),
+    **namesakes(torch),
     **rows_of(vars()),
     ops.SUM: over_dims(torch.sum),
     ops.MEAN: over_dims(torch.mean),
