@@ -32,7 +32,7 @@ from ..functions.calls.arguments import (
 )
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.decision import SHOWN
-from ..functions.calls.facts import first_tensor
+from ..functions.calls.facts import shape_under
 from ..functions.calls.parameters import BoundFunction, signature_of
 from ..functions.calls.recipe import Options
 from ..functions.captures import find_variant
@@ -149,12 +149,12 @@ def make_inputs(subject: Subject) -> tuple[Any, ...]:
 
 
 def fill(layout: Layout, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return arguments of a layout, tensors of the shapes that facts fix, or of SHAPE."""
-    generator, first = np.random.default_rng(SEED), first_tensor(layout)
+    """Return arguments of a layout, tensors of SHAPE or what facts make of it."""
+    generator = np.random.default_rng(SEED)
     leaves: list[Any] = []
     for n, leaf in enumerate(layout.leaves):
-        shape = facts.get(f"shape:{leaf.name}") or (n == first and facts.get("shape")) or SHAPE
         if leaf.kind == "tensor":
+            shape = shape_under(facts, layout, n, SHAPE)
             numbers = generator.standard_normal(shape)
             leaves.append(numbers if leaf.is_float else np.zeros(shape, leaf.dtype))
         else:

@@ -22,14 +22,15 @@ from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..errors import FormatError, MultigradError
 from ..functions.calls.arguments import flatten
-from ..functions.calls.facts import first_tensor, fixed_shapes
+from ..functions.calls.facts import fixed_shapes, shape_under
 from ..functions.documents.format import (
     MOST_BYTES,
+    check_numbers,
+    check_version,
     format_document,
     hash_of,
     hex_of,
     parse,
-    refuse_newer,
     unseal,
 )
 from ..functions.documents.functions import decode_function
@@ -174,7 +175,6 @@ def write_file(path: Path, data: Data) -> None:
 # Numbers are hex floats, so that every bit is there and a reader in any language has the same.
 Array = Any
 Vector = dict[str, Data]
-HEX = re.compile(r"-?0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4}|nan|-?inf")
 # Common edges of rules, and numbers between them.
 POINTS = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 3.0)
 COTANGENTS = (1.0, -0.5, 2.0, 0.25, -1.5)  # repeated to the size of an array
@@ -293,10 +293,8 @@ def _points(constants: Sequence[Any]) -> list[float]:
 
 def _of_function(function: Any, document: Data) -> Iterator[list[Vector]]:
     for i, form in enumerate(function.recipe.origin.forms):
-        layout, facts = form.layout.layout, dict(form.facts)
-        leaves = [leaf for leaf in layout.leaves if leaf.kind != "static"]
-        if "shape" in facts and (first := first_tensor(layout)) is not None:
-            facts[f"shape:{layout.leaves[first].name}"] = facts["shape"]
+        layout, facts = form.layout.layout, form.facts
+        places = [n for n, leaf in enumerate(layout.leaves) if leaf.kind != "static"]
         form_document = document["forms"][i]
         constants = [_constants(form_document[direction]) for direction in ("forward", "backward")]
         points = _points([number for graph_constants in constants for number in graph_constants])
@@ -304,21 +302,21 @@ def _of_function(function: Any, document: Data) -> Iterator[list[Vector]]:
             {
                 "form": i,
                 "inputs": {
-                    leaf.name: _leaf(np.roll(points, 3 * n), leaf, facts, shape)
-                    for n, leaf in enumerate(leaves)
+                    layout.leaves[n].name: _leaf(np.roll(points, 3 * k), layout, n, facts, shape)
+                    for k, n in enumerate(places)
                 },
             }
             for shape in ((len(points),), *SHAPES)
         ]
 
 
-def _leaf(points: Array, leaf: Any, facts: Mapping[str, Any], shape: tuple[int, ...]) -> Data:
+def _leaf(
+    points: Array, layout: Any, n: int, facts: Mapping[str, Any], shape: tuple[int, ...]
+) -> Data:
+    leaf = layout.leaves[n]
     if leaf.kind == "number":
         return hex_of(facts.get(f"param:{leaf.name}", 0.5))
-    # Facts of the capture fix ranks and shapes.
-    rank = facts.get(f"ndim:{leaf.name}", facts.get("ndim", len(shape)))
-    own_shape = tuple(facts.get(f"shape:{leaf.name}", (*shape, *(1,) * rank)[:rank]))
-    numbers = np.resize(points, own_shape)
+    numbers = np.resize(points, shape_under(facts, layout, n, shape))
     dtype = facts.get("dtype", "float64") if leaf.dtype == "T" else leaf.dtype
     return _array(numbers if dtype in FLOATS else numbers > 0, dtype)
 
@@ -385,7 +383,7 @@ def _check_named(data: Data, where: str, are_inputs: bool) -> None:
     for name, array in data.items():
         read_name(name, where)
         if are_inputs and type(array) is str:
-            check_hex(array, f"{where}.{name}")
+            check_numbers(array, f"{where}.{name}")
         elif are_inputs or array is not None:
             check_array(array, f"{where}.{name}")
 
@@ -400,14 +398,9 @@ def check_array(data: Data, where: str) -> None:
         fail(where, f"{len(values)} values are not those of its shape")
     for value in values:
         if fields["dtype"] in FLOATS:
-            check_hex(value, f"{where}.values")
+            check_numbers(value, f"{where}.values")
         elif type(value) is not (bool if fields["dtype"] == "bool" else int):
             fail(f"{where}.values", f"{describe(value)} is no {fields['dtype']}")
-
-
-def check_hex(data: Data, where: str) -> None:
-    if type(data) is not str or not HEX.fullmatch(data):
-        fail(where, f"expected a hex float, got {describe(data)}")
 
 
 WITNESS = "multigrad's NumPy reference"
@@ -472,11 +465,7 @@ def read_evidence(data: Data, where: str) -> None:
     fields = read_fields(data, where, FIELDS, ("without",))
     if type(fields["hash"]) is not str or not HASH.fullmatch(fields["hash"]):
         fail(f"{where}.hash", f"expected sha256 and 64 digits, got {describe(fields['hash'])}")
-    op_set = fields["op_set"]
-    # `type() is`, not isinstance: True is an int too.
-    if type(op_set) is not int or op_set < 1:
-        fail(f"{where}.op_set", f"expected an integer from 1 on, got {describe(op_set)}")
-    refuse_newer(f"{where}.op_set", "it was written for op set", op_set, OP_SET)
+    check_version(fields["op_set"], f"{where}.op_set", "it was written for op set", OP_SET)
     read_text(fields["witness"], f"{where}.witness")
     read_text(fields.get("without", ""), f"{where}.without", 400, "\n")
     _check_conventions(fields["conventions"], f"{where}.conventions")
@@ -491,12 +480,4 @@ def _check_conventions(data: Data, where: str) -> None:
             path = f"{where}.{op}.{place:.60}"
             fields = read_fields(row, path, ("of", "value", "derivative"))
             for numbers in fields.values():
-                _check_numbers(numbers, path, 2)
-
-
-def _check_numbers(data: Data, where: str, depth: int) -> None:
-    if type(data) is list and depth:
-        for item in read_list(data, where, 16):
-            _check_numbers(item, where, depth - 1)
-    else:
-        check_hex(data, where)
+                check_numbers(numbers, path, 2)

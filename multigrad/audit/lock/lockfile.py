@@ -25,8 +25,8 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from ...errors import FormatError, MultigradError
-from ...functions.documents.format import digest, parse, refuse_newer
-from ...graph.passes.serialize import describe, fail, read_fields, read_object, read_text
+from ...functions.documents.format import check_numbers, check_version, digest, parse
+from ...graph.passes.serialize import fail, read_fields, read_object, read_text
 from .runner import NAMESPACES, RefusedProbe, framework_of, hex_of, read_call
 
 TABLE = Path(__file__).with_name("probes.txt")
@@ -227,7 +227,6 @@ Data = Any
 FORMAT, VERSION = "multigrad-lock", 1
 FIELDS = ("format", "version", "hash", "frameworks", "objects")
 # A float as C prints it by %a; float64 has at most 13 hex digits.
-HEX = re.compile(r"-?0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4}|nan|-?inf")
 LETTER = re.compile(r"[a-z]")
 OUTCOMES = {"missing": bool, "raises": str}
 MOST_NESTED = 6  # levels of lists in an input, as a file may come from anywhere
@@ -294,11 +293,7 @@ def read_lock(path: str | Path) -> LockFile:
         raise FileNotFoundError(f"there is no lock file {str(path)!r} here: {advice}") from None
     if type(data) is not dict or data.get("format") != FORMAT:
         fail(str(path), f'this is not a lock file: it has "format": "{FORMAT}"')
-    version = data.get("version")
-    # `type() is`, not isinstance: True is an int too.
-    if type(version) is not int or version < 1:
-        fail(f"{path}: version", f"expected {VERSION}, got {describe(version)}")
-    refuse_newer(f"{path}: version", "the lock has version", version, VERSION)
+    check_version(data.get("version"), f"{path}: version", "the lock has version", VERSION)
     try:
         return _decode(data)
     except FormatError as error:
@@ -337,7 +332,7 @@ def _decode_place(
     for letter, number in inputs.items():
         if not LETTER.fullmatch(letter):
             fail(f"{where}.inputs", f"{letter!r:.60} is no letter")
-        _check_numbers(number, f"{where}.inputs.{letter}", MOST_NESTED)
+        check_numbers(number, f"{where}.inputs.{letter}", MOST_NESTED)
     for call, outcome in read_object(fields["calls"], f"{where}.calls").items():
         try:
             # Parsed and checked against the functions that a probe may call; nothing runs.
@@ -355,17 +350,9 @@ def _decode_outcome(data: Data, where: str, inputs: Mapping[str, Data]) -> dict[
         if type(data) is dict and list(data) == [name] and type(data[name]) is kind:
             return data
     fields = read_fields(data, where, ("value", "derivative"))
-    _check_numbers(fields["value"], f"{where}.value", 1)
+    check_numbers(fields["value"], f"{where}.value", 1)
     derivative = read_fields(fields["derivative"], f"{where}.derivative", tuple(inputs))
     for letter, numbers in derivative.items():
         if numbers is not None:
-            _check_numbers(numbers, f"{where}.derivative.{letter}", 1)
+            check_numbers(numbers, f"{where}.derivative.{letter}", 1)
     return fields
-
-
-def _check_numbers(data: Data, where: str, depth: int) -> None:
-    if type(data) is list and depth > 0:
-        for item in data:
-            _check_numbers(item, where, depth - 1)
-    elif type(data) is not str or not HEX.fullmatch(data):
-        fail(where, f"expected hex floats, got {describe(data)}")

@@ -98,6 +98,22 @@ def _places(
         yield fact, kind, by_name.get(argument) if argument else first
 
 
+def shape_under(
+    facts: Mapping[str, Any], layout: Layout, n: int, shape: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the shape of a tensor that is made up: the given one, as far as facts leave it open.
+
+    Args:
+        n: its place among the leaves.
+    """
+    name, is_first = layout.leaves[n].name, n == first_tensor(layout)
+    fixed = facts.get(f"shape:{name}", facts.get("shape") if is_first else None)
+    if fixed is not None:
+        return tuple(fixed)
+    rank = facts.get(f"ndim:{name}", facts.get("ndim"))
+    return shape if rank is None else (*shape, *(1,) * rank)[:rank]
+
+
 def _has(leaf: Leaf, kind: str) -> bool:
     # A number has no fact but its value (and its library).
     return leaf.kind == "tensor" or (leaf.kind == "number" and kind in ("param", LIBRARY))

@@ -41,6 +41,7 @@ WIDTH = 100
 ROWS = ("nodes", "inputs", "params")  # their items stand on a line each
 ON_A_LINE = ({"dtype", "shape", "values"}, {"of", "value", "derivative"})  # of evidence
 dump = partial(json.dumps, ensure_ascii=False, allow_nan=False)
+HEX = re.compile(r"-?0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4}|nan|-?inf")
 TOKENS = re.compile(r'"[^"]*"?|[\[{\]},]')  # where no escape is left
 
 
@@ -59,18 +60,18 @@ def unseal(data: Data, kinds: tuple[str, ...]) -> tuple[str, dict[str, Data]]:
     check_plain(data)
     if type(data) is not dict or data.get("format") != FORMAT:
         fail("", f'this is not a multigrad document: it begins with "format": "{FORMAT}"')
-    version = data.get("version")
-    if type(version) is not int or version < 1:
-        fail("version", f"expected {VERSION}, got {describe(version)}")
-    refuse_newer("version", "the document has version", version, VERSION)
+    check_version(data.get("version"), "version", "the document has version", VERSION)
     kind = data.get("kind")
     if type(kind) is not str or kind not in kinds:
         fail("kind", f"expected {' or '.join(map(repr, kinds))}, got {describe(kind)}")
     return kind, {name: data[name] for name in data if name not in HEAD}
 
 
-def refuse_newer(where: str, subject: str, version: int, known: int) -> None:
+def check_version(version: Data, where: str, subject: str, known: int) -> None:
     """Raise a FormatError if what a file was written for is newer than what is known here."""
+    # `type() is`, not isinstance: True is an int too.
+    if type(version) is not int or version < 1:
+        fail(where, f"expected {known}, got {describe(version)}")
     if version > known:
         reads = f"newer than {known}, which multigrad {own_version()} reads"
         fail(where, f"{subject} {version}, {reads}: upgrade multigrad")
@@ -235,6 +236,15 @@ def canonical(data: Data) -> bytes:
 def hex_of(number: float) -> str:
     """Return a float as C prints it by %a: 0x1.8p+0; nan, inf or -inf."""
     return re.sub(r"\.?0*p", "p", float(number).hex())
+
+
+def check_numbers(data: Data, where: str, depth: int = 0) -> None:
+    """Raise a FormatError unless data is a hex float, or lists of such, so many deep at most."""
+    if type(data) is list and depth:
+        for item in data:
+            check_numbers(item, where, depth - 1)
+    elif type(data) is not str or not HEX.fullmatch(data):
+        fail(where, f"expected a hex float, got {describe(data)}")
 
 
 def _plain(data: Data) -> Data:

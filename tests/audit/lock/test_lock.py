@@ -321,7 +321,7 @@ def test_a_damaged_lock_is_refused(tmp_path: Path, changed: Any, problem: str) -
     [
         ("torch.load(x)", gives("0x0p+0", x="0x0p+0"), "none of the functions"),
         ("jax.nn.relu(x)", gives("0x0p+0", x="0x0p+0"), "is a call of jax"),
-        ("torch.abs(x)", gives("0.5", x="0x0p+0"), "expected hex floats, got '0.5'"),
+        ("torch.abs(x)", gives("0.5", x="0x0p+0"), "expected a hex float, got '0.5'"),
         ("torch.abs(x)", {"value": ["0x0p+0"]}, "the field 'derivative' is missing"),
         ("torch.abs(x)", gives("0x0p+0", y="0x0p+0"), "the field 'x' is missing"),
         ("torch.abs(x)", {"raises": 1}, "the field 'value' is missing"),

@@ -84,7 +84,7 @@ def test_what_was_changed_since_is_refused(tmp_path: Path) -> None:
     ("path", "value", "problem"),
     [
         (("op_set",), OP_SET + 1, "op set 2, newer than 1, which multigrad"),
-        (("op_set",), True, "expected an integer"),
+        (("op_set",), True, "expected 1, got True"),
         (("hash",), "md5:0", "expected sha256"),
         (("conventions", "abs"), [], "is no op with places"),
         (("vectors",), {}, "expected a list"),

@@ -271,10 +271,13 @@ def test_commands_take_a_file_in_the_form_that_it_is_saved_in(tmp_path: Path) ->
 
     scaled = xg.function(lambda x, alpha: x * alpha, lambda grad_out, x, alpha: (grad_out, None))
     scaled(X, 0.5)
-    xg.save(scaled, tmp_path / "scaled.json")
-    for command in ("show", "source", "check", "parity --backend numpy"):
-        result = CliRunner().invoke(app, [*command.split(), str(tmp_path / "scaled.json")])
-        assert result.exit_code == 0, result.output
+    by_rank = xg.function(lambda x, y: x * y.ndim, lambda g, x, y: (g * y.ndim, 0.0 * y))
+    by_rank(X, X[0])
+    for name, function in {"scaled": scaled, "by_rank": by_rank}.items():
+        xg.save(function, tmp_path / f"{name}.json")
+        for command in ("show", "source", "check", "parity --backend numpy"):
+            result = CliRunner().invoke(app, [*command.split(), str(tmp_path / f"{name}.json")])
+            assert result.exit_code == 0, result.output
 
 
 def test_a_file_for_some_shapes_alone_is_told_and_has_vectors_of_these(tmp_path: Path) -> None:
