@@ -348,8 +348,8 @@ def _is_free(function: Function, variant: Variant, length: int) -> bool:
 
 def some_gradients(function: Function) -> str:
     return (
-        f"function {function.name!r} was called for some gradients only, and for all it needs to "
-        "know more: call it with tensors that require them"
+        f"function {function.name!r} asks which of its arguments need a gradient, and was called "
+        "where some need none: call it with tensors that all require one"
     )
 
 

@@ -98,7 +98,7 @@ def save(obj: str | Rule | Function[..., Any] | Callable[..., Any], path: Path) 
     loaded = from_dict(document)
     write_file(path, {**document, "evidence": make_evidence(loaded, document)})
     forms = loaded.recipe.origin.forms if isinstance(loaded, Function) else ()
-    shapes = [fixed_shapes(form.layout.layout, form.facts) for form in forms]
+    shapes = dict.fromkeys(fixed_shapes(form.layout.layout, form.facts) for form in forms)
     if all(shapes) and shapes:
         warnings.warn(
             f"function {obj.name!r} asks for shapes, so the file is for {', or '.join(shapes)} "
@@ -198,7 +198,9 @@ def make_vectors(obj: Rule | Function[..., Any], document: Data) -> tuple[list[V
     for form in itertools.islice(forms, MOST_VECTORS):
         for vector in form:  # the first that runs
             try:
-                vectors.append({**vector, **run_vector(obj, vector, backend)})
+                result = {**vector, **run_vector(obj, vector, backend)}
+                check_vectors([result], "vectors")  # of a large shape there are none
+                vectors.append(result)
             except UNFIT as error:
                 problem = problem or f"{type(error).__name__}: {error}"
             else:

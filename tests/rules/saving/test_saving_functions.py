@@ -290,3 +290,14 @@ def test_a_file_for_some_shapes_alone_is_told_and_has_vectors_of_these(tmp_path:
     note = "For x of shape (2, any): its code asks for that. Others are refused."
     assert note in xg.source(rows, "numpy", standalone=True)
     assert "of shape (" not in xg.source(xg.get("triangular"), "numpy", standalone=True)
+
+
+def test_a_file_for_a_large_shape_has_no_vectors_and_is_read(tmp_path: Path) -> None:
+    rows = xg.function(lambda x: x * float(range(x.shape[0])[-1]), None)
+    x = np.ones((200, 32), np.float32)
+    rows(x)
+    with pytest.warns(UserWarning, match=r"shape \(200, 32\) alone"):
+        xg.save(rows, tmp_path / "rows.json")
+    np.testing.assert_array_equal(xg.load(tmp_path / "rows.json")(x), 199.0)
+    evidence = json.loads((tmp_path / "rows.json").read_text())["evidence"]
+    assert not evidence["vectors"] and "at most 4096 items" in evidence["without"]
