@@ -27,6 +27,7 @@ from ..graph.ops.activations import SELU_ALPHA, SELU_SCALE
 from ..graph.ops.arrays.indexing import along, as_index, as_pairs, from_front, tile_shape
 from ..graph.ops.arrays.loops import scanning
 from ..graph.ops.arrays.products import as_matrix
+from ..graph.ops.arrays.reductions import over
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.ops.special import MILLS_FROM, inverse_mills
 from ..graph.random import REPLAYED
@@ -169,6 +170,7 @@ __all__ = [
     "namesakes",
     "ops",
     "orderings",
+    "over",
     "random",
     "rows_of",
     "scanning",

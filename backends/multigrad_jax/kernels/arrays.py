@@ -15,6 +15,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.linalg import PADE_REACHES
 from multigrad.graph.ops.arrays.products import as_matrix
+from multigrad.graph.ops.arrays.reductions import over, over_axes
 
 from . import random, shapes
 from .elementwise import accumulated, is_staged_out
@@ -60,18 +61,6 @@ def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: Any) -> Tenso
 def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tensor:
     inputs = accumulated(x)
     return transposed(lambda w: conv(inputs, w, **attrs), cotangent, like)
-
-
-def over(x: Tensor, axis: Axis) -> Axis:
-    # a scalar has no axes, whichever are named
-    return () if x.ndim == 0 else axis
-
-
-def over_axes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def call(x: Tensor, *, axis: Axis, **attrs: Any) -> Tensor:
-        return function(x, axis=over(x, axis), **attrs)
-
-    return call
 
 
 def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:

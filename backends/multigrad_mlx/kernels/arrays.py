@@ -22,6 +22,7 @@ from multigrad.backend import (
     namesakes,
     ops,
     orderings,
+    over,
     rows_of,
 )
 
@@ -31,11 +32,6 @@ from .elementwise import accumulated, exp, is_floating, logaddexp
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
-
-
-def over(x: Tensor, axis: Axis) -> Axis:
-    # MLX refuses any axis of a 0-d array.
-    return () if x.ndim == 0 else axis
 
 
 def reduced(reduce: Any, x: Tensor, axis: Axis, keepdims: bool, empty: float) -> Tensor:

@@ -30,10 +30,10 @@ def over(x: Array, axis: Axis) -> Axis:
 
 
 def over_axes(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return a reduction of NumPy as an op."""
+    """Return a reduction of NumPy, or of a library like it, as an op."""
 
-    def call(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-        return function(x, axis=over(x, axis), keepdims=keepdims)
+    def call(x: Array, *, axis: Axis, **attrs: Any) -> Array:
+        return function(x, axis=over(x, axis), **attrs)
 
     call.__name__ = call.__qualname__ = function.__name__
     return call
