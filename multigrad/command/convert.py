@@ -31,10 +31,10 @@ from multigrad.look.convert import (
 )
 
 from . import STOPPED, options
-from .guessed_inputs import guess_inputs, inputs_to_type
+from .guessed_inputs import inputs_to_type
 from .named_objects import read_inputs, split_name
 from .options import Progress
-from .targets import GRADIENT, callable_of, find_apart, find_target, is_of_library
+from .targets import GRADIENT, callable_of, choose_inputs, find_apart, find_target, is_of_library
 from .worker import Apart, Lost
 
 SHORT = {EQUAL: SAME}
@@ -136,9 +136,9 @@ def installed(names: Sequence[str]) -> tuple[str, ...]:
 def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conversion:
     obj = callable_of(find_target(what))
     refuse_rule(obj)
-    inputs = read_inputs(asked.words) or guess_inputs(obj)
+    inputs, is_guessed = choose_inputs(what, obj, asked.words)
     report = convert(
-        obj, *inputs, backends=names, compiled=asked.compiled, guessed=not asked.words,
+        obj, *inputs, backends=names, compiled=asked.compiled, guessed=is_guessed,
         copies=asked.copies, transforms=asked.transforms,
     )  # fmt: skip
     if not report.problem:

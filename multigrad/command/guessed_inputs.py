@@ -316,17 +316,11 @@ def guess_inputs(obj: Any) -> list[Any]:
     original = find_original(obj)
     imported = original.function.recipe.imported
     fixed_names = () if imported is None else imported.fixed_names
-    generator = np.random.default_rng(SEED)
-    inputs = []
     parameters = arguments_of(original) or ()
-    constants = _constants_of(original.function.recipe.origin or obj, parameters)
-    for parameter in parameters:
-        if parameter.name in constants:
-            inputs.append(constants[parameter.name])
-        elif parameter.name in fixed_names:
-            annotation = getattr(parameter.annotation, "__name__", parameter.annotation)
-            default = -1 if parameter.name in AXES else NUMBER
-            inputs.append(NUMBERS.get(str(annotation), default))
-        else:
-            inputs.append(draw(SHAPE, "float32", generator))
-    return inputs or [draw(SHAPE, "float32", generator)]
+    numbers = _constants_of(original.function.recipe.origin or obj, parameters)
+    for name, annotation in ((p.name, p.annotation) for p in parameters if p.name in fixed_names):
+        word = str(getattr(annotation, "__name__", annotation))
+        numbers.setdefault(name, NUMBERS.get(word, -1 if name in AXES else NUMBER))
+    generator = np.random.default_rng(SEED)
+    names = [p.name for p in parameters] or [""]
+    return [numbers[n] if n in numbers else draw(SHAPE, "float32", generator) for n in names]

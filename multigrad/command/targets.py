@@ -97,9 +97,7 @@ def find_with_inputs(
     function = xg.convert(obj) if is_foreign else obj
     if not words and (isinstance(obj, Rule) or not (is_foreign or _waits_for_call(obj))):
         return obj, []
-    stated = None if words else stated_inputs(name)
-    inputs = guess_inputs(obj) if stated is None else stated
-    inputs = read_inputs(words, dtype or "float32") if words else inputs
+    inputs, is_guessed = choose_inputs(name, obj, words, dtype or "float32")
     try:
         # The first call captures the graph.
         function(*inputs)
@@ -107,9 +105,19 @@ def find_with_inputs(
             owners = filter(None, map(owner_of, inputs))
             run(function, next(owners, None) or load_backend("numpy"), inputs)
     except Exception as error:  # of the framework, too
-        hint = "" if words or stated is not None else f"; {inputs_to_type(obj)}"
+        hint = f"; {inputs_to_type(obj)}" if is_guessed else ""
         raise MultigradError(f"{name} does not run: {brief(error).rstrip('.')}{hint}") from error
-    return function, list(inputs)
+    return function, inputs
+
+
+def choose_inputs(
+    what: str, obj: Any, words: Sequence[str], dtype: str = "float32"
+) -> tuple[list[Any], bool]:
+    """Return the inputs that words say, else those that the module states, else guessed ones; and
+    whether they are guessed.
+    """
+    stated = read_inputs(words, dtype) if words else stated_inputs(what)
+    return (guess_inputs(obj), True) if stated is None else (list(stated), False)
 
 
 def find_forward(word: str) -> Any:

@@ -234,10 +234,15 @@ def test_a_package_is_a_table_of_what_its_modules_define(
 
 
 @everywhere
-def test_inputs_come_in_the_order_of_the_arguments(module: str, invoke: Any) -> None:
-    result = invoke(f"{module}:Numbered", "--input", "5", "--input", "4x6", "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.output)["verdicts"]["numpy"]["state"] == "converted, equal"
+def test_inputs_come_in_the_order_of_the_arguments_or_from_the_module(
+    module: str, invoke: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated = {"Numbered": [5, np.ones((4, 6), np.float32)]}
+    for words in (("--input", "5", "--input", "4x6"), ()):
+        result = invoke(f"{module}:Numbered", *words, "--json")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.output)["verdicts"]["numpy"]["state"] == "converted, equal"
+        monkeypatch.setattr(import_named(module), "GRADIENT_INPUTS", stated, raising=False)
 
 
 @pytest.mark.backends("jax")
