@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from . import compat as compat
     from . import keras as keras
     from . import testing as testing
-    from .audit.audit import audit
-    from .audit.check import check
+    from .audit.audit import audit, check
     from .audit.doctor import doctor
     from .audit.gate import gate
     from .audit.same import same
@@ -156,8 +155,7 @@ __all__ = [
 _ROOMS = {
     name: room
     for room, names in {
-        "audit.audit": "audit",
-        "audit.check": "check",
+        "audit.audit": "audit check",
         "audit.doctor": "doctor",
         "audit.gate": "gate",
         "audit.same": "same",

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .audit.audit import AuditReport, audit
-from .audit.check import check
+from .audit.audit import AuditReport, audit, check
 from .graph.support.installed import import_conformance
 from .graph.support.lazy_modules import module_hooks
 from .look.check import CheckReport

@@ -376,11 +376,13 @@ def audit(
     html: Annotated[Path | None, typer.Option(help="Write the report as one page.")] = None,
 ) -> int:
     """Test custom gradients, converted or not, against the laws of gradients."""
-    from .audit import AuditRequest, audit_targets, choose_laws
+    from multigrad.audit.audit import choose_laws
+
+    from .audit import AuditRequest, audit_targets
 
     prepare_environment()
     # Names of laws are checked before any target is imported.
-    law_names = choose_laws(laws or (), without or ())
+    law_names = tuple(law.name for law in choose_laws(laws or None, without or ()))
     request = AuditRequest(tuple(inputs or ()), law_names, surrogate, limit, examples)
     return audit_targets(targets, request, as_json=as_json, junit=junit, html=html, echo=typer.echo)
 

@@ -28,7 +28,6 @@ from multigrad.audit.audit import (
     Finding,
     audit,
 )
-from multigrad.audit.audit import choose_laws as named_laws
 from multigrad.audit.laws import LAWS
 from multigrad.command import STOPPED
 from multigrad.command.named_objects import read_inputs
@@ -100,14 +99,6 @@ def audit_targets(
     if progress.stopped:
         return STOPPED
     return 0 if all(report.ok for _, report in reports) else FAILURE
-
-
-def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the names of the laws to test, None for all."""
-    laws, exceptions = named_laws(only or None), named_laws(but)
-    if not only and not but:
-        return None
-    return tuple(law.name for law in LAWS if law in laws and law not in exceptions)
 
 
 def _audit_all(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from multigrad.backend.discovery import backends
 from multigrad.errors import MultigradError
 from multigrad.functions.custom_gradient import refuse_rule
 from multigrad.look.convert import (
@@ -29,6 +28,7 @@ from multigrad.look.convert import (
     Verdict,
     convert,
 )
+from multigrad.look.parity import find_names
 
 from . import STOPPED, options
 from .guessed_inputs import inputs_to_type
@@ -66,7 +66,7 @@ def convert_named(what: str, asked: ConvertRequest, *, as_json: bool, echo: Prin
         return _convert_all(what, asked, as_json=as_json, echo=echo)
     with Progress() as progress:
         progress.begin(f"converting {what}")
-        report = convert_one(what, asked, installed(asked.names))
+        report = convert_one(what, asked, find_names(asked.names or None))
     if progress.stopped:
         return STOPPED
     if report.problem:
@@ -84,7 +84,7 @@ def _convert_all(what: str, asked: ConvertRequest, *, as_json: bool, echo: Print
         say: Print = str if as_json else progress.echo
         names = find_apart(process, what, say).of(GRADIENT)
         # Imports the frameworks, in the next process, too: that is no part of a conversion's time.
-        process.first.append((installed, asked.names))
+        process.first.append((find_names, asked.names or None))
         on = process.call(*process.first[-1]) if names else ()
         table = Table(names, (*on, *((VMAP, COMPILE) if asked.transforms else ())))
         say(table.line() if names else f"{what} defines no custom gradients")
@@ -129,10 +129,6 @@ class Table(NamedTuple):
 
 
 # --- in another process, if they are those of a file or a package ---------------------------------
-def installed(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(names) or tuple(row.name for row in backends(load=True) if row.installed)
-
-
 def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conversion:
     obj = callable_of(find_target(what))
     refuse_rule(obj)
