@@ -417,7 +417,10 @@ def enter(*args: Any) -> None:
         (lambda: xg.check("triangular", X_HINTS, backend="numpi"), "did you mean 'numpy'"),
         (lambda: xg.parity("triangular", X_HINTS, backends="numpi"), "did you mean 'numpy'"),
         (lambda: xg.function(abs, dialect="nump"), "did you mean 'numpy'"),
-        (lambda: xg.function("relu"), "expected a function, got str 'relu'; xg.activation(name)"),
+        (
+            lambda: xg.function("relu"),
+            "got str 'relu'; import what it names, or write xg.activation(name)",
+        ),
         (lambda: xg.function(TRIANGULAR), "xg.get('triangular').under(\"ReLU\")"),
         (lambda: xg.custom_gradient(TRIANGULAR), "xg.get('triangular').under(\"ReLU\")"),
         (lambda: xg.vjp("relu", X_HINTS), "expected a function, got str 'relu'"),

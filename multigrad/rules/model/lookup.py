@@ -47,18 +47,23 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
     if isinstance(rule_or_function, Rule):
         return rule_or_function
     name, function = name_of(rule_or_function), called_method(rule_or_function)
-    own_rule = getattr(rule_or_function, "rule", None)
-    if own_rule is not None and not inspect.isroutine(rule_or_function):
-        rule_name, params = getattr(own_rule, "name", own_rule), {**rule_or_function.params}
+    key = function_key(function)
+    known = _of_functions.get(key)
+    if known is not None:
+        return known
+    try:
+        return _of_functions.setdefault(key, Rule(name=name, function=function))
+    except RuleTypeError as error:
+        own_rule = getattr(rule_or_function, "rule", None)
+        own_name = getattr(own_rule, "name", own_rule)
+        params = getattr(rule_or_function, "params", None)
+        if not isinstance(own_name, str) or not isinstance(params, Mapping):
+            raise
         bound = f".with_params({', '.join(f'{k}={v!r}' for k, v in params.items())})"
         raise RuleTypeError(
             f"expected a rule, got an activation, {rule_or_function!r}; its rule is "
-            f"xg.get({rule_name!r}){bound if params else ''}"
-        )
-    key = function_key(function)
-    return _of_functions.get(key) or _of_functions.setdefault(
-        key, Rule(name=name, function=function)
-    )
+            f"xg.get({own_name!r}){bound if params else ''}"
+        ) from error
 
 
 # A training loop enters `use("triangular", {"width": w})` at each step, mostly with another `w`, so

@@ -40,7 +40,7 @@ def test_params_follow_the_tensor_by_position_or_by_name(backend: Any) -> None:
 
 def test_an_unknown_param_is_named_with_what_there_is() -> None:
     spike = xg.get("triangular").under("Heaviside")
-    with pytest.raises(xg.RuleError, match="no argument 'widht'; did you mean 'width'"):
+    with pytest.raises(xg.RuleError, match="takes no 'widht'; did you mean 'width'"):
         spike.bind({"widht": 1.0})
     with pytest.raises(ValueError, match="no activation 'Heavside'; did you mean 'Heaviside'"):
         xg.get("triangular").under("Heavside")
