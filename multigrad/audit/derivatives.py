@@ -24,6 +24,7 @@ from .trial import (
     TINY_STEP,
     TOLERANCES,
     Arrays,
+    ForwardRun,
     Law,
     NotApplicable,
     Remark,
@@ -46,6 +47,9 @@ MOST_PLACES = 64  # elements whose differences are taken
 MOST_STEPS = 24  # elements that tell whether an output is flat
 MOST_LOST = 1e-2  # by a forward in float32 whose gradient is compared
 FINE = 1e-7  # what a small number beside a divisor may change in float64
+UNCOMPARED = "Nothing compares its numbers: surrogate=f does, with the derivative of f"
+FLAT = f"its forward is flat: it is a surrogate, which is meant to differ. {UNCOMPARED}"
+OTHER_CHOICES = "its forward, rounded, chooses other values in some rows, which are not compared"
 
 
 def require_float64(trial: Trial) -> None:
@@ -165,7 +169,7 @@ def judge_derivative(trial: Trial) -> str:
     # Wrong and flat: a surrogate, unless the caller has said what is meant.
     is_flat = not any(each.slope for each in elements)
     if faults and trial.meant is None and (is_flat or _has_flat_output(trial)):
-        raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
+        raise NotApplicable(FLAT)
     if faults:
         factor = _factor_of(elements)
         remark = "" if factor in (None, 0.0, 1.0) else f"; it is {factor:g} times that everywhere"
@@ -208,7 +212,8 @@ def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
     """Return where a gradient that agrees with differences differs from autodiff of the forward,
     which shows errors below 1e-5, too; "" if nowhere.
     """
-    if trial.forward is None or trial.meant is not None or trial.backend.autodiff.vjp is None:
+    is_own = trial.stated.call is trial.call
+    if trial.forward is None or not is_own or trial.backend.autodiff.vjp is None:
         return ""
     arrays = trial.cast("float64")
     try:
@@ -269,8 +274,7 @@ def differs_in_own_dtype(trial: Trial, arrays: Arrays, tolerance: float = 0.0) -
         return ""  # the forward itself has too few digits there, as where a matrix is singular
     try:
         fault = differs_in(
-            "float32", trial, outputs=outputs, gradients=gradients, u=u, exact=exact,
-            tolerance=tolerance,
+            "float32", trial, run=run, gradients=gradients, u=u, exact=exact, tolerance=tolerance
         )  # fmt: skip
     except NotApplicable:  # rounded, an input lies on the other side of a step
         return ""
@@ -397,7 +401,7 @@ def _judge_derivative_in_float32(trial: Trial) -> str:
             )
     # Stairs are flat under a short step and sloped under a long one: a surrogate again.
     if trial.meant is None and ((message and not has_slope) or (has_stairs and not message)):
-        raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
+        raise NotApplicable(FLAT)
     if not compared_count:
         raise NotApplicable("it computes in float32, and differences tell nothing there")
     return message
@@ -487,7 +491,7 @@ def in_16_bits(dtype: str, matters: str) -> Law:
                 [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
             )
         exact = trial.changed(inputs, lambda a: as_float(a, trial.wide))
-        return differs_in(dtype, trial, outputs=run.arrays(), gradients=gradients, u=u, exact=exact)
+        return differs_in(dtype, trial, run=run, gradients=gradients, u=u, exact=exact)
 
     sentence = f"In {dtype} the gradient is that of float64, to the precision of {dtype}."
     return Law(dtype, sentence, judge, matters)
@@ -498,7 +502,7 @@ judge_bfloat16 = in_16_bits("bfloat16", "16 bits lose a small term on the way")
 
 
 def differs_in(
-    dtype: str, trial: Trial, *, outputs: Arrays, gradients: Arrays, u: Arrays, exact: Arrays,
+    dtype: str, trial: Trial, *, run: ForwardRun, gradients: Arrays, u: Arrays, exact: Arrays,
     tolerance: float = 0.0,
 ) -> str:  # fmt: skip
     """Return where gradients of a run in a small dtype differ from those of the widest.
@@ -508,24 +512,17 @@ def differs_in(
         exact: its inputs in the widest dtype.
         tolerance: the relative one, if it is larger than the dtype's.
     """
-    wide_run = trial.run(exact)
-    output_pairs = [
-        (np.asarray(y, np.float64), z) for y, z in zip(outputs, wide_run.arrays(), strict=True)
-    ]
+    wide_run, outputs = trial.run(exact), run.arrays()
+    expected = wide_run.arrays()
+    output_pairs = [(np.asarray(y, np.float64), z) for y, z in zip(outputs, expected, strict=True)]
     # A rounded input may lie on the other side of a step, whose outputs are whole numbers.
     if any(np.all(z == np.rint(z)) and not np.array_equal(y, z) for y, z in output_pairs):
         raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
     cotangents = [as_float(a, trial.wide) for a in u]
     wanted = wide_run.gradients(cotangents)
-    # Where a step takes one of many near numbers, as of a codebook, several roundings show it.
-    seeds = (None, 1, 2, 3) if trial.is_surrogate and dtype == "float32" else (None,)
-    points = [rounded(dtype, trial, exact, seed) for seed in seeds]
-    moved = zip(*(trial.run(each).gradients(cotangents) for each in points), strict=True)
-    shifts = [
-        np.max([np.abs(a - b) for a in each], axis=0)
-        for each, b in zip(moved, wanted, strict=True)
-        if each[0] is not None and b is not None
-    ]
+    at_rounded = trial.run(rounded(dtype, trial, exact)).gradients(cotangents)
+    gradient_pairs = zip(at_rounded, wanted, strict=True)
+    shifts = [np.abs(a - b) for a, b in gradient_pairs if a is not None and b is not None]
     # 65504 is the largest float16; bfloat16 has about the range of float32.
     largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
     # What does not fit into the dtype is NaN in both, so that it is not compared.
@@ -538,8 +535,6 @@ def differs_in(
     noise = trial.noise_in(dtype) + 4 * (largest_of(shifts) + smallest_of(as_numpy_dtype(dtype)))
     allowed = max(tolerance, TOLERANCES[dtype])
     fault = find_difference(grads, truths, allowed, noise)
-    if fault:
-        return fault
     # Single numbers may be off by rounding; all of them may not, as where a term is missing.
     pairs = [(g, w) for g, w in zip(grads, truths, strict=True) if g is not None and w is not None]
     for (got, want), shift in zip(pairs, shifts, strict=True):
@@ -547,23 +542,45 @@ def differs_in(
             float(np.sqrt(np.nanmean(np.square(a.astype(np.float64))))) if a.size else 0.0
             for a in (got - want, want, shift)
         )
-        if error > allowed / 8 * size + 4 * rounding + noise:
-            return f"on average it is off by {error:.3g}, of numbers of {size:.3g}"
+        if not fault and error > allowed / 8 * size + 4 * rounding + noise:
+            fault = f"on average it is off by {error:.3g}, of numbers of {size:.3g}"
+    if fault:
+        masks = other_choices(trial, outputs, expected, exact)
+        if not masks:
+            return fault
+        u = [np.where(mask, 0, a).astype(a.dtype) for mask, a in zip(masks, u, strict=True)]
+        if not largest_of(u):
+            raise NotApplicable(OTHER_CHOICES)
+        with trial.quiet("float32"):
+            pairs = zip(u, outputs, strict=True)
+            gradients = run.gradients([as_float(a, y.dtype.name) for a, y in pairs])
+        again = differs_in(
+            dtype, replace(trial, is_surrogate=False), run=run, gradients=gradients, u=u,
+            exact=exact, tolerance=tolerance,
+        )  # fmt: skip
+        return again or Remark(OTHER_CHOICES)
     eps = float(eps_of(as_numpy_dtype(dtype)))
     ulps = max((error_in_ulps(*pair, eps)[0] for pair in pairs), default=0.0)
     return Remark(f"off by at most {ulps:.2g} ulps of the largest number")
 
 
-def rounded(dtype: str, trial: Trial, arrays: Arrays, seed: int | None = None) -> Arrays:
-    """Return inputs with a rounding to a dtype on each element, up and down in turn; with a seed
-    some roundings, at random.
-    """
+def other_choices(trial: Trial, outputs: Arrays, wanted: Arrays, exact: Arrays) -> Arrays:
+    """Return which rows of a surrogate are other inputs' numbers, as of another code, or []."""
+    pairs = zip(outputs, wanted, strict=True)
+    masks = [where_different(y, as_float(z, y.dtype.name)) for y, z in pairs]
+    numbers = np.concatenate([np.ravel(a) for a in exact])
+    is_chosen = any(np.isin(z, numbers).all() for z in wanted)
+    if not (trial.is_surrogate and is_chosen and any(map(np.any, masks))):
+        return []
+    return [mask.any(axis=tuple(range(1, mask.ndim)), keepdims=True) for mask in masks]
+
+
+def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:
+    """Return inputs with a rounding to a dtype on each element, up and down in turn."""
     eps = eps_of(as_numpy_dtype(dtype))
 
     def turn(a: Any) -> Any:
         turns = (1 - 2 * (np.arange(a.size) % 2)).reshape(a.shape)
-        if seed is not None:
-            turns = 8 * np.random.default_rng(seed).permutation(turns.ravel()).reshape(a.shape)
         return (a * (1 + eps * turns)).astype(a.dtype)
 
     return trial.changed(arrays, turn)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.values import is_float_tensor
-from .derivatives import factor_of_derivative
+from .derivatives import UNCOMPARED, factor_of_derivative
 from .trial import Arrays, Surrogate, Trial, find_difference, wave
 
 IN_CODE = "SURROGATE"
@@ -104,10 +104,7 @@ def _recognize(trial: Trial, words: set[str]) -> Trial:
     if places:
         reason = f"its forward is flat in argument {places[0]}, whose gradient is the cotangent"
     elif hints:
-        reason = (
-            f"its name or docstring says {min(hints)!r}. Nothing compares its numbers: "
-            "surrogate=f does, with the derivative of f"
-        )
+        reason = f"its name or docstring says {min(hints)!r}. {UNCOMPARED}"
     if not reason:
         return trial
     kind = "it is straight-through" if passing_places else "it is a surrogate"

@@ -18,7 +18,7 @@ from ..functions.captures import capture_example
 from ..graph.ir.types import dtype_name
 from ..look.convert import brief
 from ..look.subject import as_float
-from .derivatives import differs_in, rounded
+from .derivatives import differs_in, other_choices, rounded
 from .trial import (
     TOLERANCES,
     Arrays,
@@ -143,11 +143,11 @@ def judge_autocast(trial: Trial) -> str:
             return f"argument {n} is float32, its gradient {got.dtype}"
     exact = trial.changed(arrays, lambda a: as_float(a, trial.wide))
     outputs = run.arrays()
-    fault = differs_in("bfloat16", trial, outputs=outputs, gradients=gradients, u=u, exact=exact)
-    if fault:
-        return fault
+    fault = differs_in("bfloat16", trial, run=run, gradients=gradients, u=u, exact=exact)
     # The output may move as far as one rounding of the inputs moves it.
     wanted, neighbors = (trial.run(a).arrays() for a in (exact, rounded("bfloat16", trial, exact)))
+    if fault or other_choices(trial, outputs, wanted, exact):
+        return fault
     shift = largest_of([np.abs(a - b) for a, b in zip(wanted, neighbors, strict=True)])
     noise = 4 * shift + trial.noise_in("bfloat16")
     return as_output_difference(find_difference(outputs, wanted, TOLERANCES["bfloat16"], noise))

@@ -130,7 +130,7 @@ class Trial:
         call: the function of tensors, unchanged.
         arguments: those of its call.
         is_surrogate: whether its gradient is meant to differ from the derivative.
-        meant: the function whose derivative a surrogate is meant to be, if the caller names it.
+        meant: the function whose derivative it is said to be, `call` if no surrogate; None: unsaid.
         converted: multigrad's version; None if it is not another framework's custom gradient.
         forward: runs the forward alone, as plain code; None if there is none.
         seeds: put the random generators back before each run; None: it draws as it is called.
@@ -423,7 +423,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         trial = Trial(
             name, call, home, arguments,
             is_surrogate=is_surrogate if surrogate is None else bool(surrogate),
-            meant=surrogate if callable(surrogate) else None,
+            meant=surrogate if callable(surrogate) else call if surrogate is False else None,
             converted=converted, forward=forward, original=obj,
         )  # fmt: skip
         try:

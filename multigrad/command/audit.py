@@ -170,7 +170,8 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
         with suppress(MultigradError):  # nobody knows what the arguments are
             problem += f"; {inputs_to_type(fn, ())}"
         return replace(report, problem=problem)
-    return report
+    hints = [f"; {n} is a number, {n}:float32 is a tensor" for n in asked.words if n.isdigit()]
+    return replace(report, problem="".join((report.problem, *hints)))
 
 
 def calls_to_try(

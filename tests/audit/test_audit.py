@@ -411,7 +411,7 @@ def test_a_neuron_whose_one_output_is_flat_has_a_surrogate() -> None:
     report = xg.audit(torch_class(forward, backward), X, laws=QUICK)
     assert broken(report) == set()
     (derivative,) = (each for each in report.laws if each.law == "derivative")
-    assert derivative.reason == "its forward is flat: it is a surrogate, which is meant to differ"
+    assert derivative.reason.startswith("its forward is flat: it is a surrogate, ")
 
 
 def test_what_is_meant_to_differ_may_be_declared() -> None:

@@ -114,6 +114,8 @@ def test_where_no_guess_fits_the_line_to_type_is_told(ours: Path) -> None:
     code, said = run(f"{ours}:wide")
     assert code == 1
     assert "; give what fits x, y, an --input for each: 4x6 (a float32 tensor), " in said
+    _, said = run(f"{ours}:wide", asked=AuditRequest(("12", "4x9"), LAWS))
+    assert said.splitlines()[0].endswith("; 12 is a number, 12:float32 is a tensor")
 
 
 def test_reports_are_written_for_machines_and_for_people(ours: Path, tmp_path: Path) -> None:

@@ -95,12 +95,10 @@ def test_a_quantizer_with_a_learned_step_is_not_accused(name: str, step: float) 
 
 
 @pytest.mark.needs("torch")
-def test_vector_quantization_and_binary_weights_are_not_accused() -> None:
-    vq = named("Layer", lambda ctx, x, q: x + (q - x), lambda ctx, g: (g, None))
-    assert "straight-through" in derivative(vq, X, np.round(X)).reason
-
+def test_vector_quantization_whose_codes_lie_close_is_not_accused_but_for_faults() -> None:
     def nearest(ctx: Any, x: Any, codes: Any) -> Any:
-        places = (x[:, None] - codes).square().sum(-1).argmin(1)
+        squares = x.square().sum(1, keepdim=True) + codes.square().sum(1)
+        places = (squares - 2 * x @ codes.T).argmin(1)
         ctx.save_for_backward(places, codes)
         return codes[places]
 
@@ -108,9 +106,25 @@ def test_vector_quantization_and_binary_weights_are_not_accused() -> None:
         places, codes = ctx.saved_tensors
         return g, codes.new_zeros(codes.shape).index_add(0, places, g)
 
-    rows, codes = np.split(np.random.default_rng(0).standard_normal((9, 3), np.float32), [5])
-    # Among 4,097 codes many are as near as another, rounded.
-    assert "straight-through" in derivative(named("Layer", nearest, of_codes), rows, codes).reason
+    def of_half_the_codes(ctx: Any, g: Any) -> Any:
+        of_rows, of_codebook = of_codes(ctx, g)
+        return of_rows, of_codebook * (0.5 if g.element_size() == 2 else 1)
+
+    vq = named("Layer", nearest, of_codes)
+    draw = np.random.default_rng(2).standard_normal
+    # Of many codes, copies with small changes, rounding takes another one.
+    square = [draw((4, 6), np.float32) for _ in range(2)]
+    assert "straight-through" in derivative(vq, *square).reason
+    many, of_16_bits = [draw((n, 8), np.float32) for n in (128, 32)], ["float16", "bfloat16"]
+    assert xg.audit(vq, *many, laws=[*of_16_bits, "autocast"]).ok
+    wrong = xg.audit(named("Layer", nearest, of_half_the_codes), *many, laws=of_16_bits)
+    assert "float16" in {each.law for each in wrong.findings}
+
+
+@pytest.mark.needs("torch")
+def test_what_passes_an_argument_through_and_binary_weights_are_not_accused() -> None:
+    vq = named("Layer", lambda ctx, x, q: x + (q - x), lambda ctx, g: (g, None))
+    assert "straight-through" in derivative(vq, X, np.round(X)).reason
     xnor = keeps_x(lambda x: x.sign() * x.abs().mean())
     masked = of_x(lambda g, x: g * (x.abs() < 1))
     assert derivative(named("BinarizeWeight", xnor, masked), X).state == "does not apply"
@@ -176,6 +190,11 @@ def test_code_states_what_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
         assert derivative(ours, X).state == state
     module.SURROGATE = {"Cube": True}
     assert derivative(ours, X).state == "broken"
+    steps = keeps_x(lambda x: x.round())
+    doubled = of_x(lambda g, x: 2 * g)
+    assert "surrogate=f" in derivative(named("Layer", steps, doubled), X).reason
+    # No flat forward excuses what is said to be a derivative.
+    assert derivative(named("Layer", steps, doubled, SURROGATE=False), X).state == "broken"
 
 
 # --- what is printed ------------------------------------------------------------------------------
