@@ -149,8 +149,8 @@ def _waits_for_call(obj: Any) -> bool:
 
 # --- one target -----------------------------------------------------------------------------------
 def find_target(what: str) -> Any:
-    """Return what a name refers to: a rule, a Function, a custom gradient, a pair of a forward and
-    its VJP, or another object.
+    """Return the object that a name refers to: a rule, a Function, a custom gradient, a pair of a
+    forward and its VJP, or something else.
     """
     if is_of_library(what):
         return _find_in_library(what)

@@ -38,7 +38,7 @@ from .calls.binding import assemble
 from .calls.capture_errors import NotCaptured
 from .calls.decision import LOWERED, SHOWN, Door, decide
 from .calls.effects import check_apart, put_notes, put_updates
-from .calls.facts import facts_of_symbols, first_tensor, gather_facts
+from .calls.facts import facts_of_symbols, first_tensor, gather_facts, places_of
 from .calls.gradients import modes_of
 from .calls.parameters import Completion
 from .calls.recipe import Recipe, Variant
@@ -305,18 +305,16 @@ Asked = dict[str, dict[str, Any]]
 
 
 def asked_of_arguments(function: Function, variant: Variant) -> Asked:
-    """Return what the code asked about its arguments, by name, where its graphs depend on that.
+    """Return, by argument, the facts about it on which a captured form's graphs depend.
 
     "shape" has None for a length that leaves the graphs as they are.
     """
-    layout, first = variant.layout, first_tensor(variant.layout)
+    layout, facts = variant.layout, variant.facts
     asked: Asked = {}
-    for fact, value in variant.facts.items():
-        kind, _, name = fact.partition(":")
-        if kind in ("dtype", "ndim", "shape") and not name and first is not None:
-            name = layout.leaves[first].name
-        if kind in ("dtype", "ndim", "param", "shape") and name and value is not None:
-            asked.setdefault(name, {})[kind] = value
+    for fact, kind, index in places_of(facts, layout, first_tensor(layout)):
+        is_asked = kind in ("dtype", "ndim", "param", "shape") and facts[fact] is not None
+        if is_asked and index is not None:
+            asked.setdefault(layout.leaves[index].name, {})[kind] = facts[fact]
     lengths = {n for each in asked.values() for n in each.get("shape", ())}
     free = {n for n in lengths if _is_free(function, variant, n)}
     for each in asked.values():

@@ -57,7 +57,7 @@ def naming_options(
 
 
 def explaining(*kinds: type) -> Callable[[Mapping[str, Any]], Exception]:
-    """Return what explains an unknown option of the first kind of layer by the options of all."""
+    """Return a function of unknown options that makes the error, which suggests known ones."""
 
     def explain(unknown: Mapping[str, Any]) -> Exception:
         inits = [signature(each.__init__).parameters for each in (*kinds, keras.layers.Layer)]

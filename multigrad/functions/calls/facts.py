@@ -40,7 +40,7 @@ def gather_facts(
     if layout.mixes_floats or layout.is_apart:
         # Such layouts are captured for each dtype.
         needed = needed | {"dtype"}
-    for fact, kind, index in _places(sorted(needed), layout, first_tensor(layout)):
+    for fact, kind, index in places_of(sorted(needed), layout, first_tensor(layout)):
         if is_read(fact):
             facts[fact] = look_up(fact)
             continue
@@ -88,10 +88,10 @@ def gather_facts(
     return facts
 
 
-def _places(
+def places_of(
     facts: Iterable[str], layout: Layout, first: int | None
 ) -> Iterator[tuple[str, str, int | None]]:
-    # Each fact, its kind, and the position of the leaf that it is about, None if there is none.
+    """Yield each fact, its kind, and the position of the leaf that it is about, None for none."""
     by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
     for fact in facts:
         kind, _, argument = fact.partition(":")
@@ -154,7 +154,7 @@ def facts_of_symbols(
     # Inside a capture the first float may have the dtype T.
     first_float = next(floats, first_tensor(layout))
     facts: dict[str, Any] = {}
-    for fact, kind, index in _places(sorted(needed), layout, first_float):
+    for fact, kind, index in places_of(sorted(needed), layout, first_float):
         if is_read(fact):
             facts[fact] = look_up(fact)
         elif index is not None and layout.leaves[index].kind != "static":
@@ -224,7 +224,7 @@ def _has_attribute(trace: Trace, kind: str, value: Any) -> bool:
 def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], Any]:
     """Return a function that quickly tells the calls of a layout apart by these facts."""
     numbers, shapes, questions = set(), set(), []
-    for _, kind, index in _places(needed, layout, first_tensor(layout)):
+    for _, kind, index in places_of(needed, layout, first_tensor(layout)):
         # Of another layout, an argument may be a tensor: here there is nothing to know.
         if index is None or not _has(layout.leaves[index], kind):
             continue
@@ -277,7 +277,7 @@ def first_tensor(layout: Layout) -> int | None:
 
 def fixed_shapes(layout: Layout, facts: Mapping[str, Any]) -> str:
     """Return in words the shapes that a capture is for alone; "" if it is for all."""
-    places = _places((fact for fact in facts if facts[fact]), layout, first_tensor(layout))
+    places = places_of((fact for fact in facts if facts[fact]), layout, first_tensor(layout))
     return " and ".join(
         f"{layout.leaves[index].path} of shape {tuple(facts[fact])}"
         for fact, kind, index in places
