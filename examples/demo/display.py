@@ -35,12 +35,11 @@ class LiveProgress:
         self.task = self.bar.add_task("starting", total=self.networks)
         self.spoken = time.monotonic()
         self.ended = threading.Event()
-        self.speaker = threading.Thread(target=self.break_silence, daemon=True)
 
     def __enter__(self) -> Self:
         self.bar.start()
         if self.bar.disable:
-            self.speaker.start()
+            threading.Thread(target=self.break_silence, daemon=True).start()
         return self
 
     def __exit__(
@@ -50,8 +49,6 @@ class LiveProgress:
         traceback: TracebackType | None,
     ) -> None:
         self.ended.set()
-        if self.speaker.is_alive():  # a thread that wakes while Python ends may end it by a signal
-            self.speaker.join()
         self.bar.stop()
 
     def break_silence(self) -> None:

@@ -5,8 +5,6 @@ Nothing is imported to answer the first two: a missing or broken framework must 
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib
 import os
 from collections.abc import Sequence
@@ -93,8 +91,6 @@ def choose(names: Sequence[str]) -> list[Framework]:
 def load(framework: Framework) -> TrainingLoop:
     """Import a framework's training loop, and with it the framework."""
     prepare_environment()
-    # At its end Python looks for garbage in all that the frameworks hold: 7 s, and 1 s without.
-    atexit.register(gc.freeze)
     if framework.name == "keras":
         # Keras fixes its backend at import and takes tensorflow even where it is not installed.
         os.environ.setdefault("KERAS_BACKEND", find_keras_backend() or KERAS_BACKENDS[0])
