@@ -11,7 +11,6 @@ import pytest
 import multigrad as xg
 from multigrad_conformance.differences import kept
 
-from ..harness.models.surrogates import triangle
 from .formulas import PAIRS, Case, V, W, close, formulas
 from .formulas import X as POINTS
 
@@ -69,17 +68,6 @@ def test_scan_applies_the_rule_at_every_step(compile_it: bool) -> None:
     for s in (2.0, 3.0):
         with xg.use("scale", {"s": s}):
             np.testing.assert_array_equal(grad(X), np.full_like(X, s**3))
-
-
-@pytest.mark.parametrize("compile_it", [False, True])
-def test_checkpoint_runs_again_under_the_rule_of_its_first_forward(compile_it: bool) -> None:
-    act = xg.activation("Heaviside")
-    f: Callable[..., Any] = jax.checkpoint(lambda x: act(jax.numpy.sin(x)))
-    with xg.use("triangular"):
-        _, pullback = jax.vjp(jax.jit(f) if compile_it else f, X)
-    with xg.use("scale"):
-        (grad,) = pullback(np.ones_like(X))
-    np.testing.assert_allclose(grad, triangle(np.sin(X)) * np.cos(X), rtol=1e-5, atol=1e-7)
 
 
 def test_linear_transpose_and_remat_of_a_rule_are_its_pullback() -> None:

@@ -209,22 +209,6 @@ def weighted(y: Tensor) -> Tensor:
     return (y * torch.tensor(W)).sum()
 
 
-@every_rule
-@forwards
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoint_computes_masks_and_norms_again(
-    rule: str, forward: str, reentrant: bool
-) -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    act, x = xg.activation(forward), leaf(POINTS)
-    with xg.use(rule):
-        loss = weighted(checkpoint(act, x, use_reentrant=reentrant))
-    with xg.use("scale", {"s": 7.0}):
-        loss.backward()
-    close(x.grad, FORMULAS[rule](W, POINTS))
-
-
 @pytest.mark.parametrize("rule", ["triangular", "rectangular"])
 def test_second_order_through_a_checkpoint_is_that_without(rule: str) -> None:
     from torch.utils.checkpoint import checkpoint

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -99,53 +97,6 @@ def test_model_with_hooks_is_copied_and_the_copy_is_trained(model: Any) -> None:
 
 
 # --- torch.utils.checkpoint, whose backward runs forward again ------------------------------------
-
-
-def in_force(rule: str | None) -> AbstractContextManager[Any]:
-    if rule is None:
-        return nullcontext()
-    return xg.use(rule, key=3 if rule == "full_jam" else None)
-
-
-def under_no_use(act: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    return act(x) * 2.0 + act(x - 0.5)
-
-
-def with_use_in_the_middle(act: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    y = act(x)
-    with xg.use("rectangular"):
-        z = act(x + 0.1)
-    return y + z + act(x - 0.3)
-
-
-def with_use_at_the_beginning(act: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    with xg.use("rectangular"):
-        z = act(x + 0.1)
-    return z + act(x - 0.3)
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("rule", ["triangular", "full_jam", None])
-@pytest.mark.parametrize("later", [None, "scale"])
-@pytest.mark.parametrize(
-    "region", [under_no_use, with_use_in_the_middle, with_use_at_the_beginning]
-)
-def test_checkpoint_runs_again_under_the_rule_of_its_first_forward(
-    reentrant: bool, rule: str | None, later: str | None, region: Callable[..., Tensor]
-) -> None:
-    act = xg.Activation("SiLU") if later else xg.activation("SiLU")
-
-    def grad(run: Callable[[Tensor], Tensor]) -> Array:
-        x = leaf()
-        with in_force(rule):
-            y = run(x) + run(x * 0.5)
-        with in_force(later):
-            y.sum().backward()
-        return x.grad.numpy()
-
-    expected = grad(lambda x: region(act, x))
-    got = grad(lambda x: checkpoint(region, act, x, use_reentrant=reentrant))
-    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("outer", [False, True])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,11 +25,13 @@ ONES = np.ones_like(X)
 
 
 def recompute(backend: Any, f: Callable[[Tensor], Tensor], way: str) -> Callable[[Tensor], Tensor]:
-    """Return f as a region that runs again."""
+    """Return f as a region that runs again; on torch the other way is reentrant, on jax under
+    `jit`.
+    """
     if backend.name == "jax":
         import jax
 
-        return jax.checkpoint(f)
+        return jax.jit(jax.checkpoint(f)) if way == "other" else jax.checkpoint(f)
     if backend.name == "tensorflow":
         import tensorflow as tf
 
@@ -36,32 +39,101 @@ def recompute(backend: Any, f: Callable[[Tensor], Tensor], way: str) -> Callable
     if backend.name == "torch":
         from torch.utils.checkpoint import checkpoint
 
-        return lambda x: checkpoint(f, x, use_reentrant=way == "reentrant")
+        return lambda x: checkpoint(f, x, use_reentrant=way == "other")
     pytest.skip("NumPy has no such regions")
 
 
-def pull_later(backend: Any, f: Callable[[Tensor], Tensor], rule: str) -> Array:
+def in_force(rule: str | None) -> AbstractContextManager[Any]:
+    if rule is None:
+        return nullcontext()
+    return xg.use(rule, key=3 if rule == "full_jam" else None)
+
+
+def pull_later(
+    backend: Any, f: Callable[[Tensor], Tensor], rule: str | None, later: str | None = "scale"
+) -> Array:
     """Return the gradient of f, run under a rule and pulled back under another."""
-    x = backend.array(X)
+    x, ones = backend.array(X), backend.array(ONES)
     if backend.name == "torch":  # a reentrant checkpoint takes nothing but backward()
         x.requires_grad_()
-        with xg.use(rule):
+        with in_force(rule):
             y = f(x)
-        with xg.use("scale", {"s": 7.0}):
-            y.backward(backend.array(ONES))
+        with in_force(later):
+            y.backward(ones)
         return backend.numpy(x.grad)
-    with xg.use(rule):
+    with in_force(rule):
         _, pullback = xg.vjp(f, x)
-    with xg.use("scale", {"s": 7.0}):
-        (gradient,) = pullback(backend.array(ONES))
-    return backend.numpy(gradient)
+    with in_force(later):
+        first, again = (backend.numpy(pullback(ones)[0]) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    return first
 
 
-@pytest.fixture(params=["reentrant", "other"])
+@pytest.fixture(params=["plain", "other"])
 def way(request: pytest.FixtureRequest, backend: Any) -> str:
-    if backend.name != "torch" and request.param != "other":
-        pytest.skip("torch alone has two ways")
+    if backend.name not in ("torch", "jax") and request.param == "other":
+        pytest.skip("there is one way")
     return request.param
+
+
+Again: TypeAlias = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]
+
+
+def under_no_use(act: Any, x: Tensor, again: Again) -> Tensor:
+    return act(x) * 2.0 + act(x - 0.5)
+
+
+def with_use_in_the_middle(act: Any, x: Tensor, again: Again) -> Tensor:
+    y = act(x)
+    with xg.use("rectangular"):
+        z = act(x + 0.1)
+    return y + z + act(x - 0.3)
+
+
+def with_use_at_the_beginning(act: Any, x: Tensor, again: Again) -> Tensor:
+    with xg.use("rectangular"):
+        z = act(x + 0.1)
+    return z + act(x - 0.3)
+
+
+def nested(act: Any, x: Tensor, again: Again) -> Tensor:
+    inner = again(lambda x: act(x))
+    with xg.use("rectangular"):
+        y = inner(x)
+    return y + 2.0 * inner(x) + 4.0 * act(x)
+
+
+@pytest.mark.parametrize(
+    ("rule", "later"),
+    [("triangular", None), ("triangular", "scale"), ("full_jam", "scale"), (None, "triangular")],
+)
+@pytest.mark.parametrize(
+    "region", [under_no_use, with_use_in_the_middle, with_use_at_the_beginning, nested]
+)
+def test_a_region_runs_again_under_the_rules_and_draws_of_its_first_forward(
+    backend: Any, way: str, region: Any, rule: str | None, later: str | None
+) -> None:
+    act = xg.activation("SiLU")
+
+    # jax traces a function once: another call of it has the draws of the first.
+    is_made_anew = backend.name == "jax" and rule == "full_jam"
+
+    def gradient(again: Again) -> Array:
+        def make() -> Callable[[Tensor], Tensor]:
+            return again(lambda x: region(act, x, again))
+
+        one = make()
+
+        def forward(x: Tensor) -> Tensor:
+            y = one(x) + (make() if is_made_anew else one)(x * 0.5)
+            with xg.use("rectangular"):
+                return y + 2.0 * one(x)
+
+        return pull_later(backend, forward, rule, later)
+
+    expected = gradient(lambda f: f)
+    found = gradient(lambda f: recompute(backend, f, way))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_values_that_the_caller_holds_are_taken_in_a_region(backend: Any, way: str) -> None:
