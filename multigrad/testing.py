@@ -82,15 +82,17 @@ def assert_gradient(
         Traceback (most recent call last):
             ...
         AssertionError: <lambda> on numpy with float64[2]: 0 laws kept, 1 broken
-          derivative: broken: argument 0[0] = 1: -0.359668456, expected -0.719336911 by differences\
-; it is 0.5 times that everywhere
+          derivative: broken: x[0] = 1: -0.359668456, expected -0.719336911 by differences; it is \
+0.5 times that everywhere
             The gradient is the derivative of the forward. Otherwise training goes wrong; \
 if it is meant to differ, say so: surrogate=True in code, --surrogate on the command line, or \
 SURROGATE = True in the module.
           derivative is broken by inputs as small as these: array([1.])
-            import numpy as np
-            import multigrad as xg
-            print(xg.audit(fn, np.array([1.0], "float64"), laws=["derivative"]))
+          to see that derivative is broken:
+        import numpy as np
+        import multigrad as xg
+        fn = ...  # put your own here: <Function <lambda>(x)>
+        print(xg.audit(fn, np.array([1.0], "float64"), laws=["derivative"]))
 
     Args:
         fn: as for `xg.audit`.
@@ -111,7 +113,8 @@ SURROGATE = True in the module.
     lines = str(report).splitlines()
     if len(lines) > MOST_LINES:
         names = ", ".join(finding.law for finding in report.findings)
-        lines = [*lines[: MOST_LINES - 1], f"  and more; broken are: {names}"]
+        end = -1 - len(report.reproducer)  # of the findings: the lines to copy follow
+        lines[MOST_LINES - 1 + end : end] = [f"  and more; broken are: {names}"]
     raise AssertionError("\n".join(lines))
 
 

@@ -5,7 +5,6 @@ for the derivative alone.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -133,7 +132,6 @@ class AuditReport(Report):
             if n == 0 and self.smallest:
                 clause = f"broken by inputs as small as these: {self.smallest}"
                 lines.append(f"  {finding.law} is {clause}")
-            lines += [f"    {line}" for line in self.reproducer if n == 0]
         inapplicable = [finding for finding in self.laws if finding.state == NOT_APPLICABLE]
         # That the derivative is not compared is to be read; the other reasons are in `laws`.
         exceptions = [each for each in inapplicable if each.law == DERIVATIVE]
@@ -142,6 +140,9 @@ class AuditReport(Report):
                 lines.append(f"  {finding}")
         if names := [finding.law for finding in inapplicable if finding not in exceptions]:
             lines.append(f"  {NOT_APPLICABLE}: {', '.join(names)}")
+        # Not indented, or Python would refuse what is pasted.
+        if self.reproducer:
+            lines += [f"  to see that {self.findings[0].law} is broken:", *self.reproducer]
         return "\n".join(lines)
 
     def to_json(self) -> str:
@@ -218,7 +219,7 @@ def _audit(
     fn: Any, inputs: Sequence[Any], laws: Sequence[Law], surrogate: Surrogate
 ) -> AuditReport:
     try:
-        trial, target, parameters = trial_as_intended(fn, inputs, surrogate)
+        trial, target = trial_as_intended(fn, inputs, surrogate)
     # The caller's own mistake, not a fault of the audited code: raised, not reported.
     except RuleTypeError:
         raise
@@ -227,42 +228,33 @@ def _audit(
     if not trial.floats:
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
     with ignoring_warnings(), keeping_dtypes(target), trial.keeping_seeds():
-        findings = [_test_law(target, trial, law) for law in laws]
-    # `open_up` appends the parameters, so they are the last tensors.
-    leaves, first_parameter = trial.arguments.leaves, len(trial.given) - len(parameters)
-
-    def name(match: re.Match[str]) -> str:
-        n = int(match[1]) - first_parameter
-        return parameters[n] if 0 <= n < len(parameters) else match[0]
-
-    findings = tuple(
-        replace(each, reason=re.sub(r"\bargument (\d+)", name, each.reason)) for each in findings
-    )
+        findings = tuple(_test_law(target, trial, law) for law in laws)
     texts = [
         f"{each.dtype}[{', '.join(map(str, each.shape))}]"
         if isinstance(each, np.ndarray)
         else repr(each)[:40]
-        for each in leaves
+        for each in trial.arguments.leaves
     ]
-    for n, parameter in enumerate(parameters, len(leaves) - len(parameters)):
-        texts[n] = f"{parameter} {texts[n]}"
+    first = trial.input_count  # of the parameters
+    for place, name in zip(trial.arguments.places[first:], trial.names[first:], strict=True):
+        texts[place] = f"{name} {texts[place]}"
     return AuditReport(trial.name, trial.backend.name, findings, inputs=", ".join(texts))
 
 
 def trial_as_intended(
     fn: Any, inputs: Sequence[Any], surrogate: Surrogate = None
-) -> tuple[Trial, Any, tuple[str, ...]]:
-    """Return a trial that knows whether its gradient is meant to differ, as for `audit`, what it
-    calls, and the names of the parameters that follow the inputs.
+) -> tuple[Trial, Any]:
+    """Return a trial that knows whether its gradient is meant to differ, as for `audit`, and what
+    it calls.
     """
     with ignoring_warnings():
-        target, all_inputs, parameters = open_up(fn, inputs)
+        target, all_inputs = open_up(fn, inputs)
         intention = stated_intention(fn, name_of(fn)) if surrogate is None else surrogate
         with keeping_dtypes(target):
             trial = trial_of(target, all_inputs, intention)
             if intention is None and not trial.is_surrogate:
                 trial = recognize(trial, fn)
-    return trial, target, parameters
+    return trial, target
 
 
 def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = None) -> CheckReport:
@@ -305,7 +297,7 @@ def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = Non
     report = compare(subject, data, named)
     if report.ok or not report.compared or subject.is_surrogate:
         return report
-    trial, _, _ = trial_as_intended(obj, arrays)
+    trial, _ = trial_as_intended(obj, arrays)
     if not trial.is_surrogate or trial.contradiction:
         return report
     as_surrogate = compare(replace(subject, is_surrogate=True), data, named)
@@ -334,7 +326,7 @@ def _test_law(target: Any, trial: Trial, law: Law) -> Finding:
             if message and (reason := excuse(target, law.name)):
                 raise NotApplicable(reason)
         # A `Remark` is false, as "" is, but has text.
-        state = BROKEN if message else KEPT
+        state, message = BROKEN if message else KEPT, trial.named(message)
     except NotApplicable as reason:
         state, message = NOT_APPLICABLE, str(reason)
     # `is_loud` laws let code refuse with an error; for the others an error breaks the law.
@@ -342,7 +334,7 @@ def _test_law(target: Any, trial: Trial, law: Law) -> Finding:
         state, message = REFUSED if law.is_loud else BROKEN, f"it raises {brief(error)}"
     is_unstated = law.name == DERIVATIVE and state == BROKEN and trial.meant is None
     matters = law.matters + HINT if is_unstated else law.matters
-    return Finding(law.name, state, str(message), law.sentence, matters)
+    return Finding(law.name, state, message, law.sentence, matters)
 
 
 # --- what a rule or a Function of ours states in its graph ----------------------------------------

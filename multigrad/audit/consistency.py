@@ -153,7 +153,7 @@ def judge_each_input(trial: Trial) -> str:
         shared_run = trial.run_on(replace_at(tensors, [b], [tensors[a]]))
         fault = trial.compare(shared_run, equal_run, u, equal_run.gradients(u))
         if fault:
-            return f"arguments {a} and {b} are one tensor: {fault}"
+            return f"argument {a} and argument {b} are one tensor: {fault}"
     return ""
 
 
@@ -194,7 +194,7 @@ def judge_written(trial: Trial) -> str:
     cotangents = trial.tensors(u)
     run.pull(cotangents)
     for kind, tensors, wanted in (
-        ("input", run.inputs, arrays),
+        ("input argument", run.inputs, arrays),
         ("cotangent", cotangents, u),
         ("output", run.outputs, outputs),
     ):

@@ -65,7 +65,7 @@ class Side:
     def __init__(self, fn: Any, inputs: Sequence[Any]) -> None:
         self.fn, self.inputs = fn, inputs
         with ignoring_warnings():
-            self.called, all_inputs, _ = open_up(fn, inputs)
+            self.called, all_inputs = open_up(fn, inputs)
             with keeping_dtypes(self.called):
                 self.trial: Trial = trial_of(self.called, all_inputs, None)
         if not self.trial.floats:

@@ -102,7 +102,7 @@ def _recognize(trial: Trial, words: set[str]) -> Trial:
     if flat_places or (passing_places and _is_coarse(outputs[0])):
         hints = hints or words & STEPS
     if places:
-        reason = f"its forward is flat in argument {places[0]}, whose gradient is the cotangent"
+        reason = f"its forward is flat in {trial.names[places[0]]}, whose gradient is the cotangent"
     elif hints:
         reason = f"its name or docstring says {min(hints)!r}. {UNCOMPARED}"
     if not reason:

@@ -9,8 +9,9 @@ from typing import Any, TypeGuard
 
 from ..backend.discovery import backend_of
 from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, read_state
-from ..capture.user_code.signature import name_of
-from ..functions.calls.arguments import owner_of, unwrap
+from ..capture.user_code.signature import called_method, name_of
+from ..functions.calls.arguments import owner_of, positional_names, unwrap
+from ..functions.calls.parameters import signature_of
 from ..functions.custom_gradient import function
 from ..functions.function import Function
 from ..functions.object_function import owner_of_method
@@ -22,28 +23,28 @@ from ..look.subject import find_original
 Tensor = Any
 
 
-def open_up(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
-    """Return the object to call, its inputs, and the names of the parameters that follow them.
+def open_up(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """Return the object to call and its inputs, which the parameters follow.
 
     A forward and a backward, as `xg.function` takes them, run as they are; the parameters of a
     module or a layer are added to its inputs.
     """
     if isinstance(fn, tuple) and 1 < len(fn) < 4 and all(map(callable, fn)):
         forward, backward, *residuals = fn
-        return function(forward, backward, *residuals, native=True), inputs, ()
+        return function(forward, backward, *residuals, native=True), inputs
     if isinstance(fn, type):
         original = find_original(fn)
         fn = fn if original.is_custom else original.call
     if not _is_model(fn):
-        return fn, inputs, ()
+        return fn, inputs
     if not getattr(fn, "built", True):
         fn(*inputs)  # its parameters are made by the first call
     state = read_state(fn)
     tensors, names = _trained(state)
     if not tensors:
-        return fn, inputs, ()
+        return fn, inputs
     shown_names = tuple(names[name] for name in sorted(tensors))
-    return Opened(fn, state, len(inputs), len(tensors)), (*inputs, tensors), shown_names
+    return Opened(fn, state, len(inputs), shown_names), (*inputs, tensors)
 
 
 def opened_model(parameters: Any) -> tuple[Callable[[Any], Any], Any, dict[str, str]]:
@@ -54,7 +55,7 @@ def opened_model(parameters: Any) -> tuple[Callable[[Any], Any], Any, dict[str, 
         return lambda tensors: tensors, parameters, {}
     state = read_state(parameters)
     tensors, names = _trained(state)
-    return Opened(parameters, state, 0, len(tensors)).filled, tensors, names
+    return Opened(parameters, state, 0).filled, tensors, names
 
 
 def _trained(state: ObjectState) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -99,10 +100,12 @@ class Opened:
     """
 
     def __init__(
-        self, owner: Any, state: ObjectState, input_count: int, parameter_count: int
+        self, owner: Any, state: ObjectState, input_count: int, names: tuple[str, ...] = ()
     ) -> None:
         self.owner, self.state, self.home_of_tensors = owner, state, state.home
-        self.input_count, self.parameter_count = input_count, parameter_count
+        self.input_count, self.parameter_names = input_count, names
+        signature = signature_of(called_method(owner))
+        self.input_names = positional_names(signature)[:input_count]
         self.__name__ = name_of(owner)
         self.rest = {name: x for name, x in state.tensors.items() if not _is_trained(x)}
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib.machinery import PathFinder
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from ..capture.user_code.signature import name_of
+from ..functions.calls.capture_errors import defined_at
 from ..look.subject import as_array, is_float_array
 
 MOST_TRIES = 60  # audits of one law
-MOST_SHOWN = 16  # elements of an array in lines to copy
+MOST_SHOWN = 16  # elements of an array in lines to copy, if they are not all alike
+PLAIN = (bool, int, float, str, bytes, type(None))  # whose `repr` is Python that makes them again
 # How code makes a tensor from numbers and the name of a dtype, after an import.
 MADE = {
     "torch": ("import torch", "torch.tensor({}, dtype=torch.{})"),
     "jax": ("import jax.numpy as jnp", 'jnp.array({}, "{}")'),
     "tensorflow": ("import tensorflow as tf", 'tf.constant({}, "{}")'),
+    "mlx": ("import mlx.core as mx", "mx.array({}, mx.{})"),
 }
 IN_NUMPY = ("import numpy as np", 'np.array({}, "{}")')
 
@@ -76,28 +86,122 @@ def _rounder(x: Any) -> Iterator[Any]:
         yield np.round(wide, digits).astype(x.dtype)
 
 
+# --- lines to copy --------------------------------------------------------------------------------
 def lines_to_copy(
     fn: Any, home: str, law: str, inputs: Sequence[Any], surrogate: Any
 ) -> tuple[str, ...]:
-    """Return a program of at most 6 lines that audits one law with inputs."""
-    import_line, constructor = MADE.get(home, IN_NUMPY)
-    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "<>")
-    is_named = isinstance(module, str) and "<" not in name and "." not in name
-    lines = [import_line, "import multigrad as xg"]
-    if is_named and module not in ("__main__", "builtins"):
-        lines.append(f"from {module} import {name}")
-    arguments = repr(fn) if isinstance(fn, str) else name if is_named else "fn"
-    large_names = []
-    for n, x in enumerate(inputs):
-        if not isinstance(x, np.ndarray | np.generic):
-            arguments += f", {text}" if len(text := repr(x)) <= 40 and "\n" not in text else ", ..."
-        elif x.size <= MOST_SHOWN:
-            arguments += f", {constructor.format(x.tolist(), x.dtype)}"
-        else:
-            large_names.append(f"x{n}")
-            arguments += f", x{n}"
-    if large_names:
-        lines.append(f"{', '.join(large_names)} = ...  # as above")
+    """Return a program that audits one law with inputs.
+
+    What no text makes again, such as a lambda or a long array, is a variable for the reader's own.
+    """
+    program = Program(home)
+    arguments = [program.text(fn, "fn")]
+    arguments += [program.text(x, f"x{n}") for n, x in enumerate(inputs)]
     if surrogate is not None:
-        arguments += f", surrogate={getattr(surrogate, '__name__', surrogate)}"
-    return (*lines, f'print(xg.audit({arguments}, laws=["{law}"]))')
+        arguments.append(f"surrogate={program.text(surrogate, 'surrogate')}")
+    call = f'print(xg.audit({", ".join(arguments)}, laws=["{law}"]))'
+    return (*program.imports, *program.variables, call)
+
+
+class Program:
+    """Values as Python text, with the imports that it needs; a variable stands for any other."""
+
+    def __init__(self, home: str) -> None:
+        self.home, self.variables = home, list[str]()
+        self.imports = [MADE.get(home, IN_NUMPY)[0], "import multigrad as xg"]
+
+    def text(self, value: Any, variable: str) -> str:
+        """Return text that makes a value again, or else a variable of this name."""
+        value = as_array(value)
+        if isinstance(value, np.ndarray):
+            text = self._tensor(value)
+        elif isinstance(value, np.generic):
+            text = self._import(
+                IN_NUMPY[0], f"{IN_NUMPY[1]}[()]".format(_number(value), value.dtype)
+            )
+        elif type(value) in PLAIN:
+            text = _number(value) if isinstance(value, float) else repr(value)
+        elif type(value) in (tuple, list):
+            each = [self.text(x, f"{variable}_{n}") for n, x in enumerate(value)]
+            inside = ", ".join(each)
+            text = (
+                f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(each) == 1)})"
+            )
+        elif type(value) is dict and all(type(key) in PLAIN for key in value):
+            each = [self.text(x, f"{variable}_{n}") for n, x in enumerate(value.values())]
+            text = f"{{{', '.join(f'{k!r}: {x}' for k, x in zip(value, each, strict=True))}}}"
+        else:
+            text = self._name(value)
+        if text:
+            return text
+        self.variables.append(f"{variable} = ...  # put your own here: {_describe(value)}")
+        return variable
+
+    def _import(self, line: str, text: str) -> str:
+        self.imports += [line] * (line not in self.imports)
+        return text
+
+    def _tensor(self, array: np.ndarray) -> str:
+        if array.size and (array == array.flat[0]).all():
+            text = _number(array.flat[0])
+            for length in reversed(array.shape):
+                text = f"[{text}] * {length}" if length > 1 else f"[{text}]"
+        elif array.size <= MOST_SHOWN and 0 not in array.shape[:-1]:
+            text = _numbers(array)
+        else:
+            return ""
+        # JAX makes 64 bits in a mode alone; arrays of NumPy stand for tensors, too.
+        is_wide = self.home == "jax" and array.dtype.name.endswith("64")
+        line, constructor = IN_NUMPY if is_wide else MADE.get(self.home, IN_NUMPY)
+        return self._import(line, constructor.format(text, array.dtype))
+
+    def _name(self, value: Any) -> str:
+        """Return the name by which a module holds a value, and import it; "" if none does."""
+        written = re.fullmatch(r"(\w+)\.([\w.]+)", repr(value))  # such as torch.float32
+        if written and _held(sys.modules.get(written[1]), written[2]) is value:
+            return self._import(f"import {written[1]}", written[0])
+        for name in (getattr(value, "__module__", None), "__main__"):
+            module = sys.modules.get(name) if isinstance(name, str) else None
+            names = (getattr(value, "__qualname__", ""), *getattr(module, "__dict__", {}))
+            found = next((each for each in names if _held(module, each) is value), "")
+            if found:
+                return self._from(str(name), found)
+        return ""
+
+    def _from(self, module: str, name: str) -> str:
+        if module in ("__main__", "builtins"):  # the lines are pasted where the former is
+            return name
+        root = module.partition(".")[0]
+        file = getattr(sys.modules[root], "__file__", None) or ""
+        folder = os.path.dirname(file.removesuffix("__init__.py").rstrip(os.sep))
+        if folder and PathFinder.find_spec(root, [*sys.path, os.getcwd()]) is None:
+            self._import("import sys", "")
+            self._import(f"sys.path.insert(0, {folder!r})", "")
+        line = f"from {module} import {name.partition('.')[0]}"
+        # Another module may have another object of the same name.
+        if any(each.split()[-1] == line.split()[-1] for each in self.imports if each != line):
+            return self._import(f"import {module}", f"{module}.{name}")
+        return self._import(line, name)
+
+
+def _held(module: Any, name: str) -> Any:
+    with suppress(AttributeError):
+        return attrgetter(name)(module)
+    return None
+
+
+def _number(value: Any) -> str:
+    # Of a scalar of NumPy: the shortest digits that are read as the same number of its dtype.
+    return str(value) if np.isfinite(value) else f'float("{value}")'
+
+
+def _numbers(array: np.ndarray) -> str:
+    return f"[{', '.join(map(_numbers, array))}]" if array.ndim else _number(array[()])
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+    place = defined_at([value, getattr(value, "forward", None)])
+    name = f"{name_of(value)} at {place}" if place else repr(value)
+    return " ".join(name.split())[:80]

@@ -12,6 +12,7 @@ It raises `NotApplicable` if the law does not apply; any error of the code itsel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..backend.values import is_float_tensor
-from ..functions.calls.arguments import owner_of, replace_at
+from ..functions.calls.arguments import owner_of, positional_names, replace_at
 from ..functions.function import Function
 from ..functions.proof.compare import eps_of
 from ..graph.ir.types import dtype_name
@@ -37,6 +38,7 @@ from ..look.subject import (
     brackets,
     find_original,
     is_float_array,
+    name_paths,
     precision,
     read_arguments,
     subject_of,
@@ -133,6 +135,7 @@ class Trial:
         meant: the function whose derivative it is said to be, `call` if no surrogate; None: unsaid.
         converted: multigrad's version; None if it is not another framework's custom gradient.
         forward: runs the forward alone, as plain code; None if there is none.
+        input_names: those of its positional parameters, as far as they are known.
         seeds: put the random generators back before each run; None: it draws as it is called.
         original: what the caller gave.
         intention: what the gradient was recognized as, and by what; "" if it was not.
@@ -147,6 +150,7 @@ class Trial:
     meant: Callable[..., Any] | None = None
     converted: Function[..., Any] | None = None
     forward: Callable[..., Any] | None = None
+    input_names: Sequence[str] = ()
     seeds: Seeds | None = None
     original: Any = None
     intention: str = ""
@@ -173,7 +177,18 @@ class Trial:
     @property
     def input_count(self) -> int:
         """How many of the tensors are inputs: the parameters of a module come after them."""
-        return len(self.given) - getattr(self.call, "parameter_count", 0)
+        return len(self.given) - len(getattr(self.call, "parameter_names", ()))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the tensors: x, pair[0]; of a module's parameters, those that it gives."""
+        paths = name_paths(self.input_names, self.arguments.tree)
+        inputs = [paths[place] for place in self.arguments.places[: self.input_count]]
+        return [*inputs, *getattr(self.call, "parameter_names", ())]
+
+    def named(self, text: str) -> str:
+        """Return what a judge says, with the names of the tensors in place of `argument 0`."""
+        return re.sub(r"\bargument (\d+)", lambda match: self.names[int(match[1])], text)
 
     @cached_property
     def stated(self) -> Trial:
@@ -404,13 +419,15 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
     if isinstance(inner, Function | Activation | Rule | str):
         subject = subject_of(obj)
         name, call, is_surrogate = subject.name, subject.call, subject.is_surrogate
-        function = subject.function
+        signed = function = subject.function
         homes = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)[:1]
     else:
         original = find_original(obj)
         name, call, is_surrogate, homes = original.name, original.call, False, original.homes
-        converted = function = original.function if original.is_custom else None
+        signed = original.function
+        converted = function = signed if original.is_custom else None
     arguments = read_arguments(inputs)
+    names = ["x"] if signed is None else positional_names(signed.parameters)
 
     def run_forward(*args: Any, **kwargs: Any) -> Any:
         assert function is not None
@@ -425,6 +442,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
             is_surrogate=is_surrogate if surrogate is None else bool(surrogate),
             meant=surrogate if callable(surrogate) else call if surrogate is False else None,
             converted=converted, forward=forward, original=obj,
+            input_names=getattr(call, "input_names", names),
         )  # fmt: skip
         try:
             # Before the verdict of any law: code that does not run is not audited.

@@ -261,7 +261,8 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
     owner = backend_among(leaves[i] for i in places)
     for i in places:
         leaves[i] = np.asarray(backend_of(leaves[i]).tensors.to_numpy(leaves[i]))
-    paths = _name_paths(subject, tree)
+    names = positional_names(subject.function.parameters) if subject.function else ["x"]
+    paths = name_paths(names, tree)
     return Inputs(tuple(leaves), tree, places, tuple(paths[i] for i in places), owner)
 
 
@@ -273,8 +274,8 @@ def check_array(subject: Subject, inputs: tuple[Any, ...]) -> None:
         raise RuleTypeError(f"{subject.name} takes a tensor, got a {kind}: give numpy.array(x)")
 
 
-def _name_paths(subject: Subject, tree: Any) -> list[str]:
-    names = positional_names(subject.function.parameters) if subject.function else ["x"]
+def name_paths(names: Sequence[str], tree: Any) -> list[str]:
+    """Return the leaves of a call's arguments by the names of its parameters: x, pair[0]."""
     paths = []
     for _, position, *entries in optree.treespec_paths(tree):
         root = names[position] if position < len(names) else f"args[{position}]"

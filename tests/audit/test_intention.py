@@ -233,17 +233,57 @@ def test_a_failure_under_pytest_takes_at_most_40_lines(tmp_path: Path) -> None:
     assert len(said.splitlines()) <= 40
 
 
-def test_the_lines_to_copy_show_the_finding() -> None:
-    report = xg.audit(xg.function(lambda x: x * x, lambda g, x: g * x), np.tile(X, (5, 1)))
+halved = xg.function(lambda x: x * x, lambda g, x: g * x)
+
+
+def of_first(pair: Any, options: Any) -> Any:
+    return halved(pair[0]) * options["factor"]
+
+
+def audit_again(report: Any, **own: Any) -> Any:
+    """Run the lines to copy, with what the reader puts in for what they cannot write."""
+    lines = [each for each in report.reproducer if each.partition(" = ...")[0] not in own]
+    exec("\n".join(lines).replace("print(", "again = ("), names := own)  # noqa: S102
+    return names["again"]
+
+
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
+def test_the_lines_to_copy_run_and_show_the_finding(backend: Any) -> None:
+    x, alike = backend.array(X), backend.array(np.full((3, 50), 0.5))
+    report = xg.audit(halved, backend.array(np.tile(X, (5, 1))), laws=["derivative", "edges"])
     assert len(report.reproducer) <= 6
-    program = "\n".join(report.reproducer).replace("print(", "again = (")
-    names = {"fn": xg.function(lambda x: x * x, lambda g, x: g * x)}
-    exec(program, names)  # noqa: S102
-    assert [each.law for each in names["again"].findings] == ["derivative"]
-    # Broken laws come first, and those that do not apply in one line.
+    again = audit_again(report)
+    assert [each.law for each in again.findings] == ["derivative"]
+    # Broken laws come first, those that do not apply in one line, and the lines unindented.
     lines = str(report).splitlines()
     assert "derivative: broken" in lines[1]
     assert sum("does not apply" in line for line in lines) == 1
+    assert tuple(lines[-len(report.reproducer) :]) == report.reproducer
+
+    options = {"factor": 2.0, 3: (float("nan"), [None, "it's", max], X.dtype.type), "no": ()}
+    report = xg.audit(of_first, (x, alike), options, laws=["derivative"])
+    assert report.findings[0].reason.startswith("pair[0][0][")
+    again = audit_again(report)
+    assert again.findings[0].reason == report.findings[0].reason
+    assert again.inputs == report.inputs
+
+
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
+def test_the_lines_to_copy_have_a_variable_for_what_no_text_makes(backend: Any) -> None:
+    pair = backend.array(X), backend.array(np.linspace(0.1, 2.0, 60, dtype=np.float32))
+    own = {
+        "fn": lambda pair, f: halved(f(pair[0])) + pair[1].sum(),
+        "x1": lambda x: x,
+        "surrogate": lambda pair, f: f(pair[0]) ** 2 + pair[1].sum(),
+    }
+    fn, change, surrogate = own.values()
+    report = xg.audit(fn, pair, change, laws=["derivative"], surrogate=surrogate)
+    variables = [each for each in report.reproducer if " = ...  # " in each]
+    assert [each.partition(" = ")[0] for each in variables] == ["fn", "x0_1", "x1", "surrogate"]
+    assert variables[1].endswith("# put your own here: float32[60]")
+    assert variables[3].partition(":")[2].startswith(" <lambda> at test_intention.py:")
+    again = audit_again(report, **own, x0_1=pair[1])
+    assert again.findings[0].reason == report.findings[0].reason
 
 
 @pytest.mark.needs("torch")
