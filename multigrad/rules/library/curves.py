@@ -54,29 +54,60 @@ def table(module: str) -> Callable[..., Rule]:
         note: str = "",
         **params: Number | tuple[str, Number],
     ) -> Rule:
-        package, _, short_name = name.rpartition(".")
-        source = source if " " in source else f"`{source or short_name}` of {package}"
+        short_name, source = _sourced(name, source)
         numbers = {inner: p if isinstance(p, tuple) else (inner, p) for inner, p in params.items()}
         words = {inner: word for inner, (word, _) in numbers.items()}
         function = (
             _renamed(what, numbers) if isinstance(what, Rule) else _multiplying(what, numbers)
         )
-        # The registry and the docs read these, as of a rule that is written by hand.
-        function.__name__ = short_name
-        function.__module__ = module
-        function.__doc__ = _described(what, words, f"{note} Source: {source}.".strip())
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         own_params = [
             inspect.Parameter(word, kind, default=default, annotation=type(default).__name__)
             for word, default in numbers.values()
         ]
-        function.__signature__ = inspect.Signature(
-            [*LEADING, *own_params], return_annotation="Tensor"
+        _describe(
+            function,
+            (short_name, module),
+            _described(what, words, f"{note} {source}".strip()),
+            own_params,
         )
         ranges = {words[inner]: _reworded(text, words) for inner, text in _ranges_of(what, words)}
         return register(name, ranges=ranges)(function)
 
     return named
+
+
+def rule_of_curve(name: str, **ranges: str) -> Callable[[Callable[..., Tensor]], Rule]:
+    """Register a curve that one rule has, with the rule's own docstring, params and defaults.
+
+    The gradient is multiplied by it, or by 1 without tin. Where the docstring tells no source, that
+    is the name in the package.
+    """
+
+    def decorate(curve: Callable[..., Tensor]) -> Rule:
+        params = list(inspect.signature(curve).parameters.values())[1:]
+        function = _multiplying(curve, {each.name: (each.name, each.default) for each in params})
+        text = inspect.cleandoc(curve.__doc__ or "")
+        text = text if "Source:" in text else f"{text}\n\n{_sourced(name)[1]}"
+        _describe(function, (curve.__name__, curve.__module__), text, params)
+        return register(name, ranges=ranges)(function)
+
+    return decorate
+
+
+def _sourced(name: str, source: str = "") -> tuple[str, str]:
+    package, _, short_name = name.rpartition(".")
+    source = source if " " in source else f"`{source or short_name}` of {package}"
+    return short_name, f"Source: {source}."
+
+
+def _describe(
+    function: Any, names: tuple[str, str], text: str, params: list[inspect.Parameter]
+) -> None:
+    # The registry and the docs read these, as of a rule that is written by hand.
+    function.__name__, function.__module__ = names
+    function.__doc__ = text
+    function.__signature__ = inspect.Signature([*LEADING, *params], return_annotation="Tensor")
 
 
 def _multiplying(curve: Callable[..., Tensor], numbers: Mapping[str, tuple[str, Number]]) -> Any:

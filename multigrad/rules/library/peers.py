@@ -12,6 +12,7 @@ from typing import Any
 from ...trace.xp import all as xp
 from ..registry import register
 from . import curves, transforms
+from .curves import FINITE, NOT_NEGATIVE, POSITIVE, rule_of_curve
 from .quantization import (
     absolute_binary_sign,
     approx_sign,
@@ -83,25 +84,23 @@ register_row(
 )
 
 
-@register("snntorch.triangular", ranges={"threshold": "finite"})
-def snntorch_triangular(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, threshold: float = 1.0
-) -> Tensor:
+@rule_of_curve("snntorch.triangular", threshold=FINITE)
+def snntorch_triangular(tin: Tensor, threshold: float = 1.0) -> Tensor:
     """grad_out * threshold where tin < 0, else -threshold * grad_out (-threshold at zero).
 
     This is no triangle, and gradients above the threshold have the wrong sign; `triangular` is the
     triangle. Source: `triangular` of snnTorch 1.0.0, whose curve this is.
     """
-    return grad_out if tin is None else grad_out * xp.where(tin >= 0.0, -threshold, threshold)
+    return xp.where(tin >= 0.0, -threshold, threshold)
 
 
-@register("snntorch.heaviside")
-def snntorch_heaviside(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+@rule_of_curve("snntorch.heaviside")
+def snntorch_heaviside(tin: Tensor) -> Tensor:
     """grad_out where tin > 0, else 0 (0 at tin = 0).
 
     Source: `Heaviside` of snnTorch, its default.
     """
-    return grad_out if tin is None else grad_out * (tin > 0.0)
+    return tin > 0.0
 
 
 # --- SpikingJelly 2.0.0: the forward is `Heaviside` with `at_zero=1.0` ---------------------------
@@ -162,23 +161,19 @@ register_row(
 )
 
 
-@register("spikingjelly.super_spike", ranges={"alpha": "finite"})
-def spikingjelly_super_spike(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0
-) -> Tensor:
+@rule_of_curve("spikingjelly.super_spike", alpha=FINITE)
+def spikingjelly_super_spike(tin: Tensor, alpha: float = 1.0) -> Tensor:
     """grad_out * alpha / (1 + |tin|)^2: alpha at zero.
 
     Here alpha is the height, in the paper and elsewhere the slope. Source: `SuperSpike` of
     spikingjelly.
     """
-    return grad_out if tin is None else grad_out * (alpha * curves.fast_sigmoid(tin, 1.0))
+    return alpha * curves.fast_sigmoid(tin, 1.0)
 
 
-@register(
-    "spikingjelly.squarewave_fourier_series", ranges={"n": ">= 1", "T_period": "> 0 and finite"}
-)
+@rule_of_curve("spikingjelly.squarewave_fourier_series", n=">= 1", T_period=POSITIVE)
 def spikingjelly_squarewave_fourier_series(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, n: int = 2, T_period: float = 8.0
+    tin: Tensor, n: int = 2, T_period: float = 8.0
 ) -> Tensor:
     """grad_out * (4 / T_period) * sum of cos((2i - 1) 2 pi tin / T_period) for i = 1..n - 1. NaN at
     infinity.
@@ -186,7 +181,7 @@ def spikingjelly_squarewave_fourier_series(
     One term less than n says, as in spikingjelly's code; `squarewave_fourier` has all n. Source:
     `SquarewaveFourierSeries` of spikingjelly.
     """
-    return grad_out if tin is None else grad_out * curves.squarewave(tin, n - 1, T_period)
+    return curves.squarewave(tin, n - 1, T_period)
 
 
 # --- braintools 0.3: the forward is `Heaviside` with `at_zero=1.0` --------------------------------
@@ -210,50 +205,30 @@ register_row("braintools.inv_square_grad", curves.fast_sigmoid, slope=("alpha", 
 register_row("braintools.slayer_grad", curves.slayer, alpha=1.0)
 
 
-@register("braintools.piecewise_leaky_relu", ranges={"c": "finite", "w": "> 0 and finite"})
-def braintools_piecewise_leaky_relu(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, c: float = 0.01, w: float = 1.0
-) -> Tensor:
-    """grad_out / (2 w) where |tin| <= w, else c * grad_out (1 / (2 w) at both edges).
-
-    Source: `piecewise_leaky_relu` of braintools.
-    """
-    return grad_out if tin is None else grad_out * xp.where(abs(tin) <= w, 0.5 / w, c)
+@rule_of_curve("braintools.piecewise_leaky_relu", c=FINITE, w=POSITIVE)
+def braintools_piecewise_leaky_relu(tin: Tensor, c: float = 0.01, w: float = 1.0) -> Tensor:
+    """grad_out / (2 w) where |tin| <= w, else c * grad_out (1 / (2 w) at both edges)."""
+    return xp.where(abs(tin) <= w, 0.5 / w, c)
 
 
-@register("braintools.q_pseudo_spike", ranges={"alpha": "> 0 and finite"})
-def braintools_q_pseudo_spike(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0
-) -> Tensor:
+@rule_of_curve("braintools.q_pseudo_spike", alpha=POSITIVE)
+def braintools_q_pseudo_spike(tin: Tensor, alpha: float = 2.0) -> Tensor:
     """grad_out * (1 + 2 |tin| / (alpha + 1))^-alpha: 1 at zero.
 
-    The paper's curve, and ours of this name, has alpha - 1.
-
-    Source: `q_pseudo_spike` of braintools.
-    """
-    return grad_out if tin is None else grad_out * curves.pseudo_spike(tin, alpha, alpha + 1.0)
+    The paper's curve, and ours of this name, has alpha - 1."""
+    return curves.pseudo_spike(tin, alpha, alpha + 1.0)
 
 
-@register("braintools.leaky_relu", ranges={"alpha": "finite", "beta": "finite"})
-def braintools_leaky_relu(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.1, beta: float = 1.0
-) -> Tensor:
-    """grad_out * alpha where tin < 0, else grad_out * beta (beta at zero).
-
-    Source: `leaky_relu` of braintools.
-    """
-    return grad_out if tin is None else grad_out * xp.where(tin < 0.0, alpha, beta)
+@rule_of_curve("braintools.leaky_relu", alpha=FINITE, beta=FINITE)
+def braintools_leaky_relu(tin: Tensor, alpha: float = 0.1, beta: float = 1.0) -> Tensor:
+    """grad_out * alpha where tin < 0, else grad_out * beta (beta at zero)."""
+    return xp.where(tin < 0.0, alpha, beta)
 
 
-@register("braintools.relu_grad", ranges={"alpha": "finite", "width": ">= 0 and finite"})
-def braintools_relu_grad(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.3, width: float = 1.0
-) -> Tensor:
-    """grad_out * alpha * max(0, width - |tin|): 0 from |tin| = width on.
-
-    Source: `relu_grad` of braintools.
-    """
-    return grad_out if tin is None else grad_out * (alpha * xp.maximum(width - abs(tin), 0.0))
+@rule_of_curve("braintools.relu_grad", alpha=FINITE, width=NOT_NEGATIVE)
+def braintools_relu_grad(tin: Tensor, alpha: float = 0.3, width: float = 1.0) -> Tensor:
+    """grad_out * alpha * max(0, width - |tin|): 0 from |tin| = width on."""
+    return alpha * xp.maximum(width - abs(tin), 0.0)
 
 
 # --- norse, sinabs, spyx and snnax ----------------------------------------------------------------
@@ -310,88 +285,68 @@ register_row(
 )
 
 
-@register("norse.triangle", ranges={"alpha": "finite"})
-def norse_triangle(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.3) -> Tensor:
-    """grad_out * alpha * max(0, 1 - |tin|): alpha at zero, 0 from |tin| = 1 on.
-
-    Source: `triangle` of norse.
-    """
-    return grad_out if tin is None else grad_out * curves.triangle(tin, alpha, 1.0)
+@rule_of_curve("norse.triangle", alpha=FINITE)
+def norse_triangle(tin: Tensor, alpha: float = 0.3) -> Tensor:
+    """grad_out * alpha * max(0, 1 - |tin|): alpha at zero, 0 from |tin| = 1 on."""
+    return curves.triangle(tin, alpha, 1.0)
 
 
-@register("norse.heavi_erfc", ranges={"alpha": ">= 0 and finite"})
-def norse_heavi_erfc(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 100.0
-) -> Tensor:
+@rule_of_curve("norse.heavi_erfc", alpha=NOT_NEGATIVE)
+def norse_heavi_erfc(tin: Tensor, alpha: float = 100.0) -> Tensor:
     """grad_out * 2 / sqrt(pi) * exp(-(alpha * tin)^2).
 
     Its area is 2 / alpha; `erf_surrogate` has area 1. Source: `heavi_erfc` of norse.
     """
-    return grad_out if tin is None else grad_out * curves.bell(tin, 2.0 * math.pi**-0.5, alpha)
+    return curves.bell(tin, 2.0 * math.pi**-0.5, alpha)
 
 
-@register("sinabs.Heaviside", ranges={"window": "finite", "threshold": "> 0 and finite"})
-def sinabs_heaviside(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, window: float = 1.0, threshold: float = 1.0
-) -> Tensor:
+@rule_of_curve("sinabs.Heaviside", window=FINITE, threshold=POSITIVE)
+def sinabs_heaviside(tin: Tensor, window: float = 1.0, threshold: float = 1.0) -> Tensor:
     """grad_out / threshold where tin >= -window, else 0; the edge belongs to it.
 
     Source: `Heaviside` of sinabs, where tin is the membrane minus the threshold.
     """
-    return grad_out if tin is None else grad_out * ((tin >= -window) / threshold)
+    return (tin >= -window) / threshold
 
 
-@register(
-    "sinabs.SingleExponential",
-    ranges={"grad_width": "> 0 and finite", "grad_scale": "finite", "threshold": "> 0 and finite"},
+@rule_of_curve(
+    "sinabs.SingleExponential", grad_width=POSITIVE, grad_scale=FINITE, threshold=POSITIVE
 )
 def sinabs_single_exponential(
-    ctx: Any,
-    grad_out: Tensor,
-    tin: Tensor | None,
-    grad_width: float = 0.5,
-    grad_scale: float = 1.0,
-    threshold: float = 1.0,
+    tin: Tensor, grad_width: float = 0.5, grad_scale: float = 1.0, threshold: float = 1.0
 ) -> Tensor:
     """grad_out * grad_scale / w * exp(-|tin| / w), with w = grad_width * threshold.
 
     Source: `SingleExponential` of sinabs, its default.
     """
-    if tin is None:
-        return grad_out
-    return grad_out * curves.exponential(
+    return curves.exponential(
         tin, 1.0 / (grad_width * threshold), grad_scale / (grad_width * threshold)
     )
 
 
-@register("spyx.boxcar", ranges={"width": ">= 0", "height": "finite"})
-def spyx_boxcar(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, width: float = 2.0, height: float = 0.5
-) -> Tensor:
+@rule_of_curve("spyx.boxcar", width=">= 0", height=FINITE)
+def spyx_boxcar(tin: Tensor, width: float = 2.0, height: float = 0.5) -> Tensor:
     """grad_out * height where |tin| < width / 2, else 0; the edges are outside the window;
-    spyx's documentation says they are inside.
-
-    Source: `boxcar` of spyx.
-    """
-    return grad_out if tin is None else grad_out * (height * (abs(tin) < 0.5 * width))
+    spyx's documentation says they are inside."""
+    return height * (abs(tin) < 0.5 * width)
 
 
-@register("spyx.triangular", ranges={"k": "finite"})
-def spyx_triangular(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 2.0) -> Tensor:
+@rule_of_curve("spyx.triangular", k=FINITE)
+def spyx_triangular(tin: Tensor, k: float = 2.0) -> Tensor:
     """grad_out * max(0, 1 - |k tin|): 1 at zero, 0 from |tin| = 1 / k on.
 
     Here k is the slope; `triangular` takes the width. Source: `triangular` of spyx.
     """
-    return grad_out if tin is None else grad_out * curves.triangle(tin, 1.0, abs(k))
+    return curves.triangle(tin, 1.0, abs(k))
 
 
-@register("spyx.arctan", ranges={"k": ">= 0 and finite"})
-def spyx_arctan(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 2.0) -> Tensor:
+@rule_of_curve("spyx.arctan", k=NOT_NEGATIVE)
+def spyx_arctan(tin: Tensor, k: float = 2.0) -> Tensor:
     """grad_out / (pi * (1 + (pi k tin)^2)): 1 / pi at zero.
 
     Source: `arctan` of spyx; `arctan` is another curve.
     """
-    return grad_out if tin is None else grad_out * curves.cauchy(tin, 1.0 / math.pi, math.pi * k)
+    return curves.cauchy(tin, 1.0 / math.pi, math.pi * k)
 
 
 @register("snnax.superspike", ranges={"beta": ">= 0 and finite"})
@@ -404,13 +359,13 @@ def snnax_superspike(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float
     return grad_out if tin is None else grad_out / (1.0 + beta * abs(tin))
 
 
-@register("snnax.piecewise", ranges={"beta": ">= 0"})
-def snnax_piecewise(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 0.5) -> Tensor:
+@rule_of_curve("snnax.piecewise", beta=">= 0")
+def snnax_piecewise(tin: Tensor, beta: float = 0.5) -> Tensor:
     """grad_out where -beta < tin < beta, else 0; the edges do not belong to it.
 
     Source: `piecewise_surrogate` of snnax.
     """
-    return grad_out if tin is None else grad_out * (abs(tin) < beta)
+    return abs(tin) < beta
 
 
 # --- other packages' names for rules that have a name of our own, one row each --------------------
@@ -489,28 +444,24 @@ register_row(
 
 
 # --- rockpool -------------------------------------------------------------------------------------
-@register("rockpool.step_pwl", ranges={"window": ">= 0"})
-def rockpool_step_pwl(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, window: float = 0.5
-) -> Tensor:
+@rule_of_curve("rockpool.step_pwl", window=">= 0")
+def rockpool_step_pwl(tin: Tensor, window: float = 0.5) -> Tensor:
     """grad_out where tin > -window, else 0 (0 at the edge), with tin the membrane minus the
     threshold; without tin the factor is 1.
 
     Source: `step_pwl` of rockpool on jax.
     """
-    return grad_out if tin is None else grad_out * (tin > -window)
+    return tin > -window
 
 
-@register("rockpool.threshold_subtract", ranges={"window": ">= 0"})
-def rockpool_threshold_subtract(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, window: float = 0.5
-) -> Tensor:
+@rule_of_curve("rockpool.threshold_subtract", window=">= 0")
+def rockpool_threshold_subtract(tin: Tensor, window: float = 0.5) -> Tensor:
     """grad_out where tin >= -window, else 0 (the edge belongs to it), with tin the membrane minus
     the threshold; without tin the factor is 1.
 
     Source: `ThresholdSubtract` of rockpool on torch, whose input is the membrane.
     """
-    return grad_out if tin is None else grad_out * (tin >= -window)
+    return tin >= -window
 
 
 # --- transformations of optax; 1 where it has no default ------------------------------------------

@@ -13,6 +13,7 @@ from ...errors import RuleValueError
 from ...trace.xp import all as xp
 from ..registry import register
 from . import curves, transforms
+from .curves import POSITIVE, rule_of_curve
 
 Tensor = Any
 
@@ -37,74 +38,66 @@ def straight_through(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     return grad_out
 
 
-@register("clipped_straight_through", ranges={"clip": ">= 0"})
-def clipped_straight_through(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, clip: float = 1.0
-) -> Tensor:
+@rule_of_curve("clipped_straight_through", clip=">= 0")
+def clipped_straight_through(tin: Tensor, clip: float = 1.0) -> Tensor:
     """grad_out where |tin| <= clip, else 0; the edge belongs to the window.
 
     Source: Hubara et al., 2016 (arXiv 1602.02830), eq. 4; `ste_sign` of larq (clip_value).
     """
-    if tin is None:
-        return grad_out
-    return grad_out * (abs(tin) <= clip)
+    return abs(tin) <= clip
 
 
 # --- signs with two values: their forward is `Sign` -----------------------------------------------
-@register("approx_sign")
-def approx_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+@rule_of_curve("approx_sign")
+def approx_sign(tin: Tensor) -> Tensor:
     """grad_out * 2 * (1 - |tin|) where |tin| <= 1, else 0: 2 at zero, 0 at both edges.
 
     Source: the piecewise quadratic sign of Bi-Real Net, Liu et al., 2018 (arXiv 1808.00278), eq. 7;
     `approx_sign` of larq.
     """
-    return grad_out if tin is None else grad_out * curves.triangle(tin, 2.0, 1.0)
+    return curves.triangle(tin, 2.0, 1.0)
 
 
-@register("swish_sign", ranges={"beta": "> 0 and finite"})
-def swish_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 5.0) -> Tensor:
+@rule_of_curve("swish_sign", beta=POSITIVE)
+def swish_sign(tin: Tensor, beta: float = 5.0) -> Tensor:
     """grad_out * beta * (2 - u * tanh(u / 2)) / (1 + cosh(u)), with u = beta * tin. The factor is
     beta at zero, negative from |u| = 2.4 on, and 0 at infinity.
 
     1 / (1 + cosh(u)) is written as 2 s(u) s(-u), s the logistic sigmoid, which does not overflow.
     Source: BNN+, Darabi et al., 2018 (arXiv 1812.11800), eq. 4; `swish_sign` of larq.
     """
-    return grad_out if tin is None else grad_out * curves.swish_sign(tin, beta)
+    return curves.swish_sign(tin, beta)
 
 
-@register("magnitude_aware_sign", ranges={"clip": ">= 0"})
-def magnitude_aware_sign(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, clip: float = 1.0
-) -> Tensor:
+@rule_of_curve("magnitude_aware_sign", clip=">= 0")
+def magnitude_aware_sign(tin: Tensor, clip: float = 1.0) -> Tensor:
     """grad_out * m where |tin| <= clip, else 0, with m the mean of |tin| over all axes but the
     last, which counts as a constant; the edge belongs to the window.
 
     Of a tensor with one axis or none, m is |tin| itself, as in larq. Source: Bi-Real Net, Liu et
     al., 2018 (arXiv 1808.00278), section 3.3; `MagnitudeAwareSign` of larq.
     """
-    if tin is None:
-        return grad_out
-    return grad_out * (xp.stop_gradient(transforms.mean_magnitude(tin)) * (abs(tin) <= clip))
+    return xp.stop_gradient(transforms.mean_magnitude(tin)) * (abs(tin) <= clip)
 
 
-@register("absolute_binary_sign")
-def absolute_binary_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+@rule_of_curve("absolute_binary_sign")
+def absolute_binary_sign(tin: Tensor) -> Tensor:
     """grad_out where tin >= 0, else -grad_out (grad_out at both zeros): the slope of |tin| without
     a zero.
 
     Source: `AbsBinarySignGradFn` of brevitas.
     """
-    return grad_out if tin is None else grad_out * xp.where(tin >= 0.0, 1.0, -1.0)
+    return xp.where(tin >= 0.0, 1.0, -1.0)
 
 
-@register("dorefa_activations")
-def dorefa_activations(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+@rule_of_curve("dorefa_activations")
+def dorefa_activations(tin: Tensor) -> Tensor:
     """grad_out where 0 <= tin <= 1, else 0; both edges belong to the window; without tin,
     grad_out everywhere.
 
     Source: DoReFa-Net, Zhou et al., 2016 (arXiv 1606.06160), section 2.3; `DoReFa` of larq.
     """
-    return grad_out if tin is None else grad_out * ((tin >= 0.0) & (tin <= 1.0))
+    return (tin >= 0.0) & (tin <= 1.0)
 
 
 def _dorefa_of_weights(grad_out: Tensor, x: Tensor) -> Tensor:
