@@ -8,11 +8,12 @@ all of it; the tests run a share of the ways of each name.
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any
@@ -29,6 +30,7 @@ from .table import ALL_PATTERNS, NO_WAY, Library, differ, leaves, names_of, patt
 # a gradient is the op's own in each library and only values are compared.
 USUAL = ([0.45, -0.7, 1.6, -2.3], [0.9, -0.2, -1.2, 0.25], [1.5, 0.3, 0.8, 2.0])
 EDGES = ([0.0, 1.0, -0.5, 3.0], [1.0, 0.0, -0.5, 3.0], [2.0, 0.5, 0.5, -1.0])
+NON_FINITE = ([np.nan, np.inf, -np.inf, -0.0], [1.0, 2.0, -np.inf, 0.0], [0.5, -1.0, 2.0, 1.0])
 AT_EDGES = ("x", "x, y")
 Way = tuple[str, str]  # a name, and the pattern to call it by
 
@@ -44,6 +46,7 @@ TORCH = {
     r".*hard_?sigmoid\(.*": "a sixth in single precision in its gradient",
     r".*tensordot\(m, m\)": "contracts lengths of 1 with others, which has no gradient here",
     r".*a(rc)?cosh\(.*": "its gradient is a number below 1, too",
+    r".*(byte|char|int|long|short)\(x\) not finite": "what no integer is, left to the processor",
     r".*(pow|__r?pow__|float_power|power)\((x, y|x, y, z|m, m)\)": "by the exponent, of a negative "
     "base: NaN there, 0 here",
 }
@@ -53,6 +56,8 @@ DIFFERENT: dict[str, dict[str, str]] = {
     | {
         r".*average\(x, 0, 2\)": "weights of another shape, which are summed as they are",
         r".*numpy\.size\(.*": "a number, which is Python's or of another dtype",
+        r".*(gelu|sign)\(x\) not finite": "torch's kernels: NaN at infinity, and 0 at NaN",
+        r".*circle\(x, y\) not finite": "what no label is, as an integer",
     },
     "tensorflow": {
         r".*(gelu|leaky_relu)\(.*": "constants in single precision",
@@ -62,6 +67,12 @@ DIFFERENT: dict[str, dict[str, str]] = {
         r".*swish\(x, y\)": "the gradient by beta is summed",
         r".*softmax_cross_entropy_with_logits_v2\(x, y\)": "takes it that labels sum to 1",
         r".*(svd|qr|self_adjoint_eig)\(.*": "the signs of vectors are the library's",
+        r".*erf\(.*\) not finite": "NaN at infinity in double precision",
+        r".*(arg(max|min)_v2|top_k|sort|cumulative_logsumexp)\(x\) not finite": "NaN is left out",
+    },
+    "jax": {
+        r".*a(rc)?cosh\(.*": "its gradient is a number below 1, too",
+        r".*pow(er)?\((x, y|m, m)\)": "by the exponent, of a negative base: NaN there, 0 here",
     },
 }
 
@@ -104,32 +115,66 @@ def ways_of(dialect: str, step: int = 1) -> Iterator[Way]:
                 yield name, pattern
 
 
-def compare(dialect: str, ways: Iterable[Way]) -> Compared:
-    """Call names, captured and run on NumPy, and by the library, in one dtype."""
-    library, functions, outcome = Library(dialect), names_of(dialect), Compared()
+def compare(dialect: str, ways: Iterable[Way], others: Mapping[str, Any] | None = None) -> Compared:
+    """Call names, captured and run on NumPy, and by the library, in one dtype.
+
+    Args:
+        others: what the names stand for, where they are not those of the dialect's table.
+    """
+    library, outcome = Library(dialect), Compared()
+    functions = names_of(dialect) if others is None else others
     different = {re.compile(words): why for words, why in DIFFERENT.get(dialect, {}).items()}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for name, pattern in ways:
             said = f"{name}({pattern})"
-            if any(words.fullmatch(said) for words in different):
-                outcome.counts["differ as is known"] += 1
-                outcome.names.add(name)
-                continue
-            call = calling(functions[name], pattern)
-            captured = xg.function(call, native=False, dialect=dialect)
-            for given in (USUAL, EDGES) if pattern in AT_EDGES else (USUAL,):
-                arrays = [np.array(numbers, dtype_of(dialect)) for numbers in given]
-                _compare(library, said, call, captured, arrays, outcome)
+            samples = {"": USUAL}
+            if pattern in AT_EDGES:
+                samples |= {" at edges": EDGES, " not finite": NON_FINITE}
+            calls = [(calling(functions[name], pattern), samples)]
+            if words := named_parameters(functions[name]):
+                calls.append((calling(functions[name], pattern, words), {" by name": USUAL}))
+            for call, samples in calls:
+                captured = xg.function(call, native=False, dialect=dialect)
+                for suffix, given in samples.items():
+                    if any(words.fullmatch(said + suffix) for words in different):
+                        outcome.counts["differ as is known"] += 1
+                    elif said not in outcome.refused:
+                        arrays = [np.array(numbers, dtype_of(dialect)) for numbers in given]
+                        _compare(library, said + suffix, call, captured, arrays, outcome)
     return outcome
 
 
-def calling(function: Any, pattern: str) -> Callable[..., Any]:
-    """Return the call of a function by a pattern."""
+def first_ways(dialect: str, functions: Mapping[str, Any]) -> Iterator[Way]:
+    """Yield how each of some functions can be called, by trying."""
+    for name, function in functions.items():
+        for pattern in islice(patterns_of(Library(dialect), function), 1):
+            yield name, pattern
+
+
+def named_parameters(function: Any) -> list[str]:
+    """Return the names by which a function takes its arguments, "" for one that has none; an empty
+    list where it takes none by name.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # of one that is written in C
+        return []
+    names = ["" if each.kind is each.POSITIONAL_ONLY else each.name for each in parameters]
+    is_spread = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    return [] if is_spread or not any(names) else names
+
+
+def calling(function: Any, pattern: str, words: Sequence[str] = ()) -> Callable[..., Any]:
+    """Return the call of a function by a pattern, with arguments by name where there are words."""
+    labels = {"name": "labeled"} if "name" in words else {}
 
     def call(x: Any, y: Any, z: Any) -> Any:
         args, kwargs = ALL_PATTERNS[pattern](x, y, z)
-        return function(*args, **kwargs)
+        places = zip(words, args, strict=False)
+        named = {word: value for word, value in places if word}
+        rest = args[: len(args) - len(named)]
+        return function(*rest, **labels, **named, **kwargs)
 
     return call
 
@@ -143,9 +188,8 @@ def _compare(
     except Exception:
         outcome.counts["the library refuses"] += 1
         return
-    at_edges = arrays[0][0] == EDGES[0][0]
     try:
-        got, pull = (captured(*arrays), None) if at_edges else xg.vjp(captured, *arrays)
+        got, pull = xg.vjp(captured, *arrays) if said.endswith(")") else (captured(*arrays), None)
     except Exception as error:
         outcome.counts["refused"] += 1
         outcome.refused[said] = f"{type(error).__name__}: {error}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import pytest
 
 import multigrad as xg
 
+from ...dtypes import names
 from ...harness.own_library import assert_as_in
+from ...support.sampling import sample
 
 jax = pytest.importorskip("jax")
 jnp, lax = jax.numpy, jax.lax
@@ -34,7 +37,23 @@ def root_or_double(x: Any) -> Any:
     return lax.cond(jnp.sum(x) > 100, lambda x: jnp.sqrt(x - 100), lambda x: 2 * x, x)
 
 
+def by_bits(x: Any) -> Any:
+    n = (x * 4).astype("int32")
+    shifted = jnp.left_shift(n, 3) ^ jnp.right_shift(n, 1) | lax.shift_left(n, jnp.int32(2))
+    parted = jnp.unpackbits(abs(n).astype("uint8")).astype("int32").sum() & 12
+    return x * (shifted & ~n) + lax.shift_right_arithmetic(n, jnp.int32(1)) * parted
+
+
+def by_places_and_shapes(x: Any) -> Any:
+    part = lax.slice(x, (0, 1), (2, 3), (1, 2)) * lax.argmax(x, 1, jnp.int32)[:, None]
+    either = lax.reduce_or(x > 1, (0,)) ^ lax.reduce_and(x > -1, (0,))
+    part = part + lax.argmin(x, 0, jnp.int32)[::2] * jnp.shape(x)[1] + jnp.ndim(x) * either[:2]
+    return lax.squeeze(jnp.astype(part, "float16")[None], (0,)).astype(x.dtype)
+
+
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "bits": by_bits,
+    "places and shapes": by_places_and_shapes,
     "root or double": root_or_double,
     "one of three": lambda x: lax.switch(
         jnp.argmax(x[0]), [jnp.sin, jnp.log, lambda x: x * x], x
@@ -85,6 +104,27 @@ def test_what_a_jaxpr_says_is_computed_everywhere_with_its_gradient(
     elsewhere = jax.tree.leaves(captured(backend.array(X)))
     for one, other in zip(elsewhere, outputs, strict=True):
         np.testing.assert_allclose(backend.numpy(one), other, rtol=1e-5, atol=1e-6)
+
+
+# Functions that the dialect has no row for; matrices: `tests/capture/names`.
+WITHOUT_ROWS = """
+lax.cummax lax.cummin lax.cumprod lax.cumsum lax.dot lax.expand_dims lax.index_in_dim lax.reshape
+lax.round lax.slice_in_dim nn.elu nn.leaky_relu nn.log_sigmoid nn.sparse_sigmoid nn.squareplus
+nn.standardize numpy.array_split numpy.average numpy.broadcast_arrays numpy.diag numpy.diagflat
+numpy.diagonal numpy.diff numpy.divmod numpy.fmax numpy.fmin numpy.hsplit numpy.pad numpy.piecewise
+numpy.tensordot numpy.unstack numpy.vsplit scipy.linalg.solve scipy.special.polygamma
+"""
+
+
+def test_a_function_without_a_row_means_what_jax_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")  # the comparison with jax is here
+    functions = {name: attrgetter(name)(jax) for name in WITHOUT_ROWS.split()}
+    with jax.enable_x64(True):
+        ways = sample(names.first_ways("jax", functions), 1 / 6)
+        outcome = names.compare("jax", ways, functions)
+    assert not outcome.differing
+    assert not outcome.refused, outcome.refused
+    assert len(outcome.names) == len(ways)
 
 
 def test_a_branch_that_is_not_taken_gives_no_nan() -> None:

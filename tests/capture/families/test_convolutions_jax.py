@@ -41,6 +41,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
         ),
         (LAST, (3, 2, 2, 6)),
     ),
+    "conv_with_general_padding": (
+        lambda x, w: lax.conv_with_general_padding(x, w, (1, 2), ((1, 0), (0, 2)), None, (2, 1)),
+        (FIRST, (6, 4, 3, 2)),
+    ),
     "lhs_dilation": (
         lambda x, w: lax.conv_general_dilated(x, w, (1, 1), [(1, 1), (0, 2)], (2, 3)),
         (FIRST, (6, 4, 3, 2)),

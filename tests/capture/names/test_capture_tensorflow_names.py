@@ -1,7 +1,7 @@
-"""TensorFlow's table: every captured name, called by the names of its parameters with its defaults,
-means what TensorFlow's own function does. By position: `test_names_of_tables.py`.
+"""Names of TensorFlow with options, and those that no pattern of `tests/dtypes/names.py` reaches:
+called by the names of their parameters, they mean what TensorFlow's own functions do.
 
-A name without a row below fails `test_every_captured_name_has_a_row`.
+A captured name that is compared nowhere fails `test_every_captured_name_is_compared`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from ...dtypes import names
+from ...dtypes.table import names_of
 
 tf: Any = pytest.importorskip("tensorflow")
 
@@ -29,20 +32,12 @@ def of_positive(x: Any, y: Any) -> tuple[Any, ...]:
     return (1 + x * x,)
 
 
-def of_unit(x: Any, y: Any) -> tuple[Any, ...]:
-    return (x / 4,)
-
-
 def of_both(x: Any, y: Any) -> tuple[Any, ...]:
     return (x, y)
 
 
 def of_pair(x: Any, y: Any) -> tuple[Any, ...]:
     return ([x, y],)
-
-
-def of_bools(x: Any, y: Any) -> tuple[Any, ...]:
-    return (x > 0, y > 0)
 
 
 def of_integers(x: Any, y: Any) -> tuple[Any, ...]:
@@ -61,129 +56,74 @@ def of_system(x: Any, y: Any) -> tuple[Any, ...]:
     return (*of_positive_matrix(x, y), y)
 
 
-def named(names: str, arguments: Arguments) -> dict[str, Arguments]:
-    return dict.fromkeys(names.split(), arguments)
+def named(each: str, arguments: Arguments) -> dict[str, Arguments]:
+    return dict.fromkeys(each.split(), arguments)
 
 
-# The arguments of every captured name, made of tin and grad_out; all others keep TensorFlow's
-# defaults.
+# Arguments made of tin and grad_out; all others keep TensorFlow's defaults.
 ROWS: dict[str, Arguments] = {
-    **named("linalg.diag linalg.diag_part", of_x),
-    "linalg.set_diag": lambda x, y: (x, y[:, 0]),
     **named(
-        "linalg.cholesky linalg.det linalg.expm linalg.inv linalg.logdet linalg.pinv "
-        "linalg.slogdet",
+        "linalg.diag linalg.diag_part linalg.normalize linalg.trace math.angle math.erf "
+        "math.reciprocal_no_nan is_tensor nn.crelu nn.gelu nn.l2_normalize nn.leaky_relu "
+        "nn.zero_fraction rank shape unstack",
+        of_x,
+    ),
+    **named(
+        "linalg.eigvalsh linalg.expm linalg.inv linalg.logdet linalg.lu linalg.pinv linalg.slogdet",
         of_positive_matrix,
     ),
-    **named("linalg.cholesky_solve linalg.solve linalg.triangular_solve", of_system),
-    **named("linalg.eigvalsh linalg.lu", of_positive_matrix),
+    **named("linalg.cholesky_solve linalg.solve", of_system),
+    "linalg.set_diag": lambda x, y: (x, y[:, 0]),
     "linalg.lu_solve": lambda x, y: (of_system(x, y)[0], np.array([0, 2, 1]), of_system(x, y)[1]),
     "linalg.tensor_diag": lambda x, y: (x[0],),
     "linalg.tensor_diag_part": lambda x, y: (x[:3, :3],),
-    "linalg.cross": lambda x, y: (x[:, :3], y[:, :3]),
+    "linalg.matvec": lambda x, y: (x, y[0]),
     "meshgrid": lambda x, y: (x[0], y[:, 1]),
     "nn.weighted_moments": lambda x, y: (x, [0], 1 + y * y),
     "nn.weighted_cross_entropy_with_logits": lambda x, y: (y, x, 2.0),
     "nn.log_poisson_loss": lambda x, y: (y * y, x),
-    "math.nextafter": of_both,
-    **named(
-        "abs math.angle asinh atan math.ceil math.conj constant convert_to_tensor cos cosh "
-        "math.erf math.erfc exp "
-        "math.expm1 floor identity is_tensor math.is_finite math.is_inf math.is_nan "
-        "math.imag math.log_sigmoid negative ones_like math.real math.reciprocal "
-        "math.reciprocal_no_nan "
-        "math.bessel_i0e math.bessel_i1e math.special.bessel_i0e math.special.bessel_i1e "
-        "math.rint round sigmoid sign sin sinh square stop_gradient tan tanh zeros_like nn.elu "
-        "nn.gelu nn.leaky_relu nn.relu nn.relu6 nn.selu nn.silu nn.softplus nn.softsign "
-        "reduce_logsumexp reduce_max reduce_mean reduce_min reduce_prod reduce_sum "
-        "math.reduce_euclidean_norm math.reduce_std math.reduce_variance math.count_nonzero "
-        "nn.zero_fraction nn.l2_loss norm linalg.normalize nn.l2_normalize nn.softmax "
-        "nn.log_softmax cumsum math.cumprod math.cumulative_logsumexp sort shape size rank "
-        "squeeze transpose "
-        "linalg.matrix_transpose linalg.adjoint unstack linalg.trace nn.crelu",
-        of_x,
-    ),
-    **named("acosh math.digamma math.lgamma math.log math.log1p math.rsqrt sqrt", of_positive),
-    **named("acos asin atanh math.erfinv", of_unit),
-    **named(
-        "add atan2 divide math.divide_no_nan equal math.floordiv math.floormod greater "
-        "greater_equal less less_equal maximum minimum multiply math.multiply_no_nan not_equal "
-        "realdiv math.squared_difference subtract truediv truncatediv truncatemod math.xdivy "
-        "nn.sigmoid_cross_entropy_with_logits nn.softmax_cross_entropy_with_logits",
-        of_both,
-    ),
-    **named("add_n math.accumulate_n identity_n linalg.global_norm stack", of_pair),
-    **named("logical_and logical_or math.logical_xor", of_bools),
+    "nn.sigmoid_cross_entropy_with_logits": of_both,
+    "nn.softmax_cross_entropy_with_logits": of_both,
+    "nn.batch_normalization": lambda x, y: (x, y, y * y, x, y, 0.1),
+    "math.digamma": of_positive,
+    "math.erfcinv": lambda x, y: (1 + x / 4,),
+    **named("math.accumulate_n identity_n linalg.global_norm", of_pair),
     **named(
         "bitwise.bitwise_and bitwise.bitwise_or bitwise.bitwise_xor bitwise.left_shift "
         "bitwise.right_shift",
         of_integers,
     ),
-    **named("ones zeros", of_shape),
     "bitwise.invert": lambda x, y: of_integers(x, y)[:1],
+    **named("ones zeros", of_shape),
     "broadcast_to": lambda x, y: (x[:1], of_shape(x, y)[0]),
     "cast": lambda x, y: (x, "int32"),
+    "saturate_cast": lambda x, y: (x * 1e12, "int32"),
     "clip_by_global_norm": lambda x, y: ([x, y], 2.0),
-    "clip_by_norm": lambda x, y: (x, 2.0),
     "clip_by_value": lambda x, y: (x, 0.5, -0.5),
     "concat": lambda x, y: ([x, y], 0),
-    "einsum": lambda x, y: ("ij,kj->ki", x, y),
-    "expand_dims": lambda x, y: (x, 1),
     "eye": lambda x, y: (of_shape(x, y)[0][1],),
+    "range": lambda x, y: (of_shape(x, y)[0][1],),
     "fill": lambda x, y: (of_shape(x, y)[0], 0.5),
+    "linspace": lambda x, y: (0.0, 1.0, of_shape(x, y)[0][1]),
     "gather": lambda x, y: (x, [2, 0]),
     "linalg.band_part": lambda x, y: (x, 1, 0),
-    "linalg.matvec": lambda x, y: (x, y[0]),
-    "linspace": lambda x, y: (0.0, 1.0, of_shape(x, y)[0][1]),
-    "logical_not": lambda x, y: (x > 0,),
-    "math.erfcinv": lambda x, y: (1 + x / 4,),
-    "math.ndtri": lambda x, y: (0.5 + x / 8,),
-    "math.polygamma": lambda x, y: (1.0, 1 + x * x),
     "math.polyval": lambda x, y: ([y, 2 * x, y], x),
-    "math.xlog1py": lambda x, y: (x, y * y),
-    "math.xlogy": lambda x, y: (x, y * y),
-    "matmul": lambda x, y: (x, x[0][:, None] * y[0]),
-    "nn.batch_normalization": lambda x, y: (x, y, y * y, x, y, 0.1),
-    "nn.bias_add": lambda x, y: (x, y[0]),
-    "nn.moments": lambda x, y: (x, [0]),
     "pad": lambda x, y: (x, [[1, 0], [0, 2]]),
-    "pow": lambda x, y: (1 + x * x, y),
-    "range": lambda x, y: (of_shape(x, y)[0][1],),
-    "reduce_all": lambda x, y: (x > -9,),
-    "reduce_any": lambda x, y: (x > 9,),
-    "repeat": lambda x, y: (x, 2),
     "reshape": lambda x, y: (x, [4, -1]),
     "reverse": lambda x, y: (x, [0]),
-    "roll": lambda x, y: (x, 1, 0),
-    "saturate_cast": lambda x, y: (x * 1e12, "int32"),
-    "scalar_mul": lambda x, y: (0.5, x),
     "slice": lambda x, y: (x, [1, 0], [-1, 2]),
     "split": lambda x, y: (x, [1, -1]),
     "tensordot": lambda x, y: (x, y, 2),
-    "tile": lambda x, y: (x, [1, 2]),
-    "where": lambda x, y: (x > 0, x, y),
 }
-# What draws, or gives no tensor, is compared in test_capture_tensorflow.py.
-QUANTIZATION = """
-    quantization.fake_quant_with_min_max_args quantization.fake_quant_with_min_max_args_gradient
-    quantization.fake_quant_with_min_max_vars quantization.fake_quant_with_min_max_vars_gradient
-    quantization.fake_quant_with_min_max_vars_per_channel
+# What draws, branches or repeats, gives places or complex numbers: compared in its own file.
+ELSEWHERE = """
+    as_dtype nn.dropout random.normal random.uniform image.resize complex signal.fft signal.ifft
+    signal.rfft signal.irfft signal.fft2d signal.ifft2d signal.rfft2d signal.irfft2d
+    cond compat.v1.cond compat.v1.while_loop foldl foldr gradients map_fn scan switch_case
+    while_loop one_hot scatter_nd tensor_scatter_nd_add tensor_scatter_nd_update
+    quantization.fake_quant_with_min_max_vars_gradient
     quantization.fake_quant_with_min_max_vars_per_channel_gradient
 """
-PLACES = """
-    argmax argmin argsort gather_nd one_hot scatter_nd tensor_scatter_nd_add
-    tensor_scatter_nd_update math.unsorted_segment_sum
-    nn.sparse_softmax_cross_entropy_with_logits
-"""
-ELSEWHERE = (
-    "as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform", *PLACES.split(),
-    "compat.v1.cond", "compat.v1.while_loop", "cond", "gradients", "switch_case", "while_loop",
-    "foldl", "foldr", "map_fn", "scan",
-    *QUANTIZATION.split(),
-    # Complex numbers: `test_complex_numbers.py`; its own result is of float32.
-    "complex", "signal.fft", "signal.ifft", "signal.rfft", "signal.irfft", "signal.fft2d",
-    "signal.ifft2d", "signal.rfft2d", "signal.irfft2d", "image.resize",
-)  # fmt: skip
 
 
 def part_by_tensors(x: Any, y: Any) -> tuple[Any, ...]:
@@ -283,15 +223,19 @@ def as_gradient(result: Any, like: Any) -> Any:
     return like * 0 + tf.reduce_sum(tf.sqrt(tf.cumsum(tf.ones_like(flat))) * flat)
 
 
-def compare(rule: Callable[..., Any], captured: Any, *, edges: bool = False) -> None:
-    """Check that a rule gives TensorFlow's own numbers: in double precision, at the edges in
-    single.
-    """
-    dtype = np.float32 if edges else np.float64
+def inputs(dtype: Any = np.float64) -> tuple[Any, Any]:
     tin = np.linspace(-2.3, 2.9, 12).reshape(3, 4).astype(dtype)
     grad_out = np.linspace(1.9, -1.3, 12).reshape(3, 4).astype(dtype)
     grad_out[0, 1] = tin[0, 1]
     tin[1] = [0.0, -0.0, 1.0, -0.5]
+    return tin, grad_out
+
+
+def compare(rule: Callable[..., Any], captured: Any, *, edges: bool = False) -> None:
+    """Check that a rule gives TensorFlow's own numbers: in double precision, at the edges in
+    single.
+    """
+    tin, grad_out = inputs(np.float32 if edges else np.float64)
     if edges:
         tin[2] = [np.nan, np.inf, -np.inf, 2.5]
         grad_out[2, 3] = 0.0
@@ -322,19 +266,11 @@ def test_name_with_options_means_what_tensorflows_does(number: int, captured: An
     compare(rule, captured)
 
 
-# TensorFlow's own results on infinities and NaN, element by element.
-ELEMENTWISE = [
-    name
-    for name in ROWS
-    if ROWS[name] in (of_x, of_both, of_positive, of_unit)
-    and not name.startswith(("reduce", "math.reduce", "nn.l2", "nn.soft", "nn.log_soft", "linalg"))
-    and name
-    not in (
-        "cumsum", "is_tensor", "math.count_nonzero", "math.cumprod", "math.cumulative_logsumexp",
-        "nn.crelu", "nn.zero_fraction", "norm", "rank", "shape", "size", "sort", "squeeze",
-        "transpose", "unstack",
-    )
-]  # fmt: skip
+# TensorFlow's own results on infinities and NaN, element by element, in single precision.
+ELEMENTWISE = (
+    "math.angle", "math.digamma", "math.erf", "math.erfcinv", "math.reciprocal_no_nan", "nn.gelu",
+    "nn.leaky_relu", "nn.sigmoid_cross_entropy_with_logits",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -347,30 +283,33 @@ def test_name_means_what_tensorflows_does_at_the_edges(name: str, captured: Any)
     compare(rule, captured, edges=True)
 
 
-def test_raw_operations_mean_what_tensorflows_do(captured: Any) -> None:
-    from multigrad_tensorflow.dialect.table import ALIASES
+def test_raw_operations_mean_what_tensorflows_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")  # the comparison with TensorFlow is here
+    raw = {function.__name__.lower(): by_words(function) for function in raw_operations()}
+    outcome = names.compare("tensorflow", names.first_ways("tensorflow", raw), raw)
+    assert not outcome.differing
+    assert len(outcome.names) > 50
 
-    meanings = {function: getattr(alias, "meaning", None) for function, alias in ALIASES.items()}
-    rows = {find(name): arguments for name, arguments in reversed(ROWS.items())}
-    # Of several public functions that mean the same, the first lends its arguments.
-    taken = {meanings[public]: rows[public] for public in rows if public in meanings}
-    raw = raw_operations()
-    assert len(raw) > 50
-    for function in raw:
-        compare(labeled_call(function, taken[meanings[function]]), captured)
+
+def by_words(function: Any) -> Callable[..., Any]:
+    words = names.named_parameters(function)
+    return lambda *given: function(**dict(zip(words, given, strict=False)))
 
 
 def raw_operations() -> list[Any]:
-    from multigrad_tensorflow.dialect.table import ALIASES
-
     functions = (getattr(tf.raw_ops, name) for name in dir(tf.raw_ops))
-    return [function for function in functions if callable(function) and function in ALIASES]
+    return [function for function in functions if callable(function) and function in aliases()]
 
 
-def test_every_captured_name_has_a_row() -> None:
+def aliases() -> Any:
     from multigrad_tensorflow.dialect.table import ALIASES
 
-    rows = {find(name) for name in (*ROWS, *ELSEWHERE)}
-    recorded = {function for function, does in ALIASES.items() if does is not function}
-    assert not recorded - rows - set(raw_operations())
-    assert not {find(name) for name in ELSEWHERE} - set(ALIASES)
+    return ALIASES
+
+
+def test_every_captured_name_is_compared() -> None:
+    functions = names_of("tensorflow")
+    reached = {functions[name] for name, _ in names.ways_of("tensorflow")}
+    rows = {find(name) for name in (*ROWS, *ELSEWHERE.split())}
+    recorded = {function for function, does in aliases().items() if does is not function}
+    assert not recorded - rows - reached - {*raw_operations()}
