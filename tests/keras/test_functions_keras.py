@@ -270,26 +270,6 @@ def test_a_malformed_function_in_a_config_is_refused(data: Any) -> None:
         xk.FunctionOperation.from_config({"name": "gate", "function": data})
 
 
-def test_a_bridged_layer_is_exported_in_its_native_form(tmp_path: Path) -> None:
-    function = xg.function(clipped, clipped_backward)
-    x = keras.Input((3,))
-    model = keras.Model(x, xk.CustomGradient(function, "numpy")(keras.layers.Dense(3)(x), 1.5))
-    one = X[1:2]  # Keras exports to torch for one row
-    expected = model.predict(one, verbose=0)
-    if keras.config.backend() == "torch":
-        import torch
-
-        model.export(tmp_path / "model.pt2", format="torch", verbose=False)
-        loaded = torch.export.load(tmp_path / "model.pt2").module()
-        found = loaded(torch.from_numpy(one)).detach().numpy()
-    else:
-        tf = pytest.importorskip("tensorflow")
-        model.export(str(tmp_path / "model"), format="tf_saved_model", verbose=False)
-        loaded = tf.saved_model.load(str(tmp_path / "model"))
-        found = loaded.serve(one).numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_what_only_another_framework_can_run_is_not_exported(tmp_path: Path) -> None:
     as_it_is = xg.function(clipped, clipped_backward, native=True)
     x = keras.Input((3,))

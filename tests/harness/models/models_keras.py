@@ -72,6 +72,36 @@ def pull(f: Any, x: Any, cotangent: Callable[[Any], Any]) -> tuple[Any, Any]:
     return keras.ops.convert_to_numpy(y), keras.ops.convert_to_numpy(grad)
 
 
+def compile_gradient(f: Any) -> Callable[[Any], Any]:
+    """Give the gradient of the sum of a model's or a layer's outputs, compiled without Keras."""
+    import keras
+
+    backend = keras.config.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.jit(jax.grad(lambda x: f(x).sum()))
+    if backend == "torch":
+        import torch
+
+        def run(x: Any) -> Any:
+            x = torch.tensor(x, requires_grad=True)
+            return torch.autograd.grad(compiled(x).sum(), x)[0].numpy()
+
+        compiled = torch.compile(lambda x: f(x), backend="aot_eager")
+        return run
+    import tensorflow as tf
+
+    @tf.function
+    def compute(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return tape.gradient(y, x)
+
+    return lambda x: compute(tf.constant(x)).numpy()
+
+
 def relevance(y: Any) -> Any:
     return np.cos(np.arange(y.size, dtype=np.float32)).reshape(y.shape)
 

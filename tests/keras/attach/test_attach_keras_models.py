@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ...harness.models.models_keras import (
     X,
     Y,
     assert_close,
+    compile_gradient,
     differ,
     fit,
     plain,
@@ -130,47 +130,16 @@ def test_handles_come_off_in_any_order() -> None:
     assert not second.is_attached
 
 
-def compile_gradient(model: Any) -> Callable[[], Any]:
-    """Give a compiled function of one's own: the gradient of a model's input."""
-    backend, x = keras.config.backend(), keras.ops.convert_to_tensor(X)
-    if backend == "torch":
-        import torch
-
-        forward = torch.compile(lambda x: model(x), backend="aot_eager")
-
-        def compute() -> Any:
-            given = x.detach().clone().requires_grad_()
-            forward(given).sum().backward()
-            return given.grad.numpy()
-
-        return compute
-    if backend == "jax":
-        import jax
-
-        gradient = jax.jit(jax.grad(lambda x: model(x).sum()))
-        return lambda: np.asarray(gradient(x))
-    import tensorflow as tf
-
-    @tf.function
-    def traced(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.reduce_sum(model(x))
-        return tape.gradient(y, x)
-
-    return lambda: traced(x).numpy()
-
-
 def test_compiled_functions_of_ones_own_follow() -> None:
     model = plain()
     compute, other = compile_gradient(model), compile_gradient(plain())
-    own, others = compute(), other()
+    own, others = compute(X), other(X)
     assert np.abs(own).max() > 1e-4
     for _ in range(2):
         with xk.attach(model, {"a": NONE}):
-            np.testing.assert_array_equal(compute(), 0.0 * own)
-        np.testing.assert_allclose(other(), others, rtol=1e-5, atol=1e-7)
-        np.testing.assert_allclose(compute(), own, rtol=1e-5, atol=1e-7)
+            np.testing.assert_array_equal(compute(X), 0.0 * own)
+        np.testing.assert_allclose(other(X), others, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(compute(X), own, rtol=1e-5, atol=1e-7)
 
 
 def test_guided_backprop_of_a_model_of_somebody_else_is_its_formula() -> None:

@@ -37,7 +37,8 @@ def on(*names: str) -> Any:
 # What Keras asks for to write ONNX, and what runs it here.
 WRITER = {"tensorflow": "tf2onnx", "jax": "jax2onnx"}.get(KERAS_BACKEND, "onnxscript")
 NEEDS_ONNX = pytest.mark.needs("onnx", "onnxruntime", WRITER)
-CASES = ("layer", "activation of Dense", "use", "annealed", "no rule", "guest", "function")
+FUNCTIONS = {"function": None, "guest's function": "numpy"}
+CASES = ("layer", "activation of Dense", "use", "annealed", "no rule", "guest", *FUNCTIONS)
 
 
 def step(x: Any) -> Any:
@@ -68,8 +69,8 @@ def build(network: Any, case: str) -> Any:
 
 def make_layer(case: str) -> Any:
     """Give the layer between the two Dense ones."""
-    if case == "function":
-        return xk.CustomGradient(xg.function(step, triangle_of_width_2))
+    if case in FUNCTIONS:
+        return xk.CustomGradient(xg.function(step, triangle_of_width_2), FUNCTIONS[case])
     own = {} if case in ("use", "no rule") else RULE
     return xk.Activation("Heaviside", **own, backend="numpy" if case == "guest" else None)
 
@@ -244,7 +245,7 @@ print(json.dumps(found))
 
 
 # Keras's tree functions (3.15), of which the layer of a Function has need, stop a strict trace.
-STRICT = CASES[:-1]
+STRICT = [case for case in CASES if case not in FUNCTIONS]
 
 
 @on("torch")

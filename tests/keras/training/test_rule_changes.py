@@ -11,6 +11,7 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.models.models_keras import compile_gradient
 from ..conftest import DISTINCT_MODES, KINDS
 
 keras: Any = pytest.importorskip("keras")
@@ -216,7 +217,7 @@ def test_a_rule_assigned_by_a_callback_within_fit_acts(
 def test_a_step_that_the_user_compiled_follows_an_assigned_rule_or_is_refused(network: Any) -> None:
     layer = xk.Activation("Heaviside", rule="triangular")
     x = network.x
-    gradient = jit_gradient(layer)
+    gradient = compile_gradient(layer)
     np.testing.assert_allclose(gradient(x), network.surrogates["triangular"](x), rtol=1e-6)
     layer.rule = "rectangular"
     if os.environ["KERAS_BACKEND"] == "tensorflow":
@@ -224,34 +225,6 @@ def test_a_step_that_the_user_compiled_follows_an_assigned_rule_or_is_refused(ne
             gradient(x)
     else:
         np.testing.assert_array_equal(gradient(x), network.surrogates["rectangular"](x))
-
-
-def jit_gradient(layer: Any) -> Any:
-    """Give the gradient of a layer's sum, compiled without Keras."""
-    backend = os.environ["KERAS_BACKEND"]
-    if backend == "jax":
-        import jax
-
-        return jax.jit(jax.grad(lambda x: layer(x).sum()))
-    if backend == "torch":
-        import torch
-
-        def run(x: Any) -> Any:
-            x = torch.tensor(x, requires_grad=True)
-            return torch.autograd.grad(compiled(x).sum(), x)[0].numpy()
-
-        compiled = torch.compile(layer)
-        return run
-    import tensorflow as tf
-
-    @tf.function
-    def compute(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = layer(x)
-        return tape.gradient(y, x)
-
-    return lambda x: compute(tf.constant(x)).numpy()
 
 
 def test_a_wrong_assignment_says_so_and_changes_nothing(network: Any) -> None:
