@@ -181,24 +181,6 @@ def test_concrete_function_is_checked_too(step: Any) -> None:
         concrete(tf.constant(X))
 
 
-def test_gradient_taken_after_the_with_and_on_another_thread_keeps_the_rule(step: Any) -> None:
-    for f in (step, tf.function(step)):
-        x = tf.constant(X)
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(x)
-            with xg.use("triangular"):
-                y = f(x)
-        found: list[Any] = []
-
-        def pull(y: Any, x: Any = x, tape: Any = tape, found: list[Any] = found) -> None:
-            found.append(tape.gradient(y, x).numpy())
-
-        with xg.use("scale"):
-            pull(y)
-            on_threads(pull, y)
-        np.testing.assert_allclose(found, [triangle(X)] * 2, rtol=1e-6)
-
-
 def test_threads_are_checked_each_by_its_own_rule(step: Any) -> None:
     f = tf.function(step)
     found: dict[str, Any] = {}

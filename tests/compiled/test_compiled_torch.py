@@ -17,7 +17,6 @@ import multigrad as xg
 
 from ..harness import fresh
 from ..harness.models.surrogates import triangle, window
-from ..support.threads import on_threads
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
@@ -142,17 +141,6 @@ def test_a_capture_that_imports_the_compiler_runs_what_is_compiled_as_it_is_writ
     fresh.check(script, "torch")
 
 
-def test_tensor_param_changed_in_place_is_not_kept_for_its_old_value(step: Any) -> None:
-    f, _ = compiled(step)
-    width = torch.tensor(1.5)
-    with xg.use("triangular", {"width": width}):
-        gradient(f)
-    width.fill_(0.25)
-    for now in (1.5, 0.25):
-        with xg.use("triangular", {"width": torch.tensor(now)}):
-            np.testing.assert_allclose(gradient(f), triangle(X, now), rtol=1e-6)
-
-
 def test_infinite_param_is_followed(step: Any) -> None:
     f, _ = compiled(step)
     with xg.use("rectangular", {"a": -float("inf"), "b": 1.0}):
@@ -215,16 +203,6 @@ def test_more_rules_than_dynamo_keeps_graphs_for_stay_correct(step: Any) -> None
     assert graphs.frame_count < 12
 
 
-def test_backward_after_the_with_and_on_another_thread_keeps_the_rule(step: Any) -> None:
-    f, _ = compiled(step)
-    x = torch.tensor(X, requires_grad=True)
-    with xg.use("triangular"):
-        y = f(x).sum()
-    with xg.use("rectangular"):
-        on_threads(y.backward, None)
-    np.testing.assert_allclose(x.grad.numpy(), triangle(X), rtol=1e-6)
-
-
 def test_trace_of_an_interleaved_task_is_not_kept_for_another_rule(step: Any) -> None:
     f, _ = compiled(step, fullgraph=False)
     found: dict[str, Array] = {}
@@ -251,17 +229,6 @@ def test_trace_of_an_interleaved_task_is_not_kept_for_another_rule(step: Any) ->
     np.testing.assert_array_equal(gradient(f), np.zeros_like(X))
 
 
-def test_rule_that_runs_as_it_is_follows_its_params() -> None:
-    @xg.register("as it is", native=True)
-    def as_it_is(ctx: Any, grad_out: Tensor, tin: Tensor, factor: float = 1.0) -> Tensor:
-        return grad_out * factor
-
-    f, _ = compiled(xg.activation("Linear"))
-    for factor in (2.0, 3.0, 2.0):
-        with xg.use("as it is", {"factor": factor}):
-            np.testing.assert_array_equal(gradient(f), np.full_like(X, factor))
-
-
 def test_double_backward_of_compiled_code_is_refused_and_not_wrong() -> None:
     f, _ = compiled(xg.activation("Linear"))
     x = torch.tensor(X, requires_grad=True)
@@ -273,9 +240,15 @@ def test_double_backward_of_compiled_code_is_refused_and_not_wrong() -> None:
         torch.autograd.grad(grad.sum(), x)
 
 
+@pytest.mark.parametrize("kind", ["activation", "function"])
 @pytest.mark.parametrize("strict", [False, True])
-def test_exported_program_has_no_gradient_rather_than_the_forwards_own(strict: bool) -> None:
-    model = torch.nn.Sequential(xg.Activation("Tanh"))
+def test_exported_program_has_no_gradient_rather_than_the_forwards_own(
+    kind: str, strict: bool
+) -> None:
+    from ..support.in_torch import Called
+
+    double = xg.function(xg.xp.tanh, lambda grad_out, x: 2.0 * grad_out)
+    model = Called(xg.Activation("Tanh") if kind == "activation" else double)
     x = torch.tensor(X)
     with xg.use("triangular"):
         exported = torch.export.export(model, (x,), strict=strict).module()
@@ -435,6 +408,8 @@ def test_a_param_in_force_is_followed_within_one_use(rule: Any, wrap: Any, dtype
 def test_two_tensors_that_were_equal_are_told_apart(rule: Any) -> None:
     act = xg.activation("Heaviside")
     f = compiled_tensors(lambda x: act(x))
+    with xg.use(rule, {"width": 2.0}):
+        np.testing.assert_allclose(slope(f), triangle_tensors(2.0), rtol=1e-6)
     first, second = torch.tensor(2.0), torch.tensor(2.0)
     with xg.use(rule, {"width": first}):
         np.testing.assert_allclose(slope(f), triangle_tensors(2.0), rtol=1e-6)
@@ -475,6 +450,10 @@ def test_a_rule_that_branches_on_a_tensor_says_so_as_in_eager_code() -> None:
             pytest.raises(xg.TraceError, match="width"),
         ):
             slope(run)
+    own, width = xg.activation("ReLU", steep), torch.tensor(2.0)
+    f = torch.compile(lambda x: own.call_with(x, (width,)), backend="aot_eager")
+    with pytest.raises(xg.MultigradError, match="value of param 'width' in Python"):
+        slope(f)
 
 
 @pytest.mark.usefixtures("torch_compiles")
@@ -503,16 +482,6 @@ def test_a_rule_that_looks_at_lengths_gets_a_graph_for_each_shape(jit: bool) -> 
         x = torch.ones(shape, requires_grad=True)
         run(x).sum().backward()
         assert torch.equal(x.grad, torch.full(shape, float(shape[0])))
-
-
-def test_a_rule_that_branches_on_a_tensor_says_so_in_compiled_code_too() -> None:
-    def doubled_when_wide(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
-        return grad_out * 2.0 if width > 1.5 else grad_out
-
-    act, x, width = xg.activation("ReLU", doubled_when_wide), torch.ones(3), torch.tensor(2.0)
-    run = torch.compile(lambda x: act.call_with(x, (width,)), backend="aot_eager")
-    with pytest.raises(xg.MultigradError, match="value of param 'width' in Python"):
-        run(x.requires_grad_())
 
 
 def squared(x: Tensor) -> Tensor:

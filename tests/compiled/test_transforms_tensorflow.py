@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad_conformance.differences import kept
 
 from ..harness.models.surrogates import triangle
 
@@ -54,31 +53,6 @@ def as_it_is() -> str:
 
 
 @eagerly_and_in_a_graph
-def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str, graph: bool) -> None:
-    act = xg.activation("Linear")
-    x = tf.constant([1.0, 2.0, 2.0], tf.float64)
-    with xg.use(times_norm):
-        first = compiled(grad(lambda x: act(x) ** 2), graph)
-        np.testing.assert_allclose(first(x), 6.0 * x, rtol=1e-12)
-        second = compiled(grad(first), graph)(x)
-    # first = 2 act(x) |x|, and d act = |x| by the rule: 2 |x| |x| + 2 sum(x) x / |x|.
-    np.testing.assert_allclose(second, 18.0 + 10.0 * x.numpy() / 3.0, rtol=1e-12)
-
-
-@eagerly_and_in_a_graph
-@pytest.mark.parametrize("native", [False, True])
-def test_gradient_inside_of_vectorized_map_is_the_rules(
-    graph: bool, native: bool, as_it_is: str
-) -> None:
-    act = xg.activation("Heaviside")
-    with xg.use(as_it_is if native else "triangular"):
-        mapped = compiled(lambda x: tf.vectorized_map(grad(act), x), graph)
-        np.testing.assert_allclose(mapped(tf.constant(X)), triangle(X), rtol=1e-6)
-        forward = compiled(lambda x: tf.vectorized_map(act, x), graph)
-        np.testing.assert_array_equal(forward(tf.constant(X)), X > 0)
-
-
-@eagerly_and_in_a_graph
 @pytest.mark.parametrize("forward", ["Tanh", "Heaviside", "Linear"])
 @pytest.mark.parametrize("native", [False, True])
 def test_gradient_through_vectorized_map_is_refused_and_not_the_forwards_own(
@@ -91,21 +65,6 @@ def test_gradient_through_vectorized_map_is_refused_and_not_the_forwards_own(
             through(tf.constant(X))
         slow = compiled(grad(lambda x: tf.map_fn(act, x)), graph)
         np.testing.assert_allclose(slow(tf.constant(X)), triangle(X), rtol=1e-6)
-
-
-@eagerly_and_in_a_graph
-@pytest.mark.parametrize("forward", ["Tanh", "Heaviside"])
-@pytest.mark.parametrize("native", [False, True])
-def test_forward_accumulator_takes_the_rule(
-    graph: bool, forward: str, native: bool, as_it_is: str
-) -> None:
-    x, v = tf.constant(X), tf.constant(X[::-1].copy())
-    with xg.use(as_it_is if native else "triangular"):
-        act = compiled(xg.activation(forward), graph)
-        with tf.autodiff.ForwardAccumulator(x, v) as accumulator:
-            y = act(x)
-        tangent = accumulator.jvp(y)
-    np.testing.assert_allclose(tangent, triangle(X) * X[::-1], rtol=1e-6)
 
 
 def test_forward_accumulator_within_a_graph_is_refused_and_not_the_forwards_own() -> None:
@@ -169,20 +128,3 @@ def test_param_that_is_a_tensor_of_the_trace_is_a_run_time_value() -> None:
         got = gradient(tf.constant(X), tf.constant(width))
         np.testing.assert_allclose(got, triangle(X, width), rtol=1e-6)
     assert len(traces) == 1
-
-
-def test_nan_times_a_mask_is_nan_but_where_xla_is_declared_to_choose() -> None:
-    act = xg.activation("Heaviside", "rectangular")
-    x, grad = tf.constant([2.0, 0.1, 2.0]), tf.constant([np.nan, np.nan, 1.0])
-
-    def pull(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = act(x)
-        return tape.gradient(y, x, output_gradients=grad)
-
-    assert "float32" in kept("tensorflow", "compiled", "multiply")[0].dtypes
-    for run in (pull, tf.function(pull)):
-        np.testing.assert_array_equal(run(x), np.float32([np.nan, np.nan, 0.0]))
-    compiled = tf.function(pull, jit_compile=True)
-    np.testing.assert_array_equal(compiled(x), np.float32([0.0, np.nan, 0.0]))

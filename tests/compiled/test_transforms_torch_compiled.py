@@ -247,18 +247,3 @@ def test_default_compiler_keeps_masks_norms_and_lowered_functions(rule: str) -> 
         close(mapped(torch.tensor(BATCH)), many)
     lowered = compile_whole(lambda x: native.apply(x), "inductor")
     close(pull(lowered, X, W), FORMULAS[rule](W, X))
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_an_exported_function_has_no_gradient_rather_than_the_forwards_own(strict: bool) -> None:
-    double = xg.function(xg.xp.tanh, lambda grad_out, x: 2.0 * grad_out)
-
-    class Module(torch.nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return double(x)
-
-    x = torch.tensor(X, requires_grad=True)
-    exported = torch.export.export(Module(), (x,), strict=strict).module()
-    y = exported(x)
-    np.testing.assert_allclose(y.detach(), np.tanh(X), rtol=1e-6)
-    assert not y.requires_grad

@@ -45,6 +45,10 @@ class Traced:
             import torch
 
             return torch.compile(fn, **options)
+        if self.backend.name == "tensorflow":
+            import tensorflow as tf
+
+            return tf.function(fn)
         import jax
 
         return jax.jit(fn)

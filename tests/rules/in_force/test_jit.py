@@ -10,10 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad_conformance.differences import kept
 
 from ...harness.models.surrogates import triangle, window
 from ...harness.traced import OPTIONS, Traced, X
@@ -239,12 +241,14 @@ def test_rule_that_looks_at_a_number_retraces_for_it_alone(backend: Any, branchi
 
 
 @compiling
-def test_rule_that_runs_as_it_is_follows_its_params(backend: Any) -> None:
+def test_rule_that_runs_as_it_is_follows_its_params(
+    backend: Any, compiled: Callable[..., Traced]
+) -> None:
     @xg.register("test as it is", native=True)
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor, factor: float = 1.0) -> Tensor:
         return grad_out * factor
 
-    traced = Traced(backend, xg.activation("ReLU"))
+    traced = compiled(xg.activation("ReLU"))
     for factor in (2.0, 3.0, 2.0):
         with xg.use(rule, {"factor": factor}):
             np.testing.assert_array_equal(traced.gradient(), np.full_like(X, factor))
@@ -280,6 +284,45 @@ def test_backward_after_the_with_keeps_the_rule_and_its_numbers(backend: Any) ->
 
     _, grad = backend.vjp(forward_under_its_own_width, X, np.ones_like(X))
     np.testing.assert_allclose(grad, triangle(X, 0.75), rtol=1e-6)
+
+
+@compiling
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_pullback_called_after_the_with_and_on_another_thread_keeps_the_rule(
+    backend: Any, is_compiled: bool
+) -> None:
+    act = xg.activation("Heaviside")
+    with xg.use("triangular"):
+        f = Traced(backend, act, is_ours=False).fn if is_compiled else act
+        _, pull = xg.vjp(f, backend.array(X))
+    found: list[Array] = []
+
+    def run(upstream: Tensor) -> None:
+        found.append(backend.numpy(pull(upstream)[0]))
+
+    with xg.use("rectangular"):
+        on_threads(run, backend.array(np.ones_like(X)))
+        run(backend.array(np.ones_like(X)))
+    np.testing.assert_allclose(found, [triangle(X)] * 2, rtol=1e-6)
+
+
+@pytest.mark.backends("jax", "tensorflow")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_nan_times_a_mask_is_nan_but_where_xla_is_declared_to_choose(
+    backend: Any, dtype: str
+) -> None:
+    own = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    x, grad = (backend.array(np.array(a, own)) for a in ([2.0, 0.1, 2.0], [np.nan, np.nan, 1.0]))
+    act = xg.activation("Heaviside", "rectangular")
+
+    def pull(x: Tensor) -> Tensor:
+        return xg.vjp(act, x)[1](grad)[0]
+
+    (row,) = kept(backend.name, "compiled", "multiply")
+    chosen = 0.0 if dtype in row.dtypes else np.nan
+    options = {"jit_compile": True} if backend.name == "tensorflow" else {}
+    for run, first in ((pull, np.nan), (xg.jit(pull, backend.name, **options), chosen)):
+        np.testing.assert_array_equal(np.float32(backend.numpy(run(x))), [first, np.nan, 0.0])
 
 
 @compiling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from typing import Any, TypeAlias
 
@@ -44,6 +45,9 @@ def test_the_rule_that_a_trace_keeps_is_named(as_module: bool, native: Any) -> N
             traced = torch.jit.trace(act if as_module else lambda x, act=act: act(x), x)
         with xg.use("straight_through"):
             np.testing.assert_allclose(slope(traced), kept)
+    # It is code, and cannot be stored as a graph.
+    with pytest.raises(RuntimeError, match="Python"):
+        torch.jit.save(traced, io.BytesIO())
 
 
 @pytest.mark.parametrize("forward", ["ReLU", "Heaviside"])

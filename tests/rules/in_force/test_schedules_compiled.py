@@ -286,21 +286,6 @@ def test_compiled_torch_is_not_stale_where_code_needs_the_number(
         width.load_state_dict({"count": 0})
 
 
-@pytest.mark.needs("torch")
-def test_a_number_and_a_tensor_of_its_value_are_told_apart(graphs: Any) -> None:
-    import torch
-
-    act = xg.activation("Heaviside")
-    f = torch_slope(compiled(lambda x: act(x)))
-    with xg.use("triangular", {"width": 2.0}):
-        np.testing.assert_allclose(f(X), triangle(X, 2.0), rtol=1e-5)
-    width = torch.tensor(2.0)
-    with xg.use("triangular", {"width": width}):
-        for number in (2.0, 1.0):
-            width.fill_(number)
-            np.testing.assert_allclose(f(X), triangle(X, number), rtol=1e-5)
-
-
 @pytest.mark.needs("tensorflow")
 def test_a_tf_variable_is_followed_in_place() -> None:
     import tensorflow as tf
