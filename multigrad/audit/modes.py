@@ -173,7 +173,7 @@ def kept_tensors(trial: Trial, factor: float = 1.0) -> list[Kept]:
 def judge_bytes(trial: Trial) -> str:
     """The backward reads everything that is kept for it."""
     residuals = kept_tensors(trial)
-    unread_residuals = [each for each in residuals if not each.is_read]
+    unread_residuals = [each for each in residuals if each.size and not each.is_read]
     if unread_residuals:  # by these numbers, but perhaps by others
         unread_places = {each.where for each in kept_tensors(trial, 0.75) if not each.is_read}
         unread_residuals = [each for each in unread_residuals if each.where in unread_places]

@@ -4,6 +4,7 @@ is not accused.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import secrets
@@ -445,6 +446,37 @@ def test_a_straight_through_gradient_is_held_against_what_is_meant_at_far_number
     laws = ["derivative", "far numbers"]
     assert xg.audit(through(1.0), X, laws=laws, surrogate=lambda x: x).ok
     assert "derivative" in broken(xg.audit(through(2.0), X, laws=laws, surrogate=lambda x: x))
+
+
+@pytest.mark.needs("torch")
+def test_numbers_and_memory_that_is_kept_already_count_nothing() -> None:
+    import torch
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, pair: Any) -> Any:
+            ctx.save_for_backward(x, x.view(-1))
+            ctx.pair = pair
+            return x * x * pair[0] + pair[1]
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            x, flat = ctx.saved_tensors
+            return g * (x + flat) * ctx.pair[0], None
+
+    def storages() -> dict[int, int]:
+        tensors = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+        return {s.data_ptr(): s.nbytes() for s in (x.untyped_storage() for x in tensors)}
+
+    x = torch.tensor([0.5, -1.0, 2.0])
+    report = xg.audit(Scaled, x, (2.0, 3.0), laws=["bytes"])
+    assert report.laws[0].reason == "24 bytes are kept, 24 once it is converted"
+    # The tensors that Python makes of the numbers are the same in each call.
+    converted = xg.convert(Scaled)
+    assert converted(x.requires_grad_(), (2.0, 3.0)).grad_fn.values[-1].ndim == 0
+    before = storages()
+    y = converted(x, (2.0, 3.0))
+    assert storages().keys() - before.keys() == {y.untyped_storage().data_ptr()}
 
 
 def test_a_report_is_data_and_names_the_worst_place() -> None:

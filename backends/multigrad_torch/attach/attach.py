@@ -71,7 +71,8 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     # Profiles and the node of a gradient show the public name.
     native.eager._backward_cls.__name__ = native._backward_cls.__name__
     native.prepare = namespace.get(f"{name}_prepare")
-    native.constants = None if native.prepare is None else PreparedNumbers(native.prepare, emitted)
+    constants = None if native.prepare is None else PreparedNumbers(native.prepare, emitted)
+    native.constants = native.eager.constants = constants
     dual = emitted.derivative.dual
     if dual is not None and not emitted.derivative.pushes:
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from multigrad.backend import Kept
 
+from .attach import PreparedNumbers
 from .vjp import as_leaf, custom_nodes
 
 Tensor: TypeAlias = torch.Tensor
@@ -56,12 +57,12 @@ def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> 
 
     gradients = pull()
     watch_reads(pull, nodes, watch)
-    rows = []
+    rows, sizes = [], Sizes()
     for each in tensors:
         is_read = each.is_surely_read or any(address(x) in watch.read for x in each.readers)
         is_read = is_read or changes_a_gradient(each, pull, gradients)
         rows.append(
-            Kept(each.where, size_of(each.tensor), is_read, kept_unknown_to_torch(each, watch))
+            Kept(each.where, sizes.count(each.tensor), is_read, kept_unknown_to_torch(each, watch))
         )
     return rows
 
@@ -153,6 +154,10 @@ def saved_of(node: Any, watch: Watch) -> Iterator[KeptTensor]:
 def attributes_of(node: Any) -> Iterator[KeptTensor]:
     """Yield the tensors in the attributes of a node's ctx, also within containers."""
     for name, value in list(vars(node).items()):
+        # A class of ours keeps its numbers as tensors, which all calls with these numbers share.
+        numbers = getattr(node._forward_cls, "constants", None)
+        if name == "values" and isinstance(numbers, PreparedNumbers):
+            continue
         for x in tree_leaves(value):
             if isinstance(x, Tensor):
                 yield KeptTensor(x, f"ctx.{name} of {describe(node, x)}", node, name)
@@ -167,8 +172,35 @@ def address(x: Tensor) -> int:
     return x.untyped_storage().data_ptr() if x.layout is torch.strided else 0
 
 
-def size_of(x: Tensor) -> int:
-    return x.nbytes if x.layout is torch.strided else x.element_size() * x._nnz()
+class Sizes:
+    """The bytes of tensors, each memory once."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, dict[tuple[int, int], int]] = {}  # by memory, what is counted of it
+
+    def count(self, x: Tensor) -> int:
+        """Return the bytes of a tensor that lie in no memory that was counted before."""
+        is_strided = x.layout is torch.strided
+        size = x.nbytes if is_strided else x.element_size() * x._nnz()
+        memory, total = memory_of(x, size)
+        parts = self.parts.setdefault(memory, {})
+        part = size, x.storage_offset() if is_strided else 0
+        if part in parts:
+            return 0
+        # Views may overlap.
+        parts[part] = max(min(size, total - sum(parts.values())), 0)
+        return parts[part]
+
+
+def memory_of(x: Tensor, size: int = 0) -> tuple[int, int]:
+    """Return the address and the bytes of a tensor's memory, which are those of all its views; of
+    one without a storage, the given size.
+    """
+    try:
+        storage = x.untyped_storage()
+        return storage.data_ptr() or id(x), storage.nbytes()
+    except (NotImplementedError, RuntimeError):  # of subclasses, and of sparse tensors
+        return id(x), size
 
 
 def kept_unknown_to_torch(each: KeptTensor, watch: Watch) -> str:

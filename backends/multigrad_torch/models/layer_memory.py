@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from multigrad.models.layer_memory import MASKS, WHOLE, Row, make_row
 
 from ..attach import host
+from ..attach.kept_tensors import Sizes, memory_of
 from ..compile.checkpoint_regions import as_it_is
 
 Tensor: TypeAlias = torch.Tensor
@@ -55,23 +56,20 @@ class Record:
             torch.autograd.graph.saved_tensors_hooks(self.pack, as_it_is),
         ):
             outputs = run()
-        rows = self._describe({_memory(each) for each in own})
+        rows = self._describe({memory_of(each) for each in own})
         # Until here all memory is held, so that no address is used twice.
         del outputs
         return rows
 
     def _describe(self, weight_memories: set[Any]) -> list[Row]:
         """Return the saved tensors that lie in other memory than weights, each memory once."""
-        inputs = {(layer, _memory(each)) for layer, each in self.given}
-        outputs = {*map(_memory, self.made)}
+        inputs = {(layer, memory_of(each)) for layer, each in self.given}
+        outputs = {*map(memory_of, self.made)}
         rows: list[Row] = []
-        part_sizes: dict[Any, dict[Any, int]] = {}  # by memory: the bytes of each part of it so far
+        sizes = Sizes()
         for layer, tensor in self.saved:
-            memory = _memory(tensor)
-            parts = part_sizes.setdefault(memory, {})
-            part = tensor.nbytes, tensor.storage_offset() if tensor.layout is torch.strided else 0
-            size = min(tensor.nbytes, memory[1] - sum(parts.values()))  # as views overlap
-            if memory in weight_memories or part in parts or size <= 0:
+            memory, size = memory_of(tensor), sizes.count(tensor)
+            if memory in weight_memories or not size:
                 continue
             dtype = str(tensor.dtype).removeprefix("torch.")
             if (layer, memory) in inputs:
@@ -80,7 +78,6 @@ class Record:
                 role = "output"
             else:
                 role = "mask" if dtype in MASKS else "intermediate"
-            parts[part] = size
             rows.append(make_row(rows, layer, role, shape=tensor.shape, dtype=dtype, size=size))
         return rows
 
@@ -151,15 +148,6 @@ def _make_inputs(
     for each in inputs:
         each.requires_grad_(each.is_floating_point() and not has_trainable)
     return inputs
-
-
-def _memory(tensor: Tensor) -> tuple[int, int]:
-    """Return the address and the bytes of a tensor's memory, which are those of all its views."""
-    try:
-        storage = tensor.untyped_storage()
-        return storage.data_ptr() or id(tensor), storage.nbytes()
-    except (NotImplementedError, RuntimeError):  # of subclasses without a storage
-        return id(tensor), tensor.nbytes
 
 
 def _tensors_in(values: Any) -> list[Tensor]:
