@@ -93,6 +93,55 @@ def test_the_tangent_is_that_of_the_own_gradient_and_not_of_the_forward(backend:
     )
 
 
+@xg.custom_gradient
+def with_zeros(x: Any, w: Any) -> Any:
+    """The true gradient, added to zeros, beside zeros, and halfway from zeros."""
+
+    def grad(upstream: Any) -> Any:
+        zeros = xp.reshape(xp.zeros_like(w), (2, 4))
+        halfway = xp.lerp(-zeros, upstream.T @ x, 0.5)
+        whole = xp.concatenate([halfway, zeros * 1.0 + zeros])[:2] * 2.0
+        return xp.zeros_like(x) + upstream @ w.T, whole.T
+
+    return x @ w, grad
+
+
+def test_zero_is_linear_in_the_cotangent_wherever_it_stands(backend: Any) -> None:
+    assert_transposes(backend, with_zeros, (X, W), (V, W))
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("form", ["index_add", "index_add_", "scatter_add", "index_put_"])
+def test_a_lookup_that_adds_its_cotangents_to_zeros_has_forward_mode(form: str) -> None:
+    import torch
+
+    def backward(ctx: Any, g: Any) -> Any:
+        places, table = ctx.saved_tensors
+        zeros = torch.zeros_like(table)
+        if form == "scatter_add":
+            return None, zeros.scatter_add(0, places[:, None].expand(-1, table.shape[1]), g)
+        if form == "index_put_":
+            return None, zeros.index_put_((places,), g, accumulate=True)
+        return None, getattr(zeros, form)(0, places, g)
+
+    @torch_class(backward)
+    def lookup(ctx: Any, x: Any, table: Any) -> Any:
+        places = ((x[:, None] - table) ** 2).sum(-1).argmin(1)
+        ctx.save_for_backward(places, table)
+        return table[places]
+
+    f = xg.convert(lookup)
+    x, table, move = (torch.tensor(generator.normal(size=(n, 3))) for n in (5, 4, 4))
+    _, tangent = torch.func.jvp(lambda t: f(x, t), (table,), (move,))
+    differences = (f(x, table + 1e-6 * move) - f(x, table - 1e-6 * move)) / 2e-6
+    torch.testing.assert_close(tangent, differences, rtol=1e-8, atol=1e-8)
+    jacobian = torch.func.jacfwd(f, 1)(x, table)
+    torch.testing.assert_close(jacobian, torch.func.jacrev(f, 1)(x, table))
+    hessian = torch.func.hessian(lambda t: (f(x, t) ** 2).sum())(table)
+    counts = jacobian.flatten(0, 1).flatten(1).sum(0)  # how often each number is looked up
+    torch.testing.assert_close(hessian.reshape(12, 12), torch.diag(2.0 * counts))
+
+
 def test_a_function_of_code_is_pushed_through_the_functions_in_it(backend: Any) -> None:
     act = xg.activation("Heaviside", "triangular", {"width": 2.0})
 

@@ -23,7 +23,7 @@ from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node, every_node, make_node, walk
 from ...graph.ir.types import BOOL, SCALAR_SHAPE, WHOLE
-from ...graph.ops.properties import CONSTANT, LINEAR, is_zero
+from ...graph.ops.properties import CONSTANT, LINEAR, ZERO, is_zero
 from ...graph.passes.facts import shape_fact
 from ...graph.passes.simplify import simplify
 from ...trace.assertions import MISSING
@@ -232,7 +232,7 @@ def set_to_zero(nodes: Sequence[Node], zeros: Collection[Node]) -> list[Node | N
 
 def _rebuild(node: Node, operands: Sequence[Node | None]) -> Node | None:
     # Return the node for other operands, of which None is zero; None if it is zero itself.
-    degrees = [LINEAR if each is None else CONSTANT for each in operands]
+    degrees = [LINEAR if each is None else ZERO if is_zero(each) else CONSTANT for each in operands]
     read = [degree for i, degree in enumerate(degrees) if i not in node.op.shape_only]
     # An op that is linear in its zero operands is zero.
     if LINEAR in read and node.op.degree is not None and node.op.degree(node, read) == LINEAR:

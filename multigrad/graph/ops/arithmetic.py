@@ -11,7 +11,17 @@ import numpy as np
 from ..ir.op import Op, Refused
 from . import logic
 from .numerics import Array, wide, widened
-from .properties import ABOVE_ZERO, REALS, added, carried, doubled, linear, product, quotient
+from .properties import (
+    ABOVE_ZERO,
+    REALS,
+    added,
+    carried,
+    doubled,
+    in_ends,
+    in_first,
+    in_one,
+    linear,
+)
 from .results import elementwise
 from .table import Cotangents, Number, composite, function, op, zero
 
@@ -68,7 +78,7 @@ MUL = infix(
     np.multiply,
     "ct * b, ct * a",
     operator.mul,
-    degree=product,
+    degree=in_one,
     on_bools=logic.AND,
     bits=added,
 )
@@ -80,7 +90,7 @@ DIV = function(
     "a b",
     xp="divide",
     symbol="/",
-    degree=quotient,
+    degree=in_first,
     on_numbers=divide,
     domain=(REALS, ABOVE_ZERO),
 )
@@ -376,4 +386,5 @@ LERP = composite(
     "ct * (1.0 - weight), ct * weight, ct * (end - start)",
     "start + weight (end - start).",
     "start end weight",
+    degree=in_ends,
 )

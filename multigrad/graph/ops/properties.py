@@ -10,28 +10,19 @@ from typing import Any, NamedTuple
 from ..ir.graph import Graph, Node
 
 # --- degree: is the result linear in what its operands are linear in? --------------------------
-CONSTANT, LINEAR = 0, 1
-Degree = int | None  # None: neither
+# Zero is linear in anything, and depends on nothing. An op is asked if an operand is LINEAR.
+CONSTANT, LINEAR, ZERO = 0, 1, 2
+Degree = int | None  # None: none of these
 
 
 def linear(node: Node, degrees: list[Degree]) -> Degree:
     """Return LINEAR if every operand is."""
-    return LINEAR if all(degree == LINEAR for degree in degrees) else None
-
-
-def product(node: Node, degrees: list[Degree]) -> Degree:
-    return LINEAR if sorted(degrees) == [CONSTANT, LINEAR] else None  # type: ignore[type-var]
-
-
-def quotient(node: Node, degrees: list[Degree]) -> Degree:
-    return LINEAR if degrees == [LINEAR, CONSTANT] else None
+    return None if CONSTANT in degrees else LINEAR
 
 
 def choice(node: Node, degrees: list[Degree]) -> Degree:
-    condition, *values = zip(node.operands, degrees, strict=True)
-    # Zero is linear in anything, so a branch may be zero.
-    is_linear = all(degree == LINEAR or is_zero(value) for value, degree in values)
-    return LINEAR if condition[1] == CONSTANT and is_linear else None
+    condition, *values = degrees
+    return None if condition == LINEAR or CONSTANT in values else LINEAR
 
 
 def in_one(node: Node, degrees: list[Degree]) -> Degree:
@@ -44,10 +35,12 @@ def in_first(node: Node, degrees: list[Degree]) -> Degree:
     return LINEAR if degrees[0] == LINEAR and LINEAR not in degrees[1:] else None
 
 
-def in_each(node: Node, degrees: list[Degree]) -> Degree:
-    """Return LINEAR if every operand is linear or zero."""
-    pairs = zip(node.operands, degrees, strict=True)
-    return LINEAR if all(degree == LINEAR or is_zero(value) for value, degree in pairs) else None
+def in_ends(node: Node, degrees: list[Degree]) -> Degree:
+    return choice(node, degrees[::-1])
+
+
+def in_last(node: Node, degrees: list[Degree]) -> Degree:
+    return in_first(node, degrees[::-1])
 
 
 def filled_with_zero(node: Node, degrees: list[Degree]) -> Degree:
@@ -62,12 +55,14 @@ def spread(graph: Graph, given: Mapping[Node, Degree]) -> dict[Node, Degree]:
             continue
         # An operand that is read for its shape only does not count.
         reads = [degrees[o] for i, o in enumerate(node.operands) if i not in node.op.shape_only]
-        if reads.count(CONSTANT) == len(reads):
-            degrees[node] = CONSTANT
-        elif node.op.degree is None or None in reads:
+        if None in reads:
             degrees[node] = None
+        elif LINEAR in reads:
+            degrees[node] = None if node.op.degree is None else node.op.degree(node, reads)
         else:
-            degrees[node] = node.op.degree(node, reads)
+            # No product is: zero times infinity is none.
+            is_sum = node.op.degree is linear and reads and CONSTANT not in reads
+            degrees[node] = ZERO if is_sum or is_zero(node) else CONSTANT
     return degrees
 
 

@@ -23,7 +23,7 @@ from ...errors import UnsupportedOp
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, every_node, make_node, regions_of, walk
 from ...graph.ir.types import FLOAT8, UNKNOWN, is_float
-from ...graph.ops.properties import CONSTANT, LINEAR, is_zero, spread
+from ...graph.ops.properties import CONSTANT, LINEAR, ZERO, spread
 from ...graph.passes.facts import read_shapes_alone
 from ...graph.passes.residuals import by_value
 from ...graph.passes.simplify import simplify, substitute
@@ -344,7 +344,7 @@ def find_nonlinear(backward: Graph, cotangents: Sequence[str]) -> Node | None:
     }
     degrees = spread(backward, degrees_of_inputs)
     for output in backward.outputs:
-        if degrees[output] != LINEAR and not is_zero(output):
+        if degrees[output] not in (LINEAR, ZERO):
             nonlinear = (node for node in backward.nodes if degrees[node] is None)
             return output if degrees[output] is not None else next(nonlinear)
     return None

@@ -17,7 +17,7 @@ from ...ir.op import Op
 from .. import result_shapes
 from ..attributes import AXIS, COPIES, HALVES, INDEX, INDICES, NEW_AXIS, REPETITIONS, WIDTHS, number
 from ..numerics import Array, widened
-from ..properties import added, filled_with_zero, in_each, in_first
+from ..properties import added, filled_with_zero, in_first, linear
 from ..results import reshaped, sliced
 from ..table import Composed, Cotangents, moved_by, op
 from .shapes import rearrangement, shaped
@@ -311,7 +311,7 @@ PAD = rearrangement(
 
 
 def joint(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
-    fields |= {"composed": True, "degree": in_each, "on_bools": "numbers", "copies": added}
+    fields |= {"composed": True, "degree": linear, "on_bools": "numbers", "copies": added}
     fields |= {"integer": True, "result": reshaped}
     return op(name, "*arrays", numpy=numpy, vjp=vjp, doc=doc, **fields)
 

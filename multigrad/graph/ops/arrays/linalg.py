@@ -14,7 +14,7 @@ import numpy as np
 from ...ir.op import Op
 from ..attributes import flag, number
 from ..numerics import Array, widened
-from ..properties import CONSTANT, LINEAR, Degree, multiplied
+from ..properties import in_last, multiplied
 from ..result_shapes import Shape, square
 from ..results import of_matrix, over_matrices, reshaped
 from ..table import Cotangents, op, zero
@@ -22,11 +22,6 @@ from ..table import Cotangents, op, zero
 
 def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
     return op(name, args, numpy=numpy, vjp=vjp, doc=doc, **{"result": reshaped, **fields})
-
-
-def in_right(node: Any, degrees: list[Degree]) -> Degree:
-    """Return the degree of a solution: linear in the right sides if the matrix is constant."""
-    return LINEAR if degrees == [CONSTANT, LINEAR] else None
 
 
 def of_right_side(a: Shape, b: Shape, **attrs: Any) -> Shape:
@@ -107,7 +102,7 @@ TRIANGULAR_SOLVE = of_matrices(
     triangular_solve,
     triangular_solve_vjp,
     "The x of a x = b, or of its transpose; of a one triangle is read, ones for its diagonal.",
-    degree=in_right,
+    degree=in_last,
     copies=multiplied,
     shape_of=of_right_side,
     in_vjps=True,
@@ -135,7 +130,7 @@ SOLVE = of_matrices(
     solve,
     solve_vjp,
     "The x of a x = b, both matrices.",
-    degree=in_right,
+    degree=in_last,
     copies=multiplied,
     shape_of=of_right_side,
     in_vjps=True,

@@ -22,7 +22,7 @@ from ...ir.op import Op
 from ...ir.types import BOOL, FLOATS, UNKNOWN, T, Type
 from ..attributes import ANYTHING, DTYPE, HALVES, NAME, REGION, count, flag
 from ..numerics import RELEASE, Array, as_numpy_dtype
-from ..properties import LINEAR, Degree, is_zero, spread
+from ..properties import LINEAR, ZERO, Degree, spread
 from ..result_shapes import kept_by_turns
 from ..results import called, of_dtype, structural
 from ..table import Cotangents, op, zero
@@ -339,16 +339,15 @@ def _nothing(type_: Type, shape: Shape) -> Any:
 def degree_of_scan(node: Node, degrees: list[Degree]) -> Degree:
     """Return the degree of a result in what the operands depend on, through all turns."""
     graph, carried = node.attr("body").graph, node.attr("carried")
-    current = [
-        # A carry that begins with zeros is linear in anything.
-        LINEAR if i < carried and is_zero(operand) else degree
-        for i, (operand, degree) in enumerate(zip(node.operands, degrees, strict=True))
-    ]
+    # A carry that begins with zeros is linear in anything.
+    starts = [LINEAR if degree == ZERO else degree for degree in degrees[:carried]]
+    current = [*starts, *degrees[carried:]]
     # Until nothing changes; a carried degree can only become None, and stays that.
     for _ in range(2 * carried + 1):
         degree_of = spread(graph, dict(zip(graph.inputs, current, strict=True)))
-        results = [LINEAR if is_zero(output) else degree_of[output] for output in graph.outputs]
-        joint = [a if a == b else None for a, b in zip(current[:carried], results, strict=False)]
+        results = [degree_of[output] for output in graph.outputs]
+        pairs = zip(current[:carried], results, strict=False)
+        joint = [a if b in (a, ZERO) else None for a, b in pairs]
         if joint == current[:carried]:
             break
         current[:carried] = joint
