@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import pickle
 import re
@@ -10,6 +11,7 @@ import typing
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.op import REQUIRED, Op
 from multigrad.graph.ir.types import INPUT, T, Type
-from multigrad.graph.ops.properties import Domain
+from multigrad.graph.ops.properties import CONSTANT, LINEAR, Domain
 from multigrad.graph.ops.table import DECLARED, composite, parts_of
 from multigrad.graph.passes.simplify import simplify
 from multigrad.graph.passes.verify import verify
@@ -35,7 +37,7 @@ from multigrad.trace.trace import Trace, apply
 from multigrad.trace.xp import all as neutral
 from multigrad.trace.xp import ops as recorded
 from multigrad.trace.xp import transposes
-from multigrad_conformance.declared import Case
+from multigrad_conformance.declared import Case, cases
 from multigrad_conformance.ops.test_ops_arrays import REDUCTIONS
 from multigrad_conformance.ops.test_ops_declared import OF_ANY_SHAPE
 from multigrad_conformance.ops.test_ops_ordering import ALONG, EXACT
@@ -145,6 +147,45 @@ def test_logcumsumexp_keeps_infinities_and_its_gradient_is_a_softmax_of_what_cam
     (share,) = gradients(ops.LOGCUMSUMEXP, {"axis": -1, "reverse": False}, [x[:2]], np.ones((2, 4)))
     second = 1 / (1 + np.exp(-1.0))
     np.testing.assert_allclose(share, [[0, 0, 2 - second, second], [1, 1, 2, 0]], atol=1e-15)
+
+
+# Rows that do not say in what they are linear, and why.
+NOT_SAID = {
+    **dict.fromkeys((ops.XLOGY, ops.XLOG1PY), "the VJP asks where the operand is zero"),
+    **dict.fromkeys((ops.NAN_TO_NUM, ops.NEXTAFTER), "of finite numbers, but for the last bit"),
+    **dict.fromkeys((ops.MEDIAN, ops.QUANTILE), "of two elements"),
+    **dict.fromkeys((ops.EQ, ops.ISNAN, ops.ISINF), "no numbers here are equal, all are finite"),
+}
+
+
+def test_a_row_says_in_what_its_op_is_linear() -> None:
+    generator = np.random.default_rng(0)
+    said, found = (dict[tuple[str, tuple[int, ...]], bool]() for _ in range(2))
+    for case in cases([row for row in ops.CALLABLE_OPS if row not in NOT_SAID]).values():
+        row, operands = case.row, case.arrays(X, np.float64)
+        read = [i for i in range(len(operands)) if i not in row.shape_only]
+        floats = [i for i in read if np.asarray(operands[i]).dtype.kind == "f"]
+        for chosen in itertools.chain(
+            *(itertools.combinations(floats, n + 1) for n in range(len(floats)))
+        ):
+            degrees = [LINEAR if i in chosen else CONSTANT for i in read]
+            degree = row.degree and row.degree(SimpleNamespace(attr=case.attrs.get), degrees)
+            x, y = (
+                [generator.standard_normal(np.shape(o)) if i in chosen else o
+                 for i, o in enumerate(operands)]
+                for _ in range(2)
+            )  # fmt: skip
+            both = [2.0 * a - 3.0 * b if i in chosen else a
+                    for i, (a, b) in enumerate(zip(x, y, strict=True))]  # fmt: skip
+            try:
+                whole, first, second = (np.asarray(case.meaning(*z), float) for z in (both, x, y))
+            except np.linalg.LinAlgError:  # no factor of what is drawn
+                continue
+            is_linear = np.allclose(whole, 2.0 * first - 3.0 * second, 1e-7, 1e-9)
+            key = row.name, chosen
+            said[key] = said.get(key, True) and degree == LINEAR
+            found[key] = found.get(key, True) and is_linear
+    assert said == found
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax", "tensorflow"])
