@@ -4,7 +4,6 @@ Run on JAX's arrays as it is, each is its own oracle (see test_rules_of_librarie
 """
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -70,70 +69,12 @@ class _Window:
 WINDOW = _Window(1.5, jnp.cos)
 
 
-def straight_through(ctx, grad_out, tin):
-    return jnp.asarray(grad_out)
-
-
-def where(ctx, grad_out, tin):
-    return jnp.where(tin > 0, grad_out, 0.0)
-
-
-def where_of_numbers(ctx, grad_out, tin):
-    return grad_out * jnp.where(jnp.abs(tin) < 1, 1.0, 0.0)
-
-
 def name_imported_from_jax(ctx, grad_out, tin):
     return choose(tin > THRESHOLD, grad_out, e_to_the(-tin))
 
 
-def lax_select(ctx, grad_out, tin):
-    return lax.select(tin > 0, grad_out, jnp.zeros_like(grad_out))
-
-
 def clamped(ctx, grad_out, tin):
     return lax.clamp(-1.0, grad_out, 1.0) + jnp.clip(tin, min=0.25) + jnp.clip(grad_out, -0.5, 0.5)
-
-
-def triangular(ctx, grad_out, tin, width: float = 1.0):
-    return grad_out * jnp.maximum(0.0, 1.0 - jnp.abs(tin) / max(width, 1e-6))
-
-
-def rectangular(ctx, grad_out, tin):
-    return grad_out * ((tin >= -0.5) & (tin <= 0.5)).astype(grad_out.dtype)
-
-
-def fast_sigmoid(ctx, grad_out, tin, slope: float = 25.0):
-    return grad_out / (1.0 + slope * jnp.abs(tin)) ** 2
-
-
-def arctan(ctx, grad_out, tin, alpha: float = 2.0):
-    return grad_out * (alpha / 2) / (1 + jnp.square(jnp.pi / 2 * alpha * tin))
-
-
-def sigmoid_derivative(ctx, grad_out, tin):
-    s = jax.nn.sigmoid(4.0 * tin)
-    return grad_out * 4.0 * s * (1 - s)
-
-
-def erf_derivative(ctx, grad_out, tin):
-    return grad_out * (2.0 / jnp.sqrt(jnp.pi)) * lax.exp(-(tin**2)) + jsp.erf(tin)
-
-
-def gaussian(ctx, grad_out, tin, sigma: float = 0.5):
-    return grad_out * jnp.exp(-0.5 * (tin / sigma) ** 2) / (sigma * math.sqrt(2 * math.pi))
-
-
-def multi_gaussian(ctx, grad_out, tin):
-    def bell(x, mean, sigma):
-        return jnp.exp(-((x - mean) ** 2) / (2 * sigma**2)) / (sigma * jnp.sqrt(2 * jnp.pi))
-
-    middle = 1.15 * bell(tin, 0.0, 0.5)
-    return grad_out * (middle - 0.15 * bell(tin, 0.5, 3.0) - 0.15 * bell(tin, -0.5, 3.0))
-
-
-def s2nn(ctx, grad_out, tin):
-    s = nn.sigmoid(4 * tin)
-    return grad_out * jnp.where(tin < 0, 4 * s * (1 - s), 1 / (jnp.maximum(tin, 0) + 1))
 
 
 def log_tailed(ctx, grad_out, tin):
@@ -169,10 +110,6 @@ def logarithms(ctx, grad_out, tin):
     near = 1 + jnp.fabs(tin)
     logs = jnp.log(near) + jnp.log1p(near) + jnp.log2(near) + jnp.logaddexp(tin, 0.0)
     return grad_out * (logs + jnp.expm1(-near) + jsp.xlogy(near, near) + jsp.gammaln(near))
-
-
-def unit_norm(ctx, grad_out, tin):
-    return grad_out / (jnp.linalg.norm(grad_out) + 1e-6)
 
 
 def clip_by_norm(ctx, grad_out, tin, max_norm: float = 1.0):

@@ -174,11 +174,6 @@ def running_sums(ctx, grad_out: Tensor, tin: Tensor) -> Tensor:
     return ops.cumsum(grad_out, axis=-1) * ops.roll(tin, 1, axis=-1)
 
 
-def softmax_jacobian(ctx, grad_out: Tensor, tin: Tensor) -> Tensor:
-    y = ops.softmax(tin)
-    return y * (grad_out - ops.sum(grad_out * y, axis=-1, keepdims=True))
-
-
 def per_column(ctx, grad_out: Tensor, tin: Tensor) -> Tensor:
     return ops.stack([2.0 * column for column in ops.unstack(grad_out, axis=-1)], axis=-1)
 

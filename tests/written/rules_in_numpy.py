@@ -16,14 +16,6 @@ def _soft_mask(x, width):
     return 1 / (1 + np.exp(-x / max(width, 1e-6)))
 
 
-def where(ctx, grad_out, tin):
-    return np.where(tin > 0, grad_out, 0.0)
-
-
-def where_of_numbers(ctx, grad_out, tin):
-    return grad_out * np.where(np.abs(tin) < 1, 1.0, 0.0).astype(grad_out.dtype)
-
-
 def select(ctx, grad_out, tin):
     return np.select([tin > 1, tin > 0], [grad_out, tin], 0.0).astype(tin.dtype)
 
@@ -79,10 +71,6 @@ def extremes(ctx, grad_out, tin):
 def rounding(ctx, grad_out, tin):
     steps = np.floor(tin) + np.ceil(tin) + np.rint(tin) + np.trunc(tin) + np.round(tin)
     return grad_out * steps * np.sign(tin)
-
-
-def unit_norm(ctx, grad_out, tin):
-    return grad_out / np.linalg.norm(grad_out)
 
 
 def unit_norm_of_rows(ctx, grad_out, tin):

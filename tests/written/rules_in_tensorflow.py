@@ -58,49 +58,12 @@ _between = _inside(-1.0, 1.0)
 _clipped = functools.partial(tf.clip_by_value, clip_value_min=-0.5, clip_value_max=0.5)
 
 
-def straight_through(ctx, grad_out, tin):
-    return tf.identity(grad_out)
-
-
-def relu_derivative(ctx, grad_out, tin):
-    return tf.where(tin > 0, grad_out, tf.zeros_like(grad_out))
-
-
-def rectangular(ctx, grad_out, tin):
-    return grad_out * tf.cast((tin >= -0.5) & (tin <= 0.5), grad_out.dtype)
-
-
 def rectangular_in_single(ctx, grad_out, tin):
     return grad_out * tf.cast(tf.abs(tin) < 0.5, tf.float32, name="mask")
 
 
-def triangular(ctx, grad_out, tin, width: float = 1.5):
-    return grad_out * tf.maximum(0.0, 1.0 - tf.abs(tin) / width)
-
-
-def fast_sigmoid(ctx, grad_out, tin, slope: float = 25.0):
-    return grad_out / tf.square(1.0 + slope * tf.abs(tin))
-
-
-def sigmoid_surrogate(ctx, grad_out, tin, alpha: float = 4.0):
-    s = tf.nn.sigmoid(alpha * tin)
-    return grad_out * alpha * s * (1.0 - s)
-
-
-def arctan(ctx, grad_out, tin):
-    return grad_out / (1.0 + tf.pow(3.141592653589793 * tin, 2))
-
-
-def gaussian(ctx, grad_out, tin, sigma: float = 0.5):
-    return grad_out * tf.exp(-0.5 * tf.math.squared_difference(tin / sigma, 0.0)) / sigma
-
-
 def erf_window(ctx, grad_out, tin):
     return grad_out * (tf.math.erf(tin + 1.0) - tf.math.erfc(1.0 - tin)) / tf.math.lgamma(3.5 + tin)
-
-
-def piecewise_leaky(ctx, grad_out, tin):
-    return grad_out * tf.where(tf.less(tf.abs(tin), 1.0), 0.5, 0.01)
 
 
 def log_tailed(ctx, grad_out, tin):
@@ -118,14 +81,6 @@ def swish_sign(ctx, grad_out, tin, beta: float = 5.0):
     return grad_out * beta * bell / (1.0 + tf.cosh(beta * tin))
 
 
-def guided_backprop(ctx, grad_out, tin):
-    return nn.relu(grad_out) * tf.cast(tin > 0, grad_out.dtype)
-
-
-def gradient_reversal(ctx, grad_out, tin, alpha: float = 0.5):
-    return tf.negative(tf.scalar_mul(alpha, grad_out))
-
-
 def clip_by_value(ctx, grad_out, tin):
     return tf.clip_by_value(grad_out, -0.5, 0.5) + tf.clip_by_value(tin, tf.constant(-1.0), 1.0)
 
@@ -137,10 +92,6 @@ def clip_by_norm(ctx, grad_out, tin):
 def clip_by_global_norm(ctx, grad_out, tin):
     (first, second), norm = tf.clip_by_global_norm([grad_out, tin], 0.5)
     return first - second / norm
-
-
-def clip_norm_by_hand(ctx, grad_out, tin):
-    return grad_out * tf.minimum(1.0, 1.0 / tf.maximum(tf.norm(grad_out), 1e-12))
 
 
 def unit_rows(ctx, grad_out, tin):
@@ -167,11 +118,6 @@ def reductions(ctx, grad_out, tin):
 def any_and_all(ctx, grad_out, tin):
     few = tf.reduce_any(tin > 2, axis=1, keepdims=True)
     return tf.where(few & tf.reduce_all(tf.math.is_finite(tin)), grad_out, 0.0)
-
-
-def magnitude_aware(ctx, grad_out, tin):
-    scale = tf.stop_gradient(tf.reduce_mean(tf.abs(tin), axis=-1, keepdims=True))
-    return grad_out * scale * tf.cast(tf.less_equal(tf.abs(tin), 1.0), tin.dtype)
 
 
 def number_of_elements(ctx, grad_out, tin):
@@ -220,12 +166,6 @@ def sorted_rows(ctx, grad_out, tin):
     values, _ = tf.math.top_k(tin, k=2)
     weights = tf.sort(tin, direction="DESCENDING") + tf.sort(grad_out, axis=0)
     return weights * tf.reduce_sum(values, axis=-1, keepdims=True)
-
-
-def soft_maximum(ctx, grad_out, tin):
-    y = tf.nn.softmax(tin)
-    inner = tf.reduce_sum(y * grad_out, axis=-1, keepdims=True)
-    return y * (grad_out - inner) + tf.nn.log_softmax(tin, axis=0)
 
 
 def activations(ctx, grad_out, tin):

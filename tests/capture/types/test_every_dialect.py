@@ -47,7 +47,9 @@ DIALECTS: dict[str, tuple[str, ...]] = {
     "operators": (),
 }
 # By what word the files of dialects call the library that takes the rules of `shared.py`.
-SHARING = {"numpy": "np", "jax": "jnp", "tensorflow": "tf", "keras": "ops", "xp": "xp"}
+SHARING = {
+    "numpy": "np", "jax": "jnp", "tensorflow": "tf", "keras": "ops", "xp": "xp", "array_api": "xp",
+}  # fmt: skip
 # What a dialect has no words for.
 INEXPRESSIBLE = {
     "array_api": {"gelu_slope"},  # erf
@@ -68,7 +70,8 @@ def names_in(dialect: str) -> list[str]:
         tree = ast.parse((FOLDER / file).read_text(encoding="utf-8"))
         tables = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
         written |= {getattr(key, "value", None) for table in tables for key in table.keys}
-    return [name for name in formulas.FORMULAS if name in written]
+    words = written - INEXPRESSIBLE.get(dialect, set()) if dialect in SHARING else written
+    return [name for name in formulas.FORMULAS if name in words]
 
 
 def dtypes_for(name: str) -> tuple[Any, ...]:
