@@ -17,29 +17,6 @@ from ...harness.hidden import python
 from ...support.threads import on_threads
 
 X = np.array([-1.0, 0.5, 2.0], np.float32)
-LIBRARY = [
-    "arctan",
-    "beta_smooth",
-    "centralize",
-    "clip_norm",
-    "clipped_straight_through",
-    "d(Linear)",
-    "d(ReLU)",
-    "deconvnet",
-    "fast_sigmoid",
-    "full_jam",
-    "gradient_reversal",
-    "guided",
-    "noise",
-    "pass",
-    "positive_jam",
-    "rectangular",
-    "rectangular_jam",
-    "scale",
-    "sigmoid_surrogate",
-    "straight_through",
-    "triangular",
-]
 
 
 def doubled(ctx: Any, grad_out: Any, tin: Any) -> Any:
@@ -51,10 +28,8 @@ def tripled(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out * 3
 
 
-def test_rules_are_sorted_and_hold_the_library() -> None:
-    names = xg.rules()
-    assert names == sorted(names)
-    assert set(LIBRARY) <= set(names)
+def test_rules_are_sorted() -> None:
+    assert (names := xg.rules()) == sorted(names)
 
 
 def test_registered_function_becomes_a_rule_that_is_still_callable() -> None:
@@ -152,17 +127,6 @@ def test_override_replaces_and_needs_no_old_rule() -> None:
     rule = xg.register("doubled", override=True)(tripled)
     assert xg.get("doubled") is rule
     np.testing.assert_array_equal(xg.get("doubled")(None, X, X), X * 3)
-
-
-def test_override_acts_from_the_next_use_on() -> None:
-    xg.register("mine")(doubled)
-    given = [xg.get("mine")(None, X, X)]
-    composed = xg.compose("mine", "scale")
-    given.append(composed(None, X, X))
-    xg.register("mine", override=True)(tripled)
-    given += [xg.get("mine")(None, X, X), composed(None, X, X)]
-    for result, factor in zip(given, (2, 2, 3, 3), strict=True):
-        np.testing.assert_array_equal(result, X * factor)
 
 
 def test_unregister_removes_one() -> None:
