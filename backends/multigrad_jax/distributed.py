@@ -3,7 +3,7 @@
 An exchange goes over mapped axes: those of `shard_map`, `pmap` and `vmap`; `axes_of` says which.
 Under automatic sharding an array is whole, so that no axis is mapped and each exchange is the
 identity. `place_key` moves a key to the shard's first element of the whole array, a count of 64
-bits. Protected by `tests/distributed/test_devices_jax.py`, which runs `tests/ranks/jax_shards.py`,
+bits. Protected by `tests/distributed/test_devices_jax.py`, which runs `tests/ranks/jax_devices.py`,
 and `test_agreement_jax.py`.
 """
 

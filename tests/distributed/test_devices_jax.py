@@ -13,11 +13,11 @@ from ..harness.distributed.ranks import Ranks, names_in, ranks_of
 
 pytestmark = pytest.mark.needs("jax")
 RANKS = Path(__file__).parents[1] / "ranks"
-ALONE = RANKS / "jax_shards.py", RANKS / "jax_devices.py"
+ALONE = RANKS / "jax_devices.py"
 SEVERAL = RANKS / "jax_processes.py"
 
 
-alone = ranks_of(*ALONE, world=1, timeout=110, env=forced(4))
+alone = ranks_of(ALONE, world=1, timeout=110, env=forced(4))
 several = ranks_of(SEVERAL, world=2, timeout=110, env=forced(2))
 
 
@@ -26,7 +26,7 @@ def needing(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.needs("flax", "optax")) if "flax" in name else name
 
 
-@pytest.mark.parametrize("name", list(map(needing, names_in(*ALONE))))
+@pytest.mark.parametrize("name", list(map(needing, names_in(ALONE))))
 def test_on_four_devices(alone: Ranks, name: str) -> None:
     alone.assert_passed(name)
 

@@ -114,6 +114,70 @@ def each_device_draws_its_part(way: str) -> None:
     assert not COLLECTIVE.findall(compiled)
 
 
+@check()
+def key_in_a_shard_map_is_the_same_on_every_shard_unless_folded_in() -> None:
+    act = xg.activation("Tanh")
+
+    def draw(x: Any) -> Any:
+        key = jax.random.fold_in(jax.random.key(3), jax.lax.axis_index("b"))
+        with xg.use("full_jam", key=key):
+            return jax.grad(lambda x: act(x).sum())(x)
+
+    for i, part in enumerate(np.split(shards(draw)(X), 4)):
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(3), i), 0)
+        np.testing.assert_array_equal(part, jax.random.uniform(key, (2, 12)))
+    with xg.use("full_jam", key=3):
+        parts = np.split(shards(jax.grad(lambda x: act(x).sum()))(X), 4)
+    assert all((part == parts[0]).all() for part in parts)
+
+
+@check()
+def the_parts_that_shards_draw_are_those_of_the_whole() -> None:
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    x = np.zeros((8, 12), np.float32)
+    act = xg.activation("Linear")
+    key = jax.random.fold_in(jax.random.key(7), 0)
+    whole = np.asarray(jax.random.uniform(key, x.shape))
+
+    def draw(x: Any, over: Any = None, rule: str = "full_jam") -> Any:
+        with xg.use(rule, key=7, over=over):
+            return jax.grad(lambda x: act(x).sum())(x)
+
+    def on_shards(f: Any, spec: Any, **options: Any) -> Any:
+        return shards(f, spec, spec, mesh=mesh, **options)
+
+    for spec in (P("a"), P(None, "b"), P("b", "a"), P(("b", "a")), P(None, ("a", "b"))):
+        for check_vma in (True, False):
+            drawn = on_shards(lambda x, s=spec: draw(x, s), spec, check_vma=check_vma)(x)
+            np.testing.assert_array_equal(drawn, whole)
+    for spec in (P("a"), P(("a", "b"))):  # along whatever axes the batch is split
+        np.testing.assert_array_equal(on_shards(lambda x: draw(x, "global"), spec)(x), whole)
+    noisy = on_shards(lambda x: draw(x, P("b", "a"), "noise"), P("b", "a"))(x)
+    np.testing.assert_allclose(noisy - 1, draw(x, None, "noise") - 1, atol=1e-6)
+
+    # Each example of a shard draws what that shard draws.
+    each = on_shards(lambda x: jax.vmap(lambda x: draw(x, P("a")))(x), P(None, "a"))
+    stacked = np.zeros((3, *x.shape), np.float32)
+    np.testing.assert_array_equal(each(stacked), np.broadcast_to(whole, stacked.shape))
+
+    try:  # what differs between shards cannot be said to be one value
+        shards(lambda x: draw(x, P("a")), P("a"), P(), mesh=mesh)(x)
+        raise AssertionError("a draw passed for the same on every shard")
+    except ValueError as error:
+        assert "replicat" in str(error) or "varying" in str(error), error
+
+    # Under automatic sharding the array is one, of which each device computes its part.
+    for spec in (P("a"), P("b", "a"), P(None, ("a", "b"))):
+        placed = jax.device_put(x + 1, NamedSharding(mesh, spec))
+        compiled = jax.jit(lambda x: x * draw(x)).lower(placed).compile()
+        text = compiled.as_text()
+        assert not COLLECTIVE.findall(text)
+        assert "[8,12]" not in text, "a device draws for the whole array"
+        drawn = compiled(placed)
+        assert drawn.sharding.is_equivalent_to(placed.sharding, 2)
+        np.testing.assert_array_equal(drawn, whole)
+
+
 # --- shard_map ------------------------------------------------------------------------------------
 NAMES = (
     "constant", "constant_as_it_is", "shared", "shared_as_it_is", "loop", "scan", "remat",
@@ -185,10 +249,26 @@ def a_rule_over_shards_is_that_of_the_whole_array(rule: str, check_vma: bool) ->
 
 
 @check()
-def a_rule_over_shard_takes_each_shard_as_an_array() -> None:
-    found = shards(gradient(xg.get("clip_norm").over("shard")))(X)
+def a_rule_over_shard_or_over_nothing_takes_each_shard_as_an_array() -> None:
     expected = [gradient("clip_norm")(part) for part in np.split(X, 4)]
-    close(found, np.concatenate(expected))
+    for rule in (xg.get("clip_norm").over("shard"), "clip_norm"):
+        close(shards(gradient(rule))(X), np.concatenate(expected))
+    close(jax.pmap(gradient("clip_norm"))(X.reshape(4, 2, 12)), expected)
+    with xg.use("clip_norm"):
+        through = shards(xg.activation("Tanh"))
+        ones = np.ones_like(X[:2])
+        found = jax.grad(lambda x: through(x).sum())(X)
+    close(found, np.concatenate([ones / np.linalg.norm(ones)] * 4))
+
+
+@check()
+def a_rule_on_a_weight_that_all_shards_share_acts_on_the_sum_of_their_gradients() -> None:
+    def on_weight(weight: Any, x: Any) -> Any:
+        with xg.use("clip_norm"):
+            return jax.lax.psum((xg.activation("Tanh")(weight) * x).sum(), "b")
+
+    found = jax.grad(shards(on_weight, (P(), P("b")), P()))(W, X)
+    close(found, X.sum(0) / max(1.0, np.linalg.norm(X.sum(0))))
 
 
 @check()

@@ -205,7 +205,7 @@ def test_a_map_over_keys_draws_the_part_of_each(backend: Any, kernels: Any, comp
 
 
 # A key gives the same draws for the whole array however TensorFlow's replicas share it; on torch
-# and jax, see `ranks/torch_alone.py` and `ranks/jax_shards.py`.
+# and jax, see `ranks/torch_alone.py` and `ranks/jax_devices.py`.
 
 
 def run(script: str) -> None:

@@ -100,9 +100,11 @@ def test_backward_may_run_after_the_with(hooked: Any) -> None:
 def test_scope_all_acts_on_hooks_that_were_asked_for_and_on_no_others(model: Any) -> None:
     gradients(model, **TEN)
     assert gradients(model, **{**TEN, "scope": "all"}) == [3.0, 2.0]
-    with attach_param_hooks(model[0]):
+    with attach_param_hooks(model[0]) as hooks:
         assert gradients(model, **{**TEN, "scope": "all"}) == [30.0, 2.0]
+        assert gradients(model, **{**TEN, "scope": "activations"}) == [3.0, 2.0]
         assert gradients(model, **TEN) == [30.0, 20.0]
+    hooks.remove()
     assert gradients(model, **{**TEN, "scope": "all"}) == [3.0, 2.0]
     assert gradients(model, **TEN) == [30.0, 20.0]
 
@@ -290,12 +292,13 @@ def test_hooks_keep_no_model_alive() -> None:
     assert [ref() for ref in refs] == [None] * len(refs)
 
 
-def test_copies_and_pickles_of_a_hooked_model_train(model: Any) -> None:
-    gradients(model, **TEN)
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+def test_copies_and_pickles_of_a_hooked_model_train(hooked: Any) -> None:
+    gradients(hooked, **TEN)
+    for twin in (copy.deepcopy(hooked), pickle.loads(pickle.dumps(hooked))):
         assert gradients(twin) == [3.0, 2.0]
         assert gradients(twin, **TEN) == [30.0, 20.0]
-    assert gradients(model, **TEN) == [30.0, 20.0]
+        assert gradients(twin, **{**TEN, "scope": "all"}) == [3.0, 2.0]  # of which none was asked
+    assert gradients(hooked, **TEN) == [30.0, 20.0]
 
 
 def test_evaluation_between_forward_and_backward_does_not_count(hooked: Any) -> None:
