@@ -24,6 +24,7 @@ import pytest
 
 import multigrad as xg
 
+from ..conftest import BACKENDS, is_installed, split_names
 from ..written.unseen import Unseen
 
 Tensor: TypeAlias = Any
@@ -171,27 +172,6 @@ def test_threads_that_share_a_key_take_each_number_once(backend: Any) -> None:
     assert sorted(drawn) == sorted(expected)
 
 
-@pytest.mark.needs("torch")
-def test_backward_on_other_threads_uses_the_rule_of_forward() -> None:
-    import torch
-
-    act = xg.Activation("Linear")
-    losses, leaves = [], []
-    for n in range(THREADS):
-        x = torch.tensor(X, requires_grad=True)
-        with xg.use("scale", {"s": float(n)}):
-            losses.append(act(x).sum())
-        leaves.append(x)
-
-    def run(number: int) -> None:
-        with xg.use("scale", {"s": 100.0}):
-            losses[number].backward()
-
-    together(run)
-    for n, x in enumerate(leaves):
-        np.testing.assert_array_equal(x.grad, np.full_like(X, n))
-
-
 def test_rules_registered_and_removed_by_many_threads_are_all_there() -> None:
     before = xg.rules()
 
@@ -270,38 +250,12 @@ WORKERS, ROUNDS, SHIFTS = 16, 8, (2.0, 3.0)
 Pullback: TypeAlias = Callable[[Array], Array]
 
 
-def start_numpy(act: Any, x: Array, rule: Any) -> Pullback:
-    return lambda g: rule(None, g, x)
-
-
-def start_torch(act: Any, x: Array, rule: Any) -> Pullback:
-    import torch
-
-    leaf = torch.tensor(x, requires_grad=True)
-    y = act(leaf)
-    return lambda g: torch.autograd.grad(y, leaf, torch.tensor(g))[0].numpy()
-
-
-def start_jax(act: Any, x: Array, rule: Any) -> Pullback:
-    import jax
-    import jax.numpy as jnp
-
-    _, pull = jax.vjp(act, jnp.asarray(x))
-    return lambda g: np.asarray(pull(jnp.asarray(g))[0])
-
-
-def start_tensorflow(act: Any, x: Array, rule: Any) -> Pullback:
-    import tensorflow as tf
-
-    primal = tf.constant(x)
-    with tf.GradientTape() as tape:
-        tape.watch(primal)
-        y = act(primal)
-    return lambda g: tape.gradient(y, primal, output_gradients=tf.constant(g)).numpy()
-
-
-STARTS = {"numpy": start_numpy, "torch": start_torch, "jax": start_jax}
-STARTS["tensorflow"] = start_tensorflow
+def start(name: str, act: Any, x: Array, rule: Any) -> Pullback:
+    if name == "numpy":
+        return lambda g: rule(None, g, x)
+    backend = BACKENDS[name]
+    _, pull = xg.vjp(act, backend.array(x))
+    return lambda g: backend.numpy(pull(backend.array(g))[0])
 
 
 class Worker:
@@ -323,7 +277,7 @@ class Worker:
 
     def start(self) -> tuple[Pullback, Array, Array]:
         """Run forward; return the pullback, the gradient to give it, and what it must return."""
-        start = STARTS[self.choose.choice(self.frameworks)]
+        framework = self.choose.choice(self.frameworks)
         formula, params = self.draw_rule()
         rule, outer = xg.get(formula.__name__), self.choose.uniform(1, 9)
         shape = self.choose.choice([(5,), (2, 3), ()])
@@ -332,7 +286,8 @@ class Worker:
         with xg.use("scale", {"s": outer}), xg.use(rule, params, scope="activations"):
             with self.use_another():
                 pass
-            pullback = start(self.choose.choice(self.acts), x, rule.with_params(**params))
+            act = self.choose.choice(self.acts)
+            pullback = start(framework, act, x, rule.with_params(**params))
             (treated,) = xg.apply_to_gradients([np.ones(1)])
         np.testing.assert_allclose(treated, outer)
         wide, wide_g = x.astype(np.float64), g.astype(np.float64)
@@ -375,9 +330,7 @@ def shift_rules(stop: threading.Event) -> None:
 def test_every_gradient_is_right_with_all_frameworks_on_many_threads_while_rules_change(
     request: pytest.FixtureRequest,
 ) -> None:
-    from ..conftest import is_installed, split_names
-
-    asked = split_names(request.config.getoption("--backends")) or list(STARTS)
+    asked = split_names(request.config.getoption("--backends")) or list(BACKENDS)
     frameworks = [name for name in asked if is_installed(name)]
     xg.register("test shifting")(lambda ctx, grad_out, tin: grad_out * SHIFTS[0])
     acts = [xg.activation(forward) for forward in ("Linear", "ReLU", "Heaviside")]

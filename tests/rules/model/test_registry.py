@@ -4,7 +4,6 @@ removed.
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 import multigrad as xg
 
 from ...harness.hidden import python
-from ...support.threads import on_threads
 
 X = np.array([-1.0, 0.5, 2.0], np.float32)
 
@@ -216,22 +214,6 @@ def test_rule_made_of_itself_is_an_error() -> None:
         xg.register("scale", override=True)(xg.compose("outer", "clip_norm"))
     xg.register("scale", override=True)(xg.compose(xg.get("scale"), xg.get("scale")))
     np.testing.assert_array_equal(xg.get("scale")(None, X, X, s=2.0), X * 4)
-
-
-def test_of_many_threads_one_gets_the_name() -> None:
-    outcomes: list[str] = []
-    barrier = threading.Barrier(8)
-
-    def register(_: int) -> None:
-        barrier.wait()
-        try:
-            xg.register("contested")(lambda ctx, grad_out, tin: grad_out)
-            outcomes.append("registered")
-        except xg.RuleError:
-            outcomes.append("refused")
-
-    on_threads(register, *range(8))
-    assert sorted(outcomes) == ["refused"] * 7 + ["registered"]
 
 
 def test_freegrads_names_lead_here() -> None:
