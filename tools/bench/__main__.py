@@ -11,6 +11,7 @@ NAMES = ("converted", "devices", "draws")
 
 if __name__ == "__main__":
     sys.path[:1] = [str(ROOT / "tools"), str(ROOT / "examples")]
+    sys.path.append(str(ROOT))  # for classes of `tests`; an installed wheel comes first
     if sys.argv[1:2] and sys.argv[1] in NAMES:
         runpy.run_module(f"bench.figures.{sys.argv.pop(1)}", run_name="__main__")
     else:

@@ -2,7 +2,8 @@
 
 `python tools/bench converted [NAME ...]`. Both run interleaved, each ratio is one of two
 calls right after each other; the median of many is shown, and that of the classes. Freed memory
-is kept, as in the other benchmarks: at 4 MB fresh pages would take most of the time.
+is kept, as in the other benchmarks: at 4 MB fresh pages would take most of the time. The classes
+are some of `tests/idioms`, whose tests convert all of them on every backend.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -19,8 +21,30 @@ from bench.cases import Effort
 from bench.harness import keep_memory
 from bench.measure import run_race
 
-from .classes_torch import CLASSES
-
+# By module and class: what follows the tensor among its arguments.
+CLASSES: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(
+        (
+            "quantizers.RoundHalfUp", "quantizers.BinarizeF", "quantizers.DoReFa",
+            "quantizers.ApproxSign", "quantizers.PowerOfTwo", "quantizers.HardTanhSign",
+            "spiking.SuperSpike", "spiking.ActFunAdp", "spiking.Triangle", "spiking.LeakySpike",
+            "quantizers.Float16", "gradients.MemoryEfficientSwish",
+            "gradients.MishJit", "gradients.GELU", "gradients.ExpSavesItsResult",
+            "gradients.SaturatesInPlace", "gradients.Normalized", "gradients.CReLU",
+            "indices.SparsemaxFunction", "indices.ArgmaxSTE", "indices.LayerNormByName",
+        ),
+        (),
+    ),
+    "quantizers.FunLSQ": (torch.tensor([0.3], requires_grad=True), 0.5, -4, 3),
+    "quantizers.PACT": (torch.tensor([0.9], requires_grad=True), 3),
+    "quantizers.UniformQuantize": (4,),
+    "quantizers.ClampPartial": (-1.0, 0.5),
+    "spiking.ATan": (2.0,),
+    "spiking.PiecewiseExp": (2.0,),
+    "gradients.GradReverse": (0.5,),
+    "gradients.ClipGradByNorm": (0.5,),
+    "gradients.HardArgmax": (0.5,),
+}  # fmt: skip
 SIZES = {24: (4, 6), 1_000_000: (1000, 1000)}
 REPETITIONS = {24: 40, 1_000_000: 1}
 ROUNDS = {24: 150, 1_000_000: 25}
@@ -37,11 +61,14 @@ def build_step(apply: Callable[..., Any], x: Any, others: tuple[Any, ...]) -> Ca
     return step
 
 
-def compare(cls: Any, size: int) -> float:
+def compare(name: str, size: int) -> float:
     """Return the median ratio of the converted class to the class."""
+    module, _, word = name.partition(".")
+    cls, others = getattr(import_module(f"tests.idioms.{module}"), word), CLASSES[name]
     x = torch.randn(SIZES[size], generator=torch.Generator().manual_seed(7)).requires_grad_()
-    ours = build_step(xg.from_autograd_function(cls), x, CLASSES[cls])
-    own = build_step(cls.apply, x, CLASSES[cls])
+    function = xg.from_autograd_function(cls)
+    ours, own = (build_step(apply, x, others) for apply in (function, cls.apply))
+    assert function.captures.variants, f"{name} runs as it is"
     for given, known in zip(ours(), own(), strict=True):
         torch.testing.assert_close(given.reshape(known.shape), known, rtol=1e-4, atol=1e-4)
     steps = {"converted": ours, "itself": own}
@@ -53,13 +80,13 @@ def main(names: list[str]) -> None:
     """Print a row for each class, and the median and the worst of each size."""
     keep_memory()
     torch.set_num_threads(1)
-    chosen = [cls for cls in CLASSES if not names or cls.__name__ in names]
-    rows = {cls.__name__: [compare(cls, size) for size in SIZES] for cls in chosen}
+    chosen = [name for name in CLASSES if not names or name in names]
+    rows = {name: [compare(name, size) for size in SIZES] for name in chosen}
     for name, ratios in sorted(rows.items(), key=lambda row: max(row[1])):
-        print(f"{name:24}", *(f"{ratio:8.2f}" for ratio in ratios))
+        print(f"{name:30}", *(f"{ratio:8.2f}" for ratio in ratios))
     columns = [*zip(*rows.values(), strict=True)]
     for word, summary in (("median", statistics.median), ("worst", max)):
-        print(f"{word:24}", *(f"{summary(column):8.2f}" for column in columns))
+        print(f"{word:30}", *(f"{summary(column):8.2f}" for column in columns))
 
 
 if __name__ == "__main__":
