@@ -36,7 +36,7 @@ from .bounded import (
     unknown_where,
     widened,
 )
-from .kernels import arrays, convolutions, elementwise, indices, linalg, ordering, selection, shapes
+from .kernels import arrays, convolutions, elementwise, indices, linalg, selection, shapes
 from .kernels.elementwise import KERNELS
 from .meaning import by_meaning
 
@@ -106,8 +106,8 @@ DTYPES = {
     **{dtype.name: dtype for dtype in SMALL},
     **{dtype.name: dtype for dtype in oracles.DTYPES},
 }
-WIDE = arrays.WIDE | ordering.WIDE | indices.WIDE | linalg.WIDE | convolutions.WIDE
-ROWS = shapes.SHAPES | arrays.ROWS | ordering.ROWS | indices.ROWS  # these take numbers as they are
+WIDE = arrays.WIDE | indices.WIDE | linalg.WIDE | convolutions.WIDE
+ROWS = shapes.SHAPES | arrays.ROWS | indices.ROWS  # these take numbers as they are
 
 
 def interpret(

@@ -1,19 +1,22 @@
 """What ops over whole arrays mean, in float64; see `elementwise.py`.
 
-What moves elements moves their bounds with them. A permutation or a mask in which two elements
-within each other's bounds may change places is not known for the whole row.
+Here are those of which moving the operands does not tell what the roundings do (`meaning.py`).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Op
+
+from ...differences import DESIGNED
 from ...oracles import FLOAT64, finfo, fold_in, uniform
 from ..bounded import (
-    BOOL,
     Bounded,
     Function,
     as_dtype,
@@ -24,10 +27,9 @@ from ..bounded import (
     multilinear,
     narrowed,
     settle,
-    unknown_where,
     way,
 )
-from .elementwise import evaluate, plus
+from ..meaning import by_meaning
 
 Array = Any
 Axis = Any
@@ -40,63 +42,11 @@ def axes_of(x: Bounded, axis: Axis) -> tuple[int, ...]:
     return tuple(i % len(x.shape) for i in (axis if isinstance(axis, tuple) else (axis,)))
 
 
-def any_over(axes: tuple[int, ...], keepdims: bool) -> Function:
-    def reach(mask: Array) -> Array:
-        return np.any(mask, axis=axes, keepdims=keepdims)
-
-    return reach
-
-
-def along_rows(axis: Axis) -> Function:
-    def reach(mask: Array) -> Array:
-        over = axis if mask.ndim else None
-        return np.broadcast_to(np.any(mask, axis=over, keepdims=True), mask.shape)
-
-    return reach
-
-
-# --- reductions -----------------------------------------------------------------------------------
+# --- what overflows or cancels on the way ---------------------------------------------------------
 
 
 def terms(x: Bounded, axes: tuple[int, ...]) -> int:
     return math.prod(x.shape[i] for i in axes)
-
-
-def total(x: Bounded, axis: Axis, keepdims: bool) -> Bounded:
-    axes = axes_of(x, axis)
-
-    def function(a: Array) -> Array:
-        return np.sum(a, axis=axes, keepdims=keepdims)
-
-    return monotone(function, x, any_over(axes, keepdims), 2 + terms(x, axes) / 4, function)
-
-
-def mean(x: Bounded, axis: Axis, keepdims: bool) -> Bounded:
-    whole, count = total(x, axis, keepdims), terms(x, axes_of(x, axis))
-    return evaluate("div", (whole, known(np.asarray(count, whole.dtype))), {}, whole.dtype)
-
-
-def extreme(name: str) -> Function:
-    def function(x: Bounded, axis: Axis, keepdims: bool) -> Bounded:
-        axes, pick = axes_of(x, axis), getattr(np, name)
-        return monotone(
-            lambda a: pick(a, axis=axes, keepdims=keepdims), x, any_over(axes, keepdims), 0
-        )
-
-    return function
-
-
-def quantifier(name: str) -> Function:
-    def function(x: Bounded, axis: Axis, keepdims: bool) -> Bounded:
-        axes, pick = axes_of(x, axis), getattr(np, name)
-        doubt = np.broadcast_to(x.error > 0, x.shape)
-        least, most = (
-            pick(v, axis=axes, keepdims=keepdims) for v in (x.value & ~doubt, x.value | doubt)
-        )
-        value = pick(x.value, axis=axes, keepdims=keepdims)
-        return Bounded(value, np.asarray(least != most, np.float64), BOOL)
-
-    return function
 
 
 def product(x: Bounded, axis: Axis, keepdims: bool) -> Bounded:
@@ -109,12 +59,9 @@ def product(x: Bounded, axis: Axis, keepdims: bool) -> Bounded:
     )
 
 
-def count_nonzero(x: Bounded, axis: Axis, keepdims: bool) -> Bounded:
-    axes = axes_of(x, axis)
-    doubt = (x.error > 0) & (np.abs(x.value) <= x.error) | x.lost
-    value = np.sum(x.value != 0, axis=axes, keepdims=keepdims)
-    error = np.sum(np.broadcast_to(doubt, x.shape), axis=axes, keepdims=keepdims)
-    return settle(value, error, x.dtype, 0)
+def cumprod(x: Bounded, axis: int) -> Bounded:
+    function, count = ops.CUMPROD.numpy, x.shape[axis] if x.shape else 1
+    return multilinear(lambda a: function(a, axis=axis), x, ulps=4 + count, in_parts=True)
 
 
 def magnitude(x: Bounded) -> Bounded:
@@ -126,7 +73,10 @@ def magnitude(x: Bounded) -> Bounded:
 
 def norm(x: Bounded, axis: Axis, keepdims: bool, ord: float) -> Bounded:
     axes, size = axes_of(x, axis), magnitude(x)
-    reach = any_over(axes, keepdims)
+
+    def reach(mask: Array) -> Array:
+        return np.any(mask, axis=axes, keepdims=keepdims)
+
     if ord == math.inf:
         return monotone(
             lambda a: np.max(np.abs(a), axis=axes, keepdims=keepdims, initial=0), size, reach, 0
@@ -148,69 +98,17 @@ def slack_of_powers(dtype: Any, ord: float, count: int) -> float:
     return count * float(finfo(dtype).smallest_normal) if ord > 1 else 0.0
 
 
-def log_sum_exp(x: Bounded, axis: Axis, keepdims: bool) -> Bounded:
-    axes = axes_of(x, axis)
+def of_logarithm(op: Op) -> Function:
+    """The logarithm of a sum is off by eps of one however small the result is."""
 
-    def function(a: Array) -> Array:
-        top = np.max(a, axis=axes, keepdims=True, initial=-np.inf)
-        top = np.where(np.isfinite(top), top, 0)
-        whole = top + np.log(np.sum(np.exp(a - top), axis=axes, keepdims=True))
-        return whole if keepdims else np.squeeze(whole, axis=axes)
+    def function(x: Bounded, **attrs: Any) -> Bounded:
+        found = by_meaning(op, (x,), attrs, x.dtype)
+        return replace(found, error=found.error + DESIGNED * float(finfo(x.dtype).eps))
 
-    def size(a: Array) -> Array:
-        return np.max(a, axis=axes, keepdims=keepdims, initial=0) + 1
-
-    return monotone(function, x, any_over(axes, keepdims), 4, size)
-
-
-def variance(x: Bounded, axis: Axis, keepdims: bool, correction: float) -> Bounded:
-    axes = axes_of(x, axis)
-    centered = evaluate("sub", (x, mean(x, axis, True)), {}, x.dtype)
-    squares = evaluate("square", (centered,), {}, x.dtype)
-    count = max(terms(x, axes) - correction, 0)
-    whole = total(squares, axis, keepdims)
-    return evaluate("div", (whole, known(np.asarray(count, x.dtype))), {}, x.dtype)
-
-
-def deviation(x: Bounded, axis: Axis, keepdims: bool, correction: float) -> Bounded:
-    spread = variance(x, axis, keepdims, correction)
-    result = elementwise(lambda a: np.sqrt(np.where(a < 0, 0, a)), spread)
-    # Squares that overflow do not where a framework sums them in a wider dtype.
-    over = np.isinf(spread.value) & np.isfinite(
-        np.sum(np.abs(x.value), axis=axes_of(x, axis), keepdims=keepdims)
-    )
-    return unknown_where(result, over)
-
-
-def softmax(x: Bounded, axis: Axis) -> Bounded:
-    axes = axes_of(x, axis)
-    top = extreme("max")(x, axes, True)
-    powers = evaluate("exp", (evaluate("sub", (x, top), {}, x.dtype),), {}, x.dtype)
-    return evaluate("div", (powers, total(powers, axes, True)), {}, x.dtype)
-
-
-def log_softmax(x: Bounded, axis: Axis) -> Bounded:
-    axes = axes_of(x, axis)
-    shifted = evaluate("sub", (x, extreme("max")(x, axes, True)), {}, x.dtype)
-    powers = total(evaluate("exp", (shifted,), {}, x.dtype), axes, True)
-    logs = elementwise(np.log, powers, scale=plus(1))
-    return evaluate("sub", (shifted, logs), {}, x.dtype)
-
-
-def half(x: Bounded, axis: int, position: int) -> Bounded:
-    return x.map(lambda a, fill: np.split(a, 2, axis=axis)[position])
-
-
-def glu(x: Bounded, axis: int) -> Bounded:
-    gate = evaluate("sigmoid", (half(x, axis, 1),), {}, x.dtype)
-    return evaluate("mul", (half(x, axis, 0), gate), {}, x.dtype)
+    return function
 
 
 # --- products -------------------------------------------------------------------------------------
-
-
-def matmul(a: Bounded, b: Bounded) -> Bounded:
-    return multilinear(np.matmul, a, b, ulps=2 + a.shape[-1])
 
 
 def einsum(*arrays: Bounded, subscripts: str) -> Bounded:
@@ -224,36 +122,6 @@ def einsum(*arrays: Bounded, subscripts: str) -> Bounded:
         in_parts=apart,
         apart=apart,
     )
-
-
-def matmul_left(cotangent: Bounded, b: Bounded, like: Bounded) -> Bounded:
-    """By its definition: the one array whose product with any da is that of the cotangent with da @
-    b.
-    """
-
-    def function(c: Array, other: Array) -> Array:
-        result = np.zeros(like.shape)
-        for place in np.ndindex(like.shape):
-            unit = np.zeros(like.shape)
-            unit[place] = 1.0
-            chosen = np.matmul(unit, np.where(np.isfinite(other), other, 0.0))
-            result[place] = np.sum(np.where(chosen == 0, 0.0, chosen * c))
-        return result
-
-    return bilinear(function, cotangent, b)
-
-
-def matmul_right(a: Bounded, cotangent: Bounded, like: Bounded) -> Bounded:
-    def function(c: Array, other: Array) -> Array:
-        result = np.zeros(like.shape)
-        for place in np.ndindex(like.shape):
-            unit = np.zeros(like.shape)
-            unit[place] = 1.0
-            chosen = np.matmul(np.where(np.isfinite(other), other, 0.0), unit)
-            result[place] = np.sum(np.where(chosen == 0, 0.0, chosen * c))
-        return result
-
-    return bilinear(function, cotangent, a)
 
 
 def bilinear(function: Function, x: Bounded, y: Bounded) -> Bounded:
@@ -313,14 +181,14 @@ def fold(key: Any, n: int) -> Any:
 
 # Rows whose 16-bit floats are summed in float32.
 WIDE: dict[str, Function] = {
-    "sum": total, "mean": mean, "max": extreme("max"), "min": extreme("min"), "prod": product,
-    "count_nonzero": count_nonzero, "norm": norm, "logsumexp": log_sum_exp, "var": variance,
-    "std": deviation, "softmax": softmax, "log_softmax": log_softmax, "glu": glu, "matmul": matmul,
-    "einsum": einsum, "matmul_left": matmul_left, "matmul_right": matmul_right,
-}  # fmt: skip
+    "prod": product,
+    "cumprod": cumprod,
+    "norm": norm,
+    "logsumexp": of_logarithm(ops.LOGSUMEXP),
+    "log_softmax": of_logarithm(ops.LOG_SOFTMAX),
+    "einsum": einsum,
+}
 ROWS: dict[str, Function] = {
-    "any": quantifier("any"),
-    "all": quantifier("all"),
     "uniform_like": uniform_like,
     "normal_like": normal_like,
     "bernoulli_like": bernoulli_like,

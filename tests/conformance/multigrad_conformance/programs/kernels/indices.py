@@ -1,4 +1,4 @@
-"""What integers mean, and places: where extremes and orders are, what stands at places."""
+"""What integers mean, and what stands at places."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from typing import Any
 import numpy as np
 
 from ..bounded import INT32, INT64, Bounded, Function, monotone, unknown_where
-from .arrays import along_rows, axes_of
-from .ordering import first_of, may_change_places, order, whole_rows
+from .arrays import axes_of
 
 Array = Any
+Axis = Any
 LARGEST = 2**31 - 1  # where JAX has no int64, what is larger is another number there
+
+
+def whole_rows(function: Function) -> Function:
+    """A scalar counts as one element along any axis."""
+
+    def call(*operands: Bounded, axis: Axis, **attrs: Any) -> Bounded:
+        if operands[0].shape:
+            return function(*operands, axis=axis, **attrs)
+        rows = tuple(x.map(lambda a, fill: np.reshape(a, 1)) for x in operands)
+        return function(*rows, axis=0, **attrs).map(lambda a, fill: np.reshape(a, ()))
+
+    return call
 
 
 def wrap(value: Array) -> Array:
@@ -79,11 +91,10 @@ def over_axes(function: Function, reach: Function) -> Function:
 
 @whole_rows
 def cumsum(x: Bounded, axis: int, reverse: bool) -> Bounded:
-    turn = np.flip if reverse else np.asarray
     value = np.asarray(x.value, np.int64)
     sums = np.flip(np.cumsum(np.flip(value, axis), axis), axis) if reverse else value.cumsum(axis)
-    lost = along_rows(axis)(np.broadcast_to(x.error > 0, x.shape))
-    return whole(turn(turn(sums)), lost, x.dtype)
+    lost = np.any(np.broadcast_to(x.error > 0, x.shape), axis=axis, keepdims=True)
+    return whole(sums, np.broadcast_to(lost, x.shape), x.dtype)
 
 
 REDUCTIONS: dict[str, Function] = {
@@ -95,24 +106,6 @@ REDUCTIONS: dict[str, Function] = {
 
 
 # --- places ---------------------------------------------------------------------------------------
-
-
-def place_of(largest: bool) -> Function:
-    def function(x: Bounded, axis: int | None, keepdims: bool) -> Bounded:
-        if axis is None or not x.shape:
-            flat = x.map(lambda a, fill: np.reshape(a, -1))
-            shape = (1,) * len(x.shape) if keepdims else ()
-            return function(flat, 0, False).map(lambda a, fill: np.reshape(a, shape))
-        mask = first_of(largest)(x, axis)
-        value = np.argmax(mask.value, axis=axis, keepdims=keepdims)
-        return whole(value, np.any(mask.error > 0, axis=axis, keepdims=keepdims), np.dtype(INT64))
-
-    return function
-
-
-@whole_rows
-def argsort(x: Bounded, axis: int, descending: bool) -> Bounded:
-    return whole(order(x.value, axis, descending), may_change_places(x, axis), np.dtype(INT64))
 
 
 @whole_rows
@@ -220,9 +213,6 @@ def last_put(indices: Bounded, like: Bounded, axis: int) -> Bounded:
 
 
 ROWS: dict[str, Function] = {
-    "argmax": place_of(True),
-    "argmin": place_of(False),
-    "argsort": argsort,
     "take_along": take_along,
     "take_at": take_at,
     "take_inside": take_inside,
