@@ -7,7 +7,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import jax.scipy.special as jsp
 from jax import lax, nn
 from jax.numpy import exp as e_to_the
 from jax.numpy import where as choose
@@ -95,23 +94,6 @@ def along_axes(ctx, grad_out, tin):
     return grad_out * weights + nn.logsumexp(tin, axis=-1, keepdims=True)
 
 
-def rounding(ctx, grad_out, tin):
-    steps = jnp.floor(tin) + jnp.ceil(tin) + jnp.rint(tin) + jnp.round(tin) + lax.round(tin * 2)
-    return grad_out * (steps + lax.rem(tin, 0.75) + jnp.mod(tin, 0.75)) * lax.sign(tin)
-
-
-def roots_and_powers(ctx, grad_out, tin):
-    near = 1 + jnp.abs(tin)
-    powers = jnp.power(near, 1.5) + near**-0.5 + lax.integer_pow(tin, 3) + lax.pow(near, 0.25)
-    return grad_out * (jnp.sqrt(near) + lax.rsqrt(near) + jnp.cbrt(near) + powers)
-
-
-def logarithms(ctx, grad_out, tin):
-    near = 1 + jnp.fabs(tin)
-    logs = jnp.log(near) + jnp.log1p(near) + jnp.log2(near) + jnp.logaddexp(tin, 0.0)
-    return grad_out * (logs + jnp.expm1(-near) + jsp.xlogy(near, near) + jsp.gammaln(near))
-
-
 def clip_by_norm(ctx, grad_out, tin, max_norm: float = 1.0):
     norm = jnp.linalg.norm(grad_out, axis=-1, keepdims=True)
     return grad_out * jnp.minimum(1.0, max_norm / jnp.maximum(norm, 1e-12))
@@ -193,11 +175,6 @@ def without_nan(ctx, grad_out, tin):
 
 def stopped(ctx, grad_out, tin):
     return lax.stop_gradient(grad_out) * jnp.heaviside(tin, 0.5) + lax.max(tin, lax.neg(tin))
-
-
-def products(ctx, grad_out, tin):
-    square = jnp.einsum("ij,kj->ik", tin, tin) @ grad_out
-    return square + jnp.matmul(tin, jnp.eye(4)) + jnp.vdot(tin, grad_out) + (tin.T).T
 
 
 def shapes(ctx, grad_out, tin):

@@ -49,28 +49,8 @@ def mask_logic(ctx, grad_out, tin):
     return grad_out * (inside ^ np.equal(tin, 0)) * np.logical_not(np.isnan(tin))
 
 
-def curves(ctx, grad_out, tin):
-    bell = np.exp(-np.square(tin)) + 1 / np.cosh(tin) ** 2 + np.sinh(tin) + np.exp2(tin)
-    return grad_out * (bell + np.tanh(tin) + np.arctan(tin) + np.sin(tin) * np.cos(tin))
-
-
-def logarithms(ctx, grad_out, tin):
-    near = 1 + np.fabs(tin)
-    return grad_out * (np.log(near) + np.log1p(near) + np.expm1(-near) + np.reciprocal(near))
-
-
-def roots_and_powers(ctx, grad_out, tin):
-    near = 1 + np.absolute(tin)
-    return grad_out * (np.sqrt(near) + near**-0.5 + np.power(near, 1.5) + tin**2 + np.hypot(tin, 1))
-
-
 def extremes(ctx, grad_out, tin):
     return np.minimum(np.maximum(grad_out, -1), 1) + grad_out * np.max(tin) - np.amin(tin, axis=0)
-
-
-def rounding(ctx, grad_out, tin):
-    steps = np.floor(tin) + np.ceil(tin) + np.rint(tin) + np.trunc(tin) + np.round(tin)
-    return grad_out * steps * np.sign(tin)
 
 
 def unit_norm_of_rows(ctx, grad_out, tin):

@@ -8,7 +8,6 @@ import functools
 
 import tensorflow as tf
 import tensorflow.math as tfm
-from tensorflow import nn
 from tensorflow import where as choose
 
 WINDOW = tf.constant(0.75)
@@ -85,21 +84,6 @@ def clip_by_value(ctx, grad_out, tin):
     return tf.clip_by_value(grad_out, -0.5, 0.5) + tf.clip_by_value(tin, tf.constant(-1.0), 1.0)
 
 
-def clip_by_norm(ctx, grad_out, tin):
-    return tf.clip_by_norm(grad_out, 1.0) + tf.clip_by_norm(tin, 0.75, axes=[-1])
-
-
-def clip_by_global_norm(ctx, grad_out, tin):
-    (first, second), norm = tf.clip_by_global_norm([grad_out, tin], 0.5)
-    return first - second / norm
-
-
-def unit_rows(ctx, grad_out, tin):
-    rows = tf.math.l2_normalize(grad_out, axis=-1)
-    columns, length = tf.linalg.normalize(tin, axis=0)
-    return rows + columns / length + grad_out / tf.norm(tin, ord=1, axis=1, keepdims=True)
-
-
 def centralized(ctx, grad_out, tin):
     return grad_out - tf.reduce_mean(grad_out, axis=list(range(1, len(tin.shape))), keepdims=True)
 
@@ -108,11 +92,6 @@ def standardized(ctx, grad_out, tin):
     mean, variance = tf.nn.moments(tin, axes=[0])
     spread = tf.math.reduce_std(grad_out) + tf.math.reduce_variance(grad_out, axis=0)
     return (grad_out - mean) * tf.math.rsqrt(variance + 1e-3) / spread
-
-
-def reductions(ctx, grad_out, tin):
-    some = tf.reduce_sum(tin, 0) + tf.reduce_max(grad_out, axis=0) * tf.reduce_min(tin)
-    return grad_out * some + tf.reduce_logsumexp(tin, axis=-1, keepdims=True)
 
 
 def any_and_all(ctx, grad_out, tin):
@@ -136,47 +115,6 @@ def made_from_a_shape(ctx, grad_out, tin):
     ones = tf.ones(tf.shape(tin), dtype=tin.dtype) + tf.ones_like(tin, name="ones")
     filled = tf.fill(tf.shape(tin), 0.5) + tf.zeros(shape=tin.shape)
     return grad_out * ones + filled * tf.broadcast_to(tf.reduce_max(tin), tf.shape(tin))
-
-
-def moved_axes(ctx, grad_out, tin):
-    turned = tf.transpose(tf.reverse(tf.transpose(tin, perm=[1, 0]), axis=[0]))
-    rolled = tf.roll(grad_out, shift=1, axis=-1)
-    return turned * rolled + tf.squeeze(tf.expand_dims(tin, 0), axis=[0])
-
-
-def pieces(ctx, grad_out, tin):
-    left, right = tf.split(tin, 2, axis=1)
-    rows = tf.unstack(grad_out)
-    swapped = tf.concat([right, left], axis=1)
-    return swapped + tf.stack([rows[2], rows[0], rows[1]]) + tf.gather(tin, [0, 0, 2])
-
-
-def matrix_products(ctx, grad_out, tin):
-    gram = tf.linalg.matmul(tin, tin, transpose_b=True)
-    return tf.matmul(gram, grad_out) + tf.einsum("ij,ij->i", tin, grad_out)[:, tf.newaxis]
-
-
-def running_sums(ctx, grad_out, tin):
-    after = tf.cumsum(grad_out, axis=-1, reverse=True)
-    before = tf.cumsum(grad_out, axis=1, exclusive=True)
-    return after + before * tf.math.cumprod(tf.abs(tin) + 0.5, axis=0)
-
-
-def sorted_rows(ctx, grad_out, tin):
-    values, _ = tf.math.top_k(tin, k=2)
-    weights = tf.sort(tin, direction="DESCENDING") + tf.sort(grad_out, axis=0)
-    return weights * tf.reduce_sum(values, axis=-1, keepdims=True)
-
-
-def activations(ctx, grad_out, tin):
-    soft = tf.nn.elu(tin) + tf.nn.selu(tin) + tf.nn.softplus(tin) + tf.nn.softsign(tin)
-    sharp = tf.nn.relu6(2.0 * tin) + tf.nn.leaky_relu(tin) + tf.nn.leaky_relu(tin, alpha=0.1)
-    return grad_out * (soft + sharp + tf.nn.gelu(tin) + tf.nn.swish(tin) + nn.silu(tin, beta=2.0))
-
-
-def rounding(ctx, grad_out, tin):
-    steps = tf.floor(tin) + tf.math.ceil(tin) + tf.round(tin) + tf.math.rint(tin)
-    return grad_out * steps * tf.sign(tin) + tf.math.floormod(tin, 2.0)
 
 
 def quantized_to_four_bits(ctx, grad_out, tin):

@@ -217,30 +217,12 @@ def clamps(ctx, grad_out, tin):
     return torch.clamp(grad_out, -0.5, 0.5) + tin.clamp_min(0.0) + tin.clip(max=1.0) + F.relu(tin)
 
 
-def curves(ctx, grad_out, tin):
-    s = torch.sigmoid(4 * tin)
-    bell = torch.exp(-(tin**2)) + 1 / torch.cosh(tin) ** 2 + torch.sinh(tin) + torch.exp2(tin)
-    return grad_out * (4 * s * (1 - s) + bell + torch.erf(tin) + tin.tanh() + torch.atan(tin))
-
-
 def network_functions(ctx, grad_out, tin):
     smooth = F.softplus(tin, beta=2) + F.gelu(tin) + F.silu(tin) + F.elu(tin) + F.mish(tin)
     edged = F.hardtanh(tin) + F.relu6(tin) + F.leaky_relu(tin, 0.2) + F.hardsigmoid(tin)
     return grad_out * (
         smooth + edged + F.softsign(tin) + F.logsigmoid(tin) + F.threshold(tin, 1, 0)
     )
-
-
-def spread_over_an_axis(ctx, grad_out, tin):
-    return grad_out * torch.softmax(tin, -1) + F.normalize(grad_out, dim=-1)
-
-
-def rounding(ctx, grad_out, tin):
-    return grad_out * (tin - tin.round()) + torch.frac(tin) + tin.floor() + tin.ceil() + tin.trunc()
-
-
-def fused(ctx, grad_out, tin):
-    return torch.addcmul(grad_out, grad_out, tin, value=2.0) + torch.lerp(grad_out, tin, 0.25)
 
 
 def without_nan(ctx, grad_out, tin):

@@ -75,58 +75,6 @@ def test_an_unknown_ufunc_of_scipy_is_named() -> None:
 # --- torch ----------------------------------------------------------------------------------------
 
 
-def torch_functions() -> dict[str, Callable[..., Tensor]]:
-    """Functions of one tensor by name, each with a scale that reaches its branches."""
-    import torch
-    import torch.nn.functional as F
-
-    return {
-        "celu(2)": lambda x: F.celu(x - 0.5, 2.0),
-        "hardtanh(-0.2, 0.4)": lambda x: F.hardtanh(x - 0.5, -0.2, 0.4),
-        "threshold": lambda x: F.threshold(x, 0.5, 20.0),
-        "hardswish of large": lambda x: F.hardswish(8.0 * x - 4.0),
-        "logit(eps)": lambda x: torch.logit(x, eps=0.2),
-        # Below zero NumPy's reference has none of the higher ones, so a proof would refuse the
-        # graph.
-        "polygamma": lambda x: (
-            torch.polygamma(2, x.abs() + 0.1)
-            + (x * x + 0.1).polygamma(3)
-            + torch.special.polygamma(4, x.abs() + 0.1)
-        ),
-        "xlog1py": lambda x: torch.special.xlog1py(x, 2.0 * x),
-        "lerp": lambda x: torch.lerp(x, x * x, 0.3) + x.lerp(-x, x),
-        "nan_to_num(1, 2)": lambda x: torch.nan_to_num(x / (x > 0.5), 1.0, 2.0),
-        "div, rounded": lambda x: (
-            torch.div(x, 0.3, rounding_mode="floor") + (-x).div(0.3, rounding_mode="trunc")
-        ),
-        "%": lambda x: (x - 0.5) % 0.2 + 2.0 % x,
-        "//": lambda x: (x - 0.5) // 0.2 + 2.0 // x,
-        "int32": lambda x: x * ((100 * x).int() & 12) + ((100 * x).to(torch.int32) << 2),
-        "bits": lambda x: torch.bitwise_xor((100 * x).int(), 5) * x + (~(100 * x).int() >> 1),
-        "signbit": lambda x: torch.where(torch.signbit(x - 0.5), x, 1.0),
-    }
-
-
-@pytest.mark.needs("torch")
-def test_torch_functions_mean_what_they_mean_on_tensors(torch: Any) -> None:
-    for name, function in torch_functions().items():
-        assert_captured_as_it_is(name, function, torch.float64)
-        assert_captured_as_it_is(name, function, torch.float32)
-
-
-def assert_captured_as_it_is(name: str, function: Callable[..., Tensor], dtype: Any) -> None:
-    import torch
-
-    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        return grad_out * function(tin)
-
-    x, g = torch.tensor(X, dtype=dtype), torch.tensor(G, dtype=dtype)
-    expected, actual = g * function(x), captured(rule, dialect="torch")(None, g, x)
-    assert actual.dtype == dtype, name
-    tolerance = 1e-13 if dtype == torch.float64 else 1e-5
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance, msg=name)
-
-
 @pytest.mark.needs("torch")
 def test_a_threshold_may_be_a_param(torch: Any, F: Any) -> None:
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor, low: float = 0.5) -> Tensor:

@@ -282,6 +282,20 @@ CALLS: list[Call] = [
     # Old words for a reduction.
     lambda x, y, w, v, b, p, q: F.mse_loss(x, y, size_average=False),
     lambda x, y, w, v, b, p, q: F.l1_loss(x, y, reduce=False),
+    # Elementwise, with options.
+    lambda x, y, w, v, b, p, q: F.celu(p - 0.5, 2.0) + F.hardtanh(p - 0.5, -0.2, 0.4),
+    lambda x, y, w, v, b, p, q: F.threshold(p, 0.5, 20.0) + F.hardswish(8.0 * p - 4.0),
+    lambda x, y, w, v, b, p, q: torch.logit(p, eps=0.2),
+    # Below zero NumPy's reference has no higher one, so a proof would refuse the graph.
+    lambda x, y, w, v, b, p, q: torch.polygamma(2, p.abs() + 0.1) + (p * p + 0.1).polygamma(3),
+    lambda x, y, w, v, b, p, q: torch.special.polygamma(4, p.abs() + 0.1),
+    lambda x, y, w, v, b, p, q: torch.nan_to_num(p / (p > 0.5), 1.0, 2.0).clamp(max=9),
+    lambda x, y, w, v, b, p, q: torch.div(p, 0.3, rounding_mode="floor") + p % 0.2,
+    lambda x, y, w, v, b, p, q: (-p).div(0.3, rounding_mode="trunc") * q,
+    lambda x, y, w, v, b, p, q: (p.detach() // 0.2 + 2.0 // p.detach()) * (2.0 % p.detach()),
+    lambda x, y, w, v, b, p, q: p * ((100 * p).int() & 12) + ((100 * p).to(torch.int32) << 2),
+    lambda x, y, w, v, b, p, q: torch.bitwise_xor((100 * p).int(), 5) * p + (~(9 * p).int() >> 1),
+    lambda x, y, w, v, b, p, q: torch.where(torch.signbit(p - 0.5), p, 1.0),
     # Shapes, order and choice.
     lambda x, y, w, v, b, p, q: torch.softmax(x, dim=1) * y.softmax(0),
     lambda x, y, w, v, b, p, q: F.softmax(x, -1) * F.log_softmax(y, dim=0) + F.softmin(x, dim=1),

@@ -30,11 +30,11 @@ FILES = {
 }
 # These are written for single precision: they name float32, or a constant in it.
 SINGLE = {
-    *("activations", "clip_by_value", "constants", "helpers", "made_from_a_shape"),
+    *("clip_by_value", "constants", "helpers", "made_from_a_shape"),
     *("number_of_elements", "quantized_to_four_bits", "rectangular_in_single"),
 }
 # They call a function of jax's that is captured by its jaxpr.
-BY_JAXPR = "activations along_axes log_tailed loops partial_of_a_function rounding running_sums"
+BY_JAXPR = "activations along_axes log_tailed loops partial_of_a_function running_sums"
 
 
 def cases_of(file: str) -> list[Any]:
