@@ -183,7 +183,8 @@ def log_gamma_above_zero(x: Array) -> Array:
 def lgamma(x: Array) -> Array:
     # Below zero by reflection, from the distance to the pole.
     right = log_gamma_above_zero(np.where(x < 0, 1 - x, x))
-    left = math.log(math.pi) - np.log(np.abs(np.sin(math.pi * (x - np.round(x))))) - right
+    distance = x - np.round(x)
+    left = -np.log(np.abs(distance)) - np.log(np.sinc(distance)) - right
     return np.where(x < 0, np.where(x == np.floor(x), np.inf, left), right)
 
 
