@@ -15,10 +15,13 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from proselint.checks import __register__
-from proselint.config import DEFAULT, Config
-from proselint.registry import CheckRegistry
-from proselint.tools import LintFile
+try:
+    from proselint.checks import __register__
+    from proselint.config import DEFAULT, Config
+    from proselint.registry import CheckRegistry
+    from proselint.tools import LintFile
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}; type: pip install -c constraints.txt proselint")
 
 ROOT = Path(__file__).parents[1]
 # Quotes and symbols are those of code, "né" is not meant by "ne", and a title may repeat a word of

@@ -40,17 +40,19 @@ def test_every_curve_is_that_of_its_formula(backend: Any, rule: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 def test_every_curve_is_that_of_its_formula_in_every_dtype(backend: Any, dtype: Any) -> None:
     x = inputs(dtype)
+    rows = [(rule, params) for rule in CURVES for params in ({}, *settings(xg.get(rule))[:1])]
 
     def factors(tin: Any) -> list[Any]:
-        return [xg.get(rule).factor(tin, **keyed(rule)) for rule in CURVES]
+        return [xg.get(rule).factor(tin, **params, **keyed(rule)) for rule, params in rows]
 
     call = xg.jit(factors) if backend.name == "jax" else factors
     with backend.precision(dtype):
         found = [backend.numpy(factor) for factor in call(backend.array(x))]
     draws = Draws(fold_in((0, 5), 0), np.ones_like(x))
-    for (rule, formula), factor in zip(CURVES.items(), found, strict=True):
+    for (rule, params), factor in zip(rows, found, strict=True):
         with np.errstate(all="ignore"):
-            assert_same_numbers(factor, formula(exact(x), draws), f"{rule}, {dtype}")
+            expected = CURVES[rule](exact(x), draws, **params)
+            assert_same_numbers(factor, expected, f"{rule}({params}), {dtype}")
 
 
 def keyed(rule: str) -> dict[str, int]:
