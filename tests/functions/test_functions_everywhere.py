@@ -16,6 +16,9 @@ import pytest
 import multigrad as xg
 from multigrad_conformance.under_test import pull
 
+from ..rules.library.test_rules_checkers import agrees, backward_of
+from ..written.unseen import Unseen
+
 xp = xg.xp
 Array = np.ndarray[Any, Any]
 X = np.linspace(-1.5, 1.5, 6).reshape(2, 3)
@@ -111,6 +114,52 @@ def test_gradients_agree_with_finite_differences(backend: Any, native: bool | No
         for a, b in zip(optree.tree_leaves(found), optree.tree_leaves(eager), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-14)
     assert pull(backend, attention, (X, W, 1.5), cotangent=(G1, G2))[1][2] is None
+
+
+@COMPILED
+@ROUTES
+def test_first_and_second_derivatives_pass_the_frameworks_own_checks(
+    backend: Any, native: bool | None
+) -> None:
+    @xg.custom_gradient(native=native)
+    def softened(x: Any, w: Any, scale: Any) -> Any:
+        e = xp.exp(x * w)
+
+        def grad(upstream: Any) -> Any:
+            inner = upstream[0] * (1 - 1 / (1 + e)) + upstream[2] * scale
+            return inner * w, inner * x, None
+
+        return (xp.log(1 + e), x > 0, x * w * scale), grad
+
+    def run(x: Any, w: Any) -> Any:
+        soft, _, product = softened(x, w, 1.5)
+        return soft + product
+
+    y = X[::-1] + 0.25
+    assert agrees(backend, run, X, y)
+    assert agrees(backend, backward_of(backend, lambda x: run(x, x * 0.5)), X, G1)
+
+
+def test_as_it_is_a_function_sees_values_and_runs_once_for_each_call(backend: Any) -> None:
+    calls = Unseen()
+
+    @xg.custom_gradient(native=True)
+    def by_sign(x: Any) -> Any:
+        calls.append("forward")
+        positive = float(backend.numpy(x).sum()) > 0  # numbers, which no tracer has
+
+        def grad(upstream: Any) -> Any:
+            calls.append("backward")
+            return upstream * (2.0 if positive else -2.0)
+
+        return x * 1, grad
+
+    by_sign(backend.array(X))
+    assert calls == ["forward"]
+    for x, slope in ((X + 9, 2.0), (X - 9, -2.0)):
+        _, (gradient,) = pull(backend, by_sign, (x,))
+        np.testing.assert_array_equal(gradient, np.full_like(X, slope))
+    assert calls == ["forward", *["forward", "backward"] * 2]
 
 
 @ROUTES
@@ -257,17 +306,21 @@ def make_dropout() -> Any:
 
 
 @COMPILED
-def test_compiled_draws_under_a_key_are_those_of_eager_code(backend: Any) -> None:
-    x, dropout = backend.array(np.ones((8, 8), np.float32)), make_dropout()
+def test_draws_under_a_key_are_numpys_eager_and_compiled(backend: Any) -> None:
+    ones, dropout = np.ones((8, 8), np.float32), make_dropout()
 
     def draw_twice(way: Callable[..., Any]) -> list[Array]:
         keyed = dropout.keyed(5)
-        return list(map(backend.numpy, way(lambda x: (keyed(x, 0.5), keyed(x, 0.5)))(x)))
+        draws = way(lambda x: (keyed(x, 0.5), keyed(x, 0.5)))(backend.array(ones))
+        keyed = dropout.keyed(5)
+        _, (gradient,) = pull(backend, way(lambda x: keyed(x, 0.5)), (ones,))
+        return [*map(backend.numpy, draws), gradient]
 
-    eager, *compiled = map(draw_twice, ways(backend))
-    for found in compiled:
-        np.testing.assert_array_equal(found, eager)
-    assert not np.array_equal(*eager)
+    numpys = dropout.keyed(5)
+    expected = [numpys(ones, 0.5), numpys(ones, 0.5)]
+    for found in map(draw_twice, ways(backend)):
+        np.testing.assert_array_equal(found, [*expected, expected[0]])
+    assert not np.array_equal(*expected)
 
 
 def test_the_calls_of_a_keyed_function_draw_anew(backend: Any) -> None:

@@ -19,8 +19,6 @@ from multigrad.functions.custom_gradient import custom_gradient, function
 from multigrad.functions.function import Function
 from multigrad.trace.trace import Trace
 
-from ...written.unseen import Unseen
-
 tf: Any = pytest.importorskip("tensorflow")
 
 pytestmark = pytest.mark.needs("tensorflow")
@@ -208,28 +206,6 @@ def test_a_tensor_from_outside_may_be_one_that_a_tape_or_a_trace_knows(mode: str
     assert of_w is None
 
 
-# --- the user's function --------------------------------------------------------------------------
-
-
-def test_a_function_as_it_is_runs_once_per_call_and_its_gradient_once_per_pull() -> None:
-    ran = Unseen()
-
-    @custom_gradient(native=True)
-    def counted(x: Tensor) -> Any:
-        ran.append("forward")
-
-        def grad(upstream: Tensor) -> Tensor:
-            ran.append("backward")
-            return upstream
-
-        return x * 2.0, grad
-
-    counted(tf.constant(X))
-    assert ran == ["forward"]
-    gradients(counted)(tf.constant(X))
-    assert ran == ["forward", "forward", "backward"]
-
-
 # Functions under TensorFlow's transforms: second order, forward mode, branches and loops,
 # vectorized maps, draws.
 
@@ -255,21 +231,6 @@ def make_swish(native: bool) -> Function:
         return x * s, grad
 
     return swish
-
-
-@captured_and_as_it_is
-def test_gradients_and_their_gradients_agree_with_finite_differences(native: bool) -> None:
-    swish = make_swish(native)
-    x, b = tf.constant(X, tf.float64), tf.constant(W, tf.float64)
-
-    def first(x: Tensor, b: Tensor) -> Tensor:
-        of_x, of_b = gradients(swish)(x, b)
-        return of_x * of_b
-
-    for f in (swish, first):
-        ours, numeric = tf.test.compute_gradient(f, [x, b], delta=1e-4)
-        for a, expected in zip(ours, numeric, strict=True):
-            np.testing.assert_allclose(a, expected, atol=1e-6)
 
 
 @captured_and_as_it_is
@@ -400,16 +361,6 @@ def test_tensors_from_around_a_branch_and_a_loop_get_the_own_gradients(native: b
     np.testing.assert_allclose(of_w, 3.0 * X * W**2, rtol=1e-6)
 
 
-@captured_and_as_it_is
-def test_jacobian_is_that_of_the_own_gradient(native: bool) -> None:
-    scaled_clip = make_scaled_clip(native)
-    x = tf.constant(X)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = scaled_clip(x, tf.constant(W), 1.0)[0]
-    np.testing.assert_array_equal(tape.jacobian(y, x), np.diag(W))
-
-
 def test_gradient_survives_a_saved_model(tmp_path: Any) -> None:
     scaled_clip = make_scaled_clip(False)
     module = tf.Module()
@@ -423,24 +374,6 @@ def test_gradient_survives_a_saved_model(tmp_path: Any) -> None:
     loaded: Any = tf.saved_model.load(str(tmp_path))
     np.testing.assert_array_equal(loaded.call(tf.constant(X)), np.clip(X, -1.0, 1.0))
     np.testing.assert_array_equal(gradients(loaded.call)(tf.constant(X))[0], np.full_like(X, 5.0))
-
-
-def test_random_function_draws_what_numpy_draws_and_anew_at_every_call() -> None:
-    @custom_gradient
-    def dropped(x: Tensor) -> Any:
-        kept = xp.rand_like(x) < 0.5
-        return xp.where(kept, x, 0.0), lambda upstream: xp.where(kept, upstream, 0.0)
-
-    expected = dropped.keyed(3)(X)
-    np.testing.assert_array_equal(dropped.keyed(3)(tf.constant(X)), expected)
-    for mode in ("graph", "xla"):
-        got = compiled(gradients(dropped.keyed(3)), mode)(tf.constant(X))[0]
-        np.testing.assert_array_equal(got, expected != 0.0)
-    many = tf.ones(64)
-    unkeyed = tf.function(lambda x: (dropped(x), *gradients(dropped)(x)))
-    first, second = unkeyed(many), unkeyed(many)
-    assert set(np.unique(first[0])) == {0.0, 1.0}
-    assert (first[0].numpy() != second[0].numpy()).any()
 
 
 @pytest.mark.parametrize("keyed", [False, True])
