@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.graph import ops
-from multigrad.graph.ops.numerics import reshape
+from multigrad.graph.ir.op import Op
 
 from ..bounded import Bounded, Function, as_dtype, known, monotone, narrowed, widened
 
@@ -23,25 +23,13 @@ def index_of(index: Index) -> Index:
     return tuple(kinds.get(type(item), lambda item: item)(item) for item in index)
 
 
-def moving(function: Callable[..., Array]) -> Function:
-    """An op of one operand whose result holds that operand's elements."""
+def moving(op: Op) -> Function:
+    """An op of one operand whose result holds that operand's elements: its row says where."""
 
     def call(x: Bounded, *others: Bounded, **attrs: Any) -> Bounded:
-        return x.map(lambda a, fill: function(a, *(np.shape(o.value) for o in others), **attrs))
+        return x.map(lambda a, fill: op.numpy(a, *(o.value for o in others), **attrs))
 
     return call
-
-
-def roll(a: Array, shift: Any, axis: Any) -> Array:
-    return np.roll(a, shift, axis if a.ndim else None)
-
-
-def flip(a: Array, axis: Any) -> Array:
-    return np.flip(a, axis if a.ndim else None)
-
-
-def tile(a: Array, repetitions: tuple[int, ...]) -> Array:
-    return np.tile(a, repetitions)
 
 
 def triangle(lower: bool) -> Function:
@@ -111,14 +99,13 @@ def joining(function: Callable[..., Array]) -> Function:
     return call
 
 
-def adding(target: Callable[..., Array]) -> Function:
-    """The sum of the copies: `target` says, for each element of the result, where its copies
-    went.
-    """
+def adding(op: Op) -> Function:
+    """The sum of the copies that an op has made: it says of which element each is one."""
 
     def call(x: Bounded, like: Bounded, **attrs: Any) -> Bounded:
         places = np.arange(int(np.prod(like.shape))).reshape(like.shape)
-        sources = target(places, x, **attrs)
+        given = (x.value,) if op is ops.BROADCAST_TO else ()
+        sources = op.numpy(places, *given, **attrs)
 
         def function(a: Array) -> Array:
             result = np.zeros(places.size)
@@ -134,40 +121,16 @@ def adding(target: Callable[..., Array]) -> Function:
     return call
 
 
-def copies_of_take(places: Array, x: Bounded, indices: Any, axis: int) -> Array:
-    return np.take(places, np.array(indices, np.intp), axis=axis)
-
-
-def copies_of_tile(places: Array, x: Bounded, repetitions: tuple[int, ...]) -> Array:
-    return np.tile(places, repetitions)
-
-
-def copies_of_repeat(places: Array, x: Bounded, repeats: int, axis: int) -> Array:
-    return np.repeat(places, repeats, axis=axis)
-
-
-def copies_of_broadcast(places: Array, x: Bounded) -> Array:
-    return np.broadcast_to(places, x.shape)
-
-
-def copies_of_windows(places: Array, x: Bounded, **attrs: Any) -> Array:
-    return ops.WINDOWS.numpy(places, **attrs)
-
-
+MOVING = (
+    ops.WINDOWS, ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE, ops.PERMUTE_DIMS, ops.SWAPAXES,
+    ops.MOVEAXIS, ops.FLIP, ops.ROLL, ops.BROADCAST_TO_SHAPE, ops.BROADCAST_TO, ops.EXPAND_DIMS,
+    ops.TILE, ops.REPEAT, ops.STOP_GRADIENT, ops.GETITEM, ops.TAKE, ops.HALF,
+)  # fmt: skip
 SHAPES: dict[str, Function] = {
-    "windows": moving(ops.WINDOWS.numpy), "unwindows": adding(copies_of_windows),
-    "reshape": moving(reshape), "reshape_like": moving(np.reshape),
-    "squeeze": moving(np.squeeze),
-    "permute_dims": moving(np.transpose), "swapaxes": moving(np.swapaxes),
-    "moveaxis": moving(np.moveaxis),
-    "flip": moving(flip), "roll": moving(roll), "tril": triangle(True), "triu": triangle(False),
-    "broadcast_to_shape": moving(np.broadcast_to), "broadcast_to": moving(np.broadcast_to),
-    "expand_dims": moving(np.expand_dims), "tile": moving(tile), "repeat": moving(np.repeat),
-    "stop_gradient": moving(lambda a: a), "getitem": moving(lambda a, index: a[index_of(index)]),
-    "take": moving(lambda a, indices, axis: np.take(a, np.array(indices, np.intp), axis=axis)),
-    "half": moving(lambda a, axis, position: np.split(a, 2, axis=axis)[position]),
+    **{op.name: moving(op) for op in MOVING},
+    "tril": triangle(True), "triu": triangle(False),
     "pad": pad, "setitem": setitem, "part": part, "unpart": unpart,
     "concatenate": joining(np.concatenate), "stack": joining(np.stack),
-    "untake": adding(copies_of_take), "untile": adding(copies_of_tile),
-    "unrepeat": adding(copies_of_repeat), "sum_to": adding(copies_of_broadcast),
+    "unwindows": adding(ops.WINDOWS), "untake": adding(ops.TAKE), "untile": adding(ops.TILE),
+    "unrepeat": adding(ops.REPEAT), "sum_to": adding(ops.BROADCAST_TO),
 }  # fmt: skip
