@@ -52,11 +52,21 @@ PROMISED: dict[str, tuple[tuple[float, float], ...]] = {
 }  # fmt: skip
 # The same of values: (x, value).
 PROMISED_VALUES: dict[str, tuple[tuple[float, float], ...]] = {
-    **dict.fromkeys(("silu", "mish", "gelu", "gelu, approximate", "hard_silu"), ((-INF, NAN),)),
+    **dict.fromkeys(
+        (
+            "abs", "sign", "trunc", "frac", "cbrt", "sinc", "relu", "relu6", "leaky_relu", "elu",
+            "celu", "selu", "sparse_plus", "sparse_sigmoid", "hard_sigmoid", "soft_shrink",
+            "hard_shrink", "threshold", "hard_tanh",
+        ),
+        ((NAN, NAN),),
+    ),
+    "heaviside": ((NAN, 0.0),), "sqrt": ((-0.0, -0.0),), "rsqrt": ((-0.0, -INF),),
+    **dict.fromkeys(("silu", "mish", "gelu", "gelu, approximate"), ((-INF, NAN),)),
+    "hard_silu": ((NAN, NAN), (-INF, NAN)),
     "soft_sign": ((INF, NAN), (-INF, NAN)),
     "digamma": ((-INF, NAN),),
     "lgamma": ((-INF, INF),),
-}
+}  # fmt: skip
 # What 4 eps is taken of, where a slope cancels or stands in an exponent: (x, slope) -> the largest
 # value on the way.
 PEAKS: dict[str, Callable[[Wide, Wide], Wide]] = {

@@ -19,7 +19,8 @@ from multigrad.trace.xp import all as neutral
 
 from ..declared import Case, case_of_any_shape, cases, domain_of
 from ..differences import allowed, unsettled
-from ..matrix.test_matrix_ops import BINARY, UNARY, scale_of
+from ..expected.exact import names_of
+from ..matrix.test_matrix_ops import BINARY, scale_of
 from ..oracles import DTYPES, FLOAT64, edge_values, finfo, spread
 from ..programs.bounded import Bounded, known, number
 from ..programs.meaning import by_meaning
@@ -32,7 +33,7 @@ from .test_ops_ordering import ALONG, EXACT
 from .test_ops_shapes import MOVES, UNDOING
 
 xp: Any = neutral
-TABLES = (UNARY, BINARY, BASIC, REDUCTIONS, ALONG, EXACT, MOVES, UNDOING)
+TABLES = (names_of(1), BINARY, BASIC, REDUCTIONS, ALONG, EXACT, MOVES, UNDOING)
 IN_TABLES = {name.split(" ")[0] for table in TABLES for name in table}
 SHAPES = ((), (0,), (3,), (2, 3, 4))
 WITHOUT_EDGES = {ops.NAN_TO_NUM: "it gives the largest number of each dtype"}
