@@ -396,7 +396,6 @@ OPS = rows_of(globals())
 
 
 # --- the processes of `jax.distributed`, which MULTIGRAD_CHECK_RANKS compares ---------------------
-KEYS = "multigrad/"  # the prefix of our keys
 SECONDS = 100.0  # jax (0.10) takes a silent process for dead after this time, by default
 MISSING = "NOT_FOUND"
 
@@ -415,18 +414,13 @@ def group() -> Group | None:
 def make_group(client: Any, rank: int, size: int) -> Group:
     """Return the processes of a coordination service, which meet in its store of texts by key."""
 
-    def put(key: str, text: str) -> None:
-        client.key_value_set(KEYS + key, text)
-
     def look(key: str) -> str | None:
         try:
-            return client.key_value_try_get(KEYS + key)
+            return client.key_value_try_get(key)
         except jax.errors.JaxRuntimeError as error:
             if MISSING in str(error):
                 return None
             raise
 
-    def drop(key: str) -> None:
-        client.key_value_delete(KEYS + key)
-
+    put, drop = client.key_value_set, client.key_value_delete
     return Group(rank=rank, size=size, put=put, look=look, drop=drop, timeout=lambda: SECONDS)

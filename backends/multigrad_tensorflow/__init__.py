@@ -79,7 +79,6 @@ backend = Backend(
         forget_traces=compile.forget_traces,
         on_call=recomputed_regions.on_call,
         on_draw=recomputed_regions.on_draw,
-        notes_regions=True,
         recall=recomputed_regions.recall,
     ),
     interop=Interop(

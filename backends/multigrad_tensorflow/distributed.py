@@ -290,7 +290,6 @@ mirrored_run._MirroredReplicaContext._merge_call = merge_call
 # In a cluster these are the workers, each with as many lanes as it runs replicas: replica 1 of a
 # worker is compared with replica 1 of the others. Without one they are the replicas of one process.
 # `trace/ranks.py` says what is compared.
-PREFIX = "multigrad/"  # of our keys in the store
 # TensorFlow (2.21) waits for ever by default; after this time a worker counts as dead.
 TIMEOUT = 100.0  # seconds
 LOOK_MILLISECONDS = 100  # a look at a worker's key takes one or two
@@ -343,18 +342,13 @@ def find_workers() -> tuple[Any, int, int] | None:
 def group_of_workers(active: Any, rank: int, size: int, lane: str) -> Group:
     """Return the workers of a cluster, which exchange text by its coordination service."""
 
-    def put(key: str, text: str) -> None:
-        active.set_config_key_value(PREFIX + key, text)
-
     def look(key: str) -> str | None:
         try:
-            return active.get_config_key_value(PREFIX + key, LOOK_MILLISECONDS)
+            return active.get_config_key_value(key, LOOK_MILLISECONDS)
         except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError):
             return None
 
-    def drop(key: str) -> None:
-        active.delete_config_key_value(PREFIX + key)
-
+    put, drop = active.set_config_key_value, active.delete_config_key_value
     return Group(
         rank=rank, size=size, put=put, look=look, drop=drop, timeout=lambda: TIMEOUT, lane=lane
     )

@@ -125,7 +125,6 @@ backend = Backend(
         on_move=dynamo_guards.on_move,
         on_call=checkpoint_regions.on_call,
         on_draw=checkpoint_regions.on_draw,
-        notes_regions=True,
     ),
     interop=Interop(
         lend=host.lend,

@@ -298,7 +298,6 @@ OPS = rows_of(globals())
 # --- the processes that MULTIGRAD_CHECK_RANKS compares --------------------------------------------
 # Before each `optimizer.step()` they exchange text through the store of the default process group;
 # `trace/ranks.py` says what is compared.
-PREFIX = "multigrad"  # of our keys in the store
 
 
 def rank_group() -> Group | None:
@@ -318,20 +317,19 @@ def group_on(distributed: Any, store: Any) -> Group | None:
     """Return the ranks of the default process group, which write to its store and read from it."""
     if distributed.get_world_size() <= 1:
         return None
-    keys = distributed.PrefixStore(PREFIX, store)
 
     def look(key: str) -> str | None:
-        return keys.get(key).decode() if keys.check([key]) else None
+        return store.get(key).decode() if store.check([key]) else None
 
     def drop(key: str) -> None:
         # The file of a FileStore only grows, by deletions too.
         if not isinstance(store, distributed.FileStore):
-            keys.delete_key(key)
+            store.delete_key(key)
 
     return Group(
         rank=distributed.get_rank(),
         size=distributed.get_world_size(),
-        put=keys.set,
+        put=store.set,
         look=look,
         drop=drop,
         timeout=lambda: store.timeout.total_seconds(),

@@ -389,17 +389,15 @@ class Compiler:
     """(variables): a model that holds these has other rules: unguarded code is compiled again."""
 
     on_call: Callable[[], AbstractContextManager[Any]] | None = None
-    """A Function reads the rule in force: where a region runs again, that of its first run."""
+    """A Function reads the rule in force: where a region runs again, that of its first run, with
+    the numbers and names of then (`active_rules.Noted`)."""
 
     on_draw: Callable[[Callable[[], Key]], Key] | None = None
-    """(draw) -> a Function's key: where a region runs again, that of its first run."""
+    """(draw) -> a Function's key: where a region runs again, that of its first run. Without
+    `on_call` it is given numbers that move too."""
 
     recall: Callable[[Any, Any], Any] | None = None
     """(key, value) -> the value: where a region runs again, that of its first run by the key."""
-
-    notes_regions: bool = False
-    """Whether a region that runs again does so within its `active_rules.Noted`; without it
-    `on_draw` is given numbers that move too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

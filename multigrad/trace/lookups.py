@@ -250,7 +250,7 @@ def read(moving: Moving, backend: Backend | None = None) -> Any:
         return tensor
     number = standing(moving)
     # A region that runs again in backward must read the number of its first run.
-    if compiler.on_draw is not None and not compiler.notes_regions:
+    if compiler.on_draw is not None and compiler.on_call is None:
         number = compiler.on_draw(lambda: number)
     if compiler.on_depend is not None:
         compiler.on_depend(NumberRead(moving, number))
@@ -290,7 +290,7 @@ def is_handed_along(backend: Backend) -> bool:
     """
     compiler = backend.compiler
     is_told = compiler.on_depend is not None or compiler.follow is not None
-    return not is_told and (compiler.on_draw is None or compiler.notes_regions)
+    return not is_told and (compiler.on_draw is None or compiler.on_call is not None)
 
 
 def hand_along(

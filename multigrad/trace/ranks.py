@@ -71,7 +71,7 @@ class ComparisonStep(NamedTuple):
     lines: Counter[str]
 
 
-_steps: dict[Any, ComparisonStep] = {}  # by store, lane and rank
+_steps: dict[Any, ComparisonStep] = {}  # by store, size, lane and rank
 _latest_group: list[Group] = []  # at most one
 _noting = make_lock()  # around both
 
@@ -87,7 +87,7 @@ def current_step(group: Group, *, ends: bool = False) -> ComparisonStep:
     if not _latest_group:
         atexit.register(tell_end)
     _latest_group[:] = [group]
-    rank = group.put, group.lane, group.rank
+    rank = group.put, group.size, group.lane, group.rank
     step = _steps.setdefault(rank, ComparisonStep(0, Counter()))
     if ends:
         _steps[rank] = ComparisonStep(step.number + 1, Counter())
@@ -148,7 +148,7 @@ def exchange(group: Group, number: int, entry: Entry, seconds: float) -> str:
         number: that of the comparison.
         seconds: waits at most so long for the others.
     """
-    keys = [f"{group.lane}/{number}/{rank}" for rank in range(group.size)]
+    keys = keys_of(group, number)
     own_key = keys[group.rank]
     try:
         group.put(own_key, json.dumps(entry))
@@ -163,13 +163,18 @@ def exchange(group: Group, number: int, entry: Entry, seconds: float) -> str:
             for key in keys:
                 group.drop(key)
         elif number and not wrong:  # all have come here, so nobody reads the last comparison's keys
-            group.drop(f"{group.lane}/{number - 1}/{group.rank}")
+            group.drop(keys_of(group, number - 1)[group.rank])
         return wrong
     except Exception as error:  # noqa: BLE001 (each framework has its own)
         return (
             f"[rank {group.rank}] cannot compare its rules with the other ranks': their store of "
             f"keys, mostly in the process of rank 0, does not answer: {error}"
         )
+
+
+def keys_of(group: Group, number: int) -> list[str]:
+    """Return the keys of a comparison, one for each rank; others use the store too."""
+    return [f"multigrad/{group.lane}/{number}/{rank}" for rank in range(group.size)]
 
 
 def wait_for_entries(group: Group, keys: list[str], seconds: float) -> list[Entry | None]:
