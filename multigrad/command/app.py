@@ -140,10 +140,11 @@ def plot(
     ] = None,
     gallery: Annotated[bool, typer.Option("--gallery", "--all", hidden=True)] = False,
     out: Annotated[Path | None, typer.Option(help="The file: .png, .svg or .pdf.")] = None,
-) -> None:
+) -> int:
     """Draw what rules do to gradients."""
     from multigrad.graph.support.files import replacing
     from multigrad.look import figure
+    from multigrad.look.pictures import make_picture
 
     from .named_objects import read_params
     from .targets import find, find_forward, names_of
@@ -162,20 +163,35 @@ def plot(
         raise MultigradError(
             f"{path} is not a picture file; its name must end with {', '.join(PICTURES)}"
         )
-    objects = [find(name) for name in names]
     activation = None if forward is None else find_forward(forward)
-    numbers = read_params(params or ())
+    numbers, faults = read_params(params or ()), list[str]()
     # Rules share axes, and each Function has its own.
-    rules = [each for each in objects if isinstance(each, xg.Rule)]
-    others = [each for each in objects if not isinstance(each, xg.Rule)]
-    drawn = [rules, *others] if rules else others
-    picture = figure.make_figure(len(drawn))
-    for each, axes in zip(drawn, picture.axes, strict=True):
-        figure.plot(each, activation, numbers, ax=axes)
+    rules, pictures = list[xg.Rule](), []
+    for name in names:
+        try:
+            found = find(name)
+            if isinstance(found, xg.Rule):
+                rules.append(found)
+            else:
+                pictures.append(make_picture(found, activation, numbers))
+        except MultigradError as error:
+            if len(names) == 1:
+                raise
+            faults.append(f"{name} is not drawn: {error}")
+    if rules:
+        pictures.insert(0, make_picture(rules, activation, numbers))
+    if faults:
+        typer.echo("\n".join(faults), err=True)
+    if not pictures:
+        return FAILED
+    picture = figure.make_figure(len(pictures))
+    for each, axes in zip(pictures, picture.axes, strict=True):
+        figure.draw_picture(each, axes)
     # Written whole or not at all: Ctrl-C leaves no half of a picture.
     with replacing(path) as temporary:
         picture.savefig(temporary, dpi=150)
     typer.echo(path)
+    return FAILED if faults else 0
 
 
 @command("show triangular --forward Heaviside")

@@ -30,7 +30,7 @@ from multigrad.audit.audit import (
 )
 from multigrad.audit.laws import LAWS
 from multigrad.command import STOPPED
-from multigrad.command.named_objects import read_inputs
+from multigrad.command.named_objects import number_hints, read_inputs
 from multigrad.command.options import FAILED as FAILURE
 from multigrad.command.options import Progress
 from multigrad.command.targets import place_of, stated_inputs
@@ -170,8 +170,7 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
         with suppress(MultigradError):  # nobody knows what the arguments are
             problem += f"; {inputs_to_type(fn, ())}"
         return replace(report, problem=problem)
-    hints = [f"; {n} is a number, {n}:float32 is a tensor" for n in asked.words if n.isdigit()]
-    return replace(report, problem="".join((report.problem, *hints)))
+    return replace(report, problem="; ".join([report.problem, *number_hints(asked.words)]))
 
 
 def calls_to_try(

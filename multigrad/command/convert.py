@@ -32,7 +32,7 @@ from multigrad.look.parity import find_names
 
 from . import STOPPED, options
 from .guessed_inputs import inputs_to_type
-from .named_objects import read_inputs, split_name
+from .named_objects import number_hints, read_inputs, split_name
 from .options import Progress
 from .targets import GRADIENT, callable_of, choose_inputs, find_apart, find_target, is_of_library
 from .worker import Apart, Lost
@@ -71,7 +71,8 @@ def convert_named(what: str, asked: ConvertRequest, *, as_json: bool, echo: Prin
         return STOPPED
     if report.problem:
         raise MultigradError(str(report))
-    echo(to_json(what, report) if as_json else str(report))
+    hints = [] if report.ok else number_hints(asked.words)
+    echo(to_json(what, report) if as_json else "\n".join([str(report), *hints]))
     return 0 if report.ok else options.FAILED
 
 
@@ -109,8 +110,8 @@ def _convert_all(what: str, asked: ConvertRequest, *, as_json: bool, echo: Print
                 echo(f"under {name}: {_say_counts(states)}")
     if progress.stopped:
         return STOPPED
-    # A refusal is no failure of the command; errors, other numbers and lost calls are.
-    return options.FAILED if any(kind in kinds for kind in (*BAD, GIVEN_UP)) else 0
+    # A refusal is no failure of the command; errors, other numbers, lost calls and none are.
+    return options.FAILED if any(kind in kinds for kind in (*BAD, GIVEN_UP, NEEDS_INPUT)) else 0
 
 
 class Table(NamedTuple):
@@ -139,7 +140,8 @@ def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conve
     )  # fmt: skip
     if not report.problem:
         return report
-    return replace(report, problem=f"{report.problem.rstrip('.')}; {inputs_to_type(obj)}")
+    hints = *number_hints(asked.words), inputs_to_type(obj)
+    return replace(report, problem="; ".join([report.problem.rstrip("."), *hints]))
 
 
 def summarize(report: Conversion) -> tuple[str, str]:

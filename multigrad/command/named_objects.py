@@ -157,6 +157,11 @@ def read_input(word: str, generator: np.random.Generator, dtype: str = "float32"
     return draw(shape, match["kind"] or dtype, generator)
 
 
+def number_hints(words: Sequence[str]) -> list[str]:
+    """Return what to say of a call with these inputs that fails: which of them are no shapes."""
+    return [f"{n} is a number, {n}:float32 is a tensor" for n in words if n.isdigit()]
+
+
 def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> Any:
     """Return an array of normal numbers, numbers within 0 and 1, small integers or bools."""
     if kind == "uniform":

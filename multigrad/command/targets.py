@@ -31,7 +31,13 @@ from multigrad.backend.discovery import in_use, load_backend
 from multigrad.capture.user_code.inspection import mentioned
 from multigrad.capture.user_code.libraries import dialect_of
 from multigrad.command.guessed_inputs import guess_inputs, inputs_to_type
-from multigrad.command.named_objects import find_in, import_named, read_inputs, split_name
+from multigrad.command.named_objects import (
+    find_in,
+    import_named,
+    number_hints,
+    read_inputs,
+    split_name,
+)
 from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.arguments import owner_of
@@ -105,8 +111,9 @@ def find_with_inputs(
             owners = filter(None, map(owner_of, inputs))
             run(function, next(owners, None) or load_backend("numpy"), inputs)
     except Exception as error:  # of the framework, too
-        hint = f"; {inputs_to_type(obj)}" if is_guessed else ""
-        raise MultigradError(f"{name} does not run: {brief(error).rstrip('.')}{hint}") from error
+        hints = [inputs_to_type(obj)] if is_guessed else number_hints(words)
+        reason = "; ".join([brief(error).rstrip("."), *hints])
+        raise MultigradError(f"{name} does not run: {reason}") from error
     return function, inputs
 
 

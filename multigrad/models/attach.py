@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload
 
 from ..backend.discovery import in_use, refuse_unusable
 from ..errors import RuleTypeError, RuleValueError
+from ..functions.calls.parameters import told_arguments
 from ..functions.importers import framework_of
 from ..graph.support.params import P, R
 from ..rules.estimators.quantizers import Description
@@ -137,6 +138,7 @@ def quantize(
     axis: int | tuple[int, ...] | None = None,
     sample: Any = None,
 ) -> Any: ...
+@told_arguments
 def quantize(
     layer: Any,
     weights: Description | None = "lsq",

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ..backend.compiler_events import is_tracing, tell_moved
 from ..backend.values import concrete_number, owner_of
 from ..errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
+from ..functions.calls.parameters import told_arguments
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.lazy_modules import module_hooks
 from ..graph.support.pickles import pickled
@@ -407,6 +408,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
 
 
 # --- what people call to make a schedule, and the way back from saved ones ------------------------
+@told_arguments
 def linear(start: float, end: float, steps: int, begin: int = 0) -> Schedule:
     """start + (end - start) * min((step - begin) / steps, 1), and start before begin.
 
@@ -422,6 +424,7 @@ def linear(start: float, end: float, steps: int, begin: int = 0) -> Schedule:
     return _ramp("linear", start, end, steps, begin)
 
 
+@told_arguments
 def cosine(start: float, end: float, steps: int, begin: int = 0) -> Schedule:
     """end + (start - end) * (1 + cos(pi * min((step - begin) / steps, 1))) / 2: half a cosine.
 
@@ -445,6 +448,7 @@ def _ramp(kind: str, start: float, end: float, steps: int, begin: int) -> Schedu
     return Schedule(kind, numbers)
 
 
+@told_arguments
 def exponential(
     start: float,
     rate: float,
@@ -487,6 +491,7 @@ def exponential(
     return Schedule("exponential", numbers)
 
 
+@told_arguments
 def piecewise(
     boundaries: Mapping[int, float] | Iterable[int], values: Iterable[float] | None = None
 ) -> Schedule:

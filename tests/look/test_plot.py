@@ -352,6 +352,27 @@ def test_the_command_says_what_is_wrong(invoke: Any, words: Any, message: str) -
     assert message in result.output
 
 
+PRODUCT = """
+import multigrad as xg
+product = xg.function(lambda x, y: x * y, lambda g, x, y: (g * y, g * x))
+"""
+SQUARED = "squared = xg.function(lambda x: x * x, lambda g, x: 2 * g * x)\n"
+
+
+@pytest.mark.needs("typer", "rich")
+def test_what_has_no_curve_is_named_and_what_else_a_file_has_is_drawn(
+    invoke: Any, tmp_path: Any
+) -> None:
+    (tmp_path / "own.py").write_text(PRODUCT + SQUARED)
+    result = invoke("own.py", "triangular")
+    assert result.exit_code == 1
+    assert "own.py:product is not drawn: plot draws a function of one tensor" in result.output
+    assert result.output.splitlines()[-1] == "own.png"
+    assert (tmp_path / "own.png").stat().st_size > 20_000  # a curve, and another one
+    (tmp_path / "products.py").write_text(PRODUCT)
+    assert invoke("products.py").exit_code == 2
+
+
 # `xg.heatmap`: what is drawn of whose tensor, on which scale; and what cannot be drawn.
 
 

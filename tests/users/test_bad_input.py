@@ -429,6 +429,16 @@ def enter(*args: Any) -> None:
         (lambda: xg.estimators.lsq(X_HINTS, stp=0.1), "takes no 'stp'; did you mean 'step'"),
         (lambda: sloped(X_HINTS, slop=3), "'sloped' takes no 'slop'; did you mean 'slope'"),
         (lambda: sloped.bind({"slop": 3}), "'sloped' takes no 'slop'; did you mean 'slope'"),
+        (lambda: xg.quantize(object(), bit=4), "quantize takes no 'bit'; did you mean 'bits'?"),
+        (lambda: xg.attribution.epsilon(eps=0.1), "epsilon takes no 'eps'; did you mean 'epsilon'"),
+        (
+            lambda: xg.schedule.linear(1.0, 0.0, step=3),
+            "linear takes no 'step'; did you mean 'steps'",
+        ),
+        (
+            lambda: xg.schedule.linear(1.0),
+            "linear: missing a required argument: 'end' (arguments: ",
+        ),
         (lambda: sloped(slope=3), "'sloped': missing a required argument: 'x' (arguments: x, "),
     ],
 )

@@ -7,11 +7,12 @@ Function and fills in the defaults of each call; a subclass adds the tensors tha
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from ...graph.support.trees import optree
 from ...trace.active_rules import Moving
 from ...trace.lookups import now
 from .arguments import flatten, positional_names, unwrap
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 # --- signatures of users' functions ---------------------------------------------------------------
@@ -79,6 +82,23 @@ def unknown_argument(subject: str, word: str, names: Sequence[str]) -> RuleTypeE
     listing = ", ".join(names) or "none"
     hint = suggest(word, names)
     return RuleTypeError(f"{subject} takes no {word!r}{hint} (arguments: {listing})")
+
+
+def told_arguments(function: F) -> F:
+    """Return a function of ours whose error for arguments that do not fit names those that it has,
+    and the keyword that was meant.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # it was called, and raised
+        return bind_call(function.__name__, inspect.signature(function), args, kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 # By the code: it is the same at each call of the function around it, and holds nothing of these.

@@ -22,6 +22,7 @@ import numpy as np
 
 from ...backend.discovery import backend_of
 from ...errors import BackendNotFound, RuleTypeError, RuleValueError, suggest
+from ...functions.calls.parameters import told_arguments
 from ...functions.custom_gradient import custom_gradient
 from ...functions.function import Function
 from ...graph.support.class_bases import dataclass
@@ -435,6 +436,7 @@ def as_array(value: Any) -> Any:
 # Each returns a rule for `xg.attach`, `xg.override` and `xg.composites`, or by itself a layer of
 # any framework's tensors: `rule.over(kind)`. `zero_params` names those of the layer's parameters,
 # "weight" or "bias", that count as zero.
+@told_arguments
 def epsilon(epsilon: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """x * w^T (R / stabilize(z)), with z = w x + b: LRP-epsilon.
 
@@ -450,6 +452,7 @@ def epsilon(epsilon: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     return make_rule(EPSILON, zero_params, epsilon=epsilon)
 
 
+@told_arguments
 def zplus(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """The share of positive contributions to z: positive inputs times positive weights, and
     negative times negative.
@@ -466,6 +469,7 @@ def zplus(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance
     return make_rule(ZPLUS, zero_params, stabilizer=stabilizer)
 
 
+@told_arguments
 def gamma(
     gamma: float = 0.25, stabilizer: float = 1e-6, zero_params: ZeroParams = None
 ) -> Relevance:
@@ -483,6 +487,7 @@ def gamma(
     return make_rule(GAMMA, zero_params, gamma=gamma, stabilizer=stabilizer)
 
 
+@told_arguments
 def alpha_beta(
     alpha: float = 2.0,
     beta: float = 1.0,
@@ -510,6 +515,7 @@ def alpha_beta(
     return make_rule(ALPHA_BETA, zero_params, alpha=alpha, beta=beta, stabilizer=stabilizer)
 
 
+@told_arguments
 def wsquare(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """The share of the squared weight, whatever the input.
 
@@ -525,6 +531,7 @@ def wsquare(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevan
     return make_rule(WSQUARE, zero_params, stabilizer=stabilizer)
 
 
+@told_arguments
 def flat(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """An equal share for each connected input.
 
@@ -539,6 +546,7 @@ def flat(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     return make_rule(FLAT, zero_params, stabilizer=stabilizer)
 
 
+@told_arguments
 def zbox(
     low: Tensor, high: Tensor, stabilizer: float = 1e-6, zero_params: ZeroParams = None
 ) -> Relevance:
@@ -562,6 +570,7 @@ def zbox(
     return make_rule(ZBOX, zero_params, low=low, high=high, stabilizer=stabilizer)
 
 
+@told_arguments
 def norm(stabilizer: float = 1e-6) -> Relevance:
     """x times the transpose of the layer at R / stabilize(z): for pooling and addition.
 
