@@ -89,8 +89,8 @@ if it is meant to differ, say so: surrogate=True in code, --surrogate on the com
 SURROGATE = True in the module.
           derivative is broken by inputs as small as these: array([1.])
           to see that derivative is broken:
-        import numpy as np
         import multigrad as xg
+        import numpy as np
         fn = ...  # put your own here: <Function <lambda>(x)>
         print(xg.audit(fn, np.array([1.0], "float64"), laws=["derivative"]))
 

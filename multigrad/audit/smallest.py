@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from operator import attrgetter
@@ -26,9 +26,8 @@ MADE = {
     "torch": ("import torch", "torch.tensor({}, dtype=torch.{})"),
     "jax": ("import jax.numpy as jnp", 'jnp.array({}, "{}")'),
     "tensorflow": ("import tensorflow as tf", 'tf.constant({}, "{}")'),
-    "mlx": ("import mlx.core as mx", "mx.array({}, mx.{})"),
+    "numpy": ("import numpy as np", 'np.array({}, "{}")'),
 }
-IN_NUMPY = ("import numpy as np", 'np.array({}, "{}")')
 
 
 def smallest(
@@ -100,7 +99,15 @@ def lines_to_copy(
     if surrogate is not None:
         arguments.append(f"surrogate={program.text(surrogate, 'surrogate')}")
     call = f'print(xg.audit({", ".join(arguments)}, laws=["{law}"]))'
-    return (*program.imports, *program.variables, call)
+    imports = sorted(program.imports, key=lambda line: line.startswith("from "))
+    return (*imports, *program.variables, call)
+
+
+class _Text(str):
+    """Text that stands in a container as it is, without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 class Program:
@@ -108,40 +115,33 @@ class Program:
 
     def __init__(self, home: str) -> None:
         self.home, self.variables = home, list[str]()
-        self.imports = [MADE.get(home, IN_NUMPY)[0], "import multigrad as xg"]
+        self.imports = ["import multigrad as xg"]
 
     def text(self, value: Any, variable: str) -> str:
         """Return text that makes a value again, or else a variable of this name."""
-        value = as_array(value)
-        if isinstance(value, np.ndarray):
-            text = self._tensor(value)
-        elif isinstance(value, np.generic):
-            text = self._import(
-                IN_NUMPY[0], f"{IN_NUMPY[1]}[()]".format(_number(value), value.dtype)
-            )
-        elif type(value) in PLAIN:
+        value, text = as_array(value), ""
+        if type(value) in PLAIN:
             text = _number(value) if isinstance(value, float) else repr(value)
         elif type(value) in (tuple, list):
-            each = [self.text(x, f"{variable}_{n}") for n, x in enumerate(value)]
-            inside = ", ".join(each)
-            text = (
-                f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(each) == 1)})"
-            )
+            return repr(type(value)(self._texts(value, variable)))
         elif type(value) is dict and all(type(key) in PLAIN for key in value):
-            each = [self.text(x, f"{variable}_{n}") for n, x in enumerate(value.values())]
-            text = f"{{{', '.join(f'{k!r}: {x}' for k, x in zip(value, each, strict=True))}}}"
+            return repr(dict(zip(value, self._texts(value.values(), variable), strict=True)))
+        elif isinstance(value, np.ndarray | np.generic):
+            text = self._tensor(value)
         else:
             text = self._name(value)
-        if text:
-            return text
-        self.variables.append(f"{variable} = ...  # put your own here: {_describe(value)}")
-        return variable
+        if not text:
+            self.variables.append(f"{variable} = ...  # put your own here: {_describe(value)}")
+        return text or variable
+
+    def _texts(self, values: Iterable[Any], variable: str) -> list[_Text]:
+        return [_Text(self.text(each, f"{variable}_{n}")) for n, each in enumerate(values)]
 
     def _import(self, line: str, text: str) -> str:
         self.imports += [line] * (line not in self.imports)
         return text
 
-    def _tensor(self, array: np.ndarray) -> str:
+    def _tensor(self, array: Any) -> str:
         if array.size and (array == array.flat[0]).all():
             text = _number(array.flat[0])
             for length in reversed(array.shape):
@@ -152,8 +152,12 @@ class Program:
             return ""
         # JAX makes 64 bits in a mode alone; arrays of NumPy stand for tensors, too.
         is_wide = self.home == "jax" and array.dtype.name.endswith("64")
-        line, constructor = IN_NUMPY if is_wide else MADE.get(self.home, IN_NUMPY)
-        return self._import(line, constructor.format(text, array.dtype))
+        is_scalar = isinstance(array, np.generic)  # of NumPy, which is no tensor
+        home = "numpy" if is_wide or is_scalar else self.home
+        if home not in MADE:
+            return ""
+        line, constructor = MADE[home]
+        return self._import(line, constructor.format(text, array.dtype) + "[()]" * is_scalar)
 
     def _name(self, value: Any) -> str:
         """Return the name by which a module holds a value, and import it; "" if none does."""

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from multigrad.look.rule_description import Described
 
 INDENT, WIDEST = 4, 100  # of lists of rules
-PICTURES = (".png", ".svg", ".pdf")
 
 
 class Float(str, Enum):
@@ -142,7 +141,6 @@ def plot(
     out: Annotated[Path | None, typer.Option(help="The file: .png, .svg or .pdf.")] = None,
 ) -> int:
     """Draw what rules do to gradients."""
-    from multigrad.graph.support.files import replacing
     from multigrad.look import figure
     from multigrad.look.pictures import make_picture
 
@@ -159,39 +157,25 @@ def plot(
     names = [name for target in targets for name in names_of(target)]
     # Without the folder or module in front of the name.
     path = out or Path(f"{Path(targets[0].rpartition(':')[2]).stem}.png")
-    if path.suffix.lower() not in PICTURES:
-        raise MultigradError(
-            f"{path} is not a picture file; its name must end with {', '.join(PICTURES)}"
-        )
     activation = None if forward is None else find_forward(forward)
-    numbers, faults = read_params(params or ()), list[str]()
-    # Rules share axes, and each Function has its own.
-    rules, pictures = list[xg.Rule](), []
+    numbers, ruled, pictures, status = read_params(params or ()), list[xg.Rule](), [], 0
     for name in names:
         try:
-            found = find(name)
-            if isinstance(found, xg.Rule):
-                rules.append(found)
+            if isinstance(found := find(name), xg.Rule):
+                ruled.append(found)
             else:
                 pictures.append(make_picture(found, activation, numbers))
         except MultigradError as error:
             if len(names) == 1:
                 raise
-            faults.append(f"{name} is not drawn: {error}")
-    if rules:
-        pictures.insert(0, make_picture(rules, activation, numbers))
-    if faults:
-        typer.echo("\n".join(faults), err=True)
-    if not pictures:
-        return FAILED
-    picture = figure.make_figure(len(pictures))
-    for each, axes in zip(pictures, picture.axes, strict=True):
-        figure.draw_picture(each, axes)
-    # Written whole or not at all: Ctrl-C leaves no half of a picture.
-    with replacing(path) as temporary:
-        picture.savefig(temporary, dpi=150)
-    typer.echo(path)
-    return FAILED if faults else 0
+            typer.echo(f"{name} is not drawn: {error}", err=True)
+            status = FAILED
+    # Rules share axes, and each Function has its own.
+    pictures = [make_picture(ruled, activation, numbers), *pictures] if ruled else pictures
+    if pictures:
+        figure.save(pictures, path)
+        typer.echo(path)
+    return status
 
 
 @command("show triangular --forward Heaviside")
@@ -245,7 +229,7 @@ def eject(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a rule, a Function or a custom gradient as one file that runs without multigrad."""
-    from multigrad.look.source import note_on_shapes
+    from multigrad.look.source import with_note
 
     from .named_objects import with_params
     from .targets import find, find_forward
@@ -253,8 +237,7 @@ def eject(
     prepare_environment()
     with working(f"writing {target} for {backend}"):
         rule = with_params(find(target, words=inputs or ()), params or ())
-        text = xg.source(rule, backend, forward=find_forward(forward), standalone=True)
-        note = note_on_shapes(rule)
+        text, note = with_note(rule, backend, find_forward(forward))
     if note:
         typer.echo(f"note: {note} For others, give --input.", err=True)
     if out is None:

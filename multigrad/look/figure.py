@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import RuleValueError
+from ..graph.support.files import replacing
 from ..graph.support.installed import import_extra
 from .curves import Curve, Picture, describe_value
 from .pictures import make_picture
@@ -23,6 +25,7 @@ COLORS = {
 GRAY = {False: "#808080", True: "#9A9A9A"}
 LINES = ("-", "--", ":")  # line styles, used in turn once all colors are taken
 SIZE = (7.0, 4.4)  # in inches
+FILES = (".png", ".svg", ".pdf")
 
 
 def plot(
@@ -71,12 +74,19 @@ def plot(
     return draw_picture(picture, ax)
 
 
-def make_figure(count: int = 1) -> Any:
-    """Return a figure with axes below each other."""
-    width, height = SIZE
-    made = import_part("figure").Figure(figsize=(width, count * height), layout="constrained")
-    made.subplots(count)
-    return made
+def save(pictures: Sequence[Picture], path: Path) -> None:
+    """Write pictures below each other to a file, whole or not at all."""
+    if path.suffix.lower() not in FILES:
+        raise RuleValueError(
+            f"{path} is not a picture file; its name must end with {', '.join(FILES)}"
+        )
+    (width, height), count = SIZE, len(pictures)
+    figure = import_part("figure").Figure(figsize=(width, count * height), layout="constrained")
+    figure.subplots(count)
+    for picture, axes in zip(pictures, figure.axes, strict=True):
+        draw_picture(picture, axes)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150)
 
 
 def import_part(part: str, name: str = "plot") -> Any:

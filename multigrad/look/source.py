@@ -277,7 +277,7 @@ def lower(
     Raises:
         RuleError, BackendNotFound, TraceError, UnsupportedOp: what each says.
     """
-    return _lower(rule, backend, forward, forward_mode).native
+    return _lower(rule, forward, backend, forward_mode=forward_mode).native
 
 
 def source(
@@ -317,16 +317,12 @@ def source(
         RuleError, BackendNotFound, TraceError, UnsupportedOp: as `lower`; UnsupportedOp also for
             what no file can hold: code that runs as it is.
     """
-    rule_part: Any = rule
-    forward_part: Any = forward
-    if isinstance(rule, Activation):
-        rule_part, forward_part = _parts_of_activation(rule, forward)
     if standalone:
-        return Shown(_eject(rule_part, load_backend(backend), forward_part))
-    return Shown(_lower(rule_part, backend, forward_part, False).source)
+        return Shown(with_note(rule, backend, forward)[0])
+    return Shown(_lower(*_parts_of(rule, forward), backend, forward_mode=False).source)
 
 
-def _lower(rule: Any, backend_name: str, forward: Any, forward_mode: bool) -> Attached:
+def _lower(rule: Any, forward: Any, backend_name: str, *, forward_mode: bool) -> Attached:
     backend = load_backend(backend_name)
     rule, forward = _function_of_code(rule, forward)
     if forward_mode and not backend.autodiff.forward_mode:
@@ -345,28 +341,35 @@ def _lower(rule: Any, backend_name: str, forward: Any, forward_mode: bool) -> At
     return lower_graphs(graphs, backend, numbers, forward_mode=forward_mode, checks=True)
 
 
-def _eject(rule: Any, backend: Backend, forward: Any) -> str:
-    rule, forward = _function_of_code(rule, forward)
+def with_note(rule: Any, backend_name: str, forward: Any) -> tuple[str, str]:
+    """Return a standalone module, and a sentence on the shapes that it is for alone; "" if for all.
+
+    The arguments are those of `source`.
+    """
+    backend = load_backend(backend_name)
+    rule, forward = _function_of_code(*_parts_of(rule, forward))
     if isinstance(rule, Function):
         variant = _variant_of_function(rule, backend, forward)
         graphs, asked = variant.graphs, asked_of_arguments(rule, variant)
         title = f"The function {graphs.name!r} for {backend.name}"
         numbers, note = _default_numbers(rule, graphs), _note(asked)
-        return eject(graphs, backend, numbers, title=title, note=note, asked=asked)
+        return eject(graphs, backend, numbers, title=title, note=note, asked=asked), note
     row = as_forward(forward)
     graphs, numbers = _graphs_of_rule(rule, row)
     name = graphs.backward.name
     title = f"{row.name} with the gradient of the rule {name!r} for {backend.name}"
     if rule is None:
         name, title = row.name, f"{row.name} with its true derivative for {backend.name}"
-    return eject(replace(graphs, name=name), backend, numbers or {}, title=title)
+    return eject(replace(graphs, name=name), backend, numbers or {}, title=title), ""
 
 
 # --- what both are given --------------------------------------------------------------------------
-def _parts_of_activation(
-    activation: Activation, forward: Any
-) -> tuple[RuleInForce | None, Forward]:
-    """Return an activation's own rule and its forward; the argument `forward` must not differ."""
+def _parts_of(activation: Any, forward: Any) -> tuple[Any, Any]:
+    """Return an activation's own rule and its forward, which the argument must be, too; the same
+    for anything else.
+    """
+    if not isinstance(activation, Activation):
+        return activation, forward
     if forward != "Linear" and as_forward(forward) is not activation.forward:
         raise RuleTypeError(
             f"{activation!r} has a forward of its own; leave out forward={forward!r}"
@@ -388,12 +391,6 @@ def _variant_of_function(function: Function, backend: Backend, forward: str) -> 
             f"forward={forward!r}"
         )
     return variant
-
-
-def note_on_shapes(obj: Any) -> str:
-    """Return a sentence on the shapes that a written Function is for alone; "" if for all."""
-    is_function = isinstance(obj, Function)
-    return _note(asked_of_arguments(obj, find_variant(obj, LOWERED))) if is_function else ""
 
 
 def _note(asked: Asked) -> str:
