@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -362,32 +363,16 @@ def by_rows(way: str) -> Array:
     return np.stack([xg.vjp(layer, W, b)[1](u)[1] for b, u in zip(ROWS, OF_ROWS, strict=True)])
 
 
-@pytest.mark.needs("torch")
+@pytest.mark.backends("torch", "jax")
 @pytest.mark.parametrize("way", ["gmres", "fixed_point", "direct"])
-def test_vmap_of_torch_solves_each_row(way: str) -> None:
-    import torch
-
+def test_vmap_solves_each_row(backend: Any, way: str) -> None:
     layer = xg.implicit(left_of, iterate, solve=way)
-    w, rows, of_rows = map(torch.tensor, (W, ROWS, OF_ROWS))
-
-    def loss(b: Any, u: Any) -> Any:
-        return (layer(w, b) * u).sum()
-
-    found = torch.func.vmap(torch.func.grad(loss))(rows, of_rows)
-    assert_close(found.numpy(), by_rows(way), 1e-10)
-
-
-@pytest.mark.needs("jax")
-@pytest.mark.parametrize("way", ["gmres", "fixed_point", "direct"])
-def test_vmap_of_jax_solves_each_row(way: str) -> None:
-    import jax
-
-    layer = xg.implicit(left_of, iterate, solve=way)
-    with jax.enable_x64(True):
-        w = jax.numpy.asarray(W)
-        grad = jax.grad(lambda b, u: (layer(w, b) * u).sum())
-        found = jax.jit(jax.vmap(grad))(ROWS, OF_ROWS)
-        assert_close(np.asarray(found), by_rows(way), 1e-10)
+    with backend.precision(np.float64):
+        w, rows, of_rows = map(backend.array, (W, ROWS, OF_ROWS))
+        transforms = importlib.import_module("torch.func" if backend.name == "torch" else "jax")
+        grad = transforms.grad(lambda b, u: (layer(w, b) * u).sum())
+        found = backend.numpy(transforms.vmap(grad)(rows, of_rows))
+    assert_close(found, by_rows(way), 1e-10)
 
 
 # --- solvers of a framework's own -----------------------------------------------------------------
