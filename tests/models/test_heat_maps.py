@@ -45,7 +45,9 @@ COMPOSITES = {
     "epsilon_gamma_box": xg.composites.epsilon_gamma_box(-2.0, 2.0, canonize=True),
     "epsilon_alpha2_beta1_flat": xg.composites.epsilon_alpha2_beta1_flat(canonize=True),
     "guided_backprop": xg.composites.guided_backprop(),
+    "deconvnet": xg.composites.deconvnet(),
 }
+OF_RELU = {"guided_backprop": "guided", "deconvnet": "deconvnet"}
 RULES = {
     "epsilon_plus": (lrp.zplus(), lrp.zplus()),
     "epsilon_gamma_box": (lrp.zbox(-2.0, 2.0), lrp.gamma()),
@@ -62,7 +64,7 @@ def by_hand(name: str) -> Any:
     """The heat map of class 1, from NumPy's own layers."""
     first, inner = RULES.get(name, (lrp.epsilon(0.0),) * 2)
     kind = inner.over("convolution", **SAME)
-    relu = xg.get("guided" if name == "guided_backprop" else "pass")
+    relu = xg.get(OF_RELU.get(name, "pass"))
     one, back_one = xg.vjp(first.over("convolution", **SAME), X, *merged("one", None, "norm_one"))
     h = np.maximum(one, 0)
     two, back_two = xg.vjp(kind, h, *merged("two", WEIGHTS["bias_two"], "norm_two"))
@@ -74,7 +76,7 @@ def by_hand(name: str) -> Any:
     out, back = xg.vjp(linear, pooled[:, :, 0, 0], WEIGHTS["dense"], WEIGHTS["bias"])
     given = np.zeros_like(out)
     given[:, 1] = 1
-    if name == "guided_backprop":  # linear layers keep their own gradient
+    if name in OF_RELU:  # linear layers keep their own gradient
         g = np.broadcast_to((given @ WEIGHTS["dense"].T)[:, :, None, None] / SIZE**2, k.shape)
         g = relu(None, g.astype(np.float32), total)
         g = g + own(h, *merged("two", None, "norm_two"), g)

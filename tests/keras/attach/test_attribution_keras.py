@@ -4,7 +4,6 @@ own transpose: relevance x * pull(r / z).
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -190,47 +189,6 @@ def test_a_batch_normalization_is_one_layer_with_the_convolution_before_it(name:
     np.testing.assert_allclose(heat / scale, expected / scale, rtol=1e-4, atol=1e-5)
     for ours, theirs in zip(normalized.get_weights(), before, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-ON_TORCH = pytest.mark.skipif(
-    os.environ.get("KERAS_BACKEND") != "torch",
-    reason="a torch module is the oracle, and Keras runs on another backend here",
-)
-
-
-@ON_TORCH
-@pytest.mark.parametrize("name", [*COMPOSITES, "guided_backprop", "deconvnet"])
-def test_a_composite_gives_the_heat_map_of_the_same_model_in_torch(name: str) -> None:
-    import torch
-    from torch import nn
-
-    normalized, _ = merged_pair()
-    taken = [normalized.get_layer(each) for each in ("a_conv", "a_bn", "last")]
-    x = inputs = keras.Input((7, 6, 4))
-    for layer in (*taken[:2], keras.layers.ReLU(), keras.layers.GlobalAveragePooling2D(), taken[2]):
-        x = layer(x)
-    model = keras.Model(inputs, x)
-    module = nn.Sequential(
-        *(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4, eps=taken[1].epsilon), nn.ReLU()),
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)),
-    ).eval()
-    kernel, bias, scale, shift, mean, variance, weight, last = map(
-        torch.tensor, (each for layer in taken for each in layer.get_weights())
-    )
-    given = (kernel.permute(3, 2, 0, 1), bias, scale, shift, weight.T, last)
-    for parameter, value in zip(module.parameters(), given, strict=True):
-        parameter.data = value.contiguous()
-    module[1].running_mean, module[1].running_var = mean, variance
-    composite = COMPOSITES.get(name) or getattr(xg.composites, name)
-    theirs = torch.tensor(IMAGES).permute(0, 3, 1, 2).clone().requires_grad_()
-    with xg.attach(module, composite(canonize=True)):
-        (expected,) = torch.autograd.grad(module(theirs).sum(), theirs)
-    with xg.attach(model, composite(canonize=True)):
-        heat = pull(model, IMAGES, np.ones_like)[1]
-    expected = expected.permute(0, 2, 3, 1).numpy()
-    size = np.abs(expected).max()
-    assert size > 1e-4
-    np.testing.assert_allclose(heat / size, expected / size, atol=5e-6)
 
 
 def test_epsilon_plus_of_a_network_is_its_formulas() -> None:
