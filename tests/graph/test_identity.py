@@ -131,27 +131,15 @@ def test_a_tensor_bound_to_a_part_is_told_from_one_that_prints_alike(backend: An
             np.testing.assert_array_equal(found, wide * number)
 
 
-@pytest.mark.needs("torch")
-def test_a_torch_tensor_bound_to_a_part_is_followed() -> None:
-    import torch
-
-    s, x = torch.tensor(2.0), torch.tensor(X)
+@pytest.mark.backends("torch", "tensorflow")
+def test_a_tensor_or_variable_bound_to_a_part_is_followed(backend: Any) -> None:
+    library: Any = pytest.importorskip(backend.name)
+    s = library.tensor(2.0) if backend.name == "torch" else library.Variable(2.0)
     inner = xg.compose(xg.get("scale").with_params(s=s), "scale")
-    rule = xg.compose(inner, inner.with_params(s=torch.tensor(1.0)))
+    rule = xg.compose(inner, inner.with_params(s=backend.array(np.float32(1.0))))
     for number in (2.0, 3.0):
-        s.fill_(number)
-        torch.testing.assert_close(rule(None, x, x, s=1.0), x * number * number)
-
-
-@pytest.mark.needs("tensorflow")
-def test_a_variable_bound_to_a_part_is_followed() -> None:
-    import tensorflow as tf
-
-    s, x = tf.Variable(2.0), tf.constant(X)
-    rule = xg.compose(xg.get("scale").with_params(s=s), "scale")
-    for number in (2.0, 3.0):
-        s.assign(number)
-        np.testing.assert_allclose(rule(None, x, x, s=1.0), X * number)
+        (s.fill_ if backend.name == "torch" else s.assign)(number)
+        np.testing.assert_allclose(run(backend, rule, s=1.0), X * number * number)
 
 
 @pytest.mark.needs("jax")

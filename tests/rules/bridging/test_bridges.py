@@ -367,6 +367,22 @@ def test_a_gradient_of_another_shape_is_refused(host: str, guest: str) -> None:
         pull(host, bridged(guest, "ReLU", reducing), *data(), compiled=False)
 
 
+@every_pair
+@both_modes
+def test_a_second_derivative_is_refused(host: str, guest: str, compiled: bool) -> None:
+    x, cotangent = data()
+    f = bridged(guest, "Tanh")
+
+    def first(x: Tensor) -> Tensor:
+        return xg.vjp(f, x)[1](cotangent)[0]
+
+    assert_same(
+        BACKENDS[host].numpy(first(BACKENDS[host].array(x))), cotangent * (1 - np.tanh(x) ** 2)
+    )
+    with pytest.raises(GradientError, match=f"runs in {guest}, has no second derivative"):
+        pull(host, first, x, cotangent, compiled)
+
+
 @every_host
 def test_the_hosts_own_framework_is_no_bridge(host: str) -> None:
     x, cotangent = data()

@@ -82,24 +82,6 @@ def test_an_unknown_number_of_axes_is_said() -> None:
 
 
 @every_guest
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
-def test_a_second_derivative_is_refused(guest: str, graph: bool) -> None:
-    f = bridged(guest, "Tanh")
-
-    def second(x: Tensor) -> Tensor:
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = f(x)
-            first = inner.gradient(y, x)
-        return outer.gradient(first, x)
-
-    with pytest.raises(GradientError, match=f"runs in {guest}, has no second derivative"):
-        (tf.function(second) if graph else second)(tf.constant(X))
-
-
-@every_guest
 def test_forward_mode_is_refused(guest: str) -> None:
     x = tf.constant(X)
     with (

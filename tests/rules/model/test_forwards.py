@@ -284,54 +284,35 @@ def test_it_is_shown_checked_compared_and_saved() -> None:
 # --- each framework's own -------------------------------------------------------------------------
 
 
+@pytest.mark.backends("torch", "jax", "tensorflow")
+def test_a_frameworks_own_functions_are_forwards(backend: Any) -> None:
+    library: Any = pytest.importorskip(backend.name)
+    nn = library.nn
+    forwards = {
+        "torch": lambda: (nn.functional.hardswish, library.sign, nn.Mish(), nn.LeakyReLU(0.2)),
+        "jax": lambda: (nn.mish, library.numpy.sign, library.jit(soft_sign), nn.softmax),
+        "tensorflow": lambda: (nn.swish, library.sign),
+    }[backend.name]()
+    options = {"backend": "aot_eager", "fullgraph": True} if backend.name == "torch" else {}
+    x = np.linspace(-4, 4, 9, dtype=np.float32)
+    for forward in forwards:
+        act = xg.activation(forward, "triangular", {"width": 3.0})
+        for run in (act, xg.jit(act, **options)):
+            y, grad = backend.vjp(run, x, x)
+            np.testing.assert_allclose(y, backend.numpy(forward(backend.array(x))), rtol=1e-5)
+            np.testing.assert_allclose(grad, x * np.maximum(1 - abs(x) / 3, 0), rtol=1e-5)
+
+
 @pytest.mark.needs("torch")
-def test_torchs_own_functions_and_modules_are_forwards() -> None:
+def test_a_module_of_torch_is_a_forward_that_an_activation_keeps() -> None:
     torch = pytest.importorskip("torch")
-    functional = torch.nn.functional
-    x = torch.linspace(-4, 4, 9, requires_grad=True)
-    for forward in (functional.hardswish, torch.sign, torch.nn.Mish(), torch.nn.LeakyReLU(0.2)):
-        act = xg.Activation(forward, "triangular", {"width": 3.0})
-        for run in (act, torch.compile(act, backend="aot_eager", fullgraph=True)):
-            y = run(x)
-            torch.testing.assert_close(y, forward(x))
-            (grad,) = torch.autograd.grad(y.sum(), x)
-            torch.testing.assert_close(grad, (1 - x.abs() / 3).clamp(min=0))
-        act.rule = "d(ReLU)"  # the module keeps its forward
-        assert torch.equal(torch.autograd.grad(act(x).sum(), x)[0], (x > 0).float())
+    x, forward = torch.linspace(-4, 4, 9, requires_grad=True), torch.nn.Mish()
+    act = xg.Activation(forward)
+    for rule, slope in (("triangular", (1 - x.abs()).clamp(min=0)), ("d(ReLU)", x > 0)):
+        act.rule = rule
+        torch.testing.assert_close(act(x), forward(x))
+        torch.testing.assert_close(torch.autograd.grad(act(x).sum(), x)[0], slope.float())
     with pytest.raises(xg.RuleError, match=r"'Linear' holds tensors \(weight, bias\)"):
         xg.Activation(torch.nn.Linear(2, 2))
     with pytest.raises(xg.RuleError, match=r"got the class 'ReLU': give an object of it, ReLU\(\)"):
         xg.Activation(torch.nn.ReLU)
-
-
-@pytest.mark.needs("jax")
-def test_jaxs_own_functions_are_forwards() -> None:
-    jax = pytest.importorskip("jax")
-    x = jax.numpy.linspace(-4, 4, 9)
-    for forward in (jax.nn.mish, jax.numpy.sign, jax.jit(soft_sign), jax.nn.softmax):
-        act = xg.activation(forward, "triangular", {"width": 3.0})
-        y, pull = jax.vjp(jax.jit(act), x)
-        np.testing.assert_allclose(y, forward(x), rtol=1e-5)
-        np.testing.assert_allclose(pull(x)[0], x * np.maximum(1 - abs(x) / 3, 0), rtol=1e-5)
-
-
-@pytest.mark.needs("tensorflow")
-def test_tensorflows_own_functions_are_forwards_and_traces_are_not_stale() -> None:
-    tf = pytest.importorskip("tensorflow")
-    x = tf.linspace(-4.0, 4.0, 9)
-    for forward in (tf.nn.swish, tf.sign):
-        act = xg.activation(forward)
-
-        @tf.function
-        def slope(x: Any, act: Any = act) -> Any:
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = act(x)
-            return y, tape.gradient(y, x)
-
-        with xg.use("triangular", {"width": 3.0}):
-            y, grad = slope(x)
-        np.testing.assert_allclose(y, forward(x), rtol=1e-6)
-        np.testing.assert_allclose(grad, np.maximum(1 - abs(x) / 3, 0), rtol=1e-6)
-        with pytest.raises(xg.StaleTraceError), xg.use("d(ReLU)"):
-            slope(x)
