@@ -22,6 +22,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 X = np.array([-1.3, -0.45, -0.2, 0.1, 0.3, 0.48, 0.9], np.float32)
 ONES = np.ones_like(X)
+HAVE_REGIONS = pytest.mark.backends("torch", "jax", "tensorflow")
 
 
 def recompute(backend: Any, f: Callable[[Tensor], Tensor], way: str) -> Callable[[Tensor], Tensor]:
@@ -36,11 +37,9 @@ def recompute(backend: Any, f: Callable[[Tensor], Tensor], way: str) -> Callable
         import tensorflow as tf
 
         return tf.recompute_grad(f)
-    if backend.name == "torch":
-        from torch.utils.checkpoint import checkpoint
+    from torch.utils.checkpoint import checkpoint
 
-        return lambda x: checkpoint(f, x, use_reentrant=way == "other")
-    pytest.skip("NumPy has no such regions")
+    return lambda x: checkpoint(f, x, use_reentrant=way == "other")
 
 
 def in_force(rule: str | None) -> AbstractContextManager[Any]:
@@ -103,6 +102,7 @@ def nested(act: Any, x: Tensor, again: Again) -> Tensor:
     return y + 2.0 * inner(x) + 4.0 * act(x)
 
 
+@HAVE_REGIONS
 @pytest.mark.parametrize(
     ("rule", "later"),
     [("triangular", None), ("triangular", "scale"), ("full_jam", "scale"), (None, "triangular")],
@@ -136,6 +136,7 @@ def test_a_region_runs_again_under_the_rules_and_draws_of_its_first_forward(
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@HAVE_REGIONS
 def test_values_that_the_caller_holds_are_taken_in_a_region(backend: Any, way: str) -> None:
     act = xg.activation("Heaviside", rule="triangular")
     width = backend.array(np.float32(2.0))
@@ -145,6 +146,7 @@ def test_values_that_the_caller_holds_are_taken_in_a_region(backend: Any, way: s
         np.testing.assert_allclose(pull_later(backend, f, "rectangular"), expected, rtol=1e-6)
 
 
+@HAVE_REGIONS
 def test_a_function_that_holds_an_activation_runs_again_under_the_first_rule(
     backend: Any, way: str
 ) -> None:
