@@ -23,7 +23,7 @@ import numpy as np
 from ...backend.discovery import backend_among
 from ...errors import UnsupportedOp
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, Region, walk
+from ...graph.ir.graph import Graph, Node, Region, dependents, walk
 from ...graph.ir.types import (
     FLOATS,
     INPUT_SHAPE,
@@ -39,7 +39,7 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.passes.simplify import substitute
 from ...graph.support.trees import optree
 from ...trace.axes import ask_for, known_shape, one_axis
-from ...trace.derived.scans import scan_values
+from ...trace.derived.scans import loop_values
 from ...trace.trace import NeedsConcrete, Trace, Value, cast, lift
 from ...trace.xp import all as xp
 from .loops import (
@@ -390,7 +390,8 @@ def record_scan(
     (body,), types = widen_until_kept(types, make_bodies)
     # `recompute` makes everything but the carry too costly for the cut of the backward.
     attrs = {"body": body, "carried": len(types), "rows": len(rows), "reverse": reverse}
-    return scan_values(trace, operands, {**attrs, "recompute": keep_every is not None})
+    attrs |= {"recompute": keep_every is not None}
+    return loop_values(trace, ops.SCAN, operands, attrs)
 
 
 def _record_blocks(
@@ -513,16 +514,14 @@ def _record(trace: Trace, guard: Value, alternative: Callable[[], Any]) -> tuple
 def _reads(outputs: Iterable[Node], recorded: set[Node]) -> list[Node]:
     # The float tensors that the nodes of an alternative read from around it; constants need no
     # guard.
-    own_nodes: set[Node] = set()
-    nodes_read: dict[Node, None] = {}
-    for node in walk(outputs):
-        if node in recorded or any(operand in own_nodes for operand in node.operands):
-            own_nodes.add(node)
-            nodes_read.update(dict.fromkeys(o for o in node.operands if o not in own_nodes))
+    nodes = walk(outputs)
+    own_nodes = dependents(nodes, recorded)
+    operands = [operand for node in nodes if node in own_nodes for operand in node.operands]
     return [
         node
-        for node in nodes_read
-        if node.type.kind == "tensor"
+        for node in dict.fromkeys(operands)
+        if node not in own_nodes
+        and node.type.kind == "tensor"
         and is_float(node.type)
         and node.op not in (ops.CONST, ops.ARRAY)
     ]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, Region, derive_node, make_node, walk
+from ...graph.ir.graph import Graph, Node, Region, dependents, make_node, walk
 from ...graph.ir.types import (
     BOOL,
     INPUT_SHAPE,
@@ -35,7 +35,7 @@ from ...graph.support.trees import optree
 from ...trace.axes import known_shape
 from ...trace.coercion import lift_array
 from ...trace.derived.custom_calls import drop_calls, renew_calls
-from ...trace.derived.scans import asked_of
+from ...trace.derived.scans import asked_of, loop_values
 from ...trace.trace import Trace, Value, apply, is_symbolic_tensor, lift
 from ...trace.xp import all as xp
 from .parts import rank
@@ -187,15 +187,7 @@ def record_loop(
 
     (body, condition), _ = widen_until_kept(types, make_regions)
     operands = [*(value.node for value in initial), *constants]
-    location = trace.source.location()
-    results = []
-    for position, node in enumerate(body.graph.outputs):
-        attrs = {"condition": condition, "body": body, "position": position}
-        node = derive_node(ops.WHILE_LOOP, operands, attrs)
-        if location is not None:
-            trace.source.locations.setdefault(node, location)
-        results.append(trace.value(node))
-    return results
+    return loop_values(trace, ops.WHILE_LOOP, operands, {"condition": condition, "body": body})
 
 
 # --- numbers that are carried ---------------------------------------------------------------------
@@ -349,12 +341,10 @@ def find_constants(trace: Trace, carry: Sequence[Node], results: Sequence[Node])
     for a random key.
     """
     # In the order of computation: what depends on the carry, and what this reads that does not.
-    dependent, nodes_read = set(carry), dict[Node, None]()
-    for node in walk(results):
-        if any(operand in dependent for operand in node.operands):
-            dependent.add(node)
-            nodes_read.update(dict.fromkeys(o for o in node.operands if o not in dependent))
-    nodes_read.update(dict.fromkeys(node for node in results if node not in dependent))
+    nodes = walk(results)
+    dependent = dependents(nodes, carry)
+    operands = [operand for node in nodes if node in dependent for operand in node.operands]
+    nodes_read = dict.fromkeys(node for node in (*operands, *results) if node not in dependent)
     constants = [node for node in nodes_read if node.op is not ops.CONST]
     if any(node.type.kind == "key" for node in constants):
         raise TypeError("a loop that goes on by values, and draws in a turn")

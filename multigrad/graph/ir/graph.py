@@ -171,6 +171,15 @@ def walk(outputs: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(order)
 
 
+def dependents(nodes: Iterable[Node], sources: Iterable[Node]) -> set[Node]:
+    """Return the sources and which of the nodes, operands before users, are computed from them."""
+    reached = set(sources)
+    for node in nodes:
+        if not reached.isdisjoint(node.operands):
+            reached.add(node)
+    return reached
+
+
 def count_uses(graph: Graph) -> dict[Node, int]:
     """Return the number of uses of each node, as an operand and as an output."""
     uses = dict.fromkeys(graph.outputs, 0)

@@ -13,13 +13,14 @@ those too, stacked. The others are computed again, from them, from rows and from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from ...graph import ops
 from ...graph.ir import questions
-from ...graph.ir.graph import Graph, Node, Region, derive_node, make_node, walk
+from ...graph.ir.graph import Graph, Node, Region, dependents, derive_node, make_node, walk
+from ...graph.ir.op import Op
 from ...graph.ir.types import BOOL, UNKNOWN, Type, is_float
 from ...graph.ops.arrays.loops import key_of
 from ...graph.passes.facts import drop_sums, find_alike, needed_shapes, shape_of_another
@@ -149,7 +150,7 @@ class TurnedScan:
             "carried": len(of_carried),
             "rows": len(of_rows),
         }
-        results = scan_values(self.trace, tuple(values.values()), attrs, self.node)
+        results = loop_values(self.trace, ops.SCAN, tuple(values.values()), attrs, self.node)
         by_position = dict(zip(turn_back.positions, results, strict=True))
         return [by_position.get(i) if takes else None for i, takes in enumerate(self.wanted)]
 
@@ -166,7 +167,7 @@ class TurnedScan:
         turn = self.turn
         region = Region(Graph(turn.name, turn.inputs, (*turn.outputs, *nodes), turn.locations))
         attrs = {**dict(self.node.attrs), "body": region}
-        results = scan_values(self.trace, self.node.operands, attrs, self.node)
+        results = loop_values(self.trace, ops.SCAN, self.node.operands, attrs, self.node)
         return [value.node for value in results[len(turn.outputs) :]]
 
     # --- the VJP of a turn ------------------------------------------------------------------------
@@ -263,7 +264,7 @@ class TurnedScan:
         turn = self.turn
         gradients, shapes = self._without_changes_of_shape(turn_back)
         cotangents = (*turn_back.cotangents.values(), *turn_back.sums.values())
-        backward_only = dependents(gradients, [value.node for value in cotangents])
+        backward_only = dependents(gradients.nodes, [value.node for value in cotangents])
         costs = self._costs(gradients, shapes, backward_only)
         # The values that the rest of the turn back reads, and not just for their shape.
         read = [*gradients.outputs]
@@ -328,14 +329,6 @@ class TurnedScan:
         return costs
 
 
-def dependents(graph: Graph, sources: Iterable[Node]) -> set[Node]:
-    reached = set(sources)
-    for node in graph.nodes:
-        if not reached.isdisjoint(node.operands):
-            reached.add(node)
-    return reached
-
-
 @contextmanager
 def asked_of(operands: Mapping[str, Node]) -> Iterator[None]:
     """Turn questions about a region's inputs into questions about the operands given for them."""
@@ -351,14 +344,18 @@ def asked_of(operands: Mapping[str, Node]) -> Iterator[None]:
         raise NeedsConcrete(*facts) from None
 
 
-def scan_values(
-    trace: Trace, operands: Sequence[Node], attrs: Mapping[str, Any], like: Node | None = None
+def loop_values(
+    trace: Trace,
+    op: Op,
+    operands: Sequence[Node],
+    attrs: Mapping[str, Any],
+    like: Node | None = None,
 ) -> list[Value]:
-    """Return all results of a scan, placed in the source like another's if `like` is given."""
+    """Return all results of a loop, placed in the source like another's if `like` is given."""
     place = trace.source.location() if like is None else trace.source.locations.get(like)
     values = []
     for position in range(len(attrs["body"].graph.outputs)):
-        node = derive_node(ops.SCAN, operands, {**attrs, "position": position})
+        node = derive_node(op, operands, {**attrs, "position": position})
         if place is not None:
             trace.source.locations.setdefault(node, place)
         values.append(trace.value(node))
