@@ -24,6 +24,7 @@ from ...graph.ir.graph import Graph, Node, with_operands
 from ...graph.ir.op import Op
 from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ...graph.ops.results import PER_ELEMENT
+from ...graph.passes.simplify import substitute
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import EVERY, Names, Shards
 from ..trace import NeedsConcrete, Trace, Value, apply
@@ -83,15 +84,11 @@ def _alone(graph: Graph) -> Graph:
     if all(_is_per_element(node) for node in graph.nodes):
         return graph
     trace = Trace(graph.name)
-    done: dict[Node, Node] = {}
-    for node in graph.nodes:
-        if node.op is ops.INPUT and node.type.shape == INPUT_SHAPE:
-            done[node] = xp.to_shard(trace.value(node)).node
-        else:
-            done[node] = rebuilt(node, done)
-    like = graph.inputs[0]
-    outputs = [xp.from_shard(trace.value(done[n]), trace.value(like)).node for n in graph.outputs]
-    return Graph(graph.name, graph.inputs, tuple(outputs), places_of(graph, done))
+    inputs = [n for n in graph.nodes if n.op is ops.INPUT and n.type.shape == INPUT_SHAPE]
+    part = substitute(graph, {node: xp.to_shard(trace.value(node)).node for node in inputs})
+    like = trace.value(graph.inputs[0])
+    outputs = [xp.from_shard(trace.value(node), like).node for node in part.outputs]
+    return Graph(graph.name, graph.inputs, tuple(outputs), part.locations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +170,6 @@ def rebuilt(node: Node, done: Mapping[Node, Node]) -> Node:
     return with_operands(node, map(done.__getitem__, node.operands))
 
 
-def places_of(graph: Graph, done: Mapping[Node, Node]) -> dict[Node, Any]:
-    """Return the source lines of the nodes, also of those that replace others now."""
-    return dict(graph.locations) | {
-        done[node]: place for node, place in graph.locations.items() if node in done
-    }
-
-
 class ShardRewrite:
     """The rewrite of one graph for a shard: `run` follows the placement of every value."""
 
@@ -197,8 +187,10 @@ class ShardRewrite:
         for node in self.graph.nodes:
             self.done[node], self.parts[node] = self._rewrite(node)
         outputs = tuple(self.done[node] for node in self.graph.outputs)
-        places = places_of(self.graph, self.done)
-        return Graph(self.graph.name, self.graph.inputs, outputs, places)
+        # The source lines of the nodes, also of those that replace others now.
+        locations = dict(self.graph.locations)
+        locations |= {self.done.get(n, n): place for n, place in self.graph.locations.items()}
+        return Graph(self.graph.name, self.graph.inputs, outputs, locations)
 
     def value(self, node: Node) -> Value:
         return self.trace.value(self.done[node])
