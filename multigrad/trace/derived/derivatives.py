@@ -262,16 +262,16 @@ def _refuse_modes_within(trace: Trace, loop: Node) -> None:
 # that is not linear, such as one that clips, has no forward mode.
 def tangent_map(
     backward: Graph,
-    cotangents: Sequence[str] = ("grad_out",),
-    tangents: Sequence[Node] = (),
-    outputs: Sequence[Node] = (),
-    noun: str = "rule",
+    cotangents: Sequence[str],
+    tangents: Sequence[Node],
+    outputs: Sequence[Node],
+    noun: str,
 ) -> Graph:
     """Return the graph `*tangents, *inputs without cotangents -> tangents of the outputs`.
 
     Args:
         cotangents: the names of the backward's.
-        tangents: an input for each gradient of the backward; by default one named "tangent".
+        tangents: an input for each gradient of the backward.
         outputs: nodes with the shapes of the cotangents; a rule's has the tangent's.
         noun: names the backward in messages.
     """
@@ -282,11 +282,6 @@ def tangent_map(
             "take its gradient by reverse mode"
         )
     heads = [backward.input(name) for name in cotangents]  # None: the backward lacks the input
-    if not tangents:
-        assert heads[0] is not None
-        tangents = (make_node(ops.INPUT, (), {"name": "tangent"}, heads[0].type),)
-    if not outputs:
-        outputs = tangents
     pairs = zip(heads, outputs, strict=True)
     known_heads = {head: output for head, output in pairs if head is not None}
     trace = Trace(f"tangent of {backward.name}")

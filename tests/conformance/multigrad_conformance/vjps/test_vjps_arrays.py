@@ -10,7 +10,8 @@ import pytest
 from scipy import special
 
 from multigrad.backend.discovery import load_backend
-from multigrad.graph.ir.graph import Graph
+from multigrad.graph import ops
+from multigrad.graph.ir.graph import Graph, make_node
 from multigrad.graph.passes.simplify import simplify
 from multigrad.lowering.source import emit_rule
 from multigrad.rules.registry import resolve
@@ -116,7 +117,9 @@ def test_rules_of_linear_ops_have_forward_mode(name: str) -> None:
     graph = captured(LINEAR[name], **({"ndim": 2} if name.startswith("pad") else {}))
     assert is_linear(graph)
     numpy = load_backend("numpy")
-    forward, reverse = (emit_rule(g, numpy)[0] for g in (tangent_map(graph), graph))
+    tangent = make_node(ops.INPUT, (), {"name": "tangent"}, graph.inputs[0].type)
+    pushed = tangent_map(graph, ["grad_out"], [tangent], [tangent], "rule")
+    forward, reverse = (emit_rule(g, numpy)[0] for g in (pushed, graph))
     # <u, reverse(v)> == <forward(u), v>
     left, right = np.sum(OTHER * reverse(X**2, X)), np.sum(forward(OTHER, X) * X**2)
     np.testing.assert_allclose(left, right, rtol=1e-12)
