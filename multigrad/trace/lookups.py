@@ -122,8 +122,7 @@ def was_made(item: Any) -> bool:
 
 # --- what a fact means now ------------------------------------------------------------------------
 def note_lookup(lookup: Lookup) -> None:
-    if READING.get() is not None:
-        note({NAME + lookup.name: lookup.number})
+    note({NAME + lookup.name: lookup.number})
     tell_depend(lookup)
 
 
