@@ -22,7 +22,7 @@ from ..graph.ops.numerics import ignoring_warnings
 from ..graph.passes.simplify import is_elementwise
 from ..look.check import CheckReport, compare
 from ..look.convert import brief
-from ..look.source import captured_graph
+from ..look.source import captured_pair
 from ..look.subject import (
     Report,
     as_array,
@@ -375,10 +375,5 @@ def _graphs_of(obj: Any) -> FunctionGraph | None:
         inner = Activation("Linear", inner)
     if isinstance(inner, Activation):
         in_force = inner.in_force()
-        if in_force is not None:
-            rule = in_force.specialization.rule
-            backward = captured_graph(in_force)
-            return FunctionGraph(
-                rule.name, inner.forward.graph(), backward, rule.first_order, is_rule=True
-            )
+        return None if in_force is None else captured_pair(in_force, inner.forward)
     return None

@@ -24,7 +24,7 @@ from ..functions.proof.compare import eps_of
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..look.convert import brief
-from ..look.subject import Report, as_float, brackets, is_float_array
+from ..look.subject import Report, as_float, brackets, in_dtype
 from .audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditReport, Finding, audit, choose_laws
 from .modes import kept_tensors
 from .parameters import keeping_dtypes, open_up
@@ -103,7 +103,7 @@ class Side:
         shapes = [np.shape(a) for a in trial.given]
         if len(shapes) != len(case.arrays):
             return f"it has {len(shapes)} inputs and parameters, expected {len(case.arrays)}"
-        arrays = [as_float(a, dtype) if is_float_array(a) else a for a in case.arrays]
+        arrays = in_dtype(case.arrays, dtype)
         try:
             with trial.quiet(dtype), keeping_dtypes(self.called), ignoring_warnings():
                 run = trial.run(arrays)
@@ -152,7 +152,7 @@ class Side:
 
 
 def _rounded(arrays: Arrays, dtype: str) -> Arrays:
-    return [as_float(as_float(a, dtype), "float64") if is_float_array(a) else a for a in arrays]
+    return in_dtype(in_dtype(arrays, dtype), "float64")
 
 
 def _drawn(case: GateCase, n: int, output: Any) -> Any:

@@ -104,7 +104,7 @@ def lines_to_copy(
 
 
 class _Text(str):
-    """Text that stands in a container as it is, without quotes."""
+    """Text that is written in a container as it is, without quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__

@@ -150,7 +150,7 @@ class Trial:
     meant: Callable[..., Any] | None = None
     converted: Function[..., Any] | None = None
     forward: Callable[..., Any] | None = None
-    input_names: Sequence[str] = ()
+    input_names: tuple[str, ...] = ()
     seeds: Seeds | None = None
     original: Any = None
     intention: str = ""
@@ -182,7 +182,7 @@ class Trial:
     @cached_property
     def names(self) -> list[str]:
         """The names of the tensors: x, pair[0]; of a module's parameters, those that it gives."""
-        paths = name_paths(self.input_names, self.arguments.tree)
+        paths = name_paths([*self.input_names], self.arguments.tree)
         inputs = [paths[place] for place in self.arguments.places[: self.input_count]]
         return [*inputs, *getattr(self.call, "parameter_names", ())]
 
@@ -442,7 +442,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
             is_surrogate=is_surrogate if surrogate is None else bool(surrogate),
             meant=surrogate if callable(surrogate) else call if surrogate is False else None,
             converted=converted, forward=forward, original=obj,
-            input_names=getattr(call, "input_names", names),
+            input_names=tuple(getattr(call, "input_names", names)),
         )  # fmt: skip
         try:
             # Before the verdict of any law: code that does not run is not audited.

@@ -285,9 +285,8 @@ def parity(
 ) -> int:
     """Run forward and backward on every backend and compare the numbers with float64."""
     from multigrad.look.parity import ParityReport, find_names
-    from multigrad.look.subject import make_inputs, subject_of
+    from multigrad.look.subject import in_dtype, make_inputs, subject_of
 
-    from .guessed_inputs import in_dtype
     from .targets import find_with_inputs
 
     prepare_environment()

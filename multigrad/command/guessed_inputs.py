@@ -26,14 +26,11 @@ from multigrad.errors import MultigradError
 from multigrad.functions.documents.functions import SavedFunction
 from multigrad.functions.function import Function
 from multigrad.functions.object_function import owner_of_method
-from multigrad.graph.support.trees import optree
 from multigrad.look.subject import (
     arguments_of,
-    as_array,
-    as_float,
     fill,
     find_original,
-    is_float_array,
+    in_dtype,
     make_inputs,
     run,
     subject_of,
@@ -261,17 +258,6 @@ def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generat
     if name == "weight" and len(shape) > 1:
         return draw((CHANNELS, CHANNELS), "float32", generator)
     return draw(shape, "float32", generator)
-
-
-def in_dtype(inputs: Iterable[Any], dtype: str) -> Inputs:
-    """Return inputs, tensors of floats as arrays of another dtype."""
-
-    def cast(leaf: Any) -> Any:
-        array = as_array(leaf)
-        is_float = isinstance(array, np.ndarray) and is_float_array(array)
-        return as_float(array, dtype) if is_float else leaf
-
-    return optree.tree_map(cast, list(inputs), none_is_leaf=True)  # type: ignore[return-value]
 
 
 def inputs_to_type(obj: Any, guesses: Iterable[Inputs] | None = None) -> str:

@@ -39,6 +39,7 @@ from .subject import (
     as_array,
     cotangent,
     find_original,
+    in_dtype,
     is_float_array,
     run,
     run_compiled,
@@ -257,8 +258,8 @@ class _Oracle:
         assert self.captured is not None
         graphs, layout = self.captured.graphs, self.captured.layout
         leaves, _ = flatten(tuple(self.inputs), {})
-        pairs = zip(layout.leaves, leaves, strict=True)
-        inputs = {leaf.name: _widen(value) for leaf, value in pairs}
+        pairs = zip(layout.leaves, in_dtype(leaves, "float64"), strict=True)
+        inputs = {leaf.name: value for leaf, value in pairs}
         arrays = [a for a in leaves if isinstance(a, np.ndarray)]
         # `library`: whose signs of vectors to use, as each library chooses its own.
         outputs, gradients = run_graphs(graphs, inputs, arrays, cotangent, key=KEY, library=library)
@@ -282,9 +283,8 @@ class _Oracle:
     @cached_property
     def wide(self) -> Results:
         """The original's results for the same inputs in float64; empty if it does not take them."""
-        inputs = optree.tree_map(_widen, tuple(self.inputs), none_is_leaf=True)
         try:
-            return run(self.original.call, self.home, inputs)
+            return run(self.original.call, self.home, in_dtype(self.inputs, "float64"))
         except Exception:
             return {}
 
@@ -338,7 +338,8 @@ class _Examples(_Oracle):
         self.largest = {name: np.max(each, initial=0.0) for name, each in oracle.largest.items()}
         try:
             # The second example is the first with its rows rolled: other numbers, mostly valid.
-            self.inputs = [oracle.inputs, _map_arrays(_roll, oracle.inputs)]
+            rolled = optree.tree_map(_roll, tuple(oracle.inputs), none_is_leaf=True)
+            self.inputs = [oracle.inputs, rolled]
             self.expected = run_each(self.original.call, self.home, self.inputs)
         except Exception:  # places, say, that come in order
             self.inputs = [oracle.inputs] * 2
@@ -347,14 +348,10 @@ class _Examples(_Oracle):
     @cached_property
     def wide(self) -> Results:
         try:
-            wide = [_map_arrays(_widen, each) for each in self.inputs]
+            wide = [in_dtype(each, "float64") for each in self.inputs]
             return run_each(self.original.call, self.home, wide)
         except Exception:
             return {}
-
-
-def _map_arrays(function: Callable[[Any], Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
-    return optree.tree_map(function, tuple(inputs), none_is_leaf=True)
 
 
 def _roll(leaf: Any) -> Any:
@@ -381,11 +378,6 @@ def _at(misses: Any, result: Array, expected: Array) -> str:
         f"{result[index]!s:.12} instead of {expected[index]!s:.12} at {index}, "
         f"{count} of {result.size} elements"
     )
-
-
-def _widen(leaf: Any) -> Any:
-    is_float = isinstance(leaf, np.ndarray) and is_float_array(leaf)
-    return leaf.astype(np.float64) if is_float else leaf
 
 
 def _magnitude(value: Any) -> float:

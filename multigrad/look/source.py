@@ -134,16 +134,15 @@ def _text_of_rule(bound_rule: RuleInForce, forward: Forward | None, memory: bool
     if rule.native is True:
         note = "\n\nkept for backward: the input, which the rule may read" if memory else ""
         return f"{heading}{rule.name}: runs as written (native=True), so it has no graph{note}"
-    backward = captured_graph(bound_rule)
-    pair = FunctionGraph(
-        rule.name,
-        (find_forward("Linear") if forward is None else forward).graph(),
-        backward,
-        rule.first_order,
-        is_rule=True,
-        residuals=rule.residuals,
-    )
-    return _with_memory(heading + format_graph(backward), pair, memory)
+    pair = captured_pair(bound_rule, find_forward("Linear") if forward is None else forward)
+    return _with_memory(heading + format_graph(pair.backward), pair, memory)
+
+
+def captured_pair(bound_rule: RuleInForce, forward: Forward) -> FunctionGraph:
+    """Return the graphs of a rule under a forward."""
+    rule, backward = bound_rule.specialization.rule, captured_graph(bound_rule)
+    fields = {"is_rule": True, "residuals": rule.residuals}
+    return FunctionGraph(rule.name, forward.graph(), backward, rule.first_order, **fields)
 
 
 def captured_graph(bound_rule: RuleInForce) -> Graph:

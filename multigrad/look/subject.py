@@ -4,7 +4,7 @@ function of tensors; and its runs, from arrays to arrays of outputs and gradient
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -244,6 +244,17 @@ def as_float(array: Array, dtype: str) -> Array:
     return array.astype(as_numpy_dtype(dtype))
 
 
+def in_dtype(inputs: Iterable[Any], dtype: str) -> list[Any]:
+    """Return inputs, tensors of floats as arrays of another dtype."""
+
+    def cast(leaf: Any) -> Any:
+        array = as_array(leaf)
+        is_float = isinstance(array, np.ndarray) and is_float_array(array)
+        return as_float(array, dtype) if is_float else leaf
+
+    return optree.tree_map(cast, list(inputs), none_is_leaf=True)  # type: ignore[return-value]
+
+
 def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
     """Return inputs as they were given, tensors of any framework as NumPy arrays."""
     if subject.forward is not None:
@@ -274,7 +285,7 @@ def check_array(subject: Subject, inputs: tuple[Any, ...]) -> None:
         raise RuleTypeError(f"{subject.name} takes a tensor, got a {kind}: give numpy.array(x)")
 
 
-def name_paths(names: Sequence[str], tree: Any) -> list[str]:
+def name_paths(names: list[str], tree: Any) -> list[str]:
     """Return the leaves of a call's arguments by the names of its parameters: x, pair[0]."""
     paths = []
     for _, position, *entries in optree.treespec_paths(tree):
