@@ -15,6 +15,7 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.traced import Traced, X
 from ...support.threads import on_threads
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
-X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
 TRIANGLE = np.maximum(0.0, 1.0 - np.abs(X)).astype(np.float32)
 WINDOW = (np.abs(X) <= 0.5).astype(np.float32)
 FRESH = itertools.count(1000)
@@ -42,58 +42,13 @@ def others() -> list[tuple[str, dict[str, float]]]:
     ]
 
 
-compiling = pytest.mark.parametrize(
-    "compiled",
-    [
-        pytest.param("jax", marks=pytest.mark.needs("jax")),
-        pytest.param("tensorflow", marks=pytest.mark.needs("tensorflow")),
-    ],
-    indirect=True,
-)
-
-
-class Compiled:
-    """The gradient of `f(x).sum()` under jax.jit or around a tf.function, and how often `f` was
-    traced.
-    """
-
-    def __init__(self, framework: str, f: Callable[[Tensor], Tensor]) -> None:
-        self.traces = 0
-
-        def count(x: Tensor) -> Tensor:
-            self.traces += 1
-            return f(x)
-
-        self.grad = (grad_on_jax if framework == "jax" else grad_on_tensorflow)(count)
-
-    def __call__(self) -> Array:
-        return np.asarray(self.grad(X))
-
-
-def grad_on_jax(f: Callable[[Tensor], Tensor]) -> Callable[[Array], Tensor]:
-    import jax
-
-    return jax.jit(jax.grad(lambda x: f(x).sum()))
-
-
-def grad_on_tensorflow(f: Callable[[Tensor], Tensor]) -> Callable[[Array], Tensor]:
-    import tensorflow as tf
-
-    traced = tf.function(f)
-
-    def grad(x: Array) -> Tensor:
-        given = tf.constant(x)
-        with tf.GradientTape() as tape:
-            tape.watch(given)
-            y = traced(given)
-        return tape.gradient(y, given)
-
-    return grad
+compiling = pytest.mark.backends("jax", "tensorflow")
 
 
 @pytest.fixture
-def compiled(request: pytest.FixtureRequest) -> Callable[[Callable[[Tensor], Tensor]], Compiled]:
-    return lambda f: Compiled(request.param, f)
+def compiled(backend: Any) -> Callable[[Callable[[Tensor], Tensor]], Traced]:
+    """Compile by the framework alone, and count the traces."""
+    return lambda f: Traced(backend, f, is_ours=False)
 
 
 @pytest.fixture
@@ -114,7 +69,7 @@ def test_a_layer_with_a_rule_of_its_own_is_traced_once_whatever_use_is_around_it
     rules = others()
     for rule, params in [*rules, *rules]:
         with xg.use(rule, params):
-            np.testing.assert_allclose(grad(), TRIANGLE, rtol=1e-6)
+            np.testing.assert_allclose(grad.gradient(), TRIANGLE, rtol=1e-6)
     assert grad.traces == 1
 
 
@@ -133,7 +88,7 @@ def test_a_function_with_use_inside_is_traced_once_whatever_use_is_around_it(
         rules = others()
         for rule, params in [*rules, *rules]:
             with xg.use(rule, params):
-                np.testing.assert_allclose(grad(), TRIANGLE, rtol=1e-6)
+                np.testing.assert_allclose(grad.gradient(), TRIANGLE, rtol=1e-6)
         assert grad.traces == 1
 
 
@@ -142,7 +97,7 @@ def test_a_function_without_activations_is_traced_once_under_all_rules(compiled:
     grad = compiled(lambda x: x * x)
     for rule, params in others():
         with xg.use(rule, params, key=len(params)):
-            np.testing.assert_array_equal(grad(), 2 * X)
+            np.testing.assert_array_equal(grad.gradient(), 2 * X)
     assert grad.traces == 1
 
 
@@ -152,7 +107,7 @@ def test_another_rule_for_the_other_scope_leaves_a_trace_valid(compiled: Any) ->
     with xg.use("triangular", scope="activations"):
         for s in (1.0, 2.0, 3.0):
             with xg.use("scale", {"s": s}, scope="params"):
-                np.testing.assert_allclose(grad(), TRIANGLE, rtol=1e-6)
+                np.testing.assert_allclose(grad.gradient(), TRIANGLE, rtol=1e-6)
 
 
 @compiling
@@ -165,9 +120,9 @@ def test_a_rule_registered_anew_leaves_traces_of_others_valid(compiled: Any, nam
     framed = compiled(xg.activation("Linear"))
     for number in (2.0, 3.0, 4.0):
         named("registered anew", number)
-        np.testing.assert_array_equal(own(), np.full_like(X, 5.0))
+        np.testing.assert_array_equal(own.gradient(), np.full_like(X, 5.0))
         with xg.use("stays"):
-            np.testing.assert_array_equal(framed(), np.full_like(X, 5.0))
+            np.testing.assert_array_equal(framed.gradient(), np.full_like(X, 5.0))
     assert (own.traces, framed.traces) == (1, 1)
 
 
@@ -196,7 +151,7 @@ def test_a_name_that_a_trace_looked_up_is_followed_or_refused(compiled: Any, nam
         named("read", number)
         for grad in grads:
             try:
-                found = grad()
+                found = grad.gradient()
             except xg.StaleTraceError as error:
                 assert number == 3.0 and "'read' was redefined" in str(error)
             else:
