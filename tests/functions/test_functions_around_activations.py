@@ -13,6 +13,7 @@ import pytest
 import multigrad as xg
 
 from ..harness.models.surrogates import triangle
+from ..harness.traced import OPTIONS, Traced
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -172,24 +173,8 @@ def compiled_gradient(
     backend: Any, f: Callable[[Tensor], Tensor], jit: bool
 ) -> Callable[[], Array]:
     """Return the gradient of `f(x).sum()`, compiled by the framework or by `xg.jit`."""
-    if backend.name == "torch":
-        import torch
-
-        call = (
-            xg.jit(f, backend="eager") if jit else torch.compile(f, backend="eager", fullgraph=True)
-        )
-    elif backend.name == "jax":
-        import jax
-
-        call = xg.jit(f, framework="jax") if jit else jax.jit(f)
-    elif backend.name == "mlx":
-        import mlx.core as mx
-
-        call = xg.jit(f, framework="mlx") if jit else mx.compile(f)
-    else:
-        import tensorflow as tf
-
-        call = xg.jit(f, framework="tensorflow") if jit else tf.function(f)
+    options = OPTIONS.get(backend.name, {})
+    call = xg.jit(f, backend.name, **options) if jit else Traced(backend, f, is_ours=False).fn
     return lambda: backend.vjp(call, X, np.ones(X.shape, np.float32))[1]
 
 
