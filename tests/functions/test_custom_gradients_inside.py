@@ -501,22 +501,6 @@ def test_a_second_derivative_that_would_lose_the_inner_gradient_is_refused(backe
         pullback(ones)
 
 
-def test_a_function_that_uses_no_other_keeps_its_second_derivative(backend: Any) -> None:
-    if backend.name == "numpy":
-        pytest.skip("NumPy's pullback computes numbers: it has no second derivative to take")
-    function = xg.function(lambda x: xp.tanh(x) * x, native=False)
-    ones = backend.array(ONES)
-
-    def slope(x: Any) -> Any:
-        _, pullback = xg.vjp(function, x)
-        return pullback(ones)[0]
-
-    _, pullback = xg.vjp(slope, backend.array(X_NESTED))
-    y = np.tanh(X_NESTED.astype(np.float64))
-    expected = (1 - y * y) * 2 - 2 * X_NESTED * y * (1 - y * y)
-    assert np.allclose(backend.numpy(pullback(ones)[0]), expected, rtol=1e-5, atol=1e-6)
-
-
 def test_the_refusal_survives_saving(tmp_path: Any) -> None:
     function = xg.function(outer, native=False)
     function(X_NESTED)

@@ -329,9 +329,10 @@ def test_the_calls_of_a_keyed_function_draw_anew(backend: Any) -> None:
     assert not np.array_equal(first, second)
 
 
-@pytest.mark.backends("torch", "jax", "tensorflow")
-def test_a_captured_backward_can_be_differentiated(backend: Any) -> None:
-    @xg.custom_gradient
+@COMPILED
+@ROUTES
+def test_the_own_backward_is_differentiated(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
     def doubled_square(x: Any) -> Any:
         return x * x, lambda upstream: 4.0 * x * upstream
 

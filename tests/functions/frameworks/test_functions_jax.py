@@ -101,19 +101,6 @@ def test_gradients_are_the_same_under_every_order_of_transforms(native: bool, or
 
 
 @ROUTES
-def test_the_second_derivative_is_that_of_the_own_backward(native: bool) -> None:
-    @xg.custom_gradient(native=native)
-    def tripled(x: Tensor) -> Any:
-        return x * x, lambda g: 3 * g * x
-
-    (x,) = arrays(X)
-    hessian = jax.jacrev(jax.grad(lambda x: (tripled(x) ** 2).sum()))
-    # d(y^2) = 2 y 3 x; its derivative: 2 (3 x) (3 x) + 2 y 3
-    np.testing.assert_allclose(np.diag(hessian(x)), 18 * X**2 + 6 * X**2, rtol=1e-6)
-    np.testing.assert_allclose(np.diag(jax.jit(hessian)(x)), 24 * X**2, rtol=1e-6)
-
-
-@ROUTES
 @pytest.mark.parametrize("outer", ["eager", "jit"])
 def test_closed_over_tracers_raise_where_their_derivative_would_be_lost(
     native: bool, outer: str
