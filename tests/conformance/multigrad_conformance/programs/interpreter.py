@@ -36,7 +36,7 @@ from .bounded import (
     unknown_where,
     widened,
 )
-from .kernels import arrays, convolutions, elementwise, indices, linalg, selection, shapes
+from .kernels import arrays, convolutions, elementwise, integers, linalg, selection, shapes
 from .kernels.elementwise import KERNELS
 from .meaning import by_meaning
 
@@ -106,8 +106,8 @@ DTYPES = {
     **{dtype.name: dtype for dtype in SMALL},
     **{dtype.name: dtype for dtype in oracles.DTYPES},
 }
-WIDE = arrays.WIDE | indices.WIDE | linalg.WIDE | convolutions.WIDE
-ROWS = shapes.SHAPES | arrays.ROWS | indices.ROWS  # these take numbers as they are
+WIDE = arrays.WIDE | linalg.WIDE | convolutions.WIDE
+ROWS = shapes.SHAPES | arrays.ROWS  # these take numbers as they are
 
 
 def interpret(
@@ -185,10 +185,10 @@ def evaluate_tensor(node: Node, operands: tuple[Any, ...], result: Any, backend:
         return selection.MASKS[name](*operands)
     if name in selection.SPECIAL:
         return selection.SPECIAL[name](*operands, **attrs)
-    if result in INTEGERS and name in indices.ELEMENTWISE:
-        return indices.evaluate(name, operands, result)
-    if result in INTEGERS and name in indices.REDUCTIONS:
-        return indices.REDUCTIONS[name](*operands, **attrs)
+    if result in INTEGERS and name in integers.ELEMENTWISE:
+        return integers.evaluate(name, operands, result)
+    if result in INTEGERS and name in integers.REDUCTIONS:
+        return integers.REDUCTIONS[name](*operands, **attrs)
     if name in WIDE:
         return narrowed(WIDE[name](*map(widened, operands), **attrs), result)
     if name in elementwise.KERNELS:

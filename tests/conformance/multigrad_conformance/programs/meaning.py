@@ -51,6 +51,7 @@ def by_meaning(
     seen = as_numbers(function)
     error = wandering(seen, arrays, [moves_of(x) for x in operands], whole)
     lost = wandering(seen, arrays, [stand_ins(x) for x in operands], whole) > 0
+    lost |= any(np.any(x.error > 0) for x in operands if x.dtype in WHOLE)  # of whatever place
     if dtype in EXACT:
         worst = 1.0 if dtype == BOOL else np.inf
         return Bounded(value, np.where(lost | (error > 0), worst, 0.0), dtype)
@@ -90,6 +91,8 @@ def size(a: Array) -> Array:
 def moves_of(x: Bounded) -> Moves:
     """The ends of what each element may be, and both zeros where it may be either."""
     error = np.broadcast_to(x.error, x.shape)
+    if x.dtype in WHOLE:
+        return []
     if x.dtype == BOOL:
         return [(~np.asarray(x.value, bool), error > 0)]
     inside = (error > 0) & ~np.isinf(error)
@@ -100,7 +103,7 @@ def moves_of(x: Bounded) -> Moves:
 
 def stand_ins(x: Bounded) -> Moves:
     """What may stand where nothing is known."""
-    if x.dtype == BOOL or not np.any(x.lost):
+    if x.dtype in EXACT or not np.any(x.lost):
         return []
     return [(np.full(x.shape, value), np.broadcast_to(x.lost, x.shape)) for value in STAND_INS]
 
