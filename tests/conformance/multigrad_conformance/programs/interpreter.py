@@ -163,7 +163,7 @@ def evaluate_scalar(node: Node, operands: tuple[Bounded, ...], dtype: Any, backe
         shape = operands[0].shape
         return number(shape[node.attr("axis")] if node.op is ops.DIM else math.prod(shape), dtype)
     wide = number(0.5, dtype).dtype
-    if node.op.name not in selection.MASKS and node.op is not ops.WHERE:
+    if node.type.dtype != "bool" and node.op is not ops.WHERE:
         operands = tuple(as_dtype(x, wide) for x in operands)
     kind = {"bool": BOOL, "int": INT32, "float": wide}[node.type.dtype]
     result = evaluate_tensor(node, operands, wide, backend)

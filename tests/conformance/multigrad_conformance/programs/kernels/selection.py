@@ -1,8 +1,7 @@
-"""What comparisons, logic, integers, selection and casts mean; see `elementwise.py`."""
+"""What comparisons, selection and casts mean; see `elementwise.py`."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -21,25 +20,9 @@ from ..bounded import (
     compare,
     difference,
     elementwise,
-    way,
 )
 
 Array = Any
-
-
-def logic(function: Function) -> Function:
-    def evaluate_logic(*operands: Bounded) -> Bounded:
-        value = function(*(x.value for x in operands))
-        doubt = np.zeros(np.shape(value))
-        for i, x in enumerate(operands):
-            others = [o.value for o in operands]
-            others[i] = ~np.asarray(x.value, bool)
-            doubt = np.where((x.error > 0) & (function(*others) != value), 1.0, doubt)
-        all_doubted = functools.reduce(np.logical_and, [x.error > 0 for x in operands])
-        doubt = np.where(all_doubted, 1.0, doubt)
-        return Bounded(value, doubt, BOOL)
-
-    return evaluate_logic
 
 
 def comparison(function: Function) -> Function:
@@ -51,19 +34,12 @@ def comparison(function: Function) -> Function:
     return evaluate_comparison
 
 
-def classification(function: Function, sign_of_zero: bool = False) -> Function:
-    def classify(x: Bounded) -> Bounded:
-        value = function(x.value)
-        doubt = x.lost | (function(x.low) != value) | (function(x.high) != value)
-        if sign_of_zero:
-            doubt = (
-                doubt
-                | np.isnan(x.value)
-                | (np.abs(x.value) <= x.error) & ((x.error > 0) | ~np.asarray(x.signed))
-            )
-        return Bounded(value, doubt.astype(np.float64), BOOL)
-
-    return classify
+def signbit(x: Bounded) -> Bounded:
+    """NaN has either sign, and so has a zero of which none is known."""
+    value = np.signbit(x.value)
+    doubt = x.lost | (np.signbit(x.low) != value) | (np.signbit(x.high) != value)
+    is_zero = (np.abs(x.value) <= x.error) & ((x.error > 0) | ~np.asarray(x.signed))
+    return Bounded(value, (doubt | np.isnan(x.value) | is_zero).astype(np.float64), BOOL)
 
 
 INT32_RANGE = (-(2.0**31), 2.0**31 - 1)
@@ -113,36 +89,18 @@ def nan_to_num(x: Bounded, nan: float, posinf: float | None, neginf: float | Non
     return elementwise(replace, x, ulps=0)
 
 
-def lerp(a: Bounded, b: Bounded, weight: Bounded) -> Bounded:
-    def size(a: Array, b: Array, w: Array, y: Array) -> Array:
-        return np.abs(a) + np.abs(w) * (np.abs(a) + np.abs(b)) + np.abs(b)
-
-    result = elementwise(lambda a, b, w: a + w * (b - a), a, b, weight, scale=size)
-    largest = size(a.value, b.value, weight.value, result.value)
-    lost = ~(largest < 0.9 * float(finfo(way(a.dtype)).max)) & ~np.isnan(largest)
-    return Bounded(result.value, np.where(lost, np.inf, result.error), a.dtype, result.signed)
-
-
 MASKS: dict[str, Function] = {
-    "and": logic(np.logical_and),
-    "or": logic(np.logical_or),
-    "xor": logic(np.logical_xor),
-    "not": logic(np.logical_not),
     "lt": comparison(np.less),
     "le": comparison(np.less_equal),
     "gt": comparison(np.greater),
     "ge": comparison(np.greater_equal),
     "eq": comparison(np.equal),
     "ne": comparison(np.not_equal),
-    "isnan": classification(np.isnan),
-    "isinf": classification(np.isinf),
-    "isfinite": classification(np.isfinite),
-    "signbit": classification(np.signbit, sign_of_zero=True),
+    "signbit": signbit,
 }
 SPECIAL: dict[str, Function] = {
     "where": where,
     "cast": cast,
     "full_like": full_like,
     "nan_to_num": nan_to_num,
-    "lerp": lerp,
 }
