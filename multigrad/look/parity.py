@@ -27,6 +27,7 @@ from .subject import (
     Report,
     Subject,
     function_under,
+    in_dtype,
     is_float_array,
     make_inputs,
     ones,
@@ -215,7 +216,7 @@ def _expect(
 ) -> tuple[list[str], list[Bounded]]:
     # `library`: whose signs of vectors to use; "" is NumPy's.
     graphs, numbers = _graphs(subject, inputs, arrays)
-    wide = [a.astype(np.float64) if is_float_array(a) else a for a in arrays]
+    wide = in_dtype(arrays, "float64")
     if len(graphs.inputs) != len(wide):  # what an object holds is hidden among them
         raise RuleTypeError(
             f"{subject.name} holds tensors of its own; apply, parameters = xg.convert(the object, "
@@ -227,8 +228,7 @@ def _expect(
     rows = list(outputs)
     for n, (name, array) in enumerate(zip(graphs.inputs, wide, strict=True)):
         if is_float_array(array):
-            path = "x" if subject.function is None else inputs.paths[n]
-            labels.append(f"gradient of {path}")
+            labels.append(f"gradient of {inputs.paths[n]}")
             rows.append(gradients.get(name, Bounded(np.zeros_like(array), 0.0)))
     return labels, rows
 
