@@ -39,10 +39,11 @@ from multigrad.audit.gate import (
 )
 from multigrad.backend.discovery import in_use
 from multigrad.command.audit import calls_to_try
-from multigrad.command.named_objects import read_inputs, split_name
+from multigrad.command.named_objects import number_hints, read_inputs, split_name
 from multigrad.command.targets import PAIRED, find_target, import_target, stated_inputs
 from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError, suggest
+from multigrad.look.convert import brief
 
 MOST_TOLD = 5
 JOURNAL = "told"  # a file in the folder of the walls: what code tried that they refuse
@@ -330,7 +331,12 @@ def make_reference(asked: GateRequest, name: str) -> bytes:
         inputs = _first_that_runs(f"{asked.reference}:{name}")
     # Not as they are: a pipe hands torch's tensors over by a socket.
     pickled = pickle.dumps((init, inputs))
-    make_side(asked.reference, name, asked.seed, pickled)
+    try:
+        make_side(asked.reference, name, asked.seed, pickled)
+    except Exception as error:
+        if hints := number_hints(asked.words):
+            raise MultigradError("; ".join([brief(error), *hints])) from error
+        raise
     return pickled
 
 

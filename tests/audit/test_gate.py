@@ -153,6 +153,8 @@ def test_what_a_kernel_may_not_do_is_told(tmp_path: Path, body: str) -> None:
 def test_a_reference_that_does_not_run_is_told_as_such(tmp_path: Path) -> None:
     verdict = gated(tmp_path, KERNEL.replace("BODY", "pass"), REFERENCE + "\n1 / 0\n")
     assert "the reference does not run" in str(verdict.failures)
+    verdict = gated(tmp_path, KERNEL.replace("BODY", "pass"), words=("12",))
+    assert "; 12 is a number, 12:float32 is a tensor" in str(verdict.failures)
 
 
 @pytest.fixture
