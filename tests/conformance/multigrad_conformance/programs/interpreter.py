@@ -2,7 +2,7 @@
 element.
 
 A row without a meaning of its own here has that of its NumPy function in float64 (`meaning.py`), so
-that a new row takes part at once; the others are independent of the library.
+that a new row takes part at once; that function is right by the tests of ops.
 """
 
 from __future__ import annotations
