@@ -317,13 +317,14 @@ def scalar_form(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
     # `passes/simplify.py` has the same for what is lowered here.
     exact, meaning = op.on_numbers, op.numpy
 
+    # A number that torch's compiler holds open is no float, and has no dtype either.
     def on_numbers(*args: Any) -> Any:
-        if all(isinstance(a, (int, float)) for a in args):
+        if all(isinstance(a, (int, float)) or not hasattr(a, "dtype") for a in args):
             return exact(*args)  # type: ignore[misc]
         return native(*args)
 
     def by_numpy(*args: Any, **attrs: Any) -> Any:
-        if not all(isinstance(a, (int, float)) for a in args):
+        if any(hasattr(a, "dtype") and not isinstance(a, (int, float)) for a in args):
             return native(*args, **attrs)
         with np.errstate(all="ignore"):
             result = meaning(*(np.float64(a) for a in args), **attrs)

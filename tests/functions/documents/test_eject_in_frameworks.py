@@ -12,6 +12,7 @@ import pytest
 import multigrad as xg
 
 from ...harness.ejecting import X, load, native, random_values
+from ...harness.models.surrogates import triangle
 from ...harness.traced import OPTIONS
 
 
@@ -46,6 +47,15 @@ def test_a_file_is_compiled_mapped_and_differentiated_twice_as_what_is_lowered(
         np.testing.assert_array_equal(of_file, own)
 
 
+@pytest.mark.backends("torch", "jax", "tensorflow")
+def test_compiled_code_calls_a_file_with_other_numbers(backend: Any) -> None:
+    file = load(xg.source("triangular", backend.name, forward="ReLU", standalone=True))
+    compiled = xg.jit(file, backend.name, **OPTIONS[backend.name])
+    for width in (1.0, 2.0, 0.5):
+        _, grad = backend.vjp(lambda x, width=width: compiled(x, width=width), X, np.ones_like(X))
+        np.testing.assert_allclose(grad, triangle(X, width), 1e-6)
+
+
 @pytest.mark.needs("tensorflow")
 def test_a_file_is_not_differentiated_through_vectorized_map() -> None:
     import tensorflow as tf
@@ -68,6 +78,3 @@ def test_jax_takes_every_kind_of_key_and_traces_params() -> None:
     for key in ((0, 7), jax.random.key(7), jax.random.key_data(jax.random.key(7))):
         np.testing.assert_array_equal(gradient(X, key), expected)
     np.testing.assert_array_equal(jax.jit(gradient)(X, jax.random.key(7)), expected)
-    wide = load(xg.source("triangular", "jax", standalone=True))
-    slope = jax.jit(jax.grad(lambda x, width: wide(x, width=width)))
-    assert slope(0.25, 0.5) == 0.5
