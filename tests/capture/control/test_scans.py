@@ -94,8 +94,9 @@ def stacked(scan: Loop, x: Any, w: Any, b: Any) -> Any:
 
 
 def of_no_state(scan: Loop, x: Any, w: Any, b: Any) -> Any:
-    """Nothing is carried."""
-    return scan(lambda _, r: (None, xp.tanh(r @ w)), None, x)[1] * b
+    """Nothing is carried, and a turn gives a tensor from around it as it is."""
+    given, around = scan(lambda _, r: (None, (xp.tanh(r @ w), b)), None, x)[1]
+    return given * around[:, None]
 
 
 def counted(scan: Loop, x: Any, w: Any, b: Any) -> Any:
