@@ -254,3 +254,21 @@ def test_minus_zero_is_a_number_of_its_own(backend: Any) -> None:
     ):
         np.testing.assert_array_equal(backend.numpy(plus), [0.0, 0.0])
         np.testing.assert_array_equal(backend.numpy(minus), np.float32([np.pi, np.pi]))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: xp.where(x > 0.5, 0, x),
+        lambda x: xp.where(x < 0.5, x, 0.0),
+        lambda x: xp.standardize(xp.reshape(x, (1, -1))),
+    ],
+)
+def test_16_bits_stay_beside_numbers(backend: Any, function: Any, dtype: str) -> None:
+    for shape in ((), (3,)):
+        x = backend.array(np.full(shape, 0.25).astype(getattr(ml_dtypes, dtype, dtype)))
+        for call in (function, xg.function(function)):
+            y, pull = xg.vjp(call, x)
+            assert [backend.numpy(each).dtype.name for each in (y, pull(y)[0])] == [dtype, dtype]
+        assert backend.numpy(function(x)).dtype.name == dtype

@@ -23,7 +23,7 @@ from .elementwise import fitting
 from .elementwise import where as plain_where
 
 Tensor: TypeAlias = torch.Tensor
-# Exact in every dtype; a 0-d tensor mixes with tensors of any dtype and device.
+# Exact in every dtype; a 0-d tensor mixes with tensors of any dtype and device that are not 0-d.
 ZERO = torch.zeros((), device="cpu")
 LARGE = 1 << 14  # elements from which a pass over memory costs more than calling a kernel
 BLOCK = 1 << 17  # elements whose floats fit in the cache
@@ -209,7 +209,7 @@ def masked_(x: Tensor, mask: Tensor) -> Tensor:
 
 def select(mask: Tensor, x: Tensor) -> Tensor:
     if x.numel() < LARGE and x.is_cpu:
-        return torch.where(mask, x, ZERO)
+        return torch.where(mask, x, ZERO if x.ndim else torch.zeros_like(x))
     integer = INTEGERS[x.dtype.itemsize]
     if not pays(x) or not pays(mask) or x.shape != mask.shape:
         return torch.mul(x.view(integer), mask).view(x.dtype)
@@ -219,7 +219,7 @@ def select(mask: Tensor, x: Tensor) -> Tensor:
 def reject(mask: Tensor, x: Tensor) -> Tensor:
     """Return 0 where the mask holds, else x, by masking its bits."""
     if x.numel() < LARGE and x.is_cpu:
-        return torch.where(mask, ZERO, x)
+        return torch.where(mask, ZERO if x.ndim else torch.zeros_like(x), x)
     if not pays(x) or not pays(mask) or x.shape != mask.shape:
         return plain_where(mask, 0.0, x)
     integer = INTEGERS[x.dtype.itemsize]

@@ -41,7 +41,9 @@ def standardize(x: Tensor, axis: Axis = -1, epsilon: float = 1e-5) -> Tensor:
         array([-1.225,  0.   ,  1.225])
     """
     centered = x - mean(x, axis, keepdims=True)
-    return centered * apply(ops.RSQRT, var(x, axis, keepdims=True) + epsilon)
+    # By the op: NumPy's sum of a bfloat16 and a number is a float32.
+    spread = apply(ops.ADD, var(x, axis, keepdims=True), epsilon)
+    return centered * apply(ops.RSQRT, spread)
 
 
 def broadcast_to(x: Tensor, like: Any) -> Tensor:
