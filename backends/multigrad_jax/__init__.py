@@ -37,6 +37,7 @@ backend = Backend(
         dtype=jnp.dtype,
         to_numpy=np.asarray,  # bfloat16 keeps its dtype, by ml_dtypes
         from_numpy=jnp.asarray,  # it keeps 64 bits only within `precision`
+        in_code=("import jax.numpy as jnp", 'jnp.array({}, "{}")'),
         numbers_widen=True,
         is_traced=host.is_traced,
         weak=host.weak,

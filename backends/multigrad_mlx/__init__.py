@@ -30,6 +30,7 @@ backend = Backend(
         dtype=attach.dtype,
         to_numpy=attach.to_numpy,
         from_numpy=attach.from_numpy,
+        in_code=("import mlx.core as mx", "mx.array({}, mx.{})"),
         is_traced=compile.is_traced,
         weak=attach.weak,
         precision=attach.precision,

@@ -34,6 +34,7 @@ backend = Backend(
         dtype=tf.as_dtype,
         to_numpy=host.to_numpy,
         from_numpy=tf.convert_to_tensor,
+        in_code=("import tensorflow as tf", 'tf.constant({}, "{}")'),
         constant=host.constant,
         is_traced=host.is_traced,
         weak=host.weak,

@@ -60,6 +60,7 @@ backend = Backend(
         dtype=host.dtype,
         to_numpy=host.to_numpy,
         from_numpy=host.from_numpy,
+        in_code=("import torch", "torch.tensor({}, dtype=torch.{})"),
         constant=host.constant,
         is_traced=host.is_traced,
         read_number=host.read_number,

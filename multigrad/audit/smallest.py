@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backend.discovery import load_backend
 from ..capture.user_code.signature import name_of
 from ..functions.calls.capture_errors import defined_at
 from ..look.subject import as_array, is_float_array
@@ -21,13 +22,6 @@ from ..look.subject import as_array, is_float_array
 MOST_TRIES = 60  # audits of one law
 MOST_SHOWN = 16  # elements of an array in lines to copy, if they are not all alike
 PLAIN = (bool, int, float, str, bytes, type(None))  # whose `repr` is Python that makes them again
-# How code makes a tensor from numbers and the name of a dtype, after an import.
-MADE = {
-    "torch": ("import torch", "torch.tensor({}, dtype=torch.{})"),
-    "jax": ("import jax.numpy as jnp", 'jnp.array({}, "{}")'),
-    "tensorflow": ("import tensorflow as tf", 'tf.constant({}, "{}")'),
-    "numpy": ("import numpy as np", 'np.array({}, "{}")'),
-}
 
 
 def smallest(
@@ -114,7 +108,7 @@ class Program:
     """Values as Python text, with the imports that it needs; a variable stands for any other."""
 
     def __init__(self, home: str) -> None:
-        self.home, self.variables = home, list[str]()
+        self.tensors, self.variables = load_backend(home).tensors, list[str]()
         self.imports = ["import multigrad as xg"]
 
     def text(self, value: Any, variable: str) -> str:
@@ -150,13 +144,13 @@ class Program:
             text = _numbers(array)
         else:
             return ""
-        # JAX makes 64 bits in a mode alone; arrays of NumPy stand for tensors, too.
-        is_wide = self.home == "jax" and array.dtype.name.endswith("64")
+        # Some make 64 bits in a mode alone; arrays of NumPy stand for tensors, too.
+        is_wide = self.tensors.precision is not None and array.dtype.name.endswith("64")
         is_scalar = isinstance(array, np.generic)  # of NumPy, which is no tensor
-        home = "numpy" if is_wide or is_scalar else self.home
-        if home not in MADE:
+        tensors = load_backend("numpy").tensors if is_wide or is_scalar else self.tensors
+        line, constructor = tensors.in_code
+        if not line:
             return ""
-        line, constructor = MADE[home]
         return self._import(line, constructor.format(text, array.dtype) + "[()]" * is_scalar)
 
     def _name(self, value: Any) -> str:

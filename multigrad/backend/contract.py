@@ -102,7 +102,6 @@ def never(value: Any) -> bool:
     return False
 
 
-# The three groups that each backend must have.
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensors:
     """Which tensors belong to the framework, and how values get in and out of them."""
@@ -118,6 +117,9 @@ class Tensors:
 
     from_numpy: Callable[[Any], Tensor]
     """A NumPy array as a tensor of the same dtype, on the framework's default device."""
+
+    in_code: tuple[str, str] = ("", "")
+    """How code makes a tensor: an import, and a form with the numbers and the dtype's name."""
 
     constant: Callable[[Any, Sequence[Tensor]], Tensor] | None = None
     """(array, tensors) -> a NumPy array as a constant next to these; None: by `from_numpy`."""

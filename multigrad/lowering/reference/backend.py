@@ -193,6 +193,7 @@ backend = Backend(
         to_numpy=np.asarray,
         is_contiguous=lies_in_order,
         from_numpy=np.asarray,
+        in_code=("import numpy as np", 'np.array({}, "{}")'),
         weak=weak,
         weak_literals=True,
         refuse=refuse,
