@@ -21,7 +21,7 @@ from multigrad.functions.calls.imported_gradients import WithinOwnRules, recordi
 from multigrad.functions.calls.recipe import ImportedGradient, Options, Recipe
 from multigrad.functions.code_recipes import recipe_of_gradient
 from multigrad.functions.function import Function
-from multigrad.functions.importer_api import import_once
+from multigrad.functions.importer_api import NoRuleYet, import_once
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.support.threads import set_within
 from multigrad.trace.trace import Value
@@ -279,8 +279,8 @@ def import_function(function: Any) -> Recipe:
     )
 
 
-def _undefined(function: Any, definition: str) -> RuleTypeError:
-    return RuleTypeError(
+def _undefined(function: Any, definition: str) -> NoRuleYet:
+    return NoRuleYet(
         f"custom function {name_of(function)!r} has no rule yet: call {definition} first"
     )
 
@@ -307,12 +307,9 @@ def with_own_gradient(function: Any) -> WithOwnGradient | WithinOwnRules | None:
     return None if is_jaxs_own(function) else own_gradient(function)
 
 
-def own_gradient(function: Any) -> WithOwnGradient | None:
-    """Return the stand-in for a custom function, even one of jax's; None if it has no rule."""
-    try:
-        return WithOwnGradient(function, import_once(make_function, function))
-    except RuleTypeError:
-        return None
+def own_gradient(function: Any) -> WithOwnGradient:
+    """Return the stand-in for a custom function, even one of jax's."""
+    return WithOwnGradient(function, import_once(make_function, function))
 
 
 def make_function(function: Any) -> Function:

@@ -46,7 +46,7 @@ from multigrad.functions.calls.decision import SHOWN
 from multigrad.functions.calls.parameters import read_parameters
 from multigrad.functions.captures import find_variant
 from multigrad.functions.function import Function
-from multigrad.functions.importers import find_custom
+from multigrad.functions.importers import find_custom, is_custom
 from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.support.installed import OWN, install_line, requirements_of
 from multigrad.graph.support.lazy_modules import load_alone
@@ -342,7 +342,7 @@ def _kind_of(value: Any, name: str, module: types.ModuleType, home: str) -> str 
     if f"{getattr(value, '__module__', None)}.".startswith(f"{home}."):
         if isinstance(value, Rule) or (_is_of(value, module) and _is_written_as_rule(value, True)):
             return RULE
-        if isinstance(value, Function) or find_custom(value) is not None:
+        if isinstance(value, Function) or is_custom(value):
             return GRADIENT
     return GRADIENT if pair_of(module, name, value) else None
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..capture.copies.run_or_import import run_written_in
 from ..capture.foreign_calls import Interception, comes_to_us
+from ..errors import RuleTypeError
 from ..trace.trace import Trace, Value
 from .calls.arguments import owner_of
 from .calls.parameters import signature_of
@@ -29,6 +30,7 @@ __all__ = [
     "CodeRecipe",
     "Function",
     "Interception",
+    "NoRuleYet",
     "Recorded",
     "Trace",
     "Value",
@@ -39,6 +41,10 @@ __all__ = [
     "run_written_in",
     "signature_of",
 ]
+
+
+class NoRuleYet(RuleTypeError):
+    """A function is decorated as a custom gradient, but its rule has not been defined."""
 
 
 @functools.lru_cache(maxsize=1024)

@@ -14,6 +14,7 @@ from .calls.parameters import BoundFunction
 from .calls.recipe import CodeRecipe, Recipe
 from .custom_gradient import function, refuse_rule
 from .function import Function
+from .importer_api import NoRuleYet
 from .module_conversion import convert_module
 from .object_arguments import MayTakeObjects
 
@@ -78,8 +79,9 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
             captured: of the options, only `prove` and `copies` can be given.
 
     Raises:
-        RuleTypeError: it is a rule, nothing that is called, or a class of another kind; or an
-            option is for functions alone; or `to` is given, and the object has no parameters.
+        RuleTypeError: it is a rule, nothing that is called, or a class of another kind; or its
+            own rule is not defined yet (`defvjp`); or an option is for functions alone; or `to` is
+            given, and the object has no parameters.
         TraceError: at a call in another framework; it cannot be captured.
     """
     options = capture_options(capture)
@@ -115,16 +117,30 @@ def named(obj: Any) -> str:
 
 
 def find_custom(obj: Any) -> tuple[Backend, Any] | None:
-    """Return the backend that knows an object as its custom gradient, and its recipe; else None."""
+    """Return the backend that knows an object as its custom gradient, and its recipe; else None.
+
+    Raises:
+        NoRuleYet: it knows it, and its rule is not defined.
+    """
     # Only a backend can tell, by reading it: the first that does.
     for backend in in_use() if callable(obj) else ():
         if backend.imports.import_function is None:
             continue
         try:
             return backend, backend.imports.import_function(obj)
+        except NoRuleYet:
+            raise
         except (TypeError, MultigradError):
             continue
     return None
+
+
+def is_custom(obj: Any) -> bool:
+    """Return whether a backend knows an object as its custom gradient, even without a rule yet."""
+    try:
+        return find_custom(obj) is not None
+    except NoRuleYet:
+        return True
 
 
 def from_autograd_function(cls: type, *, prove: bool = True) -> Function[..., Any]:
