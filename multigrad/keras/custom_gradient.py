@@ -37,7 +37,7 @@ from ..errors import (
 from ..functions.calls.arguments import flatten, owner_of, replace_at, unwrap
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.facts import shape_key
-from ..functions.calls.parameters import bind_call
+from ..functions.calls.parameters import BoundFunction, bind_call
 from ..functions.captures import capture_example
 from ..functions.documents.functions import SavedFunction
 from ..functions.function import Function, take_placeholders
@@ -413,6 +413,9 @@ def check_function(layer: str, function: Any) -> None:
     name = getattr(function, "__name__", None) or type(function).__name__
     if isinstance(function, type):
         advice = f"for a torch.autograd.Function class write xg.from_autograd_function({name})"
+    elif isinstance(function, BoundFunction):
+        numbers = ", ".join(f"{name}={value!r}" for name, value in function.params.items())
+        advice = f"give {function.function.name} itself, and call the layer with x, {numbers}"
     elif callable(function):
         advice = (
             f"write xg.custom_gradient({name}) where it returns (outputs, grad), "

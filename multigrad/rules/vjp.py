@@ -143,7 +143,7 @@ def vjp_leaves(
         outputs, pull_arguments = _of_function(function, arguments, arguments_tree, draws, backend)
         flat, outputs_tree = optree.tree_flatten(outputs, none_is_leaf=True)
         return flat, outputs_tree, lambda cotangents: pull_arguments(cotangents)[: len(leaves)]
-    places, run, nesting = on_tensors(f, leaves, tree)
+    places, run, nesting = on_tensors(f, leaves, tree, backend)
     flat, pull_tensors = vjp(run, [leaves[i] for i in places])
 
     def pull(cotangents: list[Any]) -> list[Any]:
@@ -158,12 +158,15 @@ def vjp_leaves(
 
 
 def on_tensors(
-    f: Callable[..., Any], leaves: Sequence[Any], tree: Any
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
 ) -> tuple[list[int], Callable[[Sequence[Tensor]], list[Any]], list[Any]]:
     """Return the positions of the tensors among the leaves; f as a function of such tensors, with
     flat outputs; and a list to which that function appends the nesting of its outputs.
     """
-    places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
+    # A scalar of NumPy's is a tensor to NumPy alone: audits hand one on as it is.
+    numbers = () if issubclass(np.generic, backend.tensors.types) else np.generic
+    is_tensor = [owner_of(leaf) is not None and not isinstance(leaf, numbers) for leaf in leaves]
+    places = [i for i, whether in enumerate(is_tensor) if whether]
     nesting: list[Any] = []
 
     def run(tensors: Sequence[Tensor]) -> list[Any]:
@@ -458,7 +461,7 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
     if push is None:
         outputs, flat = _jvp_by_capture(f, leaves, tree, input_tangents, backend)
     else:
-        places, run, nesting = on_tensors(f, leaves, tree)
+        places, run, nesting = on_tensors(f, leaves, tree, backend)
         tensors, moves = [leaves[i] for i in places], [input_tangents[i] for i in places]
         # Without any tangent a plain call is enough.
         is_still = all(move is None for move in moves)

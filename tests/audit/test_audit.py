@@ -505,3 +505,10 @@ def test_misuse_is_told() -> None:
         xg.audit(lambda x: x, np.arange(3))
     with pytest.raises(RuleTypeError, match="expected a custom gradient"):
         xg.audit(3.0, X)
+
+
+@pytest.mark.backends("torch", "jax", "tensorflow")
+def test_a_scalar_of_numpy_stays_a_number(backend: Any) -> None:
+    scale = xg.function(lambda x, k: x * k, native=True)
+    report = xg.audit(scale, backend.array(np.ones(2, np.float32)), np.float32(2.0), laws=["bytes"])
+    assert (report.home, report.findings) == (backend.name, ())

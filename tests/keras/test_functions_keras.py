@@ -324,7 +324,10 @@ def test_what_is_no_function_is_refused_with_what_to_write() -> None:
         xk.CustomGradient(Clipped, name="gate")
     with pytest.raises(TypeError, match=r"got str 'triangular'"):
         xk.CustomGradient("triangular")
-    layer = xk.CustomGradient(xg.function(clipped, clipped_backward))
+    function = xg.function(clipped, clipped_backward)
+    with pytest.raises(TypeError, match=r"give clipped itself, and call the layer with x, \w+=2"):
+        xk.CustomGradient(function.bind({[*function.parameters.parameters][1]: 2.0}))
+    layer = xk.CustomGradient(function)
     with pytest.raises(TypeError, match="takes a Function"):
         layer.function = clipped
     assert layer(X, 1.5).shape == X.shape
