@@ -16,6 +16,7 @@ from multigrad.errors import RuleError
 from multigrad.graph.support.params import FixedParams
 from multigrad.lowering.forwards import ActivationName
 from multigrad.rules.activation import Activation as AnyActivation
+from multigrad.rules.activation import activation
 from multigrad.rules.model.lookup import unknown_keyword_error
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.schedule import Schedule
@@ -89,7 +90,7 @@ class Activation(nn.Module):
         if others:
             raise unknown_keyword_error(type(self), "Activation", rule, others)
         super().__init__()
-        self._activation = AnyActivation(forward, rule, params, at_zero, threshold)
+        self._activation = activation(forward, rule, params, at_zero=at_zero, threshold=threshold)
 
     @property
     def rule(self) -> Any:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -289,6 +290,38 @@ def test_options_of_xg_jit_are_handed_on() -> None:
     assert len(seen) == 1
     with pytest.raises(RuntimeError, match="graph_break"):
         xg.jit(breaks, backend=backend, fullgraph=True)(torch.tensor(X))
+
+
+def test_activations_made_in_compiled_code_are_those_of_eager_code() -> None:
+    from multigrad.compat.snntorch import surrogate as snntorch
+    from multigrad.compat.spikingjelly import surrogate as spikingjelly
+
+    def f(x: Tensor, number: Any) -> Tensor:
+        y = snntorch.FastSigmoid.apply(x, number) + 2 * snntorch.atan(alpha=number)(x)
+        y = y + 3 * spikingjelly.ATan(number)(x) + 4 * spikingjelly.sigmoid.apply(x, number)
+        y = y + 5 * xg.Activation("Heaviside", "fast_sigmoid", {"slope": number})(x)
+        return y + xg.activation("Heaviside", "made_in_compiled_code")(x)
+
+    def check(number: Any) -> None:
+        grads = [gradient(partial(each, number=number)) for each in (f_compiled, f)]
+        np.testing.assert_allclose(*grads, rtol=1e-6)
+
+    xg.register("made_in_compiled_code")(lambda ctx, g, tin: 6 * g)
+    f_compiled = compiled(f)[0]
+    check(3)
+    check(0.5)
+    xg.register("made_in_compiled_code", override=True)(lambda ctx, g, tin: 7 * g)
+    check(2)  # Dynamo makes a symbol of a number that has changed
+    for made, words in (
+        (lambda: xg.activation("Heaviside", "fast_sigmoid", {"slope": torch.ones(())}), "tensors"),
+        (lambda: xg.get("fast_sigmoid").under("Heaviside"), "looked up in compiled code"),
+    ):
+        with pytest.raises(RuntimeError, match=f"{words}.*outside"):
+            compiled(lambda x, made=made: made()(x))[0](torch.tensor(X))
+        with_breaks = compiled(lambda x, made=made: made()(x), fullgraph=False)[0]
+        np.testing.assert_array_equal(gradient(with_breaks), gradient(lambda x, m=made: m()(x)))
+    with pytest.raises(xg.RuleError, match="did you mean 'triangular'"):
+        compiled(lambda x: xg.activation("Heaviside", "triangluar")(x), fullgraph=False)[0](X)
 
 
 def test_constant_arrays_may_be_read_more_than_once() -> None:

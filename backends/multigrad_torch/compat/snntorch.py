@@ -80,22 +80,21 @@ class CustomSurrogate:
 class AppliedFunction:
     """A stand-in for one of snnTorch's `autograd.Function` classes: `FastSigmoid.apply(x, 25)`."""
 
-    def __init__(self, rule: str) -> None:
-        self.rule = rule
+    def __init__(self, make: Callable[..., Activation]) -> None:
+        self.make = make
 
-    def apply(self, input_: Tensor, *params: Any) -> Tensor:
+    def apply(self, input_: Tensor, *params: Any, **options: Any) -> Tensor:
         """Return the spikes."""
-        values = dict(zip(get(self.rule).params, params, strict=True))
-        return get(self.rule).with_params(**values).under("Heaviside")(input_)
+        return self.make(*params, **options)(input_)
 
 
-StraightThroughEstimator = AppliedFunction("snntorch.straight_through_estimator")
-Triangular = AppliedFunction("snntorch.triangular")
-FastSigmoid = AppliedFunction("snntorch.fast_sigmoid")
-ATan = AppliedFunction("snntorch.atan")
-Heaviside = AppliedFunction("snntorch.heaviside")
-Sigmoid = AppliedFunction("snntorch.sigmoid")
-SpikeRateEscape = AppliedFunction("snntorch.spike_rate_escape")
-StochasticSpikeOperator = AppliedFunction("snntorch.SSO")
-LeakySpikeOperator = AppliedFunction("snntorch.LSO")
-SparseFastSigmoid = AppliedFunction("snntorch.SFS")
+StraightThroughEstimator = AppliedFunction(straight_through_estimator)
+Triangular = AppliedFunction(triangular)
+FastSigmoid = AppliedFunction(fast_sigmoid)
+ATan = AppliedFunction(atan)
+Heaviside = AppliedFunction(heaviside)
+Sigmoid = AppliedFunction(sigmoid)
+SpikeRateEscape = AppliedFunction(spike_rate_escape)
+StochasticSpikeOperator = AppliedFunction(SSO)
+LeakySpikeOperator = AppliedFunction(LSO)
+SparseFastSigmoid = AppliedFunction(SFS)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from multigrad.functions.calls.parameters import bind_call
+from multigrad.rules.activation import activation
 from multigrad.rules.registry import get
 
 from ..modules import PRIMITIVES, Activation
@@ -76,6 +77,7 @@ class Surrogate(Activation, SurrogateFunctionBase):
     """A surrogate of SpikingJelly as an activation of ours."""
 
     rule_name: ClassVar[str]
+    arguments: ClassVar[inspect.Signature]
 
     def __init__(self, spiking: bool = True, **params: Any) -> None:
         Activation.__init__(self, STEP, self.rule_name, params)
@@ -95,7 +97,7 @@ class Surrogate(Activation, SurrogateFunctionBase):
     def spiking_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:
         """Return the spikes."""
         values = {**dict(zip(cls._sg_param_names, args, strict=False)), **params}
-        return get(cls.rule_name).with_params(**values).under(STEP)(x)
+        return activation(STEP, cls.rule_name, values)(x)
 
     @classmethod
     def primitive_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:
@@ -119,14 +121,16 @@ def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surr
     signature = inspect.Signature(params)
 
     def __init__(self: Surrogate, *args: Any, **options: Any) -> None:
-        bound_arguments = bind_call(name, signature, args, options)
+        # Of the class: Dynamo takes no signature from a closure.
+        bound_arguments = bind_call(name, self.arguments, args, options)
         bound_arguments.apply_defaults()
         Surrogate.__init__(self, **bound_arguments.arguments)
 
     # So that help and IDEs show the params with their defaults.
     described = signature.replace(parameters=[inspect.Parameter("self", kind), *params])
     __init__.__signature__ = described  # type: ignore[attr-defined]
-    members = {"rule_name": rule, "__init__": __init__, "__module__": __name__}
+    members = {"rule_name": rule, "arguments": signature, "__init__": __init__}
+    members["__module__"] = __name__
     members["__doc__"] = f"A step whose gradient is that of {rule!r}.\n\n{get(rule).__doc__}"
     return type(name, (Surrogate,), members)
 

@@ -22,9 +22,10 @@ from multigrad.backend import Reader
 from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.function import Function, by_identifier
 from multigrad.graph.support.trees import optree
-from multigrad.rules.activation import Activation, by_key
+from multigrad.rules.activation import Activation, activation, by_key
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.model.activation_function import forward_by_key
+from multigrad.rules.registry import get
 from multigrad.trace.assertions import MISSING, TWICE
 from multigrad.trace.trace import Value
 
@@ -32,7 +33,7 @@ from .. import dynamo, versions
 from ..export import asks_for_operators, note_refused
 from ..state import without_modes
 from .activation_calls import call_of_activation
-from .arguments import describe, has_keywords, is_object, new_numbers, number_application
+from .arguments import describe, has_keywords, is_object, new_numbers, number_application, restore
 from .calls import (
     IN_FORCE_TENSORS,
     LENGTHS,
@@ -67,6 +68,7 @@ NAMES: dict[Any, str] = {}
 
 
 CALLS = dynamo.Namespace()
+OUTSIDE = "make it outside of the compiled function"
 
 
 def is_exporting() -> bool:
@@ -108,6 +110,30 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...
             value = value.tensor[0]
         inputs = (*inputs, value.to(x.dtype) if x.ndim == 0 else value)
     return run(name, x, application, *inputs)
+
+
+def made_activation(
+    forward: Any, rule: Any = None, params: Any = None, **options: Any
+) -> Activation:
+    """Return an activation that traced code makes, instead of `xg.activation`."""
+    numbers = dict(params or {})
+    answer = f"{REFUSED}an activation of objects or tensors is made in compiled code: {OUTSIDE}"
+    values = (forward, rule, *numbers.values(), *options.values())
+    # An object may change later, and a tensor with each call.
+    if all(each is None or isinstance(each, str | int | float) for each in values):
+        given = {**options, "forward": forward, "rule": rule, "params": numbers}
+        answer = make_activation(describe(given, [], False), EPOCH.text)
+    if answer.startswith(REFUSED):
+        torch._dynamo.graph_break(msg=answer)
+        return make_outside(forward, rule, params, **options)
+    return getattr(CALLS, answer)
+
+
+def find_rule(rule: Any) -> Any:
+    """Return a rule between graphs, instead of `xg.get`: Dynamo cannot trace what rules do."""
+    if isinstance(rule, str):
+        torch._dynamo.graph_break(msg=f"rule {rule!r} is looked up in compiled code: {OUTSIDE}")
+    return find_outside(rule)
 
 
 def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -179,6 +205,9 @@ def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ..
     return activation.call_with(x, values) if values else activation.apply(x)
 
 
+make_outside, find_outside = dynamo.disable(activation), dynamo.disable(get)
+
+
 @dynamo.disable
 def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     is_exported = versions.COMPILES and torch.compiler.is_exporting()
@@ -211,6 +240,29 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
     is_recorded = torch.compiler.is_exporting() and torch._guards.CompileContext.try_get() is None
     with without_modes() if is_recorded else nullcontext():
         return find_or_ask(subject, described, token, epoch)
+
+
+@dynamo.assume_constant_result
+def make_activation(described: Any, epoch: str) -> str:
+    """Make an activation; return its name in CALLS, or REFUSED and why there is none."""
+    key = (activation, repr(described), epoch)  # 1, 1.0, True are equal
+    try:
+        if key not in NAMES:
+            name = f"made_{next(new_numbers)}"
+            setattr(CALLS, name, activation(**restore(described)))
+            NAMES[key] = name
+    except Exception as error:  # noqa: BLE001
+        # Dynamo would wrap it; eager code raises it again after the graph break.
+        return f"{REFUSED}{type(error).__name__}: {error}"
+    return NAMES[key]
+
+
+@dynamo.at_import
+def substitute() -> None:
+    """Let Dynamo read our code for these functions instead of theirs, which it cannot trace."""
+    if versions.COMPILES:
+        torch.compiler.substitute_in_graph(activation, skip_signature_check=True)(made_activation)
+        torch.compiler.substitute_in_graph(get)(find_rule)
 
 
 def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
