@@ -247,7 +247,7 @@ def closest(given: str, known: Iterable[str]) -> str | None:
 
 class ActsNowhereWarning(UserWarning):
     """A rule that `xg.attach` put on a layer has never met a gradient; or a composite has no rule
-    for an operation that multiplies relevance.
+    for an operation that may multiply relevance.
 
     Examples:
         >>> import warnings

@@ -66,6 +66,7 @@ from .operations import (
     is_float,
     replace_functions,
     restore_functions,
+    run_free,
 )
 
 Tensor = Any
@@ -115,6 +116,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         each
         for each in ruled_layers
         if plan.operations
+        or by_kind
         or id(each.layer) in plan.forwards
         or id(each.layer) in plan.within
         or id(each.layer) in parents
@@ -227,7 +229,7 @@ def is_unmet(layer: Any, notes: Mapping[str, bool]) -> bool:
 def put(
     layers: Sequence[RuledLayer], handle: LayerRules, forwards: Mapping[int, Call | None]
 ) -> None:
-    if handle.operations or handle.within:
+    if handle.operations or handle.within or handle.composite is not None:
         replace_functions(handle)
     for each in layers:
         each.handles.append(handle)
@@ -346,7 +348,7 @@ def make_reading_weights(layer: Any, kind: str, rule: Any, merges: bool) -> Call
         out = compute(layer, keras.ops.stop_gradient(x))
         y = reading.under(rule, out)
         if layer.activation not in (None, keras.activations.linear):
-            return layer.activation(y)
+            return run_free(layer.activation, y, ruled_layer(layer).note)
         if merges:
             # the normalization finds what it is merged with on its input tensor
             set_tensor_attr(y, MERGES, (rule, reading, out))

@@ -130,7 +130,8 @@ class RuledLayer:
         rules: dict[str, Any] = {}
         called_operations: list[CalledOperations] = []
         for handle in self.handles:
-            if handle is not left_alone_by and handle.rules_in(self.layer):
+            has_rules = handle.composite is not None or handle.rules_in(self.layer)
+            if handle is not left_alone_by and has_rules:
                 rules.update(handle.rules_in(self.layer))
                 called_operations.append(handle.called)
         if not called_operations:

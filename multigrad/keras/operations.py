@@ -32,7 +32,8 @@ from ..models.gradient_replacement import (
     replace_gradient,
     replacement_for,
 )
-from ..models.selectors import MULTIPLYING
+from ..models.selectors import multiplies
+from .base import list_leaves
 from .compiled_steps import HOST, in_symbolic_scope
 
 Call = Callable[..., Any]
@@ -136,13 +137,14 @@ def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict
     if rules is None:
         return original(*args, **kwargs)
     rule = note_call(rules, name)
-    if rules.gap and name in MULTIPLYING and is_gap(name, args):
-        for called in rules.called:
-            setattr(called, f"{rules.gap}{name}", True)
     CURRENT.operations = None  # functions that it calls are part of it
     try:
         if rule is None or not args or in_symbolic_scope():
-            return original(*args, **kwargs)
+            out = original(*args, **kwargs)
+            if rules.gap and rule is None and is_gap(name, args, out):
+                for called in rules.called:
+                    setattr(called, f"{rules.gap}{name}", True)
+            return out
         x = args[0].value if isinstance(args[0], keras.Variable) else args[0]
         if not is_float(x):
             return original(*args, **kwargs)
@@ -153,10 +155,23 @@ def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict
         CURRENT.operations = rules
 
 
-def is_gap(name: str, args: tuple[Any, ...]) -> bool:
-    """Return whether the gradient of a call multiplies relevance: not of a bias that is added."""
-    activations = [each for each in args if is_float(each)]
-    return len(activations) > 1 or (bool(activations) and name not in ("add", "subtract"))
+def is_gap(name: str, args: tuple[Any, ...], out: Any) -> bool:
+    """Return whether the gradient of a call may multiply relevance: not of a bias that is added."""
+    activations = [each for each in list_leaves(args) if is_float(each)]
+    negates = name == "subtract" and not is_float(args[0])
+    is_result = any(map(is_float, list_leaves(out)))
+    return is_result and multiplies(name, len(activations), negates)
+
+
+def run_free(function: Call, x: Any, note: str) -> Any:
+    """Run the activation of a layer, whose own rule is not for what the activation computes."""
+    rules = CURRENT.operations
+    if rules is not None:
+        CURRENT.operations = OperationRules(rules.rules, rules.called, note)
+    try:
+        return function(x)
+    finally:
+        CURRENT.operations = rules
 
 
 def run_composed(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

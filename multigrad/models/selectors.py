@@ -28,16 +28,31 @@ from .gradient_replacement import named
 
 WILDCARDS = frozenset("*?[")
 GAP = "(plain gradient)"  # instead of a rule, of an operation that has none in a composite
-# Operations whose gradient multiplies relevance, or gives it to each input: any framework's names.
-MULTIPLYING = frozenset(
-    (
-        *("add", "sub", "subtract", "sum", "mul", "multiply", "div", "divide", "true_divide"),
-        *("matmul", "bmm", "mv", "dot", "vdot", "inner", "outer", "addmm", "addmv", "baddbmm"),
-        *("dot_general", "einsum", "tensordot", "bilinear", "lstm", "gru", "layer_norm"),
-        *("group_norm", "instance_norm", "rms_norm", "layer_normalization", "rms_normalization"),
-        *("scaled_dot_product_attention", "dot_product_attention"),
-    )
-)
+# Operations that only move elements, or choose among them: by any framework's names. Each element
+# of a result is one of an input, or a constant, so that the plain gradient keeps relevance.
+MOVES = """
+    get getitem get_item setitem set set_item slice slice_update dynamic_slice
+    dynamic_update_slice narrow select select_n where masked_select masked_fill index_select
+    index_fill index_copy index_put gather scatter scatter_update take take_along_dim
+    take_along_axis chunk split split_with_sizes tensor_split hsplit vsplit dsplit array_split
+    unbind unstack cat concatenate append stack hstack vstack dstack column_stack block_diag pad
+    constant_pad_nd unfold reshape reshape_as view view_as ravel flatten unflatten squeeze
+    unsqueeze expand_dims expand expand_as broadcast_to broadcast_in_dim broadcast_tensors
+    atleast_1d atleast_2d atleast_3d meshgrid as_strided repeat repeat_interleave tile roll flip
+    fliplr flipud rev rot90 transpose permute movedim moveaxis swapaxes t adjoint diagonal diag
+    diag_embed tril triu sort msort topk top_k kthvalue median cummax cummin max min amax amin
+    maximum minimum fmax fmin reduce_max reduce_min reduce_window_max pixel_shuffle
+    pixel_unshuffle channel_shuffle channel_dropout dropout alpha_dropout dropout1d dropout2d
+    dropout3d feature_dropout feature_alpha_dropout copy clone contiguous to type type_as cast
+    float double half bfloat16 cpu cuda convert_element_type convert_to_tensor device_put
+    optimization_barrier reduce_precision sharding_constraint name pvary stop_gradient identity
+    nan_to_num zeros_like ones_like full_like relu retain_grad
+"""
+MOVING = frozenset(MOVES.split())
+# The same, by how their names begin.
+MOVING_ALL = ("max_pool", "adaptive_max_pool", "fractional_max_pool", "upsample_nearest")
+NORMALIZATIONS = frozenset(("batch_norm", "batch_normalization"))
+SHIFTS = ("add", "sub", "subtract")  # of one activation: a bias, which gets no relevance
 NOT_CALLED = " (not called)"  # after the rule of a layer that no call has reached
 MOST_NAMES, MOST_CALLED = 12, 24  # in one message
 
@@ -414,14 +429,29 @@ def shares_relevance(composite: Composite) -> bool:
     return any(map(is_layer_rule, (*composite.layers.values(), *composite.first.values())))
 
 
+def multiplies(name: str, activations: int, negates: bool = False) -> bool:
+    """Return whether the gradient of an operation without a rule need not keep relevance.
+
+    Args:
+        activations: how many of its operands get relevance.
+        negates: whether it subtracts the one that does.
+    """
+    if not activations or name in MOVING or name.startswith(MOVING_ALL):
+        return False
+    return activations > 1 or name not in SHIFTS or negates
+
+
 def warn_of_gaps(composite: Composite, rows: Iterable[Row], advice: str, stacklevel: int) -> None:
-    """Warn of operations that multiply relevance and have no rule in a composite."""
+    """Warn of operations that may multiply relevance and have no rule in a composite."""
     gaps = {f"{row.name} ({row.selector})": row for row in rows if row.rule == GAP}
     if not gaps:
         return
-    adds = any("add" in (row.name, row.selector) for row in gaps.values())
-    if adds and composite.rule("addition") is not None and not composite.canonize:
-        advice = f"canonize=True gives additions in code their rule. {advice}"
+    names = {part for row in gaps.values() for part in (row.name, *row.selector.split(", "))}
+    if not composite.canonize:
+        if names & NORMALIZATIONS:
+            advice = f"canonize=True merges a batch normalization into the layer before. {advice}"
+        if "add" in names and composite.rule("addition") is not None:
+            advice = f"canonize=True gives additions in code their rule. {advice}"
     warnings.warn(
         f"composite {composite.name!r} has no rule for {', '.join(gaps)}: the plain gradient "
         f"passes there, so relevance need not add up. {advice}",

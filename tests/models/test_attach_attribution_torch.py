@@ -286,10 +286,20 @@ ATTENTION = "scaled_dot_product_attention"
 HEADS = {
     "layer": (lambda m, h, x: m.fc(h), "linear"),
     "linear": (lambda m, h, x: F.linear(h, m.fc.weight), "linear"),
+    "moved": (
+        lambda m, h, x: m.fc(F.dropout(h.T.flip(1).clone(), 0.0).unsqueeze(0)[0].T),
+        "linear",
+    ),
     "matmul": (lambda m, h, x: h @ m.fc.weight.T, "matmul"),
     "einsum": (lambda m, h, x: torch.einsum("bi,oi->bo", h, m.fc.weight), "einsum"),
     "mul": (lambda m, h, x: m.fc(h * m.body.weight.diagonal()), "mul"),
-    "sub": (lambda m, h, x: m.fc(h - (-x)), "sub"),
+    "sub": (lambda m, h, x: m.fc(h - x), "sub"),
+    "one minus": (lambda m, h, x: m.fc(1.0 - h), "sub"),
+    "negative": (lambda m, h, x: m.fc(-h), "neg"),
+    "power": (lambda m, h, x: m.fc(h**2), "pow"),
+    "softmax": (lambda m, h, x: m.fc(h).softmax(1), "softmax"),
+    "normalize": (lambda m, h, x: m.fc(F.normalize(h)), "normalize"),
+    "own": (lambda m, h, x: m.fc(torch.sinc(h)), "sinc"),
     "attention": (lambda m, h, x: m.fc(F.scaled_dot_product_attention(h, x, x)), ATTENTION),
     "stacked": (lambda m, h, x: m.fc(torch.stack([h, x]).sum(0)), "sum"),
     "scaled": (lambda m, h, x: m.fc(torch.add(h, x, alpha=0.5)), "add"),
@@ -304,7 +314,7 @@ def test_relevance_adds_up_or_a_warning_and_the_table_name_what_has_no_rule(
     head, operation = HEADS[name]
     share, handle, said = conserved(Gap(head), xg.composites.epsilon_plus(canonize=canonize))
     rows = {row.name: row.rule for row in handle.rows}
-    if name in ("layer", "linear"):
+    if operation == "linear":
         assert abs(share - 1) < 1e-4
         assert not said
         assert ("(not called)" in rows["fc"]) == (name == "linear")
@@ -329,6 +339,21 @@ def test_an_addition_in_code_is_in_the_table_and_a_warning_says_how_it_gets_its_
     assert not said
     assert ("add", "addition") in [(row.name, row.selector) for row in handle.rows]
     assert not conserved(model, xg.composites.guided_backprop())[2]  # it shares out nothing
+
+
+def test_a_batch_normalization_that_multiplies_relevance_is_named_with_how_it_is_merged() -> None:
+    torch.manual_seed(0)
+    layers = nn.Linear(4, 9, bias=False), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 3, bias=False)
+    model = nn.Sequential(*layers).eval()
+    nn.init.constant_(model[1].running_var, 0.01)
+    share, handle, said = conserved(model, xg.composites.excitation_backprop())
+    assert share > 5
+    assert "no rule for batch_norm (1.weight, 1.bias)" in said[0]
+    assert "canonize=True merges" in said[0]
+    assert "batch_norm" in [row.name for row in handle.rows]
+    share, _, said = conserved(model, xg.composites.excitation_backprop(canonize=True))
+    assert abs(share - 1) < 1e-4
+    assert not said
 
 
 class Smooth(nn.Module):

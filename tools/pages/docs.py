@@ -365,19 +365,23 @@ def render_attribution() -> str:
         "## Composites\n\nA composite, from `xg.composites`, gives each kind of layer its rule. "
         "Write `canonize=True` for a residual network: an addition in the code then counts as a "
         "layer, and a batch normalization is merged into the layer before it; no weight is "
-        "changed. Without it, relevance is counted twice at each addition.\n\nLayers of other "
-        "kinds keep the plain gradient. Where that multiplies relevance, as at a product with a "
-        "weight "
-        "that is no layer (`h @ self.fc.weight.T`), an addition without a rule or a layer "
-        "normalization, relevance no longer adds up: an `ActsNowhereWarning` names these "
-        "operations after the first call of the model, and the printed handle lists them, the "
-        "operations with a rule, and layers that were not called. A composite that acts nowhere is "
-        "an error.",
+        "changed. Without it, relevance is counted twice at each addition, and "
+        "`excitation_backprop` lets each batch normalization multiply it.\n\nWhat has no rule "
+        "keeps the plain gradient. Unless it only moves elements, as reshaping, concatenation, max "
+        "pooling and dropout do, relevance need not add up there: at a softmax, at a product with "
+        "a weight that is no layer (`h @ self.fc.weight.T`), at an addition without a rule, at a "
+        "layer normalization. An `ActsNowhereWarning` names these operations after the first call "
+        "of the model, and the printed handle lists them, the operations with a rule, and layers "
+        "that were not called. Not seen are an `autograd.Function` and, in Keras, what a layer "
+        "computes without `keras.ops`. A composite that acts nowhere is an error.",
         library_docs.EXAMPLE,
         table(("composite", *heads[1:]), library_docs.composite_rows()),
         "## Averages of a gradient\n\nThese average any gradient: under a composite, under rules, "
         "or the model's own.",
         table((heads[0], "what it is", heads[-1]), library_docs.mean_rows()),
+        "Gradient times input is one line: `x.detach() * torch.autograd.grad(model(x)[0, 3], "
+        "x)[0]`. Of linear layers, convolutions and ReLUs it is the score times what `epsilon` "
+        "gives on every layer.",
     )
 
 

@@ -22,16 +22,16 @@ from multigrad.models.gradient_replacement import named, replace_gradient, repla
 from multigrad.models.override import parts_of
 from multigrad.models.selectors import (
     GAP,
-    MULTIPLYING,
     Row,
     empty_message,
+    multiplies,
     shares_relevance,
     warn_of_gaps,
 )
 
 from ..jaxprs import bind_unchanged, walk
 from .layer_kinds import Layers, Plan, flatten
-from .operations import is_float
+from .operations import is_float, name_of
 
 Tensor = Any
 OPERATORS = {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jnp.divide}
@@ -84,23 +84,26 @@ def run(
         raise RuleValueError(f"function {name!r}: {empty_message(composite, kinds)}")
     if shares_relevance(composite):
         advice = "A product has a rule if one side is a weight with an axis of columns"
-        warn_of_gaps(composite, gaps_in(layers), advice, stacklevel=6)
+        warn_of_gaps(composite, gaps_in(composite, layers), advice, stacklevel=6)
     return RelevanceRun(composite, layers).run(flat_jaxpr, [*closed.consts, *arguments, *state])
 
 
-def gaps_in(layers: Layers) -> list[Row]:
-    """Return a row for each operation without a rule whose gradient multiplies relevance."""
-    rows = {}
+def gaps_in(composite: Composite, layers: Layers) -> list[Row]:
+    """Return a row for each operation without a rule whose gradient may multiply relevance."""
+    is_free = not composite.canonize and composite.rule("batch_normalization") is None
+    gaps = []
     for equation in layers.equations:
-        plan, name = layers.plans.get(id(equation)), equation.primitive.name
+        plan, name = layers.plans.get(id(equation)), name_of(equation) or equation.primitive.name
         data = [atom for atom in equation.invars if layers.is_data(atom)]
-        weights = [x for x in equation.invars if not isinstance(x, core.Literal) and x not in data]
-        is_gap = len(data) > 1 or bool(data and weights and name in ("mul", "div"))
-        is_free = plan.rule is None if plan is not None else id(equation) not in layers.inner
-        if name in MULTIPLYING and is_gap and is_free and is_float(equation.outvars[0]):
-            words = "activations" if len(data) > 1 else "a weight"
-            rows[name, words] = Row(name, "operation", GAP, words)
-    return list(rows.values())
+        has_rule = plan.rule is not None if plan is not None else id(equation) in layers.inner
+        if has_rule or not any(map(is_float, equation.outvars)):
+            if plan is not None and plan.normalizing and is_free:
+                gaps.append(("batch_normalization", "a layer"))
+        elif multiplies(name, len(data), name == "sub" and equation.invars[0] not in data):
+            is_scaled = any(not (x in data or isinstance(x, core.Literal)) for x in equation.invars)
+            words = "a weight" if is_scaled else "an activation"
+            gaps.append((name, "activations" if len(data) > 1 else words))
+    return [Row(name, "operation", GAP, words) for name, words in dict.fromkeys(gaps)]
 
 
 def choose(composite: Composite, plans: Sequence[Plan]) -> None:

@@ -190,8 +190,9 @@ def plan_composite(
     rows: list[RuledRow] = []
     for i, each in enumerate(choices):
         rule, module, name = each.rule, each.layer.layer, each.layer.names[0]
-        # A leaf of no known kind: rules act on the operations that its code calls.
-        if each.kind is None and rule is None and not each.is_named:
+        # A leaf of no kind that has a rule: rules act on the operations that its code calls.
+        has_rules = each.is_named or i in merge_targets or rule is not None
+        if not has_rules and (each.kind is None or composite.rule(each.kind) is None):
             if may_call(module, set(mode.rules)):
                 plan.append((entry, module, name))
             continue

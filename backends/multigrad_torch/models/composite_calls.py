@@ -17,9 +17,9 @@ from torch.utils import _pytree as pytree
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.selectors import (
     GAP,
-    MULTIPLYING,
     Row,
     empty_message,
+    multiplies,
     not_called,
     shares_relevance,
     warn_of_gaps,
@@ -30,6 +30,7 @@ from ..state import transforms_active
 from .call_rule import CallRule, WeightRule, find_activations
 from .layer_kinds import OPERATIONS
 from .layer_rule import LayerInterceptor
+from .operation_names import name_operation
 from .override import OperationMode
 
 Tensor: TypeAlias = torch.Tensor
@@ -75,16 +76,26 @@ class CompositeMode(OperationMode):
         if not isinstance(rule, WeightRule) or (read and read(*args, **kwargs)):
             self.rows_of_calls[name, ""] = Row(name, "operation", rule.name, row.kind)
         else:
-            self.note_call(name, args, kwargs)
+            self.note_gap(name, args, kwargs)
 
-    def note_call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        super().note_call(name, args, kwargs)
-        if not (self.is_noting and self.notes_gaps and name in MULTIPLYING):
+    def note_call(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
+    ) -> None:
+        super().note_call(func, args, kwargs, out)
+        results = pytree.tree_leaves(out)
+        if self.is_noting and any(getattr(each, "requires_grad", False) for each in results):
+            is_reversed = getattr(func, "__name__", "").strip("_") == "rsub"
+            self.note_gap(name_operation(func), args[::-1] if is_reversed else args, kwargs)
+
+    def note_gap(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note an operation without a rule if it may multiply relevance."""
+        if not self.notes_gaps:
             return
         tensors = [x for x in pytree.tree_leaves((args, dict(kwargs))) if isinstance(x, Tensor)]
         parameters = {id(x): parameter_of(x) for x in tensors}
         activations = [x for x in tensors if x.requires_grad and parameters[id(x)] is None]
-        if not activations or (name in ("add", "sub") and len(activations) == 1):
+        negates = name == "sub" and bool(activations) and activations[0] is not (*args, None)[0]
+        if not multiplies(name, len(activations), negates):
             return
         names = [
             name

@@ -146,11 +146,12 @@ class OperationMode(TorchFunctionMode):
         elif row := ask_mode(self.key, "note_seen", func):
             known_function = self.rows[row]
         if known_function is None:
-            if self.seen is not None and not is_compiling():
-                self.note_call(name_operation(func), args, kwargs)
             if func is torch.Tensor.unflatten:  # Dynamo (torch 2.13) cannot trace it
                 func = torch.unflatten
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            if self.seen is not None and not is_compiling():
+                self.note_call(func, args, kwargs, out)
+            return out
         if known_function.through is not None:
             with self:
                 return known_function.through(*args, **kwargs)
@@ -178,10 +179,12 @@ class OperationMode(TorchFunctionMode):
     def start(self, arguments: Any) -> None:
         """Prepare for an eager call of the whole with these arguments."""
 
-    def note_call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Note a call, outside compiled code, of an operation without a rule."""
+    def note_call(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
+    ) -> None:
+        """Note a call, outside compiled code, of an operation without a rule, and what it gave."""
         if self.seen is not None:
-            self.seen.add(name)
+            self.seen.add(name_operation(func))
 
     def note_hit(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if is_compiling():

@@ -321,6 +321,13 @@ def test_what_multiplies_relevance_without_a_rule_is_named_in_a_warning_and_the_
     assert "not called" not in rows["body"]
     assert rows["relu"] == "pass"
 
+    head = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, "softmax", name="head")])
+    with (
+        xk.attach(head, xg.composites.excitation_backprop()),
+        pytest.warns(xg.errors.ActsNowhereWarning, match=r"no rule for head \(softmax\)"),
+    ):
+        head(FLAT)
+
 
 def test_a_composite_that_acts_nowhere_is_refused_as_a_selector_is() -> None:
     dense = keras.layers.Dense(3, activation="gelu")

@@ -153,6 +153,9 @@ def test_an_operation_that_multiplies_relevance_without_a_rule_is_named_in_a_war
     for function, words in (
         (lambda x: (jax.nn.relu(x @ weight) * scale) @ weight, "mul (a weight)"),
         (lambda x: (x @ weight) @ (x.T @ x), "dot_general (activations)"),
+        (lambda x: jax.nn.softmax(x @ weight), "sub (activations), exp (an activation)"),
+        (lambda x: jnp.cumsum(x @ weight, 1), "cumsum (an activation)"),
+        (lambda x: 1.0 - x @ weight, "sub (an activation)"),
     ):
         found, said = share(function, canonized)
         assert abs(found - 1) > 1e-2
