@@ -480,7 +480,9 @@ def _no_match_message(
     names = [name for each in layers for name in each.names if name]
     kinds = sorted({type(each.layer).__name__ for each in layers})
     if isinstance(selector, str):
-        hint = suggest(selector, [*operation_names, *names])
+        operations = list(operation_names)
+        own = [name for name in operations if name in map(str.lower, kinds)]  # "conv": conv2d
+        hint = suggest(selector, [*own, *names]) or suggest(selector, operations)
         names_text = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
         holder, _, attribute = selector.rpartition(".")
         holders = [each for each in layers if holder and holder in each.names]

@@ -20,7 +20,7 @@ from ..graph.support.params import Axes, FixedParams, Fused, Over, Residuals, re
 from ..graph.support.pickles import pickled
 from ..graph.support.threads import SERIALS
 from ..lowering.checks import find_lacking, refuse_lacking
-from ..lowering.forwards import ActivationName, Forward, find_forward
+from ..lowering.forwards import ActivationName, Forward
 from ..trace.active_rules import CURRENT, FREE, is_of_then
 from ..trace.lookups import (
     RULE_IN_FORCE,
@@ -69,11 +69,7 @@ class Activation(InNotebooks):
         at_zero: float | None = None,
         threshold: float | None = None,
     ) -> None:
-        self.forward: Forward = (
-            find_forward(forward, at_zero, threshold)
-            if isinstance(forward, str)
-            else model.as_forward(forward, at_zero, threshold)
-        )
+        self.forward: Forward = model.as_forward(forward, at_zero, threshold)
         self._rule = rule
         self._params = read_params(params)
         # Equal keys mean the same backward under the same active rules.

@@ -123,7 +123,12 @@ def load(path: Path) -> Rule | Function[..., Any]:
         FormatError: the file is no document of this version, damaged or too large.
         OSError: the file cannot be read.
     """
-    return from_dict(read_file(path))
+    try:
+        return from_dict(read_file(path))
+    except FormatError as error:
+        is_of_torch = str(path).endswith((".pt", ".pth"))
+        advice = ": a checkpoint of PyTorch is read by torch.load" if is_of_torch else ""
+        raise FormatError(f"{path}: {error}{advice}") from error
 
 
 def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:

@@ -204,6 +204,8 @@ def test_a_selector_that_matches_nothing_is_refused_and_nothing_changes(
         assert word in str(caught.value)
     assert all(type(each).__module__ != "multigrad_torch" for each in net.modules())
     assert [type(each) for each in (net, net.layer1[0].relu)] == [Net, nn.ReLU]
+    with pytest.raises(xg.RuleError, match="did you mean 'conv2d'"):  # not `cov`
+        xg.attach(nn.Sequential(nn.Conv2d(1, 1, 1)), {"conv": "attached_guides"})
 
 
 def test_a_layer_with_a_rule_gets_no_other(net: Any) -> None:

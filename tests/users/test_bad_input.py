@@ -406,6 +406,8 @@ def enter(*args: Any) -> None:
         (lambda: xg.use("arctan", parms={}), "did you mean 'params'"),
         (lambda: xg.activation("hardtanh"), "xg.activation(xg.xp.hard_tanh)"),
         (lambda: xg.activation("Sigmoids"), "did you mean 'Sigmoid'"),
+        (lambda: xg.activation("fast_sigmoid"), "write xg.activation('Heaviside', 'fast_sigmoid')"),
+        (lambda: TRIANGULAR(X_HINTS), "write xg.activation('Heaviside', 'triangular')"),
         (lambda: enter(("triangular", {"width": 2.0})), "xg.get('triangular').with_params(width="),
         (lambda: enter(["clip_norm", "scale"]), "for several in series write xg.compose(...)"),
         (lambda: xg.activation("Heaviside", "triangular", widht=2.0), 'params={"width": 2.0}'),

@@ -80,6 +80,16 @@ def test_snntorchs_custom_surrogates_and_classes() -> None:
     np.testing.assert_allclose(grad, (1 - abs(X)) + (X > 0))
     _, grad = pulled(lambda x: surrogate.FastSigmoid.apply(x, 10))
     np.testing.assert_allclose(grad, expected_factor("snntorch.fast_sigmoid", slope=10), rtol=1e-6)
+    _, same = pulled(lambda x: surrogate.FastSigmoid.apply(x, slope=10))
+    np.testing.assert_array_equal(same, grad)
+    for call, words in (
+        (lambda: surrogate.FastSigmoid.apply(torch.ones(2), 25, 3), "fast_sigmoid: too many"),
+        (lambda: surrogate.FastSigmoid()(torch.ones(2)), r"fast_sigmoid\(\).*\.apply"),
+        (lambda: surrogate.fast_sigmoid(torch.ones(2)), r"write surrogate.fast_sigmoid\(\)"),
+        (lambda: surrogate.custom_surrogate(3), r"f\(input_, grad_input, spikes\), got 3"),
+    ):
+        with pytest.raises(xg.RuleError, match=words):
+            call()
     assert surrogate.surrogate is surrogate
     with pytest.raises(AttributeError, match="fast_sigmoide"):
         surrogate.fast_sigmoide  # noqa: B018

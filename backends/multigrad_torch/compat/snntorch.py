@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.errors import RuleTypeError
 from multigrad.functions.calls.parameters import bind_call
 from multigrad.rules.activation import Activation, activation
 from multigrad.rules.registry import get
@@ -30,6 +31,11 @@ def surrogate_factory(rule: str) -> Callable[..., Activation]:
     )
 
     def make(*args: Any, **options: Any) -> Activation:
+        if args and isinstance(args[0], Tensor) and args[0].ndim:
+            raise RuleTypeError(
+                f"{make.__name__} takes params and returns a function of the membrane: write "
+                f"surrogate.{make.__name__}(), also as spike_grad="
+            )
         bound_arguments = bind_call(make.__name__, signature, args, options)
         bound_arguments.apply_defaults()
         return activation("Heaviside", rule, bound_arguments.arguments)
@@ -54,6 +60,11 @@ SFS = surrogate_factory("snntorch.SFS")
 
 def custom_surrogate(custom_surrogate_function: SurrogateGradient) -> Activation:
     """Return a step whose gradient is the user's `f(input_, grad_input, spikes)`."""
+    if not callable(custom_surrogate_function):
+        raise RuleTypeError(
+            "custom_surrogate takes a function f(input_, grad_input, spikes), got "
+            f"{custom_surrogate_function!r:.60}"
+        )
     return activation("Heaviside", CustomRule(custom_surrogate_function).as_rule)
 
 
@@ -86,6 +97,12 @@ class AppliedFunction:
     def apply(self, input_: Tensor, *params: Any, **options: Any) -> Tensor:
         """Return the spikes."""
         return self.make(*params, **options)(input_)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        raise RuleTypeError(
+            f"snnTorch's class is not called: write {self.make.__name__}() for a spike_grad=, or "
+            "its .apply(x, ...)"
+        )
 
 
 StraightThroughEstimator = AppliedFunction(straight_through_estimator)

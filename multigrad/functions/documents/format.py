@@ -93,7 +93,7 @@ def parse(raw: bytes) -> Data:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        fail("", f"the document is no UTF-8 text: {error}")
+        fail("", f"this is no multigrad document, which is JSON in UTF-8: {error}")
     measure(text)
     try:
         data = json.loads(

@@ -30,7 +30,7 @@ from ...capture.user_code.libraries import OWN
 from ...capture.user_code.object_state import read_state
 from ...capture.user_code.signature import called_method, name_of
 from ...capture.values.tracer import Attributed
-from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
+from ...errors import DisprovedError, GradientError, RuleTypeError, RuleValueError, TraceError
 from ...functions.calls.arguments import Layout, Leaf, flatten, lay_out
 from ...functions.calls.capture_errors import NotCaptured
 from ...functions.calls.decision import SHOWN
@@ -74,6 +74,7 @@ from ...trace.derived.derivatives import pullback
 from ...trace.identity import function_key, items_key
 from ...trace.lookups import is_read
 from ...trace.trace import NeedsConcrete, Trace, Value, dtype_name
+from .rule_names import RULES, load_library
 from .specialization import Specialization
 
 Tensor = Any
@@ -106,7 +107,14 @@ def as_forward(
             given a value of a named activation.
     """
     if isinstance(forward, str):
-        return find_forward(forward, at_zero, threshold)
+        try:
+            return find_forward(forward, at_zero, threshold)
+        except RuleValueError as error:
+            load_library()
+            if forward not in RULES:
+                raise
+            advice = f"it is a rule: write xg.activation('Heaviside', {forward!r}), or another"
+            raise RuleValueError(f"no activation {forward!r}: {advice} forward") from error
     if at_zero is not None or threshold is not None:
         word = "at_zero" if at_zero is not None else "threshold"
         raise RuleTypeError(

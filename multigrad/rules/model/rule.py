@@ -7,6 +7,7 @@ graphs and lowered code.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 Tensor = Any
 T = TypeVar("T")
+REQUIRED: Any = inspect.Parameter.empty  # a default that signatures do not show
 ATTRIBUTES = (
     "name", "function", "parts", "native", "bound", "first_order", "library", "prove", "shards",
     "fused", "residuals",
@@ -428,12 +430,24 @@ class Rule(InNotebooks):
         return grad_out
 
     def __call__(
-        self, /, ctx: Any, grad_out: T, tin: Tensor | None, *args: Any, **params: Any
+        self,
+        /,
+        ctx: Any,
+        grad_out: T = REQUIRED,
+        tin: Tensor | None = REQUIRED,
+        *args: Any,
+        **params: Any,
     ) -> T:
         """Apply the rule: return the gradient for `tin` (shape and dtype of tin, or of grad_out).
 
         `args` are params in the order of the rule's signature; `key=` seeds a random rule.
         """
+        if tin is REQUIRED:
+            raise RuleTypeError(
+                f"rule {self.name!r} is called as rule(ctx, grad_out, tin); where a function of "
+                f"one tensor is wanted, as spike_grad=, write xg.activation('Heaviside', "
+                f"{self.name!r})"
+            )
         if args:
             names = list(self.signature.params)
             if len(args) > len(names):

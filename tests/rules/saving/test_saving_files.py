@@ -52,6 +52,9 @@ def test_names_and_functions_can_be_saved_too(tmp_path: Path) -> None:
         xg.save("triangluar", tmp_path / "rule.json")
     with pytest.raises(xg.RuleError, match="a name, a Rule or a function"):
         xg.save(3, tmp_path / "rule.json")
+    (tmp_path / "net.pt").write_bytes(b"PK\x03\x04\x80")
+    with pytest.raises(xg.FormatError, match=r"net\.pt: .*no multigrad document.*torch\.load"):
+        xg.load(tmp_path / "net.pt")
 
 
 class Disk(Exception):
