@@ -447,6 +447,12 @@ def test_the_numbers_of_a_zbox_are_looked_at_in_tensors_too(backend: Any) -> Non
     [
         (lambda x: lrp.smooth(lambda p: p, x, sigma=float("nan")), "sigma is a deviation.*nan"),
         (lambda x: lrp.smooth(lambda p: p, x, sigma=-0.1), "sigma is a deviation"),
+        (
+            lambda x: lrp.smooth(lambda p: p[0], x),
+            r"of shape \(2, 3\).*shape \(3,\): give the grad",
+        ),
+        (lambda x: lrp.integrated(lambda p: p.sum(), x), r"returned shape \(\): give the gradient"),
+        (lambda x: lrp.integrated(lambda p: (p,), x), "returned a tuple: give the gradient"),
         (lambda x: lrp.smooth(lambda p: p, x, n=2.5), "whole number of 1 or more, not 2.5"),
         (lambda x: lrp.integrated(lambda p: p, x, n=True), "whole number"),
         (lambda x: lrp.integrated(lambda p: p, x, n="3"), "whole number"),

@@ -62,7 +62,8 @@ def smooth(
         A tensor like x.
 
     Raises:
-        RuleValueError: n is not a whole number or below 1, or sigma is negative or not finite.
+        RuleValueError: n is not a whole number or below 1, sigma is negative or not finite, or
+            gradient returned another shape.
 
     Source: Smilkov et al., 2017 (arXiv 1706.03825).
     """
@@ -70,7 +71,7 @@ def smooth(
     if deviations is not None and not (np.isfinite(deviations) & (deviations >= 0)).all():
         raise RuleValueError(f"sigma is a deviation, finite and 0 or more, not {sigma!r:.40}")
     draw = add_noise if key is None else add_noise.keyed(key)
-    return _mean(gradient, (draw(x, sigma) for _ in range(_count(n))), n)
+    return _mean(gradient, x, (draw(x, sigma) for _ in range(_count(n))), n)
 
 
 def integrated(
@@ -98,7 +99,8 @@ def integrated(
         A tensor like x.
 
     Raises:
-        RuleValueError: n is not a whole number or below 1, or the baseline does not broadcast to x.
+        RuleValueError: n is not a whole number or below 1, the baseline does not broadcast to x, or
+            gradient returned another shape.
 
     Source: Sundararajan et al., 2017 (arXiv 1703.01365), eq. 3, at the middles of the steps.
     """
@@ -106,13 +108,21 @@ def integrated(
     difference = x - baseline
     # The middles of the steps, from the baseline to x.
     points = (x - difference * ((n - i - 0.5) / n) for i in range(_count(n)))
-    return _mean(gradient, points, n) * difference
+    return _mean(gradient, x, points, n) * difference
 
 
-def _mean(gradient: Gradient, points: Any, n: int) -> Tensor:
+def _mean(gradient: Gradient, x: Tensor, points: Any, n: int) -> Tensor:
     terms = map(gradient, points)
     # One after the other, so that few tensors are alive at a time.
     total = next(terms)
+    own, shape = tuple(x.shape), getattr(total, "shape", None)
+    if shape is None or tuple(shape) != own:
+        got = f"a {type(total).__name__}" if shape is None else f"shape {tuple(shape)}"
+        raise RuleValueError(
+            f"gradient takes a tensor like x, of shape {own}, and returns one of that shape, but "
+            f"returned {got}: give the gradient of a score, not the score, as in "
+            "lambda x: torch.autograd.grad(model(x)[0, 3], x)[0] or jax.grad(score)"
+        )
     for term in terms:
         total = total + term
     return total * (1.0 / n)
