@@ -217,7 +217,8 @@ def judge_far(trial: Trial) -> str:
     if trial.dtype != "float32" or trial.wide != "float64":
         raise NotApplicable("it takes float32 and float64 both, or there is nothing to compare")
     for number in FAR_NUMBERS:
-        arrays = trial.changed(trial.given, lambda a, number=number: np.full_like(a, number))
+        far = _far_arguments(trial, number)
+        arrays = [np.full_like(a, far.get(n, a)) for n, a in enumerate(trial.given)]
         with trial.quiet("float32"):
             run = trial.run(arrays)
             outputs = run.arrays()
@@ -235,16 +236,35 @@ def judge_far(trial: Trial) -> str:
             # Near a pole one more product may overflow, but 0 / 0 must not give NaN.
             bad = fits & (np.isnan(got) if abs(number) < NEAR_POLE else ~np.isfinite(got))
             if bad.any():
-                return f"argument {n} = {number:g}: {got[bad][0]}, expected {want[bad][0]:.6g}"
-        if abs(number) > 1.0 and (fault := _differs_far(trial, number)):
+                place = _place_of(trial, n, far)
+                return f"{place}: {got[bad][0]}, expected {want[bad][0]:.6g}"
+        if abs(number) > 1.0 and (fault := _differs_far(trial, far)):
             return fault
     return ""
 
 
-def _differs_far(trial: Trial, number: float) -> str:
-    """Return where a gradient near a far number differs from differences, "" if nowhere."""
+def _far_arguments(trial: Trial, number: float) -> dict[int, float]:
+    """Return the number of each argument that is far; the others stay as they are given.
+
+    A scalar beside other tensors may be a bound, a temperature or a step, and what is positive may
+    have to be.
+    """
+    first, *others = [n for n in trial.floats if trial.given[n].ndim] or trial.floats[:1]
+    are_positive = {n: bool((trial.given[n] > 0).all()) for n in others}
+    return {first: number, **{n: abs(number) if are_positive[n] else number for n in others}}
+
+
+def _place_of(trial: Trial, n: int, far: dict[int, float]) -> str:
+    """Return what all arguments were, the n-th first."""
+    numbers = {k: far.get(k, trial.given[k].flat[0]) for k in trial.floats if trial.given[k].size}
+    places = sorted(numbers, key=lambda k: k != n)
+    return ", ".join(f"argument {k} = {numbers[k]:g}" for k in places)
+
+
+def _differs_far(trial: Trial, far: dict[int, float]) -> str:
+    """Return where a gradient near far numbers differs from differences, "" if nowhere."""
     arrays = list(trial.cast("float64"))
-    for n in trial.floats:  # no two alike, as at ties there is no derivative
+    for n, number in far.items():  # no two alike, as at ties there is no derivative
         places = np.arange(arrays[n].size).reshape(arrays[n].shape)
         arrays[n] = number * (1.0 + 0.01 * np.sin(1.0 + places + 7.0 * n))
     run = trial.run(arrays)
@@ -256,12 +276,14 @@ def _differs_far(trial: Trial, number: float) -> str:
         got = gradients[n]
         if got is None:
             continue
+        number = far.get(n, 1.0)
         line = slope_along(weigh, arrays, gradients, {n: number * wave(got)})
         if not line.is_settled or not abs(line.slope) < 1e37:
             continue
         if not np.isfinite(line.gradient):
-            return f"argument {n} = {number:g}: {got[~np.isfinite(got)][0]}, expected a number"
-        if abs(number) > MOST_COMPARED:
+            place = _place_of(trial, n, far)
+            return f"{place}: {got[~np.isfinite(got)][0]}, expected a number"
+        if max(map(abs, far.values())) > MOST_COMPARED:
             continue
         # The second part is what rounding of the outputs leaves in differences.
         allowed = 1e-3 * max(abs(line.slope), line.size)
@@ -269,7 +291,7 @@ def _differs_far(trial: Trial, number: float) -> str:
         is_off = abs(line.gradient - line.slope) > allowed
         if is_off and _is_derivative(trial) and line.is_kept_by(1024):
             return (
-                f"argument {n} = {number:g}: the gradient along one direction is "
+                f"{_place_of(trial, n, far)}: the gradient along one direction is "
                 f"{line.gradient / number:.6g}, expected {line.slope / number:.6g} by differences"
             )
     return ""

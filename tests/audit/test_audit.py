@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import re
 import secrets
 from collections.abc import Callable
 from importlib import import_module
@@ -244,6 +245,28 @@ def test_what_rounds_in_float32_is_a_surrogate_though_it_has_another_derivative_
         x = np.random.default_rng(n).standard_normal((3, 4)).astype(np.float32)
         scale = np.array(0.01, np.float32)
         assert xg.audit(torch_class(forward, backward), x, scale, laws=["derivative"]).ok
+
+
+@pytest.mark.parametrize(
+    ("x", "delta"), [([0.3, -2.5], 2.0), (0.3, 2.0), ([0.3, -2.5], [2.0, 1.0])]
+)
+def test_a_bound_stays_in_its_range_and_is_named_beside_what_is_far(x: Any, delta: Any) -> None:
+    def huber(x: Any, delta: Any) -> Any:
+        size = np.abs(x)
+        return np.where(size <= delta, 0.5 * x * x, delta * (size - 0.5 * delta))
+
+    def backward_until(limit: float) -> Any:
+        def backward(grad_out: Any, x: Any, delta: Any) -> Any:
+            of_x = np.where(np.abs(x) < limit, 1, -1) * np.clip(x, -delta, delta)
+            of_delta = grad_out * np.maximum(np.abs(x) - delta, 0)
+            return grad_out * of_x, of_delta if np.ndim(delta) else np.sum(of_delta)
+
+        return backward
+
+    inputs = np.array(x, np.float32), np.array(delta, np.float32)
+    assert xg.audit((huber, backward_until(np.inf)), *inputs, laws=["far numbers"]).ok
+    report = xg.audit((huber, backward_until(50.0)), *inputs, laws=["far numbers"])
+    assert re.match(r"x = -?\d+, delta = \d+: ", report.findings[0].reason)
 
 
 def test_what_oscillates_within_a_step_is_not_told_from_its_derivative() -> None:
