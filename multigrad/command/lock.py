@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from multigrad.audit.lock.lockfile import (
     FRAMEWORKS,
@@ -28,8 +29,16 @@ from multigrad.audit.lock.verify import (
 )
 from multigrad.command import STOPPED
 from multigrad.command.options import FAILED, Progress
-from multigrad.command.targets import find, names_of
+from multigrad.command.targets import (
+    INPUTS_IN_CODE,
+    find_target,
+    find_with_inputs,
+    names_of,
+    stated_inputs,
+    waits_for_call,
+)
 from multigrad.errors import MultigradError, suggest
+from multigrad.functions.function import Function
 from multigrad.graph.support.files import write_whole
 from multigrad.graph.support.installed import extra_line
 
@@ -55,7 +64,8 @@ def write_lock(
         if word_probes := function_probes(word):
             named_probes |= word_probes
         for name in () if word_probes else names_of(word):
-            lock.objects[name] = make_entry(name, None if is_file(name) else find(name))
+            found = (None, ()) if is_file(name) else find_locked(name)
+            lock.objects[name] = make_entry(name, *found)
     lock.probes = named_probes or find_probes(frameworks or FRAMEWORKS)
     names = [name for name in FRAMEWORKS if any(p.framework == name for p in lock.probes.values())]
     lock.answers, is_whole = ask(lock.probes, names, python)
@@ -84,10 +94,19 @@ def write_lock(
     lines = [f"{out}: {objects}{count} probes of {', '.join(versions) or 'no framework'}"]
     lines += [
         f"  {name}: its graph alone, no numbers: {entry['without']}"
+        + (f"; {INPUTS_IN_CODE} in its module states others" if ":" in name else "")
         for name, entry in lock.objects.items()
         if "without" in entry
     ]
     return "\n".join(lines), is_whole
+
+
+def find_locked(name: str) -> tuple[Any, Sequence[Any]]:
+    """Return the object that a name is of, and inputs that it takes, as far as they are known."""
+    target = find_target(name)
+    if isinstance(target, Function) and not waits_for_call(target):
+        return target, stated_inputs(name) or ()  # in the forms in which its module called it
+    return find_with_inputs(name)
 
 
 def ask(
@@ -142,7 +161,7 @@ def verify_lock(
     if not is_whole:
         result.remarks.append("stopped: the rest was not compared")
     elif python is None:
-        verify_objects(lock, find, result)
+        verify_objects(lock, lambda name: find_locked(name)[0], result)
     # Another Python may lack multigrad: it runs only the frameworks' probes.
     elif lock.objects:
         result.remarks.append(f"{len(lock.objects)} rules and Functions: not run by {python}")

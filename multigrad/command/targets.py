@@ -101,7 +101,7 @@ def find_with_inputs(
         raise MultigradError(f"{what} is a rule, which takes --input only with --forward")
     is_foreign = find_custom(obj) is not None or inspect.isroutine(obj)
     function = xg.convert(obj) if is_foreign else obj
-    if not words and (isinstance(obj, Rule) or not (is_foreign or _waits_for_call(obj))):
+    if not words and (isinstance(obj, Rule) or not (is_foreign or waits_for_call(obj))):
         return obj, []
     inputs, is_guessed = choose_inputs(name, obj, words, dtype or "float32")
     try:
@@ -144,7 +144,8 @@ def callable_of(target: Any) -> Any:
     return xg.function(*target) if isinstance(target, tuple) else target
 
 
-def _waits_for_call(obj: Any) -> bool:
+def waits_for_call(obj: Any) -> bool:
+    """Return whether an object is a Function without a form that it was called in."""
     if not isinstance(obj, Function) or obj.examples is not None:
         return False
     try:

@@ -12,8 +12,9 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,7 @@ COTANGENTS = (1.0, -0.5, 2.0, 0.25, -1.5)  # repeated to the size of an array
 # For Functions that do not take a vector: the first shape that runs.
 SHAPES = ((3, 4), (4, 4), (2, 3, 4), (2, 3, 4, 4))
 FAR = 1e4  # constants beyond are no edges
+MOST_SHAPES = 64  # tries of shapes for one vector
 MOST_CONSTANTS = 6  # of a graph, as points
 MOST_VECTORS = 16  # of a document
 MOST_NUMBERS = 4096  # of an array
@@ -194,10 +196,17 @@ KEY = 7  # of rules that draw
 UNFIT = (MultigradError, ArithmeticError, AttributeError, IndexError, TypeError, ValueError)
 
 
-def make_vectors(obj: Rule | Function[..., Any], document: Data) -> tuple[list[Vector], str]:
-    """Return vectors of a document, by NumPy's reference, and why there are none if so."""
+def make_vectors(
+    obj: Rule | Function[..., Any], document: Data, inputs: Sequence[Any]
+) -> tuple[list[Vector], str]:
+    """Return vectors of a document, by NumPy's reference, and why there are none if so.
+
+    Args:
+        inputs: arrays and numbers with which a Function was called, for vectors if none that are
+            made up fit.
+    """
     backend = load_backend("numpy")
-    forms = _of_rule(document) if isinstance(obj, Rule) else _of_function(obj, document)
+    forms = _of_rule(document) if isinstance(obj, Rule) else _of_function(obj, document, inputs)
     vectors: list[Vector] = []
     problem = ""
     for form in itertools.islice(forms, MOST_VECTORS):
@@ -252,7 +261,7 @@ def _run_function(
     return {"cotangents": cotangents, "outputs": encoded, "gradients": gradients}
 
 
-def _of_rule(document: Data) -> Iterator[list[Vector]]:
+def _of_rule(document: Data) -> Iterator[Iterable[Vector]]:
     whole = "parts" in document
     graphs = [{"tin": tin, "facts": {}} for tin in (True, False)] if whole else document["graphs"]
     params = _params_of(document)
@@ -298,34 +307,53 @@ def _points(constants: Sequence[Any]) -> list[float]:
     return sorted({*POINTS, *edges, *(-number for number in edges if number)})
 
 
-def _of_function(function: Any, document: Data) -> Iterator[list[Vector]]:
+def _of_function(
+    function: Any, document: Data, inputs: Sequence[Any]
+) -> Iterator[Iterable[Vector]]:
+    given, tree = flatten(tuple(inputs), {})
     for i, form in enumerate(function.recipe.origin.forms):
         layout, facts = form.layout.layout, form.facts
         places = [n for n, leaf in enumerate(layout.leaves) if leaf.kind != "static"]
         form_document = document["forms"][i]
         constants = [_constants(form_document[direction]) for direction in ("forward", "backward")]
-        points = _points([number for graph_constants in constants for number in graph_constants])
-        yield [
-            {
-                "form": i,
-                "inputs": {
-                    layout.leaves[n].name: _leaf(np.roll(points, 3 * k), layout, n, facts, shape)
-                    for k, n in enumerate(places)
-                },
-            }
-            for shape in ((len(points),), *SHAPES)
-        ]
+        numbers = [number for graph_constants in constants for number in graph_constants]
+        points = np.array(_points(numbers))
+        rolled = [np.roll(points, 3 * k) for k in range(len(places))]
+        leaf = partial(_leaf, layout, facts)
+        candidates: Iterator[Iterable[Data]] = (
+            map(leaf, places, rolled, shapes)
+            for shapes in itertools.islice(_shapes(len(places), points.shape), MOST_SHAPES)
+        )
+        if inputs and tree == layout.tree:
+            arrays = [np.asarray(given[n]) for n in places]
+            as_given = map(leaf, places, arrays, (a.shape for a in arrays))
+            candidates = itertools.chain(candidates, [as_given])
+        names = [layout.leaves[n].name for n in places]
+        yield map(partial(_as_vector, i, names), candidates)
+
+
+def _as_vector(form: int, names: Sequence[str], leaves: Iterable[Data]) -> Vector:
+    return {"form": form, "inputs": dict(zip(names, leaves, strict=True))}
+
+
+def _shapes(count: int, vector: tuple[int, ...]) -> Iterator[Sequence[tuple[int, ...]]]:
+    """Yield shapes for arguments: one for all; then beside the first scalars and last axes, too."""
+    yield from ([shape] * count for shape in (vector, *SHAPES))
+    for first in (vector, *SHAPES) if count else ():
+        for others in itertools.product((first, (), first[-1:]), repeat=count - 1):
+            yield first, *others
 
 
 def _leaf(
-    points: Array, layout: Any, n: int, facts: Mapping[str, Any], shape: tuple[int, ...]
+    layout: Any, facts: Mapping[str, Any], n: int, points: Array, shape: tuple[int, ...]
 ) -> Data:
     leaf = layout.leaves[n]
     if leaf.kind == "number":
-        return hex_of(facts.get(f"param:{leaf.name}", 0.5))
+        return hex_of(facts.get(f"param:{leaf.name}", 0.5 if points.ndim else points[()]))
     numbers = np.resize(points, shape_under(facts, layout, n, shape))
     dtype = facts.get("dtype", "float64") if leaf.dtype == "T" else leaf.dtype
-    return _array(numbers if dtype in FLOATS else numbers > 0, dtype)
+    are_made_up = dtype not in FLOATS and numbers.dtype.kind == "f"
+    return _array(numbers > 0 if are_made_up else numbers, dtype)
 
 
 def _cotangent(output: Data) -> Data:
@@ -415,8 +443,10 @@ FIELDS = ("hash", "op_set", "conventions", "witness", "vectors")
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-def make_evidence(obj: Rule | Function[..., Any], document: Data) -> Data:
-    vectors, problem = make_vectors(obj, document)
+def make_evidence(
+    obj: Rule | Function[..., Any], document: Data, inputs: Sequence[Any] = ()
+) -> Data:
+    vectors, problem = make_vectors(obj, document, inputs)
     evidence = {
         "hash": hash_of(document),
         "op_set": OP_SET,

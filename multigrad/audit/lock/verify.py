@@ -17,6 +17,7 @@ from ...errors import MultigradError, UnsupportedOp
 from ...functions.function import Function
 from ...graph.ops.properties import OP_SET
 from ...graph.support.trees import optree
+from ...look.subject import as_array
 from ...rules.registry import resolve
 from ...rules.saving import (
     conventions_of,
@@ -188,11 +189,12 @@ BACKENDS = ("numpy", "torch", "jax", "tensorflow")  # they have float64
 CLOSE_IN = {"float64": 2.0**-40, "float32": 2.0**-16, "bfloat16": 2.0**-5, "float16": 2.0**-7}
 
 
-def make_entry(word: str, found: Any) -> Data:
-    """Return the entry of a file, or of the object that a word names."""
+def make_entry(word: str, found: Any, inputs: Sequence[Any] = ()) -> Data:
+    """Return the entry of a file, or of the object that a word names and was called with inputs."""
     document = _document(word, found)
     obj = from_dict(document)  # which refuses a damaged file, also one with evidence
-    return {"kind": document["kind"], **(document.get("evidence") or make_evidence(obj, document))}
+    evidence = document.get("evidence") or make_evidence(obj, document, [*map(as_array, inputs)])
+    return {"kind": document["kind"], **evidence}
 
 
 def _document(word: str, found: Any) -> Data:

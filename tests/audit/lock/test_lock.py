@@ -402,6 +402,13 @@ def test_a_rule_and_a_function_of_a_module_are_locked(invoke: Any, tmp_path: Pat
     (tmp_path / "locked_square.py").write_text(source)
     output = invoke("lock", "locked_square:square", "multigrad:sign", "--out", "square").output
     assert "locked_square:square: its graph alone, no numbers: it does not run on" in output
+    assert "GRADIENT_INPUTS in its module states others" in output
+    (tmp_path / "square_there.py").write_text(
+        f"{source}GRADIENT_INPUTS = {{'square': [np.eye(7)]}}\n"
+    )
+    assert invoke("lock", "square_there:square", "multigrad:sign", "--out", "square").exit_code == 0
+    (vector,) = read_lock(tmp_path / "square").objects["square_there:square"]["vectors"]
+    assert vector["inputs"]["x"]["shape"] == [7, 7]
     (vector,) = lock.objects["locked_of_mine:rounded"]["vectors"]
     outputs = [float.fromhex(each) for each in vector["outputs"][0]["values"]]
     inputs = [float.fromhex(each) for each in vector["inputs"]["x"]["values"]]

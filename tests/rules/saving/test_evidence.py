@@ -142,6 +142,13 @@ def test_functions_draws_and_compositions_carry_vectors(tmp_path: Path) -> None:
     assert both["vectors"][0]["key"] == both["vectors"][1]["key"]
 
 
+def test_a_scalar_beside_a_vector_is_made_up_as_one(tmp_path: Path) -> None:
+    scaled = xg.function(lambda x, d: x * d, lambda g, x, d: (g * d, xp.sum(g * x)))
+    scaled(np.ones((4, 3)), np.array(2.0))
+    (vector,) = saved(scaled, tmp_path)["evidence"]["vectors"]
+    assert [vector["inputs"][name]["shape"] for name in ("x", "d")] == [[10], []]
+
+
 def test_where_nothing_runs_the_file_says_why(tmp_path: Path) -> None:
     def apart(x: Any, w: Any) -> Any:
         return xp.sum(x, axis=1) + xp.matmul(w, w)[0, 0, 0, 0, 0, 0, 0]
