@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import RuleValueError
+from ..errors import RuleTypeError, RuleValueError
+from ..functions.calls.parameters import told_arguments
 from ..graph.support.files import replacing
 from ..graph.support.installed import import_extra
 from .curves import Curve, Picture, describe_value
@@ -159,6 +160,7 @@ SHAPES = {
 }
 
 
+@told_arguments
 def heatmap(
     relevance: Any,
     image: Any = None,
@@ -231,6 +233,12 @@ def heatmap(
         raise RuleValueError(f"limit is a number above 0, got {limit!r}")
     if ax is not None and len(heat) != 1:
         raise RuleValueError(f"ax is the axes of one map, and relevance has {len(heat)}")
+    if ax is not None and not hasattr(ax, "imshow"):
+        raise RuleTypeError(
+            f"ax is the axes of one map, got {type(ax).__name__}: give one of them, such as axes[0]"
+        )
+    if signed not in (None, True, False):
+        raise RuleTypeError(f"signed is True, False or None, got {signed!r:.40}")
     places = [ax] if ax is not None else make_grid(len(heat), columns, heat.shape[1:])
     is_signed = bool((heat < 0).any()) if signed is None else signed
     cmap = cmap or (SIGNED if is_signed else UNSIGNED)

@@ -45,6 +45,7 @@ class HasConfig(Protocol):
 def attach(model: HasModules | HasConfig, rules: Rules) -> Attachment: ...
 @overload
 def attach(model: Callable[P, R], rules: Rules) -> Overridden[P, R]: ...
+@told_arguments
 def attach(model: Any, rules: Rules) -> Attachment | Overridden[..., Any]:
     """Put rules on layers and operations of an existing model: it computes the same values, and its
     gradients follow the rules. For a function, return one with rules on the operations it calls.

@@ -459,6 +459,13 @@ def test_it_is_drawn_on_axes_that_are_given() -> None:
         (np.ones((4, 5)), {"image": np.ones((4, 5, 3))}, r"image 1 of \(5, 3\)"),
         (np.ones((4, 5)), {"image": np.ones((9, 4, 5))}, "image has 9 channels.*is channels="),
         (np.ones((2, 1, 4, 5)), {"ax": object()}, "ax is the axes of one map"),
+        (
+            np.ones((4, 5)),
+            {"ax": np.array([1, 2])},
+            r"got ndarray: give one of them, such as axes\[0",
+        ),
+        (np.ones((4, 5)), {"signed": "yes"}, "signed is True, False or None"),
+        (np.ones((4, 5)), {"color_map": "bwr"}, "heatmap takes no 'color_map'"),
         (np.ones((4, 5)), {"titles": ["a", "b"]}, "2 titles for 1 maps"),
         (np.ones((4, 5)), {"channels": "middle"}, "channels is 'first' or 'last'"),
         (np.ones((4, 5)), {"columns": 0}, "columns is an int above 0"),

@@ -417,6 +417,12 @@ def test_integrated_gradients_add_up_to_what_the_output_gained(backend: Any) -> 
         (lambda: lrp.zbox(1, -1), "'zbox': param 'low' is <= high everywhere, got 1.0 and -1.0"),
         (lambda: lrp.zbox(np.zeros(2), np.array([1.0, -1.0])), "param 'low' is <= high"),
         (lambda: lrp.zbox(float("nan"), 1.0), "param 'low' holds NaN"),
+        (
+            lambda: lrp.zbox(np.zeros((1, 9, 8)), np.ones((1, 8, 8))),
+            r"param 'low'.*shapes \(1, 9, 8\) and",
+        ),
+        (lambda: lrp.gamma("0.25"), "param 'gamma' is a number or a tensor, got '0.25'"),
+        (lambda: xg.composites.epsilon_plus(epsilon="x"), "param 'epsilon' is a number"),
         (lambda: xg.composites.epsilon_gamma_box(-3.0, 3.0, gamma=-1.0), "param 'gamma'"),
     ],
 )

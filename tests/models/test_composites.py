@@ -99,6 +99,8 @@ def test_what_is_unknown_is_said_with_what_is_near() -> None:
         xg.composites.Composite("mine", {"relu": "guidet"})
     with pytest.raises(TypeError, match="mapping"):
         xg.composites.Composite("mine", ["relu"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="takes no 'canonise'; did you mean 'canonize'"):
+        xg.composites.epsilon_plus(canonise=True)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="did you mean 'epsilon_plus'"):
         xg.composites.find("epsilon_pluss")
     with pytest.raises(ValueError, match=r"epsilon_gamma_box\(low, high\)"):

@@ -52,7 +52,7 @@ def rule_rows() -> Iterator[tuple[str, str, str, str]]:
 def composite_rows() -> Iterator[tuple[str, str, str, str]]:
     """Yield each composite: its call, what it is, its map, its source."""
     for make in composites.COMPOSITES.values():
-        made = make(*required(make))
+        made = make(*[0.0] * len(required(make)))
         described, source = said(make)
         rows = [*((f"first {kind}", r) for kind, r in made.first.items()), *made.layers.items()]
         chosen = ", ".join(f"{kind}: {getattr(rule, 'name', rule)}" for kind, rule in rows)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import RuleValueError
+from ...functions.calls.parameters import told_arguments
 from ...functions.custom_gradient import function
 from ...graph.support.lazy_modules import module_hooks
 from ...trace.xp import all as xp
@@ -35,6 +36,7 @@ def add_noise(x: Tensor, sigma: Tensor) -> Tensor:
     return x + sigma * xp.randn_like(x)
 
 
+@told_arguments
 def smooth(
     gradient: Gradient, x: Tensor, *, sigma: float = 0.1, n: int = 25, key: Any = None
 ) -> Tensor:
@@ -74,6 +76,7 @@ def smooth(
     return _mean(gradient, x, (draw(x, sigma) for _ in range(_count(n))), n)
 
 
+@told_arguments
 def integrated(
     gradient: Gradient, x: Tensor, baseline: Tensor | float = 0.0, *, n: int = 20
 ) -> Tensor:

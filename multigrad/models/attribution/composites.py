@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import RuleTypeError, RuleValueError, suggest
+from ...functions.calls.parameters import told_arguments
 from ...graph.support.class_bases import dataclass
 from ...graph.support.lazy_modules import module_hooks
 from ...graph.support.pickles import pickled
@@ -203,6 +204,7 @@ def _layers(
     }
 
 
+@told_arguments
 def epsilon_gamma_box(
     low: Tensor,
     high: Tensor,
@@ -245,6 +247,7 @@ def epsilon_gamma_box(
     return Composite("epsilon_gamma_box", layers, {"convolution": box}, canonize=canonize)
 
 
+@told_arguments
 def epsilon_plus(
     epsilon: float = 1e-6,
     stabilizer: float = 1e-6,
@@ -266,6 +269,7 @@ def epsilon_plus(
     return Composite("epsilon_plus", layers, canonize=canonize)
 
 
+@told_arguments
 def epsilon_alpha2_beta1(
     epsilon: float = 1e-6,
     stabilizer: float = 1e-6,
@@ -294,6 +298,7 @@ def _flat_first(composite: Composite, stabilizer: float, zero_params: ZeroParams
     return Composite(f"{composite.name}_flat", composite.layers, first, canonize=composite.canonize)
 
 
+@told_arguments
 def epsilon_plus_flat(
     epsilon: float = 1e-6,
     stabilizer: float = 1e-6,
@@ -313,6 +318,7 @@ def epsilon_plus_flat(
     return _flat_first(inner, stabilizer, zero_params)
 
 
+@told_arguments
 def epsilon_alpha2_beta1_flat(
     epsilon: float = 1e-6,
     stabilizer: float = 1e-6,
@@ -332,6 +338,7 @@ def epsilon_alpha2_beta1_flat(
     return _flat_first(inner, stabilizer, zero_params)
 
 
+@told_arguments
 def guided_backprop(*, canonize: bool = False) -> Composite:
     """The rule `guided` for every relu; other layers keep their gradients.
 
@@ -345,6 +352,7 @@ def guided_backprop(*, canonize: bool = False) -> Composite:
     return Composite("guided_backprop", {"relu": "guided"}, canonize=canonize)
 
 
+@told_arguments
 def deconvnet(*, canonize: bool = False) -> Composite:
     """The rule `deconvnet` for every relu; other layers keep their gradients.
 
@@ -358,6 +366,7 @@ def deconvnet(*, canonize: bool = False) -> Composite:
     return Composite("deconvnet", {"relu": "deconvnet"}, canonize=canonize)
 
 
+@told_arguments
 def excitation_backprop(
     stabilizer: float = 1e-6, *, zero_params: ZeroParams = None, canonize: bool = False
 ) -> Composite:
@@ -380,6 +389,7 @@ def excitation_backprop(
     return Composite("excitation_backprop", layers, canonize=canonize)
 
 
+@told_arguments
 def beta_smooth(beta_smooth: float = 10.0, *, canonize: bool = False) -> Composite:
     """The rule `beta_smooth` for every relu; other layers keep their gradients.
 

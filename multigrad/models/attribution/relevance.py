@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from functools import cache
 from types import MappingProxyType
@@ -406,6 +407,9 @@ LIMITED = ("epsilon", "gamma", "alpha", "beta", "stabilizer")
 
 def check_numbers(subject: str, numbers: Mapping[str, Any]) -> None:
     for name, value in numbers.items():
+        if value is None or isinstance(value, Sequence):  # a str, too
+            message = f"{subject}: param {name!r} is a number or a tensor, got {value!r:.40}"
+            raise RuleTypeError(message)
         array = as_array(value)
         if array is None:
             continue
@@ -413,11 +417,15 @@ def check_numbers(subject: str, numbers: Mapping[str, Any]) -> None:
             NOT_NEGATIVE.check(subject, name, float(array) if array.ndim == 0 else value)
         elif np.isnan(array).any():
             raise RuleValueError(f"{subject}: param {name!r} holds NaN; expected numbers")
-    low, high = as_array(numbers.get("low")), as_array(numbers.get("high"))
-    if low is not None and high is not None and not np.all(low <= high):
+    bounds: list[Any] = [as_array(numbers.get(name)) for name in ("low", "high")]
+    low, high = bounds
+    is_box = any(each is None for each in bounds)
+    with suppress(ValueError):  # shapes that do not broadcast
+        is_box = is_box or np.all(low <= high)
+    if not is_box:
         raise RuleValueError(
             f"{subject}: param 'low' is <= high everywhere, got {numbers['low']!r:.40} and "
-            f"{numbers['high']!r:.40}"
+            f"{numbers['high']!r:.40}, of shapes {low.shape} and {high.shape}"
         )
 
 
