@@ -154,6 +154,9 @@ def test_spikingjellys_functions_beside_its_classes(capsys: pytest.CaptureFixtur
         given = dict(zip(xg.get(f"spikingjelly.{name}").params, params, strict=True))
         torch.testing.assert_close(grad, g * xg.get(f"spikingjelly.{name}").factor(x, **given))
         assert rest == [None] * len(params)
+        for call in (getattr(surrogate, f"{name}_backward"), getattr(surrogate, name).apply):
+            with pytest.raises(xg.RuleError):  # an argument too many is not dropped
+                call(x, x, *params, 2.0, 3.0)
     surrogate.check_manual_grad(surrogate.Sigmoid.primitive_function, surrogate.sigmoid.apply, 4.0)
     assert "maximum error" in capsys.readouterr().out
 

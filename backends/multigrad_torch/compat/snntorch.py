@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -65,27 +66,11 @@ def custom_surrogate(custom_surrogate_function: SurrogateGradient) -> Activation
             "custom_surrogate takes a function f(input_, grad_input, spikes), got "
             f"{custom_surrogate_function!r:.60}"
         )
-    return activation("Heaviside", CustomRule(custom_surrogate_function).as_rule)
+    return activation("Heaviside", partial(run_custom, custom_surrogate_function))
 
 
-class CustomRule:
-    """A user's function of snnTorch's arguments, as a rule."""
-
-    def __init__(self, function: SurrogateGradient) -> None:
-        self.function = function
-
-    def as_rule(self, ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        """Return the gradient that the user's function computes."""
-        return self.function(tin, grad_out, (tin > 0).to(tin.dtype))
-
-
-class CustomSurrogate:
-    """The class that `custom_surrogate` applies in snnTorch."""
-
-    @staticmethod
-    def apply(input_: Tensor, custom_surrogate_function: SurrogateGradient) -> Tensor:
-        """Return the spikes."""
-        return custom_surrogate(custom_surrogate_function)(input_)
+def run_custom(function: SurrogateGradient, ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+    return function(tin, grad_out, (tin > 0).to(tin.dtype))
 
 
 class AppliedFunction:
@@ -94,9 +79,9 @@ class AppliedFunction:
     def __init__(self, make: Callable[..., Activation]) -> None:
         self.make = make
 
-    def apply(self, input_: Tensor, *params: Any, **options: Any) -> Tensor:
-        """Return the spikes."""
-        return self.make(*params, **options)(input_)
+    def apply(self, input_: Tensor, *args: Any, **options: Any) -> Tensor:
+        """Return the spikes; params that are left out have the defaults of the function."""
+        return self.make(*args, **options)(input_)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         raise RuleTypeError(
@@ -115,3 +100,4 @@ SpikeRateEscape = AppliedFunction(spike_rate_escape)
 StochasticSpikeOperator = AppliedFunction(SSO)
 LeakySpikeOperator = AppliedFunction(LSO)
 SparseFastSigmoid = AppliedFunction(SFS)
+CustomSurrogate = AppliedFunction(custom_surrogate)

@@ -96,7 +96,7 @@ class Surrogate(Activation, SurrogateFunctionBase):
     @classmethod
     def spiking_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:
         """Return the spikes."""
-        values = {**dict(zip(cls._sg_param_names, args, strict=False)), **params}
+        values = bind_call(cls.__name__, cls.arguments, args, params).arguments
         return activation(STEP, cls.rule_name, values)(x)
 
     @classmethod
@@ -109,7 +109,7 @@ class Surrogate(Activation, SurrogateFunctionBase):
     @classmethod
     def backward(cls, grad_output: Tensor, x: Tensor, *args: Any) -> Tensor:
         """Return the gradient for x."""
-        values = dict(zip(cls._sg_param_names, args, strict=False))
+        values = bind_call(cls.__name__, cls.arguments, args, {}).arguments
         return get(cls.rule_name)(None, grad_output, x, **values)
 
 

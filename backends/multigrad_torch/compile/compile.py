@@ -112,9 +112,7 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...
     return run(name, x, application, *inputs)
 
 
-def made_activation(
-    forward: Any, rule: Any = None, params: Any = None, **options: Any
-) -> Activation:
+def made_activation(forward: Any, rule: Any = None, params: Any = None, **options: Any) -> Any:
     """Return an activation that traced code makes, instead of `xg.activation`."""
     numbers = dict(params or {})
     answer = f"{REFUSED}an activation of objects or tensors is made in compiled code: {OUTSIDE}"

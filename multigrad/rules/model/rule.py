@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 Tensor = Any
 T = TypeVar("T")
-REQUIRED: Any = inspect.Parameter.empty  # a default that signatures do not show
+VOID: Any = inspect.Parameter.empty  # a default that signatures do not show
 ATTRIBUTES = (
     "name", "function", "parts", "native", "bound", "first_order", "library", "prove", "shards",
     "fused", "residuals",
@@ -430,19 +430,13 @@ class Rule(InNotebooks):
         return grad_out
 
     def __call__(
-        self,
-        /,
-        ctx: Any,
-        grad_out: T = REQUIRED,
-        tin: Tensor | None = REQUIRED,
-        *args: Any,
-        **params: Any,
+        self, /, ctx: Any, grad_out: T = VOID, tin: Tensor | None = VOID, *args: Any, **params: Any
     ) -> T:
         """Apply the rule: return the gradient for `tin` (shape and dtype of tin, or of grad_out).
 
         `args` are params in the order of the rule's signature; `key=` seeds a random rule.
         """
-        if tin is REQUIRED:
+        if tin is VOID:
             raise RuleTypeError(
                 f"rule {self.name!r} is called as rule(ctx, grad_out, tin); where a function of "
                 f"one tensor is wanted, as spike_grad=, write xg.activation('Heaviside', "
