@@ -342,6 +342,8 @@ def test_a_composite_and_a_rule_for_one_of_its_operations_are_refused_together()
     with xg.attach(model, xg.composites.epsilon_plus()):
         with pytest.raises(xg.RuleError, match=r"'relu' has a rule already in this Sequential"):
             xg.attach(model, {"relu": GUIDES})
+        with pytest.raises(xg.RuleError, match=r"an operation .* by composite 'epsilon_plus'"):
+            xg.attach(model, xg.composites.epsilon_plus())
         model(X)
     with (
         xg.attach(model, {"relu": GUIDES}),

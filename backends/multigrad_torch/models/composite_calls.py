@@ -53,7 +53,7 @@ class CompositeMode(OperationMode):
         self, composite: Composite, rules: Mapping[str, CallRule], kinds: Iterable[str | None]
     ) -> None:
         super().__init__(rules)
-        self.composite = composite
+        self.composite: Composite = composite
         self.kinds = sorted({kind for kind in kinds if kind is not None})
         self.layers: Sequence[RuledRow] = ()
         self.rows_of_calls: dict[tuple[str, str], Row] = {}

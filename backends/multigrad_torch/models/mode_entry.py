@@ -168,7 +168,12 @@ def nest_modes(
         return put_around(mode, other)
     else:
         where = f" in layer {name or '(model)'!r}, by another model that shares it"
-    refuse_second(f"operation {min(shared_operations)!r}", acting.handle, where=where)
+    subject, by = f"operation {min(shared_operations)!r}", ""
+    if other.composite is not None:
+        by = f", by composite {other.composite.name!r}"
+        # Two composites share operations that the model may not have: none of them is named.
+        subject = subject if mode.composite is None else "an operation"
+    refuse_second(subject, acting.handle, where=where + by)
 
 
 def put_around(inner: OperationMode, outer: OperationMode) -> None:

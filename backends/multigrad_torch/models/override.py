@@ -17,6 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from multigrad.capture.user_code.signature import name_of
+from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import is_layer_rule
 from multigrad.models.gradient_replacement import replacement_for
 from multigrad.models.override import Following, Meant, refuse_operation
@@ -86,6 +87,7 @@ class OperationMode(TorchFunctionMode):
         hits: how often each rule acted; in compiled code, how often it was traced.
         around: the modes of models around this one that have rules on some of its operations.
         subject: the model or function that the mode is for, in messages.
+        composite: whose rules they are, if they are one's.
         advise: returns what a message about an operation that was not called ends with.
         roots: returns the models that the mode is for: one, and its copies.
         key: by which traced code finds the mode.
@@ -96,6 +98,7 @@ class OperationMode(TorchFunctionMode):
     def __init__(self, rules: Mapping[str, CallRule], subject: str = "the model") -> None:
         self.rules = dict(rules)
         self.subject = subject
+        self.composite: Composite | None = None
         self.around: tuple[OperationMode, ...] = ()
         self.roots: Callable[[], Sequence[Any]] = tuple
         self.advise: Callable[[str], str] = lambda operation: ""

@@ -310,7 +310,7 @@ def test_what_multiplies_relevance_without_a_rule_is_named_in_a_warning_and_the_
 
     model = Gap()
     model(FLAT)
-    words = r"no rule for \(model\) \(matmul\), norm \(weights\)"
+    words = r"no rule for \(model\) \(matmul\), norm \(\w+.*\): the plain"
     with (
         xk.attach(model, xg.composites.epsilon_plus()) as handle,
         pytest.warns(xg.errors.ActsNowhereWarning, match=words),
