@@ -28,6 +28,7 @@ from ..look.subject import (
     as_array,
     gives_surrogate,
     make_inputs,
+    read_arguments,
     read_inputs,
     subject_of,
 )
@@ -224,7 +225,8 @@ def _audit(
     except RuleTypeError:
         raise
     except Exception as error:
-        return AuditReport(name_of(fn), "", (), problem=brief(error))
+        hint = "" if read_arguments(inputs).arrays else "; no tensor is among its inputs"
+        return AuditReport(name_of(fn), "", (), problem=brief(error) + hint)
     if not trial.floats:
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
     with ignoring_warnings(), keeping_dtypes(target), trial.keeping_seeds():
@@ -307,6 +309,7 @@ def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = Non
 def choose_laws(names: Iterable[str] | None, but: Iterable[str] = ()) -> Sequence[Law]:
     """Return the laws of these names, None for all, but for some."""
     rows = {law.name: law for law in LAWS}
+    names = [names] if isinstance(names, str) else names
     law_names, exceptions = list(rows if names is None else names), list(but)
     for name in (*law_names, *exceptions):
         if name not in rows:

@@ -291,6 +291,7 @@ def gate(
     Raises:
         RuleTypeError: there is no float tensor among the inputs, or no law or dtype of a name.
     """
+    dtypes = [dtypes] if isinstance(dtypes, str) else dtypes
     law_names = choose(dtypes, laws)
     with Seeds().kept():
         return compare_sides(

@@ -118,11 +118,11 @@ def load_backend(name: str) -> Backend:
         return backend
     points = entry_points()
     if name not in points:
-        line = install_line(name, OWN, requirements_of(name, OWN))
+        line = install_line(str(name), OWN, requirements_of(str(name), OWN))
         if f"'{OWN}-" in line:  # a distribution of its own
             raise BackendNotFound(f"backend {name!r} is not installed: {line}")
         raise BackendNotFound(
-            f"no backend named {name!r}{suggest(name, points)} (backends: {', '.join(points)})"
+            f"no backend named {name!r}{suggest(str(name), points)} (backends: {', '.join(points)})"
         )
     try:
         backend = _import_backend(name, points[name])

@@ -161,7 +161,8 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
         except MultigradError as error:
             report = AuditReport(what, "", (), problem=str(error))
         if not report.problem:
-            return replace(report, home=place_of(report.home), source=source)
+            report = replace(report, home=place_of(report.home), source=source)
+            return with_file(report, what) if what.endswith(".json") else report
         # If no inputs fit, the problem with the surest ones is the one to report.
         first = report if first is None else first
     report = first if first is not None else AuditReport(what, "", (), "nobody knows its arguments")
@@ -171,6 +172,15 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
             problem += f"; {inputs_to_type(fn, ())}"
         return replace(report, problem=problem)
     return replace(report, problem="; ".join([report.problem, *number_hints(asked.words)]))
+
+
+def with_file(report: AuditReport, file: str) -> AuditReport:
+    """Return a report whose lines to copy load what is audited from a file."""
+    lines = (
+        f"fn = xg.load({file!r})" if line.startswith("fn = ...") else line
+        for line in report.reproducer
+    )
+    return replace(report, reproducer=tuple(lines))
 
 
 def calls_to_try(

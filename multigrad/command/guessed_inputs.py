@@ -125,7 +125,8 @@ def _varied(
     generator = np.random.default_rng(SEED)
     likely = _likely_inputs(parameters, flags, shape, generator)
     tensors = {
-        "scalar": draw((), "float32", generator),
+        # Positive, as a bound, a temperature or a step is.
+        "scalar": np.asarray(np.abs(draw((), "float32", generator))),
         "uniform": draw(shape, "uniform", generator),
         "line": draw(shape[-1:], "float32", generator),
         "indices": draw(shape, "int64", generator),

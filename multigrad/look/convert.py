@@ -152,8 +152,10 @@ def convert(
 
 
 def brief(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].strip()[:300]}" if lines else type(error).__name__
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    # JAX ends a line with a colon, and says on the next one which argument is missing.
+    text = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
 # --- running ------------------------------------------------------------------------------------

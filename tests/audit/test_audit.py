@@ -514,16 +514,18 @@ def test_a_report_is_data_and_names_the_worst_place() -> None:
 
 def test_what_does_not_run_is_a_problem_and_no_law_is_asked() -> None:
     def fails(x: Any) -> Any:
-        raise ValueError("three rows, please")
+        raise ValueError("no binding, with the error:\nthree rows, please\nand more")
 
     report = xg.audit(fails, X)
     assert (report.ok, report.laws) == (False, ())
-    assert "three rows, please" in str(report)
+    assert report.problem == "ValueError: no binding, with the error: three rows, please"
+    assert str(xg.audit(fails, [1.0, 2.0])).endswith("please; no tensor is among its inputs")
 
 
 def test_misuse_is_told() -> None:
-    with pytest.raises(RuleTypeError, match="no law 'liner'"):
-        xg.audit("triangular", X, laws=["liner"])
+    for laws in (["liner"], "liner"):
+        with pytest.raises(RuleTypeError, match="no law 'liner'; did you mean 'linear'"):
+            xg.audit("triangular", X, laws=laws)
     with pytest.raises(RuleTypeError, match="no float tensor"):
         xg.audit(lambda x: x, np.arange(3))
     with pytest.raises(RuleTypeError, match="expected a custom gradient"):

@@ -100,6 +100,27 @@ def test_functions_of_a_file_are_audited_and_the_broken_law_is_told(ours: Path) 
     assert "2 audited: 1 keep every law, 0 could not be run\n  derivative: 1 broken" in said
 
 
+def test_a_saved_function_has_a_positive_bound_guessed_and_is_loaded_by_the_lines_to_copy(
+    tmp_path: Path,
+) -> None:
+    def huber(x: Any, delta: Any) -> Any:
+        size = xg.xp.abs(x)
+        return xg.xp.where(size <= delta, 0.5 * x * x, delta * (size - 0.5 * delta))
+
+    for factor in (1.0, 1.1):
+
+        def backward(grad_out: Any, x: Any, delta: Any, factor: float = factor) -> Any:
+            of_delta = xg.xp.sum(grad_out * xg.xp.maximum(xg.xp.abs(x) - delta, 0.0))
+            return factor * grad_out * xg.xp.clip(x, -delta, delta), of_delta
+
+        function = xg.function(huber, backward)
+        function(np.ones(3), np.array(2.0))
+        xg.save(function, tmp_path / "huber.json")
+        code, said = run(file := str(tmp_path / "huber.json"))
+        assert code == (factor != 1.0), said
+        assert (f"\nfn = xg.load({file!r})\n" in said) is (factor != 1.0)
+
+
 def test_a_file_is_searched_for_functions_of_ours(ours: Path) -> None:
     code, said = run(str(ours))
     assert code == 1

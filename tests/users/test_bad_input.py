@@ -151,11 +151,18 @@ def test_wrong_key(key: Any, message: str) -> None:
     ],
     ids=["lower", "source", "jit"],
 )
-def test_unknown_backend(ask: Callable[[str], Any]) -> None:
+def test_unknown_backend(ask: Callable[[Any], Any]) -> None:
+    with pytest.raises(xg.BackendNotFound, match=r"no backend named 3 \(backends: numpy"):
+        ask(3)
     with pytest.raises(xg.BackendNotFound) as raised:
         ask("numpi")
     assert "no backend named 'numpi'; did you mean 'numpy'? (backends: numpy" in str(raised.value)
     assert isinstance(raised.value, ImportError)
+
+
+def test_a_function_of_tensors_is_no_rule_and_told_what_makes_it_one(tmp_path: Any) -> None:
+    with pytest.raises(xg.RuleError, match=r"takes \(x, width\), .*; xg.convert makes a Function"):
+        xg.save(lambda x, width: x, tmp_path / "saved.json")
 
 
 # --- tensors --------------------------------------------------------------------------------------
@@ -171,6 +178,9 @@ def test_value_that_is_no_tensor(value: Any) -> None:
         activation(value)
     with xg.use("triangular"), pytest.raises(xg.BackendNotFound, match=message):
         activation(value)
+    if not isinstance(value, float):  # a number, which a rule's Function takes
+        with pytest.raises(xg.BackendNotFound, match=message):
+            xg.get("triangular").under("ReLU")(value)
 
 
 @pytest.mark.parametrize("value", [[1.0, 2.0], "x", object()], ids=["list", "str", "object"])

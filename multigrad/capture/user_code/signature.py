@@ -68,9 +68,11 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
         raise RuleTypeError(f"rule {name!r} has no readable signature: {error}") from error
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 3:
+        is_meant = any("grad" in p.name or p.name in ("ctx", "tin") for p in positional)
+        advice = "" if is_meant else "; xg.convert makes a Function of a function of tensors"
         raise RuleTypeError(
             f"rule {name!r} takes {inspect.signature(function)}, expected (ctx, grad_out, tin, "
-            "**params)"
+            f"**params){advice}"
         )
     params = {}
     for p in parameters[3:]:

@@ -63,7 +63,7 @@ def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
     paths = ", ".join(leaf.path for leaf in leaves)
     raise GradientError(
         f"function {function!r} returned {count} for {len(leaves)} arguments ({paths}); expected "
-        "one for each, None where there is none"
+        "one for each that is passed, None where there is none"
     )
 
 

@@ -428,12 +428,15 @@ def _signature_under(specialization: Specialization | None) -> inspect.Signature
 def _lay_out_input(
     parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
 ) -> Layout:
-    return lay_out(tree, [_input_leaf(leaves[0])])
+    return _lay_out_around(leaves, tree)
 
 
-def _input_leaf(x: Any) -> Leaf:
+def _lay_out_around(leaves: Sequence[Any], tree: Any, params: Sequence[Leaf] = ()) -> Layout:
+    ((given, *_), _), x = optree.tree_unflatten(tree, leaves), leaves[0]
+    if given is not x or not (isinstance(x, Value) or hasattr(x, "dtype")):
+        backend_of(given)  # which refuses what is no tensor, such as a list of some
     dtype = x.node.type.dtype if isinstance(x, Value) else dtype_name(x.dtype)
-    return Leaf("tensor", "tin", "tin", dtype)
+    return lay_out(tree, [Leaf("tensor", "tin", "tin", dtype), *params])
 
 
 def _take_derivative(
@@ -455,10 +458,11 @@ def _lay_out(
     tree: Any,
 ) -> Layout:
     # The params are numbers even if they are given as tensors.
+    params = [Leaf("number", name, name) for name in specialization.runtime]
+    layout = _lay_out_around(leaves, tree, params)
     if not isinstance(leaves[0], Value):
         check_float(leaves[0], specialization.rule)
-    params = [Leaf("number", name, name) for name in specialization.runtime]
-    return lay_out(tree, [_input_leaf(leaves[0]), *params])
+    return layout
 
 
 def _check(specialization: Specialization, backend: Backend, leaves: Sequence[Any]) -> None:
