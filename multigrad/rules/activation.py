@@ -36,7 +36,7 @@ from ..trace.lookups import (
 from ..trace.ranks import CHECKED, note
 from ..trace.trace import Value, dtype_name
 from . import model
-from .model.rule_names import Epoch
+from .model.rule_names import Epoch, find_forward
 
 if TYPE_CHECKING:
     from typing_extensions import Never
@@ -69,7 +69,11 @@ class Activation(InNotebooks):
         at_zero: float | None = None,
         threshold: float | None = None,
     ) -> None:
-        self.forward: Forward = model.as_forward(forward, at_zero, threshold)
+        self.forward: Forward = (
+            find_forward(forward, at_zero, threshold)
+            if isinstance(forward, str)
+            else model.as_forward(forward, at_zero, threshold)
+        )
         self._rule = rule
         self._params = read_params(params)
         # Equal keys mean the same backward under the same active rules.

@@ -30,7 +30,7 @@ from ...capture.user_code.libraries import OWN
 from ...capture.user_code.object_state import read_state
 from ...capture.user_code.signature import called_method, name_of
 from ...capture.values.tracer import Attributed
-from ...errors import DisprovedError, GradientError, RuleTypeError, RuleValueError, TraceError
+from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import Layout, Leaf, flatten, lay_out
 from ...functions.calls.capture_errors import NotCaptured
 from ...functions.calls.decision import SHOWN
@@ -65,7 +65,7 @@ from ...graph.support.pickles import pickled
 from ...graph.support.threads import SERIALS, build_once
 from ...graph.support.trees import optree
 from ...lowering.checks import check_float, check_values
-from ...lowering.forwards import Forward, find_forward
+from ...lowering.forwards import Forward
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.source import lower_forward
 from ...trace.axes import known_shape
@@ -74,7 +74,7 @@ from ...trace.derived.derivatives import pullback
 from ...trace.identity import function_key, items_key
 from ...trace.lookups import is_read
 from ...trace.trace import NeedsConcrete, Trace, Value, dtype_name
-from .rule_names import RULES, load_library
+from .rule_names import find_forward
 from .specialization import Specialization
 
 Tensor = Any
@@ -107,14 +107,7 @@ def as_forward(
             given a value of a named activation.
     """
     if isinstance(forward, str):
-        try:
-            return find_forward(forward, at_zero, threshold)
-        except RuleValueError as error:
-            load_library()
-            if forward not in RULES:
-                raise
-            advice = f"it is a rule: write xg.activation('Heaviside', {forward!r}), or another"
-            raise RuleValueError(f"no activation {forward!r}: {advice} forward") from error
+        return find_forward(forward, at_zero, threshold)
     if at_zero is not None or threshold is not None:
         word = "at_zero" if at_zero is not None else "threshold"
         raise RuleTypeError(

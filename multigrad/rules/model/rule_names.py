@@ -13,9 +13,10 @@ from importlib import import_module
 from typing import Any
 
 from ...backend.compiler_events import tell_registered
-from ...errors import RuleError, RuleTypeError, closest
+from ...errors import RuleError, RuleTypeError, RuleValueError, closest
 from ...graph.support.lazy_modules import imported_module
 from ...graph.support.threads import SERIALS, collector_paused, make_lock
+from ...lowering import forwards
 from ...trace.active_rules import meant, note_renamed
 from ...trace.lookups import NUMBERS, Lookup, note_lookup
 
@@ -161,6 +162,18 @@ def unknown_rule_error(name: str) -> RuleError:
     *others, last = map(repr, names) if names else [""]
     hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if names else ""
     return RuleError(f"no rule named {name!r}{hint} ({len(RULES)} rules: multigrad rules)")
+
+
+def find_forward(name: str, *settings: float | None) -> forwards.Forward:
+    """Act as `forwards.find_forward`; the error says it where the name is that of a rule."""
+    try:
+        return forwards.find_forward(name, *settings)
+    except RuleValueError as error:
+        load_library()
+        if name not in RULES:
+            raise
+        advice = f"it is a rule: write xg.activation('Heaviside', {name!r}), or another forward"
+        raise RuleValueError(f"no activation {name!r}: {advice}") from error
 
 
 # --- names that are like a word: misspelled ones, those of packages and those of the field --------
