@@ -89,7 +89,7 @@ class CompositeMode(OperationMode):
 
     def note_gap(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note an operation without a rule if it may multiply relevance."""
-        if not self.notes_gaps:
+        if not self.notes_gaps or not multiplies(name, activations=2):
             return
         tensors = [x for x in pytree.tree_leaves((args, dict(kwargs))) if isinstance(x, Tensor)]
         parameters = {id(x): parameter_of(x) for x in tensors}
