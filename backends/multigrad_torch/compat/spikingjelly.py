@@ -84,11 +84,6 @@ class Surrogate(Activation, SurrogateFunctionBase):
         if not spiking:
             self.set_spiking_mode(False)
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        # SpikingJelly's neurons read params by these names.
-        cls._sg_param_names = tuple(get(cls.rule_name).params)
-
     def extra_repr(self) -> str:
         """Return the text between the parentheses of the repr."""
         return SurrogateFunctionBase.extra_repr(self)
@@ -130,7 +125,8 @@ def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surr
     described = signature.replace(parameters=[inspect.Parameter("self", kind), *params])
     __init__.__signature__ = described  # type: ignore[attr-defined]
     members = {"rule_name": rule, "arguments": signature, "__init__": __init__}
-    members["__module__"] = __name__
+    # SpikingJelly's neurons read params by these names.
+    members.update(_sg_param_names=tuple(get(rule).params), __module__=__name__)
     members["__doc__"] = f"A step whose gradient is that of {rule!r}.\n\n{get(rule).__doc__}"
     return type(name, (Surrogate,), members)
 
