@@ -31,22 +31,23 @@ GAP = "(plain gradient)"  # instead of a rule, of an operation that has none in 
 # Operations that only move elements, or choose among them: by any framework's names. Each element
 # of a result is one of an input, or a constant, so that the plain gradient keeps relevance.
 MOVES = """
-    get getitem get_item setitem set set_item slice slice_update dynamic_slice
-    dynamic_update_slice narrow select select_n where masked_select masked_fill index_select
-    index_fill index_copy index_put gather scatter scatter_update take take_along_dim
-    take_along_axis chunk split split_with_sizes tensor_split hsplit vsplit dsplit array_split
-    unbind unstack cat concatenate append stack hstack vstack dstack column_stack block_diag pad
-    constant_pad_nd unfold reshape reshape_as view view_as ravel flatten unflatten squeeze
-    unsqueeze expand_dims expand expand_as broadcast_to broadcast_in_dim broadcast_tensors
-    atleast_1d atleast_2d atleast_3d meshgrid as_strided repeat repeat_interleave tile roll flip
-    fliplr flipud rev rot90 transpose permute movedim moveaxis swapaxes t adjoint diagonal diag
-    diag_embed tril triu sort msort topk top_k kthvalue median cummax cummin max min amax amin
-    maximum minimum fmax fmin reduce_max reduce_min reduce_window_max pixel_shuffle
-    pixel_unshuffle channel_shuffle channel_dropout dropout alpha_dropout dropout1d dropout2d
-    dropout3d feature_dropout feature_alpha_dropout copy clone contiguous to type type_as cast
-    float double half bfloat16 cpu cuda convert_element_type convert_to_tensor device_put
-    optimization_barrier reduce_precision sharding_constraint name pvary stop_gradient identity
-    nan_to_num zeros_like ones_like full_like relu retain_grad
+    get getitem get_item setitem set set_item slice slice_update dynamic_slice dynamic_update_slice
+    narrow select select_n where masked_select masked_fill index_select index_fill index_copy
+    index_put gather scatter scatter_update take take_along_dim take_along_axis chunk split
+    split_with_sizes tensor_split hsplit vsplit dsplit array_split unbind unstack cat concatenate
+    append stack hstack vstack dstack column_stack block_diag pad constant_pad_nd unfold reshape
+    reshape_as view view_as ravel flatten unflatten squeeze unsqueeze expand_dims expand expand_as
+    broadcast_to broadcast_in_dim broadcast_tensors atleast_1d atleast_2d atleast_3d meshgrid
+    as_strided repeat repeat_interleave tile roll flip fliplr flipud rev rot90 transpose permute
+    movedim moveaxis swapaxes t adjoint diagonal diag diag_embed tril triu sort msort topk top_k
+    kthvalue median cummax cummin max min amax amin maximum minimum fmax fmin reduce_max reduce_min
+    reduce_window_max pixel_shuffle pixel_unshuffle channel_shuffle channel_dropout dropout
+    alpha_dropout dropout1d dropout2d dropout3d feature_dropout feature_alpha_dropout copy clone
+    contiguous to type type_as cast float double half bfloat16 cpu cuda convert_element_type
+    convert_to_tensor device_put optimization_barrier reduce_precision sharding_constraint name
+    pvary stop_gradient identity nan_to_num zeros_like ones_like full_like relu retain_grad
+    requires_grad positive conj pad_sequence pack_padded_sequence pad_packed_sequence unsafe_chunk
+    unsafe_split rearrange all_gather
 """
 MOVING = frozenset(MOVES.split())
 # The same, by how their names begin.

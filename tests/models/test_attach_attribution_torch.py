@@ -287,7 +287,7 @@ HEADS = {
     "layer": (lambda m, h, x: m.fc(h), "linear"),
     "linear": (lambda m, h, x: F.linear(h, m.fc.weight), "linear"),
     "moved": (
-        lambda m, h, x: m.fc(F.dropout(h.T.flip(1).clone(), 0.0).unsqueeze(0)[0].T),
+        lambda m, h, x: m.fc(F.dropout((+h).T.flip(1).clone(), 0.0).unsqueeze(0)[0].T),
         "linear",
     ),
     "matmul": (lambda m, h, x: h @ m.fc.weight.T, "matmul"),
