@@ -32,6 +32,7 @@ from .trial import (
     Weigh,
     error_in_ulps,
     find_difference,
+    flat_outputs,
     has_few_digits,
     largest_of,
     law,
@@ -168,7 +169,7 @@ def judge_derivative(trial: Trial) -> str:
         raise NotApplicable("it has no derivative at any of the inputs' elements")
     # Wrong and flat: a surrogate, unless the caller has said what is meant.
     is_flat = not any(each.slope for each in elements)
-    if faults and trial.meant is None and (is_flat or _has_flat_output(trial)):
+    if faults and (is_flat or _has_flat_output(trial)) and _may_be_surrogate(trial):
         raise NotApplicable(FLAT)
     if faults:
         factor = _factor_of(elements)
@@ -372,6 +373,12 @@ def _has_flat_output(trial: Trial) -> bool:
     return len(moving_outputs) < len(outputs)
 
 
+def _may_be_surrogate(trial: Trial) -> bool:
+    """Return whether an output is flat in all arguments, and nobody has said what is meant."""
+    flat = [flat_outputs(trial, n) for n in trial.floats] if trial.meant is None else []
+    return bool(flat) and bool(set.intersection(*flat))
+
+
 # --- what computes in float32, whatever it is given -----------------------------------------------
 DIRECTIONS = 3  # for each argument
 STEP = 2.0**-5  # of an element's size
@@ -400,8 +407,10 @@ def _judge_derivative_in_float32(trial: Trial) -> str:
                 f"{each.slope:.6g} by differences in float32"
             )
     # Stairs are flat under a short step and sloped under a long one: a surrogate again.
-    if trial.meant is None and ((message and not has_slope) or (has_stairs and not message)):
-        raise NotApplicable(FLAT)
+    if (message and not has_slope) or (has_stairs and not message):
+        if _may_be_surrogate(trial):
+            raise NotApplicable(FLAT)
+        message = message or "a gradient, where the forward is flat at these inputs alone"
     if not compared_count:
         raise NotApplicable("it computes in float32, and differences tell nothing there")
     return message

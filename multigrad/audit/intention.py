@@ -20,7 +20,7 @@ import numpy as np
 
 from ..backend.values import is_float_tensor
 from .derivatives import UNCOMPARED, factor_of_derivative
-from .trial import Arrays, Surrogate, Trial, find_difference, wave
+from .trial import Arrays, Surrogate, Trial, find_difference, flat_outputs
 
 IN_CODE = "SURROGATE"
 # Whole words of a name: "GradReverse" and "grad_reverse" have "reverse", "Signed" has no "sign".
@@ -94,15 +94,16 @@ def _recognize(trial: Trial, words: set[str]) -> Trial:
         if factor is not None and factor < 0:
             return _scaled(trial, factor, "its name or docstring says so")
     passing_places = [n for n in trial.floats if _passes(u, gradients[n])]
-    masks = {n: _flat_masks(trial, n, outputs) for n in trial.floats}
-    flat_places = [n for n in trial.floats if _is_flat(masks[n])]
-    places = [n for n in passing_places if n in flat_places and _reaches(gradients[n], masks[n])]
+    flat_places = [n for n in trial.floats if len(flat_outputs(trial, n)) == len(outputs)]
+    places = [n for n in passing_places if n in flat_places]
     reason = ""
     hints = words & MEANT or (words & PASSING if passing_places or flat_places else set())
     if flat_places or (passing_places and _is_coarse(outputs[0])):
         hints = hints or words & STEPS
     if places:
         reason = f"its forward is flat in {trial.names[places[0]]}, whose gradient is the cotangent"
+        if len(trial.floats) > len(places):
+            reason += ". Those of its other arguments are not compared: xg.gate compares them"
     elif hints:
         reason = f"its name or docstring says {min(hints)!r}. {UNCOMPARED}"
     if not reason:
@@ -157,27 +158,6 @@ def _passes(u: Arrays, gradient: Any) -> bool:
         return False
     is_same = np.isclose(gradient, u[0], rtol=1e-6, atol=0)
     return bool(is_same.any() and (is_same | (gradient == 0)).all())
-
-
-def _flat_masks(trial: Trial, n: int, outputs: Arrays) -> list[Any]:
-    """Return for each output which elements a small step of all of an argument's leaves."""
-    arrays = trial.inputs
-    # A slope of more than 1e-5 counts, in float32 of more than 1e-3.
-    step, least = (1e-6, 1e-11) if trial.digits == "float64" else (1e-3, 1e-6)
-    arrays[n] = (arrays[n] + step * (1.5 + wave(arrays[n]))).astype(arrays[n].dtype)
-    pairs = zip(trial.run(arrays).arrays(), outputs, strict=True)
-    return [np.abs(a - b) <= least * (1 + np.abs(b)) for a, b in pairs if b.size]
-
-
-def _is_flat(masks: list[Any]) -> bool:
-    """Return whether at least half of each output is flat."""
-    return bool(masks) and all(2 * np.count_nonzero(each) >= each.size for each in masks)
-
-
-def _reaches(gradient: Any, masks: list[Any]) -> bool:
-    """Return whether a gradient is anything where outputs are flat: a ReLU's is zero there."""
-    alike = [mask for mask in masks if mask.shape == gradient.shape]
-    return not alike or any(gradient[mask].any() for mask in alike)
 
 
 def _is_coarse(output: Any) -> bool:

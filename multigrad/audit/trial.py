@@ -400,6 +400,29 @@ def largest_of(arrays: Arrays) -> float:
     return max((float(np.max(a, initial=0.0)) for a in sizes), default=0.0)
 
 
+def flat_outputs(trial: Trial, n: int) -> set[int]:
+    """Return which outputs stay as they are, for the most part, after small steps of an argument.
+
+    That has to be so at its numbers, their negatives, and larger and smaller ones: a ReLU and a
+    clamp are flat on one side, or far out.
+    """
+    # A slope of more than 1e-5 counts, in float32 of more than 1e-3.
+    step, least = (1e-6, 1e-11) if trial.digits == "float64" else (1e-3, 1e-6)
+    flat: set[int] | None = None
+    for factor in (1, -1, 16, -16, 1 / 16):
+        arrays = trial.inputs
+        x = arrays[n] = (arrays[n] * factor).astype(arrays[n].dtype)
+        before = trial.run(arrays).arrays()
+        arrays[n] = (x + step * (1.5 + wave(x))).astype(x.dtype)
+        alike = [
+            np.abs(a - b) <= least * (1 + np.abs(b))
+            for a, b in zip(trial.run(arrays).arrays(), before, strict=True)
+        ]
+        now = {k for k, each in enumerate(alike) if 2 * np.count_nonzero(each) > each.size}
+        flat = now if flat is None else flat & now
+    return flat or set()
+
+
 def with_seeds(trial: Trial, seeds: Seeds) -> Trial:
     """Return a trial of what draws at random with these seeds for each run; others unchanged."""
     if trial.is_repeatable:

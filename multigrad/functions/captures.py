@@ -261,10 +261,11 @@ def find_variant(function: Function, door: Door, backend: Backend | None = None)
         UnsupportedOp: this door refuses what the code does besides returning.
     """
     variant = _find_variant(function)
-    if door is LOWERED:  # for whatever tensors, whether or not those of the capture asked for some
-        variant = generalized(function, variant, lambda fact: fact.startswith("gradient:") or None)
-        if variant is None:
+    if door in (LOWERED, SHOWN):  # with all gradients, whichever the call's tensors asked for
+        general = generalized(function, variant, lambda fact: fact.startswith("gradient:") or None)
+        if general is None and door is LOWERED:
             raise TraceError(some_gradients(function))
+        variant = general or variant
     decide(door, function.recipe, variant, backend, function.native)
     if function.residuals == "auto":
         return variant

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
+from ..errors import RuleTypeError
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
 from ..lowering.lower import lower_graphs
@@ -185,6 +186,8 @@ def _compare_numerically(case: CheckedCase) -> CheckReport:
     subject, inputs = case.subject, case.inputs
     arrays = inputs.cast("float64")
     outputs = case.outputs(arrays)
+    if not outputs:
+        raise RuleTypeError(f"{subject.name} returns no tensor of floats, so it has no gradient")
     generator = np.random.default_rng(SEED)
     # Random weights show errors that cancel in a plain sum.
     cotangents = [

@@ -37,6 +37,7 @@ from ..functions.calls.parameters import BoundFunction, signature_of
 from ..functions.calls.recipe import Options
 from ..functions.captures import find_variant
 from ..functions.code_recipes import recipe_of_pair
+from ..functions.custom_gradient import refuse_class
 from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
 from ..functions.proof.meanings import Bounded, VectorSigns, run_bounded
@@ -109,6 +110,7 @@ def subject_of(obj: Any) -> Subject:
         act = Activation("Linear", rule)
         return Subject(f"{rule.name} under Linear", act, forward=act.forward, is_surrogate=True)
     if callable(inner):
+        refuse_class(inner)
         is_bound = isinstance(inner, BoundFunction)
         name = inner.name if is_bound else name_of(inner)
         function = Function(recipe_of_pair(inner, name=name), inner)

@@ -197,6 +197,29 @@ def test_code_states_what_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     assert derivative(named("Layer", steps, doubled, SURROGATE=False), X).state == "broken"
 
 
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("negative", [2, 3, 4, 6])
+def test_a_forward_that_is_flat_in_places_excuses_no_gradient(negative: int) -> None:
+    torch: Any = import_module("torch")
+    x = X * np.where(np.arange(6) < negative, -1, 1).reshape(2, 3).astype(X.dtype) * np.sign(X)
+    relu, clip = keeps_x(lambda x: x.clamp(min=0)), keeps_x(lambda x: x.clamp(-0.5, 0.5))
+    faults = (
+        (relu, lambda g, x: g * (x < 0)),
+        (relu, lambda g, x: g.clone()),
+        (clip, lambda g, x: g * (x.abs() > 0.5)),
+        (keeps_x(lambda x: torch.where(x > 0.2, x, 0)), lambda g, x: g),
+    )
+    for forward, backward in faults:
+        fn = named("Layer", forward, of_x(backward))
+        assert not xg.audit(fn, x, laws=["derivative"]).ok
+
+    def largest(ctx: Any, a: Any, b: Any) -> Any:
+        return torch.maximum(a, b)
+
+    both = named("Layer", largest, lambda ctx, g: (g, g))
+    assert not xg.audit(both, x, X[::-1].copy(), laws=["derivative"]).ok
+
+
 # --- what is printed ------------------------------------------------------------------------------
 FAILING = """
 import torch

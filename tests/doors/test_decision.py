@@ -15,7 +15,7 @@ FILES = [path for folder in FOLDERS for path in folder.rglob("*.py")]
 # They capture, or take up what was captured, and run nothing; the last one hands it to `decide`.
 CAPTURING = {
     "multigrad/functions/entries.py",
-    "multigrad/functions/saving.py",
+    "multigrad/functions/captures.py",
     "backends/multigrad_torch/compile/calls.py",
 }
 pytestmark = pytest.mark.skipif(

@@ -388,7 +388,7 @@ def test_a_decorated_class_is_called_as_before() -> None:
     np.testing.assert_array_equal(pull(np.ones(2, np.float32))[0], [1.5, 1.5])
 
 
-def test_what_is_lowered_has_all_gradients_whatever_was_asked_for_at_the_capture() -> None:
+def test_what_is_lowered_or_shown_has_all_gradients_whatever_was_asked_for_at_the_capture() -> None:
     import torch
 
     class Doubled(torch.autograd.Function):
@@ -402,6 +402,7 @@ def test_what_is_lowered_has_all_gradients_whatever_was_asked_for_at_the_capture
 
     function = xg.convert(Doubled)
     function(torch.ones(3))
+    assert "mul(2, grad_out)" in str(xg.show(function))
     x = torch.ones(3, requires_grad=True)
     for call in (
         xg.lower(function, "torch").apply,

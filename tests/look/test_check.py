@@ -195,7 +195,8 @@ def test_assertions_pass_the_right_and_show_the_wrong() -> None:
 
 
 def test_what_the_audit_takes_for_meant_to_differ_passes_and_says_why() -> None:
-    passing = xg.function(clip, straight_through)
+    assert not xg.check(xg.function(clip, straight_through), X, 2.0).ok  # it is flat in places
+    passing = xg.function(lambda x, limit: xp.round(clip(x, limit)), straight_through)
     report = xg.check(passing, X, 2.0)
     assert report.ok and report.is_surrogate and xg.audit(passing, X, 2.0, laws=["derivative"]).ok
     assert "it is straight-through, which is meant to differ" in str(report)
@@ -249,3 +250,13 @@ def test_a_report_that_compared_nothing_is_not_ok_and_says_why() -> None:
     assert "no element of a float" in str(empty)
     surrogate = xg.check(xg.activation("Heaviside", rule="triangular"), np.zeros(2))
     assert not surrogate.ok
+
+
+def test_a_class_and_what_returns_no_tensor_are_not_found_right() -> None:
+    class Square:
+        """As an autograd.Function is one."""
+
+    with pytest.raises(TypeError, match=r"the class 'Square'.*xg\.convert"):
+        xg.check(Square, np.ones(3))
+    with pytest.raises(xg.RuleError, match="returns no tensor of floats"):
+        xg.check(lambda x: None, np.ones(3))
