@@ -118,9 +118,6 @@ class Tensors:
     from_numpy: Callable[[Any], Tensor]
     """A NumPy array as a tensor of the same dtype, on the framework's default device."""
 
-    in_code: tuple[str, str] = ("", "")
-    """How code makes a tensor: an import, and a form with the numbers and the dtype's name."""
-
     constant: Callable[[Any, Sequence[Tensor]], Tensor] | None = None
     """(array, tensors) -> a NumPy array as a constant next to these; None: by `from_numpy`."""
 
@@ -171,6 +168,9 @@ class Tensors:
 
     refuse: Callable[[type], str | None] | None = None
     """Why a class among `types` is not taken, and what to write; None: it is."""
+
+    in_code: tuple[str, str] = ("", "")
+    """How code makes a tensor: an import, and a form with the numbers and the dtype's name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
