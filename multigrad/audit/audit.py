@@ -191,10 +191,14 @@ def audit(
             derivative of that.
 
     Raises:
-        RuleTypeError: fn is not callable, there is no tensor among the inputs, or a law
-            has another name.
+        RuleTypeError: fn is not callable, there is no tensor among the inputs, a law has another
+            name, or `surrogate` is none of these.
     """
     chosen_laws = choose_laws(laws)
+    if not (surrogate is None or isinstance(surrogate, bool) or callable(surrogate)):
+        raise RuleTypeError(
+            f"surrogate is True, False or the function whose derivative is meant, got {surrogate!r}"
+        )
     with Seeds().kept():
         report = _audit(fn, inputs, chosen_laws, surrogate)
         if not report.findings:

@@ -107,7 +107,7 @@ def import_named(name: str) -> types.ModuleType:
 
 
 def _import_file(path: Path) -> types.ModuleType:
-    if getattr(sys.modules.get(path.stem), "__file__", "") == str(path):
+    if getattr(sys.modules.get(path.stem), "__file__", "") == str(path.absolute()):
         return sys.modules[path.stem]
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None  # of any .py file

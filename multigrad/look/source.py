@@ -341,7 +341,7 @@ def _lower(rule: Any, forward: Any, backend_name: str, *, forward_mode: bool) ->
 
 
 def with_note(rule: Any, backend_name: str, forward: Any) -> tuple[str, str]:
-    """Return a standalone module, and a sentence on the shapes that it is for alone; "" if for all.
+    """Return a standalone module, and what it is for alone: shapes, and words and ints of the call.
 
     The arguments are those of `source`.
     """
@@ -351,7 +351,7 @@ def with_note(rule: Any, backend_name: str, forward: Any) -> tuple[str, str]:
         variant = _variant_of_function(rule, backend, forward)
         graphs, asked = variant.graphs, asked_of_arguments(rule, variant)
         title = f"The function {graphs.name!r} for {backend.name}"
-        numbers, note = _default_numbers(rule, graphs), _note(asked)
+        numbers, note = _default_numbers(rule, graphs), _note(variant, asked)
         return eject(graphs, backend, numbers, title=title, note=note, asked=asked), note
     row = as_forward(forward)
     graphs, numbers = _graphs_of_rule(rule, row)
@@ -392,12 +392,14 @@ def _variant_of_function(function: Function, backend: Backend, forward: str) -> 
     return variant
 
 
-def _note(asked: Asked) -> str:
+def _note(variant: Variant, asked: Asked) -> str:
     shapes = {name: each["shape"] for name, each in asked.items() if any(each.get("shape", ()))}
     words = [f"{name} of shape {format_lengths(shape)}" for name, shape in shapes.items()]
-    return (
-        f"For {' and '.join(words)}: its code asks for that. Others are refused." if words else ""
-    )
+    for_shapes = f"For {' and '.join(words)}: its code asks for that. Others are refused."
+    leaves = [leaf for leaf in variant.layout.leaves if leaf.kind == "static"]
+    written = ", ".join(f"{leaf.path} = {leaf.value!r:.40}" for leaf in leaves)
+    of_call = f"Written into it, and no arguments: {written}."
+    return " ".join([for_shapes] * bool(words) + [of_call] * bool(leaves))
 
 
 def _default_numbers(function: Function, graphs: FunctionGraph) -> dict[str, float]:

@@ -528,6 +528,8 @@ def test_misuse_is_told() -> None:
             xg.audit("triangular", X, laws=laws)
     with pytest.raises(RuleTypeError, match="no float tensor"):
         xg.audit(lambda x: x, np.arange(3))
+    with pytest.raises(RuleTypeError, match="whose derivative is meant, got 'tanh'"):
+        xg.audit("triangular", X, surrogate="tanh")
     with pytest.raises(RuleTypeError, match="expected a custom gradient"):
         xg.audit(3.0, X)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from multigrad.command.audit import AuditRequest, audit_targets
+from multigrad.command.named_objects import import_named
 from multigrad.command.targets import find
 from multigrad.errors import MultigradError
 
@@ -262,3 +263,12 @@ def test_operators_and_modules_are_found_and_code_that_calls_them_says_inputs(
     assert "1 laws kept" in found["audited_here::power"][0]
     assert "0 laws kept, 1 broken" in found["audited_there::twice"][0]
     assert "power_setup" not in said  # it takes a ctx, as rules do
+
+
+def test_a_file_is_run_once_however_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run_once.py").write_text("def twice(x):\n    return 2 * x\n")
+    first = import_named("run_once.py")
+    assert import_named("./run_once.py") is import_named(f"{tmp_path}/run_once.py") is first
