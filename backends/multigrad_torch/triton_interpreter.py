@@ -69,6 +69,12 @@ def is_interpreted() -> bool:
     return bool(knobs.runtime.interpret)
 
 
+def has_run() -> bool:
+    """Return whether a kernel ran in the interpreter: PyTorch imports Triton for itself, too."""
+    function: Any = importlib.import_module("triton.runtime.interpreter").InterpretedFunction
+    return is_interpreted() and function.run.__name__ != "first_run"
+
+
 def mend() -> None:
     """Complete the interpreter; called after Triton's import, in a process of the audit's own."""
     if not is_interpreted():

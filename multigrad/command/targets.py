@@ -5,7 +5,8 @@ or a module, behind it and a colon; and a file or a module alone, for all that i
 
 Audited code may import a library that needs a helper. That is a module of a backend's package with
 `prepare` (before the import) and `mend` (after it), `is_interpreted` (whether it changes where code
-runs), `NAME` of that place, and `NOTE`, which says what is different there.
+runs), `has_run` (whether any ran there), `NAME` of that place, and `NOTE`, which says what is
+different there.
 """
 
 from __future__ import annotations
@@ -545,5 +546,5 @@ def read_notes() -> list[str]:
 
 def place_of(home: str) -> str:
     """Return a framework's name, and where its kernels run if that is not a GPU."""
-    places = [helper.NAME for helper in _used if helper.is_interpreted()]
+    places = [helper.NAME for helper in _used if helper.has_run()]
     return " in ".join([home, *places]) if home else home

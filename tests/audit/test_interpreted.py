@@ -32,6 +32,9 @@ def mend():
 
 def is_interpreted():
     return True
+
+
+has_run = is_interpreted
 """
 
 
