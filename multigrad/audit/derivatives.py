@@ -197,7 +197,8 @@ def _factor_of(elements: Sequence[ElementSlope]) -> float | None:
         return None  # any number is some factor times another
     gradients, slopes = pairs.T
     factor = float(np.sum(gradients * slopes) / np.sum(slopes * slopes))
-    largest_error = np.abs(gradients - factor * slopes).max()
+    # A gradient where the slope is 0 is no multiple of it.
+    largest_error = max(np.abs(e.gradient - factor * e.slope) for e in elements)
     return float(f"{factor:.5g}") if largest_error <= 1e-5 * np.abs(gradients).max() else None
 
 

@@ -158,7 +158,12 @@ class Program:
         written = re.fullmatch(r"(\w+)\.([\w.]+)", repr(value))  # such as torch.float32
         if written and _held(sys.modules.get(written[1]), written[2]) is value:
             return self._import(f"import {written[1]}", written[0])
-        for name in (getattr(value, "__module__", None), "__main__"):
+        origin = getattr(getattr(value, "recipe", None), "origin", None)  # of a converted class
+        for name in (
+            getattr(value, "__module__", None),
+            getattr(origin, "__module__", ""),
+            "__main__",
+        ):
             module = sys.modules.get(name) if isinstance(name, str) else None
             names = (getattr(value, "__qualname__", ""), *getattr(module, "__dict__", {}))
             found = next((each for each in names if _held(module, each) is value), "")

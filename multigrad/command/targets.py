@@ -340,8 +340,10 @@ def _import(name: str, unimported: dict[str, str]) -> types.ModuleType | None:
 def _kind_of(value: Any, name: str, module: types.ModuleType, home: str) -> str | None:
     if not callable(value):
         return None
-    # Without `__module__` nobody knows where it was made: it counts as imported.
-    if f"{getattr(value, '__module__', None)}.".startswith(f"{home}."):
+    # A converted class, decorated where it stands, was made where the class was. Without
+    # `__module__` nobody knows where that is: it counts as imported.
+    origin = getattr(getattr(value, "recipe", None), "origin", None) or value
+    if f"{getattr(origin, '__module__', None)}.".startswith(f"{home}."):
         if isinstance(value, Rule) or (_is_of(value, module) and _is_written_as_rule(value, True)):
             return RULE
         if isinstance(value, Function) or is_custom(value):

@@ -203,6 +203,9 @@ def test_a_forward_that_is_flat_in_places_excuses_no_gradient(negative: int) -> 
     torch: Any = import_module("torch")
     x = X * np.where(np.arange(6) < negative, -1, 1).reshape(2, 3).astype(X.dtype) * np.sign(X)
     relu, clip = keeps_x(lambda x: x.clamp(min=0)), keeps_x(lambda x: x.clamp(-0.5, 0.5))
+    twice = named("Layer", relu, of_x(lambda g, x: 2 * g))
+    reason = xg.audit(twice, np.array([-1.0, 1.0, 2.0], np.float32), laws=["derivative"])
+    assert "everywhere" not in str(reason)  # twice where it is positive alone
     faults = (
         (relu, lambda g, x: g * (x < 0)),
         (relu, lambda g, x: g.clone()),

@@ -10,7 +10,7 @@ import pytest
 
 from multigrad.command.audit import AuditRequest, audit_targets
 from multigrad.command.named_objects import import_named
-from multigrad.command.targets import find
+from multigrad.command.targets import find, find_targets
 from multigrad.errors import MultigradError
 
 pytest.importorskip("typer")
@@ -272,3 +272,14 @@ def test_a_file_is_run_once_however_it_is_named(
     Path("run_once.py").write_text("def twice(x):\n    return 2 * x\n")
     first = import_named("run_once.py")
     assert import_named("./run_once.py") is import_named(f"{tmp_path}/run_once.py") is first
+
+
+@pytest.mark.needs("torch")
+def test_a_decorated_class_is_among_the_targets_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "decorated.py").write_text(
+        "import torch\nimport multigrad as xg\n\n\n@xg.convert\n"
+        "class Halved(torch.autograd.Function):\n"
+        "    forward = staticmethod(lambda ctx, x: x / 2)\n"
+        "    backward = staticmethod(lambda ctx, g: g / 2)\n"
+    )
+    assert [*find_targets(f"{tmp_path}/decorated.py").kinds] == [f"{tmp_path}/decorated.py:Halved"]
