@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.values import is_float_tensor
+from ..look.subject import origin_of
 from .derivatives import UNCOMPARED, factor_of_derivative
 from .trial import Arrays, Surrogate, Trial, find_difference, flat_outputs
 
@@ -79,7 +80,7 @@ def recognize(trial: Trial, obj: Any) -> Trial:
 def _owner_of(obj: Any) -> Any:
     """Return the class or function that has a gradient's docstring and its SURROGATE."""
     obj = obj[0] if isinstance(obj, tuple) and obj else obj
-    origin = getattr(getattr(obj, "recipe", None), "origin", None)  # of a converted class
+    origin = origin_of(obj)
     return origin if isinstance(origin, type) else getattr(obj, "__self__", obj)  # `Square.apply`
 
 

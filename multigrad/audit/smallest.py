@@ -17,7 +17,7 @@ import numpy as np
 from ..backend.discovery import load_backend
 from ..capture.user_code.signature import name_of
 from ..functions.calls.capture_errors import defined_at
-from ..look.subject import as_array, is_float_array
+from ..look.subject import as_array, is_float_array, origin_of
 
 MOST_TRIES = 60  # audits of one law
 MOST_SHOWN = 16  # elements of an array in lines to copy, if they are not all alike
@@ -158,12 +158,8 @@ class Program:
         written = re.fullmatch(r"(\w+)\.([\w.]+)", repr(value))  # such as torch.float32
         if written and _held(sys.modules.get(written[1]), written[2]) is value:
             return self._import(f"import {written[1]}", written[0])
-        origin = getattr(getattr(value, "recipe", None), "origin", None)  # of a converted class
-        for name in (
-            getattr(value, "__module__", None),
-            getattr(origin, "__module__", ""),
-            "__main__",
-        ):
+        modules = [getattr(each, "__module__", None) for each in (value, origin_of(value))]
+        for name in (*modules, "__main__"):
             module = sys.modules.get(name) if isinstance(name, str) else None
             names = (getattr(value, "__qualname__", ""), *getattr(module, "__dict__", {}))
             found = next((each for each in names if _held(module, each) is value), "")

@@ -187,7 +187,7 @@ class Trial:
         return [*inputs, *getattr(self.call, "parameter_names", ())]
 
     def named(self, text: str) -> str:
-        """Return what a judge says, with the names of the tensors in place of `argument 0`."""
+        """Return a message with the names of the parameters in place of `argument 0`."""
         return re.sub(r"\bargument (\d+)", lambda match: self.names[int(match[1])], text)
 
     @cached_property

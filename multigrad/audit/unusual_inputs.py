@@ -255,7 +255,7 @@ def _far_arguments(trial: Trial, number: float) -> dict[int, float]:
 
 
 def _place_of(trial: Trial, n: int, far: dict[int, float]) -> str:
-    """Return what all arguments were, the n-th first."""
+    """Return the numbers of all arguments as text, those of argument n first."""
     numbers = {k: far.get(k, trial.given[k].flat[0]) for k in trial.floats if trial.given[k].size}
     places = sorted(numbers, key=lambda k: k != n)
     return ", ".join(f"argument {k} = {numbers[k]:g}" for k in places)

@@ -24,7 +24,6 @@ from multigrad.capture.user_code.object_state import held_by, read_state
 from multigrad.command.named_objects import FORMS, SEED, draw
 from multigrad.errors import MultigradError
 from multigrad.functions.documents.functions import SavedFunction
-from multigrad.functions.function import Function
 from multigrad.functions.object_function import owner_of_method
 from multigrad.look.subject import (
     arguments_of,
@@ -32,6 +31,7 @@ from multigrad.look.subject import (
     find_original,
     in_dtype,
     make_inputs,
+    origin_of,
     run,
     subject_of,
 )
@@ -296,7 +296,7 @@ def guess_inputs(obj: Any) -> list[Any]:
     """Return inputs by the signature: a float32 tensor for each argument without a default, or a
     number if it takes no tensor.
     """
-    origin = obj.recipe.origin if isinstance(obj, Function) else None
+    origin = origin_of(obj)
     if isinstance(origin, SavedFunction):
         form = origin.forms[0]
         return in_dtype(fill(form.layout.layout, form.facts), "float32")

@@ -158,7 +158,7 @@ def read_input(word: str, generator: np.random.Generator, dtype: str = "float32"
 
 
 def number_hints(words: Sequence[str]) -> list[str]:
-    """Return what to say of a call with these inputs that fails: which of them are no shapes."""
+    """Return hints for a call that fails: which of the words are read as numbers, not shapes."""
     return [f"{n} is a number, {n}:float32 is a tensor" for n in words if n.isdigit()]
 
 

@@ -52,7 +52,7 @@ from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.support.installed import OWN, install_line, requirements_of
 from multigrad.graph.support.lazy_modules import load_alone
 from multigrad.look.convert import brief
-from multigrad.look.subject import run
+from multigrad.look.subject import origin_of, run
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import resolve
 
@@ -342,7 +342,7 @@ def _kind_of(value: Any, name: str, module: types.ModuleType, home: str) -> str 
         return None
     # A converted class, decorated where it stands, was made where the class was. Without
     # `__module__` nobody knows where that is: it counts as imported.
-    origin = getattr(getattr(value, "recipe", None), "origin", None) or value
+    origin = origin_of(value) or value
     if f"{getattr(origin, '__module__', None)}.".startswith(f"{home}."):
         if isinstance(value, Rule) or (_is_of(value, module) and _is_written_as_rule(value, True)):
             return RULE

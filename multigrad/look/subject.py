@@ -137,6 +137,11 @@ def gives_surrogate(function: Any) -> bool:
     return function.is_surrogate or isinstance(function.recipe.origin, Specialization)
 
 
+def origin_of(obj: Any) -> Any:
+    """Return what a Function was made from, such as a class of a framework's; None for others."""
+    return getattr(getattr(obj, "recipe", None), "origin", None)
+
+
 def make_inputs(subject: Subject) -> tuple[Any, ...]:
     """Return inputs for an object given none: a grid for an activation, else normal numbers."""
     if subject.forward is not None or subject.function is None:
