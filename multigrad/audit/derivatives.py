@@ -169,7 +169,7 @@ def judge_derivative(trial: Trial) -> str:
         raise NotApplicable("it has no derivative at any of the inputs' elements")
     # Wrong and flat: a surrogate, unless the caller has said what is meant.
     is_flat = not any(each.slope for each in elements)
-    if faults and (is_flat or _has_flat_output(trial)) and _may_be_surrogate(trial):
+    if faults and _may_be_surrogate(trial, is_flat or _has_flat_output(trial)):
         raise NotApplicable(FLAT)
     if faults:
         factor = _factor_of(elements)
@@ -316,7 +316,8 @@ def judge_second(trial: Trial) -> str:
     for each in _elements(trial, weigh, arrays, hvps, MOST_STEPS):
         if each.is_off(1e-4, 1e-6):
             fault = _fault(hvps[each.argument])
-            if fault == "is wrong" and (trial.is_surrogate or _has_flat_output(trial)):
+            may_differ = trial.is_surrogate or _may_be_surrogate(trial, _has_flat_output(trial))
+            if fault == "is wrong" and may_differ:
                 raise NotApplicable("it is a surrogate, whose gradient may have one, too")
             return (
                 f"the second derivative {fault}: argument {each.argument}{brackets(each.place)}: "
@@ -374,9 +375,14 @@ def _has_flat_output(trial: Trial) -> bool:
     return len(moving_outputs) < len(outputs)
 
 
-def _may_be_surrogate(trial: Trial) -> bool:
-    """Return whether an output is flat in all arguments, and nobody has said what is meant."""
-    flat = [flat_outputs(trial, n) for n in trial.floats] if trial.meant is None else []
+def _may_be_surrogate(trial: Trial, is_flat: bool = True) -> bool:
+    """Return whether an output is flat in all arguments, and nobody has said what is meant.
+
+    Args:
+        is_flat: whether one is at the inputs.
+    """
+    is_unknown = is_flat and trial.meant is None
+    flat = [flat_outputs(trial, n) for n in trial.floats] if is_unknown else []
     return bool(flat) and bool(set.intersection(*flat))
 
 

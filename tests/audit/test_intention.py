@@ -222,6 +222,17 @@ def test_a_forward_that_is_flat_in_places_excuses_no_gradient(negative: int) -> 
     both = named("Layer", largest, lambda ctx, g: (g, g))
     assert not xg.audit(both, x, X[::-1].copy(), laws=["derivative"]).ok
 
+    def rises_late(ctx: Any, x: Any) -> Any:  # the first output is flat at these inputs alone
+        ctx.save_for_backward(x)
+        return (x - 3).clamp(min=0), x**3
+
+    def cubic(ctx: Any, g: Any, gg: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * (x > 3) + gg * 3 * x * x.detach()
+
+    reason = str(xg.audit(named("Layer", rises_late, cubic), X, laws=["second derivative"]))
+    assert "the second derivative is wrong" in reason
+
 
 # --- what is printed ------------------------------------------------------------------------------
 FAILING = """
