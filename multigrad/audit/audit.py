@@ -286,8 +286,8 @@ def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = Non
     says by how much.
 
     Args:
-        obj: a Function, an activation (also a module or layer), a rule or its name, or a plain
-            function.
+        obj: an activation (also a module or layer), a rule or its name, or whatever else
+            `xg.audit` takes.
         *inputs: tensors of one framework, or NumPy arrays; floats are taken in float64. Without
             any, a grid from -2 to 2 for a rule, and normal numbers of shape (3, 4) for each tensor
             of a Function.

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..capture.user_code.signature import name_of
 from ..errors import MultigradError, RuleTypeError
+from ..functions.calls.arguments import owner_of
 from ..functions.proof.compare import eps_of
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype, ignoring_warnings
@@ -289,10 +290,12 @@ def gate(
         laws: the names of those to test; None: all but those of compilers and forward mode.
 
     Raises:
-        RuleTypeError: there is no float tensor among the inputs, or no law or dtype of a name.
+        RuleTypeError: inputs is a tensor, or has none of floats, or no law or dtype has a name.
     """
     dtypes = [dtypes] if isinstance(dtypes, str) else dtypes
     law_names = choose(dtypes, laws)
+    if owner_of(inputs) is not None:
+        raise RuleTypeError("inputs is a list of what both are called with: give [x], not x")
     with Seeds().kept():
         return compare_sides(
             name_of(fn), _here(fn, inputs), _here(reference, inputs),

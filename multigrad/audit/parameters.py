@@ -12,13 +12,12 @@ from ..capture.user_code.object_state import FilledCopy, ObjectState, held_by, r
 from ..capture.user_code.signature import called_method, name_of
 from ..functions.calls.arguments import owner_of, positional_names, unwrap
 from ..functions.calls.parameters import signature_of
-from ..functions.custom_gradient import function
 from ..functions.function import Function
 from ..functions.object_function import owner_of_method
 from ..graph import ops
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.trees import optree
-from ..look.subject import find_original
+from ..look.subject import find_original, made_of_pair
 
 Tensor = Any
 
@@ -29,9 +28,7 @@ def open_up(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
     A forward and a backward, as `xg.function` takes them, run as they are; the parameters of a
     module or a layer are added to its inputs.
     """
-    if isinstance(fn, tuple) and 1 < len(fn) < 4 and all(map(callable, fn)):
-        forward, backward, *residuals = fn
-        return function(forward, backward, *residuals, native=True), inputs
+    fn = made_of_pair(fn)
     if isinstance(fn, type):
         original = find_original(fn)
         fn = fn if original.is_custom else original.call

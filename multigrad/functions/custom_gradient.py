@@ -235,10 +235,16 @@ def refuse_class(function: Any) -> None:
             f"expected a function, got {type(function).__name__} {function!r:.40}{advice}"
         )
     if isinstance(function, type):
-        raise TypeError(
-            f"expected a function, got the class {function.__name__!r}: give an object of it, or "
-            "an autograd.Function class to xg.convert"
-        )
+        advice = call_of_class(function)
+        raise TypeError(f"expected a function, got the class {function.__name__!r}: give {advice}")
+
+
+def call_of_class(cls: type) -> str:
+    """Return what to give in place of a class."""
+    # A custom gradient of torch's is a class of which nobody makes an object.
+    is_gradient = hasattr(cls, "forward") and hasattr(cls, "backward")
+    name = cls.__name__
+    return f"xg.convert({name})" if is_gradient else f"an object of it, {name}()"
 
 
 def refuse_rule(function: Any) -> None:

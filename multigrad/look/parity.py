@@ -145,8 +145,8 @@ def parity(
     dtype; cotangents are ones. Random rules draw from one key.
 
     Args:
-        obj: a Function, an activation (also a module or layer), a rule or its name, or a plain
-            function.
+        obj: an activation (also a module or layer), a rule or its name, or whatever else
+            `xg.audit` takes.
         *inputs: tensors of one framework, or NumPy arrays. Without any: as for `xg.check`, in
             float32.
         backends: a name or several; None: all that are installed, NumPy's reference among them.

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from ..functions.calls.parameters import BoundFunction, signature_of
 from ..functions.calls.recipe import Options
 from ..functions.captures import find_variant
 from ..functions.code_recipes import recipe_of_pair
-from ..functions.custom_gradient import refuse_class
+from ..functions.custom_gradient import function as make_function
 from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
 from ..functions.proof.meanings import Bounded, VectorSigns, run_bounded
@@ -96,7 +97,7 @@ class Subject:
 
 def subject_of(obj: Any) -> Subject:
     inner = getattr(obj, "_activation", obj)  # of a module or layer
-    inner = getattr(inner, "captured_form", inner)  # of what `override` returned
+    inner = made_of_pair(getattr(inner, "captured_form", inner))  # of what `override` returned
     if isinstance(inner, Function):
         return Subject(inner.name, inner, function=inner, is_surrogate=gives_surrogate(inner))
     if isinstance(inner, Activation):
@@ -109,16 +110,12 @@ def subject_of(obj: Any) -> Subject:
         rule = resolve(inner)
         act = Activation("Linear", rule)
         return Subject(f"{rule.name} under Linear", act, forward=act.forward, is_surrogate=True)
-    if callable(inner):
-        refuse_class(inner)
-        is_bound = isinstance(inner, BoundFunction)
-        name = inner.name if is_bound else name_of(inner)
-        function = Function(recipe_of_pair(inner, name=name), inner)
-        is_ruled = is_bound and gives_surrogate(inner.function)
-        return Subject(name, inner, function=function, is_surrogate=is_ruled)
-    raise RuleTypeError(
-        f"expected a Function, an activation, a rule or its name, got {type(obj).__name__}"
-    )
+    if isinstance(inner, BoundFunction):
+        function = Function(recipe_of_pair(inner, name=inner.name), inner)
+        is_ruled = gives_surrogate(inner.function)
+        return Subject(inner.name, inner, function=function, is_surrogate=is_ruled)
+    original = find_original(inner)
+    return Subject(original.name, original.call, function=original.function)
 
 
 def function_under(activation: Activation) -> tuple[Function, tuple[Any, ...]]:
@@ -128,6 +125,15 @@ def function_under(activation: Activation) -> tuple[Function, tuple[Any, ...]]:
         return put_under(None, activation.forward), ()
     function = put_under(in_force.specialization, activation.forward)
     return function, tuple(at_present(in_force).values)
+
+
+def made_of_pair(obj: Any) -> Any:
+    """Return a forward and a backward, as `xg.function` takes them, as a Function that runs them as
+    they are, and anything else unchanged.
+    """
+    if isinstance(obj, tuple) and 1 < len(obj) < 4 and all(map(callable, obj)):
+        return make_function(*obj, native=True)
+    return obj
 
 
 def gives_surrogate(function: Any) -> bool:
@@ -344,8 +350,11 @@ def find_original(obj: Any, copies: bool = False) -> Original:
     if isinstance(obj, type):
         obj = _make(obj)
     if not callable(obj):
+        is_module = isinstance(obj, ModuleType)
+        hint = f"; multigrad audit {obj.__name__} audits all that it defines" if is_module else ""
         raise RuleTypeError(
-            f"expected a custom gradient or a function of tensors, got a {type(obj).__name__}"
+            "expected a custom gradient, a function of tensors, a rule or its name, got a "
+            f"{type(obj).__name__}{hint}"
         )
     name = name_of(obj)
     recipe = recipe_of_pair(obj, options=Options(copies=copies))

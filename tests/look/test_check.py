@@ -252,11 +252,49 @@ def test_a_report_that_compared_nothing_is_not_ok_and_says_why() -> None:
     assert not surrogate.ok
 
 
-def test_a_class_and_what_returns_no_tensor_are_not_found_right() -> None:
+def test_what_has_no_gradient_is_refused_with_what_to_give() -> None:
     class Square:
-        """As an autograd.Function is one."""
+        """No function, nor an autograd.Function."""
 
-    with pytest.raises(TypeError, match=r"the class 'Square'.*xg\.convert"):
-        xg.check(Square, np.ones(3))
-    with pytest.raises(xg.RuleError, match="returns no tensor of floats"):
-        xg.check(lambda x: None, np.ones(3))
+    for given, message in (
+        (Square, "expected a custom gradient.* got a Square"),
+        (np, "got a module; multigrad audit numpy audits all"),
+        ("my_ops.py:Square", "import what it names.*multigrad audit my_ops.py:Square"),
+        (lambda x: None, "returns no tensor of floats"),
+    ):
+        with pytest.raises(xg.RuleError, match=message):
+            xg.check(given, np.ones(3))
+
+
+def test_a_pair_is_taken_as_by_an_audit() -> None:
+    pair = (lambda x: x * x), (lambda grad_out, x: grad_out * x)
+    for door in (xg.check, xg.audit):
+        assert not door(pair, np.array([1.0, 3.0])).ok
+
+
+@pytest.mark.needs("torch")
+def test_a_class_is_taken_as_by_an_audit_and_its_backward_runs() -> None:
+    import torch
+
+    class Halved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            return grad_out * ctx.saved_tensors[0]
+
+    x = torch.tensor([1.0, 3.0])
+    assert not xg.check(Halved, x).ok
+    assert xg.parity(Halved, x).ok
+    with pytest.raises(xg.RuleError, match=r"give \[x\], not x"):
+        xg.gate(Halved, Halved, x)
+    with pytest.raises(xg.RuleError, match=r"xg\.convert.*autograd\.Function class"):
+        xg.show(Halved)
+    with pytest.raises(xg.RuleError, match="got the Function 'Halved'"):
+        xg.use(xg.convert(Halved)).__enter__()
+    for door in (xg.function, xg.activation):
+        with pytest.raises(TypeError, match=r"give xg\.convert\(Halved\)"):
+            door(Halved)

@@ -69,10 +69,10 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 3:
         is_meant = any("grad" in p.name or p.name in ("ctx", "tin") for p in positional)
-        advice = "" if is_meant else "; xg.convert makes a Function of a function of tensors"
+        advice = "; xg.convert takes functions of tensors and autograd.Function classes"
         raise RuleTypeError(
             f"rule {name!r} takes {inspect.signature(function)}, expected (ctx, grad_out, tin, "
-            f"**params){advice}"
+            f"**params){'' if is_meant else advice}"
         )
     params = {}
     for p in parameters[3:]:
@@ -94,6 +94,8 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
 def name_of(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
+    if isinstance(function, str):
+        return function
     return getattr(function, "__name__", None) or type(function).__name__
 
 

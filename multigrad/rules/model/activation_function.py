@@ -45,7 +45,7 @@ from ...functions.calls.recipe import (
 )
 from ...functions.captures import inline
 from ...functions.chain import list_tensors
-from ...functions.custom_gradient import as_plain_function
+from ...functions.custom_gradient import as_plain_function, call_of_class
 from ...functions.custom_gradient import function as make_function
 from ...functions.function import Function
 from ...functions.object_function import (
@@ -119,7 +119,7 @@ def as_forward(
     if isinstance(forward, type):
         raise RuleTypeError(
             f"a forward is a name or a function of one tensor, got the class "
-            f"{forward.__name__!r}: give an object of it, {forward.__name__}()"
+            f"{forward.__name__!r}: give {call_of_class(forward)}"
         )
     if not callable(forward):
         raise RuleTypeError(

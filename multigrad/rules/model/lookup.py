@@ -54,6 +54,10 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
     try:
         return _of_functions.setdefault(key, Rule(name=name, function=function))
     except RuleTypeError as error:
+        if hasattr(rule_or_function, "recipe"):
+            raise RuleTypeError(
+                f"expected a rule, got the Function {name!r}, whose gradient is its own: call it"
+            ) from error
         own_rule = getattr(rule_or_function, "rule", None)
         own_name = getattr(own_rule, "name", own_rule)
         params = getattr(rule_or_function, "params", None)

@@ -158,6 +158,11 @@ def unknown_rule_error(name: str) -> RuleError:
         )
     if name.endswith(".json"):
         return RuleError(f"no rule named {name!r}; a rule from a file is xg.load({name!r})")
+    if name.endswith(".py") or ":" in name:
+        return RuleTypeError(
+            f"no rule named {name!r}: import what it names, and give that. Commands take such "
+            f"names: multigrad audit {name}"
+        )
     names = near_names(name, {word: rule.__doc__ or "" for word, rule in RULES.items()})
     *others, last = map(repr, names) if names else [""]
     hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if names else ""
