@@ -44,7 +44,7 @@ def bind_checks(
         refusal = derivative_refusal(graphs.backward.name, graphs.is_rule)
         derivative = emission.bind("refuse_derivative", refusal)
     if not graphs.second_order and autodiff.forbid_derivative is not None:
-        message = second_refusal(graphs.backward.name, graphs.first_order)
+        message = second_refusal(graphs.backward.name, graphs.first_order, graphs.lost)
         second_derivative = emission.bind("once", autodiff.forbid_derivative(message))
     arguments = {}
     if author_params is not None:
@@ -92,17 +92,25 @@ def _bind_argument_checks(
     return {name: emission.bind(f"refuse_{name}", check) for name, check in checks.items()}
 
 
-def second_refusal(name: str, is_promised: bool) -> str:
-    """Return the error message for the second derivative of a backward that has none."""
+def second_refusal(
+    name: str, is_promised: bool, lost: Sequence[str], part: str = "backward"
+) -> str:
+    """Return the error message for the derivative of a backward, or of a jvp, that has none.
+
+    `lost`: the functions with a gradient of their own that it uses, where they are known.
+    """
     if is_promised:
         return (
             f"function {name!r} promises that nobody differentiates its backward, but a derivative "
             "of it is taken; take the promise back (once_differentiable)"
         )
+    uses = "a function with a gradient of its own, or asks whether autograd records"
+    if names := " and ".join([repr(each) for each in lost if each]):
+        uses = f"{names}, with a gradient of its own"
     return (
-        f"the backward of {name!r} uses a function with a gradient of its own, or asks whether "
-        "autograd records, so it cannot be differentiated again here: a converted class can by "
-        "torch.autograd.grad(..., create_graph=True), a function by native=True"
+        f"the {part} of {name!r} uses {uses}, so it cannot be differentiated again here: a "
+        "converted class can in torch (torch.autograd.grad(..., create_graph=True), torch.func."
+        "grad), a function by native=True"
     )
 
 

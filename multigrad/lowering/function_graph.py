@@ -33,7 +33,7 @@ from ..graph.passes.residuals import (
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused
-from ..trace.derived.custom_calls import drop_calls
+from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from ..trace.derived.derivatives import pullbacks, tangent_map
 from ..trace.trace import NeedsConcrete
 
@@ -78,8 +78,9 @@ class FunctionGraph:
             are run-time numbers, and there is a key if one of the graphs draws random numbers.
         first_order: the author's promise that nobody differentiates the backward, so that floats
             computed in forward may be kept.
-        second_order: whether the backward may be differentiated: not if it calls a function with
-            a gradient of its own, of which only the ops are left.
+        second_order: whether the backward may be differentiated.
+        lost: the functions with gradients of their own of which only the ops are left, where a
+            derivative of the backward would pass: with one there is no second order.
         keeps_output: the author keeps outputs for backward, which differentiates them by this pair
             again.
         copied: the positions of outputs in memory of their own, which may be equal to an input.
@@ -104,6 +105,7 @@ class FunctionGraph:
     viewed: tuple[int, ...] = ()
     copied: tuple[int, ...] = ()
     second_order: bool = True
+    lost: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     is_rule: bool = False
     pushed: Graph | None = None
@@ -183,18 +185,20 @@ class FunctionGraph:
         return ops.SCAN in {node.op for node in self.backward.nodes}
 
     def without_calls(self) -> FunctionGraph:
-        """Return the pair with ops instead of calls of functions that have their own gradients."""
+        """Return the pair with ops instead of calls of functions that have their own gradients.
+
+        `pushed` keeps them, because a saved pair is without it.
+        """
         forward, backward = drop_calls(self.forward), drop_calls(self.backward)
-        pushed = None if self.pushed is None else drop_calls(self.pushed)
-        if forward is self.forward and backward is self.backward and pushed is self.pushed:
+        if forward is self.forward and backward is self.backward:
             return self
-        second_order = self.second_order and backward is self.backward
+        lost = (*self.lost, *gradients_lost(self.backward))
         return replace(
             self,
             forward=replace(simplify(forward), origin=self.forward.origin),
             backward=simplify(backward),
-            pushed=None if pushed is None else simplify(pushed),
-            second_order=second_order,
+            second_order=self.second_order and not lost,
+            lost=lost,
         )
 
     def without_needless_marks(self) -> FunctionGraph:

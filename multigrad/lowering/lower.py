@@ -42,9 +42,10 @@ from ..graph.ir.graph import Graph
 from ..graph.ir.types import is_float
 from ..graph.passes.residuals import ResidualCut
 from ..graph.support.class_bases import dataclass
+from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from ..trace.derived.derivatives import is_linear
 from ..trace.trace import dtype_name
-from .checks import bind_checks, fact_check, find_lacking, refuse_lacking
+from .checks import bind_checks, fact_check, find_lacking, refuse_lacking, second_refusal
 from .cuts import Cuts, WideCut, find_aliasing, find_cuts, join_forward_and_keep, shares_scales
 from .emit import Emission, emit_body
 from .function_graph import OWN_NAMES, FunctionGraph
@@ -273,11 +274,16 @@ def _emit_tangent(lowering: Lowering, cut: ResidualCut, checks: Checks) -> Body:
     """Emit the code of the tangents; residuals that it reads refuse a derivative where gradients
     do.
     """
-    tangent = emit_body(lowering.graphs.tangent_map(cut.backward), lowering.emission)
-    if not checks.second_derivative:
+    graph, once = lowering.graphs.tangent_map(cut.backward), checks.second_derivative
+    tangent = emit_body(drop_calls(graph), lowering.emission)
+    forbid, lost = lowering.backend.autodiff.forbid_derivative, gradients_lost(graph)
+    if lost and forbid is not None:
+        message = second_refusal(lowering.graphs.name, False, lost, "jvp")
+        once = lowering.emission.bind("once", forbid(message))
+    if not once:
         return tangent
     names = [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
-    guards = [f"{name} = {checks.second_derivative}({name})" for name in names]
+    guards = [f"{name} = {once}({name})" for name in names]
     return replace(tangent, lines=(*guards, *tangent.lines))
 
 

@@ -22,8 +22,8 @@ from ..backend.emitted import Body
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import UNKNOWN
 from ..graph.support.threads import SERIALS, build_once
-from ..trace.derived.custom_calls import drop_calls
-from .checks import shape_check
+from ..trace.derived.custom_calls import drop_calls, gradients_lost
+from .checks import second_refusal, shape_check
 from .emit import Emission, emit_body
 from .forwards import Forward
 
@@ -93,6 +93,7 @@ def emit_bare_rule(graph: Graph, backend: Backend) -> Callable[..., Any]:
 def _emit(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], bool, str]:
     """Return the function, whether it works element by element, and its source."""
     emission = Emission(backend, graph.name)
+    lost, forbid = gradients_lost(graph), backend.autodiff.forbid_derivative
     graph = drop_calls(graph)
     name = identifier(graph.name)
     emission.taken.add(name)  # a rule may be called as an op that it uses
@@ -101,6 +102,9 @@ def _emit(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], bool, str
     if graph.outputs[0].type.shape == UNKNOWN:
         check = emission.bind("check_shape", shape_check(graph.name))
         result = f"{check}({result}, grad_out)"
+    if lost and forbid is not None:
+        once = emission.bind("once", forbid(second_refusal(graph.name, False, lost)))
+        result = f"{once}({result})"
     function, source = _compile(name, body, result, emission)
     return function, body.elementwise, source
 

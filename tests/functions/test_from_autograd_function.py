@@ -412,35 +412,53 @@ def test_what_is_lowered_or_shown_has_all_gradients_whatever_was_asked_for_at_th
         assert gradient.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_a_backward_that_calls_another_class_is_differentiated_again_by_autograd_alone() -> None:
+def test_a_class_that_calls_another_is_differentiated_again_in_torch_alone() -> None:
     import torch
 
     class Slope(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, grad_out: Tensor, x: Tensor) -> Tensor:
-            ctx.save_for_backward(grad_out, x)
-            return grad_out * 3 * x**2
+        def forward(x: Tensor) -> Tensor:
+            return 3 * x.round() ** 2
 
         @staticmethod
-        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
-            grad_out, x = ctx.saved_tensors
-            return g * 3 * x**2, g * grad_out * 6 * x
-
-    class Cube(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return x**3
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            ctx.save_for_backward(*inputs)
 
         @staticmethod
         def backward(ctx: Any, grad_out: Tensor) -> Tensor:
-            return Slope.apply(grad_out, *ctx.saved_tensors)
+            return 6 * grad_out * ctx.saved_tensors[0]
 
-    function = xg.convert(Cube)
-    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x**3
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Tensor) -> Tensor:
+            return grad_out * Slope.apply(*ctx.saved_tensors)
+
+        jvp = backward
+
+    function, x = xg.convert(Cube), torch.tensor([1.0, 2.0], requires_grad=True)
     (slope,) = torch.autograd.grad(function.apply(x).sum(), x, create_graph=True)
     assert torch.autograd.grad(slope.sum(), x)[0].tolist() == [6.0, 12.0]
     of_sum = torch.func.grad(lambda x: function.apply(x).sum())
-    for second in (torch.func.jacrev(of_sum), torch.func.jacfwd(of_sum)):
-        with pytest.raises(GradientError, match="create_graph=True"):
-            second(x.detach())
+    assert torch.func.grad(lambda x: of_sum(x).sum())(x.detach()).tolist() == [6.0, 12.0]
+
+    def pushed(x: Tensor) -> Tensor:
+        return torch.func.jvp(function, (x,), (torch.ones(2),))[1]
+
+    lowered = xg.lower(function, "torch").apply
+    (again,) = torch.autograd.grad(lowered(x).sum(), x, create_graph=True)
+    for refused in (
+        lambda: torch.func.jacfwd(of_sum)(x.detach()),
+        lambda: torch.func.jacrev(pushed)(x.detach()),
+        lambda: torch.autograd.grad(again.sum(), x),
+    ):
+        with pytest.raises(GradientError, match="'Cube' uses 'Slope', with a gradient of its own"):
+            refused()

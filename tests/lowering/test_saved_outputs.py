@@ -87,7 +87,18 @@ def torch_classes() -> dict[str, Any]:
         ctx.save_for_backward(y)
         return y
 
-    return {kind.__name__: kind for kind in (Mask, Attribute, Copied, Both, SetUp, Root)}
+    def of_within(ctx: Any, g: Any) -> Any:
+        y, is_one = ctx.saved_tensors
+        return torch.where(is_one, 3 * g * y, 0)
+
+    @torch_class(of_within)
+    def Within(ctx: Any, x: Any) -> Any:
+        """Of another class it keeps what no derivative passes through: its output, and bools."""
+        y = Mask.apply(x)
+        ctx.save_for_backward(y, y > 0.5)
+        return y
+
+    return {kind.__name__: kind for kind in (Mask, Attribute, Copied, Both, SetUp, Root, Within)}
 
 
 def jax_functions() -> dict[str, Any]:
@@ -160,7 +171,7 @@ def in_tensorflow(f: Callable[..., Any], graph: bool = False) -> Any:
     return (tf.function(take) if graph else take)(tf.constant(X)).numpy()
 
 
-CLASSES = ("Mask", "Attribute", "Copied", "Both", "SetUp", "Root")
+CLASSES = ("Mask", "Attribute", "Copied", "Both", "SetUp", "Root", "Within")
 FUNCTIONS = ("applied", "derived", "computed", "again", "pushed", "listed")
 SECOND_DERIVATIVES = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}
 differentiating = pytest.mark.backends(*SECOND_DERIVATIVES)

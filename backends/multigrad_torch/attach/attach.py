@@ -25,7 +25,7 @@ from torch.autograd import Function, forward_ad
 
 from multigrad.backend.emitted import find_like
 from multigrad.errors import GradientError, UnsupportedOp
-from multigrad.trace.assertions import FORWARD_MODE
+from multigrad.trace.assertions import FORWARD_MODE, ORDERS
 
 from .. import dynamo
 from ..dtensors import is_distributed, run_distributed
@@ -327,7 +327,10 @@ def transform() -> frozenset[str] | None:
     """Return the kinds of omissions that show under the transform around a call; None outside."""
     if is_pushing():
         return frozenset({FORWARD_MODE})
-    return frozenset() if transforms_active() else None
+    if not transforms_active():
+        return None
+    levels = [each.key() for each in get_interpreter_stack() or ()]
+    return frozenset({ORDERS} if levels.count(TransformType.Grad) > 1 else ())
 
 
 def with_trace_warning(native: Any, anywhere: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,8 +18,16 @@ from dataclasses import field, replace
 from typing import Any
 
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, Region, every_node, make_node, regions_in
-from ...graph.ir.types import UNKNOWN, T, Type
+from ...graph.ir.graph import (
+    Graph,
+    Node,
+    Region,
+    every_node,
+    make_node,
+    regions_in,
+    regions_of,
+)
+from ...graph.ir.types import UNKNOWN, T, Type, is_float
 from ...graph.passes.residuals import marks
 from ...graph.passes.simplify import rebuild, simplify, substitute
 from ...graph.support.class_bases import dataclass
@@ -72,10 +80,39 @@ def _call_node(call: CustomCall, position: int, inputs: Sequence[Node]) -> Node:
 
 def route_gradient(trace: Trace, value: Node, to: Node) -> Value:
     """Return the value of one node, whose cotangent is passed unchanged to another node."""
+    return trace.named(trace.value(route(value, to)))
+
+
+def route(value: Node, to: Node) -> Node:
+    """Return a distinct node of the same value, whose cotangent is passed unchanged to `to`."""
     grad_out = make_node(ops.INPUT, (), {"name": "grad_out"}, to.type)
-    identity = Graph("same", (grad_out,), (grad_out,))
+    identity = Graph("", (grad_out,), (grad_out,))
     call = CustomCall(identity, ("grad_out",), ("x",), ("x",), (value,))
-    return record_call(trace, call, [to])[0]
+    return _call_node(call, 0, [to])
+
+
+def gradients_lost(graph: Graph) -> tuple[str, ...]:
+    """Return the names of the functions whose gradients a derivative of the graph would need.
+
+    Without its calls the graph has only their ops. A derivative passes neither through bools and
+    integers nor through a marked output, whose gradient is that of the whole pair. The name of
+    what `route` returns is "".
+    """
+    found: dict[str, None] = {}
+    seen: set[Node] = set()
+    pending = list(graph.outputs)
+    while pending:
+        node = pending.pop()
+        if node in seen or not is_float(node.type) or node.op in (ops.STOP_GRADIENT, ops.OUTPUT):
+            continue
+        seen.add(node)
+        if node.op is ops.CALL:
+            found[node.attr("function").backward.name] = None
+        for region in regions_of(node):
+            found |= dict.fromkeys(gradients_lost(region.graph))
+        shapes = node.op.shape_only
+        pending += [operand for i, operand in enumerate(node.operands) if i not in shapes]
+    return tuple(found)
 
 
 def drop_calls(graph: Graph) -> Graph:
