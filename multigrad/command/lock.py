@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from multigrad.audit.lock.lockfile import (
     FRAMEWORKS,
@@ -31,14 +30,11 @@ from multigrad.command import STOPPED
 from multigrad.command.options import FAILED, Progress
 from multigrad.command.targets import (
     INPUTS_IN_CODE,
-    find_target,
+    find,
     find_with_inputs,
     names_of,
-    stated_inputs,
-    waits_for_call,
 )
 from multigrad.errors import MultigradError, suggest
-from multigrad.functions.function import Function
 from multigrad.graph.support.files import write_whole
 from multigrad.graph.support.installed import extra_line
 
@@ -64,7 +60,7 @@ def write_lock(
         if word_probes := function_probes(word):
             named_probes |= word_probes
         for name in () if word_probes else names_of(word):
-            found = (None, ()) if is_file(name) else find_locked(name)
+            found = (None, ()) if is_file(name) else find_with_inputs(name)
             lock.objects[name] = make_entry(name, *found)
     lock.probes = named_probes or find_probes(frameworks or FRAMEWORKS)
     names = [name for name in FRAMEWORKS if any(p.framework == name for p in lock.probes.values())]
@@ -99,14 +95,6 @@ def write_lock(
         if "without" in entry
     ]
     return "\n".join(lines), is_whole
-
-
-def find_locked(name: str) -> tuple[Any, Sequence[Any]]:
-    """Return the object that a name is of, and inputs that it takes, as far as they are known."""
-    target = find_target(name)
-    if isinstance(target, Function) and not waits_for_call(target):
-        return target, stated_inputs(name) or ()  # in the forms in which its module called it
-    return find_with_inputs(name)
 
 
 def ask(
@@ -161,7 +149,7 @@ def verify_lock(
     if not is_whole:
         result.remarks.append("stopped: the rest was not compared")
     elif python is None:
-        verify_objects(lock, lambda name: find_locked(name)[0], result)
+        verify_objects(lock, find, result)
     # Another Python may lack multigrad: it runs only the frameworks' probes.
     elif lock.objects:
         result.remarks.append(f"{len(lock.objects)} rules and Functions: not run by {python}")

@@ -42,10 +42,7 @@ from multigrad.command.named_objects import (
 from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.arguments import owner_of
-from multigrad.functions.calls.capture_errors import NotCaptured
-from multigrad.functions.calls.decision import SHOWN
 from multigrad.functions.calls.parameters import read_parameters
-from multigrad.functions.captures import find_variant
 from multigrad.functions.function import Function
 from multigrad.functions.importers import find_custom, is_custom
 from multigrad.graph.ops.numerics import ignoring_warnings
@@ -74,9 +71,11 @@ def find(what: str, forward: str | None = None, words: Sequence[str] = ()) -> An
 def find_with_inputs(
     what: str, forward: str | None = None, words: Sequence[str] = (), dtype: str = ""
 ) -> tuple[Any, list[Any]]:
-    """Return the object that a word names, and the inputs with which it was captured, if any.
+    """Return the object that a word names, and the inputs with which it was captured, or that its
+    module states, if any.
 
-    A custom gradient of a framework, or a function that applies one, is converted and called once.
+    A custom gradient of a framework, or a function that applies one, is converted and called once,
+    a Function if nobody called it.
 
     Args:
         forward: the activation to put a rule under.
@@ -100,10 +99,15 @@ def find_with_inputs(
         return xg.activation(find_forward(forward), rule=obj), arrays
     if isinstance(obj, Rule) and words:
         raise MultigradError(f"{what} is a rule, which takes --input only with --forward")
-    is_foreign = find_custom(obj) is not None or inspect.isroutine(obj)
+    is_function = isinstance(obj, Function)
+    # Python takes what is a descriptor for a routine.
+    is_own = is_function or isinstance(obj, Rule)
+    is_foreign = not is_own and (find_custom(obj) is not None or inspect.isroutine(obj))
     function = xg.convert(obj) if is_foreign else obj
-    if not words and (isinstance(obj, Rule) or not (is_foreign or waits_for_call(obj))):
-        return obj, []
+    # A Function stays in the forms in which its module called it.
+    is_known = not is_function or obj.captures.variants or obj.examples is not None
+    if not (words or is_foreign or (is_function and dtype)) and is_known:
+        return obj, [*(stated_inputs(name) or ())] if is_function else []
     inputs, is_guessed = choose_inputs(name, obj, words, dtype or "float32")
     try:
         # The first call captures the graph.
@@ -143,17 +147,6 @@ def stated_inputs(what: str) -> Any:
 def callable_of(target: Any) -> Any:
     """Return a pair of a forward and its VJP as a Function, any other target as it is."""
     return xg.function(*target) if isinstance(target, tuple) else target
-
-
-def waits_for_call(obj: Any) -> bool:
-    """Return whether an object is a Function without a form that it was called in."""
-    if not isinstance(obj, Function) or obj.examples is not None:
-        return False
-    try:
-        find_variant(obj, SHOWN)
-    except NotCaptured:
-        return True
-    return False
 
 
 # --- one target -----------------------------------------------------------------------------------

@@ -403,6 +403,7 @@ def test_a_rule_and_a_function_of_a_module_are_locked(invoke: Any, tmp_path: Pat
     output = invoke("lock", "locked_square:square", "multigrad:sign", "--out", "square").output
     assert "locked_square:square: its graph alone, no numbers: it does not run on" in output
     assert "GRADIENT_INPUTS in its module states others" in output
+    assert "matmul(grad_out" in invoke("show", "locked_square:square").output  # as it was called
     (tmp_path / "square_there.py").write_text(
         f"{source}GRADIENT_INPUTS = {{'square': [np.eye(7)]}}\n"
     )
