@@ -46,7 +46,7 @@ from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from ..trace.derived.derivatives import is_linear
 from ..trace.trace import dtype_name
 from .checks import bind_checks, fact_check, find_lacking, refuse_lacking, second_refusal
-from .cuts import Cuts, WideCut, find_aliasing, find_cuts, join_forward_and_keep, shares_scales
+from .cuts import Cuts, WideCut, find_aliasing, find_cuts, join_forward_and_keep, shares_work
 from .emit import Emission, emit_body
 from .function_graph import OWN_NAMES, FunctionGraph
 from .source import compile_source, identifier
@@ -233,7 +233,7 @@ def _emit(lowering: Lowering, anywhere: ResidualCut, wide: WideCut | None, fast:
     graphs, cut = (lowering.graphs, anywhere) if wide is None else (wide.graphs, wide.cut)
     prepared = Prepared() if fast and lowering.prepares else None
     may_join = fast and lowering.backend.autodiff.joins_loops and not graphs.is_rule
-    joins = wide is not None or (may_join and shares_scales(graphs, cut))
+    joins = wide is not None or (may_join and shares_work(graphs, cut))
     # Where forward is joined with `keep`, that gives nothing by itself.
     keep = Graph("keep", anywhere.keep.inputs, ()) if joins else anywhere.keep
     return Code(

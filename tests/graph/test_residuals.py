@@ -212,6 +212,41 @@ def test_torch_computes_no_mask_where_no_gradient_is_asked_for() -> None:
     assert not {"aten::ge", "aten::le"} & {event.key for event in profile.key_averages()}
 
 
+@needs_torch
+@pytest.mark.parametrize(("pull", "kept"), [(0.0, 8 * 4), (0.5, 8 * 4 + 4 * 3 * 4)])
+def test_places_that_forward_searched_are_kept_and_not_searched_again(
+    pull: float, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setenv("MULTIGRAD_PROVE", "1")  # not each call, whose ops are counted
+    codes = torch.tensor([[0.0, 1.0, 2.0], [1.0, 0.0, -1.0]])
+
+    class Nearest(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, z: Any) -> Any:
+            places = (z[:, None] - codes).square().sum(-1).argmin(1)
+            ctx.save_for_backward(z, places)
+            return torch.nn.functional.embedding(places, codes)
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            z, places = ctx.saved_tensors
+            return grad_out * places[:, None] + (
+                pull * (z - torch.nn.functional.embedding(places, codes)) if pull else 0
+            )
+
+    function, z = xg.convert(Nearest), np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+    assert torch_bytes(function, z) == kept
+    leaf = torch.tensor(z, requires_grad=True)
+    with torch.profiler.profile() as profile:
+        function(leaf).sum().backward()
+    assert [event.count for event in profile.key_averages() if event.key == "aten::argmin"] == [1]
+    wanted = torch.tensor(z, requires_grad=True)
+    Nearest.apply(wanted).sum().backward()
+    torch.testing.assert_close(leaf.grad, wanted.grad)
+
+
 # --- the gradient stays the rule's ----------------------------------------------------------------
 
 

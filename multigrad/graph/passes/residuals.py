@@ -12,8 +12,9 @@ own gradient and not by the ops that computed it.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -159,9 +160,9 @@ class ResidualCut:
 
 def reads_shape_alone(op: Op, position: int) -> bool:
     """Return whether an op reads only an operand's shape and dtype, and does not return it."""
-    is_like = op.operands[position] == "like" or op is ops.FULL_LIKE
-    has_shape_only = position in op.shape_only and is_like
-    return has_shape_only and op not in (ops.PLACE_KEY, ops.FROM_SHARD)
+    if position not in op.shape_only or op in (ops.PLACE_KEY, ops.FROM_SHARD):
+        return False
+    return op.operands[position] == "like" or op is ops.FULL_LIKE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,7 +225,11 @@ def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepa
             prefix = "kept" if is_apart else "history"
             names[node] = f"{prefix}_{computed}" if computed else prefix
             computed += 1
-    names |= {node: results[node] for node in computed_again(backward, names, results)}
+    # Small outputs that backward would compute again are kept too: reductions of the input, such as
+    # norms, which have fewer elements.
+    again = computed_again(backward, names)
+    small = [n for n in results if n.type.kind == "tensor" and isinstance(n.type.shape, tuple)]
+    names |= {node: results[node] for node in small if node in again}
     return _split(forward, backward, roles, names, alike=keepable.outputs, apart=is_apart)
 
 
@@ -244,7 +249,7 @@ def choose(
     known = find_known(backward, roles)
     # The known nodes that the rest of backward reads.
     unknown = [node for node in backward.nodes if node not in known]
-    operands = [*backward.outputs, *[operand for node in unknown for operand in node.operands]]
+    operands = [*backward.outputs, *[operand for node in unknown for operand in read_by(node)]]
     needed = list(dict.fromkeys([node for node in operands if node in known]))
     costs = {node: cost(node, node in results, keepable.floats) for node in known}
     costs |= {n: SINGLE for n in known if n.op is ops.INPUT and n.attr("name") in free}
@@ -261,8 +266,27 @@ def choose(
         if node in known:
             costs[node] = SINGLE if node.type.shape == SCALAR_SHAPE else BYTES[T] * FULL + 1
             sources.add(node)
-    cut = minimum_cut(costs, needed, sources)
-    return sum(costs[node] for node in cut), cut
+    sources |= {node for node in known if is_search(node)}
+    cut = minimum_cut(costs, needed, sources, read_by)
+    total = sum(costs[node] for node in cut)
+    # Inputs above the cut are read for their shape and dtype alone, which takes no bytes.
+    above = computed_again(backward, cut)
+    return total, [n for n in known if n in cut or (n.op is ops.INPUT and n in above)]
+
+
+def is_search(node: Node) -> bool:
+    """Return whether these are few integers that took long to find, which are never found again."""
+    is_part = node.op is ops.GETITEM and node.operands[0].op is ops.ARGSORT
+    return is_part or node.op in (ops.ARGMAX, ops.ARGMIN)
+
+
+def read_by(node: Node) -> list[Node]:
+    """Return the operands of a node without the inputs of which it reads the shape alone."""
+    return [
+        operand
+        for position, operand in enumerate(node.operands)
+        if operand.op is not ops.INPUT or not reads_shape_alone(node.op, position)
+    ]
 
 
 def computed_at_cost(forward: Graph, backward: Graph) -> list[Node]:
@@ -299,20 +323,16 @@ def by_value(outputs: Sequence[Node]) -> set[Node]:
     return nodes
 
 
-def computed_again(
-    backward: Graph, names: Mapping[Node, str], results: Mapping[Node, str]
-) -> list[Node]:
-    """Return small outputs, such as norms, that backward would compute again from residuals."""
+def computed_again(backward: Graph, kept: Collection[Node]) -> set[Node]:
+    """Return the nodes that backward reads beside what is kept, and not through it."""
     nodes: set[Node] = set()
     stack = [*backward.outputs]
     while stack:
         node = stack.pop()
-        if node not in nodes and node not in names:
+        if node not in nodes and node not in kept:
             nodes.add(node)
             stack += node.operands
-    # Reductions of the input, which have fewer elements.
-    small = [n for n in results if n.type.kind == "tensor" and isinstance(n.type.shape, tuple)]
-    return [node for node in small if node in nodes]
+    return nodes
 
 
 def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:
@@ -365,17 +385,20 @@ def cost(node: Node, is_output: bool, floats: bool) -> int:
 
 
 def minimum_cut(
-    costs: Mapping[Node, int], needed: list[Node], scans: Collection[Node] = ()
+    costs: Mapping[Node, int],
+    needed: list[Node],
+    found: Collection[Node] = (),
+    reads: Callable[[Node], Sequence[Node]] = operator.attrgetter("operands"),
 ) -> list[Node]:
-    """Return the cheapest nodes that separate `needed` from the inputs and from these scans.
+    """Return the cheapest nodes that separate `needed` from the inputs and from those `found`.
 
     At a tie those near the inputs. Maximum flow by augmenting paths (Edmonds and Karp, 1972); each
     node is an edge from (node, 0) to (node, 1).
     """
-    sources = [node for node in costs if node.op is ops.INPUT or node in scans]
+    sources = [node for node in costs if node.op is ops.INPUT or node in found]
     if all(node.op is ops.INPUT for node in needed):  # nothing is between
         return [node for node in sources if node in needed]
-    users = [(operand, node) for node in costs for operand in node.operands if operand in costs]
+    users = [(operand, node) for node in costs for operand in reads(node) if operand in costs]
     edges: list[tuple[Any, Any, int]] = [
         *[("inputs", (node, 0), INFINITE) for node in sources],
         *[((node, 0), (node, 1), amount) for node, amount in costs.items()],
