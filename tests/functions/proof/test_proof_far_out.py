@@ -43,3 +43,27 @@ def test_a_first_call_far_out_hides_no_other_function() -> None:
             xg.function(lambda x: jnp.sin(x), native=False)(jnp.asarray([3e30, 1.0, 4.0]))
     finally:
         object.__setattr__(ops.SIN, "vjp", right)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("rows", [25, 512])
+def test_a_search_by_distances_that_torch_takes_from_a_product_is_converted(rows: int) -> None:
+    import torch
+
+    class Nearest(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, z: Any, codes: Any) -> Any:
+            places = torch.cdist(z, codes).argmin(1)  # beyond 25 rows of either by a product
+            ctx.save_for_backward(places, codes)
+            return codes[places]
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            places, codes = ctx.saved_tensors
+            return grad_out, torch.zeros_like(codes).index_add_(0, places, grad_out)
+
+    function = xg.convert(Nearest)
+    z, codes = (torch.randn(n, 16, generator=torch.manual_seed(n)) for n in (rows, 40))
+    torch.testing.assert_close(function(z, codes), Nearest.apply(z, codes), rtol=0, atol=0)
+    kept = xg.memory(function, [z.shape, codes.shape], torch.float32)
+    assert kept.total == 8 * rows  # an error where the class runs as it is
