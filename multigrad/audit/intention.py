@@ -68,11 +68,13 @@ def recognize(trial: Trial, obj: Any) -> Trial:
     A factor is compared: the gradient has to be that times the derivative everywhere.
     """
     text = inspect.getattr_static(_owner_of(obj), "__doc__", None) or ""
-    text = text.lower() if isinstance(text, str) else ""
-    words = {word for pattern, word in IN_DOCSTRINGS.items() if re.search(pattern, text)}
+    text = text if isinstance(text, str) else ""
+    found = {word: re.search(f"(?i){each}", text) for each, word in IN_DOCSTRINGS.items()}
+    words = {word: f"docstring says {match[0]!r}" for word, match in found.items() if match}
+    words |= {word: f"name says {quoted!r}" for word, quoted in _split(trial.name).items()}
     try:
         with trial.quiet():
-            return _recognize(trial, words | _split(trial.name))
+            return _recognize(trial, words)
     except Exception:  # of the user's code: the laws report it
         return trial
 
@@ -84,35 +86,36 @@ def _owner_of(obj: Any) -> Any:
     return origin if isinstance(origin, type) else getattr(obj, "__self__", obj)  # `Square.apply`
 
 
-def _recognize(trial: Trial, words: set[str]) -> Trial:
+def _recognize(trial: Trial, words: Mapping[str, str]) -> Trial:
     run, u = trial.start()
     outputs, gradients = run.arrays(), run.gradients(u)
     factor = _factor_of_identity(trial, outputs, u, gradients)
     if factor not in (None, 0.0, 1.0):
         return _scaled(trial, factor, "its forward is the identity")
-    if words & REVERSING:
+    if reversing := words.keys() & REVERSING:
         factor = factor_of_derivative(trial)
         if factor is not None and factor < 0:
-            return _scaled(trial, factor, "its name or docstring says so")
+            return _scaled(trial, factor, f"its {words[min(reversing)]}")
     passing_places = [n for n in trial.floats if _passes(u, gradients[n])]
     flat_places = [n for n in trial.floats if len(flat_outputs(trial, n)) == len(outputs)]
     places = [n for n in passing_places if n in flat_places]
     reason = ""
-    hints = words & MEANT or (words & PASSING if passing_places or flat_places else set())
+    said = words.keys()
+    hints = said & MEANT or (said & PASSING if passing_places or flat_places else set())
     if flat_places or (passing_places and _is_coarse(outputs[0])):
-        hints = hints or words & STEPS
+        hints = hints or said & STEPS
     if places:
         reason = f"its forward is flat in {trial.names[places[0]]}, whose gradient is the cotangent"
         if len(trial.floats) > len(places):
             reason += ". Those of its other arguments are not compared: xg.gate compares them"
     elif hints:
-        reason = f"its name or docstring says {min(hints)!r}. {UNCOMPARED}"
+        reason = f"its {words[min(hints)]}. {UNCOMPARED}"
     if not reason:
         return trial
     kind = "it is straight-through" if passing_places else "it is a surrogate"
     contradiction = ""
     # A docstring may speak of another estimator; a name that says STE promises the cotangent.
-    if _split(trial.name) & PASSING and not passing_places and len(u) == 1:
+    if _split(trial.name).keys() & PASSING and not passing_places and len(u) == 1:
         same_shaped = [g for g in gradients if g is not None and g.shape == u[0].shape]
         if any(g.any() for g in same_shaped):
             contradiction = (
@@ -123,9 +126,12 @@ def _recognize(trial: Trial, words: set[str]) -> Trial:
     return replace(trial, is_surrogate=True, intention=intention, contradiction=contradiction)
 
 
-def _split(name: str) -> set[str]:
-    words = {word.lower() for word in WORD.findall(name.rpartition(".")[2])}
-    return words | {"straightthrough"} if {"straight", "through"} <= words else words
+def _split(name: str) -> dict[str, str]:
+    """Return the words of a name in lower case, and how each is written."""
+    words = {word.lower(): word for word in WORD.findall(name.rpartition(".")[2])}
+    if {"straight", "through"} <= words.keys():
+        words["straightthrough"] = f"{words['straight']} {words['through']}"
+    return words
 
 
 # --- what the numbers show ------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from ..backend.values import is_float_tensor
 from ..functions.calls.arguments import owner_of, positional_names, replace_at
 from ..functions.function import Function
 from ..functions.proof.compare import eps_of
+from ..functions.proof.run import homes as homes_of
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import cached_property
@@ -443,6 +444,10 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         name, call, is_surrogate = subject.name, subject.call, subject.is_surrogate
         signed = function = subject.function
         homes = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)[:1]
+        # Arrays stand for tensors of the framework whose custom gradient it was.
+        is_imported = signed is not None and signed.recipe.imported is not None
+        if is_imported and all(each.name == "numpy" for each in homes):
+            homes = tuple(homes_of(signed.recipe.dialect()))[:1]
     else:
         original = find_original(obj)
         name, call, is_surrogate, homes = original.name, original.call, False, original.homes

@@ -138,6 +138,13 @@ def test_a_straight_through_estimator_is_held_to_its_name() -> None:
 
     assert derivative(ste("RoundSTE", lambda g, x: g * (x < 1)), X).state == "does not apply"
     assert derivative(ste("Layer", lambda g, x: g), X).state == "does not apply"
+    clipped = keeps_x(lambda x: x.clamp(-1, 1).mul(4).round())
+    for name, doc, said in (
+        ("Layer", "Straight-Through inside", "its docstring says 'Straight-Through'"),
+        ("RoundQuantizer", "A round", "its name says 'Quantizer'"),
+    ):
+        fn = named(name, clipped, of_x(lambda g, x: 4 * g * (x.abs() < 1)), __doc__=doc)
+        assert said in derivative(fn, X).reason
     doubled = derivative(ste("StraightThroughRound", lambda g, x: 2 * g), X)
     assert (doubled.state, "not the cotangent" in doubled.reason) == ("broken", True)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multigrad.command.audit import AuditRequest, audit_targets
+from multigrad.command.audit import AuditRequest, audit_named, audit_targets
 from multigrad.command.named_objects import import_named
 from multigrad.command.targets import find, find_targets
 from multigrad.errors import MultigradError
@@ -282,4 +282,8 @@ def test_a_decorated_class_is_among_the_targets_of_its_file(tmp_path: Path) -> N
         "    forward = staticmethod(lambda ctx, x: x / 2)\n"
         "    backward = staticmethod(lambda ctx, g: g / 2)\n"
     )
-    assert [*find_targets(f"{tmp_path}/decorated.py").kinds] == [f"{tmp_path}/decorated.py:Halved"]
+    (name,) = find_targets(f"{tmp_path}/decorated.py").kinds
+    assert name == f"{tmp_path}/decorated.py:Halved"
+    # On the framework that it was written for, with the laws of that.
+    report = audit_named(name, AuditRequest(laws=("vmap",)))
+    assert (report.home, report.laws[0].state) == ("torch", "kept")
