@@ -217,8 +217,8 @@ def judge_far(trial: Trial) -> str:
     if trial.dtype != "float32" or trial.wide != "float64":
         raise NotApplicable("it takes float32 and float64 both, or there is nothing to compare")
     for number in FAR_NUMBERS:
-        far = _far_arguments(trial, number)
-        arrays = [np.full_like(a, far.get(n, a)) for n, a in enumerate(trial.given)]
+        far = _far_arrays(trial, number)
+        arrays = [far.get(n, a) for n, a in enumerate(trial.given)]
         with trial.quiet("float32"):
             run = trial.run(arrays)
             outputs = run.arrays()
@@ -236,37 +236,45 @@ def judge_far(trial: Trial) -> str:
             # Near a pole one more product may overflow, but 0 / 0 must not give NaN.
             bad = fits & (np.isnan(got) if abs(number) < NEAR_POLE else ~np.isfinite(got))
             if bad.any():
-                place = _place_of(trial, n, far)
-                return f"{place}: {got[bad][0]}, expected {want[bad][0]:.6g}"
-        if abs(number) > 1.0 and (fault := _differs_far(trial, far)):
+                return f"{_place_of(trial, n, far)}: {got[bad][0]}, expected {want[bad][0]:.6g}"
+        if abs(number) > 1.0 and (fault := _differs_far(trial, number, far)):
             return fault
     return ""
 
 
-def _far_arguments(trial: Trial, number: float) -> dict[int, float]:
-    """Return the number of each argument that is far; the others stay as they are given.
+def _far_arrays(trial: Trial, number: float) -> dict[int, Array]:
+    """Return the arguments that are far; the others stay as they are given.
 
-    A scalar beside other tensors may be a bound, a temperature or a step, and what is positive may
-    have to be.
+    The first is the number everywhere. Others next to it may be its bounds, which have to be
+    positive or must not cross: they are scaled by one factor, or stay if one of the two is a
+    scalar, as a temperature or a step is. A scalar before a matrix is no first.
     """
-    first, *others = [n for n in trial.floats if trial.given[n].ndim] or trial.floats[:1]
-    are_positive = {n: bool((trial.given[n] > 0).all()) for n in others}
-    return {first: number, **{n: abs(number) if are_positive[n] else number for n in others}}
+    given = trial.given
+    first, *later = trial.floats
+    if not given[first].ndim:
+        first = next((n for n in later if given[n].ndim > 1), first)
+    others = [n for n in trial.floats if n != first and given[n].ndim and given[first].ndim]
+    factor = abs(number) / (max([np.abs(given[n]).max(initial=0) for n in others], default=0) or 1)
+    return {
+        first: np.full_like(given[first], number),
+        **{n: (given[n] * factor).astype(given[n].dtype) for n in others},
+    }
 
 
-def _place_of(trial: Trial, n: int, far: dict[int, float]) -> str:
-    """Return the numbers of all arguments as text, those of argument n first."""
-    numbers = {k: far.get(k, trial.given[k].flat[0]) for k in trial.floats if trial.given[k].size}
+def _place_of(trial: Trial, n: int, far: dict[int, Array]) -> str:
+    """Return the first numbers of all arguments as text, that of argument n before the others."""
+    arrays = {k: far.get(k, trial.given[k]) for k in trial.floats}
+    numbers = {k: array.flat[0] for k, array in arrays.items() if array.size}
     places = sorted(numbers, key=lambda k: k != n)
     return ", ".join(f"argument {k} = {numbers[k]:g}" for k in places)
 
 
-def _differs_far(trial: Trial, far: dict[int, float]) -> str:
+def _differs_far(trial: Trial, number: float, far: dict[int, Array]) -> str:
     """Return where a gradient near far numbers differs from differences, "" if nowhere."""
     arrays = list(trial.cast("float64"))
-    for n, number in far.items():  # no two alike, as at ties there is no derivative
-        places = np.arange(arrays[n].size).reshape(arrays[n].shape)
-        arrays[n] = number * (1.0 + 0.01 * np.sin(1.0 + places + 7.0 * n))
+    for n, array in far.items():  # no two alike, as at ties there is no derivative
+        places = np.arange(array.size).reshape(array.shape)
+        arrays[n] = array * (1.0 + 0.01 * np.sin(1.0 + places + 7.0 * n))
     run = trial.run(arrays)
     outputs = run.arrays()
     # Cotangents are not all alike either: the outputs of a softmax add up to one.
@@ -276,14 +284,14 @@ def _differs_far(trial: Trial, far: dict[int, float]) -> str:
         got = gradients[n]
         if got is None:
             continue
-        number = far.get(n, 1.0)
-        line = slope_along(weigh, arrays, gradients, {n: number * wave(got)})
+        size = abs(number) if n in far else 1.0
+        line = slope_along(weigh, arrays, gradients, {n: size * wave(got)})
         if not line.is_settled or not abs(line.slope) < 1e37:
             continue
         if not np.isfinite(line.gradient):
             place = _place_of(trial, n, far)
             return f"{place}: {got[~np.isfinite(got)][0]}, expected a number"
-        if max(map(abs, far.values())) > MOST_COMPARED:
+        if abs(number) > MOST_COMPARED:
             continue
         # The second part is what rounding of the outputs leaves in differences.
         allowed = 1e-3 * max(abs(line.slope), line.size)
@@ -292,7 +300,7 @@ def _differs_far(trial: Trial, far: dict[int, float]) -> str:
         if is_off and _is_derivative(trial) and line.is_kept_by(1024):
             return (
                 f"{_place_of(trial, n, far)}: the gradient along one direction is "
-                f"{line.gradient / number:.6g}, expected {line.slope / number:.6g} by differences"
+                f"{line.gradient / size:.6g}, expected {line.slope / size:.6g} by differences"
             )
     return ""
 

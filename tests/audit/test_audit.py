@@ -269,6 +269,20 @@ def test_a_bound_stays_in_its_range_and_is_named_beside_what_is_far(x: Any, delt
     assert re.match(r"x = -?\d+, delta = \d+: ", report.findings[0].reason)
 
 
+@pytest.mark.parametrize("x", [0.3, [0.3, -2.5], [[0.3, -2.5], [1.0, 2.0]]])
+def test_bounds_in_one_array_do_not_cross_beside_what_is_far(x: Any) -> None:
+    def clip(x: Any, bounds: Any) -> Any:
+        return np.minimum(np.maximum(x, bounds[0]), bounds[1])
+
+    def backward(grad_out: Any, x: Any, bounds: Any) -> Any:
+        low, high = x < bounds[0], x > bounds[1]
+        of_bounds = np.stack([np.sum(grad_out * low), np.sum(grad_out * high)])
+        return grad_out * ~(low | high), of_bounds.astype(np.asarray(bounds).dtype)
+
+    inputs = np.array(x, np.float32), np.array([-1.0, 1.0], np.float32)
+    assert xg.audit((clip, backward), *inputs, laws=["far numbers"]).ok
+
+
 def test_what_oscillates_within_a_step_is_not_told_from_its_derivative() -> None:
     def forward(x: Any) -> Any:
         return special.fresnel(x)[0].astype(x.dtype)
