@@ -301,27 +301,28 @@ def generalized(
 
 
 # Lengths at which a form is captured again, to see whether its graphs depend on those of the call.
-OTHER_LENGTHS = (1, 2, 3, 5, 8, 33, 1025)
+OTHER_LENGTHS = (1, 2, 3, 5, 8, 33, 1025, 65_537, 1_000_003)
 Asked = dict[str, dict[str, Any]]
 
 
 def asked_of_arguments(function: Function, variant: Variant) -> Asked:
-    """Return, by argument, the facts about it on which a captured form's graphs depend.
-
-    "shape" has None for a length that leaves the graphs as they are.
-    """
-    layout, facts = variant.layout, variant.facts
+    """Return, by argument, the facts about it on which a captured form's graphs depend."""
+    layout, facts = variant.layout, {**variant.facts, **asked_shapes(function, variant)}
     asked: Asked = {}
     for fact, kind, index in places_of(facts, layout, first_tensor(layout)):
         is_asked = kind in ("dtype", "ndim", "param", "shape") and facts[fact] is not None
         if is_asked and index is not None:
             asked.setdefault(layout.leaves[index].name, {})[kind] = facts[fact]
-    lengths = {n for each in asked.values() for n in each.get("shape", ())}
-    free = {n for n in lengths if _is_free(function, variant, n)}
-    for each in asked.values():
-        if "shape" in each:
-            each["shape"] = tuple(None if n in free else n for n in each["shape"])
     return asked
+
+
+def asked_shapes(function: Function, variant: Variant) -> dict[str, tuple[int | None, ...]]:
+    """Return the facts of shapes, with None for a length that leaves the graphs as they are."""
+    facts = variant.facts.items()
+    shapes = {f: v for f, v in facts if f.partition(":")[0] == "shape" and v is not None}
+    lengths = {n for shape in shapes.values() for n in shape}
+    free = {n for n in lengths if _is_free(function, variant, n)}
+    return {f: tuple(None if n in free else n for n in v) for f, v in shapes.items()}
 
 
 def _is_free(function: Function, variant: Variant, length: int) -> bool:

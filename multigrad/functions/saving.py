@@ -24,7 +24,14 @@ from .calls.arguments import Forgotten, Layout, Leaf, positional_names, type_of
 from .calls.capture_errors import NotCaptured
 from .calls.decision import SAVED, decide
 from .calls.recipe import Variant
-from .captures import capture, find_variant, generalized, renewed_variants, some_gradients
+from .captures import (
+    asked_shapes,
+    capture,
+    find_variant,
+    generalized,
+    renewed_variants,
+    some_gradients,
+)
 from .documents.format import Data, clean, format_document, hash_of, seal, unseal
 from .documents.functions import STATIC, SavedFunction, decode_function
 
@@ -83,7 +90,7 @@ def encode_variant(function: Function, variant: Variant) -> dict[str, Data]:
             "to know more: call it with tensors that require them"
         )
     arrays: list[ArrayValue] = []
-    form = _encode_form(_related(function, general), arrays)
+    form = _encode_form(function, general, arrays)
     return seal("function", _fields(function, [form], arrays), decode_function)
 
 
@@ -118,7 +125,7 @@ def _encode(function: Function) -> dict[str, Data]:
     forms: dict[str, Data] = {}
     for variant in (_for_all(function, each) for each in renewed_variants(function, SAVED)):
         if variant is not None:
-            form = _encode_form(_related(function, variant), arrays)
+            form = _encode_form(function, variant, arrays)
             forms.setdefault(_meaning(form), form)
     if not forms:
         raise TraceError(f"{some_gradients(function)}, and save it again")
@@ -187,7 +194,8 @@ def in_first_dtype(variant: Variant) -> Layout:
     return replace(layout, leaves=tuple(leaves))
 
 
-def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
+def _encode_form(function: Function, variant: Variant, arrays: list[ArrayValue]) -> Data:
+    variant = _related(function, variant)
     pair, layout = variant.graphs, in_first_dtype(variant)
     if pair.is_rule:  # a document tells a rule's input from an argument by its name
         input_leaf, *number_leaves = layout.leaves
@@ -199,7 +207,7 @@ def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
     backward = unmarked if pair.keeps_output and is_told else pair.backward
     facts = {
         name: encode_value(value)
-        for name, value in variant.facts.items()
+        for name, value in {**variant.facts, **asked_shapes(function, variant)}.items()
         if not (is_read(name) or name == LIBRARY or _general(name) is not None)
     }
 

@@ -19,6 +19,7 @@ from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.passes.facts import GIVEN, LIBRARY, needed_shapes
+from ...lowering.checks import format_lengths
 from ...trace.axes import known_shape
 from ...trace.lookups import is_read, look_up
 from ...trace.python_protocols import place_of
@@ -98,6 +99,9 @@ def places_of(
         yield fact, kind, by_name.get(argument) if argument else first
 
 
+SOME_LENGTH = 3  # where any is right
+
+
 def shape_under(
     facts: Mapping[str, Any], layout: Layout, n: int, shape: tuple[int, ...]
 ) -> tuple[int, ...]:
@@ -109,7 +113,7 @@ def shape_under(
     name, is_first = layout.leaves[n].name, n == first_tensor(layout)
     fixed = facts.get(f"shape:{name}", facts.get("shape") if is_first else None)
     if fixed is not None:
-        return tuple(fixed)
+        return tuple(SOME_LENGTH if length is None else length for length in fixed)
     rank = facts.get(f"ndim:{name}", facts.get("ndim"))
     return shape if rank is None else (*shape, *(1,) * rank)[:rank]
 
@@ -277,11 +281,10 @@ def first_tensor(layout: Layout) -> int | None:
 
 def fixed_shapes(layout: Layout, facts: Mapping[str, Any]) -> str:
     """Return in words the shapes that a capture is for alone; "" if it is for all."""
-    places = places_of((fact for fact in facts if facts[fact]), layout, first_tensor(layout))
     return " and ".join(
-        f"{layout.leaves[index].path} of shape {tuple(facts[fact])}"
-        for fact, kind, index in places
-        if kind == "shape" and index is not None
+        f"{layout.leaves[index].path} of shape {format_lengths(facts[fact])}"
+        for fact, kind, index in places_of(facts, layout, first_tensor(layout))
+        if kind == "shape" and index is not None and any(n is not None for n in facts[fact] or ())
     )
 
 

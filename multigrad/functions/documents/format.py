@@ -322,7 +322,7 @@ def choose(forms: Iterable[Form], known: Mapping[str, Any]) -> Form | None:
     `NeedsConcrete` if more has to be known.
     """
     candidates = [
-        f for f in forms if all(known.get(n, value) == value for n, value in f.facts.items())
+        f for f in forms if all(_is_as(known.get(n, value), value) for n, value in f.facts.items())
     ]
     for form in candidates:
         if form.facts.keys() <= known.keys():
@@ -330,6 +330,14 @@ def choose(forms: Iterable[Form], known: Mapping[str, Any]) -> Form | None:
     if candidates:
         raise NeedsConcrete(*(name for name in candidates[0].facts if name not in known))
     return None
+
+
+def _is_as(value: Any, wanted: Any) -> bool:
+    if isinstance(value, tuple) and isinstance(wanted, tuple):  # None: a length that may be any
+        return len(value) == len(wanted) and all(
+            n in (m, None) for m, n in zip(value, wanted, strict=True)
+        )
+    return value == wanted
 
 
 def _name_draws(graph: Graph) -> tuple[Graph, tuple[Location | None, ...]]:

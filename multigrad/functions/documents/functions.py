@@ -52,6 +52,7 @@ from ...graph.passes.serialize import (
 )
 from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import optree
+from ...lowering.checks import format_lengths
 from ...lowering.function_graph import OWN_NAMES, FunctionGraph, numbered
 from ...trace.derived.custom_calls import replay
 from ...trace.trace import Trace, Value
@@ -209,7 +210,10 @@ def _describe(variant: Variant) -> str:
         else f"{leaf.path}: {leaf.dtype or leaf.kind}"
         for leaf in leaves
     ]
-    facts = [f"{name} {value}" for name, value in variant.facts.items()]
+    facts = [
+        f"{name} {format_lengths(value) if isinstance(value, tuple) else value}"
+        for name, value in variant.facts.items()
+    ]
     return f"({', '.join([*words, *facts])})"
 
 
@@ -469,8 +473,9 @@ def _is_legal(what: str, value: Any) -> bool:
         case "ndim":
             return type(value) is int and 0 <= value <= MOST_PLACES
         case "shape":
-            lengths = value if isinstance(value, tuple) else (None,)
-            return all(type(n) is int and 0 <= n < LARGEST_INDEX for n in lengths)
+            return isinstance(value, tuple) and all(
+                n is None or (type(n) is int and 0 <= n < LARGEST_INDEX) for n in value
+            )
         case _:
             return type(value) is float
 
