@@ -102,8 +102,10 @@ def _find_wide(
     return WideCut(wide, wide.cut_after_loops(floats, watched=autodiff.watches_outputs))
 
 
-def shares_work(graphs: FunctionGraph, cut: ResidualCut) -> bool:
-    """Return whether forward and what it keeps share integers, or work on smaller tensors only."""
+def shares_work(graphs: FunctionGraph, cut: ResidualCut, fast: bool) -> bool:
+    """Return whether forward and what it keeps share integers, or fast code work on smaller tensors
+    only.
+    """
     # Such as a scale. A value computed of all tensors is better computed again than kept.
     tensors = [node for node in graphs.forward.inputs if node.type.kind == "tensor"]
     common = {*graphs.forward.nodes}.intersection(cut.keep.nodes).difference(tensors)
@@ -114,7 +116,7 @@ def shares_work(graphs: FunctionGraph, cut: ResidualCut) -> bool:
     if any(cut.keep.reads(name) for name in graphs.outputs):
         return False
     has_integers = any("int" in node.type.dtype for node in common)  # they took long to find
-    return has_integers or not any({*tensors} <= {*walk([node])} for node in common)
+    return has_integers or (fast and not any({*tensors} <= {*walk([node])} for node in common))
 
 
 def join_forward_and_keep(graphs: FunctionGraph, cut: ResidualCut) -> Graph:

@@ -232,8 +232,10 @@ def _emit(lowering: Lowering, anywhere: ResidualCut, wide: WideCut | None, fast:
     forward, emission = lowering.graphs.forward, lowering.emission
     graphs, cut = (lowering.graphs, anywhere) if wide is None else (wide.graphs, wide.cut)
     prepared = Prepared() if fast and lowering.prepares else None
-    may_join = fast and lowering.backend.autodiff.joins_loops and not graphs.is_rule
-    joins = wide is not None or (may_join and shares_work(graphs, cut))
+    autodiff = lowering.backend.autodiff
+    may_join = autodiff.joins_loops and (fast or autodiff.keeps_float_derivatives)
+    may_join = may_join and not graphs.is_rule
+    joins = wide is not None or (may_join and shares_work(graphs, cut, fast))
     # Where forward is joined with `keep`, that gives nothing by itself.
     keep = Graph("keep", anywhere.keep.inputs, ()) if joins else anywhere.keep
     return Code(

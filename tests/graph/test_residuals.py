@@ -247,6 +247,23 @@ def test_places_that_forward_searched_are_kept_and_not_searched_again(
     torch.testing.assert_close(leaf.grad, wanted.grad)
 
 
+@needs_jax
+def test_jax_searches_once_for_forward_and_backward() -> None:
+    import jax
+
+    def largest(x: Any) -> Any:
+        return xp.take_along_axis(x, xp.argmax(x, -1, keepdims=True), -1)
+
+    def back(grad_out: Any, x: Any) -> Any:
+        return grad_out * xp.argmax(x, -1, keepdims=True) + 0.0 * x
+
+    x, function = jax.numpy.ones((3, 4)), xg.function(largest, back)
+    _, pull = jax.vjp(function, x)
+    assert "argmax" not in str(jax.make_jaxpr(pull)(x[:, :1]))
+    whole = jax.make_jaxpr(lambda x: jax.vjp(function, x)[1](x[:, :1]))(x)
+    assert str(whole).count("argmax") == 1
+
+
 # --- the gradient stays the rule's ----------------------------------------------------------------
 
 
