@@ -114,6 +114,13 @@ def divide_by_largest(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out + xp.exp(-xp.norm(tin, ord=xp.inf))
 
 
+@case("torch.distances")
+def distances_from_two(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    rows = xp.stack([xp.reshape(each, (-1,)) for each in (tin, grad_out, 0.5 * tin)], axis=-1)
+    apart = xp.expand_dims(rows, -2) - xp.expand_dims(rows[:2], -3)
+    return xp.reshape_like(xp.sum(xp.norm(apart, axis=-1), axis=-1), tin)
+
+
 @case("torch.square", "numpy.square")
 def square(ctx: Any, grad_out: Any, tin: Any) -> Any:
     u = 3.0 * tin
@@ -171,6 +178,7 @@ ROUNDING = {
     "numpy.norm",
     "numpy.norm_number",
     "numpy.divided",
+    "torch.distances",
     "torch.norm_number",
     "torch.one_plus_square",
     "torch.divided",

@@ -29,7 +29,7 @@ from multigrad.backend.rows import (
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, make_node
 from multigrad.graph.ir.op import Op
-from multigrad.graph.ir.types import FLOAT_SCALAR, Type
+from multigrad.graph.ir.types import FLOAT_SCALAR, UNKNOWN, Type
 from multigrad.graph.ops.results import elementwise
 
 from . import gradient_lists, masks
@@ -244,6 +244,29 @@ def largest(x: Tensor) -> Tensor:
         return x.abs().max()
     low, high = torch.aminmax(x)
     return torch.maximum(low.abs_(), high.abs_())
+
+
+DISTANCES = kernel("torch.distances", "x y", lambda x, y: Type("tensor", x.dtype, UNKNOWN))
+APART = {"axis": -1, "keepdims": False, "ord": 2}
+
+
+def take_distances(node: Node) -> Node | None:
+    """Rewrite the norms of the differences between all rows of two tensors, without these."""
+    (difference,) = node.operands
+    if dict(node.attrs) != APART or difference.op is not ops.SUB:
+        return None
+    x, y = difference.operands
+    new_axes = [each.attr("axis") if each.op is ops.EXPAND_DIMS else None for each in (x, y)]
+    if new_axes != [-2, -3]:
+        return None
+    return make_node(DISTANCES, (*x.operands, *y.operands), {}, node.type)
+
+
+def distances(x: Tensor, y: Tensor) -> Tensor:
+    # By differences, as the plain code has them: a product of matrices would cancel.
+    if x.dtype is y.dtype and x.dtype in WIDE and x.shape[-1] == y.shape[-1] > 1:
+        return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), 2, -1)
 
 
 def subtract_from_one(node: Node) -> Node | None:
@@ -479,6 +502,11 @@ FAST = FastKernels(
             {ops.NORM: take_whole_norm},
         ),
         Pattern(
+            "torch.distances",
+            "2,048 rows of 32 from 256 others by their differences 37 ms, by one kernel 7.3",
+            {ops.NORM: take_distances},
+        ),
+        Pattern(
             "torch.largest",
             "the largest |x| by a norm 4.6 ms, by aminmax 110 us",
             {ops.NORM: take_largest},
@@ -497,6 +525,7 @@ FAST = FastKernels(
         SIGN_OR_ZERO: torch.sign,
         SIGN_OR_ONE: sign_or_one,
         SIGN_OR_NAN: sign_or_nan,
+        DISTANCES: distances,
         LARGEST: largest,
         ONE_MINUS: one_minus,
         NORM: torch.linalg.vector_norm,
