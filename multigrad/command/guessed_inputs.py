@@ -43,6 +43,7 @@ NUMBER = 2  # a guessed length or factor
 # Guesses for arguments that take no tensor: by annotation, else by name.
 NUMBERS: Mapping[str, Any] = {"bool": True, "int": NUMBER, "float": 0.5, "str": "mean"}
 AXES = ("axis", "axes", "dim", "dims")
+LOWER = {"lo", "low", "lower", "min", "minimum", "qmin", "qn", "vmin"}  # words of a bound's name
 INTEGERS = ("target", "targets", "label", "labels", "index", "indices", "ids", "idx")
 PER_CHANNEL = ("bias", "gamma", "beta", "running_mean", "running_var")
 CHANNELS = SHAPE[-1]
@@ -151,17 +152,22 @@ def _likely_inputs(
 
 
 def _constants_of(fn: Any, parameters: Sequence[Any]) -> dict[str, Any]:
-    """Return a factor for each argument that a class's backward returns a written None for."""
+    """Return a number for each argument that a class's backward returns a written None for."""
     returns = [
         n.value for n in _nodes_of(getattr(fn, "backward", None)) if isinstance(n, ast.Return)
     ]
     tuples = [each.elts for each in returns if isinstance(each, ast.Tuple)]
     if not tuples or len(tuples) < len(returns):
         return {}
-    return {
-        getattr(p, "name", ""): NUMBERS["float"]
+    names = [
+        str(getattr(p, "name", ""))
         for p, *elements in zip(parameters, *tuples, strict=False)
         if all(isinstance(each, ast.Constant) and each.value is None for each in elements)
+    ]
+    # Two bounds that were equal would make a clamp flat, which hides its gradient's faults.
+    return {
+        name: NUMBERS["float"] * (-1 if LOWER.intersection(name.lower().split("_")) else n + 1)
+        for n, name in enumerate(names)
     }
 
 

@@ -46,7 +46,12 @@ ELEMENTWISE = """
 """
 # keras.ops and keras.activations call these by another name.
 ALIASES = {"abs": "absolute", "exponential": "exp", "swish": "silu", "hard_swish": "hard_silu"}
-BACKEND_MODULES = ("nn", "numpy", "math")  # of `keras.src.backend`, which hold the functions
+BACKEND_MODULES = (
+    "nn",
+    "numpy",
+    "math",
+    "image",
+)  # of `keras.src.backend`, which hold the functions
 # These classes compute an operation by others, which count unless it is selected itself.
 COMPOSED = {"relu": keras_activations.ReLU, "mish": keras_activations.Mish}
 # Operations that compute another one in their kernel, where a rule on it cannot act.
@@ -57,7 +62,7 @@ RECURRENT_KERNELS = ("lstm", "gru")
 # The operation that a function of `keras.ops` or `keras.activations` is.
 OPERATION_OF_FUNCTION: dict[Call, str] = {
     function: ALIASES.get(function.__name__, function.__name__)
-    for module in (keras.ops, keras.activations)
+    for module in (keras.ops, keras.ops.image, keras.activations)
     for function in vars(module).values()
     if inspect.isfunction(function)
 }
@@ -141,7 +146,8 @@ def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict
     try:
         if rule is None or not args or in_symbolic_scope():
             out = original(*args, **kwargs)
-            if rules.gap and rule is None and is_gap(name, args, out):
+            is_moving = kwargs.get("interpolation") == "nearest"  # of an image's elements
+            if rules.gap and rule is None and not is_moving and is_gap(name, args, out):
                 for called in rules.called:
                     setattr(called, f"{rules.gap}{name}", True)
             return out

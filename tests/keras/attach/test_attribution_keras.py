@@ -245,7 +245,7 @@ def test_what_no_rule_can_read_is_refused() -> None:
     for name in ("norm", "own"):
         with pytest.raises(RuleTypeError, match=f"'{name}'.*'epsilon.*leave it out"):
             xk.attach(model, {name: lrp.epsilon()})
-    pooling = keras.layers.AveragePooling2D(name="pool")
+    pooling = keras.layers.AveragePooling2D(2, name="pool")
     with pytest.raises(RuleTypeError, match=r"'pool'.*'zplus.*what fits is.*norm\(\)"):
         xk.attach(pooling, {"": lrp.zplus()})
     with pytest.raises(RuleTypeError, match="'relu' is an operation"):
@@ -327,6 +327,14 @@ def test_what_multiplies_relevance_without_a_rule_is_named_in_a_warning_and_the_
         pytest.warns(xg.errors.ActsNowhereWarning, match=r"no rule for head \(softmax\)"),
     ):
         head(FLAT)
+    for interpolation in ("bilinear", "nearest"):
+        up = keras.layers.UpSampling2D(interpolation=interpolation, name="up")
+        larger = keras.Sequential([keras.Input((2, 2, 1)), keras.layers.Conv2D(1, 1), up])
+        with xk.attach(larger, xg.composites.epsilon_plus()) as handle:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                larger(np.ones((1, 2, 2, 1), np.float32))
+            assert ("resize" in repr(handle)) == (interpolation == "bilinear")
 
 
 def test_a_composite_that_acts_nowhere_is_refused_as_a_selector_is() -> None:
