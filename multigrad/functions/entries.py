@@ -24,7 +24,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import FUNCTION_READERS
 from ..backend.emitted import Attached
 from ..backend.values import framework_of, in_one_framework
-from ..errors import GradientError, TraceError
+from ..errors import GradientError, RuleTypeError, TraceError
 from ..graph.support.params import Fused
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
@@ -172,7 +172,17 @@ class Entries:
             rebuild = partial(optree.tree_unflatten, nesting)
             return self._original_entry(rebuild, owner, str(error))
         backend = one_backend(self.recipe.name, layout, inputs)
-        inner = self._entry_for(layout, backend, inputs)
+        try:
+            inner = self._entry_for(layout, backend, inputs)
+        except TraceError as error:
+            nested = [leaf.path.partition("[")[0] for leaf in layout.leaves if "[" in leaf.path]
+            # Numbers in a list may be what it takes: only its failure shows that they are not.
+            if owner is not None or self.recipe.imported is None or not nested:
+                raise
+            raise RuleTypeError(
+                f"{self.recipe.subject} got no tensor, but numbers in a list or the like: give "
+                f"numpy.array({nested[0]}), or a tensor, for {nested[0]}"
+            ) from error
         if not (wrapped or is_incomplete or is_mixed):
             return inner
         open_leaf = np.asarray if owner is None else unwrap

@@ -46,12 +46,8 @@ ELEMENTWISE = """
 """
 # keras.ops and keras.activations call these by another name.
 ALIASES = {"abs": "absolute", "exponential": "exp", "swish": "silu", "hard_swish": "hard_silu"}
-BACKEND_MODULES = (
-    "nn",
-    "numpy",
-    "math",
-    "image",
-)  # of `keras.src.backend`, which hold the functions
+# Of `keras.src.backend`, which hold the functions.
+BACKEND_MODULES = ("nn", "numpy", "math", "image")
 # These classes compute an operation by others, which count unless it is selected itself.
 COMPOSED = {"relu": keras_activations.ReLU, "mish": keras_activations.Mish}
 # Operations that compute another one in their kernel, where a rule on it cannot act.

@@ -220,13 +220,13 @@ def test_an_argument_without_a_gradient_is_guessed_as_a_number(tmp_path: Path) -
         "    @staticmethod\n    def forward(ctx, x, factor):\n"
         "        ctx.factor = factor\n        return x * factor\n\n"
         "    @staticmethod\n    def backward(ctx, g):\n        return g * ctx.factor, None\n\n\n"
-        # Equal bounds would hide that it forgets its mask.
         "class Limited(torch.autograd.Function):\n"
         "    forward = staticmethod(lambda ctx, x, hi, lo: x.clamp(lo, hi))\n"
         "    @staticmethod\n    def backward(ctx, g):\n        return g, None, None\n"
     )
     code, said = run(str(file), asked=AuditRequest(laws=LAWS))
     assert code == 1 and f"{file}:Scaled on torch with float32[4, 6], 0.5: 3 laws kept" in said
+    # Equal bounds would hide that it forgets its mask.
     assert f"{file}:Limited on torch with float32[4, 6], 0.5, -0.5: 2 laws kept, 1 broken" in said
 
 

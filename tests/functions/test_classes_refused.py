@@ -85,6 +85,23 @@ def test_an_object_of_a_class_is_refused_where_it_is_converted() -> None:
         xg.convert(torch.autograd.Function())
 
 
+def test_a_list_of_numbers_is_no_tensor_of_a_class() -> None:
+    import torch
+
+    class Rounded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return torch.round(x)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad
+
+    for given in ([1.0, 2.0], [[1.0, 2], [3, 4]], (1.0, 2.0)):
+        with pytest.raises(xg.RuleError, match=r"numbers in a list.*give numpy\.array\(x\)"):
+            xg.convert(Rounded)(given)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_class_that_only_torch_runs(backend: Any, case: str) -> None:
     import torch
