@@ -54,6 +54,10 @@ KEPT: tuple[Difference, ...] = (
         "neither the power of the number nor that of zero",
     ),
     Difference(
+        "log, lgamma", "subnormals", ("float32", "float64"), "-104 and 104, lgamma in float64 745",
+        "those of the smallest subnormal number, for every one",
+    ),
+    Difference(
         "tf.math.unsorted_segment_sum", "integers", ALL,
         "a row is dropped whose id is too large, and gets no gradient",
         "as TensorFlow on a GPU and in XLA; its CPU kernel raises, and its own gradient in XLA "
@@ -71,7 +75,7 @@ KEPT: tuple[Difference, ...] = (
         "cholesky, svd", "matrices", ALL, "NaN for a matrix that has no factor",
         "its kernels warn, where NumPy raises",
     ),
-    Difference("pow", "value", ("float64",), "16 eps", POW, ulps=16),
+    Difference("pow", "value", ("float64",), "16 eps, 302 at (1.065, 9926)", POW, ulps=16),
     Difference("pow", "slope", ("float64",), "312 eps at (-1.07, 10,000)", POW, ulps=320),
 )  # fmt: skip
 MENDED: tuple[Mended, ...] = (

@@ -219,7 +219,7 @@ def create(
             if sizes and (is_filled or not remaining) and gives_way:
                 like = trace.value(lift(trace, np.zeros(sizes)))
                 return mark_weak(make(like, *remaining, **options), is_weak)
-    return as_buffer(trace, function(*args, **kwargs))
+    return as_buffer(trace, function(*args, **kwargs), is_zero=make is zeros)
 
 
 def typed_options(
@@ -263,13 +263,16 @@ def in_dtype_of_input(trace: Trace, obj: Any) -> Any:
     return trace.value(array_node(trace.like(), freeze(array.astype(np.float64)), T))
 
 
-def as_buffer(trace: Trace | None, made: Any) -> Any:
-    """Return a created tensor as a symbol of its dtype if the code writes into such ones."""
+def as_buffer(trace: Trace | None, made: Any, *, is_zero: bool = False) -> Any:
+    """Return a created tensor as a symbol of its dtype if the code writes into such ones.
+
+    `is_zero`: whether it is to hold zeros, where `empty` has whatever was there.
+    """
     if trace is None or BUFFERS not in trace.facts or not hasattr(made, "ndim"):
         return made
     if "complex" in str(made.dtype):
-        return Complex(as_buffer(trace, made.real), as_buffer(trace, made.imag))
-    name, node = dtype_name(made.dtype), lift(trace, made)
+        return Complex(*(as_buffer(trace, x, is_zero=is_zero) for x in (made.real, made.imag)))
+    name, node = dtype_name(made.dtype), lift(trace, np.zeros(made.shape) if is_zero else made)
     if node.type.kind == "scalar":
         node = array_node(trace.like(), freeze(np.asarray(node.attr("value"))), T)
     value = trace.value(node)

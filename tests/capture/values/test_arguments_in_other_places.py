@@ -80,6 +80,18 @@ def test_what_torch_means_where_nothing_is_said(torch: Any, function: Any) -> No
     torch.testing.assert_close(captured(x), function(x))
 
 
+def test_what_memory_held_before_is_in_no_graph() -> None:
+    def total(x: Tensor) -> Tensor:
+        np.ones(()).fill(7.0)  # `empty` gets this memory, and what is in it
+        return np.sum(x, out=np.empty(()))
+
+    function = xg.function(total, lambda grad_out, x: x * 0 + grad_out, native=False)
+    assert function(X) == 24.0
+    (variant,) = function.captures.variants.values()
+    (array,) = [node for node in variant.graphs.forward.nodes if node.op.name == "array"]
+    assert not any(dict(array.attrs)["value"].data)
+
+
 def test_numbers_that_xp_makes_have_the_kind_of_the_dtype() -> None:
     filled = xg.function(
         lambda x: x + xp.full(x.shape, 2.7, dtype=xp.int32),
