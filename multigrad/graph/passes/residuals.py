@@ -12,6 +12,7 @@ own gradient and not by the ops that computed it.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -146,14 +147,8 @@ class ResidualCut:
 
     @property
     def likes(self) -> tuple[str, ...]:
-        read_nodes = set(self.backward.outputs)
-        for node in self.backward.nodes:
-            if not node.op.shape_only:
-                read_nodes.update(node.operands)
-                continue
-            for position, operand in enumerate(node.operands):
-                if not reads_shape_alone(node.op, position):
-                    read_nodes.add(operand)
+        nodes = self.backward.nodes
+        read_nodes = set(itertools.chain(self.backward.outputs, *map(read_by, nodes)))
         is_like = {node.attr("name"): node not in read_nodes for node in self.backward.inputs}
         return tuple([name for name in self.residuals if is_like[name]])
 
@@ -249,7 +244,7 @@ def choose(
     known = find_known(backward, roles)
     # The known nodes that the rest of backward reads.
     unknown = [node for node in backward.nodes if node not in known]
-    operands = [*backward.outputs, *[operand for node in unknown for operand in read_by(node)]]
+    operands = itertools.chain(backward.outputs, *map(read_by, unknown))
     needed = list(dict.fromkeys([node for node in operands if node in known]))
     costs = {node: cost(node, node in results, keepable.floats) for node in known}
     costs |= {n: SINGLE for n in known if n.op is ops.INPUT and n.attr("name") in free}
