@@ -26,7 +26,7 @@ from keras.src.ops.numpy import Add as AddOperation
 
 from ..backend.discovery import load_backend
 from ..errors import RuleTypeError, RuleValueError
-from ..models.attribution.kinds import LayerCall, kind_of_function
+from ..models.attribution.kinds import LayerCall, check_bounds, kind_of_function
 from ..models.layer_memory import WHOLE, Row, Within
 from ..models.selectors import HeldFunction, Layer, hold
 from .compiled_steps import BACKEND
@@ -243,6 +243,7 @@ class Read(LayerCall):
             inputs = tuple(keras.ops.transpose(x, self.order) for x in inputs)
         for addend in inputs[2:]:  # an addition of several inputs goes pairwise
             inputs = (function(*inputs[:2]), addend)
+        check_bounds(rule, inputs[0])
         y = function(*inputs, *self.params, ordered)
         if self.shape is not None:
             return keras.ops.reshape(y, (-1, *shape[1:]))

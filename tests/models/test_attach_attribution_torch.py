@@ -237,6 +237,14 @@ def test_a_rule_for_weights_where_there_are_none_is_refused() -> None:
     words = r"'0' \(AvgPool1d\).*what fits is xg.attribution.epsilon\(\), xg.attribution.norm\(\)"
     with xg.attach(pooling, {"0": rule}), pytest.raises(xg.RuleError, match=words):
         pooling(x)
+    words = r"'low' has shape \(3,\), and the layer's input \(2,\) for each example"
+    with xg.attach(model, {"linear": xg.attribution.zbox(0.0, torch.ones(2))}):
+        model(x).sum().backward()
+    with (
+        xg.attach(model, {"linear": xg.attribution.zbox(torch.zeros(3), torch.ones(3))}),
+        pytest.raises(xg.RuleError, match=words),
+    ):
+        model(x)
     with pytest.raises(xg.RuleError, match=r"model comes first: xg.attach\(model, rules\)"):
         xg.attach({"linear": rule}, model)
     with pytest.raises(xg.RuleError, match="does not have"):

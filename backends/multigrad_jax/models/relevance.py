@@ -17,7 +17,7 @@ from jax.extend import core
 
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.attribution.composites import Composite
-from multigrad.models.attribution.kinds import KINDS, is_layer_rule
+from multigrad.models.attribution.kinds import KINDS, check_bounds, is_layer_rule
 from multigrad.models.gradient_replacement import named, replace_gradient, replacement_for
 from multigrad.models.override import parts_of
 from multigrad.models.selectors import (
@@ -243,8 +243,13 @@ def function_with_rule(rule: Any, kind: str, attributes: dict[str, Any]) -> Call
     """Return a function of a layer's arrays, its output last, with the rule's gradient."""
     if is_layer_rule(rule):
         function = rule.over(kind, **attributes)
-        # a model's weights may be NumPy arrays
-        return lambda *arrays: function(*(None if t is None else jnp.asarray(t) for t in arrays))
+
+        def call(*arrays: Any) -> Tensor:
+            check_bounds(rule, arrays[0])
+            # a model's weights may be NumPy arrays
+            return function(*(None if t is None else jnp.asarray(t) for t in arrays))
+
+        return call
     return lambda *arrays: with_elementwise_rule(rule, kind, arrays[0], arrays[-1])
 
 

@@ -15,7 +15,12 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.errors import RuleTypeError, RuleValueError
-from multigrad.models.attribution.kinds import LayerRule, has_meaning, is_layer_rule
+from multigrad.models.attribution.kinds import (
+    LayerRule,
+    check_bounds,
+    has_meaning,
+    is_layer_rule,
+)
 from multigrad.models.gradient_replacement import CurrentReplacement, check_fit, named
 from multigrad.rules.activation import Activation
 from multigrad.rules.model.lookup import resolve
@@ -311,6 +316,7 @@ class WeightRule:
             name = make_function(self.key, taken.kind, tuple(taken.attributes.items()))
             function = getattr(FUNCTIONS, name)
         else:
+            check_bounds(self.rule, inputs[0])
             function = self.rule.over(taken.kind, **taken.attributes)
         # A Function that returns its input returns a view, which may not be written: a clone.
         result = function(*inputs, *taken.params, output).clone().reshape(shape)

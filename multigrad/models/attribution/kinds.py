@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ...errors import RuleTypeError
+from ...errors import RuleTypeError, RuleValueError
 from ...functions.function import Function
 from ...graph.ir.op import Op
 from ...graph.ops import activations
@@ -247,6 +247,19 @@ class LayerRule(Protocol):
 def is_layer_rule(rule: Any) -> bool:
     """Return whether a rule reads what its layer holds; a `Rule` reads a gradient and an input."""
     return callable(getattr(rule, "over", None)) and not isinstance(rule, Rule)
+
+
+def check_bounds(rule: Any, x: Any) -> None:
+    """Raise if a bound of a rule, as `zbox` has, does not fit an example of its layer's input."""
+    numbers, example = getattr(rule, "numbers", {}), tuple(x.shape)[1:]
+    for name in ("low", "high"):
+        shape = tuple(getattr(numbers.get(name), "shape", ()))
+        lengths = zip(reversed(shape), reversed(example), strict=False)
+        if len(shape) > len(example) + 1 or any(n not in (1, m) for n, m in lengths):
+            raise RuleValueError(
+                f"rule {rule.name!r}: {name!r} has shape {shape}, and the layer's input {example} "
+                "for each example: give a number, or a tensor that broadcasts to that"
+            )
 
 
 def has_meaning(rule: LayerRule, kind: str) -> bool:

@@ -250,6 +250,10 @@ def test_what_no_rule_can_read_is_refused() -> None:
         xk.attach(pooling, {"": lrp.zplus()})
     with pytest.raises(RuleTypeError, match="'relu' is an operation"):
         xk.attach(model, {"relu": lrp.epsilon()})
+    dense = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="last")])
+    box, words = {"last": lrp.zbox(np.zeros(5, np.float32), 1.0)}, r"'low' has shape \(5,\)"
+    with xk.attach(dense, box), pytest.raises(RuleValueError, match=words):
+        dense(FLAT)
     normalized, _ = merged_pair()
     with (
         xk.attach(normalized, xg.composites.epsilon_plus(canonize=True)),

@@ -129,6 +129,13 @@ def test_a_composite_gives_the_heat_maps_that_it_gives_in_torch(make: Any, name:
     np.testing.assert_allclose(found.transpose(0, 3, 1, 2), expected, atol=5e-6 * most, rtol=0)
 
 
+def test_a_bound_whose_shape_does_not_fit_the_input_is_refused() -> None:
+    layers = {"linear": xg.attribution.zbox(jnp.zeros(2), 1.0)}
+    overridden = xg.override(lambda x: x @ jnp.eye(3), xg.composites.Composite("box", layers))
+    with pytest.raises(xg.RuleError, match=r"'low' has shape \(2,\), and the layer's input \(3,\)"):
+        jax.grad(lambda x: overridden(x).sum())(jnp.ones((4, 3)))
+
+
 def test_an_operation_that_multiplies_relevance_without_a_rule_is_named_in_a_warning() -> None:
     weight, scale = jnp.eye(3) + 0.5, jnp.array([1.0, 2.0, 3.0])
     x = jnp.array([[0.5, 1.0, 1.5]])
