@@ -157,14 +157,16 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | Non
     return lambda: node() is not None and not backward_runs
 
 
-def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
-    """Return the identity as a function whose derivative raises an error."""
+def forbid_derivative(message: str) -> Callable[..., Tensor]:
+    """Return the identity as a function whose derivative raises an error, also that with respect to
+    further arguments.
+    """
 
     class Once(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
-        def forward(x: Tensor) -> Tensor:
+        def forward(x: Tensor, *others: Tensor) -> Tensor:
             return x.view_as(x)
 
         @staticmethod
