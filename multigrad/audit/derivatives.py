@@ -250,10 +250,7 @@ def _find_narrow(trial: Trial, u: Arrays, gradients: Arrays) -> str:
         for n in trial.floats:
             here, near, far = gradients[n], results[0][n], results[1][n]
             # What cancels to nothing but rounding has no digits.
-            if (
-                has_few_digits(here, near, far)
-                and float(np.max(np.abs(here), initial=0.0)) > 1e3 * trial.noise
-            ):
+            if has_few_digits(here, near, far) and largest_of([here]) > 1e3 * trial.noise:
                 return f"argument {n}: its gradient reads the {name} in fewer digits than float64"
     return ""
 
