@@ -14,27 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..capture.dialects import xp as _xp
-from ..functions.proof.compare import eps_of, smallest_of
-from ..graph.ops.numerics import as_numpy_dtype
 from ..look.check import differentiate, pick, slope_at
 from ..look.subject import as_float, brackets
+from .dtypes import differs_in
 from .trial import (
     SEED,
     SMALL_STEP,
     TINY_STEP,
-    TOLERANCES,
     Arrays,
-    ForwardRun,
-    Law,
     NotApplicable,
     Remark,
     Trial,
     Weigh,
-    error_in_ulps,
     find_difference,
     flat_outputs,
     has_few_digits,
-    largest_of,
     law,
     moved_by,
     place_of_largest,
@@ -50,7 +44,6 @@ MOST_LOST = 1e-2  # by a forward in float32 whose gradient is compared
 FINE = 1e-7  # what a small number beside a divisor may change in float64
 UNCOMPARED = "Nothing compares its numbers: surrogate=f does, with the derivative of f"
 FLAT = f"its forward is flat: it is a surrogate, which is meant to differ. {UNCOMPARED}"
-OTHER_CHOICES = "its forward, rounded, chooses other values in some rows, which are not compared"
 
 
 def require_float64(trial: Trial) -> None:
@@ -250,7 +243,10 @@ def _find_narrow(trial: Trial, u: Arrays, gradients: Arrays) -> str:
         for n in trial.floats:
             here, near, far = gradients[n], results[0][n], results[1][n]
             # What cancels to nothing but rounding has no digits.
-            if has_few_digits(here, near, far) and largest_of([here]) > 1e3 * trial.noise:
+            if (
+                has_few_digits(here, near, far)
+                and float(np.max(np.abs(here), initial=0.0)) > 1e3 * trial.noise
+            ):
                 return f"argument {n}: its gradient reads the {name} in fewer digits than float64"
     return ""
 
@@ -469,131 +465,3 @@ def _slope(moved: Moved, size: float) -> tuple[float, float]:
         return slopes[2], np.inf
     # Halving the step divides the error of central differences by 4, hence the third.
     return slopes[2] + last / 3, abs(last) + noise
-
-
-# --- dtypes ---------------------------------------------------------------------------------------
-@law("type", "accumulation casts it silently, or fails far away", is_loud=False)
-def judge_type(trial: Trial) -> str:
-    """A gradient has the shape and the dtype of its argument."""
-    with trial.quiet(trial.dtype):
-        run = trial.run(trial.given)
-        gradients = run.pull(trial.tensors(trial.cotangents(run)))
-    for n in trial.floats:
-        gradient, argument = gradients[n], trial.given[n]
-        if gradient is None:
-            continue
-        array = run.read(gradient)
-        if array.shape != argument.shape or array.dtype != argument.dtype:
-            return (
-                f"argument {n} is {argument.dtype}{list(argument.shape)}, its gradient "
-                f"{array.dtype}{list(array.shape)}"
-            )
-    return ""
-
-
-def in_16_bits(dtype: str, matters: str) -> Law:
-    """Return the law of a 16-bit dtype: what one rounding of the inputs changes is allowed."""
-
-    def judge(trial: Trial) -> str:
-        trial.refuse_draws("another dtype gets")
-        inputs = trial.cast(dtype)
-        with trial.quiet("float32"):
-            run = trial.run(inputs)
-            u = [as_float(a, dtype) for a in trial.cotangents(run)]
-            gradients = run.gradients(
-                [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
-            )
-        exact = trial.changed(inputs, lambda a: as_float(a, trial.wide))
-        return differs_in(dtype, trial, run=run, gradients=gradients, u=u, exact=exact)
-
-    sentence = f"In {dtype} the gradient is that of float64, to the precision of {dtype}."
-    return Law(dtype, sentence, judge, matters)
-
-
-judge_float16 = in_16_bits("float16", "16 bits overflow or lose a small term on the way")
-judge_bfloat16 = in_16_bits("bfloat16", "16 bits lose a small term on the way")
-
-
-def differs_in(
-    dtype: str, trial: Trial, *, run: ForwardRun, gradients: Arrays, u: Arrays, exact: Arrays,
-    tolerance: float = 0.0,
-) -> str:  # fmt: skip
-    """Return where gradients of a run in a small dtype differ from those of the widest.
-
-    Args:
-        u: the cotangents of the run.
-        exact: its inputs in the widest dtype.
-        tolerance: the relative one, if it is larger than the dtype's.
-    """
-    wide_run, outputs = trial.run(exact), run.arrays()
-    expected = wide_run.arrays()
-    output_pairs = [(np.asarray(y, np.float64), z) for y, z in zip(outputs, expected, strict=True)]
-    # A rounded input may lie on the other side of a step, whose outputs are whole numbers.
-    if any(np.all(z == np.rint(z)) and not np.array_equal(y, z) for y, z in output_pairs):
-        raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
-    cotangents = [as_float(a, trial.wide) for a in u]
-    wanted = wide_run.gradients(cotangents)
-    at_rounded = trial.run(rounded(dtype, trial, exact)).gradients(cotangents)
-    gradient_pairs = zip(at_rounded, wanted, strict=True)
-    shifts = [np.abs(a - b) for a, b in gradient_pairs if a is not None and b is not None]
-    # 65504 is the largest float16; bfloat16 has about the range of float32.
-    largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
-    # What does not fit into the dtype is NaN in both, so that it is not compared.
-    truths = [None if w is None else np.where(np.abs(w) <= largest, w, np.nan) for w in wanted]
-    grads = [
-        g if g is None or w is None else np.where(np.isnan(w), np.nan, g.astype(np.float64))
-        for g, w in zip(gradients, truths, strict=True)
-    ]
-    # Below the smallest number there is nothing.
-    noise = trial.noise_in(dtype) + 4 * (largest_of(shifts) + smallest_of(as_numpy_dtype(dtype)))
-    allowed = max(tolerance, TOLERANCES[dtype])
-    fault = find_difference(grads, truths, allowed, noise)
-    # Single numbers may be off by rounding; all of them may not, as where a term is missing.
-    pairs = [(g, w) for g, w in zip(grads, truths, strict=True) if g is not None and w is not None]
-    for (got, want), shift in zip(pairs, shifts, strict=True):
-        error, size, rounding = (
-            float(np.sqrt(np.nanmean(np.square(a.astype(np.float64))))) if a.size else 0.0
-            for a in (got - want, want, shift)
-        )
-        if not fault and error > allowed / 8 * size + 4 * rounding + noise:
-            fault = f"on average it is off by {error:.3g}, of numbers of {size:.3g}"
-    if fault:
-        masks = other_choices(trial, outputs, expected, exact)
-        if not masks:
-            return fault
-        u = [np.where(mask, 0, a).astype(a.dtype) for mask, a in zip(masks, u, strict=True)]
-        if not largest_of(u):
-            raise NotApplicable(OTHER_CHOICES)
-        with trial.quiet("float32"):
-            pairs = zip(u, outputs, strict=True)
-            gradients = run.gradients([as_float(a, y.dtype.name) for a, y in pairs])
-        again = differs_in(
-            dtype, replace(trial, is_surrogate=False), run=run, gradients=gradients, u=u,
-            exact=exact, tolerance=tolerance,
-        )  # fmt: skip
-        return again or Remark(OTHER_CHOICES)
-    eps = float(eps_of(as_numpy_dtype(dtype)))
-    ulps = max((error_in_ulps(*pair, eps)[0] for pair in pairs), default=0.0)
-    return Remark(f"off by at most {ulps:.2g} ulps of the largest number")
-
-
-def other_choices(trial: Trial, outputs: Arrays, wanted: Arrays, exact: Arrays) -> Arrays:
-    """Return which rows of a surrogate are other inputs' numbers, as of another code, or []."""
-    pairs = zip(outputs, wanted, strict=True)
-    masks = [where_different(y, as_float(z, y.dtype.name)) for y, z in pairs]
-    numbers = np.concatenate([np.ravel(a) for a in exact])
-    is_chosen = any(np.isin(z, numbers).all() for z in wanted)
-    if not (trial.is_surrogate and is_chosen and any(map(np.any, masks))):
-        return []
-    return [mask.any(axis=tuple(range(1, mask.ndim)), keepdims=True) for mask in masks]
-
-
-def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:
-    """Return inputs with a rounding to a dtype on each element, up and down in turn."""
-    eps = eps_of(as_numpy_dtype(dtype))
-
-    def turn(a: Any) -> Any:
-        turns = (1 - 2 * (np.arange(a.size) % 2)).reshape(a.shape)
-        return (a * (1 + eps * turns)).astype(a.dtype)
-
-    return trial.changed(arrays, turn)

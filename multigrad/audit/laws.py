@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from . import consistency, derivatives, modes, sizes, unusual_inputs
+from . import consistency, derivatives, dtypes, modes, sizes, unusual_inputs
 from .trial import Law
 
 LAWS: tuple[Law, ...] = (
-    derivatives.judge_type,
+    dtypes.judge_type,
     consistency.judge_repeatable,
     consistency.judge_seeded,
     derivatives.judge_derivative,
@@ -25,8 +25,8 @@ LAWS: tuple[Law, ...] = (
     consistency.judge_written,
     consistency.judge_interleaved,
     consistency.judge_threads,
-    derivatives.judge_float16,
-    derivatives.judge_bfloat16,
+    dtypes.judge_float16,
+    dtypes.judge_bfloat16,
     unusual_inputs.judge_far,
     unusual_inputs.judge_zeros,
     unusual_inputs.judge_not_finite,

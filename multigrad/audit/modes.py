@@ -18,7 +18,7 @@ from ..functions.captures import capture_example
 from ..graph.ir.types import dtype_name
 from ..look.convert import brief
 from ..look.subject import as_float
-from .derivatives import differs_in, other_choices, rounded
+from .dtypes import differs_in, other_choices, rounded
 from .trial import (
     TOLERANCES,
     Arrays,

@@ -444,9 +444,9 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         name, call, is_surrogate = subject.name, subject.call, subject.is_surrogate
         signed = function = subject.function
         homes = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)[:1]
-        is_of_arrays = all(each.name == "numpy" for each in homes)
         # Arrays stand for tensors of the framework whose custom gradient it was.
-        if is_of_arrays and signed is not None and signed.recipe.imported is not None:
+        is_imported = signed is not None and signed.recipe.imported is not None
+        if is_imported and all(each.name == "numpy" for each in homes):
             homes = tuple(homes_of(signed.recipe.dialect()))[:1]
     else:
         original = find_original(obj)
