@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload
 
@@ -46,7 +45,7 @@ class HasConfig(Protocol):
 def attach(model: HasModules | HasConfig, rules: Rules) -> Attachment: ...
 @overload
 def attach(model: Callable[P, R], rules: Rules) -> Overridden[P, R]: ...
-@partial(told_arguments, canonize="a composite does, as epsilon_plus(canonize=True)")
+@told_arguments
 def attach(model: Any, rules: Rules) -> Attachment | Overridden[..., Any]:
     """Put rules on layers and operations of an existing model: it computes the same values, and its
     gradients follow the rules. For a function, return one with rules on the operations it calls.

@@ -462,33 +462,3 @@ def test_a_class_that_calls_another_is_differentiated_again_in_torch_alone() -> 
     ):
         with pytest.raises(GradientError, match="'Cube' uses 'Slope', with a gradient of its own"):
             refused()
-
-
-def test_code_under_autocast_and_a_transform_loses_no_second_derivative() -> None:
-    import torch
-
-    @torch_class(lambda ctx, g: 2 * g @ ctx.saved_tensors[0] * ctx.saved_tensors[0])
-    def Saved(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x @ x
-
-    @torch_class(lambda ctx, g: g * ctx.saved_tensors[0])
-    def Output(ctx: Any, x: Tensor) -> Tensor:
-        y = x @ x
-        ctx.save_for_backward(y)
-        return y
-
-    def second(function: Any, slope: Any) -> Tensor:
-        x = torch.eye(3, requires_grad=True)
-        with torch.autocast("cpu", torch.bfloat16):
-            return torch.autograd.grad(slope(lambda x: function(x).sum(), x).sum(), x)[0]
-
-    def in_eager_code(f: Any, x: Tensor) -> Tensor:
-        return torch.autograd.grad(f(x), x, create_graph=True)[0]
-
-    saved = xg.convert(Saved)
-    expected = second(Saved.apply, in_eager_code)
-    assert expected.any()
-    assert torch.equal(second(saved, lambda f, x: torch.func.grad(f)(x)), expected)
-    with pytest.raises(GradientError, match="'Output' saves its output"):
-        second(xg.convert(Output), lambda f, x: torch.func.grad(f)(x))

@@ -157,16 +157,14 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | Non
     return lambda: node() is not None and not backward_runs
 
 
-def forbid_derivative(message: str) -> Callable[..., Tensor]:
-    """Return the identity as a function whose derivative raises an error, also that with respect to
-    further arguments.
-    """
+def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
+    """Return the identity as a function whose derivative raises an error."""
 
     class Once(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
-        def forward(x: Tensor, *others: Tensor) -> Tensor:
+        def forward(x: Tensor) -> Tensor:
             return x.view_as(x)
 
         @staticmethod

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dis
 import sys
+import threading
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.function import BackwardCFunction, FunctionMeta
 from torch.nn import Module
 from torch.utils.hooks import BackwardHook
 
@@ -19,8 +22,8 @@ from multigrad.trace.lookups import Telling, look_up, note_made, was_made
 from multigrad.trace.trace import Value, setting
 from multigrad.trace.xp import all as xp
 
-from .. import dynamo
 from ..importers.custom_gradients import make_function
+from ..state import transforms_active
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -109,32 +112,58 @@ def set_state(self: Module, state: Any) -> None:
 
 
 # --- classes that captured code applies, wherever that is -----------------------------------------
-def apply(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
-    """Apply a class; on symbolic values and other frameworks' tensors, by its Function."""
+# `apply` may have been bound long ago, and is C++ itself since torch 2.14: it reads the class.
+def read(cls: type[torch.autograd.Function], name: str) -> Any:
+    """Read an attribute of a class; give what `apply` reads a form that meets symbolic values."""
+    value = type.__getattribute__(cls, name)
+    if name == "_backward_cls":  # which `apply` reads before it sets the mode for `forward`
+        CALLERS.has_gradients = torch.is_grad_enabled()
+    if name == "forward" and _is_applied():
+        return _meeting_symbols(cls, value)
+    # A class that has none would be refused, under a transform, before its `forward` is read.
+    if name == "setup_context" and value is NO_SETUP and is_capturing():
+        return _take_all if transforms_active() and _is_applied() else value
+    return value
+
+
+def _is_applied() -> bool:
+    """Return whether `apply` reads an attribute, and not code that names it."""
+    caller = sys._getframe(2)
+    if caller.f_code is PYTHON_APPLY:
+        return True
+    opcode = caller.f_code.co_code[caller.f_lasti]
+    return dis.opname[opcode] not in ("LOAD_ATTR", "LOAD_METHOD")
+
+
+def _meeting_symbols(cls: type[torch.autograd.Function], forward: Any) -> Callable[..., Any]:
+    has_gradients = getattr(CALLERS, "has_gradients", True)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        is_context_first = bool(args) and isinstance(args[0], BackwardCFunction)
+        given = args[1:] if is_context_first else args
+        if not comes_to_us(given, kwargs, "torch"):
+            return forward(*args, **kwargs)
+        with torch.set_grad_enabled(has_gradients):
+            return import_once(make_function, cls)(*given, **kwargs)
+
+    # `apply` binds arguments by the signature where there is no context among them.
+    return run if cls.setup_context is NO_SETUP else wraps(forward)(run)
+
+
+def _take_all(ctx: Any, inputs: Any, output: Any) -> None:
+    """Stand for the `setup_context` that a class lacks."""
+
+
+def apply_in_transform(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
+    """Do what `apply` does under transforms of torch.func."""
     if comes_to_us(args, kwargs, "torch"):
         return import_once(make_function, cls)(*args, **kwargs)
-    return super(BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]
-
-
-def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
-    """Do what `apply` does, before torch asks which transforms are active."""
-    if comes_to_us(args, kwargs, "torch"):
-        return import_once(make_function, cls)(*args, **kwargs)
-    return APPLY.__get__(None, cls)(*args, **kwargs)
-
-
-def is_transforming() -> bool:
-    """Return whether torch.func transforms are active, but False to an `apply` with symbolic
-    values.
-
-    An `apply` that was stored earlier, as a global or in a module, asks this first and would
-    refuse.
-    """
-    caller = sys._getframe(1)
-    if caller.f_code is APPLY.__func__.__code__:
-        names = caller.f_locals
-        return IS_TRANSFORMING() and not comes_to_us(names["args"], names["kwargs"], "torch")
-    return IS_TRANSFORMING()
+    if cls.setup_context is NO_SETUP:
+        raise RuntimeError(
+            f"{cls.__name__} has no setup_context, which torch.func asks for: "
+            f"apply what xg.convert({cls.__name__}) gives"
+        )
+    return APPLY_IN_TRANSFORM(cls, *args, **kwargs)
 
 
 def variable(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -175,26 +204,16 @@ class Engine:
 
 ENGINE: Any = torch.autograd.Variable._execution_engine
 ENTER_HOOKED: Any = BackwardHook.setup_input_hook
-# Its `apply` is called by that of `Function` (torch 2.13), also by one that was bound earlier.
-BASE: Any = torch.autograd.Function.__mro__[1]
-APPLY: Any = vars(torch.autograd.Function)["apply"]
-IS_TRANSFORMING = torch._C._are_functorch_transforms_active
-
-
-@dynamo.at_import
-def register_original() -> None:
-    """Register torch's own function in Dynamo's table."""
-    from torch._dynamo import trace_rules
-
-    # If a trace of torch imports Dynamo during a capture, the table has the replacement instead.
-    rules = trace_rules.get_torch_obj_rule_map()
-    rules[IS_TRANSFORMING] = rules[torch._C._are_functorch_transforms_active]
-
+NO_SETUP: Any = torch.autograd.Function.setup_context
+APPLY_IN_TRANSFORM: Any = torch.autograd.function.custom_function_call
+# The grad mode of who called `apply` last, by thread.
+CALLERS = threading.local()
+# None since torch 2.14.
+PYTHON_APPLY = getattr(torch.autograd.Function.apply, "__code__", None)
 
 INTERCEPTIONS = (
-    Interception(torch.autograd.Function, "apply", classmethod(apply_anywhere)),
-    Interception(BASE, "apply", classmethod(apply)),
-    Interception(torch._C, "_are_functorch_transforms_active", is_transforming),
+    Interception(FunctionMeta, "__getattribute__", read),
+    Interception(torch.autograd.function, "custom_function_call", apply_in_transform),
     Interception(BackwardHook, "setup_input_hook", enter_hooked),
     Interception(
         torch.autograd.Variable, "__new__", staticmethod(variable), _execution_engine=Engine()
@@ -207,5 +226,4 @@ def is_custom_gradient(value: Any) -> bool:
     """Return whether a value is a class with a gradient of its own, or the `apply` of one."""
     owner = value if isinstance(value, type) else getattr(value, "__self__", None)
     is_class = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
-    is_apply = getattr(value, "__func__", None) is apply_anywhere  # during a capture
-    return is_class and (owner is value or is_apply or getattr(value, "__name__", "") == "apply")
+    return is_class and (owner is value or getattr(value, "__name__", "") == "apply")

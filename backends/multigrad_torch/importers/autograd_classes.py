@@ -30,8 +30,6 @@ from multigrad.trace.python_protocols import needs_gradient
 from multigrad.trace.trace import Trace, Value, cast_node, setting
 from multigrad.trace.xp import all as xp
 
-from ..attach.vjp import forbid_derivative
-
 Tensor: TypeAlias = Any
 BASE = torch.autograd.Function
 FunctionClass: TypeAlias = type[torch.autograd.Function]
@@ -181,8 +179,6 @@ def record_call(
     def pull(cotangents: Any) -> Any:
         """Run backward; return gradients nested like the caller's arguments."""
         nodes_before = nodes()
-        if trace is None and torch.is_grad_enabled():
-            ctx._saved = tuple([as_output(code.name, x, results, args) for x in ctx._saved])
         raw_gradients = call(backward, ctx, *(cotangents if is_tuple else (cotangents,)))
         # A symbol that is updated in place has another node.
         if trace is not None and nodes() != nodes_before and not code.copies:
@@ -212,17 +208,6 @@ def record_call(
         dirty=ctx._dirty,
         missing=ctx._missing,
     )
-
-
-def as_output(name: str, saved: Any, results: Sequence[Any], args: Sequence[Any]) -> Any:
-    """Return what a class saved; of its output, which only torch links to it, no derivative."""
-    if any(saved is x for x in args) or not any(saved is y for y in results):
-        return saved
-    message = (
-        f"{name!r} saves its output, which is a constant where its code runs under autocast and a "
-        "transform: it has no second derivative there"
-    )
-    return forbid_derivative(message)(saved, *filter(may_have_gradient, args))
 
 
 def run_jvp(

@@ -94,16 +94,8 @@ def record_class(
 
 
 def run_class(code: ClassCode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-    """Run the class on tensors, as torch does: its backward records if that around it does."""
-    records = False
-
-    def call(function: Callable[..., Any], *values: Any) -> Any:
-        with torch.set_grad_enabled(records and torch.is_grad_enabled()):
-            return function(*values)
-
-    recorded = record_call(code, call, None, args, kwargs)
-    records = True
-    return recorded
+    """Run the class on tensors, as torch does."""
+    return record_call(code, call_without_grad, None, args, kwargs)
 
 
 def run_primal(code: ClassCode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -115,6 +107,11 @@ def run_primal(code: ClassCode, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def call_captured(trace: Trace, function: Callable[..., Any], *values: Any) -> Any:
     with torch.no_grad():
         return run_written_in("torch", function, trace, *values)
+
+
+def call_without_grad(function: Callable[..., Any], *values: Any) -> Any:
+    with torch.no_grad():
+        return function(*values)
 
 
 def call_plainly(function: Callable[..., Any], *values: Any) -> Any:

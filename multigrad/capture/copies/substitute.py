@@ -171,6 +171,8 @@ class _Substitution:
         if isinstance(function, partial):
             return self._partial(function, self.replace)
         if isinstance(function, types.MethodType):
+            if self._is_kept(function):  # a bound `apply`
+                return function
             if self.trace.source.witness is not None:
                 self.trace.source.witness.see_value(function.__self__)
             owner = self.stand_in(function.__self__)
@@ -184,6 +186,9 @@ class _Substitution:
         if self.trace.source.witness is not None:
             self.trace.source.witness.see_value(function)
         return types.MethodType(self.copy(plain), self.stand_in(function))
+
+    def _is_kept(self, value: Any) -> bool:
+        return any(keeps(value) for keeps in self.index.keepers)
 
     # --- stand-ins for values ---------------------------------------------------------------------
     def stand_in(self, value: Any, name: str = "") -> Any:
@@ -202,8 +207,7 @@ class _Substitution:
             return None
         # A dialect keeps what its library must find unreplaced; of a class of the user's among
         # these, the functions that code takes from it are replaced nevertheless.
-        may_be_kept = kind is not types.FunctionType and callable(value)
-        if may_be_kept and any(keeps(value) for keeps in self.index.keepers):
+        if kind is not types.FunctionType and callable(value) and self._is_kept(value):
             if isinstance(value, type) and self._is_users_class(value):  # always the same
                 return partial(
                     self.class_proxies.setdefault, value, _ClassProxy(value, self.stand_in)

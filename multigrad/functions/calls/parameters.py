@@ -84,9 +84,9 @@ def unknown_argument(subject: str, word: str, names: Sequence[str]) -> RuleTypeE
     return RuleTypeError(f"{subject} takes no {word!r}{hint} (arguments: {listing})")
 
 
-def told_arguments(function: F, **elsewhere: str) -> F:
+def told_arguments(function: F) -> F:
     """Return a function of ours whose error for arguments that do not fit names those that it has,
-    and the keyword that was meant; of `elsewhere`, who takes it.
+    and the keyword that was meant.
     """
 
     @functools.wraps(function)
@@ -96,8 +96,6 @@ def told_arguments(function: F, **elsewhere: str) -> F:
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # it was called, and raised
-        for word in kwargs.keys() & elsewhere.keys():
-            raise RuleTypeError(f"{function.__name__} takes no {word!r}: {elsewhere[word]}")
         return bind_call(function.__name__, inspect.signature(function), args, kwargs)
 
     return call  # type: ignore[return-value]
