@@ -40,6 +40,7 @@ IN_DOCSTRINGS = {
     r"surrogate[- ]gradient": "surrogate",
     r"gradient[- ]reversal|revers\w+ (the )?gradient": "reversal",
 }
+ALL_BUT_JUMPS = 0.95  # of the elements: a step from one value to the next is rare
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -105,7 +106,10 @@ def _recognize(trial: Trial, words: Mapping[str, str]) -> Trial:
     if flat_places or (passing_places and _is_coarse(outputs[0])):
         hints = hints or said & STEPS
     if places:
-        reason = f"its forward is flat in {trial.names[places[0]]}, whose gradient is the cotangent"
+        # A few elements may have met a jump.
+        is_flat = len(flat_outputs(trial, places[0], ALL_BUT_JUMPS)) == len(outputs)
+        where = trial.names[places[0]] if is_flat else f"most elements of {trial.names[places[0]]}"
+        reason = f"its forward is flat in {where}, whose gradient is the cotangent"
         if len(trial.floats) > len(places):
             reason += ". Those of its other arguments are not compared: xg.gate compares them"
     elif hints:

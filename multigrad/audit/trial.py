@@ -401,8 +401,9 @@ def largest_of(arrays: Arrays) -> float:
     return max((float(np.max(a, initial=0.0)) for a in sizes), default=0.0)
 
 
-def flat_outputs(trial: Trial, n: int) -> set[int]:
-    """Return which outputs stay as they are, for the most part, after small steps of an argument.
+def flat_outputs(trial: Trial, n: int, share: float = 0.5) -> set[int]:
+    """Return which outputs stay as they are, in more than that share of their elements, after small
+    steps of an argument.
 
     That has to be so at its numbers, their negatives, and larger and smaller ones: a ReLU and a
     clamp are flat on one side, or far out.
@@ -418,7 +419,7 @@ def flat_outputs(trial: Trial, n: int) -> set[int]:
             arrays[n] = (x + step * (1.5 + wave(x))).astype(x.dtype)
             pairs = zip(trial.run(arrays).arrays(), before, strict=True)
             alike = [np.abs(a - b) <= least * (1 + np.abs(b)) for a, b in pairs]
-            now = {k for k, each in enumerate(alike) if 2 * np.count_nonzero(each) > each.size}
+            now = {k for k, each in enumerate(alike) if np.count_nonzero(each) > share * each.size}
             flat = now if flat is None else flat & now
     return flat or set()
 

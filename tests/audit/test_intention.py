@@ -125,6 +125,13 @@ def test_vector_quantization_whose_codes_lie_close_is_not_accused_but_for_faults
 def test_what_passes_an_argument_through_and_binary_weights_are_not_accused() -> None:
     vq = named("Layer", lambda ctx, x, q: x + (q - x), lambda ctx, g: (g, None))
     assert "straight-through" in derivative(vq, X, np.round(X)).reason
+    few = keeps_x(lambda x: x * (x >= x.amax(-1, keepdim=True)))
+    assert (
+        "flat in most elements of x,"
+        in derivative(named("Layer", few, of_x(lambda g, x: g)), X).reason
+    )
+    steps = keeps_x(lambda x: x.round())
+    assert "flat in x," in derivative(named("Layer", steps, of_x(lambda g, x: g)), X).reason
     xnor = keeps_x(lambda x: x.sign() * x.abs().mean())
     masked = of_x(lambda g, x: g * (x.abs() < 1))
     assert derivative(named("BinarizeWeight", xnor, masked), X).state == "does not apply"
