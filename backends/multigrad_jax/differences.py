@@ -100,6 +100,7 @@ MENDED: tuple[Mended, ...] = (
     Mended("jax.scipy.linalg.expm", "float64", "4e6 of the norm at a norm of 9; NaN above 3e5"),
     Mended("jax.numpy.linalg", "float16, bfloat16", "no kernel"),
     Mended("jax.nn.mish", "float16", "801 at -18"),
+    Mended("jax.numpy.take, x[i]", "int64", "the element at i modulo 2**32; ours is outside"),
     Mended("jax.scipy.special.ndtr, ndtri, log_ndtr", "float16, bfloat16", "no kernel"),
     Mended("jax.numpy.cumsum", "float16, bfloat16", "37 and 244 over 3,000 terms"),
     Mended("jax.numpy.cumprod", "float16, bfloat16", "28 and 43 over 1,001 factors"),

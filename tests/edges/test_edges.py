@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
@@ -40,6 +41,28 @@ def test_indexed_expressions_are_the_librarys_at_their_edges(backend: Any) -> No
 def test_indexed_expressions_are_the_same_on_every_backend(library: str) -> None:
     outcome = table.run(library, ("torch", "jax", "tensorflow"), most=CASES)
     assert outcome.faults == []
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(
+    "expression",
+    ["x[k]", "x[k, ::2]", "x.at[:, k].set(2.0)", "jnp.take(x, k, 0)", "jnp.sort(x)[..., -k]"],
+)
+def test_one_index_means_everywhere_what_it_means_in_jax(expression: str, wide: bool) -> None:
+    import jax
+
+    as_written = eval(f"lambda x, k: {expression}", {"jnp": jax.numpy})
+    captured = xg.function(as_written, capture=xg.Capture(native=False))
+    x = np.arange(20.0, dtype=np.float64 if wide else np.float32).reshape(4, 5)
+    with jax.enable_x64(wide):
+        for place in (2, -1, 5, -7):
+            k = np.array(place, np.int64 if wide else np.int32)
+            expected, pull_expected = jax.vjp(partial(as_written, k=jax.numpy.asarray(k)), x)
+            result, pull_result = xg.vjp(captured, x, k)
+            np.testing.assert_array_equal(result, expected)
+            weights = np.arange(1, result.size + 1.0, dtype=x.dtype).reshape(result.shape)
+            np.testing.assert_array_equal(pull_result(weights)[0], pull_expected(weights)[0])
 
 
 SEGMENT_SUMS = {"jax": "ops.segment_sum", "tensorflow": "math.unsorted_segment_sum"}

@@ -61,8 +61,8 @@ def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 
 
 def none_from_end(indices: Tensor, length: int) -> Tensor:
-    # jax counts negative indices from the end, and here they are outside
-    return jnp.where(indices < 0, length, indices)
+    # jax counts negative indices from the end, and XLA in 32 bits: here both are outside
+    return jnp.where((indices < 0) | (indices >= length), length, indices)
 
 
 def rows(indices: Tensor, axis: int) -> Any:

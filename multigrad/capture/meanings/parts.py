@@ -166,8 +166,6 @@ def taken(
         fill: the value for indices out of range, if not zero.
     """
     outside = outside or habits_of(x.trace).outside[0]
-    if outside == "nearest" and all(has_no_axes(item) for item in items if not is_whole(item)):
-        outside = "clip"  # of single elements; the nearest one gets the gradient
     merged = merge(x, items, outside, from_end)
     slices = TAKING[outside](merged.whole, merged.places, axis=merged.axis)
     fallback = fill
@@ -182,10 +180,6 @@ def taken(
     if inside is None:
         inside = is_inside(merged.places, xp.dim(merged.whole, merged.axis))
     return xp.where(beside_axes(inside, merged.whole.ndim - merged.axis - 1), slices, fallback)
-
-
-def has_no_axes(item: Any) -> bool:
-    return isinstance(item, Value) and known_shape(item) == ()
 
 
 def beside_axes(mask: Any, after: int) -> Value:

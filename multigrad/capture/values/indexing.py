@@ -131,6 +131,13 @@ def holds_array(index: Any) -> bool:
     return any(map(_is_array, index if isinstance(index, tuple) else (index,)))
 
 
+def _is_of_one_block(item: Any) -> bool:
+    """Return whether an item takes neighbors along its axis, in jax a block that can be moved."""
+    if isinstance(item, Value):
+        return parts.rank(item) == 0
+    return item.step in (None, 1, -1) if isinstance(item, slice) else not _is_array(item)
+
+
 def _is_array(item: Any) -> bool:
     if isinstance(item, Value):
         return item.node.type.kind == "tensor"
@@ -173,6 +180,9 @@ def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) ->
     items = _read_items(x, index)
     if holds_places(index):
         _check_apart(x, items)
+        outside = outside or habits_of(x.trace).outside[0]
+        if outside == "nearest" and all(map(_is_of_one_block, items)):
+            outside = "clip"  # it is moved inside, and gets the gradient
         elements = parts.taken(_basic_part(x, items), _array_index(items), outside, fill)
         return x.trace.value(elements.node)
     row = _find_only_list(x, items)

@@ -25,6 +25,7 @@ Array = Any
 ROUNDINGS = 4  # of the largest intermediate value, for each op on the way
 # Graphs lack these dtypes, and hold their numbers in others.
 HOLDERS = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
+MOST_INTEGERS = 8  # that a message shows, as they may be places or counts
 MOST_OPS = 64  # that are counted: more of them lose no more digits in practice
 
 
@@ -55,9 +56,12 @@ class Disagreement:
         words = []
         for name, array in self.sample.arrays.items():
             has_axes = self.index and array.ndim == len(self.index)
-            fits = has_axes and all(i < n for i, n in zip(self.index, array.shape, strict=True))
-            text = _show(array[self.index]) if fits else f"an array of shape {array.shape}"
-            words.append(f"{name}{list(self.index) if fits else ''} = {text}")
+            if has_axes and all(i < n for i, n in zip(self.index, array.shape, strict=True)):
+                words.append(f"{name}{list(self.index)} = {_show(array[self.index])}")
+            elif not array.ndim or (array.dtype.kind in "iu" and array.size <= MOST_INTEGERS):
+                words.append(f"{name} = {_show(array) if not array.ndim else array.tolist()}")
+            else:
+                words.append(f"{name} = an array of shape {array.shape}")
         words += [f"{name} = {_show(value)}" for name, value in self.sample.numbers.items()]
         return ", ".join(words)
 

@@ -132,7 +132,12 @@ def _more_samples(attempt: Attempt) -> Iterator[Sample]:
     # Of floats out of range, each library makes other integers.
     makes_integers = casts_to_integers(attempt.graphs)
     with suppress(Exception):  # cotangents of it may have no shape
-        far_sample = samples.draw_far(attempt.slots, attempt.numbers, only_whole=makes_integers)
+        far_sample = samples.draw_far(
+            attempt.slots,
+            attempt.numbers,
+            only_whole=makes_integers,
+            places=any(op.coerce == "indices" for op in attempt.ops),
+        )
         yield attempt.add_cotangents(far_sample)
 
 

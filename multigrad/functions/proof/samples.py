@@ -115,13 +115,26 @@ def draw(slots: Sequence[InputSlot], numbers: Mapping[str, Any], label: str = DR
 
 
 def draw_far(
-    slots: Sequence[InputSlot], numbers: Mapping[str, Any], *, only_whole: bool = False
+    slots: Sequence[InputSlot],
+    numbers: Mapping[str, Any],
+    *,
+    only_whole: bool = False,
+    places: bool = False,
 ) -> Sample:
     """Return numbers so large that they leave a dtype's range, or lose digits in it.
 
-    `only_whole`: only integers are large; floats are drawn as usual.
+    Args:
+        only_whole: only integers are large; floats are drawn as usual.
+        places: integers may be places, which some libraries count in 32 bits only.
     """
     sample = draw(slots, numbers, FAR)
+    if places:
+        far, near = FAR_WHOLE["int64"], FAR_WHOLE["int32"]
+        arrays = {
+            name: array - (far - near) if array.dtype == np.int64 else array
+            for name, array in sample.arrays.items()
+        }
+        sample = replace(sample, arrays=arrays)
     near = draw(slots, numbers).arrays if only_whole else {}
     floats = {name: array for name, array in near.items() if is_float(array)}
     return replace(sample, arrays={**sample.arrays, **floats})

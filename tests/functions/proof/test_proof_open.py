@@ -293,6 +293,9 @@ def test_a_wrong_write_is_told_with_its_line_and_the_cotangent_that_came(
     ):  # fmt: skip
         assert part in words, words
     assert "kink" not in words
+    shifted = xg.function(lambda x, k: torch.exp(x) + k, capture=xg.Capture(native=False))
+    with pytest.raises(DisprovedError, match=r" for x\[0\] = \S+, k = [0-9]+,"):
+        shifted(torch.linspace(-2, 2, 6), torch.tensor(7))
 
 
 @pytest.mark.needs("torch")
