@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
@@ -39,7 +40,6 @@ from multigrad.graph.ir.graph import Graph, Node, walk
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.residuals import unmarked
 from multigrad.graph.passes.simplify import substitute
-from multigrad.graph.support.class_bases import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.trace.assertions import UNDIFFERENTIATED
 from multigrad.trace.axes import known_shape

@@ -18,7 +18,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -28,7 +28,6 @@ from tensorflow.python import pywrap_tfe
 from multigrad.backend import Reader
 from multigrad.backend.compiler_events import enter_rules, leave_rules
 from multigrad.errors import GradientError
-from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.trace.active_rules import Noted

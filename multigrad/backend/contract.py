@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from ..graph import random
 from ..graph.ir.op import Op
-from ..graph.support.class_bases import dataclass
 from .differences import Differences
 from .emitted import Emitted
 from .guest import Guest, SharedBuffer

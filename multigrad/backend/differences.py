@@ -8,9 +8,8 @@ no longer needed. The other rows are kernels that the backend's rows replace or 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from ..graph.support.class_bases import dataclass
 
 ALL = ("float16", "bfloat16", "float32", "float64")
 # With the words of the page for each.

@@ -12,12 +12,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any, get_type_hints
 
 from ..errors import BackendNotFound, GradientError, MultigradError, suggest
-from ..graph.support.class_bases import dataclass
 from ..graph.support.installed import (
     OWN,
     find_points,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import T, Type
-from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused
 
 

@@ -9,6 +9,7 @@ autodiff, and does not write to it as long as the borrower may read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -17,7 +18,6 @@ import numpy as np
 from ..errors import GradientError, UnsupportedOp
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
-from ..graph.support.class_bases import dataclass
 
 Tensor = Any
 Array = np.ndarray[Any, Any]

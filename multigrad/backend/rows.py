@@ -15,7 +15,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..graph import ops
@@ -24,7 +24,6 @@ from ..graph.ir.op import Op
 from ..graph.ir.types import FLOAT_SCALAR, Type
 from ..graph.ops.table import compose, parts_of
 from ..graph.passes.simplify import rebuild
-from ..graph.support.class_bases import dataclass
 
 Row = Callable[..., Any]
 Tensor = Any

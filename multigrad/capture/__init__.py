@@ -5,10 +5,9 @@ May import the rooms up to `lowering`; docs/architecture.md has their order.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from ..errors import RuleTypeError
-from ..graph.support.class_bases import dataclass
 from .dialect import check_dialect
 
 __all__ = ["Capture"]

@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..backend.discovery import entry_points as find_backends
@@ -21,7 +21,6 @@ from ..backend.discovery import load_backend, load_point
 from ..errors import NotProvenWarning, RuleTypeError, suggest
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import INT64
-from ..graph.support.class_bases import dataclass
 from ..graph.support.installed import find_points
 from ..trace.assertions import OWN
 from ..trace.trace import Trace, Value

@@ -14,7 +14,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from keyword import iskeyword
 from operator import attrgetter
 from types import ModuleType
@@ -24,7 +24,6 @@ import numpy as np
 
 from ..errors import suggest
 from ..graph import ops
-from ..graph.support.class_bases import dataclass
 from ..trace.xp import all as xp
 from .dialect import Handler
 

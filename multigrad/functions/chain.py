@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RuleTypeError, suggest
-from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused, agreed, find_part, is_address
 from ..graph.support.pickles import pickled
 from ..graph.support.trees import optree

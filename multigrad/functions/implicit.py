@@ -8,7 +8,7 @@ the graphs of these steps, and the ways to solve the system.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from ..capture.copies.run_or_import import run_written_in
 from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name
-from ..graph.support.class_bases import cached_property, dataclass
+from ..graph.support.class_bases import cached_property
 from ..graph.support.params import P, R
 from ..graph.support.trees import optree
 from ..trace.trace import Trace

@@ -9,7 +9,7 @@ computed in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,6 @@ from ..capture.copies.run_or_import import run_written_in
 from ..capture.meanings.loops import as_tensor, guess_dtype, record_loop
 from ..errors import GradientError
 from ..graph.ir.types import FLOATS_OF_16_BITS, T, is_float
-from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
 from ..trace.derived.derivatives import accumulate_all
 from ..trace.trace import NeedsConcrete, Trace, Value, cast_node

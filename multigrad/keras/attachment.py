@@ -8,6 +8,7 @@ those of operations within them, are intercepted in `interception.py` and `opera
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,6 @@ import keras
 from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tensor_attr
 
 from ..errors import RuleTypeError, RuleValueError
-from ..graph.support.class_bases import dataclass
 from ..models.attach import Attachment
 from ..models.attribution.composites import Composite
 from ..models.attribution.kinds import (

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -43,7 +43,6 @@ from ..functions.documents.functions import SavedFunction
 from ..functions.function import Function, take_placeholders
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
-from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
 from ..lowering.checks import find_lacking
 from ..rules.bridging import call_function

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -23,7 +23,6 @@ import keras
 from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ..errors import GradientError, RuleTypeError, RuleValueError
-from ..graph.support.class_bases import dataclass
 from ..models.attribution.composites import Composite
 from ..models.gradient_replacement import CurrentReplacement, named, replace_gradient
 from ..models.selectors import (

@@ -14,6 +14,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -23,7 +24,6 @@ from keras.src import backend as keras_backend
 from keras.src.activations import activations as keras_activations
 
 from ..errors import RuleValueError
-from ..graph.support.class_bases import dataclass
 from ..graph.support.threads import make_lock
 from ..models.gradient_replacement import (
     CurrentReplacement,

@@ -6,6 +6,8 @@ is taken of it. Where none is taken, fast code may keep more and compute less: `
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..backend.contract import Backend
 from ..backend.emitted import Aliasing
 from ..graph import ops
@@ -13,7 +15,6 @@ from ..graph.ir.graph import Graph, Node, walk
 from ..graph.ir.types import BOOL
 from ..graph.ops.results import OWNING
 from ..graph.passes.residuals import ResidualCut
-from ..graph.support.class_bases import dataclass
 from .function_graph import FunctionGraph
 
 

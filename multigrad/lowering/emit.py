@@ -16,7 +16,7 @@ import itertools
 import keyword
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..backend.contract import Backend
@@ -30,7 +30,7 @@ from ..graph.ops.arrays.loops import OF_A_LOOP, key_of
 from ..graph.ops.results import OWNING
 from ..graph.passes.facts import assume_alike
 from ..graph.passes.simplify import is_elementwise, scalar_function, symbol_function
-from ..graph.support.class_bases import cached_property, dataclass
+from ..graph.support.class_bases import cached_property
 from .function_graph import PACK, UNPACK
 from .patterns import apply_patterns
 

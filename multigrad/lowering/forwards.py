@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -20,7 +20,6 @@ from ..graph.ir.graph import Graph
 from ..graph.ir.op import Op
 from ..graph.ir.types import INPUT
 from ..graph.passes.simplify import simplify
-from ..graph.support.class_bases import dataclass
 from ..trace.derived.derivatives import pullback
 from ..trace.trace import Trace, Value, apply
 from ..trace.xp import all as xp

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..backend.contract import Backend
@@ -31,7 +31,6 @@ from ..graph.passes.residuals import (
     outputs_as_inputs,
 )
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
-from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused
 from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from ..trace.derived.derivatives import pullbacks, tangent_map

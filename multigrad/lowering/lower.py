@@ -21,7 +21,7 @@ from __future__ import annotations
 import builtins
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -41,7 +41,6 @@ from ..backend.emitted import (
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import is_float
 from ..graph.passes.residuals import ResidualCut
-from ..graph.support.class_bases import dataclass
 from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from ..trace.derived.derivatives import is_linear
 from ..trace.trace import dtype_name

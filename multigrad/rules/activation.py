@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..backend.contract import Backend
 from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ..backend.values import in_one_framework
 from ..errors import RuleError, RuleTypeError, suggest
-from ..graph.support.class_bases import InNotebooks, dataclass
+from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
 from ..graph.support.pickles import pickled
 from ..graph.support.threads import SERIALS

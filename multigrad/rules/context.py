@@ -11,6 +11,7 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from ..backend.compiler_events import (
@@ -21,7 +22,6 @@ from ..backend.compiler_events import (
     show_tensors,
 )
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
-from ..graph.support.class_bases import dataclass
 from ..graph.support.lazy_modules import deprecated_names
 from ..graph.support.params import Axes, Fused, Key, Over, Residuals, read_params
 from ..trace.active_rules import (

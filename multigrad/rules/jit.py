@@ -15,7 +15,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from ..backend.compiler_events import enter_rules, leave_rules
@@ -23,7 +23,6 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_of, load_backend
 from ..errors import BackendNotFound, MultigradError
 from ..functions.function import Function
-from ..graph.support.class_bases import dataclass
 from ..graph.support.params import P, R
 from ..graph.support.threads import SERIALS
 from ..trace.active_rules import FREE, Counter, KeySource, Moving, alive

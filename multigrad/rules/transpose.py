@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from ..functions.calls.recipe import Options, Recipe, Recorded
 from ..functions.function import Function
 from ..graph.ir.graph import Graph, freeze
 from ..graph.ir.types import T
-from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..trace.coercion import array_node

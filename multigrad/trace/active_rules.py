@@ -11,14 +11,13 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..backend.contract import Backend
 from ..backend.values import key_for, key_pair
 from ..errors import RuleValueError
 from ..graph.random import REPLAYED, key_from_int
-from ..graph.support.class_bases import dataclass
 from ..graph.support.threads import SERIALS, make_lock, set_within
 
 # --- where random draws come from: a key with a counter of calls, or a generator ----------------

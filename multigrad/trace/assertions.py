@@ -17,13 +17,12 @@ from __future__ import annotations
 import builtins
 import dis
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from ..graph.ir.graph import Location, Node
-from ..graph.support.class_bases import dataclass
 
 # --- what a graph leaves out, by kind ------------------------------------------------------------
 

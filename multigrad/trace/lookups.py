@@ -19,13 +19,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..backend.compiler_events import is_tracing, tell_depend, tell_read
 from ..backend.contract import Backend
 from ..errors import RuleValueError, TraceError
-from ..graph.support.class_bases import dataclass
 from ..graph.support.params import as_number
 from ..graph.support.threads import SERIALS, set_within
 from .active_rules import (

@@ -9,13 +9,12 @@ that of the tensors it is given. It is recorded as NumPy's until one of them is 
 from __future__ import annotations
 
 import sys
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
 
 from ..graph.ir.graph import Location, Node
 from ..graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
-from ..graph.support.class_bases import dataclass
 from .coercion import NeedsConcrete
 
 Trace = Any  # of trace.py, which imports this module

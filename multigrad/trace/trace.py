@@ -12,7 +12,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +26,6 @@ from ..graph.ir.questions import note
 from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
 from ..graph.passes.facts import Shapes
 from ..graph.passes.simplify import constant, on_numbers
-from ..graph.support.class_bases import dataclass
 from .assertions import Limits
 from .coercion import (
     ON_INTEGERS,

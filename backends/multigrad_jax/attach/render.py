@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -21,7 +21,6 @@ from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad, batching, mlir
 
 from multigrad.errors import GradientError, UnsupportedOp
-from multigrad.graph.support.class_bases import dataclass
 
 from .. import distributed
 from ..kernels import random

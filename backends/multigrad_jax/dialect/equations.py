@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -19,7 +19,6 @@ from multigrad.capture.values.oracle import ModeOf
 from multigrad.graph import ops
 from multigrad.graph.ir.questions import pardoned
 from multigrad.graph.ir.types import BOOL, FLOATS, INT32, INT64, SMALL, WHOLE, T
-from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.coercion import lift_array
 from multigrad.trace.trace import Trace, Value, cast, constant
 from multigrad.trace.xp import all as xp

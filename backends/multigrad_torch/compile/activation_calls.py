@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -25,7 +25,6 @@ from multigrad.errors import MultigradError, UnsupportedOp
 from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
-from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.activation import Activation, without_rule
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.model.activation_function import forward_on, put_under

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -24,7 +24,6 @@ import torch
 
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import MultigradError
-from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.active_rules import KeySource
 
 from ..dialect import introspection

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -30,7 +30,6 @@ from multigrad.functions.calls.facts import gather_facts
 from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
 from multigrad.functions.saving import as_operator
-from multigrad.graph.support.class_bases import dataclass
 from multigrad.graph.support.threads import SERIALS
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.lower import lower_graphs

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -26,7 +27,6 @@ from multigrad.capture.values.memory import replace_node
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.facts import needed_shapes
-from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.axes import known_shape
 from multigrad.trace.python_protocols import (

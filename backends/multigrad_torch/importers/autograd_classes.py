@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -24,7 +25,6 @@ from multigrad.functions.calls.parameters import bind_call, signature_of
 from multigrad.functions.calls.recipe import Recorded
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import UNKNOWN, is_float
-from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.assertions import AUTOCAST, FORWARD_MODE, TWICE
 from multigrad.trace.python_protocols import needs_gradient
 from multigrad.trace.trace import Trace, Value, cast_node, setting

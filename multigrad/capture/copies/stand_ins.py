@@ -19,11 +19,11 @@ import time
 import types
 import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph.support.class_bases import dataclass
 from ...graph.support.lazy_modules import imported_module
 from ...trace.assertions import OWN, is_searched
 from ...trace.python_protocols import Pair

@@ -7,13 +7,13 @@ the dtype of the tensors that they meet.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...graph.ir.types import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE, T
-from ...graph.support.class_bases import dataclass
 from ...graph.support.lazy_modules import module_hooks
 from ...trace.trace import NeedsConcrete, dtype_name
 from ...trace.xp import all as xp

@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,6 @@ import numpy as np
 from ...graph.ir.graph import freeze
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, T
 from ...graph.passes.facts import BUFFERS
-from ...graph.support.class_bases import dataclass
 from ...trace.coercion import array_node, is_exact
 from ...trace.trace import Trace, Value, constant, copy_of, dtype_name, is_symbolic_tensor, lift
 from ...trace.xp import all as xp

@@ -11,6 +11,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -19,7 +20,6 @@ import numpy as np
 from ...graph import ops
 from ...graph.ir.graph import Node
 from ...graph.ir.types import INT64, WHOLE, is_float
-from ...graph.support.class_bases import dataclass
 from ...trace.axes import known_shape
 from ...trace.derived.custom_calls import route_gradient
 from ...trace.trace import Value, cast_node, is_symbolic_tensor, lift

@@ -12,7 +12,7 @@ one along an axis:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from ...graph.ir.graph import Graph, Node, walk
 from ...graph.ops.arrays.indexing import as_index
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import substitute
-from ...graph.support.class_bases import dataclass
 from ...trace.derived.custom_calls import renew_calls
 from ...trace.trace import NeedsConcrete, Trace, Value, lift
 from ...trace.xp import all as xp

@@ -19,7 +19,7 @@ import copy
 import types
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ import numpy as np
 from ...backend.discovery import backend_of
 from ...errors import BackendNotFound, RuleTypeError
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
-from ...graph.support.class_bases import dataclass
 from ...trace.identity import Same, attributes_of, is_plain, value_key
 from ...trace.trace import Trace, Value
 from ..dialect import load_dialects, registered_dialects

@@ -6,12 +6,12 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...errors import RuleTypeError, suggest
-from ...graph.support.class_bases import dataclass
 from ...trace.active_rules import Moving
 
 REQUIRED = inspect.Parameter.empty

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
 
 from ...errors import TraceError
 from ...graph import ops
-from ...graph.support.class_bases import dataclass
 from ...trace.python_protocols import is_asked_by
 from ...trace.trace import NeedsConcrete, Value
 from ..dialect import Dialect, find_dialect

@@ -12,14 +12,13 @@ Each function takes the call and what was recorded, and returns what replaces it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...graph import ops
 from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, T
 from ...graph.ops.results import PER_ELEMENT
-from ...graph.support.class_bases import dataclass
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ..meanings.places import Extremes
 from ..symbols import (

@@ -15,13 +15,13 @@ import functools
 import math
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...graph import ops
 from ...graph.ir.types import BOOL, INT32, INT64, is_float
-from ...graph.support.class_bases import dataclass
 from ...trace import trace
 from ...trace.coercion import is_exact
 from ...trace.trace import Value, copy_of, dtype_name, lift

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from types import FunctionType, MethodType
@@ -30,7 +30,6 @@ import numpy as np
 from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, DTYPES, FLOATS, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.support.class_bases import dataclass
 from ...graph.support.threads import set_within
 from ...trace.lookups import Telling
 from ...trace.trace import Value

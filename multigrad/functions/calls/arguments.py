@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,6 @@ from ...graph.ir.types import (
     dtype_name,
 )
 from ...graph.ops.attributes import is_name
-from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import learn, optree, with_own_classes
 from ...lowering.function_graph import OWN_NAMES
 from ...trace.identity import is_plain, value_key

@@ -6,6 +6,7 @@ import contextvars
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,6 @@ from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.types import SCALAR_SHAPE, Type, is_float
 from ...graph.passes.residuals import mark_output
 from ...graph.passes.simplify import substitute, without_stops
-from ...graph.support.class_bases import dataclass
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
 from ...lowering.function_graph import tangent_name

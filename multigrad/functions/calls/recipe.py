@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,6 @@ from ...capture.user_code.inspection import plain_function
 from ...capture.user_code.libraries import OWN, dialect_of
 from ...capture.values.oracle import Reach
 from ...errors import DisprovedError, TraceError
-from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import Assumption

@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -22,7 +23,6 @@ from ...graph.ir.graph import ArrayValue, Graph, Location, Node, every_node, mak
 from ...graph.ir.types import KEY
 from ...graph.passes.serialize import MOST_INTEGER, decode_array, describe, draws, fail, read_list
 from ...graph.passes.simplify import substitute
-from ...graph.support.class_bases import dataclass
 from ...graph.support.pickles import own_version
 from ...trace.trace import NeedsConcrete, Trace, Value
 

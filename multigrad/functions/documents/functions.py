@@ -17,7 +17,7 @@ import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -50,7 +50,6 @@ from ...graph.passes.serialize import (
     read_name,
     read_text,
 )
-from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import optree
 from ...lowering.checks import format_lengths
 from ...lowering.function_graph import OWN_NAMES, FunctionGraph, numbered

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.support.class_bases import dataclass
 from . import samples
 from .run import Outcome
 from .samples import InputSlot, Sample

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from ...graph.ir.types import WHOLE
 from ...graph.ir.types import is_float as is_float_type
 from ...graph.ops.results import PER_ELEMENT
 from ...graph.random.native import name_of
-from ...graph.support.class_bases import dataclass
 from .meanings import Bounded, magnitude
 from .samples import Sample, is_float
 

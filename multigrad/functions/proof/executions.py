@@ -15,7 +15,7 @@ the trace on all samples; elsewhere, or if the trace needs values, the side runs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from ...backend.values import within_call
 from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.support.class_bases import cached_property, dataclass
+from ...graph.support.class_bases import cached_property
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph

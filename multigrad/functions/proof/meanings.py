@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,6 @@ from ...graph.ir.types import FLOATS, WHOLE, T
 from ...graph.ops.arrays.loops import scan_by, turn_by
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.results import PER_ELEMENT
-from ...graph.support.class_bases import dataclass
 
 Array = Any
 # (a node, its value, the values of its operands) -> the value that is used in its place.

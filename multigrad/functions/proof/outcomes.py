@@ -9,7 +9,7 @@ derivatives may differ. What is left is a fault of the graph, and is raised with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,6 @@ from ...capture.dialect import UNORDERED, told_conventions
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node
 from ...graph.ops.arrays.loops import Endless
-from ...graph.support.class_bases import dataclass
 from ...trace.derived.custom_calls import drop_calls
 from . import samples
 from .attempt import Attempt

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,6 @@ from ...capture.user_code.snapshot import may_act
 from ...graph.ir.graph import Graph
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.random import REPLAYED
-from ...graph.support.class_bases import dataclass
 from ...lowering.source import emit_rule_once
 from ..documents.rules import SavedRule
 from . import samples

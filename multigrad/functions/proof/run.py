@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from ...errors import BackendNotFound
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.random import REPLAYED, fold_in
-from ...graph.support.class_bases import dataclass
 from .line_tracing import StepLimit
 from .samples import Sample, is_float
 

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ import numpy as np
 from ...backend.discovery import backend_of
 from ...graph.ir.types import BOOL, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.support.class_bases import dataclass
 from ...graph.support.threads import set_within
 
 Array = Any

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import DisprovedError, NotProvenWarning, RuleValueError
 from ...graph.ir.graph import Location
-from ...graph.support.class_bases import dataclass
 from .compare import Disagreement
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,6 @@ from ...graph.ir.graph import Graph, Node, every_node
 from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ...graph.passes.residuals import drop_marks, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
-from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, numbered
 from ...trace.assertions import ENTRANCES, ORDERS

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..support.class_bases import HeldWeakly, dataclass
+from ..support.class_bases import HeldWeakly
 from ..support.threads import SERIALS, make_lock
 from .op import Op
 from .types import Type

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..support.class_bases import dataclass
 from .types import Type
 
 ResultRule = Callable[..., Type]

@@ -8,9 +8,8 @@ weak: a Python number or a run-time parameter that takes the dtype of the tensor
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal
-
-from ..support.class_bases import dataclass
 
 Kind = Literal["tensor", "scalar", "key"]
 

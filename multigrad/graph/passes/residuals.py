@@ -17,14 +17,13 @@ import operator
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import ops
 from ..ir.graph import Graph, Node, make_node
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
-from ..support.class_bases import dataclass
 from .simplify import substitute
 
 

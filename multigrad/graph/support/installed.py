@@ -11,6 +11,7 @@ import functools
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,6 @@ from types import ModuleType
 from typing import Any
 
 from ...errors import BackendNotFound
-from .class_bases import dataclass
 
 OWN = "multigrad-rules"  # the distribution whose names no other may take
 # Parts of a `Requires-Dist` line (PEP 508), as far as backends need them.

@@ -16,13 +16,13 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from ...errors import RuleTypeError, RuleValueError, suggest
-from .class_bases import dataclass
 from .pickles import pickled
 
 # `P` and `R` are the parameters and result of a user's function. A bare `Function` in an annotation

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...graph import ops
@@ -23,7 +23,6 @@ from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.op import Op
 from ...graph.ir.types import BOOL, T
 from ...graph.passes.simplify import on_numbers, rebuild
-from ...graph.support.class_bases import dataclass
 from ...graph.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, KernelLayout
 from .passes import REDUCTIONS, SIZES, Arrangement, Layouts, Loop, LoopStep, Total, in_sums
 

@@ -6,14 +6,13 @@ xg.attach(model, xg.composites.epsilon_plus(canonize=True))
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import RuleTypeError, RuleValueError, suggest
 from ...functions.calls.parameters import told_arguments
-from ...graph.support.class_bases import dataclass
 from ...graph.support.lazy_modules import module_hooks
 from ...graph.support.pickles import pickled
 from ...rules.model.rule import Rule

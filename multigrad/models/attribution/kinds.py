@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -19,7 +19,6 @@ from ...errors import RuleTypeError, RuleValueError
 from ...functions.function import Function
 from ...graph.ir.op import Op
 from ...graph.ops import activations
-from ...graph.support.class_bases import dataclass
 from ...rules.model.rule import Rule
 from ...trace.derived.derivatives import accumulate_all
 from ...trace.xp import all as xp

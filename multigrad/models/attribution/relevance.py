@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -26,7 +26,6 @@ from ...errors import BackendNotFound, RuleTypeError, RuleValueError, suggest
 from ...functions.calls.parameters import told_arguments
 from ...functions.custom_gradient import custom_gradient
 from ...functions.function import Function
-from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
 from ...graph.support.pickles import pickled
 from ...rules.estimators.arguments import widened

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeAlias
 
@@ -20,7 +21,6 @@ from ...backend.contract import Backend
 from ...capture.dialects.xp import finfo, float32
 from ...errors import RuleTypeError, RuleValueError
 from ...functions.calls.parameters import unknown_argument
-from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
 from ...trace.lookups import now
 from ...trace.trace import Value

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import RuleTypeError, RuleValueError, suggest
 from ...functions.function import Function
-from ...graph.support.class_bases import dataclass
 from ...trace.xp import all as xp
 from .arguments import is_tensor, one_axis, summed, widened
 from .declared import Estimator, catalogue, estimator

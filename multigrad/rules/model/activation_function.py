@@ -17,7 +17,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -59,7 +59,7 @@ from ...graph.ir.graph import Graph
 from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import simplify
-from ...graph.support.class_bases import HeldWeakly, dataclass
+from ...graph.support.class_bases import HeldWeakly
 from ...graph.support.params import as_number
 from ...graph.support.pickles import pickled
 from ...graph.support.threads import SERIALS, build_once

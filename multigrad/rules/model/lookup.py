@@ -12,14 +12,13 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
 from ...backend.compiler_events import ON_DEPEND
 from ...capture.user_code.signature import Signature, called_method, name_of
 from ...errors import RuleError, RuleTypeError, RuleValueError, closest
-from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused, read_fused, read_shards
 from ...lowering.function_graph import read_way
 from ...trace.active_rules import FREE, THEN, ActiveRules, Moving, is_of_then, keyed

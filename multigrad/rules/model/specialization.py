@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ...backend.discovery import backend_of
@@ -26,7 +26,6 @@ from ...functions.proof.rules import RuleUnderProof, prove_rule
 from ...functions.proof.samples import called_dtype
 from ...functions.proof.verdicts import is_asked
 from ...graph.ir.graph import Graph
-from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
 from ...graph.support.threads import SERIALS, build_once
 from ...lowering.checks import shape_check

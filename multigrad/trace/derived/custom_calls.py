@@ -14,7 +14,7 @@ Once derivatives are taken, `drop_calls` takes the nodes out of the graph.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...graph import ops
@@ -30,7 +30,6 @@ from ...graph.ir.graph import (
 from ...graph.ir.types import UNKNOWN, T, Type, is_float
 from ...graph.passes.residuals import marks
 from ...graph.passes.simplify import rebuild, simplify, substitute
-from ...graph.support.class_bases import dataclass
 from ...graph.support.threads import SERIALS
 from ..trace import Trace, Value, apply
 from ..xp import all as xp

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from ...graph import ops
@@ -26,7 +27,6 @@ from ...graph.ops.arrays.loops import key_of
 from ...graph.passes.facts import drop_sums, find_alike, needed_shapes, shape_of_another
 from ...graph.passes.residuals import INFINITE, minimum_cut
 from ...graph.passes.simplify import simplify, substitute
-from ...graph.support.class_bases import dataclass
 from ..trace import NeedsConcrete, Trace, Value
 from ..xp import all as xp
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import UnsupportedOp
@@ -25,7 +25,6 @@ from ...graph.ir.op import Op
 from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ...graph.ops.results import PER_ELEMENT
 from ...graph.passes.simplify import substitute
-from ...graph.support.class_bases import dataclass
 from ...graph.support.params import EVERY, Names, Shards
 from ..trace import NeedsConcrete, Trace, Value, apply
 from ..xp import all as xp
