@@ -161,7 +161,7 @@ def test_unknown_backend(ask: Callable[[Any], Any]) -> None:
 
 
 def test_a_function_of_tensors_is_no_rule_and_told_what_makes_it_one(tmp_path: Any) -> None:
-    with pytest.raises(xg.RuleError, match=r"takes \(x, width\), .*; xg.convert makes a Function"):
+    with pytest.raises(xg.RuleError, match=r"takes \(x, width\), .*; xg.convert takes functions"):
         xg.save(lambda x, width: x, tmp_path / "saved.json")
 
 
