@@ -208,7 +208,8 @@ def _encode_form(function: Function, variant: Variant, arrays: list[ArrayValue])
     facts = {
         name: encode_value(value)
         for name, value in {**variant.facts, **asked_shapes(function, variant)}.items()
-        if not (is_read(name) or name == LIBRARY or _general(name) is not None)
+        # None: of a tensor that these arguments lack.
+        if not (value is None or is_read(name) or name == LIBRARY or _general(name) is not None)
     }
 
     def numbered(tree: Any) -> Any:

@@ -282,7 +282,8 @@ def refuse(layer: Any, reason: str) -> RuleTypeError:
 
 
 def read_linear(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
-    return Read(kind, inputs, (as_tensor(layer.kernel), as_tensor(layer.bias)))
+    params = as_tensor(layer.kernel), as_tensor(layer.bias)
+    return Read(kind, inputs, params, {"layout": "in_out"})
 
 
 def read_convolution(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:

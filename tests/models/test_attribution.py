@@ -8,6 +8,7 @@ import copy
 import itertools
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,30 @@ def test_without_bias_what_comes_back_is_what_arrived(backend: Any, name: str) -
     np.testing.assert_allclose(result.sum(1), some(out).sum(1), rtol=1e-4, atol=1e-4)
 
 
+def test_of_contributions_of_one_sign_two_rules_conserve_nothing() -> None:
+    x, weight = np.ones((1, 3)), np.full((3, 1), -1.0)
+    for rule, kept in ((lrp.alpha_beta(), -1.0), (lrp.zplus(), 0.0), (lrp.flat(), 1.0)):
+        _, pull = xg.vjp(rule.over("linear"), x, weight, None)
+        assert np.isclose(pull(np.ones((1, 1)))[0].sum(), kept, atol=1e-5)
+
+
+def test_a_weight_is_taken_in_the_layout_that_is_told(backend: Any) -> None:
+    rule, x, weight, bias = lrp.epsilon(0.1), array(2, 3), array(3, 3), array(3)
+    tensors = [*map(backend.array, (x, weight, bias))]
+    one = rule.over("linear", layout="in_out")(*tensors)
+    np.testing.assert_allclose(backend.numpy(one), x @ weight + bias, rtol=1e-5, atol=1e-5)
+    of_rows = rule.over("linear", layout="out_in")
+    out, result = relevance(backend, of_rows, (x, weight[:2], bias[:2]), some)
+    np.testing.assert_allclose(out, x @ weight[:2].T + bias[:2], rtol=1e-5, atol=1e-5)
+    turned = weight[:2].T.copy(), bias[:2]
+    compare(result, relevance(backend, rule.over("linear"), (x, *turned), some)[1])
+    for given in (weight, weight[:2]):
+        with pytest.raises(TypeError, match=r"layout='out_in'.* as torch\.nn\.Linear has it"):
+            rule.over("linear")(tensors[0], *map(backend.array, (given, bias[: len(given)])))
+    with pytest.raises(ValueError, match=r"'in_out', 'out_in'.* not 'io'"):
+        rule.over("linear", layout="io")
+
+
 def test_what_the_layer_computed_itself_is_returned_and_keeps_its_gradient(backend: Any) -> None:
     x, weight, bias = array(2, 3), array(3, 2), array(2)
     out = (x @ weight + bias + 1).astype(np.float32)  # no value of the formula
@@ -328,7 +353,9 @@ def test_other_numbers_need_no_other_capture() -> None:
 def test_what_has_no_meaning_is_refused_with_what_has() -> None:
     with pytest.raises(TypeError, match=r"zplus.*addition.*linear, convolution"):
         lrp.zplus().over("addition")
-    with pytest.raises(TypeError, match="strides, padding, dilations, groups"):
+    with pytest.raises(
+        TypeError, match=r"strides, padding, dilations, groups;.*padding=\(\(0, 0\),\)"
+    ):
         lrp.zplus().over("convolution", stride=1)
     with pytest.raises(TypeError, match="did you mean 'convolution'"):
         lrp.zplus().over("convolutions")
@@ -405,6 +432,22 @@ def test_integrated_gradients_add_up_to_what_the_output_gained(backend: Any) -> 
         lrp.integrated(lambda p: p, backend.array(x), n=0)
 
 
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("mean", [lrp.smooth, lrp.integrated])
+def test_a_mean_asks_torch_for_the_gradient_and_gives_numbers(mean: Any) -> None:
+    import torch
+
+    def gradient(point: Any, **options: Any) -> Any:
+        return torch.autograd.grad((point**3).sum(), point, **options)[0]
+
+    x = torch.tensor([1.0, 2.0])
+    for given in (x, x.clone().requires_grad_()):
+        assert not mean(gradient, given, n=2).requires_grad
+    assert not x.requires_grad
+    slope = mean(partial(gradient, create_graph=True), given, n=2).sum()
+    assert torch.autograd.grad(slope, given)[0].isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -476,6 +519,7 @@ def test_a_rule_over_a_layer_is_saved_and_loaded(tmp_path: Path) -> None:
     x, weight, bias = array(2, 3), array(3, 4), array(4)
     layer = lrp.gamma(0.5).over("linear")
     out, pull = xg.vjp(layer, x, weight, bias)
+    _ = layer(x, weight)  # whose bias has no shape
     xg.save(layer, tmp_path / "layer.json")
     loaded = xg.load(tmp_path / "layer.json")  # a document has no defaults
     same, pull_loaded = xg.vjp(loaded, x, weight, bias, None, 0.5, 1e-6)

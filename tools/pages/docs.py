@@ -360,8 +360,16 @@ def render_attribution() -> str:
         "weights, so they are ordinary [rules](rules.md). For a whole example see [explain a "
         "model](tutorials/explain_a_model.md).",
         table(heads, library_docs.rule_rows()),
-        "`rule.over(kind)` is a layer with that rule as its gradient, on any framework's "
-        'tensors: `xg.attribution.gamma().over("linear")(x, weight, bias)`.',
+        "Most of these rules conserve relevance: what the inputs get adds up to what arrived, but "
+        "for what a bias takes, and the stabilizer. `wsquare` and `flat` do so for every input; "
+        "the others give nothing where the sum that they divide by is 0. For `zplus` that is so "
+        "where no contribution is positive. `alpha_beta` gives alpha times what arrived, or -beta "
+        "times, where all contributions have one sign. So the maps of `epsilon_alpha2_beta1` and "
+        "`excitation_backprop` need not add up to the score.",
+        "## A rule over one layer\n\n`rule.over(kind)` is a layer with that rule as its gradient, "
+        "on any framework's tensors: for a layer of torch, "
+        '`xg.attribution.gamma().over("linear", layout="out_in")(x, linear.weight, linear.bias)`.',
+        library_docs.layers_of_rules(),
         "## Composites\n\nA composite, from `xg.composites`, gives each kind of layer its rule. "
         "Write `canonize=True` for a residual network: an addition in the code then counts as a "
         "layer, and a batch normalization is merged into the layer before it; no weight is "

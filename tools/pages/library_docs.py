@@ -6,6 +6,7 @@ import importlib
 import inspect
 import itertools
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -47,6 +48,14 @@ def rule_rows() -> Iterator[tuple[str, str, str, str]]:
             formula, source = said(make)
             kinds = [name for name, kind in KINDS.items() if rule.formula.applies_to(kind)]
             yield call(make), formula, ", ".join(kinds), source
+
+
+def layers_of_rules() -> str:
+    """Return what `rule.over` tells of the kinds of layers, as a part of a page."""
+    paragraphs = inspect.getdoc(Relevance.over).split("\n\n")  # type: ignore[union-attr]
+    parts = paragraphs[1 : next(i for i, p in enumerate(paragraphs) if p.startswith("Examples:"))]
+    lines = [re.sub(r"\n +", " ", part) for part in parts]
+    return "\n\n".join(p if p.startswith("- ") else p.replace("\n", " ") for p in lines)
 
 
 def composite_rows() -> Iterator[tuple[str, str, str, str]]:

@@ -346,7 +346,7 @@ def linear(plan: Plan, operands: list[Tensor]) -> AsLayer:
         out = out.reshape([*rows.shape[:-1], *channel_shape])
         return jnp.moveaxis(out, last_axes, first_axes) if position == 1 else out
 
-    return AsLayer(rows, matrix, {}, to_layer_layout, to_jax_layout)
+    return AsLayer(rows, matrix, {"layout": "in_out"}, to_layer_layout, to_jax_layout)
 
 
 def convolution(plan: Plan, operands: list[Tensor]) -> AsLayer:

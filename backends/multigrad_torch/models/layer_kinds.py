@@ -35,7 +35,7 @@ def spread(value: Any, count: int) -> tuple[int, ...]:
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> CallOfLayer:
-    return CallOfLayer("linear", (input,), (weight.T, bias))
+    return CallOfLayer("linear", (input,), (weight.T, bias), {"layout": "in_out"})
 
 
 def convolution(

@@ -5,6 +5,7 @@ over noise around the input, or over the path to it from a baseline.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,9 @@ from ...functions.custom_gradient import function
 from ...graph.support.lazy_modules import module_hooks
 from ...trace.xp import all as xp
 from . import composites
+from .checked_numbers import as_array
 from .kinds import merge_batch_norm
-from .relevance import alpha_beta, as_array, epsilon, flat, gamma, norm, wsquare, zbox, zplus
+from .relevance import alpha_beta, epsilon, flat, gamma, norm, wsquare, zbox, zplus
 
 __all__ = [
     "alpha_beta", "composites", "epsilon", "flat", "gamma", "integrated", "merge_batch_norm",
@@ -53,7 +55,7 @@ def smooth(
 
     Args:
         gradient: takes a tensor like x and returns its gradient, or its relevance.
-        x: the input, of any framework.
+        x: the input, of any framework; in torch it need not require a gradient.
         sigma: the standard deviation of the noise, in the units of x; or a tensor that broadcasts
             to x.
         n: the number of copies.
@@ -61,7 +63,7 @@ def smooth(
             reproducible, the same on every framework. None: the framework's own generator.
 
     Returns:
-        A tensor like x.
+        A tensor like x, which requires no gradient unless those of `gradient` do.
 
     Raises:
         RuleValueError: n is not a whole number or below 1, sigma is negative or not finite, or
@@ -73,6 +75,7 @@ def smooth(
     if deviations is not None and not (np.isfinite(deviations) & (deviations >= 0)).all():
         raise RuleValueError(f"sigma is a deviation, finite and 0 or more, not {sigma!r:.40}")
     draw = add_noise if key is None else add_noise.keyed(key)
+    x = _asking(x)
     return _mean(gradient, x, (draw(x, sigma) for _ in range(_count(n))), n)
 
 
@@ -94,12 +97,12 @@ def integrated(
 
     Args:
         gradient: takes a tensor like x and returns its gradient.
-        x: the input, of any framework.
+        x: the input, of any framework; in torch it need not require a gradient.
         baseline: the start of the path: a number, or a tensor that broadcasts to x.
         n: the number of points on the path.
 
     Returns:
-        A tensor like x.
+        A tensor like x, which requires no gradient unless those of `gradient` do.
 
     Raises:
         RuleValueError: n is not a whole number or below 1, the baseline does not broadcast to x, or
@@ -108,10 +111,23 @@ def integrated(
     Source: Sundararajan et al., 2017 (arXiv 1703.01365), eq. 3, at the middles of the steps.
     """
     check_baseline(x, baseline)
+    x = _asking(x)
     difference = x - baseline
     # The middles of the steps, from the baseline to x.
     points = (x - difference * ((n - i - 0.5) / n) for i in range(_count(n)))
-    return _mean(gradient, x, points, n) * difference
+    mean = _mean(gradient, x, points, n)
+    # Of a gradient without a graph of its own, what it is multiplied by needs none.
+    is_number = getattr(mean, "requires_grad", True) is False
+    return mean * (xp.stop_gradient(difference) if is_number else difference)
+
+
+def _asking(x: Tensor) -> Tensor:
+    """Return x, as a copy that asks for a gradient where a tensor has to."""
+    if getattr(x, "requires_grad", True):
+        return x
+    with suppress(RuntimeError):  # within a transform, which asks for none
+        return xp.stop_gradient(x).requires_grad_()
+    return x
 
 
 def _mean(gradient: Gradient, x: Tensor, points: Any, n: int) -> Tensor:

@@ -31,10 +31,27 @@ Tensor = Any
 Inputs: TypeAlias = tuple[Tensor, ...]
 
 
+LAYOUTS = IN_OUT, OUT_IN = "in_out", "out_in"
+
+
 # --- linear layers --------------------------------------------------------------------------------
 def linear(inputs: Inputs, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
     z = xp.matmul(inputs[0], weight)
     return z if bias is None else z + bias
+
+
+def from_in_to_out(weight: Tensor, bias: Tensor, layout: str | None) -> Tensor:
+    """Return a linear layer's weight as (in, out); RuleTypeError if its layout must be told."""
+    if layout is None:
+        rows, columns = map(int, tuple(weight.shape)[-2:])
+        if rows == columns or (bias is not None and tuple(bias.shape) == (rows,)):
+            why = "may be both" if rows == columns else f"is no (in, out) beside a bias of {rows}"
+            raise RuleTypeError(
+                f"a linear layer's weight of shape ({rows}, {columns}) {why}: write over('linear', "
+                "layout='out_in') for a weight (out, in), as torch.nn.Linear has it, or "
+                "layout='in_out' for x @ weight, as Keras and flax have it"
+            )
+    return xp.matrix_transpose(weight) if layout == OUT_IN else weight
 
 
 def add_channels(z: Tensor, bias: Tensor, axes: int) -> Tensor:
@@ -117,21 +134,9 @@ def addition(inputs: Inputs, weight: None, bias: None, out: Tensor) -> Tensor:
 
 
 # --- the table ------------------------------------------------------------------------------------
-# The tensors of each kind's Function, and its attributes, which are fixed, by keyword. `out` is
-# last and may be left out: the layer's output for the tensors before it, as a constant with regard
-# to x (of `x.detach()`). It is returned unchanged and with its own gradient, so that weights keep
-# theirs.
-#   linear(x, weight, bias, out): weight (in, out), bias (out,) or None; over the last axis of x
-#   convolution(x, weight, bias, out, *, strides, padding, dilations, groups): layouts of `xp.conv`,
-#       x (batch, channels, *lengths), weight (out, in / groups, *sizes); padding ((before, after),
-#       ...) of zeros
-#   convolution_transpose: the same with weight (in, out / groups, *sizes), padding of what comes
-#       out, and `out` needed, whose shape tells what is added to the ends
-#   average_pooling(x, out, *, sizes, strides, padding, counts_padding): layouts as for convolution
-#   adaptive_average_pooling(x, out, *, counts): as many windows on each of the last axes
-#   addition(a, b, out), of shapes that broadcast
-#   relu, activation (any other), max_pooling, batch_normalization: chosen by composites, with a
-#       rule that reads no weights
+# The tensors of each kind's Function, their layouts and its attributes: see `Relevance.over`. relu,
+# activation (any other), max_pooling and batch_normalization are chosen by composites, with a rule
+# that reads no weights.
 # A batch normalization that is merged makes one layer with the linear layer or convolution before
 # it, of its kind and with its x, the weight and bias of `merge_batch_norm`, and out from itself.
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,7 @@ class LayerKind:
         part_of: the kind whose rule in a composite holds for this one, unless it has its own.
         channels: the axis of output channels in a weight; None: it has no weight, nor a bias.
         example: attributes as a layer of this kind may have them; their names are all that it has.
+        defaults: those that may be left out.
         inputs: the names of what relevance is for.
         forward: `(inputs, weight, bias, out, **attributes)`; `out` gives a shape, or is None. None:
             only rules that read no weights are for layers of this kind.
@@ -153,6 +159,7 @@ class LayerKind:
     part_of: str | None = None
     channels: int | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[str, ...] = ("x",)
     forward: Any = None
     transpose: Any = None
@@ -177,7 +184,9 @@ _STEPS = {"strides": (1,), "padding": ((0, 0),), "dilations": (1,), "groups": 1}
 _WINDOWS = {"sizes": (1,), "strides": (1,), "padding": ((0, 0),), "counts_padding": True}
 KINDS: Mapping[str, LayerKind] = MappingProxyType(
     {
-        "linear": LayerKind(channels=-1, forward=linear),
+        "linear": LayerKind(
+            channels=-1, example={"layout": IN_OUT}, defaults={"layout": None}, forward=linear
+        ),
         "convolution": LayerKind(channels=0, example=_STEPS, forward=convolution),
         "convolution_transpose": LayerKind(
             "convolution",

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -21,16 +20,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...backend.discovery import backend_of
-from ...errors import BackendNotFound, RuleTypeError, RuleValueError, suggest
+from ...errors import RuleTypeError, RuleValueError, suggest
 from ...functions.calls.parameters import told_arguments
 from ...functions.custom_gradient import custom_gradient
 from ...functions.function import Function
-from ...graph.support.params import Range
 from ...graph.support.pickles import pickled
 from ...rules.estimators.arguments import widened
 from ...trace.xp import all as xp
-from .kinds import KINDS, Inputs, LayerKind
+from .checked_numbers import check_numbers
+from .kinds import IN_OUT, KINDS, LAYOUTS, Inputs, LayerKind, from_in_to_out
 
 Tensor = Any
 Modify: TypeAlias = Callable[..., Tensor]
@@ -238,12 +236,15 @@ def make_function(
     layer = KINDS[kind]
     names = (*layer.inputs, *(("weight", "bias") if layer.has_weight else ()), "out")
     attribute_values = dict(attributes)
+    layout = attribute_values.pop("layout", IN_OUT)
 
     def forward(*args: Any) -> Any:
         tensors = args[: len(names)]
         numbers = dict(zip(formula.numbers, args[len(names) :], strict=True))
         inputs = tensors[: len(layer.inputs)]
         weight, bias = tensors[-3:-1] if layer.has_weight else (None, None)
+        if layout != IN_OUT:
+            weight = from_in_to_out(weight, bias, layout)
         wide = tuple(map(widened, inputs)), widened(weight), widened(bias)
         out = tensors[-1]
         if out is None and layer.needs_out:
@@ -337,7 +338,27 @@ class Relevance:
         return pickled(make_rule, self.formula, self.zero_params, **self.numbers)
 
     def over(self, kind: str, **attributes: Any) -> Function:
-        """Return a layer of a kind with this rule as its gradient; `KINDS` lists its arguments.
+        """Return a layer of a kind with this rule as its gradient, as a Function of its tensors.
+
+        The kinds; layouts are the same on every framework, and attributes are given by keyword:
+
+        - `linear(x, weight, bias, out, *, layout="in_out")`: over the last axis of x; weight (in,
+          out), as Keras and flax have it, or with `layout="out_in"` (out, in), as
+          `torch.nn.Linear` has it. Of a square weight the layout must be given.
+        - `convolution(x, weight, bias, out, *, strides, padding, dilations, groups)`: x (batch,
+          channels, *lengths) and weight (out, in / groups, *sizes), as torch has both; padding
+          ((before, after), ...) of zeros.
+        - `convolution_transpose(x, weight, bias, out, *, strides, padding, dilations, groups)`: the
+          same with weight (in, out / groups, *sizes) and padding of what comes out. `out` is
+          needed: its shape tells what is added to the ends.
+        - `average_pooling(x, out, *, sizes, strides, padding, counts_padding)`: x as for a
+          convolution.
+        - `adaptive_average_pooling(x, out, *, counts)`: as many windows on each of the last axes.
+        - `addition(a, b, out)`: of shapes that broadcast.
+
+        The bias is (out,) or None. `out`, which may be left out, is what the layer gives for the
+        tensors before it, for x a constant (computed from `x.detach()`): it is returned
+        unchanged and with its own gradient, so that weights keep theirs.
 
         Examples:
             >>> layer = xg.attribution.epsilon().over("linear")
@@ -347,12 +368,13 @@ class Relevance:
             (array([[5.5]]), array([[3., 2.]]))
 
         Args:
-            kind: one of `multigrad.models.attribution.kinds.KINDS` that is linear in its input.
-            attributes: of the layer, as that table has them.
+            kind: one of these.
+            attributes: of the layer.
 
         Raises:
             RuleTypeError: the rule has no meaning for that kind, or an attribute is missing or
-                unknown.
+                unknown; of the Function, that a weight does not tell its layout.
+            RuleValueError: a layout of another name.
         """
         layer = KINDS.get(kind)
         if layer is None or not self.formula.applies_to(layer):
@@ -361,11 +383,17 @@ class Relevance:
                 f"rule {self.name!r} has no meaning for a layer of kind {kind!r}"
                 f"{suggest(kind, kinds)} (kinds: {', '.join(kinds)})"
             )
+        attributes = {**layer.defaults, **attributes}
         if attributes.keys() != set(layer.example):
+            example = ", ".join(f"{name}={value!r}" for name, value in layer.example.items())
             raise RuleTypeError(
                 f"a layer of kind {kind!r} has the attributes "
                 f"{', '.join(layer.example) or '(none)'}; given: {', '.join(attributes) or '-'}"
+                f"{example and f'. Their form: {example}'}"
             )
+        layout = attributes.get("layout")
+        if layout not in (None, *LAYOUTS):
+            raise RuleValueError(f"layout is one of {LAYOUTS}, not {layout!r}")
         values = tuple((name, _frozen(attributes[name])) for name in layer.example)
         cached = self._made.get((kind, values))
         if cached is None:
@@ -378,7 +406,8 @@ class Relevance:
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, Sequence) else value
+    is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
+    return tuple(map(_frozen, value)) if is_sequence else value
 
 
 def make_rule(
@@ -397,46 +426,6 @@ def make_rule(
 
 def _number(value: Any) -> Any:
     return float(value) if isinstance(value, int | np.number) else value
-
-
-# --- its numbers, checked where they are given: no map of NaN says what made it -------------------
-NOT_NEGATIVE = Range.read(">= 0 and finite")
-LIMITED = ("epsilon", "gamma", "alpha", "beta", "stabilizer")
-
-
-def check_numbers(subject: str, numbers: Mapping[str, Any]) -> None:
-    for name, value in numbers.items():
-        if value is None or isinstance(value, Sequence):  # a str, too
-            message = f"{subject}: param {name!r} is a number or a tensor, got {value!r:.40}"
-            raise RuleTypeError(message)
-        array = as_array(value)
-        if array is None:
-            continue
-        if name in LIMITED:
-            NOT_NEGATIVE.check(subject, name, float(array) if array.ndim == 0 else value)
-        elif np.isnan(array).any():
-            raise RuleValueError(f"{subject}: param {name!r} holds NaN; expected numbers")
-    bounds: list[Any] = [as_array(numbers.get(name)) for name in ("low", "high")]
-    low, high = bounds
-    is_box = any(each is None for each in bounds)
-    with suppress(ValueError):  # shapes that do not broadcast
-        is_box = is_box or np.all(low <= high)
-    if not is_box:
-        raise RuleValueError(
-            f"{subject}: param 'low' is <= high everywhere, got {numbers['low']!r:.40} and "
-            f"{numbers['high']!r:.40}, of shapes {low.shape} and {high.shape}"
-        )
-
-
-def as_array(value: Any) -> Any:
-    """Return a number or a tensor as an array; None: it is no number, or not known yet."""
-    if isinstance(value, int | float | np.ndarray | np.number):
-        return np.asarray(value)
-    try:
-        tensors = backend_of(value).tensors
-    except BackendNotFound:
-        return None
-    return None if tensors.is_traced(value) else np.asarray(tensors.to_numpy(value))
 
 
 # --- the rules of `xg.attribution`, with zennit's names and defaults ------------------------------
