@@ -28,6 +28,7 @@ from multigrad.capture.dialect import (
     OwnTrace,
     State,
     Tensors,
+    passes_at,
     register_dialect,
 )
 from multigrad.capture.meanings import (
@@ -39,7 +40,7 @@ from multigrad.capture.meanings import (
     places,
     reductions,
 )
-from multigrad.capture.meanings.places import first_of
+from multigrad.capture.meanings.places import first_of, is_differentiated
 from multigrad.capture.name_tables import named, reflected
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.values import methods
@@ -70,13 +71,14 @@ Handler = Callable[..., Any]
 _T = torch.Tensor
 
 
-def passes_at_limits() -> bool:
-    """Return whether the gradient of torch's own clamp passes where the input equals a limit."""
+def has_slope(function: Callable[..., Tensor], *limits: float) -> bool:
+    """Return whether the whole gradient of torch's own function passes at 1."""
     # Asked of torch itself, whatever mode or transform is around.
     modes = torch.utils._python_dispatch._disable_current_modes()
     with modes, torch._C._DisableFuncTorch(), torch.enable_grad():
         x = torch.ones(1, requires_grad=True)
-        return bool(torch.autograd.grad(torch.clamp(x, 0, 1), x)[0].item())
+        y = function(x, *(torch.tensor(limit) for limit in limits))
+        return torch.autograd.grad(y, x)[0].item() == 1
 
 
 CLAMP = FunctionConventions(
@@ -85,18 +87,35 @@ CLAMP = FunctionConventions(
         Convention("2.14", False, "no gradient passes at the limits (up to 2.13 it does)"),
     ),
     version=torch.__version__,
-    passes=functools.cache(passes_at_limits),
+    passes=functools.cache(functools.partial(has_slope, lambda x: torch.clamp(x, 0, 1))),
+)
+FMAX = FunctionConventions(
+    rows=(
+        Convention("", True, "the first of equal operands gets all (after 2.13 a half)"),
+        Convention("2.14", False, "each of equal operands gets a half (up to 2.13 the first all)"),
+    ),
+    version=torch.__version__,
+    passes=functools.cache(functools.partial(has_slope, torch.fmax, 1.0)),
 )
 
 
 def fmax(input: Tensor, other: Any) -> Tensor:
-    """Return the larger; of two equal ones the first gets the whole gradient, as in torch."""
+    """Return the larger; what becomes of the gradient of two equal ones depends on the release."""
+    if not first_gets_all(input, other):
+        return xp.fmax(input, other)
     return first_of(xp.fmax, xp.less, input, other, missing=input)
 
 
 def fmin(input: Tensor, other: Any) -> Tensor:
-    """Return the smaller; of two equal ones the first gets the whole gradient, as in torch."""
+    """Return the smaller, as `fmax` the larger."""
+    if not first_gets_all(input, other):
+        return xp.fmin(input, other)
     return first_of(xp.fmin, xp.greater, input, other, missing=input)
+
+
+def first_gets_all(*operands: Any) -> bool:
+    symbol = next(each for each in operands if isinstance(each, Value))
+    return is_differentiated(*operands) and passes_at(symbol.trace, "fmax")
 
 
 def hardtanh(
@@ -404,7 +423,7 @@ register_dialect(
             pauses=pauses,
             passes=passing,
             interceptions=interceptions.INTERCEPTIONS,
-            conventions={"clamp": CLAMP},
+            conventions={"clamp": CLAMP, "fmax": FMAX},
         ),
         state=State(
             generators=generators,

@@ -16,6 +16,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,14 +136,39 @@ def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any)
 
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    # Unlike at the limits of `maximum`, the whole gradient passes at a limit, in some releases; in
-    # others it passes strictly between the limits only.
+    # Unlike at the limits of `maximum`, the whole gradient passes at a limit, in some releases.
     if is_float(x.node.type) and not passes_at(x.trace, "clamp"):
-        raised = x if min is None else xp.where(x <= min, min, x)
-        return raised if max is None else xp.where(raised >= max, max, raised)
+        limits = [each for each in (min, max) if each is not None]
+        if not all(map(_is_tensor, limits)):
+            return _between_numbers(x, min, max)
+        if min is None or max is None:
+            return xp.minimum(x, max) if min is None else xp.maximum(x, min)
+        return _between_tensors(x, *(places.as_tensor(each, x) for each in limits))
     if not is_float(x.node.type) or (min is None) == (max is None):
         return xp.clip(x, min, max)
     return xp.clip(x, -math.inf if min is None else min, math.inf if max is None else max)
+
+
+def _is_tensor(x: Any) -> bool:
+    return symbols.is_tensor(x) if isinstance(x, Value) else not isinstance(x, Number)
+
+
+def _between_numbers(x: Tensor, low: Any, high: Any) -> Tensor:
+    # The gradient passes strictly between the limits.
+    passes = [] if low is None else [x > low]
+    passes += [] if high is None else [x < high]
+    y = xp.stop_gradient(xp.clip(x, low, high))
+    return xp.where(functools.reduce(xp.logical_and, passes), x, y)
+
+
+def _between_tensors(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    # A limit that x equals shares the gradient with it; x has that of NaN, and where all are equal.
+    y = xp.stop_gradient(xp.clip(x, low, high))
+    is_above = xp.logical_or(x > high, low > high)
+    by_x = xp.where(is_above, high, xp.where(x < low, low, x))
+    by_limits = xp.where(x >= high, high, xp.where(x <= low, low, x))
+    by_both = xp.maximum(by_x, xp.where(low < high, by_limits, by_x))
+    return xp.where(xp.isnan(y), x + y, by_both)
 
 
 def clip(
