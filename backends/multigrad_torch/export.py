@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -20,10 +21,11 @@ import torch
 
 from multigrad.backend import Backend, Emitted
 from multigrad.backend.discovery import load_backend
-from multigrad.errors import BackendNotFound, GradientError, UnsupportedOp
+from multigrad.errors import BackendNotFound, GradientError, RuleTypeError, UnsupportedOp
 from multigrad.functions.saving import OPERATORS_FILE, Operator, write_operators
 from multigrad.graph.support.files import replacing
 from multigrad.graph.support.threads import set_within
+from multigrad.graph.support.trees import optree
 from multigrad.lowering.function_graph import FunctionGraph
 from multigrad.lowering.lower import lower_graphs
 from multigrad.lowering.plain_functions import without_autodiff
@@ -130,7 +132,15 @@ def write_program(
         except Exception as error:
             if errors:
                 raise errors[0] from error
-            raise
+            library = _other_library(model, inputs)
+            if library is None:
+                raise
+            raise RuleTypeError(
+                f"{path.name!r} holds a program of torch, and {type(model).__name__} "
+                f"{model!r:.60} gives arrays of {library}. Write a file of that library, as "
+                "Keras's model.export or jax.export.export does, or load a model of Keras where "
+                "KERAS_BACKEND is torch"
+            ) from error
     if errors:
         raise errors[0]
     operators = list(called_by(program))
@@ -138,6 +148,15 @@ def write_program(
     with replacing(path) as temporary:
         torch.export.save(program, temporary, extra_files=documents)
     return program, operators
+
+
+def _other_library(model: Any, inputs: tuple[Any, ...]) -> str | None:
+    """Return whose arrays a model gives for tensors, as of Keras on JAX; None: torch's, or none."""
+    with suppress(Exception):
+        results = [each for each in optree.tree_leaves(model(*inputs)) if hasattr(each, "dtype")]
+        if results and not any(isinstance(each, torch.Tensor) for each in results):
+            return type(results[0]).__module__.partition(".")[0]
+    return None
 
 
 def called_by(program: Any) -> Iterator[Operator]:

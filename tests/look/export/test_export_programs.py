@@ -301,6 +301,11 @@ REFUSED = {
         TraceError,
         r"test_export_programs\.py:\d+",
     ),
+    "another library": (
+        lambda: lambda x: np.tanh(x.tolist()),
+        TypeError,
+        r"'f\.pt2' holds a program of torch, and function .* gives arrays of numpy",
+    ),
     "opaque": (
         lambda: xg.opaque(np.tanh, lambda g, x: g, result="x"),
         UnsupportedOp,
