@@ -34,7 +34,16 @@ from ..trace.active_rules import KeySource
 from ..trace.assertions import AUTOCAST
 from ..trace.identity import value_key
 from ..trace.lookups import is_in_force
-from .calls.arguments import PLAIN, Layout, flatten, learn_containers, one_backend, owner_of, unwrap
+from .calls.arguments import (
+    PLAIN,
+    Layout,
+    flatten,
+    learn_containers,
+    one_backend,
+    owner_of,
+    positional_names,
+    unwrap,
+)
 from .calls.as_written import (
     explain_fallback,
     is_original_on,
@@ -179,10 +188,7 @@ class Entries:
             # Numbers in a list may be what it takes: only its failure shows that they are not.
             if owner is not None or self.recipe.imported is None or not nested:
                 raise
-            raise RuleTypeError(
-                f"{self.recipe.subject} got no tensor, but numbers in a list or the like: give "
-                f"numpy.array({nested[0]}), or a tensor, for {nested[0]}"
-            ) from error
+            raise self._numbers_in_list(nested[0]) from error
         if not (wrapped or is_incomplete or is_mixed):
             return inner
         open_leaf = np.asarray if owner is None else unwrap
@@ -203,6 +209,12 @@ class Entries:
         args, kwargs = optree.tree_unflatten(nesting, leaves)
         leaves, tree = flatten(args, kwargs)
         return self.find(leaves, tree, None).run(leaves, draws)
+
+    def _numbers_in_list(self, name: str) -> RuleTypeError:
+        return RuleTypeError(
+            f"{self.recipe.subject} got no tensor, but numbers in a list or the like: give "
+            f"numpy.array({name}), or a tensor, for {name}"
+        )
 
     @property
     def runs_as_written(self) -> bool:
@@ -236,6 +248,12 @@ class Entries:
                 return copied_all(apply(*args, **kwargs))
             except Exception as failure:
                 explain_fallback(self.recipe, reason, failure, backend)
+                names = positional_names(self.completion.parameters)
+                nested = [
+                    n for n, a in zip(names, args, strict=False) if isinstance(a, list | tuple)
+                ]
+                if backend is None and nested and isinstance(failure, TypeError):
+                    raise self._numbers_in_list(nested[0]) from failure
                 raise
 
         return Entry(original)

@@ -350,6 +350,15 @@ def test_on_other_frameworks_it_is_refused_where_the_values_differ() -> None:
         xg.from_custom_vjp(of_two_forwards(1.01))(x)
 
 
+def test_a_list_of_numbers_that_a_function_does_not_take_is_told() -> None:
+    import jax
+
+    scaled: Any = jax.custom_vjp(lambda x, factor: x - factor * 2.0)
+    scaled.defvjp(lambda *given: (scaled(*given), None), lambda _, g: (g, -2.0 * g))
+    with pytest.raises(TypeError, match=r"numbers in a list.*give numpy\.array\(x\)"):
+        xg.convert(scaled)([1.0, 2.0], 2.0)
+
+
 def test_numbers_alone_give_what_jax_gives_for_them() -> None:
     @jax.custom_vjp
     def scaled_sine(a: Any, n: Any) -> Any:

@@ -62,7 +62,12 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
         params = getattr(rule_or_function, "params", None)
         if not isinstance(own_name, str) or not isinstance(params, Mapping):
             raise
-        bound = f".with_params({', '.join(f'{k}={v!r}' for k, v in params.items())})"
+        # A schedule's own text is no Python: it ends in its step and value.
+        given = {
+            name: f"xg.schedule.{v.formula}" if hasattr(v, "formula") else repr(v)
+            for name, v in params.items()
+        }
+        bound = f".with_params({', '.join(f'{name}={text}' for name, text in given.items())})"
         raise RuleTypeError(
             f"expected a rule, got an activation, {rule_or_function!r}; its rule is "
             f"xg.get({own_name!r}){bound if params else ''}"
