@@ -78,6 +78,9 @@ def test_rows_that_a_segment_sum_drops_get_no_gradient(backend: Any, options: An
     given = np.arange(1, 5, dtype=np.float32), PADDED.astype(np.int32)
     _, (found, _) = pull(backend, run, given, np.array([1, 10, 100], np.float32))
     np.testing.assert_array_equal(found, [2.0, 0.0, 0.0, 800.0])
+    none = xg.convert(lambda x, ids: segment_sum(x * x, ids, 0), capture=xg.Capture(native=False))
+    _, (found, _) = pull(backend, none, given, np.zeros(0, np.float32))
+    np.testing.assert_array_equal(found, np.zeros(4))
 
 
 @pytest.mark.needs("tensorflow")

@@ -258,6 +258,8 @@ def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
 
     def handle(step: EquationStep) -> Operand:
         numbers, lengths = step.params["dimension_numbers"], integers(step.shapes[0])
+        if not math.prod(lengths):  # which has no last place, and takes nothing
+            return step.result(step.whole_tensor(0))
         jaxpr = step.params.get("update_jaxpr")
         if jaxpr is not None and len(jaxpr.eqns) > 1:
             raise Unknown("a scatter with a function of its own, as in x.at[i].apply")
