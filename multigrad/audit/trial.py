@@ -446,9 +446,9 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         signed = function = subject.function
         homes = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)[:1]
         # Arrays stand for tensors of the framework whose custom gradient it was.
-        is_imported = signed is not None and signed.recipe.imported is not None
-        if is_imported and all(each.name == "numpy" for each in homes):
-            homes = tuple(homes_of(signed.recipe.dialect()))[:1]
+        recipe = None if signed is None or signed.recipe.imported is None else signed.recipe
+        if recipe is not None and all(each.name == "numpy" for each in homes):
+            homes = tuple(homes_of(recipe.dialect()))[:1]
     else:
         original = find_original(obj)
         name, call, is_surrogate, homes = original.name, original.call, False, original.homes
