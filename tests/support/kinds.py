@@ -109,7 +109,7 @@ class OfLayer:
     """A linear layer with a rule of relevance."""
 
     def __init__(self) -> None:
-        self.layer = xg.attribution.epsilon(0.25).over("linear")
+        self.layer = xg.attribution.epsilon(0.25).over("linear", layout="in_out")
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.layer(x, weight_for(x), None)

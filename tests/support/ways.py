@@ -77,7 +77,7 @@ def saved_layer() -> Any:
 
 def called_layer() -> Any:
     """Return a layer with its rule, captured for a call without a bias."""
-    layer = xg.attribution.epsilon(0.25).over("linear")
+    layer = xg.attribution.epsilon(0.25).over("linear", layout="in_out")
     layer.captures.variants.clear()  # other tests may have called it otherwise
     layer.entries.known.clear()
     layer(X, WEIGHT, None)
@@ -137,7 +137,7 @@ def bridged(kind: Kind, guest: str) -> Function:
     """Return a kind that runs in another framework, forward and backward."""
     made = kind.make()
     if kind.name == LAYER:
-        layer = xg.attribution.epsilon(0.25).over("linear")
+        layer = xg.attribution.epsilon(0.25).over("linear", layout="in_out")
         return lambda x: call_function(layer, (x, weight_for(x), None), {}, guest)
     if isinstance(made, xg.Function):
         return lambda x: call_function(made, (x,), {}, guest)
