@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numpy as np
 import pytest
 
 import multigrad as xg
@@ -100,89 +99,6 @@ def net() -> Any:
     return net
 
 
-def relevance_by_hand(net: Any, x: Any) -> Any:
-    """Return what a composite of epsilon everywhere sends back, step by step."""
-    a = net.bn(net.conv(x))
-    y = a.relu()
-    b = net.side(y)
-    z = b + y
-    pooled = z.relu().mean((2, 3))
-    r = epsilon_over(net.fc, pooled, torch.ones(len(x), 4))
-    r = epsilon_over(lambda t: t.mean((2, 3)), z.relu(), r)
-    share = r / stabilize(z)  # of the addition
-    r = epsilon_over(net.side, y, b * share) + y * share
-    return epsilon_over(lambda t: net.bn(net.conv(t)), x, r)
-
-
-def composite(canonize: bool) -> Any:
-    epsilon = xg.attribution.epsilon(EPSILON)
-    layers = {
-        "linear": epsilon,
-        "convolution": epsilon,
-        "average_pooling": epsilon,
-        "addition": xg.attribution.norm(EPSILON),
-        "activation": "pass",
-        "batch_normalization": "pass",
-    }
-    return xg.composites.Composite("of epsilon", layers, canonize=canonize)
-
-
-def test_a_composite_reaches_layers_calls_additions_and_merged_normalizations(net: Any) -> None:
-    x = torch.randn(2, 2, 5, 5)
-    state = {name: value.clone() for name, value in net.state_dict().items()}
-    own = heat(net, x)
-    with xg.attach(net, composite(canonize=True)) as handle:
-        given = heat(net, x)
-        assert "(merged)" in repr(handle)
-    torch.testing.assert_close(given, relevance_by_hand(net, x), rtol=1e-3, atol=1e-4)
-    assert torch.equal(heat(net, x), own)
-    assert all(torch.equal(net.state_dict()[name], value) for name, value in state.items())
-
-
-def parted(z: Any) -> Any:
-    """Return z away from 0, as every rule divides by it."""
-    return z + np.where(z < 0, -EPSILON, EPSILON)
-
-
-def merged(conv: Any, bn: Any) -> tuple[Any, Any]:
-    """Return the weight and bias of a convolution of single pixels and its normalization as one."""
-    weight, bias = (p.detach().numpy() for p in (conv.weight[:, :, 0, 0], conv.bias))
-    gamma, beta = (p.detach().numpy() for p in (bn.weight, bn.bias))
-    scale = gamma / np.sqrt(bn.running_var.numpy() + bn.eps)
-    return weight * scale[:, None], (bias - bn.running_mean.numpy()) * scale + beta
-
-
-def test_what_is_merged_is_one_layer_to_the_rules_computed_in_numpy() -> None:
-    torch.manual_seed(3)
-    model = nn.Sequential(
-        nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3), nn.ReLU(),
-        nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(),
-        nn.Flatten(), nn.Linear(4 * 4, 2),
-    ).double().eval()  # fmt: skip
-    for bn in (model[1], model[4]):
-        nn.init.normal_(bn.running_mean, std=0.3)
-        nn.init.uniform_(bn.running_var, 0.5, 2.0)
-        nn.init.uniform_(bn.weight, 0.5, 1.5)
-        nn.init.normal_(bn.bias, std=0.3)
-    x = torch.randn(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
-    with xg.attach(model, xg.composites.epsilon_plus_flat(canonize=True)):
-        (found,) = torch.autograd.grad(model(x), x, torch.ones(3, 2, dtype=torch.float64))
-
-    pixels = x.detach().numpy().reshape(3, 2, 4)
-    (first, bias_1), (second, bias_2) = merged(*model[:2]), merged(*model[3:5])
-    last, bias_3 = (p.detach().numpy() for p in model[7].parameters())
-    hidden = np.maximum(first @ pixels + bias_1[:, None], 0)
-    flat = np.maximum(second @ hidden + bias_2[:, None], 0).reshape(3, 16)
-    # Epsilon for the linear layer; z-plus for a convolution, whose inputs are positive here; flat
-    # for the first: each of two inputs gets half.
-    relevance = flat * ((1 / parted(flat @ last.T + bias_3)) @ last)
-    positive, positive_bias = np.maximum(second, 0), np.maximum(bias_2, 0)
-    z = positive @ hidden + positive_bias[:, None]
-    relevance = hidden * (positive.T @ (relevance.reshape(3, 4, 4) / parted(z)))
-    expected = np.repeat(relevance.sum(1, keepdims=True) / parted(np.array(2.0)), 2, axis=1)
-    assert np.abs(found.numpy().reshape(3, 2, 4) - expected).max() < 1e-12 * np.abs(expected).max()
-
-
 def test_a_sum_by_keywords_has_the_rule_too() -> None:
     class Sum(nn.Module):
         def __init__(self) -> None:
@@ -193,7 +109,7 @@ def test_a_sum_by_keywords_has_the_rule_too() -> None:
             return self.add(self.left(x), self.right(x))
 
     model, x = Sum(), torch.randn(2, 4)
-    with xg.attach(model, composite(canonize=True)):
+    with xg.attach(model, xg.composites.epsilon_plus(canonize=True)):
         model.add = lambda a, b: a + b
         expected = heat(model, x)
         for add in (
@@ -207,7 +123,7 @@ def test_a_sum_by_keywords_has_the_rule_too() -> None:
 def test_a_composite_compiles_to_the_same_heat_map(net: Any) -> None:
     torch.compiler.reset()
     x = torch.randn(2, 2, 5, 5)
-    with xg.attach(net, composite(canonize=True)):
+    with xg.attach(net, xg.composites.epsilon_plus(canonize=True)):
         compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
         torch.testing.assert_close(heat(compiled, x), heat(net, x))
 
@@ -216,11 +132,11 @@ def test_merging_in_training_is_refused(net: Any) -> None:
     net.train()
     x = torch.randn(2, 2, 5, 5, requires_grad=True)
     with (
-        xg.attach(net, composite(canonize=True)),
+        xg.attach(net, xg.composites.epsilon_plus(canonize=True)),
         pytest.raises(xg.RuleError, match=r"eval\(\)"),
     ):
         net(x)
-    with xg.attach(net, composite(canonize=False)):
+    with xg.attach(net, xg.composites.guided_backprop()):
         net(x)
 
 

@@ -47,6 +47,7 @@ COMPOSITES = {
     "guided_backprop": xg.composites.guided_backprop(),
     "deconvnet": xg.composites.deconvnet(),
 }
+ALWAYS = ("epsilon_plus", "guided_backprop")
 OF_RELU = {"guided_backprop": "guided", "deconvnet": "deconvnet"}
 RULES = {
     "epsilon_plus": (lrp.zplus(), lrp.zplus()),
@@ -107,8 +108,9 @@ def on_torch(composite: Any) -> Any:
 
         def forward(self, x: Any) -> Any:
             h = F.relu(self.norm_one(self.one(x)))
-            h = torch.relu_(self.norm_two(self.two(h)) + h)
-            return self.dense(h.mean((2, 3)))
+            y = self.norm_two(self.two(h))
+            y += h
+            return self.dense(torch.relu_(y).mean((2, 3)))
 
     network = Network().eval()
     state = {
@@ -123,12 +125,21 @@ def on_torch(composite: Any) -> Any:
         state |= {f"{norm}.{words[name]}": WEIGHTS[norm][name] for name in STATISTICS}
     tensors = {name: torch.tensor(value) for name, value in state.items()}
     network.load_state_dict(tensors, strict=False)
+    state = {name: value.clone() for name, value in network.state_dict().items()}
     x = torch.tensor(X, requires_grad=True)
-    plain = network(x)
-    with xg.attach(network, composite):
+
+    def explain() -> tuple[Any, Any]:
         out = network(x)
-        assert torch.equal(out, plain)
-        return torch.autograd.grad(out[:, 1].sum(), x)[0].numpy()
+        return out, torch.autograd.grad(out[:, 1].sum(), x)[0]
+
+    plain = explain()
+    with xg.attach(network, composite) as handle:
+        out, heat = explain()
+        assert torch.equal(out, plain[0])
+        assert ("(merged)" in repr(handle)) == composite.canonize
+    assert all(map(torch.equal, explain(), plain))
+    assert all(torch.equal(network.state_dict()[name], value) for name, value in state.items())
+    return heat.numpy()
 
 
 def last(weight: Any) -> Any:
@@ -164,13 +175,18 @@ def on_keras(composite: Any) -> Any:
     }
     for name, values in weights.items():
         network.get_layer(name).set_weights(values)
-    with xk.attach(network, composite):
-        x = keras.ops.convert_to_tensor(channels_last(X))
+    x, before = keras.ops.convert_to_tensor(channels_last(X)), network.get_weights()
+    plain = keras.ops.convert_to_numpy(network(x, training=False))
+    with xk.attach(network, composite) as handle:
         out, pull = xg.vjp(lambda x: network(x, training=False), x)
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(out), plain)
         given = np.zeros(out.shape, np.float32)
         given[:, 1] = 1
         (heat,) = pull(keras.ops.convert_to_tensor(given))
-        return keras.ops.convert_to_numpy(heat).transpose(0, 3, 1, 2)
+        assert not composite.canonize or {"one", "dense"} <= {row.name for row in handle.rows}
+    for ours, own in zip(network.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(ours, own)
+    return keras.ops.convert_to_numpy(heat).transpose(0, 3, 1, 2)
 
 
 def on_flax(composite: Any) -> Any:
@@ -207,7 +223,13 @@ def on_flax(composite: Any) -> Any:
 ON: dict[str, Callable[[Any], Any]] = {"torch": on_torch, "keras": on_keras, "flax": on_flax}
 
 
-@pytest.mark.parametrize("name", COMPOSITES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.always] if name in ALWAYS else [])
+        for name in COMPOSITES
+    ],
+)
 @pytest.mark.parametrize(
     "framework",
     [

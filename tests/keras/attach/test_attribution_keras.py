@@ -5,7 +5,6 @@ own transpose: relevance x * pull(r / z).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -124,100 +123,6 @@ def test_an_activation_keeps_its_own_gradient_beside_a_rule_for_its_layer() -> N
     np.testing.assert_allclose(heat, expected, rtol=1e-4, atol=1e-5)
 
 
-def convolutional(normalized: bool) -> Any:
-    """Give a residual model of somebody else: the same function with batch normalizations and with
-    these merged by hand.
-    """
-    layers = keras.layers
-
-    def block(x: Any, name: str) -> Any:
-        x = layers.Conv2D(4, 3, padding="same", name=f"{name}_conv")(x)
-        return layers.BatchNormalization(name=f"{name}_bn")(x) if normalized else x
-
-    inputs = keras.Input((7, 6, 4))
-    x = keras.ops.relu(block(inputs, "a"))
-    y = layers.Add(name="add")([block(x, "b"), block(x, "c")])
-    y = layers.Activation("relu")(y)
-    y = layers.GlobalAveragePooling2D()(layers.MaxPooling2D(2)(y))
-    outputs = layers.Dense(3, activation=None, name="last")(y)
-    return keras.Model(inputs, outputs)
-
-
-def merged_pair() -> tuple[Any, Any]:
-    """Give a model with batch normalizations, and the same with merged weights."""
-    normalized, merged = convolutional(True), convolutional(False)
-    for layer in normalized.layers:
-        layer.set_weights(
-            [
-                RNG.uniform(0.2, 1.0, w.shape).astype("f4") - 0.5 * (w.ndim > 1)
-                for w in layer.get_weights()
-            ]
-        )
-    merged.get_layer("last").set_weights(normalized.get_layer("last").get_weights())
-    for name in "abc":
-        kernel, bias = normalized.get_layer(f"{name}_conv").get_weights()
-        gamma, beta, mean, variance = normalized.get_layer(f"{name}_bn").get_weights()
-        factor = gamma / np.sqrt(variance + normalized.get_layer(f"{name}_bn").epsilon)
-        merged.get_layer(f"{name}_conv").set_weights(
-            [kernel * factor, (bias - mean) * factor + beta]
-        )
-    return normalized, merged
-
-
-COMPOSITES: dict[str, Callable[..., Any]] = {
-    "epsilon_plus": xg.composites.epsilon_plus,
-    "epsilon_gamma_box": lambda **options: xg.composites.epsilon_gamma_box(-3.0, 3.0, **options),
-    "epsilon_alpha2_beta1_flat": xg.composites.epsilon_alpha2_beta1_flat,
-    "excitation_backprop": xg.composites.excitation_backprop,
-}
-
-
-@pytest.mark.parametrize("name", COMPOSITES)
-def test_a_batch_normalization_is_one_layer_with_the_convolution_before_it(name: str) -> None:
-    normalized, merged = merged_pair()
-    make = COMPOSITES[name]
-    before = [w.copy() for w in normalized.get_weights()]
-    with xk.attach(merged, make()):
-        _, expected = pull(merged, IMAGES, np.ones_like)
-    y = pull(normalized, IMAGES, np.ones_like)[0]
-    with xk.attach(normalized, make(canonize=True)) as handle:
-        same, heat = pull(normalized, IMAGES, np.ones_like)
-        assert {"a_conv", "add", "last"} <= {row.name for row in handle.rows}
-    np.testing.assert_array_equal(same, y)
-    scale = np.abs(expected).max()
-    assert scale > 1e-3
-    np.testing.assert_allclose(heat / scale, expected / scale, rtol=1e-4, atol=1e-5)
-    for ours, theirs in zip(normalized.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
-def test_epsilon_plus_of_a_network_is_its_formulas() -> None:
-    dense = keras.layers.Dense
-    layers = [
-        keras.Input((4,)),
-        dense(5, activation="relu"),
-        dense(5),
-        keras.layers.ReLU(),
-        dense(2),
-    ]
-    model = filled(keras.Sequential(layers))
-    with xk.attach(model, xg.composites.epsilon_plus()):
-        _, heat = pull(model, FLAT, lambda y: y)
-    a, p, b, q, c, r = (w.astype(np.float64) for w in model.get_weights())
-    x = FLAT.astype(np.float64)
-    first = x @ a + p
-    second = np.maximum(first, 0) @ b + q
-    third = np.maximum(second, 0) @ c + r
-
-    def stable(z: Any) -> Any:
-        return z + np.where(z >= 0, 1e-6, -1e-6)
-
-    back = np.maximum(second, 0) * ((third / stable(third)) @ c.T)
-    back = np.maximum(first, 0) * ((back / stable(second)) @ b.T)
-    back = x * ((back / stable(first)) @ a.T)
-    np.testing.assert_allclose(heat, back, rtol=1e-3, atol=1e-4)
-
-
 def test_guided_backprop_of_a_whole_application_acts_on_each_relu() -> None:
     keras.utils.set_random_seed(0)
     model = keras.applications.MobileNet(
@@ -254,7 +159,8 @@ def test_what_no_rule_can_read_is_refused() -> None:
     box, words = {"last": lrp.zbox(np.zeros(5, np.float32), 1.0)}, r"'low' has shape \(5,\)"
     with xk.attach(dense, box), pytest.raises(RuleValueError, match=words):
         dense(FLAT)
-    normalized, _ = merged_pair()
+    parts = [keras.layers.Conv2D(2, 3), keras.layers.BatchNormalization()]
+    normalized = keras.Sequential([keras.Input((7, 6, 4)), *parts])
     with (
         xk.attach(normalized, xg.composites.epsilon_plus(canonize=True)),
         pytest.raises(RuleValueError, match="training=False"),
