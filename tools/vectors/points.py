@@ -59,9 +59,14 @@ def of_two_operands(format: Format) -> list[tuple[float, float]]:
 
 
 def of_three_operands(format: Format, *, is_choice: bool) -> list[tuple[float, float, float]]:
-    """Return triples of finite numbers, equal ones among them; the first may be a condition."""
-    values = fit([0.0, 0.3, -2.6, 1.0, 2.0, 7.0], format)
-    return list(itertools.product((0.0, 1.0) if is_choice else values, values, values))
+    """Return triples of finite numbers, equal ones among them, and of those whose squares overflow
+    or underflow; the first may be a condition.
+    """
+    ordinary = fit([0.0, 0.3, -2.6, 1.0, 2.0, 7.0], format)
+    far = (format.top / 4, -math.sqrt(format.top) * 64, math.sqrt(format.smallest_normal) / 64)
+    rows = [*itertools.product(ordinary, repeat=3)]
+    rows += itertools.product(fit([0.0, 1.0, *far, format.smallest_normal], format), repeat=3)
+    return [*dict.fromkeys(row for row in rows if not is_choice or row[0] in (0.0, 1.0))]
 
 
 def cotangents(count: int) -> list[float]:

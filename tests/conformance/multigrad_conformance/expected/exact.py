@@ -55,6 +55,11 @@ def names_of(count: int) -> list[str]:
     ]
 
 
+def operands_of(name: str) -> list[str]:
+    _, ops = _document()
+    return ops[name]["inputs"]
+
+
 @cache
 def exact(name: str, dtype: Any) -> Exact:
     """Return the cases of an op in a dtype."""

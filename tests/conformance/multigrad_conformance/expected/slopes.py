@@ -1,4 +1,4 @@
-"""What the tests of derivatives know beside the vectors (exact.py): slopes of two operands at
+"""What the tests of derivatives know beside the vectors (exact.py): slopes of several operands at
 infinities and zeros, which those leave out, and how large numbers get on the way. From calculus, in
 long doubles; nothing of the op table is asked.
 """
@@ -120,6 +120,22 @@ BINARY: dict[str, Callable[[Wide, Wide], Pair]] = {
     "xlogy": lambda a, b: (np.where((a == 0) & (b <= 0), 0, np.log(b)), np.where(a == 0, 0, a / b)),
     "xlog1py": lambda a,
     b: (np.where((a == 0) & (b <= -1), 0, np.log1p(b)), np.where(a == 0, 0, a / (1 + b))),
+}  # fmt: skip
+# The value, and the slope in each operand that has one.
+TERNARY: dict[str, Callable[[Wide, Wide, Wide], tuple[Wide, ...]]] = {
+    "clip": lambda x, low, high: (
+        np.minimum(np.maximum(x, low), high),
+        where_true((x >= low) & (x <= high)), where_true((x < low) & (low < high)),
+        where_true((x > high) | (high < low)),
+    ),
+    "lerp": lambda start, end, weight: (
+        np.where(np.abs(weight) < 0.5, start + weight * (end - start),
+                 end - (1 - weight) * (end - start)),  # from its nearer end
+        1 - weight, weight, end - start,
+    ),
+    "where": lambda condition, a, b: (
+        np.where(condition > 0.5, a, b), where_true(condition > 0.5), where_true(~(condition > 0.5))
+    ),
 }  # fmt: skip
 # The largest value on the way to both slopes, where it is not one of them.
 BINARY_PEAKS: dict[str, Callable[[Wide, Wide, Wide], Wide]] = {

@@ -1,7 +1,7 @@
 """Every elementwise op and its VJP at every edge, in every dtype, on every backend, against the
 exact value and derivative.
 
-They are those of the vectors that are kept (`expected/exact.py`), and slopes of two operands at
+They are those of the vectors that are kept (`expected/exact.py`), and slopes of several operands at
 infinities and zeros those of calculus (`expected/slopes.py`). A number must be within 4 eps of the
 exact one, or of the largest value met on the way to it (PEAKS); what is not finite must be equal.
 Where a framework takes subnormal numbers for zero, the derivative at zero is right too.
@@ -10,7 +10,7 @@ Where a framework takes subnormal numbers for zero, the derivative at zero is ri
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -28,8 +28,16 @@ from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.trace import Trace
 
 from ..differences import DESIGNED, allowed, flushes, kept, unsettled
-from ..expected.exact import exact, names_of
-from ..expected.slopes import BINARY, BINARY_PEAKS, LENGTHS, PEAKS, PROMISED, PROMISED_VALUES
+from ..expected.exact import exact, names_of, operands_of
+from ..expected.slopes import (
+    BINARY,
+    BINARY_PEAKS,
+    LENGTHS,
+    PEAKS,
+    PROMISED,
+    PROMISED_VALUES,
+    TERNARY,
+)
 from ..ops.test_ops import widen
 from ..oracles import DTYPES, finfo, slack, spread
 from ..oracles import edge_values as ends
@@ -39,6 +47,10 @@ from .test_matrix_ops import is_subnormal, scale_of
 xp = xg.xp
 Wide = Any
 UNARY = names_of(1)
+OF_AN_OP = (
+    "the op and its VJP are in multigrad/graph/ops, what they are compared with in "
+    "tools/vectors/elementwise.py and expected/slopes.py"
+)
 CALLS: dict[str, Callable[..., Any]] = {
     "polygamma": lambda x: xp.polygamma(1, x),
     "celu": lambda x: xp.celu(x, alpha=1.5),
@@ -161,6 +173,11 @@ def evaluate(backend: Any, function: Callable[..., Any], *arrays: Any) -> Any:
         return backend.numpy(function(*(backend.array(a) for a in arrays)))
 
 
+def assert_right(what: str, errors: Any, wrong: Any, operands: Sequence[Any]) -> None:
+    rows = [tuple(map(float, row)) for row in zip(*(x[wrong][:6] for x in operands), strict=True)]
+    assert not wrong.any(), f"{what}: {errors[wrong][:6]} eps at {rows}; {OF_AN_OP}"
+
+
 def slope_errors(backend: Any, name: str, dtype: Any) -> tuple[Any, Any]:
     """The points, and the error at each."""
     x, slope = slopes_of(name, dtype)
@@ -174,7 +191,7 @@ def test_the_vjp_of_every_function_is_right_at_every_edge(backend: Any, name: st
     for dtype in DTYPES:
         x, errors = slope_errors(backend, name, dtype)
         wrong = errors > allowed(backend.name, name, "slope", dtype)
-        assert not wrong.any(), f"{name}, {dtype}: {errors[wrong][:6]} eps at {x[wrong][:6]}"
+        assert_right(f"{name}, slope, {dtype}", errors, wrong, (x,))
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -191,11 +208,11 @@ def test_every_function_of_one_operand_gives_the_exact_numbers_at_every_edge(
         wrong &= ~unsettled(backend.name, name, x)
         if name in NOT_TINY or kept(backend.name, "subnormals", name):
             wrong &= ~is_subnormal(x)
-        assert not wrong.any(), f"{name}, {dtype}: {errors[wrong][:6]} eps at {x[wrong][:6]}"
+        assert_right(f"{name}, value, {dtype}", errors, wrong, (x,))
 
 
-@pytest.mark.parametrize("name", [*names_of(2), *names_of(3)])
-def test_every_function_of_several_gives_the_exact_numbers_at_every_edge(
+@pytest.mark.parametrize("name", names_of(2))
+def test_every_function_of_two_gives_the_exact_numbers_at_every_edge(
     backend: Any, name: str
 ) -> None:
     function = CALLS[name] if name in CALLS else getattr(xp, name)
@@ -209,8 +226,7 @@ def test_every_function_of_several_gives_the_exact_numbers_at_every_edge(
             scale = np.abs(scale_of(name, known.result, first))
             errors = error_in_eps(actual, np.ones_like(actual), known.result, scale)
         wrong = (errors > allowed(backend.name, name, "value", dtype)) & ~left_out
-        rows = [row[wrong][:6] for row in known.operands]
-        assert not wrong.any(), f"{name}, {dtype}: {errors[wrong][:6]} eps at {rows}"
+        assert_right(f"{name}, {dtype}", errors, wrong, known.operands)
 
 
 @cache
@@ -225,22 +241,47 @@ def derivatives_of(name: str, backend: str) -> list[Callable[..., Any]]:
     return [emit_rule(simplify(pullback(graph, wrt)), native)[0] for wrt in wanted]
 
 
+def triples(name: str, dtype: Any) -> tuple[list[Any], list[Wide]]:
+    """The rows of the vectors and then all triples of edges; the value and the slopes there."""
+    known, root = exact(name, dtype), float(finfo(dtype).max) ** 0.5
+    edges = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -2.6, 0.3, root * 64, -root * root / 4)
+    values = np.array([*edges, 1 / root / 64]).astype(dtype)
+    grids = [grid.ravel() for grid in np.meshgrid(*[values] * 3)]
+    with np.errstate(all="ignore"):
+        by_hand = TERNARY[name](*map(widen, grids))
+    exact_ = (known.result, *known.slopes[1 - len(by_hand) :])
+    pairs = zip(exact_, by_hand, strict=True)
+    operands = [np.concatenate(pair) for pair in zip(known.operands, grids, strict=True)]
+    return operands, [np.concatenate(pair) for pair in pairs]
+
+
 @pytest.mark.parametrize("name", names_of(3))
-def test_the_vjps_of_three_operands_are_those_of_the_witness(backend: Any, name: str) -> None:
+def test_every_function_of_three_and_its_vjps_are_right_at_every_edge(
+    backend: Any, name: str
+) -> None:
+    assert name in TERNARY, f"write {name}'s value and slopes into TERNARY of expected/slopes.py"
+    function = CALLS.get(name) or getattr(xp, name)
+    functions = [lambda g, *operands: function(*operands), *derivatives_of(name, backend.name)]
+    wanted = operands_of(name)[1 - len(functions) :]
+    wanted = ["value", *(f"slope in {each}" for each in wanted)]
     for dtype in DTYPES:
-        known, functions = exact(name, dtype), derivatives_of(name, backend.name)
-        g = cotangents(known.operands[0])
-        for function, slope in zip(functions, known.slopes[-len(functions) :], strict=True):
-            actual = evaluate(backend, function, g, *known.operands)
+        operands, expected = triples(name, dtype)
+        first = widen(operands[0])
+        for what, own, exact_ in zip(wanted, functions, expected, strict=True):
+            is_value = own is functions[0]
+            g = np.ones_like(operands[0]) if is_value else cotangents(operands[0])
+            with ignoring_warnings():
+                actual = evaluate(backend, own, g, *operands)
             with np.errstate(all="ignore"):
-                errors = error_in_eps(actual, g, slope, np.abs(slope))
-            wrong = errors > allowed(backend.name, name, "slope", dtype)
-            rows = [row[wrong][:6] for row in known.operands]
-            assert not wrong.any(), f"{name}, {dtype}: {errors[wrong][:6]} eps at {rows}"
+                scale = scale_of(name, exact_, first) if is_value else exact_
+                errors = error_in_eps(actual, g, exact_, np.abs(scale))
+            wrong = errors > allowed(backend.name, name, "value" if is_value else "slope", dtype)
+            assert_right(f"{name}, {what}, {dtype}", errors, wrong, operands)
 
 
-@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("name", sorted({*names_of(2)} - {"full_like"}))  # it fills with one number
 def test_slopes_by_hand_are_those_of_the_witness_where_it_has_them(name: str) -> None:
+    assert name in BINARY, f"write {name}'s two slopes into BINARY of expected/slopes.py"
     for dtype in DTYPES:
         known = exact(name, dtype)
         a, b = map(widen, known.operands)
@@ -281,10 +322,9 @@ def test_the_vjps_of_two_operands_are_right_wherever_both_are_edges(
 ) -> None:
     for dtype in DTYPES:
         a, b, pair = pair_errors(backend, name, dtype)
-        for errors in pair:
+        for operand, errors in zip(operands_of(name), pair, strict=True):
             wrong = errors > allowed(backend.name, name, "slope", dtype)
-            pairs = list(zip(a[wrong], b[wrong], strict=True))[:6]
-            assert not wrong.any(), f"{name}, {dtype}: {errors[wrong][:6]} eps at {pairs}"
+            assert_right(f"{name}, slope in {operand}, {dtype}", errors, wrong, (a, b))
 
 
 def test_what_is_declared_of_slopes_is_needed_and_enough(backend: Any) -> None:
