@@ -7,9 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from importlib.machinery import PathFinder
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,8 @@ import numpy as np
 from ..backend.discovery import load_backend
 from ..capture.user_code.signature import name_of
 from ..functions.calls.capture_errors import defined_at
-from ..look.subject import as_array, is_float_array, origin_of
+from ..graph.support.pickles import name_in_module
+from ..look.subject import as_array, is_float_array
 
 MOST_TRIES = 60  # audits of one law
 MOST_SHOWN = 16  # elements of an array in lines to copy, if they are not all alike
@@ -156,15 +155,11 @@ class Program:
     def _name(self, value: Any) -> str:
         """Return the name by which a module holds a value, and import it; "" if none does."""
         written = re.fullmatch(r"(\w+)\.([\w.]+)", repr(value))  # such as torch.float32
-        if written and _held(sys.modules.get(written[1]), written[2]) is value:
+        if written and name_in_module(value, written[1]):
             return self._import(f"import {written[1]}", written[0])
-        modules = [getattr(each, "__module__", None) for each in (value, origin_of(value))]
-        for name in (*modules, "__main__"):
-            module = sys.modules.get(name) if isinstance(name, str) else None
-            names = (getattr(value, "__qualname__", ""), *getattr(module, "__dict__", {}))
-            found = next((each for each in names if _held(module, each) is value), "")
-            if found:
-                return self._from(str(name), found)
+        for module in (getattr(value, "__module__", None), "__main__"):
+            if isinstance(module, str) and (found := name_in_module(value, module)):
+                return self._from(module, found)
         return ""
 
     def _from(self, module: str, name: str) -> str:
@@ -181,12 +176,6 @@ class Program:
         if any(each.split()[-1] == line.split()[-1] for each in self.imports if each != line):
             return self._import(f"import {module}", f"{module}.{name}")
         return self._import(line, name)
-
-
-def _held(module: Any, name: str) -> Any:
-    with suppress(AttributeError):
-        return attrgetter(name)(module)
-    return None
 
 
 def _number(value: Any) -> str:

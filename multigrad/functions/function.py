@@ -15,7 +15,6 @@ import copy
 import functools
 import inspect
 import itertools
-import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
@@ -24,9 +23,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.dialect import load_dialects
+from ..errors import TraceError
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Fused, P, R, read_fused
-from ..graph.support.pickles import pickled
+from ..graph.support.pickles import name_in_module, pickled
 from ..graph.support.trees import optree
 from ..lowering.function_graph import read_way
 from ..trace.active_rules import FREE, Counter, keyed
@@ -105,6 +105,7 @@ class Function(InNotebooks, Generic[P, R]):
         else:
             self.__name__ = self.name
             self.__signature__ = parameters or ANY  # a descriptor without one passes for a builtin
+            self._describe(recipe)
         self.captures = Captures(recipe, prove, self.__module__)
         self._use_entries(
             Entries(
@@ -114,6 +115,13 @@ class Function(InNotebooks, Generic[P, R]):
                 fused=recipe.options.fused,
             )
         )
+
+    def _describe(self, recipe: Recipe) -> None:
+        # `__wrapped__` is left out: to those that follow it, the code alone would be the Function.
+        code = recipe.origin if isinstance(recipe.origin, type) else next(iter(recipe.functions), 0)
+        if hasattr(code, "__qualname__"):
+            for name in ("__module__", "__qualname__", "__doc__"):
+                setattr(self, name, getattr(code, name) or getattr(self, name, None))
 
     def _use_entries(self, entries: Entries) -> None:
         self.entries, self._known = entries, entries.known
@@ -161,16 +169,20 @@ class Function(InNotebooks, Generic[P, R]):
         return f"<Function {self.name}({words if self.parameters is not None else '...'})>"
 
     def __reduce__(self) -> Any:
-        # One that a module holds pickles by name, as functions do; any other by its graphs.
-        if self._is_named():
-            return getattr(self, "__qualname__", "")
-        data = encode_function(self, is_bare=True)
+        # One that its module holds pickles by name, as functions do; any other by its graphs.
+        if name := name_in_module(self):
+            return name
+        try:
+            data = encode_function(self, is_bare=True)
+        except TraceError as error:
+            by_name = f"Under a name in {self.__module__}, it is pickled by that name"
+            raise TraceError(f"{str(error).rstrip('.')}. {by_name}") from error
         return pickled(_rebuild, data, self.draws.key, self.defaults, self.residuals, self.fused)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # Copied by reference as functions are; but objects that the recipe holds are copied, so
         # that a copied model calls its own parts.
-        if self._is_named():
+        if name_in_module(self):
             return self
         function = memo[id(self)] = self._copy()
         recipe = copy_recipe(self.recipe, memo)
@@ -185,12 +197,6 @@ class Function(InNotebooks, Generic[P, R]):
             completion = copy.deepcopy(self.completion, memo)
             function.choose(captures=function.captures, completion=completion)
         return function
-
-    def _is_named(self) -> bool:
-        target: Any = sys.modules.get(getattr(self, "__module__", None) or "")
-        for part in getattr(self, "__qualname__", "").split("."):
-            target = getattr(target, part, None)
-        return target is self
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an object as plain functions do: the result is a method with its own gradient.

@@ -221,9 +221,15 @@ def test_a_value_that_changes_outside_is_read_at_each_call_where_asked_for() -> 
     assert np.array_equal(scaled(X), X * 3)
 
 
-def test_a_function_pickles_by_its_name_and_copies_as_itself() -> None:
-    assert pickle.loads(pickle.dumps(log1pexp)) is log1pexp
-    assert copy.deepcopy(log1pexp) is log1pexp
+assigned = xg.function(lambda x, mode: x, lambda grad_out, x, mode: (grad_out, None))
+
+
+@pytest.mark.parametrize("function", [log1pexp, assigned])
+def test_a_function_pickles_by_its_name_and_copies_as_itself(function: Any) -> None:
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert copy.deepcopy(function) is function
+    with pytest.raises(xg.TraceError, match=rf"Under a name in {__name__}, it is pickled by that"):
+        pickle.dumps(xg.function(lambda x: x if x.sum() > 0 else -x, lambda g, x: g))
 
 
 def test_a_function_without_a_name_of_its_own_pickles_by_its_graphs() -> None:

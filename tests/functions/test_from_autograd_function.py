@@ -313,6 +313,8 @@ def test_a_class_without_a_backward_computes_and_has_the_rest_on_torch() -> None
 
 def test_a_decorated_class_is_the_base_of_others_and_has_its_own_names() -> None:
     class Original(torch.autograd.Function):
+        """Doubles."""
+
         factor = 3
 
         @staticmethod
@@ -332,6 +334,7 @@ def test_a_decorated_class_is_the_base_of_others_and_has_its_own_names() -> None
 
     assert issubclass(Opposed, Original)
     assert Doubled.factor == 3
+    assert (Doubled.__doc__, Doubled.__module__) == ("Doubles.", __name__)
     assert not hasattr(Doubled, "not_there")
     y, pull = vjp(from_autograd_function(Opposed), np.ones(2))
     assert (y.tolist(), pull(np.ones(2))[0].tolist()) == ([2.0, 2.0], [-3.0, -3.0])

@@ -172,7 +172,8 @@ def _choose(
         raise NotCaptured(
             trace.error(
                 f"was not saved for ({layout.describe()}), but for {'; '.join(forms)}. Where "
-                f"its source is, call it like this too and save it again"
+                "its source is, call it like this too and save it again (of a pickle: give it a "
+                "name in its module, by which it is then pickled)"
             )
         )
     return form
