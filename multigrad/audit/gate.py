@@ -214,7 +214,9 @@ class GateVerdict(Report):
             the backward, if both are custom gradients; None where it is not known, or the law
             "bytes" is not asked. No verdict depends on them.
         seconds: of the entire check.
-        judged: False if the reference is wrong or does not run, so that nobody knows about fn.
+        judged: False if the reference is wrong or does not run, or if fn does not run with inputs
+            that were guessed, so that nobody knows about fn.
+        source: where the command has the inputs from; "" where they were given.
     """
 
     name: str
@@ -227,6 +229,7 @@ class GateVerdict(Report):
     bytes_ratio: float | None = None
     seconds: float = field(default=0.0, compare=False)
     judged: bool = True
+    source: str = ""
 
     @property
     def ok(self) -> bool:
@@ -236,6 +239,7 @@ class GateVerdict(Report):
         place = f" on {self.home}" if self.home else ""
         word = "right" if self.ok else "wrong" if self.judged else "not judged"
         lines = [f"{self.name}{place}: {word}, score {self.score:.3g}"]
+        lines += [f"  inputs: {self.source}"] * bool(self.source)
         lines += [f"  {failure}" for failure in self.failures]
         lines += [f"  {row}" for row in self.budgets if row.state != BROKEN]
         for what, ratio in (("time", self.time_ratio), ("bytes", self.bytes_ratio)):
@@ -387,8 +391,13 @@ def does_not_run(name: str, problem: str) -> GateVerdict:
 
 
 def reference_does_not_run(name: str, problem: str) -> GateVerdict:
-    text = f"the reference does not run: {problem}"
-    return GateVerdict(name, failures=(text,), judged=False)
+    return not_judged(name, problem, "the reference does not run")
+
+
+def not_judged(
+    name: str, problem: str, why: str = "it does not run with inputs that were guessed"
+) -> GateVerdict:
+    return GateVerdict(name, failures=(f"{why}: {problem}",), judged=False)
 
 
 def judge(

@@ -35,12 +35,14 @@ from multigrad.audit.gate import (
     choose,
     compare_sides,
     does_not_run,
+    not_judged,
     reference_does_not_run,
 )
 from multigrad.backend.discovery import in_use
-from multigrad.command.audit import calls_to_try
+from multigrad.command.audit import GUESSED, calls_to_try
+from multigrad.command.guessed_inputs import inputs_to_type
 from multigrad.command.named_objects import number_hints, read_inputs, split_name
-from multigrad.command.targets import PAIRED, find_target, import_target, stated_inputs
+from multigrad.command.targets import PAIRED, callable_of, find_target, import_target, stated_inputs
 from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError, suggest
 from multigrad.look.convert import brief
@@ -134,15 +136,20 @@ def _judge(
         names = blaming(partial(does_not_run, name), of_kernel)(public_names, asked.kernel)
         wanted = ask_reference(public_names, asked.reference)
         pair = pair_of_names(names, wanted, *chosen)
-        pickled: bytes = ask_reference(make_reference, asked, pair[1])
         name = f"{name}:{pair[0]}"
-        make_kernel = blaming(partial(does_not_run, name), of_kernel)
-        make_kernel(make_side, asked.kernel, pair[0], asked.seed, pickled)
+        ask_kernel = blaming(partial(does_not_run, name), of_kernel)
+        stated: bytes = ask_kernel(pickle_stated, f"{asked.kernel}:{pair[0]}")
+        source, pickled = ask_reference(make_reference, asked, pair[1], stated)
+        if source == GUESSED:
+            # What does not fit a guess is not the kernel's fault.
+            ask_kernel = blaming(partial(not_judged, name), of_kernel)
+        ask_kernel(make_side, asked.kernel, pair[0], asked.seed, pickled, source == GUESSED)
     except SideFails as failure:
         return failure.verdict
     sides = (partial(of_side, ask_side) for of_side in (of_kernel, of_reference))
     laws = choose(asked.dtypes, asked.laws)
-    return compare_sides(name, *sides, dtypes=asked.dtypes, laws=laws, seed=asked.seed)
+    verdict = compare_sides(name, *sides, dtypes=asked.dtypes, laws=laws, seed=asked.seed)
+    return replace(verdict, source=source)
 
 
 def _call(process: Apart, asked: GateRequest, function: Callable[..., Any], *args: Any) -> Any:
@@ -318,18 +325,27 @@ def public_names(path: str) -> list[str]:
     return [name for name in names if name not in backwards]
 
 
-def make_reference(asked: GateRequest, name: str) -> bytes:
-    """Make the reference, and return what it is made with and its inputs, pickled."""
-    module = import_target(asked.reference)
+def pickle_stated(target: str) -> bytes:
+    inputs = stated_inputs(target)
+    # Not as they are: a pipe hands torch's tensors over by a socket.
+    return b"" if inputs is None else pickle.dumps([*inputs])
+
+
+def make_reference(asked: GateRequest, name: str, stated_by_kernel: bytes) -> tuple[str, bytes]:
+    """Make the reference, and return where its inputs are from, and pickled what it is made with
+    and its inputs.
+    """
+    module, target = import_target(asked.reference), f"{asked.reference}:{name}"
     _seed(asked.seed)
     init = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
-    if asked.words:
-        inputs = read_inputs(asked.words)
-    elif hasattr(module, "get_inputs"):
+    source, inputs = "", []
+    if hasattr(module, "get_inputs") and not asked.words:
         inputs = [*module.get_inputs()]
     else:
-        inputs = _first_that_runs(f"{asked.reference}:{name}")
-    # Not as they are: a pipe hands torch's tensors over by a socket.
+        stated = stated_inputs(target)
+        if stated is None and stated_by_kernel:
+            stated = pickle.loads(stated_by_kernel)
+        source, inputs = _first_that_runs(find_target(target), asked.words, stated)
     pickled = pickle.dumps((init, inputs))
     try:
         make_side(asked.reference, name, asked.seed, pickled)
@@ -337,25 +353,34 @@ def make_reference(asked: GateRequest, name: str) -> bytes:
         if hints := number_hints(asked.words):
             raise MultigradError("; ".join([brief(error), *hints])) from error
         raise
-    return pickled
+    return source, pickled
 
 
-def _first_that_runs(target: str) -> list[Any]:
-    for _, fn, inputs in calls_to_try(find_target(target), stated=stated_inputs(target)):
+def _first_that_runs(target: Any, words: Sequence[str], stated: Any) -> tuple[str, list[Any]]:
+    for source, fn, inputs in calls_to_try(target, words, stated):
         with contextlib.suppress(Exception):
-            Side(fn, [*inputs])
-            return [*inputs]
+            # Inputs that somebody gave are the only ones, and their error is told.
+            if not words and stated is None:
+                Side(fn, [*inputs])
+            return source, [*inputs]
     raise MultigradError("nobody knows its inputs: write get_inputs(), or name them by --input")
 
 
-def make_side(path: str, name: str, seed: int, made: bytes) -> None:
+def make_side(path: str, name: str, seed: int, made: bytes, is_guessed: bool = False) -> None:
     init, inputs = pickle.loads(made)
     fn = find_target(f"{path}:{name}")
     # Made with the same seed, so that the parameters are equal.
     _seed(seed)
     if isinstance(fn, type) and name in ("Model", "ModelNew"):
         fn = fn(**init) if isinstance(init, dict) else fn(*init)
-    SIDES.append(Side(fn, inputs))
+    try:
+        SIDES.append(Side(fn, inputs))
+    except Exception as error:
+        if not is_guessed:
+            raise
+        raise MultigradError(
+            f"{brief(error).rstrip('.')}; {inputs_to_type(callable_of(fn))}"
+        ) from error
 
 
 def _seed(seed: int) -> None:

@@ -157,6 +157,25 @@ def test_a_reference_that_does_not_run_is_told_as_such(tmp_path: Path) -> None:
     assert "; 12 is a number, 12:float32 is a tensor" in str(verdict.failures)
 
 
+POWER = """
+import numpy as np
+def power(x, n): return x ** int(n)
+def power_vjp(grad_out, x, n): return grad_out * n * x ** (int(n) - 1), None
+"""
+STATED = "GRADIENT_INPUTS = {'power': [np.linspace(0.5, 1.0, 3, dtype=np.float32), 3]}"
+
+
+@pytest.mark.parametrize("stated", ["", STATED])
+def test_inputs_that_the_kernel_states_count_and_guesses_are_told(
+    tmp_path: Path, stated: str
+) -> None:
+    reference = "import numpy as np\ndef power(x, n): return x ** n\n"
+    verdict = gated(tmp_path, POWER + stated, reference, dtypes=("float32",))
+    assert (verdict.ok, verdict.judged) == (bool(stated), bool(stated)), str(verdict)
+    expected = "inputs: GRADIENT_INPUTS" if stated else "inputs that were guessed: TypeError"
+    assert expected in str(verdict)
+
+
 @pytest.fixture
 def imported() -> None:
     pytest.importorskip("torch")  # two seconds, which are not the test's
