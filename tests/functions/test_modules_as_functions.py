@@ -13,6 +13,8 @@ import pytest
 
 import multigrad as xg
 
+from ..conftest import BACKENDS
+from ..harness.own_library import assert_as_in
 from ..harness.torch_class import torch_class
 
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
@@ -86,17 +88,7 @@ def test_hooks_of_the_module_itself_are_in_its_graph() -> None:
 
 @pytest.mark.needs("torch")
 def test_a_torch_module_on_arrays_is_as_on_torch() -> None:
-    import torch
-
-    module = make_torch()
-    outputs, pullback = xg.vjp(xg.function(module, native=False), X)
-    x = torch.from_numpy(X).requires_grad_()
-    expected = module(x)
-    expected.sum().backward()
-    np.testing.assert_allclose(outputs, expected.detach().numpy(), rtol=1e-5)
-    assert x.grad is not None
-    (gradient,) = pullback(np.ones_like(outputs))
-    np.testing.assert_allclose(gradient, x.grad.numpy(), rtol=1e-5)
+    assert_as_in("torch", make_torch(), X, atol=0)
 
 
 def step(module: Any) -> None:
@@ -228,18 +220,10 @@ def test_a_module_that_changes_itself_is_refused_elsewhere_and_changes_on_torch(
 
 @pytest.mark.needs("torch", "jax")
 def test_a_torch_module_on_jax_has_its_weights_of_now_and_its_own_gradients() -> None:
-    import jax
-    import jax.numpy as jnp
-    import torch
-
     module = make_torch()
     function = xg.function(module, native=False)
     for _ in range(2):
-        x = torch.from_numpy(X).requires_grad_()
-        module(x).sum().backward()
-        assert x.grad is not None
-        found = jax.grad(lambda x: function(x).sum())(jnp.asarray(X))
-        np.testing.assert_allclose(np.asarray(found), x.grad.numpy(), rtol=1e-5)
+        assert_as_in("torch", module, X, of=function, backend=BACKENDS["jax"], atol=0)
         step(module)
 
 

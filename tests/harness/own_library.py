@@ -1,4 +1,4 @@
-"""A function as its own library runs it and as a graph on NumPy: values and gradients."""
+"""A function as its own library runs it and as a graph on a backend: values and gradients."""
 
 from __future__ import annotations
 
@@ -6,30 +6,54 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import optree
 
 import multigrad as xg
+from multigrad_conformance.under_test import BackendUnderTest, as_arrays, as_tensors
 
 X = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
 
 
 Array = Any
+# Outputs, and what gives for cotangents, nested likewise, the gradients of all arrays: zeros where
+# the library has none.
 Result = tuple[Any, Callable[[Any], Sequence[Any]]]
+
+
+def leaves_of(nested: Any) -> list[Any]:
+    return optree.tree_leaves(nested, none_is_leaf=True)
+
+
+def is_float(array: Any) -> bool:
+    return np.asarray(array).dtype.kind == "f"
 
 
 def in_torch(function: Callable[..., Any], *arrays: Array) -> Result:
     import torch
 
-    tins = [torch.tensor(array, requires_grad=True) for array in arrays]
+    tins = [torch.tensor(array, requires_grad=is_float(array)) for array in arrays]
+    asked = [tin for tin in tins if tin.requires_grad]
     result = function(*tins)
-    return result.detach().numpy(), lambda cotangent: torch.autograd.grad(
-        result, tins, torch.tensor(cotangent)
-    )
+
+    def pull(cotangent: Any) -> Any:
+        pairs = zip(leaves_of(result), leaves_of(cotangent), strict=True)
+        given = [(y, torch.tensor(ct)) for y, ct in pairs if ct is not None and y.requires_grad]
+        given = given or [(sum(tin.sum() for tin in asked), torch.tensor(0.0))]
+        ys, cts = zip(*given, strict=True)
+        found = iter(torch.autograd.grad(ys, asked, cts, materialize_grads=True))
+        return [next(found).numpy() if tin.requires_grad else None for tin in tins]
+
+    return optree.tree_map(lambda y: y.detach().resolve_neg().numpy(), result), pull
 
 
 def in_jax(function: Callable[..., Any], *arrays: Array) -> Result:
     import jax
 
-    return jax.vjp(function, *map(jax.numpy.asarray, arrays))
+    result, pull = jax.vjp(function, *map(jax.numpy.asarray, arrays))
+    tree = jax.tree.structure(result)
+    return result, lambda cotangent: pull(
+        tree.unflatten(map(jax.numpy.asarray, leaves_of(cotangent)))
+    )
 
 
 def in_tensorflow(function: Callable[..., Any], *arrays: Array) -> Result:
@@ -41,24 +65,79 @@ def in_tensorflow(function: Callable[..., Any], *arrays: Array) -> Result:
         result = function(*tins)
 
     def pull(cotangent: Any) -> Any:
-        found = tape.gradient(result, tins, output_gradients=tf.constant(cotangent))
+        given = [*map(tf.constant, leaves_of(cotangent))]
+        found = tape.gradient(leaves_of(result), tins, given, unconnected_gradients="zero")
         return [tf.convert_to_tensor(gradient) for gradient in found]
 
     return result, pull
 
 
-OWN = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}
+def in_numpy(function: Callable[..., Any], *arrays: Array) -> Result:
+    """Return NumPy's own outputs, and gradients by central differences."""
+
+    def pull(cotangent: Any) -> Any:
+        def total() -> float:
+            pairs = zip(leaves_of(function(*moved)), leaves_of(cotangent), strict=True)
+            return sum(float(np.sum(y * ct)) for y, ct in pairs)
+
+        step, moved = 1e-6, [array.copy() for array in arrays]
+        found = [np.zeros_like(array) for array in arrays]
+        for array, slopes in zip(moved, found, strict=True):
+            for at in np.ndindex(array.shape):
+                kept, ends = array[at], []
+                for array[at] in (kept + step, kept - step):
+                    ends.append(total())
+                array[at] = kept
+                slopes[at] = (ends[0] - ends[1]) / (2 * step)
+        return found
+
+    return function(*arrays), pull
+
+
+OWN = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow, "numpy": in_numpy}
+DIFFERENCES = 2e-6  # what central differences leave of a gradient
 
 
 def assert_as_in(
-    library: str, function: Callable[..., Any], *arrays: Array, atol: float = 1e-5
+    library: str,
+    function: Callable[..., Any],
+    *arrays: Array,
+    of: Callable[..., Any] | None = None,
+    backend: Any = None,
+    cotangent: Any = None,
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+    scaled: bool = False,
 ) -> None:
-    """Compare values and gradients of a function of NumPy arrays with those of its graph."""
-    expected, pull = OWN[library](function, *arrays)
-    dtype = np.asarray(expected).dtype
-    cotangent = np.random.default_rng(1).normal(size=expected.shape).astype(dtype)
-    result, captured_pull = xg.vjp(xg.function(function, native=False), *arrays)
-    assert result.shape == expected.shape
-    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=atol)
-    for gradient, own in zip(captured_pull(cotangent), pull(cotangent), strict=True):
-        np.testing.assert_allclose(gradient, own, rtol=1e-5, atol=atol)
+    """Compare values and gradients of a function of a library's tensors with those of its graph.
+
+    Args:
+        of: what has the graph, such as a converted class; by default the function, captured.
+        backend: where the graph runs; by default NumPy.
+        cotangent: nested like the outputs; by default drawn for each of floats.
+        scaled: whether `atol` is a share of the largest finite number of each array, above 1.
+    """
+    expected, pull_own = OWN[library](function, *arrays)
+    draw = np.random.default_rng(1)
+    if cotangent is None:
+        cotangent = [
+            draw.normal(size=np.shape(y)).astype(np.asarray(y).dtype) if is_float(y) else None
+            for y in leaves_of(expected)
+        ]
+    graph = xg.function(function, native=False) if of is None else of
+    backend = BackendUnderTest("numpy") if backend is None else backend
+    with backend.precision(max((np.asarray(a).dtype for a in arrays), key=lambda d: d.itemsize)):
+        outputs, pull = xg.vjp(graph, *as_tensors(backend, arrays))
+        tree = optree.tree_structure(outputs, none_is_leaf=True)
+        slopes = pull(as_tensors(backend, optree.tree_unflatten(tree, leaves_of(cotangent))))
+        found = as_arrays(backend, [*leaves_of(outputs), *slopes])
+    own = [*leaves_of(expected), *pull_own(cotangent)]
+    for i, (each, known) in enumerate(zip(found, own, strict=True)):
+        assert (each is None) == (known is None)
+        if known is not None:
+            wanted, is_slope = np.asarray(known), i >= len(own) - len(arrays)
+            assert np.shape(each) == wanted.shape
+            assert np.asarray(each).dtype == wanted.dtype or wanted.dtype.kind != "f"
+            size = np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0) if scaled else 1.0
+            least = DIFFERENCES if is_slope and library == "numpy" else 0.0
+            np.testing.assert_allclose(each, wanted, max(rtol, least), max(atol * size, least))

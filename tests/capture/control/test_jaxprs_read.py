@@ -14,6 +14,7 @@ import pytest
 
 import multigrad as xg
 
+from ...conftest import BACKENDS
 from ...dtypes import names
 from ...harness.own_library import assert_as_in
 from ...support.sampling import sample
@@ -82,28 +83,11 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def run(function: Callable[..., Any]) -> tuple[list[Any], Any]:
-    """Return the outputs, and the gradient of their weighted sum."""
-    outputs, pull = jax.vjp(function, jnp.asarray(X))
-    leaves = jax.tree.leaves(outputs)
-    weights = [jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape) for y in leaves]
-    (gradient,) = pull(jax.tree.unflatten(jax.tree.structure(outputs), weights))
-    return leaves, gradient
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_a_jaxpr_says_is_computed_everywhere_with_its_gradient(
     name: str, backend: Any
 ) -> None:
-    function = FUNCTIONS[name]
-    captured = xg.function(function, native=False)
-    outputs, gradient = run(function)
-    found, own = run(captured)
-    for one, other in zip([*found, own], [*outputs, gradient], strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    elsewhere = jax.tree.leaves(captured(backend.array(X)))
-    for one, other in zip(elsewhere, outputs, strict=True):
-        np.testing.assert_allclose(backend.numpy(one), other, rtol=1e-5, atol=1e-6)
+    assert_as_in("jax", FUNCTIONS[name], X, backend=backend, atol=1e-6)
 
 
 # Functions that the dialect has no row for; matrices: `tests/capture/names`.
@@ -128,7 +112,8 @@ def test_a_function_without_a_row_means_what_jax_computes(monkeypatch: pytest.Mo
 
 
 def test_a_branch_that_is_not_taken_gives_no_nan() -> None:
-    assert np.isfinite(run(xg.function(root_or_double, native=False))[1]).all()
+    captured = xg.function(root_or_double, native=False)
+    assert np.isfinite(jax.grad(lambda x: captured(x).sum())(X)).all()
 
 
 def test_a_loop_that_carries_what_is_no_tensor_here_is_unrolled() -> None:
@@ -161,9 +146,7 @@ def test_a_loop_that_values_end_is_refused_where_its_derivative_is_asked_for() -
 )
 def test_a_long_loop_is_one_op(function: Callable[..., Any]) -> None:
     captured = xg.function(function, native=False)
-    (outputs, gradient), (expected, own) = run(captured), run(function)
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(gradient, own, rtol=1e-4, atol=1e-6)
+    assert_as_in("jax", function, X, of=captured, backend=BACKENDS["jax"], atol=1e-6)
     assert "scan(" in xg.show(captured)
 
 

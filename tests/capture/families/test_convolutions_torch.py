@@ -11,7 +11,7 @@ import pytest
 import multigrad as xg
 
 from ...harness.own_library import X as PLACED
-from ...harness.own_library import assert_as_in, in_torch
+from ...harness.own_library import assert_as_in
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
@@ -149,15 +149,8 @@ GRADIENTS = {Convolution: (X, W), Line: (X[:, :, 0], W[:, :, :, 0].repeat(2, 1))
 
 @pytest.mark.parametrize("function", GRADIENTS, ids=lambda f: f.__name__)
 def test_the_gradient_of_a_convolution_is_that_of_torch(function: Any, backend: Any) -> None:
-    given = GRADIENTS[function]
-    tensors = [torch.tensor(each, requires_grad=True) for each in given]
-    y = function.apply(*tensors)
-    grad = draw(tuple(y.shape)).astype(np.float32)
-    y.backward(torch.tensor(grad))
-    value, pull = xg.vjp(xg.from_autograd_function(function), *map(backend.array, given))
-    np.testing.assert_allclose(backend.numpy(value), y.detach().numpy(), rtol=1e-5, atol=1e-4)
-    for found, tensor in zip(pull(backend.array(grad)), tensors, strict=True):
-        np.testing.assert_allclose(backend.numpy(found), tensor.grad, rtol=1e-5, atol=1e-4)
+    of = xg.from_autograd_function(function)
+    assert_as_in("torch", function.apply, *GRADIENTS[function], of=of, backend=backend, atol=1e-4)
 
 
 # torch's functions that give or take integer places mean in a graph what they mean in torch.
@@ -253,11 +246,7 @@ def test_of_equal_extremes_the_first_gets_the_whole_gradient() -> None:
     def both(t: Tensor) -> Tensor:
         return torch.max(t, dim=1).values + 10 * t.min(dim=-1, keepdim=True).values.squeeze(1)
 
-    expected, pull = in_torch(both, x)
-    result, captured = xg.vjp(xg.function(both, native=False), x)
-    np.testing.assert_array_equal(result, expected)
-    ones = np.ones_like(expected)
-    np.testing.assert_array_equal(captured(ones)[0], pull(ones)[0])
+    assert_as_in("torch", both, x, rtol=0, atol=0)
 
 
 class Sparsemax(torch.autograd.Function):
@@ -288,13 +277,8 @@ class Sparsemax(torch.autograd.Function):
 
 def test_a_class_that_keeps_places_for_its_backward_is_the_same_in_numpy() -> None:
     sparsemax = xg.from_autograd_function(Sparsemax)
-    x, cotangent = PLACED[:, :, 0], PLACED[:, :, 1]
-    tin = torch.tensor(x, requires_grad=True)
-    expected = Sparsemax.apply(tin, -1)
-    (gradient,) = torch.autograd.grad(expected, tin, torch.tensor(cotangent))
-    result, pull = xg.vjp(lambda a: sparsemax(a, -1), x)
-    np.testing.assert_allclose(result, expected.detach(), atol=1e-6)
-    np.testing.assert_allclose(pull(cotangent)[0], gradient, atol=1e-6)
+    own, of = (lambda a, f=f: f(a, -1) for f in (Sparsemax.apply, sparsemax))
+    assert_as_in("torch", own, PLACED[:, :, 0], of=of, rtol=1e-7, atol=1e-6)
 
 
 @pytest.mark.parametrize(

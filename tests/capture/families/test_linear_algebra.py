@@ -14,6 +14,8 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.own_library import assert_as_in
+
 xp: Any = xg.xp
 Tensor = Any
 
@@ -231,16 +233,8 @@ def test_a_class_that_asks_whether_its_factor_succeeded_is_converted(
 
     s, b = matrices(((3, 3), (3, 3)), np.float32)
     s, v = 0.1 * s + np.eye(3, dtype=np.float32), b[0]
-    tensors = [torch.tensor(s, requires_grad=True), torch.tensor(v, requires_grad=True)]
-    wanted = Sampled.apply(*tensors)
-    slopes = torch.autograd.grad(wanted.sum(), tensors)
-    function = xg.from_autograd_function(Sampled)
-    with backend.precision(np.float32):
-        result, pullback = xg.vjp(function, backend.array(s), backend.array(v))
-        gradients = pullback(xp.ones_like(result))
-        np.testing.assert_allclose(backend.numpy(result), wanted.detach().numpy(), rtol=1e-5)
-        for own, right in zip(gradients, slopes, strict=True):
-            np.testing.assert_allclose(backend.numpy(own), right.numpy(), rtol=1e-5, atol=1e-6)
+    of = xg.from_autograd_function(Sampled)
+    assert_as_in("torch", Sampled.apply, s, v, of=of, backend=backend, atol=1e-6)
 
 
 def everything(s: Tensor, b: Tensor) -> Tensor:

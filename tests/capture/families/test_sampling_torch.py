@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ...harness.own_library import assert_as_in
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
@@ -45,21 +48,7 @@ def drawn(shape: tuple[int, ...], seed: int = 0) -> Any:
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def check(function: Any, *arrays: Any) -> None:
-    """Compare value and gradients with torch's, NaN and infinity included."""
-    tins = [torch.tensor(a, requires_grad=True) for a in arrays]
-    expected = function(*tins)
-    cotangent = drawn(tuple(expected.shape), 1)
-    slopes = torch.autograd.grad(expected, tins, torch.tensor(cotangent))
-    result, pullback = xg.vjp(xg.function(function, native=False), *arrays)
-    for own, wanted in zip(
-        (result, *pullback(cotangent)), (expected.detach(), *slopes), strict=True
-    ):
-        wanted = wanted.numpy()
-        assert own.shape == wanted.shape
-        np.testing.assert_array_equal(np.isnan(own), np.isnan(wanted))
-        scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0)
-        np.testing.assert_allclose(own, wanted, 0, 1e-13 * scale)
+check = partial(assert_as_in, "torch", rtol=0, atol=1e-13, scaled=True)
 
 
 @pytest.mark.parametrize("name", RESIZED)

@@ -13,6 +13,8 @@ import scipy.special
 
 import multigrad as xg
 
+from ...harness.own_library import assert_as_in
+
 Call = Callable[..., Any]
 SOME = np.arange(12).reshape(3, 4) % 5 > 1
 # Matrices x and y, w square, v a vector, b a batch of matrices, p and q between 0 and 1.
@@ -191,10 +193,6 @@ def test_numpys_own_code_is_said_to_be_recorded_and_gives_its_gradient() -> None
     def slopes(x: Any) -> Any:
         return np.gradient(x**3, axis=1)
 
-    x, captured = inputs()[0], xg.function(slopes, native=False)
-    cotangent = np.cos(x)
-    (found,) = xg.vjp(captured, x)[1](cotangent)
+    captured = xg.function(slopes, native=False)
+    assert_as_in("numpy", slopes, inputs()[0], of=captured)
     assert "NumPy's own code" in xg.show(captured)
-    step = 1e-6 * np.eye(x.size).reshape(-1, *x.shape)
-    ahead = [np.sum((slopes(x + each) - slopes(x - each)) * cotangent) for each in step]
-    np.testing.assert_allclose(found, np.reshape(ahead, x.shape) / 2e-6, 1e-5, 1e-6)

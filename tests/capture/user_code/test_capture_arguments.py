@@ -12,6 +12,8 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.own_library import assert_as_in
+
 ROOT = Path(__file__).parents[3]
 FILES = sorted(
     path
@@ -133,20 +135,13 @@ def test_no_captured_function_forgets_an_argument() -> None:
 @pytest.mark.parametrize("threshold", [0.5, 2, 20.0, -1.0])
 @pytest.mark.parametrize("beta", [1.0, 2])
 def test_softplus_is_linear_above_its_threshold(
-    backend: Any, beta: Any, threshold: Any, torch: Any, F: Any
+    backend: Any, beta: Any, threshold: Any, F: Any
 ) -> None:
     def f(x: Any) -> Any:
         return F.softplus(x, beta, threshold)
 
-    values = np.array([-3.0, 0.1, 0.3, 0.6, 1.5, 5.0, 20.5, 30.0])
-    results = []
-    for function in (f, xg.function(f, native=False)):
-        x = torch.from_numpy(values.copy()).requires_grad_()
-        y = function(x)
-        y.sum().backward()
-        results += [y.detach().numpy(), x.grad.numpy()]
-    np.testing.assert_allclose(results[2], results[0], rtol=1e-15)
-    np.testing.assert_allclose(results[3], results[1], rtol=1e-15)
+    x = np.array([-3.0, 0.1, 0.3, 0.6, 1.5, 5.0, 20.5, 30.0])
+    assert_as_in("torch", f, x, backend=backend, rtol=1e-15, atol=0)
 
 
 A = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)

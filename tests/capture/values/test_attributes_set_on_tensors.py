@@ -12,6 +12,7 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.own_library import assert_as_in
 from ...harness.torch_class import torch_class
 
 torch = pytest.importorskip("torch")
@@ -81,12 +82,8 @@ def pulled(backend: Any, function: Any) -> tuple[Any, Any]:
 def test_an_attribute_is_read_in_the_capture_that_it_was_set_in(
     backend: Any, function: Any
 ) -> None:
-    x = torch.tensor(X, requires_grad=True)
-    y = function(x)
-    y.sum().backward()
-    value, gradient = pulled(backend, xg.function(function))
-    np.testing.assert_allclose(value, y.detach().numpy(), rtol=1e-6)
-    np.testing.assert_allclose(gradient, x.grad.numpy(), rtol=1e-5)
+    of = xg.function(function)
+    assert_as_in("torch", function, X, of=of, backend=backend, rtol=1e-6, atol=1e-6)
 
 
 def test_the_attributes_of_a_result_are_kept_on_torch_and_left_out_elsewhere(backend: Any) -> None:

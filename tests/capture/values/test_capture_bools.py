@@ -11,6 +11,8 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.own_library import assert_as_in
+
 X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, 0.0], [0.5, 1.5, -2.0]], np.float32)
 G = np.array([[1.0, 2.0, -3.0], [-1.0, -0.5, 4.0], [0.0, -1.0, 0.5]], np.float32)
 
@@ -137,7 +139,7 @@ def test_bools_added_are_a_union_on_every_backend(backend: Any) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_union_in_an_autograd_function_is_torchs(torch: Any) -> None:
+def test_a_union_in_an_autograd_function_is_torchs(backend: Any, torch: Any) -> None:
     class Window(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -149,12 +151,8 @@ def test_a_union_in_an_autograd_function_is_torchs(torch: Any) -> None:
             (x,) = ctx.saved_tensors
             return grad * ((x > -1) + (x < 1))
 
-    gradients = []
-    for apply in (Window.apply, xg.from_autograd_function(Window)):
-        x = torch.from_numpy(X.copy()).requires_grad_()
-        apply(x).sum().backward()
-        gradients.append(x.grad.numpy())
-    np.testing.assert_array_equal(*gradients)
+    of = xg.from_autograd_function(Window)
+    assert_as_in("torch", Window.apply, X, of=of, backend=backend, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -209,17 +207,9 @@ def test_a_cast_of_a_cast_rounds_as_in_torch(
     name: str, dtype: str, backend: Any, torch: Any
 ) -> None:
     function = CASTS.get(name, drawn)
-    values = X_CASTS.astype(dtype)
-    x = torch.from_numpy(values.copy()).requires_grad_()
-    expected = function(x)
-    expected.sum().backward()
-    f = xg.function(function, native=False, prove=False)  # what follows is a proof in itself
-    y, pull = xg.vjp(f, backend.array(values))
-    ones = np.ones(3, backend.numpy(y).dtype)
-    (gradient,) = pull(backend.array(ones))
-    np.testing.assert_array_equal(backend.numpy(y), expected.detach().numpy())
-    np.testing.assert_array_equal(backend.numpy(gradient), x.grad.numpy())
-    assert backend.numpy(gradient).dtype == dtype
+    of = xg.function(function, native=False, prove=False)  # what follows is a proof in itself
+    x = X_CASTS.astype(dtype)
+    assert_as_in("torch", function, x, of=of, backend=backend, rtol=0, atol=0)
 
 
 @pytest.mark.beside_numpy

@@ -10,6 +10,7 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.own_library import assert_as_in
 from .test_asked_of_a_tensor import make
 
 torch: Any = pytest.importorskip("torch")
@@ -136,18 +137,8 @@ PROGRAMS: dict[str, tuple[Forward, Callable[[Any, Any], Any]]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_is_the_same_as_a_graph(name: str, dtype: str, backend: Any) -> None:
     function, cls = make(*PROGRAMS[name])
-    own = torch.tensor(X.astype(dtype), requires_grad=True)
-    expected = cls.apply(own)
-    grad = np.resize(G, expected.shape).astype(dtype)
-    expected.backward(torch.tensor(grad))
-    assert own.grad is not None
-    with backend.precision(dtype):
-        y, pull = xg.vjp(function, backend.array(X.astype(dtype)))
-        (gradient,) = pull(backend.array(grad))
-    for found, known in ((y, expected), (gradient, own.grad)):
-        array, wanted = backend.numpy(found), known.detach().numpy()
-        assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape)
-        np.testing.assert_allclose(array, wanted, LIMITS[dtype], 4 * LIMITS[dtype])
+    x, limit = X.astype(dtype), LIMITS[dtype]
+    assert_as_in("torch", cls.apply, x, of=function, backend=backend, rtol=limit, atol=4 * limit)
 
 
 def test_values_and_places_are_returned_as_they_are(backend: Any) -> None:
