@@ -198,69 +198,6 @@ def test_suspended_generators_that_end_in_any_order_leave_the_rules_around_them(
         assert factor() == 1.0
 
 
-@differentiating
-def test_gradients_of_interleaved_tasks_are_those_of_their_own_rules(backend: Any) -> None:
-    act = xg.activation("Linear")
-
-    async def gradient(s: float) -> Array:
-        with scale(s):
-            await pause(2)
-            found = backend.vjp(act, X, np.ones_like(X))[1]
-            await pause(2)
-            again = backend.vjp(act, X, np.ones_like(X))[1]
-        np.testing.assert_array_equal(found, again)
-        return found
-
-    async def main() -> list[Array]:
-        with scale(100.0):
-            return await asyncio.gather(*(gradient(float(s)) for s in range(1, 9)))
-
-    found = asyncio.run(main())
-    np.testing.assert_array_equal(found, np.outer(np.arange(1, 9), np.ones_like(X)))
-
-
-@differentiating
-def test_compiled_by_xg_jit_follows_the_rule_of_each_interleaved_task(backend: Any) -> None:
-    if backend.name == "torch":
-        step = xg.jit(xg.activation("Linear"), "torch", backend="eager")
-    else:
-        step = xg.jit(xg.activation("Linear"), backend.name)
-
-    async def gradients(rule: str, params: dict[str, float]) -> list[Array]:
-        found = []
-        with xg.use(rule, params):
-            for _ in range(3):
-                await pause()
-                found.append(backend.vjp(step, X, np.ones_like(X))[1])
-        return found
-
-    async def main() -> list[list[Array]]:
-        work = [("scale", {"s": 2.0}), ("triangular", {"width": 2.0}), ("scale", {"s": 3.0})]
-        return await asyncio.gather(*(gradients(*rule) for rule in work))
-
-    double, window, triple = asyncio.run(main())
-    np.testing.assert_array_equal(double, np.full((3, len(X)), 2.0))
-    np.testing.assert_allclose(window, [1 - np.abs(X) / 2] * 3)
-    np.testing.assert_array_equal(triple, np.full((3, len(X)), 3.0))
-
-
-@differentiating
-def test_a_thread_started_inside_use_has_no_rule_and_one_with_a_copied_context_has_it(
-    backend: Any,
-) -> None:
-    act = xg.activation("Linear")
-
-    def gradient() -> float:
-        return float(backend.vjp(act, X, np.ones_like(X))[1][0])
-
-    with ThreadPoolExecutor(1) as pool, xg.use("scale", {"s": 3.0}):
-        copied = contextvars.copy_context()
-        assert pool.submit(gradient).result() == 1.0
-        assert pool.submit(copied.run, gradient).result() == 3.0
-        assert pool.submit(gradient).result() == 1.0
-        assert gradient() == 3.0
-
-
 def test_use_cannot_be_left_on_another_thread() -> None:
     entered = xg.use("scale", {"s": 3.0})
     with ThreadPoolExecutor(1) as pool, entered:

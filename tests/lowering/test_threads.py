@@ -64,28 +64,6 @@ def count_lowerings(rule: str) -> Counter[str]:
     return Counter(name.rpartition(" ")[0] for name in linecache.cache if name.startswith(start))
 
 
-@differentiating
-def test_eight_threads_each_get_the_gradient_of_their_own_rule(backend: Any) -> None:
-    act = xg.activation("Heaviside")
-    rules = [("triangular", {"width": float(n)}) for n in range(1, 5)]
-    rules += [("scale", {"s": float(n)}) for n in range(4)]
-
-    def run(number: int) -> list[Array]:
-        rule, params = rules[number]
-        grads = []
-        for _ in range(10):
-            with xg.use(rule, params):
-                grads.append(backend.vjp(act, X, np.ones_like(X))[1])
-        return grads
-
-    for (rule, params), grads in zip(rules, together(run), strict=True):
-        if rule == "scale":
-            expected = np.full_like(X, params["s"])
-        else:
-            expected = np.maximum(0.0, 1.0 - np.abs(X) / params["width"]).astype(np.float32)
-        np.testing.assert_allclose(grads, [expected] * 10, rtol=1e-6)
-
-
 def test_first_calls_that_meet_capture_and_lower_a_rule_once(backend: Any) -> None:
     captured, pause = Unseen(), threading.Event()
 

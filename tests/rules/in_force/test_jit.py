@@ -330,19 +330,21 @@ def test_interleaved_tasks_each_keep_their_rule(backend: Any) -> None:
     act = xg.activation("Linear")
     traced = Traced(backend, act)
 
-    async def run(s: float) -> list[Array]:
-        grads = []
-        with xg.use("scale", {"s": s}):
+    async def run(rule: str, params: dict[str, float], expected: Any) -> None:
+        with xg.use(rule, params):
             for _ in range(3):
                 await asyncio.sleep(0)
-                grads += [traced.gradient(), backend.vjp(act, X, np.ones_like(X))[1]]
-            return [*grads, await asyncio.to_thread(traced.gradient)]
+                for found in (traced.gradient(), backend.vjp(act, X, np.ones_like(X))[1]):
+                    np.testing.assert_allclose(found, expected, rtol=1e-6)
+            found = await asyncio.to_thread(traced.gradient)
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
 
-    async def gather() -> list[list[Array]]:
-        return await asyncio.gather(*(run(s) for s in (2.0, 3.0, 5.0)))
+    async def gather() -> None:
+        scales = [run("scale", {"s": s}, np.full_like(X, s)) for s in (2.0, 3.0, 5.0)]
+        with xg.use("scale", {"s": 100.0}):
+            await asyncio.gather(*scales, run("triangular", {"width": 2.0}, triangle(X, 2.0)))
 
-    for s, grads in zip((2.0, 3.0, 5.0), asyncio.run(gather()), strict=True):
-        np.testing.assert_array_equal(grads, np.full((7, *X.shape), s))
+    asyncio.run(gather())
     np.testing.assert_array_equal(traced.gradient(), np.ones_like(X))
 
 
