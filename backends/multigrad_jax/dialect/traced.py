@@ -20,6 +20,7 @@ from jax import export
 
 from multigrad.capture.dialect import OwnTrace
 from multigrad.capture.foreign_calls import TracedCall, giving_reasons
+from multigrad.capture.meanings import composites
 from multigrad.capture.values.oracle import ModeOf, modes
 from multigrad.capture.values.tracer import V
 from multigrad.errors import MultigradError, TraceError
@@ -48,7 +49,9 @@ Tensor = Any
 
 PRIMITIVES = {**ELEMENTS, **SHAPES, **ARRAYS, **LINALG}
 # jax's own elementwise functions that read bits or have a custom derivative.
-AS_OPS = (xp.logaddexp, xp.relu, xp.relu6, xp.signbit, xp.sinc, xp.xlog1py, xp.xlogy)
+AS_OPS = (
+    composites.logaddexp2, xp.logaddexp, xp.relu, xp.relu6, xp.signbit, xp.sinc, xp.xlog1py, xp.xlogy,
+)  # fmt: skip
 NAMED = {function.__name__: elementwise(function) for function in AS_OPS}
 JAXS_FOLDER = os.path.dirname(jax.__file__ or "")
 DECORATORS = jax.custom_gradient.__code__.co_filename  # jax's file of `custom_gradient`

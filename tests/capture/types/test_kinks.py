@@ -37,7 +37,9 @@ PAIRS = {
         maximum minimum math.divide_no_nan math.multiply_no_nan math.xdivy math.xlogy math.xlog1py
         math.squared_difference
     """,
-    "jax": "numpy.maximum numpy.minimum numpy.fmax numpy.fmin numpy.logaddexp",
+    "jax": """
+        numpy.maximum numpy.minimum numpy.fmax numpy.fmin numpy.logaddexp numpy.logaddexp2
+    """,
     "torch": "maximum minimum fmax fmin",
 }
 OF_ONE = {
