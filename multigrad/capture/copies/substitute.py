@@ -336,6 +336,9 @@ class _Substitution:
             frame = sys._getframe(1)
             variables = frame.f_locals
             arguments = variables["__class__"], variables[frame.f_code.co_varnames[0]]
+        # `super(Own, self)` names the subclass that stands for the class.
+        named = _original(arguments[0])
+        arguments = vars(named).get(STANDS_FOR, named), *arguments[1:]
 
         def replaced(value: Any) -> Any:  # a library's class keeps its own
             function = value.__func__ if isinstance(value, types.MethodType) else value

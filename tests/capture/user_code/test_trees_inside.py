@@ -112,3 +112,15 @@ def test_kerass_trees(keras: Any) -> None:
         return 3 * leaf + keras.ops.sin(x)
 
     check(mapped)
+
+
+@pytest.mark.needs("tensorflow")
+def test_a_class_that_names_itself_to_super_is_made_as_ever() -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    class Scaled(namedtuple("Scaled", "a b")):
+        def __new__(cls, a: Any, b: Any = None) -> Any:
+            return super(Scaled, cls).__new__(cls, a, tf.exp(a) if b is None else b)  # noqa: UP008
+
+    function = xg.function(lambda x: Scaled(x).a * Scaled(x).b, native=False, dialect="tensorflow")
+    np.testing.assert_allclose(function(np.ones(2)), np.full(2, np.e))
