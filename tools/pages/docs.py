@@ -445,6 +445,16 @@ def render_conventions() -> str:
         "The derivatives, for a cotangent of 1 (for several numbers: 1, 2, 3); for each argument"
         " if there are two. *None*: the framework gives none.",
         table(*conventions.beside(data)),
+        "## Captured code",
+        "Code that multigrad captures has the derivatives of the installed library at limits and "
+        "of equal operands. It has multigrad's own in three cases, which the check of a capture "
+        "leaves out: an operand is NaN; the library's derivative is NaN or infinite (multigrad's "
+        "is finite where there is a subgradient: 0 for the norm of zeros, for `x ** y` at (0, 0)); "
+        "and in these functions: `torch.copysign` at 0, `torch.nextafter` and `torch.kthvalue` of "
+        "equal numbers; `jax.numpy.copysign` at -0, `jax.numpy.hypot` at (0, 0), "
+        "`jax.lax.cummax` and `cummin` of equal numbers, `jax.numpy.linalg.norm` at zeros; "
+        "`tf.math.cumprod` beside a zero. Where the choice matters, write it out: "
+        "`where(x > y, x, y)`.",
         "## Release by release",
         "Everything that differs between these releases among the probes of "
         "`multigrad/audit/lock/probes.txt`, in float32 on a CPU, in November 2026; *-*: there is "
