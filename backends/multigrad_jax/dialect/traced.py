@@ -50,7 +50,8 @@ Tensor = Any
 PRIMITIVES = {**ELEMENTS, **SHAPES, **ARRAYS, **LINALG}
 # jax's own elementwise functions that read bits or have a custom derivative.
 AS_OPS = (
-    composites.logaddexp2, xp.logaddexp, xp.relu, xp.relu6, xp.signbit, xp.sinc, xp.xlog1py, xp.xlogy,
+    composites.logaddexp2, xp.logaddexp, xp.relu, xp.relu6, xp.signbit, xp.sinc, xp.xlog1py,
+    xp.xlogy,
 )  # fmt: skip
 NAMED = {function.__name__: elementwise(function) for function in AS_OPS}
 JAXS_FOLDER = os.path.dirname(jax.__file__ or "")
