@@ -101,6 +101,35 @@ def test_a_function_on_torch_has_both_modes_and_their_compositions() -> None:
 
 
 @pytest.mark.needs("torch")
+def test_a_tangent_has_the_part_of_each_input_whatever_a_class_asks_about_gradients() -> None:
+    import torch
+    from torch.autograd import forward_ad
+
+    @xg.convert
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, w: Any) -> Any:
+            ctx.save_for_backward(x, w)
+            return x * w
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            (x, w), (has_x, has_w) = ctx.saved_tensors, ctx.needs_input_grad
+            return 3.0 * w * grad_out if has_x else None, 5.0 * x * grad_out if has_w else None
+
+    x, w, dx, dw = torch.tensor([[1.0], [2.0], [1.0], [0.5]])
+    assert xg.jvp(Product, (x, w), (dx, dw))[1] == 3 * 2 + 5 * 0.5
+    assert xg.jvp(Product, (x.requires_grad_(), w), (dx, dw))[1] == 3 * 2 + 5 * 0.5
+    assert torch.func.linearize(Product, x.detach(), w)[1](dx, dw) == 3 * 2 + 5 * 0.5
+
+    def push(w: Any) -> Any:
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(Product(x, forward_ad.make_dual(w, dw))).tangent
+
+    assert push(w) == torch.compile(push, backend="eager")(w) == 5 * 0.5
+
+
+@pytest.mark.needs("torch")
 def test_torch_carries_tangents_through_views_and_what_is_given_back() -> None:
     import torch
     from torch.autograd import forward_ad

@@ -51,10 +51,8 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         shape = tuple([make_concrete(n) for n in value.shape]) if has_lengths else value.ndim
-        # Under a transform, tensors that are differentiated do not say so.
-        requires_grad = value.requires_grad or (
-            value.is_floating_point() and torch._C._are_functorch_transforms_active()
-        )
+        # Under a transform, and in forward mode, tensors that are differentiated do not say so.
+        requires_grad = introspection.requires_grad(value)
         return ("tensor", value.dtype, shape, requires_grad, value.device.type)
     if isinstance(value, tuple | list):
         inner = [describe(each, tensors, has_lengths) for each in value]

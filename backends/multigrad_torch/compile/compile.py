@@ -162,6 +162,10 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
 
 def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tensor]]:
     """Return the answer of `prepare`, and the tensors among the arguments."""
+    is_dual = torch.autograd.forward_ad._current_level >= 0
+    if is_dual and not torch._C._are_functorch_transforms_active():
+        # Dynamo (torch 2.15) would give the tangent of the forward itself; eager code does not.
+        return f"{REFUSED}dual numbers in compiled code", []
     has_lengths = has_numbers = False
     while True:
         tensors: list[Tensor] = []

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
+from torch.autograd import forward_ad
 
 from multigrad.capture.copies.stand_ins import refusing
 from multigrad.capture.dialect import CHANGES, SWITCHES
@@ -74,8 +75,10 @@ def lies_in_order(x: torch.Tensor) -> bool:
 
 
 def requires_grad(x: torch.Tensor) -> bool:
-    """Return whether a tensor requires a gradient, or may do so outside a transform."""
-    return x.requires_grad or (x.is_floating_point() and transforms_active())
+    """Return whether a tensor requires a gradient, or its derivative may be taken otherwise."""
+    # The tangent in forward mode is that of backward, so backward has to give each gradient.
+    is_differentiated = transforms_active() or forward_ad._current_level >= 0
+    return x.requires_grad or (is_differentiated and x.is_floating_point())
 
 
 # --- attributes ----------------------------------------------------------------------------------
