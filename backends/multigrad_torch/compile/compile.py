@@ -239,8 +239,7 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
         epoch: the registry's; "" as long as the Function is taken to read only its arguments.
     """
     # In an export with strict=False the ops of a capture would be recorded.
-    is_recorded = torch.compiler.is_exporting() and torch._guards.CompileContext.try_get() is None
-    with without_modes() if is_recorded else nullcontext():
+    with without_modes() if torch.compiler.is_exporting() else nullcontext():
         return find_or_ask(subject, described, token, epoch)
 
 
