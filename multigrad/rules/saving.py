@@ -202,8 +202,8 @@ def make_vectors(
     """Return vectors of a document, by NumPy's reference, and why there are none if so.
 
     Args:
-        inputs: arrays and numbers with which a Function was called, for vectors if none that are
-            made up fit.
+        inputs: arrays and numbers with which a Function was called, for a vector beside those that
+            are made up.
     """
     backend = load_backend("numpy")
     forms = _of_rule(document) if isinstance(obj, Rule) else _of_function(obj, document, inputs)
@@ -320,16 +320,15 @@ def _of_function(
         points = np.array(_points(numbers))
         rolled = [np.roll(points, 3 * k) for k in range(len(places))]
         leaf = partial(_leaf, layout, facts)
-        candidates: Iterator[Iterable[Data]] = (
-            map(leaf, places, rolled, shapes)
+        as_vector = partial(_as_vector, i, [layout.leaves[n].name for n in places])
+        yield (
+            as_vector(map(leaf, places, rolled, shapes))
             for shapes in itertools.islice(_shapes(len(places), points.shape), MOST_SHAPES)
         )
+        # Numbers that are made up may miss what the author chose inputs for, such as a clip.
         if inputs and tree == layout.tree:
             arrays = [np.asarray(given[n]) for n in places]
-            as_given = map(leaf, places, arrays, (a.shape for a in arrays))
-            candidates = itertools.chain(candidates, [as_given])
-        names = [layout.leaves[n].name for n in places]
-        yield map(partial(_as_vector, i, names), candidates)
+            yield [as_vector(map(leaf, places, arrays, (a.shape for a in arrays)))]
 
 
 def _as_vector(form: int, names: Sequence[str], leaves: Iterable[Data]) -> Vector:

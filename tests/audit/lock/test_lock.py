@@ -434,7 +434,10 @@ def test_a_custom_gradient_of_a_framework_is_converted_and_locked(
     (tmp_path / "twice_of_mine.py").write_text(source)
     done = invoke("lock", "twice_of_mine:Twice", "multigrad:sign")
     assert done.exit_code == 0, done.output
-    (vector,) = read_lock(tmp_path / "gradients.lock").objects["twice_of_mine:Twice"]["vectors"]
+    vector, stated = read_lock(tmp_path / "gradients.lock").objects["twice_of_mine:Twice"][
+        "vectors"
+    ]
+    assert [*map(float.fromhex, stated["inputs"]["x"]["values"])] == [1.0, 1.0, 1.0]
     cotangent, gradient = vector["cotangents"][0], vector["gradients"]["x"]
     pairs = zip(cotangent["values"], gradient["values"], strict=True)
     assert all(3 * float.fromhex(a) == float.fromhex(b) for a, b in pairs)
