@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from multigrad.audit.lock.lockfile import (
     FRAMEWORKS,
@@ -22,18 +23,14 @@ from multigrad.audit.lock.verify import (
     Verification,
     check_entries,
     is_file,
+    locked_inputs,
     make_entry,
     verify_frameworks,
     verify_objects,
 )
 from multigrad.command import STOPPED
 from multigrad.command.options import FAILED, Progress
-from multigrad.command.targets import (
-    INPUTS_IN_CODE,
-    find,
-    find_with_inputs,
-    names_of,
-)
+from multigrad.command.targets import INPUTS_IN_CODE, find_with_inputs, names_of
 from multigrad.errors import MultigradError, suggest
 from multigrad.graph.support.files import write_whole
 from multigrad.graph.support.installed import extra_line
@@ -131,6 +128,10 @@ def function_probes(word: str) -> dict[str, Probe]:
     return probes
 
 
+def find_as_locked(word: str, entry: Mapping[str, Any]) -> Any:
+    return find_with_inputs(word, locked=locked_inputs(entry))[0]
+
+
 def verify_lock(
     path: Path,
     frameworks: Sequence[str],
@@ -149,7 +150,7 @@ def verify_lock(
     if not is_whole:
         result.remarks.append("stopped: the rest was not compared")
     elif python is None:
-        verify_objects(lock, find, result)
+        verify_objects(lock, find_as_locked, result)
     # Another Python may lack multigrad: it runs only the frameworks' probes.
     elif lock.objects:
         result.remarks.append(f"{len(lock.objects)} rules and Functions: not run by {python}")

@@ -15,6 +15,7 @@ import contextlib
 import importlib.util
 import inspect
 import io
+import itertools
 import pkgutil
 import re
 import sys
@@ -26,6 +27,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+
+import numpy as np
 
 import multigrad as xg
 from multigrad.backend.discovery import in_use, load_backend
@@ -69,7 +72,12 @@ def find(what: str, forward: str | None = None, words: Sequence[str] = ()) -> An
 
 
 def find_with_inputs(
-    what: str, forward: str | None = None, words: Sequence[str] = (), dtype: str = ""
+    what: str,
+    forward: str | None = None,
+    words: Sequence[str] = (),
+    dtype: str = "",
+    *,
+    locked: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[Any]]:
     """Return the object that a word names, and the inputs with which it was captured, or that its
     module states, if any.
@@ -82,6 +90,7 @@ def find_with_inputs(
         words: the inputs; else those that the module states, or guessed ones.
         dtype: of the words that name none, float32 if it is "". With a dtype the gradient has to
             run, too.
+        locked: inputs by the arguments' names, which come before all others.
     """
     names = names_of(what)
     name, *others = names
@@ -109,6 +118,8 @@ def find_with_inputs(
     if not (words or is_foreign or (is_function and dtype)) and is_known:
         return obj, [*(stated_inputs(name) or ())] if is_function else []
     inputs, is_guessed = choose_inputs(name, obj, words, dtype or "float32")
+    if locked:
+        inputs = _replaced(function, inputs, locked)
     try:
         # The first call captures the graph.
         function(*inputs)
@@ -130,6 +141,17 @@ def choose_inputs(
     """
     stated = read_inputs(words, dtype) if words else stated_inputs(what)
     return (guess_inputs(obj), True) if stated is None else (list(stated), False)
+
+
+def _replaced(function: Any, inputs: list[Any], named: Mapping[str, Any]) -> list[Any]:
+    parameters = [] if function.parameters is None else [*function.parameters.parameters]
+    home = next(filter(None, map(owner_of, inputs)), load_backend("numpy"))
+    values = {
+        name: home.tensors.from_numpy(each) if isinstance(each, np.ndarray) else each
+        for name, each in named.items()
+    }
+    pairs = itertools.zip_longest(parameters[: len(inputs)], inputs)
+    return [values.get(name, each) for name, each in pairs]
 
 
 def find_forward(word: str) -> Any:

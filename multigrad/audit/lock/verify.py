@@ -14,7 +14,11 @@ import numpy as np
 
 from ...backend.discovery import backends, load_backend
 from ...errors import MultigradError, UnsupportedOp
+from ...functions.documents.format import hash_of
+from ...functions.documents.functions import read_leaves
 from ...functions.function import Function
+from ...graph.ir.types import T
+from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.properties import OP_SET
 from ...graph.support.trees import optree
 from ...look.subject import as_array
@@ -194,7 +198,9 @@ def make_entry(word: str, found: Any, inputs: Sequence[Any] = ()) -> Data:
     document = _document(word, found)
     obj = from_dict(document)  # which refuses a damaged file, also one with evidence
     evidence = document.get("evidence") or make_evidence(obj, document, [*map(as_array, inputs)])
-    return {"kind": document["kind"], **evidence}
+    forms = document.get("forms", ()) if len(inputs) else ()
+    arguments = {"arguments": forms[0]["arguments"]} if len(forms) == 1 else {}
+    return {"kind": document["kind"], **arguments, **evidence}
 
 
 def _document(word: str, found: Any) -> Data:
@@ -211,21 +217,43 @@ def is_file(word: str) -> bool:
 
 def check_entries(lock: LockFile) -> None:
     for word, entry in lock.objects.items():
-        read_evidence({name: entry[name] for name in entry if name != "kind"}, f"objects.{word}")
+        evidence = {n: entry[n] for n in entry if n not in ("kind", "arguments")}
+        read_evidence(evidence, f"objects.{word}")
+        locked_inputs(entry, f"objects.{word}.arguments")
 
 
-def verify_objects(lock: LockFile, find: Callable[[str], Any], result: Verification) -> None:
+def locked_inputs(entry: Data, where: str = "arguments") -> dict[str, Any]:
+    """Return with what a Function was locked, as far as the lock has it: arrays and plain values,
+    by the arguments' names.
+    """
+    leaves = read_leaves(entry.get("arguments", []), where)
+    # The last vector is of the inputs themselves, where they fit NumPy's reference.
+    numbers = entry["vectors"][-1]["inputs"] if entry["vectors"] else {}
+    inputs = {leaf.name: leaf.value for leaf in leaves if leaf.kind == "static"}
+    for leaf in leaves:
+        data = numbers.get(leaf.name)
+        if isinstance(data, str):
+            inputs[leaf.name] = float.fromhex(data)
+        elif data is not None:
+            dtype = "float32" if leaf.dtype in ("", T) else leaf.dtype
+            inputs[leaf.name] = decode(data).astype(as_numpy_dtype(dtype))
+    return inputs
+
+
+def verify_objects(lock: LockFile, find: Callable[[str, Data], Any], result: Verification) -> None:
+    """Compare rules and Functions with a lock; `find(word, entry)` captures one as it was then."""
     installed = {row.name: row.version for row in backends() if row.installed}
     for word, locked in lock.objects.items():
         try:
-            target = None if is_file(word) else find(word)
-            entry = make_entry(word, target)
-            obj = from_dict(_document(word, target))
+            document = _document(word, None if is_file(word) else find(word, locked))
+            obj = from_dict(document)
         except (MultigradError, OSError) as error:
             result.changes.append(Change(word, "", f"{word} was locked, and now: {error}"))
             continue
-        sentences = [*_differences(word, locked, entry)]
-        for name in BACKENDS:
+        sentences = [*_differences(word, locked, hash_of(document))]
+        if reason := _unfit(obj, locked["vectors"]):
+            sentences.append(f"{word} {reason}")
+        for name in () if reason else BACKENDS:
             if name in installed:
                 platform = f"{name} {installed[name]}"
                 sentences += _run(word, obj, locked["vectors"], platform, result.remarks)
@@ -236,9 +264,24 @@ def verify_objects(lock: LockFile, find: Callable[[str], Any], result: Verificat
         result.remarks.append(f"{word}: {count} vectors, {comparison}{reason}")
 
 
-def _differences(word: str, locked: Data, now: Data) -> Iterator[str]:
-    if locked["hash"] != now["hash"]:
-        new_hash, old_hash = (each["hash"][: len("sha256:") + 12] for each in (now, locked))
+def _unfit(obj: Any, vectors: Data) -> str:
+    # Numbers of other arguments would tell of a gradient what the inputs have changed.
+    forms: Any = obj.recipe.origin.forms if isinstance(obj, Function) else ()
+    for vector in vectors if forms else ():
+        leaves = forms[vector["form"]].layout.layout.leaves if vector["form"] < len(forms) else ()
+        names = [leaf.name for leaf in leaves if leaf.kind != "static"]
+        if {*names} != {*vector["inputs"]}:
+            return (
+                f"was locked with tensors and numbers for {', '.join(vector['inputs'])}, and "
+                f"takes them for {', '.join(names) or 'none'} as it is called here: its inputs "
+                "have changed, perhaps GRADIENT_INPUTS, so no gradient is compared; lock it again"
+            )
+    return ""
+
+
+def _differences(word: str, locked: Data, now: str) -> Iterator[str]:
+    if locked["hash"] != now:
+        new_hash, old_hash = (each[: len("sha256:") + 12] for each in (now, locked["hash"]))
         yield f"{word} is not what was locked: its content is {new_hash}, and was {old_hash}"
     if locked["op_set"] != OP_SET:
         yield f"{word} was locked with op set {locked['op_set']}, and this multigrad has {OP_SET}"

@@ -358,8 +358,7 @@ def _declare(
 
 
 def _decode_layout(data: Data, where: str) -> Layout:
-    items = read_list(data["arguments"], f"{where}.arguments", MOST_INPUTS)
-    leaves = [_decode_leaf(item, f"{where}.arguments[{i}]") for i, item in enumerate(items)]
+    leaves = read_leaves(data["arguments"], f"{where}.arguments")
     if len({leaf.name for leaf in leaves}) < len(leaves):
         fail(f"{where}.arguments", "two have the same name")
     if not any(leaf.kind == "tensor" for leaf in leaves):
@@ -371,6 +370,11 @@ def _decode_layout(data: Data, where: str) -> Layout:
     ):
         fail(f"{where}.nesting", f"it is no pair of args and kwargs with {len(leaves)} leaves")
     return lay_out(tree, leaves)
+
+
+def read_leaves(data: Data, where: str) -> list[Leaf]:
+    items = read_list(data, where, MOST_INPUTS)
+    return [_decode_leaf(item, f"{where}[{i}]") for i, item in enumerate(items)]
 
 
 def _decode_leaf(data: Data, where: str) -> Leaf:

@@ -418,6 +418,37 @@ def test_a_rule_and_a_function_of_a_module_are_locked(invoke: Any, tmp_path: Pat
 
 
 @needs_cli
+def test_a_function_is_verified_with_the_inputs_with_which_it_was_locked(
+    invoke: Any, tmp_path: Path
+) -> None:
+    file, lock_file = tmp_path / "powered_of_mine.py", tmp_path / "gradients.lock"
+
+    def write(exponent: str, factor: str = "n") -> None:
+        sys.modules.pop(file.stem, None)
+        file.write_text(
+            "import numpy as np\nimport multigrad as xg\ndef power(x, n): return x**n\n"
+            f"powered = xg.function(power, lambda g, x, n: (g * {factor} * x ** (n - 1), None))\n"
+            f"GRADIENT_INPUTS = {{'powered': [np.float32([0.5, 7.0]), {exponent}]}}\n"
+        )
+
+    write("3")
+    assert invoke("lock", "powered_of_mine:powered", "multigrad:sign").exit_code == 0
+    write("12")
+    done = invoke("verify")
+    assert done.exit_code == 0, done.output
+    write("12", factor="2 * n")
+    output = invoke("verify").output
+    assert "the gradient of x is 27 in the lock and 54 on numpy" in output, output
+    data = json.loads(lock_file.read_text())
+    del data["objects"]["powered_of_mine:powered"]["arguments"], data["hash"]
+    lock_file.write_text(json.dumps({**data, "hash": digest(data)}))
+    write("np.float32([2.0, 3.0])")
+    output = invoke("verify").output
+    assert "for x, and takes them for x, n as it is called here: its inputs have changed" in output
+    assert "the gradient of x" not in output
+
+
+@needs_cli
 @pytest.mark.needs("torch")
 def test_a_custom_gradient_of_a_framework_is_converted_and_locked(
     invoke: Any, tmp_path: Path
