@@ -5,6 +5,7 @@ layer by layer, by hand, on NumPy.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ import multigrad as xg
 from multigrad.models import attribution as lrp
 
 RNG = np.random.default_rng(17)
-CHANNELS, SIZE, CLASSES = 4, 6, 3
+CHANNELS, SIZE, CLASSES = 4, 9, 3
 STATISTICS = ("mean", "variance", "scale", "shift")
 EPSILON = 1e-3  # of the normalizations
-SAME = {"strides": (1, 1), "padding": ((1, 1),) * 2, "dilations": (1, 1), "groups": 1}
+ONE = {"strides": (2, 2), "padding": ((0, 0),) * 2, "dilations": (1, 1), "groups": 1}
+TWO = {**ONE, "strides": (1, 1), "padding": ((1, 1),) * 2}
+HALF = {"sizes": (2, 2), "strides": (2, 2), "padding": ((0, 0),) * 2, "counts_padding": True}
 
 
 def array(*shape: int) -> Any:
@@ -29,7 +32,8 @@ def normalization() -> dict[str, Any]:
     return {**found, "variance": 1 + found["variance"], "scale": 1 + found["scale"]}
 
 
-# A residual network: two convolutions with normalizations, an addition, a pooling, a dense layer.
+# A residual network: two convolutions with normalizations, a pooling between them, an addition, a
+# mean, a dense layer.
 WEIGHTS: dict[str, Any] = {
     "one": array(CHANNELS, 2, 3, 3),
     "norm_one": normalization(),
@@ -64,10 +68,11 @@ def merged(weight: str, bias: Any, norm: str) -> tuple[Any, Any]:
 def by_hand(name: str) -> Any:
     """The heat map of class 1, from NumPy's own layers."""
     first, inner = RULES.get(name, (lrp.epsilon(0.0),) * 2)
-    kind = inner.over("convolution", **SAME)
+    kind = inner.over("convolution", **TWO)
     relu = xg.get(OF_RELU.get(name, "pass"))
-    one, back_one = xg.vjp(first.over("convolution", **SAME), X, *merged("one", None, "norm_one"))
-    h = np.maximum(one, 0)
+    one, back_one = xg.vjp(first.over("convolution", **ONE), X, *merged("one", None, "norm_one"))
+    halved = lrp.norm().over("average_pooling", **HALF)
+    h, back_half = xg.vjp(halved, np.maximum(one, 0))
     two, back_two = xg.vjp(kind, h, *merged("two", WEIGHTS["bias_two"], "norm_two"))
     total, back_total = xg.vjp(lrp.norm().over("addition"), two, h)
     k = np.maximum(total, 0)
@@ -78,17 +83,20 @@ def by_hand(name: str) -> Any:
     given = np.zeros_like(out)
     given[:, 1] = 1
     if name in OF_RELU:  # linear layers keep their own gradient
-        g = np.broadcast_to((given @ WEIGHTS["dense"].T)[:, :, None, None] / SIZE**2, k.shape)
+        g = np.broadcast_to((given @ WEIGHTS["dense"].T)[:, :, None, None] / k[0, 0].size, k.shape)
         g = relu(None, g.astype(np.float32), total)
-        g = g + own(h, *merged("two", None, "norm_two"), g)
-        return own(X, *merged("one", None, "norm_one"), relu(None, g, one))
+        g = g + own(h, merged("two", None, "norm_two")[0], g, 1, **TWO)
+        g = np.kron(g, np.full((2, 2), 0.25, np.float32))
+        return own(X, merged("one", None, "norm_one")[0], relu(None, g, one), 0, **ONE)
     g = relu(None, back_pooled(back(given)[0][:, :, None, None])[0], total)
     of_two, of_h = back_total(g)[:2]
-    return back_one(relu(None, of_h + back_two(of_two)[0], one))[0]
+    return back_one(relu(None, back_half(of_h + back_two(of_two)[0])[0], one))[0]
 
 
-def own(x: Any, weight: Any, bias: Any, g: Any) -> Any:
-    conv = xg.function(lambda x, w: xg.xp.conv(xg.xp.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), w))
+def own(x: Any, weight: Any, g: Any, border: int, strides: Any, **_: Any) -> Any:
+    """The gradient of a convolution of x with a border of zeros."""
+    widths = ((0, 0), (0, 0), (border, border), (border, border))
+    conv = xg.function(lambda x, w: xg.xp.conv(xg.xp.pad(x, widths), w, strides))
     return xg.vjp(conv, x, weight)[1](g)[0]
 
 
@@ -100,14 +108,14 @@ def on_torch(composite: Any) -> Any:
     class Network(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.one = nn.Conv2d(2, CHANNELS, 3, padding=1, bias=False)
+            self.one = nn.Conv2d(2, CHANNELS, 3, stride=2, bias=False)
             self.norm_one = nn.BatchNorm2d(CHANNELS, eps=EPSILON)
             self.two = nn.Conv2d(CHANNELS, CHANNELS, 3, padding="same")
             self.norm_two = nn.BatchNorm2d(CHANNELS, eps=EPSILON)
             self.dense = nn.Linear(CHANNELS, CLASSES)
 
         def forward(self, x: Any) -> Any:
-            h = F.relu(self.norm_one(self.one(x)))
+            h = F.avg_pool2d(F.relu(self.norm_one(self.one(x))), 2)
             y = self.norm_two(self.two(h))
             y += h
             return self.dense(torch.relu_(y).mean((2, 3)))
@@ -158,8 +166,9 @@ def on_keras(composite: Any) -> Any:
 
     layers, epsilon = keras.layers, {"epsilon": EPSILON}
     inputs = keras.Input((SIZE, SIZE, 2))
-    h = layers.Conv2D(CHANNELS, 3, padding="same", use_bias=False, name="one")(inputs)
+    h = layers.Conv2D(CHANNELS, 3, strides=2, use_bias=False, name="one")(inputs)
     h = layers.ReLU()(layers.BatchNormalization(**epsilon, name="norm_one")(h))
+    h = layers.AveragePooling2D(2)(h)
     y = layers.Conv2D(CHANNELS, 3, padding="same", name="two")(h)
     y = layers.BatchNormalization(**epsilon, name="norm_two")(y)
     y = layers.GlobalAveragePooling2D()(keras.ops.relu(layers.Add()([y, h])))
@@ -189,38 +198,85 @@ def on_keras(composite: Any) -> Any:
     return keras.ops.convert_to_numpy(heat).transpose(0, 3, 1, 2)
 
 
-def on_flax(composite: Any) -> Any:
-    import jax
+# Of flax's convolution that has no bias, and of its normalizations.
+STEPS: dict[str, Any] = {"strides": 2, "padding": "VALID", "use_bias": False}
+FROZEN: dict[str, Any] = {"use_running_average": True, "epsilon": EPSILON}
+
+
+def of_nnx() -> Any:
     from flax import nnx
 
     class Network(nnx.Module):
         def __init__(self, rngs: Any) -> None:
-            frozen: Any = {"use_running_average": True, "epsilon": EPSILON, "rngs": rngs}
-            self.one = nnx.Conv(2, CHANNELS, (3, 3), use_bias=False, rngs=rngs)
-            self.norm_one = nnx.BatchNorm(CHANNELS, **frozen)
+            self.one = nnx.Conv(2, CHANNELS, (3, 3), **STEPS, rngs=rngs)
+            self.norm_one = nnx.BatchNorm(CHANNELS, **FROZEN, rngs=rngs)
             self.two = nnx.Conv(CHANNELS, CHANNELS, (3, 3), rngs=rngs)
-            self.norm_two = nnx.BatchNorm(CHANNELS, **frozen)
+            self.norm_two = nnx.BatchNorm(CHANNELS, **FROZEN, rngs=rngs)
             self.dense = nnx.Linear(CHANNELS, CLASSES, rngs=rngs)
 
+        @nnx.jit
         def __call__(self, x: Any) -> Any:
-            h = nnx.relu(self.norm_one(self.one(x)))
+            h = nnx.avg_pool(nnx.relu(self.norm_one(self.one(x))), (2, 2), (2, 2))
             h = nnx.relu(self.norm_two(self.two(h)) + h)
             return self.dense(h.mean((1, 2)))
 
-    network = Network(nnx.Rngs(0))
-    network.one.kernel[...] = last(WEIGHTS["one"])
-    network.two.kernel[...], network.two.bias[...] = last(WEIGHTS["two"]), WEIGHTS["bias_two"]
-    network.dense.kernel[...], network.dense.bias[...] = WEIGHTS["dense"], WEIGHTS["bias"]
-    words = {"mean": "mean", "variance": "var", "scale": "scale", "shift": "bias"}
-    for norm in ("norm_one", "norm_two"):
-        for name, word in words.items():
-            getattr(getattr(network, norm), word)[...] = WEIGHTS[norm][name]
-    under = xg.override(network, composite)
-    heat = jax.grad(lambda x: under(x)[:, 1].sum())(channels_last(X))
+    network, variables = Network(nnx.Rngs(0)), of_flax()
+    for values in variables.values():
+        for layer, numbers in values.items():
+            for name, value in numbers.items():
+                getattr(getattr(network, layer), name)[...] = value
+    return network
+
+
+def of_linen() -> Any:
+    from flax import linen
+
+    class Network(linen.Module):
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            h = linen.Conv(CHANNELS, (3, 3), **STEPS, name="one")(x)
+            h = linen.relu(linen.BatchNorm(**FROZEN, name="norm_one")(h))
+            h = linen.avg_pool(h, (2, 2), (2, 2))
+            y = linen.Conv(CHANNELS, (3, 3), name="two")(h)
+            y = linen.relu(linen.BatchNorm(**FROZEN, name="norm_two")(y) + h)
+            return linen.remat(linen.Dense)(CLASSES, name="dense")(y.mean((1, 2)))
+
+    variables = of_flax()
+    return lambda x: Network().apply(variables, x)
+
+
+def of_flax() -> dict[str, dict[str, dict[str, Any]]]:
+    """The weights as linen has them, whose names are nnx's too."""
+    norms = {norm: WEIGHTS[norm] for norm in ("norm_one", "norm_two")}
+    return {
+        "params": {
+            "one": {"kernel": last(WEIGHTS["one"])},
+            "two": {"kernel": last(WEIGHTS["two"]), "bias": WEIGHTS["bias_two"]},
+            "dense": {"kernel": WEIGHTS["dense"], "bias": WEIGHTS["bias"]},
+            **{name: {"scale": own["scale"], "bias": own["shift"]} for name, own in norms.items()},
+        },
+        "batch_stats": {
+            name: {"mean": own["mean"], "var": own["variance"]} for name, own in norms.items()
+        },
+    }
+
+
+def on_flax(make: Callable[[], Any], composite: Any) -> Any:
+    import jax
+
+    model, x = make(), jax.numpy.asarray(channels_last(X))
+    under = xg.override(model, composite)
+    np.testing.assert_allclose(under(x), model(x), rtol=1e-6)
+    heat = jax.jit(jax.grad(lambda x: under(x)[:, 1].sum()))(x)
     return np.asarray(heat).transpose(0, 3, 1, 2)
 
 
-ON: dict[str, Callable[[Any], Any]] = {"torch": on_torch, "keras": on_keras, "flax": on_flax}
+ON: dict[str, Callable[[Any], Any]] = {
+    "torch": on_torch,
+    "keras": on_keras,
+    "nnx": partial(on_flax, of_nnx),
+    "linen": partial(on_flax, of_linen),
+}
 
 
 @pytest.mark.parametrize(
@@ -235,7 +291,7 @@ ON: dict[str, Callable[[Any], Any]] = {"torch": on_torch, "keras": on_keras, "fl
     [
         pytest.param("torch", marks=pytest.mark.needs("torch")),
         pytest.param("keras", marks=pytest.mark.needs("keras")),
-        pytest.param("flax", marks=pytest.mark.needs("jax", "flax")),
+        *(pytest.param(name, marks=pytest.mark.needs("jax", "flax")) for name in ("nnx", "linen")),
     ],
 )
 def test_the_heat_map_is_that_of_the_rules_layer_by_layer(framework: str, name: str) -> None:
