@@ -22,7 +22,6 @@ from multigrad.capture.dialect import find_dialect
 from multigrad.errors import NativeRuleWarning, NotProvenWarning, TraceError
 from multigrad.functions import captures
 from multigrad.graph.passes.simplify import substitute
-from multigrad.rules.model import specialization
 
 from ...harness.torch_class import torch_class
 
@@ -38,25 +37,14 @@ def in_numpy(ctx: Any, grad_out: Any, tin: Any) -> Any:
 
 
 @pytest.fixture
-def losing_exp(monkeypatch: pytest.MonkeyPatch) -> None:
+def losing_exp(capturing: Callable[..., None]) -> None:
     """Captures from now on forget `exp`."""
 
     def without_exp(graph: Any) -> Any:
         lost = {n: n.operands[0] for n in graph.nodes if n.op.name == "exp"}
         return replace(substitute(graph, lost), locations=graph.locations)
 
-    capture, capture_function = specialization.capturing.capture, captures.capture_function
-
-    def capture_function_wrongly(*args: Any, **kwargs: Any) -> Any:
-        variant = capture_function(*args, **kwargs)
-        graphs = variant.graphs
-        faulty = {"forward": without_exp(graphs.forward), "backward": without_exp(graphs.backward)}
-        return replace(variant, graphs=replace(graphs, **faulty))
-
-    monkeypatch.setattr(
-        specialization.capturing, "capture", lambda *a, **k: without_exp(capture(*a, **k))
-    )
-    monkeypatch.setattr(captures, "capture_function", capture_function_wrongly)
+    capturing(without_exp, without_exp)
 
 
 @pytest.fixture

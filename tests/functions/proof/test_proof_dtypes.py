@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,18 +16,15 @@ import pytest
 
 import multigrad as xg
 from multigrad.errors import NativeRuleWarning
-from multigrad.functions import captures
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.passes.simplify import substitute
-from multigrad.rules.model import specialization
 
 from ...harness.torch_class import torch_class
 
 torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.needs("torch")
-Edit = Callable[[Graph], Graph]
 
 
 @pytest.fixture(autouse=True)
@@ -40,30 +37,6 @@ def no_alarm() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", NativeRuleWarning)
         yield
-
-
-@pytest.fixture
-def capturing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Change every graph that is captured from now on."""
-
-    def start(forward: Edit | None = None, backward: Edit | None = None) -> None:
-        capture, capture_rule = captures.capture_function, specialization.capturing.capture
-
-        def changed(*args: Any, **kwargs: Any) -> Any:
-            variant = capture(*args, **kwargs)
-            graphs = variant.graphs
-            edits = {"forward": forward, "backward": backward}
-            done = {k: edit(getattr(graphs, k)) for k, edit in edits.items() if edit is not None}
-            return replace(variant, graphs=replace(graphs, **done))
-
-        def changed_rule(*args: Any, **kwargs: Any) -> Graph:
-            graph = capture_rule(*args, **kwargs)
-            return graph if backward is None else backward(graph)
-
-        monkeypatch.setattr(captures, "capture_function", changed)
-        monkeypatch.setattr(specialization.capturing, "capture", changed_rule)
-
-    return start
 
 
 def rounding_constants(graph: Graph) -> Graph:

@@ -9,7 +9,6 @@ import types
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ import pytest
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import NativeRuleWarning, TraceError
-from multigrad.functions import captures
-from multigrad.rules.model import specialization
 
 from ...capture.types.test_every_dialect import DIALECTS, names_in, written_in
 from ...written.planted_faults import plant, plant_dtype
@@ -62,37 +59,16 @@ def as_function(rule: Callable[..., Any]) -> Any:
     return xg.function(*own)
 
 
-@pytest.fixture
-def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let every capture from now on be faulty."""
-
-    def start(seed: int) -> None:
-        monkeypatch.setenv("MULTIGRAD_PROVE", "1")
-        capture, capture_function = specialization.capturing.capture, captures.capture_function
-
-        def capture_wrongly(*args: Any, **kwargs: Any) -> Any:
-            return plant(capture(*args, **kwargs), seed)
-
-        def capture_function_wrongly(*args: Any, **kwargs: Any) -> Any:
-            variant = capture_function(*args, **kwargs)
-            backward = plant(variant.graphs.backward, seed)
-            return replace(variant, graphs=replace(variant.graphs, backward=backward))
-
-        monkeypatch.setattr(specialization.capturing, "capture", capture_wrongly)
-        monkeypatch.setattr(captures, "capture_function", capture_function_wrongly)
-
-    return start
-
-
 @pytest.mark.parametrize(
     "seed", [pytest.param(n, marks=pytest.mark.needs(*DIALECTS[choose(n)[0]])) for n in SEEDS]
 )
 def test_a_planted_fault_is_found_and_the_graph_is_not_used(
-    seed: int, planted: Callable[[int], None]
+    seed: int, capturing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialect, name, kind = choose(seed)
     rule = written_in(dialect)[name]
-    planted(seed)
+    monkeypatch.setenv("MULTIGRAD_PROVE", "1")
+    capturing(backward=lambda graph: plant(graph, seed))
     with warnings.catch_warnings():
         warnings.simplefilter("error", NativeRuleWarning)
         with pytest.raises((NativeRuleWarning, TraceError), match="differs from its graph"):
@@ -113,26 +89,19 @@ def choose_typed(seed: int) -> tuple[str, str, str]:
     "seed", [pytest.param(n, marks=pytest.mark.needs(choose_typed(n)[0])) for n in SEEDS]
 )
 def test_a_fault_in_handling_dtypes_is_found_in_the_dtype_of_the_call(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, capturing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, name, dtype = choose_typed(seed)
     forward = TYPED_IN[library]()[name]
     backend = load_backend(library)
     monkeypatch.setenv("MULTIGRAD_PROVE", "1")
-    capture = captures.capture_function
-
-    def capture_wrongly(*args: Any, **kwargs: Any) -> Any:
-        variant = capture(*args, **kwargs)
-        faulty = plant_dtype(variant.graphs.forward, dtype, seed)
-        return replace(variant, graphs=replace(variant.graphs, forward=faulty))
-
     mode = backend.tensors.precision
     with nullcontext() if mode is None else mode(dtype):
         x = backend.tensors.from_numpy(X.astype(dtype))
         with warnings.catch_warnings():  # no false alarm
             warnings.simplefilter("error", NativeRuleWarning)
             xg.function(forward)(x)
-        monkeypatch.setattr(captures, "capture_function", capture_wrongly)
+        capturing(lambda graph: plant_dtype(graph, dtype, seed))
         with pytest.warns(NativeRuleWarning, match="differs from its graph"):
             xg.function(forward)(x)
 
