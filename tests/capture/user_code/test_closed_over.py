@@ -17,23 +17,6 @@ X = np.array([1.0, -2.0, 0.5], np.float32)
 pytestmark = pytest.mark.needs("jax")
 
 
-@pytest.mark.parametrize("native", [None, True])
-@pytest.mark.parametrize("jitted", [False, True])
-def test_a_derivative_with_respect_to_what_is_closed_over_is_an_error(
-    native: bool | None, jitted: bool
-) -> None:
-    def loss(w: Any, x: Any) -> Any:
-        @xg.custom_gradient(native=native)
-        def scaled(x: Any) -> Any:
-            return x * w, lambda up: up * w
-
-        return scaled(x).sum()
-
-    derive = jax.grad(loss)
-    with pytest.raises(xg.GradientError, match=r"'scaled'.*reads .* from around it.*argument"):
-        (jax.jit(derive) if jitted else derive)(jnp.asarray(2.0), jnp.asarray(X))
-
-
 def test_what_is_closed_over_without_a_derivative_may_be_traced() -> None:
     @jax.jit
     def derive(w: Any, x: Any) -> Any:

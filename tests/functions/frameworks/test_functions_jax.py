@@ -115,7 +115,7 @@ def test_closed_over_tracers_raise_where_their_derivative_would_be_lost(
     run = jax.jit(model) if outer == "jit" else model
     w, x = arrays(np.float32(2.0), X)
     for gradients in (jax.grad(run, (0, 1)), jax.jit(jax.grad(run, (0, 1)))):
-        with pytest.raises(xg.GradientError, match="reads a value from around it"):
+        with pytest.raises(xg.GradientError, match=r"'scale'.*reads .* from around it.*argument"):
             gradients(w, x)
         by_x = jax.grad(run, 1)(w, x)
         np.testing.assert_array_equal(by_x, np.full_like(X, 20.0))
