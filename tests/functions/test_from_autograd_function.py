@@ -10,9 +10,11 @@ import pytest
 import multigrad as xg
 from multigrad import GradientError, TraceError, vjp
 from multigrad.functions.importers import from_autograd_function
-from multigrad_conformance import under_test
+from multigrad_conformance.under_test import pull
 
+from ..conftest import BACKENDS
 from ..harness.ejecting import load
+from ..harness.own_library import assert_as_in
 from ..harness.torch_class import torch_class
 
 torch: Any = pytest.importorskip("torch")
@@ -32,41 +34,7 @@ def find_class(name: str) -> Any:
     return getattr(autograd_classes, name)
 
 
-def pull(backend: Any, f: Any, arrays: list[Any], cotangent: Any) -> tuple[list[Any], list[Any]]:
-    """Return outputs and gradients as arrays, other values as they are."""
-    outputs, gradients = under_test.pull(backend, f, arrays, cotangent)
-    return list(outputs) if isinstance(outputs, tuple) else [outputs], gradients
-
-
-def pull_in_torch(name: str, arrays: list[Any], cotangent: Any) -> tuple[list[Any], list[Any]]:
-    """Return the same of the class itself; zeros for a float tensor without a gradient."""
-    given = [torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x for x in arrays]
-    floats = [x.requires_grad_() for x in given if torch.is_tensor(x) and x.is_floating_point()]
-    outputs = find_class(name).apply(*given)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    found = torch.autograd.grad(outputs[0], floats, torch.from_numpy(cotangent), allow_unused=True)
-    by_id = dict(zip(map(id, floats), found, strict=True))
-    gradients = []
-    for x in given:
-        gradient = by_id.get(id(x))
-        if gradient is None and id(x) in by_id:
-            gradient = torch.zeros_like(x)
-        gradients.append(None if gradient is None else gradient.numpy())
-    return [y.detach().numpy() if torch.is_tensor(y) else y for y in outputs], gradients
-
-
-def assert_same_bits(a: Any, b: Any) -> None:
-    if not isinstance(a, np.ndarray):
-        assert a == b
-        return
-    assert (a.dtype, a.shape) == (b.dtype, b.shape)
-    np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
-    known = ~np.isnan(a)
-    np.testing.assert_array_equal(a[known], b[known])
-    if a.dtype.kind == "f":
-        np.testing.assert_array_equal(np.signbit(a[known]), np.signbit(b[known]))
-
-
+EXACT = {"rtol": 0, "atol": 0}
 CALLS = {
     "ClippedReLU": ([X, 1.0], G),
     "ClippedReLU by an integer": ([X, 1], G),
@@ -90,26 +58,16 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_forward_and_gradients_are_bit_equal_to_the_class_on_torch(backend: Any, call: str) -> None:
-    name, (arrays, cotangent) = call.partition(" ")[0], CALLS[call]
-    outputs, gradients = pull(backend, from_autograd_function(find_class(name)), arrays, cotangent)
-    expected_outputs, expected = pull_in_torch(name, arrays, cotangent)
-    assert len(outputs) == len(expected_outputs)
-    for ours, own in (
-        *zip(outputs, expected_outputs, strict=True),
-        *zip(gradients, expected, strict=True),
-    ):
-        assert_same_bits(ours, own)
+    cls, (args, cotangent) = find_class(call.partition(" ")[0]), CALLS[call]
+    of = from_autograd_function(cls)
+    assert_as_in("torch", cls.apply, *args, of=of, backend=backend, cotangent=cotangent, **EXACT)
 
 
 @pytest.mark.parametrize("name", ["SavedOutput", "OnceOnly"])
 def test_a_class_with_rounding_in_it_agrees_with_itself_on_torch(backend: Any, name: str) -> None:
-    x = np.array([0.25, -1.5, 2.0, 0.0], np.float64)
-    g = np.array([1.0, -2.0, 0.5, 3.0], np.float64)
-    with backend.precision(np.float64):
-        outputs, gradients = pull(backend, from_autograd_function(find_class(name)), [x], g)
-    expected_outputs, expected = pull_in_torch(name, [x], g)
-    np.testing.assert_allclose(outputs[0], expected_outputs[0], rtol=1e-14)
-    np.testing.assert_allclose(gradients[0], expected[0], rtol=1e-14, atol=1e-16)
+    x, cls = np.array([0.25, -1.5, 2.0, 0.0]), find_class(name)
+    of = from_autograd_function(cls)
+    assert_as_in("torch", cls.apply, x, of=of, backend=backend, rtol=1e-14, atol=1e-16)
 
 
 def test_the_shown_tensor_may_hold_integers(backend: Any) -> None:
@@ -127,26 +85,23 @@ def test_a_default_of_forward_is_used(backend: Any) -> None:
 
 
 def test_under_a_key_the_draws_are_the_same_everywhere(backend: Any) -> None:
-    jammed = from_autograd_function(find_class("JammedSquare"))
-    (gradient,) = pull(backend, jammed.keyed(7), [X[:3]], np.ones(3, np.float32))[1]
-    from ..conftest import BACKENDS
-
-    (drawn,) = pull(BACKENDS["numpy"], jammed.keyed(7), [X[:3]], np.ones(3, np.float32))[1]
-    assert_same_bits(gradient, drawn)
-    noisy = from_autograd_function(find_class("NoisySquare"))
     ones = np.ones(1000, np.float32)
-    noise = [
-        pull(own, noisy.keyed(3), [ones, 1.0], ones)[1][0] - 2 * ones
-        for own in (backend, BACKENDS["numpy"])
-    ]
-    np.testing.assert_allclose(*noise, atol=4 * np.finfo(np.float32).eps * 8)
+    jammed, noisy = (
+        [
+            pull(on, from_autograd_function(find_class(name)).keyed(7), given)[1][0]
+            for on in (backend, BACKENDS["numpy"])
+        ]
+        for name, given in (("JammedSquare", (X[:3],)), ("NoisySquare", (ones, 1.0)))
+    )
+    np.testing.assert_array_equal(*jammed)
+    np.testing.assert_allclose(*noisy, atol=4 * np.finfo(np.float32).eps * 8)
 
 
 @pytest.mark.backends("numpy", "torch", "tensorflow")  # jax draws nothing without a key
 def test_without_a_key_the_noise_has_its_mean_and_deviation(backend: Any) -> None:
     noisy = from_autograd_function(find_class("NoisySquare"))
     x = np.zeros(20_000, np.float32)
-    first, second = (pull(backend, noisy, [x, 0.5], x)[1][0] for _ in range(2))
+    first, second = (pull(backend, noisy, (x, 0.5), x)[1][0] for _ in range(2))
     assert not np.array_equal(first, second)
     assert abs(first.mean()) < 5 * 0.5 / np.sqrt(x.size)
     assert abs(first.std() - 0.5) < 0.02
@@ -165,19 +120,20 @@ def test_a_float_output_marked_as_not_differentiable_gives_no_gradient(backend: 
 @pytest.mark.backends("jax", "tensorflow")
 def test_a_backward_that_changes_its_input_is_refused(backend: Any) -> None:
     with pytest.raises(TraceError, match=r"ChangesItsInput.*in place in backward"):
-        pull(backend, from_autograd_function(find_class("ChangesItsInput")), [X], G)
+        pull(backend, from_autograd_function(find_class("ChangesItsInput")), (X,), G)
 
 
 def test_keywords_bind_as_torch_binds_them(backend: Any) -> None:
-    scaled = from_autograd_function(find_class("SortedScale"))
+    cls = find_class("SortedScale")
+    scaled = from_autograd_function(cls)
+
+    def own(x: Any) -> Any:
+        return cls.apply(x, 4.0, "inverse")
 
     def call(x: Any) -> Any:
         return scaled(x, factor=4.0, mode="inverse")
 
-    outputs, gradients = pull(backend, call, [X], G)
-    expected_outputs, expected = pull_in_torch("SortedScale", [X, 4.0, "inverse"], G)
-    assert_same_bits(outputs[0], expected_outputs[0])
-    assert_same_bits(gradients[0], expected[0])
+    assert_as_in("torch", own, X, of=call, backend=backend, cotangent=G, **EXACT)
 
 
 def test_a_promise_to_differentiate_once_is_kept() -> None:
@@ -216,13 +172,13 @@ def test_what_cannot_be_captured_is_the_class_itself_on_torch() -> None:
 def test_too_few_gradients_name_the_class(backend: Any) -> None:
     function = from_autograd_function(find_class("TooFewGradients"))
     with pytest.raises(GradientError, match=r"TooFewGradients.backward returned 1 gradient for 2"):
-        pull(backend, function, [X, X], G)
+        pull(backend, function, (X, X), G)
 
 
 def test_a_gradient_that_no_sum_makes_fit_is_an_error(backend: Any) -> None:
     function = from_autograd_function(find_class("ForgetsToSum"))
     with pytest.raises(Exception, match=r"(?i)shape|size|type"):
-        pull(backend, function, [X, X[:5]], G)
+        pull(backend, function, (X, X[:5]), G)
 
 
 def test_a_saved_output_has_the_second_derivative_of_the_class() -> None:

@@ -24,15 +24,18 @@ def leaves_of(nested: Any) -> list[Any]:
     return optree.tree_leaves(nested, none_is_leaf=True)
 
 
-def is_float(array: Any) -> bool:
-    return np.asarray(array).dtype.kind == "f"
+def is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
 def in_torch(function: Callable[..., Any], *arrays: Array) -> Result:
     import torch
 
-    tins = [torch.tensor(array, requires_grad=is_float(array)) for array in arrays]
-    asked = [tin for tin in tins if tin.requires_grad]
+    tins = [
+        torch.tensor(a, requires_grad=is_float(a)) if isinstance(a, np.ndarray) else a
+        for a in arrays
+    ]
+    asked = [tin for tin, array in zip(tins, arrays, strict=True) if is_float(array)]
     result = function(*tins)
 
     def pull(cotangent: Any) -> Any:
@@ -41,9 +44,12 @@ def in_torch(function: Callable[..., Any], *arrays: Array) -> Result:
         given = given or [(sum(tin.sum() for tin in asked), torch.tensor(0.0))]
         ys, cts = zip(*given, strict=True)
         found = iter(torch.autograd.grad(ys, asked, cts, materialize_grads=True))
-        return [next(found).numpy() if tin.requires_grad else None for tin in tins]
+        return [next(found).numpy() if is_float(array) else None for array in arrays]
 
-    return optree.tree_map(lambda y: y.detach().resolve_neg().numpy(), result), pull
+    def to_array(y: Any) -> Any:
+        return y.detach().resolve_neg().numpy() if torch.is_tensor(y) else y
+
+    return optree.tree_map(to_array, result), pull
 
 
 def in_jax(function: Callable[..., Any], *arrays: Array) -> Result:
@@ -114,30 +120,37 @@ def assert_as_in(
     Args:
         of: what has the graph, such as a converted class; by default the function, captured.
         backend: where the graph runs; by default NumPy.
-        cotangent: nested like the outputs; by default drawn for each of floats.
+        cotangent: nested like the outputs, or that of the first; by default drawn for each of
+            floats.
+        rtol: with an `atol` of 0, too, 0 means equal bits, but for a NaN's.
         scaled: whether `atol` is a share of the largest finite number of each array, above 1.
     """
     expected, pull_own = OWN[library](function, *arrays)
-    draw = np.random.default_rng(1)
+    own, draw = leaves_of(expected), np.random.default_rng(1)
     if cotangent is None:
         cotangent = [
-            draw.normal(size=np.shape(y)).astype(np.asarray(y).dtype) if is_float(y) else None
-            for y in leaves_of(expected)
+            draw.normal(size=y.shape).astype(y.dtype) if is_float(y) else None
+            for y in map(np.asarray, own)
         ]
+    cotangent = [*leaves_of(cotangent), *(None for _ in own)][: len(own)]
     graph = xg.function(function, native=False) if of is None else of
     backend = BackendUnderTest("numpy") if backend is None else backend
-    with backend.precision(max((np.asarray(a).dtype for a in arrays), key=lambda d: d.itemsize)):
+    dtypes = [a.dtype for a in arrays if isinstance(a, np.ndarray)]
+    with backend.precision(max(dtypes, key=lambda dtype: dtype.itemsize)):
         outputs, pull = xg.vjp(graph, *as_tensors(backend, arrays))
         tree = optree.tree_structure(outputs, none_is_leaf=True)
-        slopes = pull(as_tensors(backend, optree.tree_unflatten(tree, leaves_of(cotangent))))
+        slopes = pull(as_tensors(backend, optree.tree_unflatten(tree, cotangent)))
         found = as_arrays(backend, [*leaves_of(outputs), *slopes])
-    own = [*leaves_of(expected), *pull_own(cotangent)]
+    own += pull_own(cotangent)
     for i, (each, known) in enumerate(zip(found, own, strict=True)):
         assert (each is None) == (known is None)
         if known is not None:
-            wanted, is_slope = np.asarray(known), i >= len(own) - len(arrays)
-            assert np.shape(each) == wanted.shape
-            assert np.asarray(each).dtype == wanted.dtype or wanted.dtype.kind != "f"
+            ours, wanted = np.asarray(each), np.asarray(known)
+            assert ours.shape == wanted.shape
+            assert ours.dtype == wanted.dtype or wanted.dtype.kind != "f"
             size = np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0) if scaled else 1.0
-            least = DIFFERENCES if is_slope and library == "numpy" else 0.0
-            np.testing.assert_allclose(each, wanted, max(rtol, least), max(atol * size, least))
+            least = DIFFERENCES if library == "numpy" and i >= len(own) - len(arrays) else 0.0
+            np.testing.assert_allclose(ours, wanted, max(rtol, least), max(atol * size, least))
+            if rtol == atol == 0 and wanted.dtype.kind == "f":
+                signs = [np.signbit(x[wanted == 0]) for x in (ours, wanted)]
+                np.testing.assert_array_equal(*signs)

@@ -15,6 +15,8 @@ import pytest
 import multigrad as xg
 from multigrad_conformance.under_test import pull
 
+from ...harness.own_library import OWN
+
 pytestmark = pytest.mark.needs("torch")
 X = np.linspace(-1.6, 1.7, 12, dtype=np.float32).reshape(3, 4)
 X[1, 1], X[2, 0] = 0.0, 0.45
@@ -134,52 +136,36 @@ def leaves(outputs: Any) -> list[Any]:
     return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
-def weigh(shape: Any) -> Any:
-    """Return a cotangent."""
-    n = int(np.prod(shape))
-    return np.linspace(-1.25, 1.5, n, dtype=np.float32).reshape(shape)
+def arrays_of(call: Call) -> list[Any]:
+    return [arg for arg in call.args if isinstance(arg, np.ndarray)]
 
 
-def run_in_torch(f: Any, call: Call) -> tuple[list[Any], list[Any]]:
-    import torch
-
-    arrays = [arg for arg in call.args if isinstance(arg, np.ndarray)]
-    given = [torch.from_numpy(array.copy()).requires_grad_() for array in arrays]
-    outputs = leaves(f(*fill(call, torch.from_numpy, given)))
-    first = outputs[0]
-    found = torch.autograd.grad(
-        first, given, torch.from_numpy(weigh(first.shape)), allow_unused=True
+def run_in_torch(f: Any, call: Call) -> tuple[list[Any], Any, Any]:
+    """Return outputs, gradients and the cotangent of the first output."""
+    from_numpy = import_module("torch").from_numpy
+    outputs, pull_own = OWN["torch"](
+        lambda *given: f(*fill(call, from_numpy, given)), *arrays_of(call)
     )
-    zeros = [torch.zeros_like(x) if g is None else g for x, g in zip(given, found, strict=True)]
-    return [y.detach().numpy() for y in outputs], [g.numpy() for g in zeros]
+    first, *others = leaves(outputs)
+    cotangent = np.linspace(-1.25, 1.5, first.size, dtype=np.float32).reshape(first.shape)
+    return leaves(outputs), pull_own([cotangent, *(None for _ in others)]), cotangent
 
 
-def run_in_numpy(f: Any, call: Call) -> tuple[list[Any], list[Any]]:
-    arrays = [arg for arg in call.args if isinstance(arg, np.ndarray)]
-    if any(isinstance(arg, np.generic) for arg in call.args):  # of which vjp would give a gradient
-        outputs, pullback = xg.vjp(lambda x: f(*fill(call, np.array, [x])), *arrays)
-        return [outputs], list(pullback(weigh(outputs.shape)))
-    outputs, pullback = xg.vjp(f, *fill(call, np.array, arrays))
-    ys = leaves(outputs)
-    cotangents = (weigh(ys[0].shape), *map(np.zeros_like, ys[1:]))
-    found = pullback(cotangents if isinstance(outputs, tuple) else cotangents[0])
-    asked = [isinstance(arg, np.ndarray) for arg in call.args]
-    return ys, [g for g, is_asked in zip(found, asked, strict=True) if is_asked]
+def run(backend: Any, f: Any, call: Call, cotangent: Any) -> tuple[list[Any], list[Any]]:
+    """Run on NumPy as it is, elsewhere compiled."""
 
-
-OWN_RUNS = {"numpy": run_in_numpy, "torch": run_in_torch}
-
-
-def run_compiled(backend: Any, f: Any, call: Call, shape: Any) -> tuple[list[Any], list[Any]]:
     def make(array: Any) -> Any:
         is_wide = backend.name == "jax" and array.dtype == np.int64  # which it has not unless asked
         return backend.array(array.astype(np.int32) if is_wide else array)
 
-    def run(*given: Any) -> Any:
-        return f(*fill(call, make, given))
-
-    arrays = [arg for arg in call.args if isinstance(arg, np.ndarray)]
-    outputs, gradients = pull(backend, xg.jit(run, backend.name), arrays, weigh(shape))
+    arrays = arrays_of(call)
+    if backend.name == "numpy":
+        outputs, slopes = pull(backend, f, fill(call, make, arrays), cotangent)
+        asked = [isinstance(arg, np.ndarray) for arg in call.args]
+        gradients = [g for g, is_asked in zip(slopes, asked, strict=True) if is_asked]
+    else:
+        compiled = xg.jit(lambda *given: f(*fill(call, make, given)), backend.name)
+        outputs, gradients = pull(backend, compiled, arrays, cotangent)
     zeros = map(np.zeros_like, arrays)
     return leaves(outputs), [z if g is None else g for g, z in zip(gradients, zeros, strict=True)]
 
@@ -187,16 +173,15 @@ def run_compiled(backend: Any, f: Any, call: Call, shape: Any) -> tuple[list[Any
 @pytest.mark.parametrize(("module", "name"), CASES)
 def test_a_class_is_converted_unchanged(backend: Any, module: str, name: str) -> None:
     cls, call = find_class(module, name), MODULES[module][name]
-    expected, wanted = run_in_torch(cls.apply, call)
+    expected, wanted, cotangent = run_in_torch(cls.apply, call)
     function = xg.from_autograd_function(cls)
     function = function.keyed(0) if call.draws else function  # jax has no generator of its own
-    if backend.name in OWN_RUNS:
-        found, gradients = OWN_RUNS[backend.name](function, call)
+    if backend.name == "torch":
+        found, gradients, _ = run_in_torch(function, call)
     else:
-        found, gradients = run_compiled(backend, function, call, expected[0].shape)
-    assert [y.shape for y in found] == [y.shape for y in expected]
+        found, gradients = run(backend, function, call, cotangent)
     for ours, own in zip(found, expected, strict=True):
-        assert ours.dtype == own.dtype
+        assert (ours.shape, ours.dtype) == (own.shape, own.dtype)
         if not call.draws:
             np.testing.assert_allclose(ours, own, rtol=1e-5, atol=1e-6)
     for ours, own in zip(gradients, wanted, strict=True):
