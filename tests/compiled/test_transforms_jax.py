@@ -45,19 +45,6 @@ def test_keys_mapped_over_give_each_example_its_own_draws() -> None:
         np.testing.assert_array_equal(row, jam)
 
 
-@pytest.mark.parametrize("compile_it", [False, True])
-def test_scan_applies_the_rule_at_every_step(compile_it: bool) -> None:
-    act = xg.activation("Linear")
-
-    def loss(x: Tensor) -> Tensor:
-        return jax.lax.scan(lambda c, _: (act(c) * 1.0, None), x, None, length=3)[0].sum()
-
-    grad = jax.jit(jax.grad(loss)) if compile_it else jax.grad(loss)
-    for s in (2.0, 3.0):
-        with xg.use("scale", {"s": s}):
-            np.testing.assert_array_equal(grad(X), np.full_like(X, s**3))
-
-
 def test_linear_transpose_and_remat_of_a_rule_are_its_pullback() -> None:
     act = xg.activation("Linear")
     with xg.use("scale", {"s": 3.0}):

@@ -134,14 +134,22 @@ def test_every_reverse_way_to_a_hessian_gives_the_formulas(rule: str, forward: s
 
 @pytest.mark.parametrize("rule", ["triangular", "clip_norm"])
 def test_forward_mode_transforms_take_the_rule_or_are_refused_by_name(rule: str) -> None:
+    from torch.autograd.forward_ad import dual_level, make_dual, unpack_dual
     from torch.autograd.functional import hessian, jacobian
     from torch.func import hessian as func_hessian
     from torch.func import jacfwd
 
     case = Case("torch", rule, "Tanh")
+
+    def push() -> Tensor:
+        with dual_level():
+            case.act(case.x)  # which has no tangent
+            return unpack_dual(case.act(make_dual(case.x, case.v))).tangent
+
     forward = {"vectorize": True, "strategy": "forward-mode"}
     outer = {"vectorize": True, "outer_jacobian_strategy": "forward-mode"}
     ways: list[tuple[Any, Any]] = [
+        (push, lambda: case.jacobian() @ case.v),
         (lambda: jacfwd(case.act)(case.x), case.jacobian),
         (lambda: jacobian(case.act, case.x, **forward), case.jacobian),
         (lambda: func_hessian(case.loss)(case.x), lambda: hessian_of(case)),
