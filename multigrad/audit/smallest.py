@@ -16,7 +16,7 @@ from ..backend.discovery import load_backend
 from ..capture.user_code.signature import name_of
 from ..functions.calls.capture_errors import defined_at
 from ..graph.support.pickles import name_in_module
-from ..look.subject import as_array, is_float_array
+from ..look.subject import as_array, is_float_array, origin_of
 
 MOST_TRIES = 60  # audits of one law
 MOST_SHOWN = 16  # elements of an array in lines to copy, if they are not all alike
@@ -123,9 +123,12 @@ class Program:
             text = self._tensor(value)
         else:
             text = self._name(value)
-        if not text:
-            self.variables.append(f"{variable} = ...  # put your own here: {_describe(value)}")
-        return text or variable
+        return text or self._own(variable, value)
+
+    def _own(self, variable: str, value: Any) -> str:
+        line = f"{variable} = ...  # put your own here: {_describe(value)}"
+        self.variables += [line] * (line not in self.variables)
+        return variable
 
     def _texts(self, values: Iterable[Any], variable: str) -> list[_Text]:
         return [_Text(self.text(each, f"{variable}_{n}")) for n, each in enumerate(values)]
@@ -157,8 +160,16 @@ class Program:
         written = re.fullmatch(r"(\w+)\.([\w.]+)", repr(value))  # such as torch.float32
         if written and name_in_module(value, written[1]):
             return self._import(f"import {written[1]}", written[0])
+        origin = origin_of(value)
+        if isinstance(origin, type) and origin.__module__ != "__main__":
+            name = "" if value.is_keyed or value.defaults else self._name(origin)
+            if name:
+                return f"xg.convert({name})"
         for module in (getattr(value, "__module__", None), "__main__"):
             if isinstance(module, str) and (found := name_in_module(value, module)):
+                # The lines run where a session goes on, but no script is run again for them.
+                if module == "__main__" and hasattr(sys.modules[module], "__file__"):
+                    return self._own(found, value) if found.isidentifier() else ""
                 return self._from(module, found)
         return ""
 

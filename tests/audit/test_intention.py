@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.audit.smallest import lines_to_copy
 
 X = np.array([[0.3, -1.2, 2.2], [0.7, 1.4, -0.6]], np.float32)
 LAWS = ["derivative", "edges", "far numbers", "sizes", "second derivative", "linear"]
@@ -319,7 +320,9 @@ def test_the_lines_to_copy_run_and_show_the_finding(backend: Any) -> None:
     assert again.inputs == report.inputs
 
 
-def test_the_lines_to_copy_have_a_variable_for_what_no_text_makes() -> None:
+def test_the_lines_to_copy_have_a_variable_for_what_no_text_makes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pair = X, np.linspace(0.1, 2.0, 60, dtype=np.float32)
     own = {
         "fn": lambda pair, f: halved(f(pair[0])) + pair[1].sum(),
@@ -334,6 +337,21 @@ def test_the_lines_to_copy_have_a_variable_for_what_no_text_makes() -> None:
     assert variables[3].partition(":")[2].startswith(" <lambda> at test_intention.py:")
     again = audit_again(report, **own, x0_1=pair[1])
     assert again.findings[0].reason == report.findings[0].reason
+    # A name of a script, which a new process lacks, is a variable, too.
+    monkeypatch.setattr(sys.modules["__main__"], "of_script", fn, raising=False)
+    lines = lines_to_copy(fn, "numpy", "derivative", [change], None)
+    assert lines[1].startswith("of_script = ...  # put your own here: <lambda> at test_intention")
+
+
+@pytest.mark.needs("torch")
+def test_the_lines_to_copy_convert_a_class_again() -> None:
+    from ..written.autograd_classes import ForgetsToSum
+
+    lines = lines_to_copy(xg.convert(ForgetsToSum), "torch", "derivative", [1.0], None)
+    assert lines[1:] == (
+        f"from {ForgetsToSum.__module__} import ForgetsToSum",
+        'print(xg.audit(xg.convert(ForgetsToSum), 1.0, laws=["derivative"]))',
+    )
 
 
 @pytest.mark.needs("torch")
