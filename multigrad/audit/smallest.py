@@ -15,7 +15,7 @@ import numpy as np
 from ..backend.discovery import load_backend
 from ..capture.user_code.signature import name_of
 from ..functions.calls.capture_errors import defined_at
-from ..graph.support.pickles import name_in_module
+from ..graph.support.pickles import is_of_session, name_in_module
 from ..look.subject import as_array, is_float_array, origin_of
 
 MOST_TRIES = 60  # audits of one law
@@ -168,7 +168,7 @@ class Program:
         for module in (getattr(value, "__module__", None), "__main__"):
             if isinstance(module, str) and (found := name_in_module(value, module)):
                 # The lines run where a session goes on, but no script is run again for them.
-                if module == "__main__" and hasattr(sys.modules[module], "__file__"):
+                if module == "__main__" and not is_of_session(module):
                     return self._own(found, value) if found.isidentifier() else ""
                 return self._from(module, found)
         return ""

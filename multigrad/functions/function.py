@@ -26,7 +26,7 @@ from ..capture.dialect import load_dialects
 from ..errors import TraceError
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Fused, P, R, read_fused
-from ..graph.support.pickles import name_in_module, pickled
+from ..graph.support.pickles import is_of_session, name_in_module, pickled
 from ..graph.support.trees import optree
 from ..lowering.function_graph import read_way
 from ..trace.active_rules import FREE, Counter, keyed
@@ -169,12 +169,16 @@ class Function(InNotebooks, Generic[P, R]):
         return f"<Function {self.name}({words if self.parameters is not None else '...'})>"
 
     def __reduce__(self) -> Any:
-        # One that its module holds pickles by name, as functions do; any other by its graphs.
-        if name := name_in_module(self):
+        # One that its module holds pickles by name, as functions do. Any other does by its graphs,
+        # and so does one of a session, which no other process can import.
+        name = name_in_module(self)
+        if name and not is_of_session(self.__module__):
             return name
         try:
             data = encode_function(self, is_bare=True)
         except TraceError as error:
+            if name:
+                return name
             by_name = f"Under a name in {self.__module__}, it is pickled by that name"
             raise TraceError(f"{str(error).rstrip('.')}. {by_name}") from error
         return pickled(_rebuild, data, self.draws.key, self.defaults, self.residuals, self.fused)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from typing import Any
 
 import numpy as np
@@ -229,7 +230,16 @@ def test_a_function_pickles_by_its_name_and_copies_as_itself(function: Any) -> N
     assert pickle.loads(pickle.dumps(function)) is function
     assert copy.deepcopy(function) is function
     with pytest.raises(xg.TraceError, match=rf"Under a name in {__name__}, it is pickled by that"):
-        pickle.dumps(xg.function(lambda x: x if x.sum() > 0 else -x, lambda g, x: g))
+        pickle.dumps(xg.function(lambda x, words: x * len(words.split()), lambda g, x, words: g))
+
+
+def test_a_function_of_a_session_pickles_by_its_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    function, main = xg.function(lambda x: x * 2.0, lambda g, x: g * 5.0), sys.modules["__main__"]
+    monkeypatch.setattr(function, "__module__", "__main__")
+    monkeypatch.setattr(main, "of_session", function, raising=False)
+    assert pickle.loads(pickle.dumps(function)) is function  # of a script
+    monkeypatch.delattr(main, "__file__")
+    assert pickle.loads(pickle.dumps(function)) is not function
 
 
 def test_a_function_without_a_name_of_its_own_pickles_by_its_graphs() -> None:

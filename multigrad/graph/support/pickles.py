@@ -56,5 +56,10 @@ def name_in_module(value: Any, module: str | None = None) -> str:
     return ""
 
 
+def is_of_session(module: str) -> bool:
+    """Return whether a module is an interactive session or a notebook, which have no file."""
+    return module == "__main__" and not hasattr(sys.modules[module], "__file__")
+
+
 def own_version() -> str:
     return import_module(__name__.partition(".")[0]).__version__
