@@ -119,23 +119,5 @@ def branch_on_dtype(ctx, grad_out, tin):
     return grad_out
 
 
-def assignment_by_mask(ctx, grad_out, tin):
-    grad_in = grad_out.copy()
-    grad_in[tin < 0] = 0
-    grad_in *= 2
-    return grad_in
-
-
-def copy_is_not_reached(ctx, grad_out, tin):
-    kept = grad_out.astype(grad_out.dtype)
-    kept[...] = 1.0
-    return grad_out * kept + np.copy(tin)
-
-
 def helper(ctx, grad_out, tin, width: float = 2.0):
     return grad_out * _soft_mask(tin, width)
-
-
-def array_api(ctx, grad_out, tin):
-    xp = tin.__array_namespace__()
-    return xp.where(tin > 0, grad_out, xp.zeros_like(grad_out)) + xp.sum(tin, axis=0)

@@ -160,25 +160,6 @@ def branch_on_rank(ctx, grad_out, tin):
     return grad_out
 
 
-def branch_on_a_param(ctx, grad_out, tin, width: float = 0.5):
-    if width > 0:
-        return grad_out * (tin.abs() < width)
-    return grad_out
-
-
-def param_in_math(ctx, grad_out, tin, width: float = 0.5):
-    return grad_out * math.exp(-width) + tin * float(width) * int(width + 1) * round(width)
-
-
-def builtins_on_params(ctx, grad_out, tin, width: float = 0.5, slope: float = -2.0):
-    limit = max(width, 1e-6) + min(width, slope, 3.0) + abs(slope) + max([width, slope])
-    return grad_out * limit * pow(tin, 2)
-
-
-def builtins_on_tensors(ctx, grad_out, tin):
-    return sum([grad_out, abs(tin), grad_out]) * max(grad_out.mean(), 0.1) * min(tin.max(), 1.0)
-
-
 def reductions(ctx, grad_out, tin):
     return (
         grad_out * tin.sum()
@@ -208,11 +189,6 @@ def deviations(ctx, grad_out, tin):
     )
 
 
-def extremes_of_two(ctx, grad_out, tin):
-    low = torch.min(grad_out, tin) + torch.minimum(grad_out, torch.tensor(0.0))
-    return low + torch.max(grad_out * tin, torch.tensor(0.0))
-
-
 def clamps(ctx, grad_out, tin):
     return torch.clamp(grad_out, -0.5, 0.5) + tin.clamp_min(0.0) + tin.clip(max=1.0) + F.relu(tin)
 
@@ -231,40 +207,6 @@ def without_nan(ctx, grad_out, tin):
 
 def pi_of_torch(ctx, grad_out, tin):
     return grad_out * (2 / torch.pi) / (1 + (torch.pi * tin) ** 2)
-
-
-def augmented_assignment(ctx, grad_out, tin):
-    grad_in = grad_out.clone()
-    grad_in *= tin
-    grad_in += 1
-    grad_in -= tin
-    grad_in /= 2.0
-    return grad_in
-
-
-def in_place_methods(ctx, grad_out, tin):
-    return grad_out.clone().mul_(tin).clamp_(-1.0, 1.0).add_(0.5).masked_fill_(tin < 0, 0.25)
-
-
-def in_place_reaches_the_other_name(ctx, grad_out, tin):
-    grad_in = grad_out * 1.0
-    same = grad_in
-    same.mul_(2.0)
-    return grad_in + tin
-
-
-def clone_is_not_reached(ctx, grad_out, tin):
-    kept = tin.clone()
-    changed = tin.clone()
-    changed.zero_()
-    return grad_out * kept + changed
-
-
-def assignment_by_mask(ctx, grad_out, tin):
-    grad_in = grad_out.clone()
-    grad_in[tin < 0] = 0
-    grad_in[tin > 1] = 0.5
-    return grad_in
 
 
 def helper_of_the_same_file(ctx, grad_out, tin, width: float = 2.0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -116,6 +117,22 @@ def test_users_own_names_are_not_mistaken_for_a_librarys(backend: Any, captured:
         return 2 * x
 
     np.testing.assert_array_equal(run(backend, captured(rule)), G * 2 + X * 2)
+
+
+@pytest.mark.backends("numpy", "torch")
+def test_what_a_framework_puts_into_pythons_modules_is_no_word_of_the_function(
+    backend: Any, captured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hook(*_: Any) -> None: ...
+
+    hook.__module__ = "torch.distributed"  # as its init_process_group leaves one
+    monkeypatch.setattr(sys, "excepthook", hook)
+
+    def shared(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return np.divide(grad_out, min(tin.size, sys.maxsize))  # a method in torch
+
+    given = captured(shared)(None, backend.array(np.ones(4)), backend.array(np.ones(4)))
+    np.testing.assert_array_equal(backend.numpy(given), np.full(4, 0.25))
 
 
 # --- torch's maximum along a dim, and limits ------------------------------------------------------
