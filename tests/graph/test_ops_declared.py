@@ -312,9 +312,20 @@ def test_operand_of_a_composite_may_be_made_of_another() -> None:
 
 def test_composite_that_asks_for_what_is_no_op_says_so() -> None:
     row = composite(made_of_nothing, None, "Nothing.")
-    with pytest.raises(AttributeError, match=r"no op is called xp\.no_such_op"):
+    with pytest.raises(
+        AttributeError, match=r"op 'made_of_nothing' is made of xp\.no_such_op, and"
+    ):
         row.numpy(np.ones(2))
     del DECLARED["made_of_nothing"]
+
+
+@pytest.mark.parametrize("operands", ["x y", "ct"])
+def test_an_operand_named_like_a_word_of_vjps_is_refused_where_it_is_declared(
+    operands: str,
+) -> None:
+    with pytest.raises(ValueError, match=r"made_of_nothing_vjp: .*rename the operand, or give the"):
+        composite(made_of_nothing, "ct", "Nothing.", operands)
+    assert "made_of_nothing" not in DECLARED
 
 
 def made_of_nothing(xp: Any, x: Any) -> Any:

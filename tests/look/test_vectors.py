@@ -245,4 +245,8 @@ def test_rules_give_the_exact_numbers_within_the_design(name: str) -> None:
             same = (found == want) | (np.isnan(found) & np.isnan(want))
             wrong = ~(same | (np.abs(found - want) <= limit))
         left_out = {i for flag in SKIPPED for i in each["flags"].get(flag, ())}
-        assert not [i for i in np.flatnonzero(wrong) if i not in left_out], params
+        rows = [(x[i], g[i], found[i], want[i]) for i in np.flatnonzero(wrong) if i not in left_out]
+        assert not rows, (
+            f"{name}({params}) in multigrad/rules/library is not {kept['formula']!r} of "
+            f"tools/vectors/rules.py: (tin, grad_out, rule, formula): {rows[:5]}"
+        )

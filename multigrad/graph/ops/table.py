@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import suggest
 from ..ir.op import REQUIRED, Attr, Op, ResultRule
 from ..support.class_bases import cached_property
 from .numerics import Array, widened
@@ -76,6 +77,13 @@ def function(name: str, numpy: Any, vjp: Any, doc: str, args: str = "x", /, **fi
 
 def by_formula(name: str, parameters: Iterable[str], formula: str) -> Callable[..., Cotangents]:
     """Return the VJP of this name whose cotangents are those of a formula."""
+    parameters = tuple(parameters)
+    if taken := {"xp", "ct", "y"} & {each.partition("=")[0] for each in parameters}:
+        raise ValueError(
+            f"{name}: {sorted(taken)} stands for xg.xp, the cotangent or the result in the text of "
+            "a VJP: rename the operand, or give the VJP as a function (xp, cotangent, result, "
+            "*operands, **attrs)"
+        )
 
     @functools.cache
     def compiled() -> Callable[..., Cotangents]:
@@ -151,7 +159,7 @@ def compose(row: Op, rows: Mapping[Op, Row]) -> Row:
 @functools.cache
 def parts_of(row: Op) -> tuple[Op, ...]:
     """Return the ops that a composition calls, for all samples of its attributes."""
-    recorder = _Asked()
+    recorder = _Asked(row.name)
     samples = [
         attr.samples or (((),) if attr.default is REQUIRED else (attr.default,))
         for attr in row.attrs.values()
@@ -191,13 +199,18 @@ ANSWER = ListedValue()
 class _Asked:
     """An `xp` that records which ops a composition calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.parts: dict[Op, None] = {}
 
     def __getattr__(self, name: str) -> Row:
-        row = _by_name(len(DECLARED)).get(name)
+        known = _by_name(len(DECLARED))
+        row = known.get(name)
         if row is None:
-            raise AttributeError(f"no op is called xp.{name}: an op is made of others")
+            raise AttributeError(
+                f"op {self.name!r} is made of xp.{name}, and no op is called that"
+                f"{suggest(name, known)}"
+            )
         self.parts[row] = None
         return lambda *operands, **attrs: ANSWER
 

@@ -218,7 +218,8 @@ def sparse_fast_sigmoid(x: Tensor, slope: Number, threshold: Number) -> Tensor:
 @ranged(alpha=POSITIVE)
 def soft_sign(x: Tensor, alpha: Number) -> Tensor:
     """grad_out * (alpha / 2) / (1 + alpha * |tin|)^2: alpha / 2 at zero."""
-    return 0.5 * alpha * fast_sigmoid(x, alpha)
+    u = 1.0 / (1.0 + alpha * abs(x))
+    return 0.5 * alpha * u * u  # in this order u * u does not underflow
 
 
 @ranged(alpha=POSITIVE)

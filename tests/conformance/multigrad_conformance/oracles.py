@@ -334,6 +334,7 @@ LIBRARY = tuple(sorted(RULES))  # not xg.rules(): other tests register their own
 
 # By its place, what a param is multiplied by: never all by the same, so that quotients change too.
 FACTORS = (0.3, 3.0, 0.7, 1.7, 0.6, 2.3)
+LARGE = 300.0
 
 
 def settings(rule: xg.Rule) -> list[dict[str, Any]]:
@@ -355,6 +356,15 @@ def settings(rule: xg.Rule) -> list[dict[str, Any]]:
     fixed = [name for name in floats if all(each[name] == floats[name] for each in found)]
     assert not fixed, f"{rule.name}: FACTORS of {__name__} give no other {fixed} in its range"
     return found
+
+
+def large(rule: xg.Rule) -> list[dict[str, Any]]:
+    """Return a setting whose floats have squares beyond float16, where their ranges permit it."""
+    params = dict(rule.params)
+    for name in (name for name, value in params.items() if isinstance(value, float)):
+        with suppress(xg.RuleError):
+            params = rule.with_params(**params | {name: LARGE}).params
+    return [] if params == rule.params else [params]
 
 
 def _other_values(default: Any, i: int, turn: int) -> tuple[Any, ...]:
@@ -404,9 +414,10 @@ def spread(shape: Any, dtype: Any, seed: int = 0, width: float = 2.0) -> Array:
 
 
 def assert_same_numbers(
-    actual: Array, expected: Exact, what: str, within_design: bool = True
+    actual: Array, expected: Exact, what: str, within_design: bool = True, tin: Array | None = None
 ) -> None:
-    """Check dtype, shape, infinities and NaN exactly, and every number within its bound.
+    """Check dtype, shape, infinities and NaN exactly, and every number within its bound; `tin` is
+    shown where they differ.
 
     The bound is the smaller of two: what rounding each operation can do, and 4 eps times the
     largest intermediate value (`within_design`; without it, masks may be in doubt).
@@ -424,7 +435,11 @@ def assert_same_numbers(
     if np.any(wrong):
         bound = np.broadcast_to(limit, got.shape)
         where_ = [tuple(map(int, index)) for index in np.argwhere(wrong)[:5]]
-        rows = [f"{i}: {got[i]}, expected {want[i]} +- {bound[i]:.3g}" for i in where_]
+        places = where_ if tin is None else [f"at tin = {tin[i]}" for i in where_]
+        rows = [
+            f"{place}: {got[i]}, expected {want[i]} +- {bound[i]:.3g}"
+            for place, i in zip(places, where_, strict=True)
+        ]
         raise AssertionError(f"{what}: {wrong.sum()} of {wrong.size} differ\n" + "\n".join(rows))
 
 

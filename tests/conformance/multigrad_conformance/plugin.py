@@ -135,7 +135,7 @@ def pytest_configure(config: pytest.Config) -> None:
     unfit = [row for row in backends() if row.name in asked and not _may_load(row)]
     if unfit:
         said = "; ".join(f"{row.name}: {row.reason}" for row in unfit)
-        raise pytest.UsageError(f"asked for on the command line but not installed: {said}")
+        raise pytest.UsageError(f"asked for on the command line but unusable: {said}")
     required = split_names(str(config.getoption("--require")))
     missing = [name for name in required if not is_installed(name)]
     if missing:

@@ -15,8 +15,20 @@ import multigrad as xg
 from multigrad.backend.values import read_key
 
 from .expected.curves import CURVES, RANDOM_CURVES
-from .oracles import DTYPES, FLOAT32, Draws, assert_same_numbers, exact, fold_in, settings
+from .oracles import (
+    DTYPES,
+    FLOAT16,
+    FLOAT32,
+    Draws,
+    assert_same_numbers,
+    exact,
+    fold_in,
+    large,
+    settings,
+)
 from .test_rules import KEY, inputs
+
+FILES = "the rule in multigrad/rules/library against its row of CURVES in expected/curves.py"
 
 
 @pytest.mark.parametrize("rule", sorted(CURVES))
@@ -33,14 +45,16 @@ def test_every_curve_is_that_of_its_formula(backend: Any, rule: str) -> None:
         _, grad_in = backend.vjp(f, x, g, *numbers)
         with np.errstate(all="ignore"):
             expected = CURVES[rule](exact(x), Draws(KEY, g), **params)
-        what = f"{rule}({params}), {backend.name}"
-        assert_same_numbers(grad_in, expected, what)
+        what = f"{rule}({params}), {backend.name}, {FILES}"
+        assert_same_numbers(grad_in, expected, what, tin=x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 def test_every_curve_is_that_of_its_formula_in_every_dtype(backend: Any, dtype: Any) -> None:
     x = inputs(dtype)
     rows = [(rule, params) for rule in CURVES for params in ({}, *settings(xg.get(rule))[:1])]
+    if dtype == FLOAT16:
+        rows += [(rule, params) for rule in CURVES for params in large(xg.get(rule))]
 
     def factors(tin: Any) -> list[Any]:
         return [xg.get(rule).factor(tin, **params, **keyed(rule)) for rule, params in rows]
@@ -52,7 +66,8 @@ def test_every_curve_is_that_of_its_formula_in_every_dtype(backend: Any, dtype: 
     for (rule, params), factor in zip(rows, found, strict=True):
         with np.errstate(all="ignore"):
             expected = CURVES[rule](exact(x), draws, **params)
-            assert_same_numbers(factor, expected, f"{rule}({params}), {dtype}")
+            what = f"{rule}({params}), {backend.name}, {dtype}, {FILES}"
+            assert_same_numbers(factor, expected, what, tin=x)
 
 
 def keyed(rule: str) -> dict[str, int]:

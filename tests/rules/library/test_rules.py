@@ -94,7 +94,7 @@ def test_every_rule_of_the_library_has_an_oracle() -> None:
 @pytest.mark.parametrize("name", sorted({*LIBRARY, *CURVES, *TRANSFORMS}))
 def test_a_rule_states_its_formula_and_source_and_names_all_it_takes(name: str) -> None:
     rule = xg.get(name)
-    assert "Source:" in rule.__doc__
+    assert "Source:" in rule.__doc__, f"add a line `Source:` to {name}'s docstring"
     signature = inspect.signature(rule.function)
     assert list(signature.parameters)[:3] == ["ctx", "grad_out", "tin"]
     for parameter in list(signature.parameters.values())[3:]:

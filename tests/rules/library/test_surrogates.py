@@ -6,8 +6,10 @@ Their numbers on each backend are in the conformance suite (test_curves.py).
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,9 @@ import pytest
 
 import multigrad as xg
 from multigrad_conformance.expected.curves import CURVES, RANDOM_CURVES
-from multigrad_conformance.oracles import BFLOAT16, FLOAT16, FLOAT32
+from multigrad_conformance.oracles import BFLOAT16, FLOAT16, FLOAT32, LARGE
 
+LIBRARY = "multigrad/rules/library"
 X = np.array([-2.0, -0.25, -0.0, 0.0, 0.25, 2.0], np.float32)
 NAN_AT_INFINITY = {
     name for name in CURVES if "fourier" in name or "periodic" in name.lower()
@@ -39,6 +42,37 @@ def test_no_finite_input_overflows_in_sixteen_bits(name: str) -> None:
         assert (np.abs(factor.astype(np.float32)) <= 30).all()
 
 
+def with_one_param(name: str, *numbers: float) -> Iterator[dict[str, float]]:
+    """Give each float of a rule, by itself, each of the numbers that is in its range."""
+    rule = xg.get(name)
+    floats = [param for param, default in rule.params.items() if isinstance(default, float)]
+    for params in ({param: number} for param in floats for number in numbers):
+        with contextlib.suppress(xg.RuleError):
+            rule.with_params(**rule.params | params)
+            yield params
+
+
+@pytest.mark.parametrize("name", sorted({*CURVES} - RANDOM_CURVES))
+def test_a_large_param_does_not_overflow_on_the_way_in_float16(name: str) -> None:
+    x = np.array([0.0, 6e-8, 1e-4, 0.5, 1.0, 20.0, 200.0, 255.0, 299.0, 3e4, 6.5e4])
+    x = np.concatenate([x, -x]).astype(np.float16)
+    for params in with_one_param(name, LARGE):
+        factor = xg.get(name).factor(x, **params).astype(np.float64)
+        exact = xg.get(name).factor(x.astype(np.float64), **params)
+        wrong = ~(abs(factor - exact) <= 4 * 2.0**-10 * np.fmax(1, abs(exact).max()))
+        rows = [*zip(x[wrong], factor[wrong], exact[wrong], strict=True)]
+        assert not rows, f"{name}({params}) of {LIBRARY}: (tin, in float16, in float64): {rows}"
+
+
+@each_curve
+def test_a_param_for_which_there_is_no_number_is_out_of_range(name: str) -> None:
+    for params in with_one_param(name, 0.0, -1.0):
+        factor = xg.get(name).factor(X, **params, **keyed(name))
+        assert np.isfinite(factor).all(), (
+            f"{name}({params}) at {X} is {factor}: exclude it by ranges= of @register, in {LIBRARY}"
+        )
+
+
 @each_curve
 def test_at_infinity_a_curve_has_its_limit_or_none(name: str) -> None:
     factor = xg.get(name).factor(np.array([np.inf, -np.inf], np.float32), **keyed(name))
@@ -50,7 +84,9 @@ def test_at_infinity_a_curve_has_its_limit_or_none(name: str) -> None:
 
 @each_curve
 def test_without_the_forwards_input_the_factor_is_one(name: str) -> None:
-    np.testing.assert_array_equal(xg.get(name)(None, X, None, **keyed(name)), X)
+    for params in ({}, *with_one_param(name, 0.3, 3.0)):
+        given = xg.get(name)(None, X, None, **params, **keyed(name))
+        np.testing.assert_array_equal(given, X, f"{name}({params}) of {LIBRARY} without tin")
 
 
 def landmark(name: str, x: float, **params: float) -> float:

@@ -97,7 +97,11 @@ def assert_gradient(backend: Any, name: str, x: Any, g: Any, actual: Any) -> Non
     error = np.abs(actual.astype(np.float64) - expected)
     # 1e-8: of the differences themselves, as in test_vjps.py
     limit = 4 * float(finfo(x.dtype).eps) * peak + slack(x.dtype) + 1e-8 * max(peak, 1)
-    assert (error <= limit).all(), f"{name}, {x.dtype}: off by {error.max() / limit} of the bound"
+    worst = np.unravel_index(np.argmax(error), error.shape) if error.size else ()
+    assert (error <= limit).all(), (
+        f"the VJP of {name} (multigrad/graph/ops), {x.dtype}: off by {error.max() / limit} of the "
+        f"bound at x = {x[worst]}, where it is {actual[worst]}, by differences {expected[worst]}"
+    )
 
 
 def evaluate(backend: Any, function: Callable[..., Any], *arrays: Any) -> Any:

@@ -32,6 +32,8 @@ Tensor = Any
 X = np.array([[-1.7, 0.8, 2.3], [-0.35, 0.15, -2.6]])
 OTHER = np.array([[0.9, -1.3, 0.65], [1.8, -0.7, -2.2]])
 
+OF_A_VJP = "all operands are made of x: which slope is wrong is for matrix/test_matrix_vjps.py"
+
 
 # Each is a function of `tin`, made of the op under test; the other operands are made of `tin` too,
 # so that the shares of all operands are summed.
@@ -119,7 +121,9 @@ def check_slopes(graph: Graph, tolerance: float) -> None:
     function = emit_rule(graph, load_backend("numpy"))[0]
     derivative = emit_rule(grad, load_backend("numpy"))[0]
     expected = slopes(function, X, OTHER)
-    np.testing.assert_allclose(derivative(OTHER, X), expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        derivative(OTHER, X), expected, rtol=tolerance, atol=tolerance, err_msg=OF_A_VJP
+    )
 
 
 @each_function
