@@ -363,7 +363,8 @@ def large(rule: xg.Rule) -> list[dict[str, Any]]:
     params = dict(rule.params)
     for name in (name for name, value in params.items() if isinstance(value, float)):
         with suppress(xg.RuleError):
-            params = rule.with_params(**params | {name: LARGE}).params
+            rule.with_params(**params | {name: LARGE})
+            params[name] = LARGE
     return [] if params == rule.params else [params]
 
 

@@ -53,8 +53,9 @@ def test_every_curve_is_that_of_its_formula(backend: Any, rule: str) -> None:
 def test_every_curve_is_that_of_its_formula_in_every_dtype(backend: Any, dtype: Any) -> None:
     x = inputs(dtype)
     rows = [(rule, params) for rule in CURVES for params in ({}, *settings(xg.get(rule))[:1])]
-    if dtype == FLOAT16:
-        rows += [(rule, params) for rule in CURVES for params in large(xg.get(rule))]
+    if dtype == FLOAT16:  # docs/differences.md has what XLA makes of q_pseudo_spike
+        others = [r for r in CURVES if backend.name != "jax" or "pseudo_spike" not in r]
+        rows += [(rule, params) for rule in others for params in large(xg.get(rule))]
 
     def factors(tin: Any) -> list[Any]:
         return [xg.get(rule).factor(tin, **params, **keyed(rule)) for rule, params in rows]

@@ -170,7 +170,7 @@ CURVES: dict[str, Callable[..., Exact]] = {
     "spikingjelly.piecewise_exp": lambda x, _, alpha=1.0: alpha / 2 * exponential(x, alpha),
     "spikingjelly.sigmoid": lambda x, _, alpha=4.0: logistic(x, alpha),
     "spikingjelly.soft_sign": lambda x, _, alpha=2.0: (
-        1.0 / (2 * alpha * square(1 / alpha + abs(x)))
+        1.0 / (1 / alpha + abs(x)) / (2 * alpha) / (1 / alpha + abs(x))  # no square overflows
     ),
     "spikingjelly.super_spike": lambda x, _, alpha=1.0: alpha * super_spike(x, 1.0),
     "spikingjelly.atan": lambda x, _, alpha=2.0: arctan(x, alpha),
