@@ -28,8 +28,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import multigrad as xg
 from multigrad.backend.discovery import in_use, load_backend
 from multigrad.capture.user_code.inspection import mentioned
@@ -118,8 +116,9 @@ def find_with_inputs(
     if not (words or is_foreign or (is_function and dtype)) and is_known:
         return obj, [*(stated_inputs(name) or ())] if is_function else []
     inputs, is_guessed = choose_inputs(name, obj, words, dtype or "float32")
-    if locked:
-        inputs = _replaced(function, inputs, locked)
+    if locked and function.parameters is not None:
+        names = [*function.parameters.parameters][: len(inputs)]
+        inputs = [locked.get(n, each) for n, each in itertools.zip_longest(names, inputs)]
     try:
         # The first call captures the graph.
         function(*inputs)
@@ -141,17 +140,6 @@ def choose_inputs(
     """
     stated = read_inputs(words, dtype) if words else stated_inputs(what)
     return (guess_inputs(obj), True) if stated is None else (list(stated), False)
-
-
-def _replaced(function: Any, inputs: list[Any], named: Mapping[str, Any]) -> list[Any]:
-    parameters = [] if function.parameters is None else [*function.parameters.parameters]
-    home = next(filter(None, map(owner_of, inputs)), load_backend("numpy"))
-    values = {
-        name: home.tensors.from_numpy(each) if isinstance(each, np.ndarray) else each
-        for name, each in named.items()
-    }
-    pairs = itertools.zip_longest(parameters[: len(inputs)], inputs)
-    return [values.get(name, each) for name, each in pairs]
 
 
 def find_forward(word: str) -> Any:

@@ -25,7 +25,7 @@ from ..errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError
 from ..functions.calls.parameters import told_arguments
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.lazy_modules import module_hooks
-from ..graph.support.pickles import pickled
+from ..graph.support.pickles import name_in_module, pickled
 from ..graph.support.threads import make_lock
 from ..trace.active_rules import Moving, note_moved
 from ..trace.lookups import check_move, refuse_step
@@ -70,19 +70,9 @@ def number_in(value: Any) -> float | None:
         return None
 
 
-def named(path: str) -> Any:
-    """Return the object that "module:name" names, None if its module is not imported."""
-    module, _, name = path.partition(":")
-    value: Any = sys.modules.get(module)
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    return value
-
-
 def name_of(fn: Callable[..., Any]) -> str:
-    path = f"{getattr(fn, '__module__', None)}:{getattr(fn, '__qualname__', None)}"
-    if named(path) is fn:
-        return path
+    if name := name_in_module(fn):
+        return f"{fn.__module__}:{name}"
     raise FormatError(
         f"schedule of({fn!r:.60}) cannot be saved: no name of a module stands for the function. "
         "Define it by def at the top of a module"
@@ -90,10 +80,12 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 
 def find_function(fn: str) -> Callable[..., Any]:
-    function = named(str(fn))
+    module, _, name = str(fn).partition(":")
+    function: Any = sys.modules.get(module)
+    for part in name.split("."):
+        function = getattr(function, part, None)
     if callable(function):
         return function
-    module = str(fn).partition(":")[0]
     raise FormatError(f"a saved schedule needs the function {fn!r:.60}: import {module!r} first")
 
 
