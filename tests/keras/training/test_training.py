@@ -42,17 +42,6 @@ def test_first_step_uses_the_rule_that_use_puts_in_force(
         network.check(model, network.surrogates["rectangular"])
 
 
-def test_without_a_rule_the_true_derivative_acts(network: Any) -> None:
-    model = network.build(xk.Activation("Heaviside"))
-    network.check(model, network.surrogates[None])
-
-
-def test_layers_own_rule_wins_over_use(network: Any) -> None:
-    model = network.build(xk.Activation("Heaviside", rule="triangular"))
-    with xg.use("rectangular"):
-        network.check(model, network.surrogates["triangular"])
-
-
 def make_half_window() -> Any:
     """Give a rule that no test has used before, so that it is captured where it is first called."""
 

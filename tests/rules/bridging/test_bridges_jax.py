@@ -94,16 +94,6 @@ def test_a_weakly_typed_number_is_an_input(guest: str) -> None:
 
 
 @every_guest
-def test_64_bits_need_no_global_mode(guest: str) -> None:
-    with jax.enable_x64(True):
-        x = jnp.linspace(-1, 1, 5, dtype=jnp.float64)
-        y, pullback = jax.vjp(bridged(guest, "Tanh"), x)
-        assert y.dtype == pullback(y)[0].dtype == jnp.float64
-        np.testing.assert_allclose(y, np.tanh(np.asarray(x)), rtol=1e-15)
-    assert jnp.ones(1).dtype == jnp.float32
-
-
-@every_guest
 def test_an_integer_output_crosses_in_compiled_code(guest: str) -> None:
     function = xg.function(lambda x, i: (x * 2, i + 1), lambda g, x, i: (g[0] * 3, None))
 

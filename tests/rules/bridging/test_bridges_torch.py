@@ -111,16 +111,6 @@ def test_without_gradients_forward_alone_runs(guest: str) -> None:
 
 
 @every_guest
-def test_integer_outputs_carry_no_gradient(guest: str) -> None:
-    function = xg.function(lambda x, i: (x * 2, i + 1), lambda g, x, i: (g[0] * 3, None))
-    x = torch.ones(3, requires_grad=True)
-    y, i = call_function(function, (x, torch.arange(3)), {}, guest)
-    assert y.requires_grad
-    assert not i.requires_grad
-    assert i.tolist() == [1, 2, 3]
-
-
-@every_guest
 def test_meta_tensors_show_the_shape(guest: str) -> None:
     function = xg.function(lambda x: x.sum(-1), lambda g, x: g[..., None] + x * 0)
     y = call_function(function, (torch.empty(4, 3, device="meta"),), {}, guest)

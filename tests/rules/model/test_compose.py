@@ -9,8 +9,6 @@ import pytest
 
 import multigrad as xg
 
-from ...written.unseen import Unseen
-
 X = np.array([-1.0, 0.25, 0.75, 2.0], np.float32)
 G = np.array([1.0, -2.0, 3.0, 4.0], np.float32)
 
@@ -98,21 +96,6 @@ def test_composed_rule_binds_for_all_its_parts(backend: Any) -> None:
     np.testing.assert_array_equal(run(backend, rule, s=3.0), (G + 2) * 3 + 2)
     with pytest.raises(xg.RuleError, match="'by' is bound"):
         rule(None, G, X, by=1.0)
-
-
-@pytest.mark.usefixtures("unproven")
-def test_bindings_of_a_composed_rule_share_one_capture() -> None:
-    captures = Unseen()
-
-    def counted(ctx: Any, grad_out: Any, tin: Any, gain: float = 1.0) -> Any:
-        captures.append(gain)
-        return grad_out * gain
-
-    rule = xg.compose(counted, shift)
-    for gain in (1.0, 2.0, 3.0):
-        np.testing.assert_array_equal(rule.with_params(gain=gain)(None, G, X), G * gain + 1)
-        np.testing.assert_array_equal(rule(None, G, X, gain=gain), G * gain + 1)
-    assert len(captures) == 1
 
 
 def test_required_param_of_a_part_is_required() -> None:

@@ -124,14 +124,17 @@ def test_wrong_binding_is_an_error_at_once(
 
 
 @pytest.mark.usefixtures("unproven")
-def test_bindings_share_one_capture() -> None:
+@pytest.mark.parametrize(
+    "make", [xg.register("counted"), lambda f: xg.compose(f, "straight_through")]
+)
+def test_bindings_share_one_capture(make: Callable[[Any], xg.Rule]) -> None:
     captures = Unseen()
 
     def counted(ctx: Any, grad_out: Any, tin: Any, s: float = 1.0) -> Any:
         captures.append(s)
         return grad_out * s
 
-    made = xg.register("counted")(counted)
+    made = make(counted)
     for s in (1.0, 2.0, 3):
         np.testing.assert_array_equal(made.with_params(s=s)(None, G, X), G * s)
     np.testing.assert_array_equal(made(None, G, X, s=4.0), G * 4)
