@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -39,20 +39,37 @@ Shapes: TypeAlias = Any  # of each input, as torch.export takes them; a str name
 NEEDED = ("onnx", "onnxscript")
 COARSE = 1e-2  # tolerance for numbers that another runtime rounds differently
 OPERATORS: dict[str, Operator] = {}  # registered in this process, by name; never removed
-# Errors of an export in the order met; None while no export that asks for operators runs.
-_REFUSED: ContextVar[list[Exception] | None] = ContextVar("refused", default=None)
+
+
+@dataclass(slots=True)
+class Notes:
+    """What an export meets: errors in order, and the Functions whose operators are for lengths."""
+
+    errors: list[Exception] = field(default_factory=list)
+    sized: set[str] = field(default_factory=set)
+
+
+# None while no export that asks for operators runs.
+_NOTES: ContextVar[Notes | None] = ContextVar("notes", default=None)
 
 
 def asks_for_operators() -> bool:
     """Return whether an export runs whose calls must be operators."""
-    return is_exporting() and _REFUSED.get() is not None
+    return is_exporting() and _NOTES.get() is not None
 
 
 def note_refused(error: Exception) -> None:
     """Note the error of a call that cannot be an operator, while tracing goes on."""
-    errors = _REFUSED.get()
-    if errors is not None:
-        errors.append(error)
+    notes = _NOTES.get()
+    if notes is not None:
+        notes.errors.append(error)
+
+
+def note_sized(subject: str) -> None:
+    """Note a Function that asks for lengths, for which alone its operator is."""
+    notes = _NOTES.get()
+    if notes is not None:
+        notes.sized.add(subject)
 
 
 def register_operator(name: str, schema: str, forward: Any, keep: Any, backward: Any) -> Any:
@@ -126,12 +143,18 @@ def write_program(
     if module is not model and shapes is not None:
         # `FunctionModule.forward` has one parameter, `*tensors`, for which torch wants one tuple.
         shapes = (tuple(shapes),)
-    with set_within(_REFUSED, []) as errors:
+    with set_within(_NOTES, Notes()) as notes:
         try:
             program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
         except Exception as error:
-            if errors:
-                raise errors[0] from error
+            if notes.errors:
+                raise notes.errors[0] from error
+            if notes.sized and is_about_lengths(error):
+                raise UnsupportedOp(
+                    f"{' and '.join(sorted(notes.sized))} asks for lengths in Python, so its "
+                    "operator is for those of these inputs alone: leave out dynamic_shapes=, or "
+                    "let it ask for none, as by x.reshape(-1) in place of x.view(y.shape[:-1])"
+                ) from error
             library = _other_library(model, inputs)
             if library is None:
                 raise
@@ -141,13 +164,21 @@ def write_program(
                 "Keras's model.export or jax.export.export does, or load a model of Keras where "
                 "KERAS_BACKEND is torch"
             ) from error
-    if errors:
-        raise errors[0]
+    if notes.errors:
+        raise notes.errors[0]
     operators = list(called_by(program))
     documents = {OPERATORS_FILE: write_operators(operators)}
     with replacing(path) as temporary:
         torch.export.save(program, temporary, extra_files=documents)
     return program, operators
+
+
+def is_about_lengths(error: Exception) -> bool:
+    """Return whether torch cannot leave the lengths open that dynamic_shapes= names."""
+    from torch._dynamo.exc import UserError, UserErrorType
+
+    kind = error.error_type if isinstance(error, UserError) else None
+    return kind is UserErrorType.CONSTRAINT_VIOLATION
 
 
 def _other_library(model: Any, inputs: tuple[Any, ...]) -> str | None:

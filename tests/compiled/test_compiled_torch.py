@@ -517,6 +517,30 @@ def test_a_rule_that_looks_at_lengths_gets_a_graph_for_each_shape(jit: bool) -> 
         assert torch.equal(x.grad, torch.full(shape, float(shape[0])))
 
 
+def test_the_lengths_of_one_tensor_leave_those_of_another_open() -> None:
+    class Nearest(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, codes: Tensor) -> Tensor:
+            place = (codes.square().sum(1) - 2 * x @ codes.T).argmin(1)
+            ctx.save_for_backward(place, codes)
+            return codes.index_select(0, place)
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Tensor) -> Any:
+            place, codes = ctx.saved_tensors
+            return grad_out, torch.zeros_like(codes).index_add_(0, place, grad_out)
+
+    nearest, codes = xg.convert(Nearest), torch.randn(5, 4, requires_grad=True)
+    f, graphs = compiled(lambda x: nearest(x, codes))
+    for n in range(4, 8):
+        x = torch.randn(n, 4, requires_grad=True)
+        found, expected = f(x), Nearest.apply(x, codes)
+        assert torch.equal(found, expected)
+        grads = (torch.autograd.grad(y.square().sum(), (x, codes)) for y in (found, expected))
+        assert all(map(torch.equal, *grads))
+    assert graphs.frame_count == 2
+
+
 def squared(x: Tensor) -> Tensor:
     return x * x, lambda upstream: upstream * 2.0 * x
 

@@ -46,20 +46,26 @@ def is_object(value: Any) -> bool:
     return not (isinstance(value, PLAIN) or callable(value))
 
 
-def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
-    """Return the description of an argument, and append its tensors to `tensors` in order."""
+def describe(value: Any, tensors: list[Tensor], lengths: str) -> Any:
+    """Return the description of an argument, and append its tensors to `tensors` in order.
+
+    Args:
+        lengths: the positions of the tensors whose lengths it has ("0,2"). A compiled call is for
+            these alone; of other tensors it has the rank, as the size of a batch may change.
+    """
     if isinstance(value, torch.Tensor):
+        has_lengths = str(len(tensors)) in lengths.split(",")
         tensors.append(value)
         shape = tuple([make_concrete(n) for n in value.shape]) if has_lengths else value.ndim
         # Under a transform, and in forward mode, tensors that are differentiated do not say so.
         requires_grad = introspection.requires_grad(value)
         return ("tensor", value.dtype, shape, requires_grad, value.device.type)
     if isinstance(value, tuple | list):
-        inner = [describe(each, tensors, has_lengths) for each in value]
+        inner = [describe(each, tensors, lengths) for each in value]
         return (type(value).__name__, tuple(inner))
     if isinstance(value, dict):
         names = sorted(value)
-        inner = [describe(value[name], tensors, has_lengths) for name in names]
+        inner = [describe(value[name], tensors, lengths) for name in names]
         return ("dict", tuple(names), tuple(inner))
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return ("value", make_concrete(value))
@@ -94,14 +100,15 @@ def restore(described: Any) -> Any:
             raise MultigradError(f"compiled code takes no {described[0]} of tensors")
 
 
-def has_lengths(described: Any) -> bool:
+def shapes_in(described: Any) -> list[Any]:
+    """Return of each tensor, in order, the lengths if they are described, otherwise the rank."""
     match described:
         case ("tensor", _, shape, _, _):
-            return isinstance(shape, tuple)
+            return [shape]
         case ("value", _):
-            return True
+            return []
         case _:
-            return all(map(has_lengths, described[-1]))
+            return [shape for each in described[-1] for shape in shapes_in(each)]
 
 
 def has_keywords(described: Any) -> bool:

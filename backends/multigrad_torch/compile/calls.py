@@ -14,7 +14,7 @@ captured variant, the code, and calls of Functions; `activation_calls.py` has th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import Layout, flatten
 from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.calls.decision import COMPILED, EXPORTED, SAME, decide, form_under_autocast
-from multigrad.functions.calls.facts import gather_facts
+from multigrad.functions.calls.facts import first_tensor, gather_facts, places_of
 from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
 from multigrad.functions.saving import as_operator
@@ -40,11 +40,12 @@ from multigrad.trace.lookups import Telling, is_read
 from multigrad.trace.trace import NeedsConcrete
 
 from ..attach.host import GUESTS, TransformedGuest
-from ..export import asks_for_operators, register
-from .arguments import draw_key_argument, has_lengths, new_numbers, restore
+from ..export import asks_for_operators, note_sized, register
+from .arguments import draw_key_argument, new_numbers, restore, shapes_in
 
 Tensor: TypeAlias = Any
-# What `prepare` answers if it needs more: the lengths of tensors; what is in force; its numbers.
+# What `prepare` answers if it needs more: the lengths of tensors, whose positions follow
+# ("lengths?0,2"); what is in force; its numbers.
 LENGTHS, READS, NUMBERS = "lengths?", "reads?", "numbers?"
 
 
@@ -91,14 +92,25 @@ def find_variant(
     recipe, layout = function.recipe, find_layout(function, leaves, tree)
     while True:
         fact_names = function.captures.facts
-        if any(fact.startswith("shape") for fact in fact_names) and not has_lengths(described):
-            raise MoreNeeded(LENGTHS)
+        places = places_of(fact_names, layout, first_tensor(layout))
+        sized = {i for _, kind, i in places if kind == "shape"}
+        tensors = [i for i, leaf in enumerate(leaves) if is_tensor(leaf)]
+        require_lengths(recipe.subject, described, [n for n, i in enumerate(tensors) if i in sized])
         facts = gather_facts(recipe.subject, fact_names, layout, leaves)
         try:
             return function.captures.for_facts(layout, facts, leaves)
         # The capture has noted a new fact that it needs; gather it and try again.
         except NeedsConcrete:
             continue
+
+
+def require_lengths(subject: str, described: Any, positions: Iterable[int]) -> None:
+    """Raise MoreNeeded unless the lengths of these tensors, of those described, are known."""
+    shapes = shapes_in(described)
+    positions = [n for n in positions if n < len(shapes)]
+    if any(isinstance(shapes[n], int) for n in positions):
+        note_sized(subject)
+        raise MoreNeeded(LENGTHS + ",".join(map(str, positions)))
 
 
 def find_layout(function: Function, leaves: Sequence[Any], tree: Any) -> Layout:
@@ -225,8 +237,7 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
                 f"{recipe.subject} runs on NumPy's arrays, so no exported program holds it: "
                 "export what comes before and after it"
             )
-        if not has_lengths(described):
-            raise MoreNeeded(LENGTHS)
+        require_lengths(recipe.subject, described, range(len(shapes_in(described))))
         return call_of_guest(opaque.guest_for(find_layout(function, leaves, tree), leaves))
     variant = find_variant(function, leaves, described, tree)
     refuse_uncompilable(function, variant)

@@ -120,7 +120,7 @@ def made_activation(forward: Any, rule: Any = None, params: Any = None, **option
     # An object may change later, and a tensor with each call.
     if all(each is None or isinstance(each, str | int | float) for each in values):
         given = {**options, "forward": forward, "rule": rule, "params": numbers}
-        answer = make_activation(describe(given, [], False), EPOCH.text)
+        answer = make_activation(describe(given, [], ""), EPOCH.text)
     if answer.startswith(REFUSED):
         torch._dynamo.graph_break(msg=answer)
         return make_outside(forward, rule, params, **options)
@@ -166,16 +166,16 @@ def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tens
     if is_dual and not torch._C._are_functorch_transforms_active():
         # Dynamo (torch 2.15) would give the tangent of the forward itself; eager code does not.
         return f"{REFUSED}dual numbers in compiled code", []
-    has_lengths = has_numbers = False
+    lengths, has_numbers = "", False
     while True:
         tensors: list[Tensor] = []
-        description, token, epoch = describe(arguments, tensors, has_lengths), "", ""
+        description, token, epoch = describe(arguments, tensors, lengths), "", ""
         # Dynamo guards on each string that is read here, so only what `prepare` asks for is read.
         if reads_rules:
             token, epoch = MIRROR.exact_token if has_numbers else MIRROR.token, EPOCH.text
         answer = prepare(subject, description, token, epoch)
-        if answer == LENGTHS:
-            has_lengths = True
+        if answer.startswith(LENGTHS):
+            lengths = answer.removeprefix(LENGTHS)
         elif answer == NUMBERS:
             has_numbers = True
         elif answer == READS:
@@ -228,7 +228,7 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
     The answer is one of these texts:
 
         "draws-framed_12"  the name of a call, which begins with words for the traced code
-        "lengths?"         LENGTHS, READS or NUMBERS: this has to be told, too
+        "lengths?0"        LENGTHS, READS or NUMBERS: this has to be told, too
         "?f3"              OWN_CLASS and a Function: its class is in CALLS under this name
         "!TraceError: ..." REFUSED and the reason; eager code runs, and raises it again
 

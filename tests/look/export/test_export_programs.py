@@ -325,6 +325,17 @@ def test_what_can_be_no_operator_is_refused_by_name(
     assert not (tmp_path / "f.pt2").exists()
 
 
+def test_what_asks_for_lengths_that_shall_stay_open_is_named(tmp_path: Path) -> None:
+    rows = xg.function(lambda x: x.reshape((*x.shape[:-1], -1)), lambda g, x: 3.0 * g)
+    with pytest.raises(UnsupportedOp, match="'<lambda>' asks for lengths in Python"):
+        xg.export(rows, tmp_path / "f.pt2", torch.tensor(X), dynamic_shapes=({0: "batch"},))
+    # The lengths of one tensor are those of no other.
+    wide = xg.function(lambda x, w: x * w.reshape((*w.shape[:-1], -1)), lambda g, x, w: (g, None))
+    inputs, shapes = (torch.tensor(X), torch.ones(3)), ({0: "batch"}, None)
+    program = xg.export(wide, tmp_path / "f.pt2", *inputs, dynamic_shapes=shapes)
+    assert program.module()(torch.ones(7, 3), torch.ones(3)).shape == (7, 3)
+
+
 def test_a_param_that_is_a_tensor_is_refused(tmp_path: Path) -> None:
     act = xg.Activation("Tanh")
     with (
