@@ -35,27 +35,10 @@ def assigns_by_a_tensor(ctx, grad_out, tin):
     return grad_out
 
 
-def assigns_a_tensor_by_mask(ctx, grad_out, tin):
-    grad_out[tin > 0] = tin  # here
-    return grad_out
-
-
 def updates_with_another_shape(ctx, grad_out, tin):
     row = tin.sum(axis=0)
     row += grad_out  # here
     return row
-
-
-def updates_a_mask_with_floats(ctx, grad_out, tin):
-    mask = tin > 0
-    mask *= grad_out  # here
-    return grad_out * mask
-
-
-def updates_a_view(ctx, grad_out, tin):
-    seen = grad_out.detach()
-    seen *= 2  # here
-    return grad_out * seen
 
 
 def fails_in_a_helper(ctx, grad_out, tin):
@@ -95,15 +78,11 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
         lambda ctx, g, x: g * x[x * 2],
         "indexes a tensor in a way not captured.*floats; cast it to int64",
     ),
-    "picks by mask": (lambda ctx, g, x: g * g[x > 0].max(), "indexes a tensor.*xp.where"),
     "assigns by a tensor": (
         assigns_by_a_tensor,
         "assigns to a part of a tensor.*floats; cast it to int64",
     ),
-    "assigns a tensor by mask": (assigns_a_tensor_by_mask, "assigns to a part of a tensor"),
     "updates with another shape": (updates_with_another_shape, "in place"),
-    "updates a mask with floats": (updates_a_mask_with_floats, "in place"),
-    "updates a view": (updates_a_view, "view.*clone"),
     "looks inside": (lambda ctx, g, x: g * (0.0 in x), "looks for a value in a tensor"),
     "makes an array": (
         lambda ctx, g, x: g * np.ascontiguousarray(x),
@@ -118,17 +97,9 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
         "calls numpy's ldexp, which is not captured",
     ),
     "reduces by a ufunc": (lambda ctx, g, x: g * np.add.reduce(x), "add.reduce"),
-    "writes into another's array": (
-        lambda ctx, g, x: np.add(g, x, out=np.empty((2, 3))),
-        "numpy's add write into a ndarray that the rule did not get or make",
-    ),
     "uses an unknown attribute": (lambda ctx, g, x: g.names, "uses .names, which is not captured"),
     "wants numpy": (lambda ctx, g, x: g * x.numpy(), r"calls .numpy\(\)"),
     "casts to integers": (lambda ctx, g, x: g * x.astype("uint16"), "casts to uint16"),
-    "holds a large constant": (
-        lambda ctx, g, x: g * np.zeros((70_000, 1, 3)),
-        r"constant ndarray of shape \(70000, 1, 3\).*native=True",
-    ),
     "casts to complex": (
         lambda ctx, g, x: g * x.astype("complex64"),
         "casts to complex64.*float dtype.*real and the imaginary part",
