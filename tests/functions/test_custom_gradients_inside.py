@@ -17,6 +17,7 @@ import pytest
 import multigrad as xg
 from multigrad.capture.user_code.libraries import is_library_file
 
+from ..harness.own_library import assert_as_in
 from ..harness.torch_class import torch_class
 
 X = np.array([0.3, -1.2, 0.6], np.float32)
@@ -406,9 +407,7 @@ def test_code_that_is_read_by_its_jaxpr_keeps_the_custom_gradients_inside(
     )
     x = jnp.asarray(X)
     expected = jax.grad(lambda x: inner(x).sum())(x)
-    outputs, pullback = xg.vjp(xg.function(inner, native=False), X)
-    np.testing.assert_allclose(outputs, np.asarray(inner(x)), rtol=1e-6)
-    np.testing.assert_allclose(pullback(np.ones_like(X))[0], np.asarray(expected), rtol=1e-5)
+    assert_as_in("jax", inner, X, atol=0)
     again = jax.grad(lambda x: inner(x).sum())(x)  # what jax keeps of a trace is its own still
     np.testing.assert_array_equal(np.asarray(again), np.asarray(expected))
     assert "multigrad" not in str(jax.make_jaxpr(inner)(x))

@@ -55,11 +55,22 @@ def in_torch(function: Callable[..., Any], *arrays: Array) -> Result:
 def in_jax(function: Callable[..., Any], *arrays: Array) -> Result:
     import jax
 
-    result, pull = jax.vjp(function, *map(jax.numpy.asarray, arrays))
+    flat, nesting = jax.tree.flatten(arrays)
+    places = [i for i, leaf in enumerate(flat) if is_float(leaf)]
+
+    def call(given: list[Any]) -> Any:
+        whole = dict(enumerate(flat)) | dict(zip(places, given, strict=True))
+        return function(*nesting.unflatten(whole.values()))
+
+    result, pull = jax.vjp(call, [jax.numpy.asarray(flat[i]) for i in places])
     tree = jax.tree.structure(result)
-    return result, lambda cotangent: pull(
-        tree.unflatten(map(jax.numpy.asarray, leaves_of(cotangent)))
-    )
+
+    def pull_leaves(cotangent: Any) -> Any:
+        (slopes,) = pull(tree.unflatten(map(jax.numpy.asarray, leaves_of(cotangent))))
+        found = dict(zip(places, slopes, strict=True))
+        return [found.get(i) for i in range(len(flat))]
+
+    return result, pull_leaves
 
 
 def in_tensorflow(function: Callable[..., Any], *arrays: Array) -> Result:
@@ -135,12 +146,12 @@ def assert_as_in(
     cotangent = [*leaves_of(cotangent), *(None for _ in own)][: len(own)]
     graph = xg.function(function, native=False) if of is None else of
     backend = BackendUnderTest("numpy") if backend is None else backend
-    dtypes = [a.dtype for a in arrays if isinstance(a, np.ndarray)]
+    dtypes = [a.dtype for a in leaves_of(arrays) if isinstance(a, np.ndarray)]
     with backend.precision(max(dtypes, key=lambda dtype: dtype.itemsize)):
         outputs, pull = xg.vjp(graph, *as_tensors(backend, arrays))
         tree = optree.tree_structure(outputs, none_is_leaf=True)
         slopes = pull(as_tensors(backend, optree.tree_unflatten(tree, cotangent)))
-        found = as_arrays(backend, [*leaves_of(outputs), *slopes])
+        found = as_arrays(backend, [*leaves_of(outputs), *leaves_of(slopes)])
     own += pull_own(cotangent)
     for i, (each, known) in enumerate(zip(found, own, strict=True)):
         assert (each is None) == (known is None)

@@ -13,6 +13,7 @@ import pytest
 import multigrad as xg
 
 from ...harness.torch_class import torch_class
+from ..test_functions_everywhere import make_dropout
 
 torch: Any = pytest.importorskip("torch")
 
@@ -130,15 +131,6 @@ def test_compiled_code_raises_the_error_of_a_wrong_gradient() -> None:
 
     with pytest.raises(xg.GradientError, match="3 gradients for 2 arguments"):
         torch.compile(lambda x: broken(x, x), backend="aot_eager")(torch.ones(2))
-
-
-def make_dropout() -> Any:
-    @xg.custom_gradient
-    def dropout(x: Any, rate: Any) -> Any:
-        kept = xp.rand_like(x) >= rate
-        return x * kept / (1 - rate), lambda upstream: (upstream * kept / (1 - rate), None)
-
-    return dropout
 
 
 @pytest.mark.parametrize("compiles", [False, True], ids=["eager", "compiled"])
