@@ -185,12 +185,3 @@ def test_a_promise_of_one_derivative_holds_in_forward_mode() -> None:
     np.testing.assert_allclose(jvp(f, (x,), (torch.ones(5),))[1], 3.0 * X * X, rtol=1e-6)
     with pytest.raises(xg.GradientError, match="promises that nobody differentiates"):
         torch.func.jacrev(jacfwd(f))(x)
-
-
-@pytest.mark.needs("jax")
-def test_custom_vjp_without_forward_mode_refuses_a_tangent_loudly() -> None:
-    import jax
-
-    f = xg.lower("triangular", "jax", forward="Heaviside")
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(f, (X,), (X,))
