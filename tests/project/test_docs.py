@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from pages import captured, docs
+from pages import captured, docs, typed
 
 from ..harness import public
 from ..harness.hidden import run_python
@@ -41,6 +41,12 @@ needs_all = pytest.mark.needs("torch", "jax", "tensorflow", "keras")
 def test_a_page_is_what_the_tables_say_now(name: str) -> None:
     written = (FOLDER / name).read_text(encoding="utf-8")
     assert written == docs.PAGES[name](), "type: python tools/write_pages.py"
+
+
+@pytest.mark.parametrize("file", typed.MODULES)
+def test_the_stub_and_examples_are_what_the_tables_say_now(file: str) -> None:
+    written = (typed.ROOM / file).read_text(encoding="utf-8")
+    assert written == typed.MODULES[file](), "type: python tools/write_sources.py"
 
 
 @needs_all

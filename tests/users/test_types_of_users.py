@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pages import typed
-
 RIGHT = """
 from __future__ import annotations
 
@@ -197,9 +195,3 @@ def test_a_right_script_passes_and_each_mistake_is_told(checker: str, tmp_path: 
     (tmp_path / "wrong.py").write_text(WRONG)
     rows = enumerate(WRONG.split("\n"), 1)
     assert check(checker, tmp_path) == {f"wrong.py:{n}" for n, row in rows if "# wrong" in row}
-
-
-@pytest.mark.parametrize("file", typed.MODULES)
-def test_what_checkers_read_is_written_from_what_it_describes(file: str) -> None:
-    written = (typed.ROOM / file).read_text(encoding="utf-8")
-    assert written == typed.MODULES[file](), "type: python tools/write_sources.py"
