@@ -13,6 +13,7 @@ import pytest
 
 import multigrad as xg
 
+from ...conftest import BACKENDS
 from ...harness.own_library import assert_as_in
 
 xp = xg.xp
@@ -131,7 +132,7 @@ def results(backend: Any, f: Any, dtype: str) -> list[Any]:
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_a_scan_gives_what_its_steps_give_one_by_one(backend: Any, program: Any) -> None:
     by_scan, by_steps = function_of(program, xp.scan), function_of(program, one_by_one)
-    exact = results(FromArrays(), by_steps, "float64")
+    exact = results(BACKENDS["numpy"], by_steps, "float64")
     for dtype in ("float64", "float32"):
         with backend.precision(np.dtype(dtype)):
             found, plain = (results(backend, f, dtype) for f in (by_scan, by_steps))
@@ -220,25 +221,13 @@ def test_the_shape_of_what_a_scan_of_custom_gradients_gives_is_known(backend: An
 
 def test_a_turn_back_takes_what_the_cut_says_and_sums_nothing_twice() -> None:
     f = function_of(spiking, xp.scan)
-    results(FromArrays(), f, "float64")
+    results(BACKENDS["numpy"], f, "float64")
     text = xg.show(f)
     back = text[text.index("body(cotangent_0") :].partition("return")[0]
     assert "kept_0" in back
     assert "kept_1" not in back
     assert "heaviside" not in back  # what fires is not computed again
     assert "sum_to" not in back.partition("matmul")[0]
-
-
-class FromArrays:
-    """NumPy, without a fixture."""
-
-    @staticmethod
-    def array(a: Any) -> Any:
-        return a
-
-    @staticmethod
-    def numpy(a: Any) -> Any:
-        return a
 
 
 def test_forward_and_reverse_mode_are_transposes_of_each_other(backend: Any) -> None:
@@ -343,10 +332,10 @@ def test_a_loop_that_cannot_be_is_an_error_that_names_what_changes(name: str) ->
 
 def test_a_scan_is_saved_and_loaded(tmp_path: Any) -> None:
     f = function_of(adaptive, xp.scan)
-    expected = results(FromArrays(), f, "float64")
+    expected = results(BACKENDS["numpy"], f, "float64")
     xg.save(f, tmp_path / "f.json")
     loaded = xg.load(tmp_path / "f.json")
-    for ours, own in zip(results(FromArrays(), loaded, "float64"), expected, strict=True):
+    for ours, own in zip(results(BACKENDS["numpy"], loaded, "float64"), expected, strict=True):
         np.testing.assert_array_equal(ours, own)
     assert '"scan"' in json.dumps(f.to_dict())
 
