@@ -64,6 +64,18 @@ def test_a_large_param_does_not_overflow_on_the_way_in_float16(name: str) -> Non
         assert not rows, f"{name}({params}) of {LIBRARY}: (tin, in float16, in float64): {rows}"
 
 
+@pytest.mark.needs("jax")
+def test_the_difference_of_a_fused_power_in_float16_is_needed_and_enough() -> None:
+    import jax
+
+    x = np.linspace(0, 2, 9999).astype(np.float16)
+    factor = xg.get("q_pseudo_spike").with_params(alpha=LARGE).factor
+    exact = factor(x.astype(np.float64))
+    fused, eager = (np.asarray(f(jax.numpy.asarray(x))) for f in (xg.jit(factor), factor))
+    assert 4 * 2.0**-10 < abs(fused - exact).max() <= 0.15  # half an eps, 300 times
+    assert abs(eager - exact).max() <= 4 * 2.0**-10
+
+
 @each_curve
 def test_a_param_for_which_there_is_no_number_is_out_of_range(name: str) -> None:
     for params in with_one_param(name, 0.0, -1.0):
