@@ -16,6 +16,7 @@ from multigrad.functions.importers import from_tf_custom_gradient
 from multigrad.rules.vjp import vjp
 
 from ..conftest import NumpyBackend
+from ..harness.own_library import assert_as_in
 from ..written.functions_in_tensorflow import CASES, written
 
 tf: Any = pytest.importorskip("tensorflow")
@@ -81,23 +82,9 @@ def test_on_tensorflow_the_numbers_are_the_originals_bit_for_bit(name: str, grap
 def test_on_every_backend_the_numbers_are_the_originals(backend: NumpyBackend, name: str) -> None:
     original, (arguments, is_exact) = written()[name], CASES[name]
     imported = from_tf_custom_gradient(original)
-    run: Any = pull_in_tensorflow(original, arguments)
-    expected_outputs, expected = run(tf.constant(X), tf.constant(W))
-    x, w = backend.array(X), backend.array(W)
-    outputs, pullback = vjp(lambda x, w: imported(*arguments(x, w)), x, w)
-    upstream = {y.shape.rank: backend.array(UPSTREAM) for y in expected_outputs if y.shape.rank}
-    upstream[0] = backend.array(np.float32(2.0))
-    cotangents = [upstream[y.shape.rank] for y in expected_outputs]
-    structure = written()[name](*arguments(tf.constant(X), tf.constant(W)))
-    gradients = pullback(tf.nest.pack_sequence_as(structure, cotangents))
-    for got, want in zip([*flat(outputs), *gradients], [*expected_outputs, *expected], strict=True):
-        want = np.zeros_like(X) if want is None else np.asarray(want)
-        got = backend.numpy(got)
-        assert got.dtype == want.dtype
-        if is_exact:
-            np.testing.assert_array_equal(got, want)
-        else:
-            np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+    own, of = (lambda x, w, f=f: f(*arguments(x, w)) for f in (original, imported))
+    limits = {"rtol": 0.0, "atol": 0.0} if is_exact else {"rtol": 2e-6, "atol": 1e-6}
+    assert_as_in("tensorflow", own, X, W, of=of, backend=backend, **limits)
 
 
 def test_log1pexp_has_gradient_one_at_100(backend: NumpyBackend) -> None:
