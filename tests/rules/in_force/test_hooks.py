@@ -69,23 +69,6 @@ def test_gradient_of_a_parameter_used_outside_of_its_module_follows_the_rule_in_
 # --- torch.utils.checkpoint, whose backward runs forward again ------------------------------------
 
 
-@pytest.mark.parametrize("outer", [False, True])
-@pytest.mark.parametrize("inner", [False, True])
-def test_nested_checkpoints_run_again_under_the_rule_of_their_first_forward(
-    outer: bool, inner: bool
-) -> None:
-    act = xg.activation("Heaviside")
-
-    def nested(x: Tensor) -> Tensor:
-        return checkpoint(act, x, use_reentrant=inner) * 3.0
-
-    x = leaf()
-    with xg.use("triangular"):
-        y = checkpoint(nested, x, use_reentrant=outer).sum()
-    y.backward()
-    np.testing.assert_allclose(x.grad, 3.0 * triangle(X), rtol=1e-6)
-
-
 def test_checkpoint_runs_again_on_another_thread_under_its_rule() -> None:
     act = xg.Activation("Heaviside")
     x = leaf()

@@ -60,11 +60,10 @@ def test_a_copy_of_a_model_counts_by_itself(width: Any) -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("own", [False, True])
-def test_a_region_runs_again_under_the_number_of_its_forward(
-    reentrant: bool, own: bool, width: Any
+def test_a_region_runs_again_under_the_number_in_force_at_its_forward(
+    reentrant: bool, width: Any
 ) -> None:
-    act = xg.activation("Heaviside", *(("triangular", {"width": width}) if own else ()))
+    act = xg.activation("Heaviside")
     x = torch.tensor(X, requires_grad=True)
     with xg.use("triangular", {"width": width}):
         y = torch.utils.checkpoint.checkpoint(lambda x: act(x) * 1.0, x, use_reentrant=reentrant)
