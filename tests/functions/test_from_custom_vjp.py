@@ -90,7 +90,7 @@ def test_a_forward_that_keeps_the_pullback_of_jax_is_captured(backend: Any) -> N
     imported = xg.from_custom_vjp(doubled)
     imported.native = False
     x = np.linspace(-1, 2, 6, dtype=np.float32)
-    assert_as_in("jax", doubled, x, of=imported, backend=backend, atol=0)
+    assert_as_in("jax", doubled, x, of=imported, backend=backend, rtol=1e-6, atol=1e-6)
 
 
 def test_a_jaxpr_of_many_steps_is_compared_for_two_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_keywords_are_resolved_to_positions_as_jax_does(backend: Any) -> None:
     function, _ = cases("softmax")
     imported = xg.from_custom_vjp(function)
     own, of = lambda x: function(x, axis=0), lambda x: imported(axis=0, x=x)
-    assert_as_in("jax", own, GRID, of=of, backend=backend, atol=1e-6)
+    assert_as_in("jax", own, GRID, of=of, backend=backend, rtol=2e-6, atol=1e-6)
 
 
 def test_unknown_keywords_are_a_type_error() -> None:
@@ -274,7 +274,7 @@ def test_a_rule_is_captured_whose_function_alone_cannot_be() -> None:
     from jax.scipy.special import zeta
 
     x, q = np.full(3, 2.5, np.float32), np.ones(3, np.float32)
-    assert_as_in("jax", zeta, x, q, of=xg.from_custom_vjp(zeta), atol=0)
+    assert_as_in("jax", zeta, x, q, of=xg.from_custom_vjp(zeta), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("optimize_remat", [False, True])
