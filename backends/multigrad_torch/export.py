@@ -175,10 +175,9 @@ def write_program(
 
 def is_about_lengths(error: Exception) -> bool:
     """Return whether torch cannot leave the lengths open that dynamic_shapes= names."""
-    from torch._dynamo.exc import UserError, UserErrorType
+    from torch._dynamo.exc import UserErrorType
 
-    kind = error.error_type if isinstance(error, UserError) else None
-    return kind is UserErrorType.CONSTRAINT_VIOLATION
+    return getattr(error, "error_type", None) is UserErrorType.CONSTRAINT_VIOLATION
 
 
 def _other_library(model: Any, inputs: tuple[Any, ...]) -> str | None:

@@ -110,7 +110,7 @@ def find_with_inputs(
     # Python takes what is a descriptor for a routine.
     is_own = is_function or isinstance(obj, Rule)
     is_foreign = not is_own and (find_custom(obj) is not None or inspect.isroutine(obj))
-    function = xg.convert(obj) if is_foreign else obj
+    function: Any = xg.convert(obj) if is_foreign else obj
     # A Function stays in the forms in which its module called it.
     is_known = not is_function or obj.captures.variants or obj.examples is not None
     if not (words or is_foreign or (is_function and dtype)) and is_known:

@@ -339,6 +339,7 @@ def test_the_lines_to_copy_have_a_variable_for_what_no_text_makes(
     assert again.findings[0].reason == report.findings[0].reason
     # A name of a script, which a new process lacks, is a variable, too.
     monkeypatch.setattr(sys.modules["__main__"], "of_script", fn, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py", raising=False)
     lines = lines_to_copy(fn, "numpy", "derivative", [change], None)
     assert lines[1].startswith("of_script = ...  # put your own here: <lambda> at test_intention")
 

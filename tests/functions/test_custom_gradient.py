@@ -237,6 +237,7 @@ def test_a_function_of_a_session_pickles_by_its_graphs(monkeypatch: pytest.Monke
     function, main = xg.function(lambda x: x * 2.0, lambda g, x: g * 5.0), sys.modules["__main__"]
     monkeypatch.setattr(function, "__module__", "__main__")
     monkeypatch.setattr(main, "of_session", function, raising=False)
+    monkeypatch.setattr(main, "__file__", "script.py", raising=False)  # a worker of xdist has none
     assert pickle.loads(pickle.dumps(function)) is function  # of a script
     monkeypatch.delattr(main, "__file__")
     assert pickle.loads(pickle.dumps(function)) is not function

@@ -64,8 +64,9 @@ def of_three_operands(format: Format, *, is_choice: bool) -> list[tuple[float, f
     """
     ordinary = fit([0.0, 0.3, -2.6, 1.0, 2.0, 7.0], format)
     far = (format.top / 4, -math.sqrt(format.top) * 64, math.sqrt(format.smallest_normal) / 64)
-    rows = [*itertools.product(ordinary, repeat=3)]
-    rows += itertools.product(fit([0.0, 1.0, *far, format.smallest_normal], format), repeat=3)
+    extremes = fit([0.0, 1.0, *far, format.smallest_normal], format)
+    rows = [*itertools.product(ordinary, ordinary, ordinary)]
+    rows += itertools.product(extremes, extremes, extremes)
     return [*dict.fromkeys(row for row in rows if not is_choice or row[0] in (0.0, 1.0))]
 
 
