@@ -134,7 +134,7 @@ def differs_in(
 
 
 def other_choices(trial: Trial, outputs: Arrays, wanted: Arrays, exact: Arrays) -> Arrays:
-    """Return which rows of a surrogate are other inputs' numbers, as of another code, or []."""
+    """Return masks of rows in which a surrogate chose other inputs, such as another code, or []."""
     pairs = zip(outputs, wanted, strict=True)
     masks = [where_different(y, as_float(z, y.dtype.name)) for y, z in pairs]
     numbers = np.concatenate([np.ravel(a) for a in exact])

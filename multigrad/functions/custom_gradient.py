@@ -240,7 +240,7 @@ def refuse_class(function: Any) -> None:
 
 
 def call_of_class(cls: type) -> str:
-    """Return what to give in place of a class."""
+    """Return, as code, what a caller who gave a class should give instead."""
     # A custom gradient of torch's is a class of which nobody makes an object.
     is_gradient = hasattr(cls, "forward") and hasattr(cls, "backward")
     name = cls.__name__

@@ -144,7 +144,7 @@ def gives_surrogate(function: Any) -> bool:
 
 
 def origin_of(obj: Any) -> Any:
-    """Return what a Function was made from, such as a class of a framework's; None for others."""
+    """Return what a Function was made from, such as an `autograd.Function`; None for others."""
     return getattr(getattr(obj, "recipe", None), "origin", None)
 
 

@@ -72,7 +72,7 @@ _T = torch.Tensor
 
 
 def has_slope(function: Callable[..., Tensor], *limits: float) -> bool:
-    """Return whether the whole gradient of torch's own function passes at 1."""
+    """Return whether torch's own function gives its first argument, at 1, the whole gradient."""
     # Asked of torch itself, whatever mode or transform is around.
     modes = torch.utils._python_dispatch._disable_current_modes()
     with modes, torch._C._DisableFuncTorch(), torch.enable_grad():
