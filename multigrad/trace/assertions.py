@@ -5,6 +5,7 @@ follows the test. If one of the two branches only raises, the test is an asserti
 
     assert (x > 0).all()                        goes on if it is true; else AssertionError
     if x.sum() < 0: raise ValueError("...")     goes on if it is false; else ValueError
+    if not is_small(x): raise ValueError("...") `is_small` ends with `return bool(x.sum() < 0)`
     if x.sum() < 0: return 0.0                  no assertion: both branches go on
 
 A branch whose exception is caught decides on more than raising, and is no assertion (`is_caught`).
@@ -98,11 +99,8 @@ def find_assertion(frame: FrameType) -> Assertion | None:
 
     None if both branches do more than raise, or if the exception is caught.
     """
-    # Without it: test_an_assertion_of_a_class_inside_is_one_of_the_function_around_it.
-    if _is_own(frame):
-        return None
-    has_bool = frame.f_globals.get("bool", bool) is bool
-    assertion = _assertion_at(frame.f_code, frame.f_lasti, has_bool)
+    jump = _jump_after(frame, bool)
+    assertion = None if jump is None else _assertion_at(*jump)
     return None if assertion is None or is_caught(frame) else assertion
 
 
@@ -110,12 +108,8 @@ def _is_own(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith(OWN)
 
 
-def _assertion_at(code: CodeType, at_offset: int, has_bool: bool) -> Assertion | None:
-    rows, position = _find(code, at_offset)
-    jump = _jump_after(rows, position, has_bool)
-    if jump is None:
-        return None
-    position, is_inverted = jump
+def _assertion_at(code: CodeType, position: int, is_inverted: bool) -> Assertion | None:
+    rows = _instructions(code)
     positions = {row.offset: i for i, row in enumerate(rows)}
     target = positions.get(rows[position].argval)
     if target is None:
@@ -132,26 +126,34 @@ def _assertion_at(code: CodeType, at_offset: int, has_bool: bool) -> Assertion |
     return jumps_if is not target_fails, kind
 
 
-def _jump_after(
-    rows: Sequence[dis.Instruction], position: int, has_bool: bool
-) -> tuple[int, bool] | None:
-    # The position of the jump that depends on the test, and whether the test is inverted before.
-    if position >= len(rows):
+def _jump_after(frame: FrameType | None, called: Any) -> tuple[CodeType, int, bool] | None:
+    # The jump that depends on the test, and whether the test is inverted before. `called` is what
+    # may turn the test into a bool, a function by its code: `if not is_small(x): raise`.
+    # Without `_is_own`: test_an_assertion_of_a_class_inside_is_one_of_the_function_around_it.
+    if frame is None or _is_own(frame):
         return None
-    if rows[position].opname.startswith("CALL"):  # `bool(test)`
-        if not (has_bool and _is_call(rows, position, "bool", 1)):
+    rows, position = _find(frame.f_code, frame.f_lasti)
+    if position < len(rows) and rows[position].opname.startswith("CALL"):
+        name = "bool" if called is bool else called.co_name
+        function = frame.f_globals.get(name, bool)
+        is_it = getattr(function, "__code__", function) is called
+        if not (is_it and _is_call(rows, position, name, 1 if called is bool else None)):
             return None
         position += 1
+    elif called is not bool:
+        return None
     if position < len(rows) and rows[position].opname == "TO_BOOL":  # Python 3.13
         position += 1
     is_inverted = False
     while position < len(rows) and rows[position].opname == "UNARY_NOT":
         is_inverted = not is_inverted
         position += 1
-    if position + 1 >= len(rows):
-        return None
-    name = rows[position].opname
-    return (position, is_inverted) if name.startswith("POP_JUMP") and "NONE" not in name else None
+    name = rows[position].opname if position < len(rows) else ""
+    if name == "RETURN_VALUE":
+        outer = _jump_after(frame.f_back, frame.f_code)
+        return outer and (*outer[:2], outer[2] is not is_inverted)
+    is_jump = name.startswith("POP_JUMP") and "NONE" not in name and position + 1 < len(rows)
+    return (frame.f_code, position, is_inverted) if is_jump else None
 
 
 @lru_cache(maxsize=256)
@@ -160,9 +162,10 @@ def _instructions(code: CodeType) -> Sequence[dis.Instruction]:
 
 
 def _find(code: CodeType, offset: int) -> tuple[Sequence[dis.Instruction], int]:
-    # The instructions, and the position of the one at an offset.
+    # The instructions, and the position of the one at an offset. In a frame that is calling Python,
+    # the offset is at the end of the instruction.
     rows = _instructions(code)
-    position = next((i for i, row in enumerate(rows) if row.offset == offset), len(rows))
+    position = max(sum(row.offset <= offset for row in rows) - 1, 0)
     is_before = position < len(rows) and rows[position].opname == "PRECALL"  # Python 3.11
     return rows, position + is_before
 
@@ -179,20 +182,18 @@ def is_call_of(frame: FrameType, name: str, count: int) -> bool:
 def is_searched(frame: FrameType) -> bool:
     """Return whether a frame searches a result as text: `"Tensor" in str(type(x))`."""
     # Without it: test_a_word_in_none_or_all_is_known is refused.
-    all_rows, at_offset = _instructions(frame.f_code), frame.f_lasti
-    # In a frame that is calling Python, the offset is at the end of the instruction.
-    past = [row for row in all_rows if row.offset <= at_offset]
-    rows = [*past[-1:], *(row for row in all_rows if row.offset > at_offset)]
-    calls = [row for row in rows[:6] if row.opname != "PRECALL"][:3]
+    rows, position = _find(frame.f_code, frame.f_lasti)
+    calls = [row for row in rows[position : position + 6] if row.opname != "PRECALL"][:3]
     names = ["CALL" if row.opname in CALLS else row.opname for row in calls]
     return names == ["CALL", "CALL", "CONTAINS_OP"] and {row.arg for row in calls[:2]} == {1}
 
 
-def _is_call(rows: Sequence[dis.Instruction], position: int, name: str, count: int) -> bool:
-    # Walks back along the stack effects to the load of the called function.
+def _is_call(rows: Sequence[dis.Instruction], position: int, name: str, count: int | None) -> bool:
+    # Walks back along the stack effects to the load of the called function; None: of any count.
     call = rows[position]
-    if call.opname not in CALLS or call.arg != count:
+    if call.opname not in CALLS or (count is not None and call.arg != count):
         return False
+    count = call.arg or 0
     height = 0
     # Python 3.11: PRECALL takes the arguments.
     end = position - 1 if rows[position - 1].opname == "PRECALL" else position

@@ -37,6 +37,16 @@ def raises_in_a_helper(ctx: Any, x: Any) -> Any:
     return x * 3
 
 
+def is_large(x: Any) -> bool:
+    return not bool((x < 10).all())
+
+
+def raises_what_a_helper_finds(ctx: Any, x: Any) -> Any:
+    if is_large(x):
+        raise ValueError("too large")
+    return x * 3
+
+
 def raises_after_a_call_of_a_call(ctx: Any, x: Any) -> Any:
     for each in (x, None):
         if each is not None and not bool(torch.le(each, 10.0).all()):
@@ -66,6 +76,7 @@ def raises_in_a_library(ctx: Any, x: Any) -> Any:
     [
         raises_itself,
         raises_in_a_helper,
+        raises_what_a_helper_finds,
         raises_after_a_call_of_a_call,
         raises_at_the_end,
         raises_where_numbers_differ,
@@ -121,6 +132,19 @@ def asks_of_any(ctx: Any, x: Any) -> Any:
     return x
 
 
+def asks_a_helper_of_any(ctx: Any, x: Any) -> Any:
+    if all(map(is_large, [x, x])):
+        raise ValueError
+    return x
+
+
+def keeps_what_a_helper_finds(ctx: Any, x: Any) -> Any:
+    found = [is_large(x)]
+    if found == [True]:
+        raise ValueError
+    return x
+
+
 def does_more_than_raise(ctx: Any, x: Any) -> Any:
     for row in (0, 1):
         if (x[row] > 10).any():
@@ -131,7 +155,16 @@ def does_more_than_raise(ctx: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "forward", [catches_it, lets_it_end, returns_at_last, asks_of_any, does_more_than_raise]
+    "forward",
+    [
+        catches_it,
+        lets_it_end,
+        returns_at_last,
+        asks_of_any,
+        asks_a_helper_of_any,
+        keeps_what_a_helper_finds,
+        does_more_than_raise,
+    ],
 )
 def test_a_branch_whose_exception_ends_nothing_is_refused(forward: Any) -> None:
     with pytest.raises(xg.TraceError, match=r"py:\d+\) branches on a tensor value.*torch alone"):
