@@ -153,7 +153,8 @@ def write_program(
                 raise UnsupportedOp(
                     f"{' and '.join(sorted(notes.sized))} asks for lengths in Python, so its "
                     "operator is for those of these inputs alone: leave out dynamic_shapes=, or "
-                    "let it ask for none, as by x.reshape(-1) in place of x.view(y.shape[:-1])"
+                    "let it ask for none, as by x.view_as(y) in place of x.view(y.shape[0], -1), "
+                    "or export a class without its gradient, by torch.export.export"
                 ) from error
             library = _other_library(model, inputs)
             if library is None:

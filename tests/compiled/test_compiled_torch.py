@@ -517,28 +517,70 @@ def test_a_rule_that_looks_at_lengths_gets_a_graph_for_each_shape(jit: bool) -> 
         assert torch.equal(x.grad, torch.full(shape, float(shape[0])))
 
 
-def test_the_lengths_of_one_tensor_leave_those_of_another_open() -> None:
-    class Nearest(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, codes: Tensor) -> Tensor:
-            place = (codes.square().sum(1) - 2 * x @ codes.T).argmin(1)
-            ctx.save_for_backward(place, codes)
-            return codes.index_select(0, place)
+class Nearest(torch.autograd.Function):
+    """Asks for the lengths of `codes` alone."""
 
-        @staticmethod
-        def backward(ctx: Any, grad_out: Tensor) -> Any:
-            place, codes = ctx.saved_tensors
-            return grad_out, torch.zeros_like(codes).index_add_(0, place, grad_out)
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, codes: Tensor) -> Tensor:
+        place = (codes.square().sum(1) - 2 * x @ codes.T).argmin(1)
+        ctx.save_for_backward(place, codes, x)
+        return codes.index_select(0, place)
 
-    nearest, codes = xg.convert(Nearest), torch.randn(5, 4, requires_grad=True)
-    f, graphs = compiled(lambda x: nearest(x, codes))
-    for n in range(4, 8):
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> Any:
+        place, codes, x = ctx.saved_tensors
+        return grad_out * x, torch.zeros_like(codes).index_add_(0, place, grad_out)
+
+
+class NearestByLengths(Nearest):
+    """Asks for the lengths of all: a graph would be for one batch alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, codes: Tensor) -> Tensor:
+        place = (codes.square().sum(1) - 2 * x @ codes.T).argmin(1).view(x.shape[:-1])
+        ctx.save_for_backward(place, codes, x)
+        return codes[place]
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> Any:
+        place, codes, x = ctx.saved_tensors
+        counts = torch.ones(1, 1).expand(grad_out.shape[0], 4)
+        grad_codes = torch.zeros_like(codes)
+        return grad_out * x, grad_codes.index_put_((place,), counts * grad_out, accumulate=True)
+
+
+@pytest.mark.parametrize("cls", [Nearest, NearestByLengths])
+def test_a_batch_of_another_size_is_no_other_graph(cls: Any) -> None:
+    nearest, codes = xg.convert(cls), torch.randn(5, 4, requires_grad=True)
+
+    def overwritten(x: Tensor) -> Tensor:
+        kept = x.clone()
+        y = nearest(kept, codes)
+        kept.zero_()  # which a compiler does not notice, and eager code refuses
+        return y
+
+    f, graphs = compiled(overwritten)
+    for n in range(4, 16):
         x = torch.randn(n, 4, requires_grad=True)
-        found, expected = f(x), Nearest.apply(x, codes)
+        found, expected = f(x), cls.apply(x, codes)
         assert torch.equal(found, expected)
         grads = (torch.autograd.grad(y.square().sum(), (x, codes)) for y in (found, expected))
         assert all(map(torch.equal, *grads))
     assert graphs.frame_count == 2
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_class_that_asks_for_lengths_is_exported_for_any_batch(strict: bool) -> None:
+    class Codes(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return nearest(x, codes)
+
+    nearest, codes, batch = xg.convert(NearestByLengths), torch.randn(5, 4), torch.export.Dim("n")
+    program = torch.export.export(
+        Codes(), (torch.randn(6, 4),), dynamic_shapes=({0: batch},), strict=strict
+    )
+    x = torch.randn(9, 4)
+    assert torch.equal(program.module()(x), NearestByLengths.apply(x, codes))
 
 
 def squared(x: Tensor) -> Tensor:

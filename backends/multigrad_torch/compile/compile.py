@@ -55,8 +55,9 @@ from .dynamo_guards import (
 )
 
 Tensor: TypeAlias = Any
-# Prefixes of answers of `prepare`: the Function's own class, which Dynamo reads; a refusal.
-OWN_CLASS = "?"
+# Prefixes of answers: the Function's own class, which Dynamo reads; the same, for copies of
+# tensors; a refusal.
+OWN_CLASS, FOR_COPIES = "?", "?copies_"
 REFUSED = "!"
 # Words of a call's name, besides those of its tensors: what traced code has to know of the call.
 CALL, OPERATOR, COUNTS_APPLICATIONS = "call", "operator", "draws"
@@ -146,7 +147,7 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     else:
         name, tensors = ask(function.identifier, (args, kwargs), False)
     if name.startswith(OWN_CLASS):
-        return getattr(CALLS, name).apply(*args)
+        return apply_class(name, args)
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
         return apply_function(function, args, kwargs)
@@ -176,12 +177,34 @@ def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tens
         answer = prepare(subject, description, token, epoch)
         if answer.startswith(LENGTHS):
             lengths = answer.removeprefix(LENGTHS)
+            name = class_for_open(subject, description) if are_open(lengths, tensors) else ""
+            if name:
+                return name, tensors
         elif answer == NUMBERS:
             has_numbers = True
         elif answer == READS:
             reads_rules = True
         else:
             return answer, tensors
+
+
+def are_open(lengths: str, tensors: list[Tensor]) -> bool:
+    """Return whether Dynamo, or an exporter, leaves lengths of these tensors open."""
+    is_fixed = torch.fx.experimental.symbolic_shapes.has_static_value
+    asked = [tensors[int(i)] for i in lengths.split(",")]
+    return not all(is_fixed(n) for x in asked for n in x.shape)
+
+
+def apply_class(name: str, args: tuple[Any, ...]) -> Any:
+    cls, is_exported = getattr(CALLS, name), torch.compiler.is_exporting()
+    if not (is_exported or name.startswith(FOR_COPIES)):
+        return cls.apply(*args)
+    # As in `emit_call`: a compiler does not notice later writes. A program has no gradient.
+    copy = torch.Tensor.detach if is_exported else torch.Tensor.clone
+    outputs = cls.apply(*[copy(x) if isinstance(x, torch.Tensor) else x for x in args])
+    if isinstance(outputs, tuple):
+        return tuple([copy(y) if isinstance(y, torch.Tensor) else y for y in outputs])
+    return copy(outputs)
 
 
 def is_partial(x: Tensor) -> bool:
@@ -361,7 +384,24 @@ def class_for_objects(identifier: str) -> str:
     return store_class(function) or refusal
 
 
-def store_class(function: Function, has_keywords: bool = False) -> str:
+@dynamo.assume_constant_result
+def class_for_open(subject: Any, described: Any) -> str:
+    """Return the answer for lengths that Dynamo leaves open; "" where they are to be fixed.
+
+    The graph of a Function that asks for lengths is for these alone, but Dynamo, or an exporter,
+    can read its class for all.
+    """
+    function = by_identifier[subject] if isinstance(subject, str) else None
+    if function is None or torch._C._is_any_autocast_enabled():
+        return ""
+    variants = function.captures.variants.values()
+    is_read = bool(variants) and all(MISREAD.isdisjoint(each.omissions) for each in variants)
+    if not is_read and not torch.compiler.is_exporting():
+        return ""
+    return store_class(function, has_keywords(described), FOR_COPIES)
+
+
+def store_class(function: Function, has_keywords: bool = False, prefix: str = OWN_CLASS) -> str:
     """Return the name of a Function's own class, "" if Dynamo may not read it.
 
     A Function that is not captured runs unchanged in eager code, and so it may in compiled code,
@@ -373,9 +413,9 @@ def store_class(function: Function, has_keywords: bool = False) -> str:
     cls, copies = function.recipe.origin, function.recipe.options.copies
     is_plain = function.native is not False and not function.is_keyed and not has_keywords
     is_class = isinstance(cls, type) and issubclass(cls, torch.autograd.Function)
-    if not (is_class and is_plain) or copies or torch.compiler.is_exporting():
+    if not (is_class and is_plain) or copies or asks_for_operators():
         return ""
-    name = f"{OWN_CLASS}{function.identifier}"
+    name = f"{prefix}{function.identifier}"
     setattr(CALLS, name, cls)
     return name
 
