@@ -183,6 +183,9 @@ def is_one_step(result: Any, operands: Iterable[Any]) -> bool:
     return all(each in nodes or not each.operands for each in result.node.operands)
 
 
+CHOICES = {ops.CLIP, ops.MAXIMUM, ops.MINIMUM, ops.STOP_GRADIENT, ops.WHERE}
+
+
 def is_composed(result: Any, given: Any) -> bool:
     """Return whether rounding a result at each step may differ from rounding it once."""
     operands = {x.node for x in leaves_of(given) if isinstance(x, Value)}
@@ -192,7 +195,7 @@ def is_composed(result: Any, given: Any) -> bool:
     quotients = [step for step in steps if step.op is ops.FLOOR_DIVIDE]
     jumps = any(o.op is ops.CONST for quotient in quotients for o in quotient.operands)
     # A choice among elements rounds nothing but, before it, the numbers among its operands.
-    rounds = any(s.type.dtype != BOOL and s.op is not ops.WHERE for s in steps)
+    rounds = any(s.type.dtype != BOOL and s.op not in CHOICES for s in steps)
     return jumps or (rounds and len(steps) > len(nodes))
 
 

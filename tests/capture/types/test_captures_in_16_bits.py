@@ -93,6 +93,25 @@ def test_each_kernel_of_torchs_that_is_one_op_serves(narrow: str) -> None:
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("narrow", "low", "high"), [("float16", -0.3, 0.1), ("bfloat16", 0.3, 0.7)]
+)
+def test_a_limit_that_16_bits_round_is_one_to_the_gradient(
+    narrow: str, low: float, high: float
+) -> None:
+    torch: Any = import_module("torch")
+
+    def limited(x: Tensor) -> Tensor:
+        return torch.clamp(x, low, high)
+
+    slopes = []
+    for each in (xg.convert(limited), limited):
+        x = torch.tensor([-1, low, 0.5, high, 2], dtype=getattr(torch, narrow), requires_grad=True)
+        slopes += torch.autograd.grad(each(x).sum(), x)
+    torch.testing.assert_close(*slopes, rtol=0, atol=0)
+
+
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_what_torch_rounds_once_is_captured_anew(narrow: str) -> None:
     torch: Any = import_module("torch")
