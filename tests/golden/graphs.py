@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
+from multigrad.capture.dialect import AT_KINK
 from multigrad.errors import MultigradError
 
 from ..dtypes.table import ALL_PATTERNS, NO_WAY, Library, names_of, patterns_of, values
@@ -40,14 +41,15 @@ def _source(name: str | None, backend: str, forward: str) -> str:
 
 
 PLACES = re.compile(
-    r"  # \S+:\d+$|\(?\b[\w.]+\.py:\d+\)?|0x[0-9a-f]+|(?<=installed backend )\([\w, ]+\)",
+    r"  # \S+:\d+$|\(?\b[\w.]+\.py:\d+\)?|0x[0-9a-f]+|(?<=installed backend )\([\w, ]+\)"
+    rf"|(?<={AT_KINK} )\w+ as \w+ \S+",
     re.MULTILINE,
 )
 
 
 def without_places(text: str) -> str:
     """Return a text without what an edit or another environment changes: lines of files, addresses,
-    the list of installed backends.
+    the list of installed backends, a framework's version.
     """
     return PLACES.sub("", text)
 

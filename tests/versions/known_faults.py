@@ -17,6 +17,7 @@ import multigrad as xg
 from multigrad.audit.doctor import ABSENT, PRESENT
 
 FILE = Path(__file__).with_name("known_faults.json")
+ERROR = "does not run"
 Table = dict[str, dict[str, dict[str, str]]]  # by framework, version and fault
 
 
@@ -25,7 +26,7 @@ def main(pythons: list[str]) -> int:
     answers = [xg.doctor(python=python) for python in pythons] or [xg.doctor()]
     is_wrong = False
     for row in (row for answer in answers for row in answer.rows):
-        state = row.state if row.state in (PRESENT, ABSENT) else "does not run"
+        state = row.state if row.state in (PRESENT, ABSENT) else ERROR
         said = f"{state}, {row.converted}" if row.converted else state
         version = row.version.partition("+")[0]  # without the kind of build
         told = table.setdefault(row.framework, {}).setdefault(version, {})

