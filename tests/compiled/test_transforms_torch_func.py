@@ -167,6 +167,17 @@ def test_forward_mode_transforms_take_the_rule_or_are_refused_by_name(rule: str)
 # --- vmap -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("length", "stride"), [(2, 2), (3, 2), (2, 3), (4, 1)])
+@pytest.mark.filterwarnings("error:There is a performance drop")
+def test_vmap_adds_windows_up_as_without(length: int, stride: int) -> None:
+    from torch.func import grad, vmap
+
+    f = xg.function(lambda x: x.unfold(-1, length, stride).square())
+    x = torch.randn(5, 2, 11, requires_grad=True)
+    (expected,) = torch.autograd.grad(f(x).sum(), x)  # by torch's own op
+    assert torch.equal(vmap(grad(lambda x: f(x).sum()))(x.detach()), expected)
+
+
 @every_rule
 @forwards
 def test_vmap_around_within_and_nested_maps_the_rule_over_examples(rule: str, forward: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -62,8 +62,23 @@ def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations:
             sums = with_gaps
         shape = list(sums.shape[:-1])
         shape[first + axis] = like.shape[first + axis]
-        sums = torch.ops.aten.unfold_backward(sums, shape, first + axis, reach, strides[axis])
+        if transforms_active():
+            sums = unfold_backward(sums, shape, first + axis, strides[axis])
+        else:
+            sums = torch.ops.aten.unfold_backward(sums, shape, first + axis, reach, strides[axis])
     return sums.to(x.dtype)
+
+
+def unfold_backward(x: Tensor, shape: Sequence[int], axis: int, stride: int) -> Tensor:
+    """Add windows up as torch's op does, in its order: it has no batching rule (torch 2.15)."""
+    reach, windows = x.shape[-1], x.shape[axis]
+    count = -(-reach // stride)  # blocks of `stride` elements in a window
+    blocks = F.pad(x, (0, count * stride - reach)).unflatten(-1, (count, stride))
+    rows = max(windows + count - 1, -(-shape[axis] // stride))
+    sums = x.new_zeros((*shape[:axis], rows, stride, *shape[axis + 1 :]))
+    for i in reversed(range(count)):
+        sums.narrow(axis, i, windows).add_(blocks.select(-2, i).movedim(-1, axis + 1))
+    return sums.flatten(axis, axis + 1).narrow(axis, 0, shape[axis])
 
 
 def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -> Tensor:
