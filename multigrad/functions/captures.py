@@ -21,8 +21,9 @@ from ..errors import DisprovedError, MultigradError, TraceError
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, format_graph, freeze
 from ..graph.ir.questions import crossing, note
-from ..graph.ir.types import BOOL, T
+from ..graph.ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, T
 from ..graph.passes.facts import Shapes, needed_shapes
+from ..graph.passes.simplify import with_dtype
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..trace.active_rules import KeySource
@@ -32,7 +33,7 @@ from ..trace.derived.custom_calls import CustomCall, record_call, replay
 from ..trace.identity import items_key
 from ..trace.lookups import look_up_all
 from ..trace.trace import NeedsConcrete, Trace, Value, lift
-from .calls.arguments import Layout, Leaf, flatten, unwrap
+from .calls.arguments import Layout, Leaf, flatten, lay_out, unwrap
 from .calls.as_written import warn_disproved
 from .calls.binding import assemble
 from .calls.capture_errors import NotCaptured
@@ -325,11 +326,43 @@ def asked_shapes(function: Function, variant: Variant) -> dict[str, tuple[int | 
     return {f: tuple(None if n in free else n for n in v) for f, v in shapes.items()}
 
 
-def _is_free(function: Function, variant: Variant, length: int) -> bool:
-    def text(form: Variant) -> tuple[Any, ...]:
-        graphs = form.graphs
-        return format_graph(graphs.forward), format_graph(graphs.backward), graphs.wrt, form.fixed
+def over_dtypes(function: Function, variant: Variant) -> Variant:
+    """Return a captured form for floats of every dtype, where its code only asks whether they have
+    16 bits to compute in float32; else the form itself.
+    """
+    layout, facts = variant.layout, dict(variant.facts)
+    if facts.pop("dtype", None) is None or layout.mixes_floats:
+        return variant
 
+    def at(dtype: str) -> Variant:
+        rows = [replace(leaf, dtype=dtype) if leaf.is_float else leaf for leaf in layout.leaves]
+        of_dtype = lay_out(layout.tree, rows, is_apart=dtype in FLOATS_OF_16_BITS)
+        return capture(function.recipe, of_dtype, {**facts, "dtype": dtype})
+
+    try:
+        half, *others = map(at, FLOATS)
+    except Exception:  # noqa: BLE001  # of the author's code, which takes no such dtype
+        return variant
+    bfloat, single, double = map(_text, others)
+    graphs = half.graphs
+    forward, backward = (
+        with_dtype(graph, "float32", T) for graph in (graphs.forward, graphs.backward)
+    )
+    widened = replace(half, graphs=replace(graphs, forward=forward, backward=backward))
+    widens = _text(half) != single
+    if _text(half) != bfloat or single != double or (widens and _text(widened) != single):
+        return variant
+    graphs = replace(graphs, widens=widens, residuals=variant.graphs.residuals)
+    return replace(half, graphs=graphs, layout=layout, facts=facts)
+
+
+def _text(form: Variant) -> tuple[Any, ...]:
+    graphs = form.graphs
+    bare = (Graph("", each.inputs, each.outputs) for each in (graphs.forward, graphs.backward))
+    return *map(format_graph, bare), graphs.wrt, form.fixed
+
+
+def _is_free(function: Function, variant: Variant, length: int) -> bool:
     def at(other: int) -> Variant:
         facts = {
             fact: tuple(other if n == length else n for n in value)
@@ -340,8 +373,8 @@ def _is_free(function: Function, variant: Variant, length: int) -> bool:
         return capture(function.recipe, variant.layout, facts)
 
     try:
-        own = text(variant)
-        return all(text(at(n)) == own for n in OTHER_LENGTHS if n != length)
+        own = _text(variant)
+        return all(_text(at(n)) == own for n in OTHER_LENGTHS if n != length)
     except Exception:  # noqa: BLE001  # of the author's code, which takes no such length
         return False
 

@@ -23,7 +23,7 @@ from ..backend.emitted import Attached
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.decision import LOWERED, SHOWN
 from ..functions.calls.recipe import Variant
-from ..functions.captures import Asked, asked_of_arguments, find_variant
+from ..functions.captures import Asked, asked_of_arguments, find_variant, over_dtypes
 from ..functions.chain import Chain
 from ..functions.eject.eject import eject
 from ..functions.function import Function
@@ -341,7 +341,8 @@ def _lower(rule: Any, forward: Any, backend_name: str, *, forward_mode: bool) ->
 
 
 def with_note(rule: Any, backend_name: str, forward: Any) -> tuple[str, str]:
-    """Return a standalone module, and what it is for alone: shapes, and words and ints of the call.
+    """Return a standalone module, and what it is for alone: shapes, dtypes, words and ints of the
+    call.
 
     The arguments are those of `source`.
     """
@@ -389,12 +390,16 @@ def _variant_of_function(function: Function, backend: Backend, forward: str) -> 
             f"function {variant.graphs.name!r} has a forward of its own; lower it without "
             f"forward={forward!r}"
         )
-    return variant
+    return over_dtypes(function, variant)
 
 
 def _note(variant: Variant, asked: Asked) -> str:
-    shapes = {name: each["shape"] for name, each in asked.items() if any(each.get("shape", ()))}
-    words = [f"{name} of shape {format_lengths(shape)}" for name, shape in shapes.items()]
+    words = []
+    for name, each in asked.items():
+        dtype, shape = each.get("dtype", ""), each.get("shape", ())
+        of_shape = [f"shape {format_lengths(shape)}"] * any(shape)
+        if facts := [f"dtype {dtype}"] * bool(dtype) + of_shape:
+            words.append(f"{name} of {' and '.join(facts)}")
     for_shapes = f"For {' and '.join(words)}: its code asks for that. Others are refused."
     leaves = [leaf for leaf in variant.layout.leaves if leaf.kind == "static"]
     written = ", ".join(f"{leaf.path} = {leaf.value!r:.40}" for leaf in leaves)

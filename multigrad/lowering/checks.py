@@ -173,6 +173,12 @@ def format_lengths(shape: Sequence[int | None]) -> str:
     return f"({', '.join('any' if n is None else str(n) for n in shape)})"
 
 
+AGAIN = (
+    "call the function with such an argument and write it out again (in a shell, multigrad eject "
+    "takes it as --input 4x6:float32)"
+)
+
+
 def fact_check(
     function: str, argument: str, asked: Mapping[str, Any]
 ) -> Callable[[Tensor], Tensor]:
@@ -189,7 +195,7 @@ def fact_check(
         if x != number:
             raise GradientError(
                 f"function {function!r} was written out for {number} as {argument!r}, which its "
-                f"code asks about, and got {x}: call the function with that, and write it out again"
+                f"code asks about, and got {x}: {AGAIN}"
             )
         return x
 
@@ -198,8 +204,7 @@ def fact_check(
         if not is_right or (dtype and dtype_name(x.dtype) != dtype):
             raise GradientError(
                 f"function {function!r} was written out for {argument!r} of {wanted}, which its "
-                f"code asks about, and got {dtype_name(x.dtype)} of shape {x.shape}: call the "
-                "function with such an argument, and write it out again"
+                f"code asks about, and got {dtype_name(x.dtype)} of shape {x.shape}: {AGAIN}"
             )
         return x
 

@@ -48,6 +48,7 @@ class Emission:
     Attributes:
         rule: whose code it is, for error messages.
         dtype: replaces T where it is fixed.
+        widens: as of `FunctionGraph`.
         off: the fast rows that are turned off.
         namespace: what the module's code names, by name.
         taken: names that mean something else in the code, such as those of its variables.
@@ -60,6 +61,7 @@ class Emission:
     backend: Backend
     rule: str
     dtype: str | None = None
+    widens: bool = False
     off: frozenset[str] = field(default_factory=disabled)
     namespace: dict[str, Any] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -187,6 +189,7 @@ class _Writer:
         # The tensor whose dtype T is, if any.
         floats = [name for node, (name, _, _) in self.done.items() if node.type.dtype == T]
         self.like = floats[0] if floats else None
+        self.wide = ""  # the variable of `wide_dtype`
 
     def write(self, elementwise: bool) -> Body:
         for node in self.graph.nodes:
@@ -448,10 +451,20 @@ class _Writer:
                 return f"{self.like}.dtype"
             if value == T:  # of a function of integers alone, as most libraries have it
                 value = self.emission.dtype or "float32"
-            return self.emission.bind(f"dtype_{value}", self.backend.tensors.dtype(value))
+            name = self.emission.bind(f"dtype_{value}", self.backend.tensors.dtype(value))
+            return self.wide_dtype(name) if self.emission.widens and value == "float32" else name
         if isinstance(value, ArrayValue):
             return self.emission.bind("values", value)
         return self.literal(value)[0] if isinstance(value, float) else repr(value)
+
+    def wide_dtype(self, float32: str) -> str:
+        """Return the name of float64 where the input has that, else of float32."""
+        if not self.wide:
+            double = self.emission.bind("dtype_float64", self.backend.tensors.dtype("float64"))
+            self.wide = self.fresh("dtype")
+            test = f"{self.like}.dtype == {double}"
+            self.lines.append(f"{self.wide} = {double} if {test} else {float32}")
+        return self.wide
 
 
 @functools.cache

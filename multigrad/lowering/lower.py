@@ -179,7 +179,7 @@ def _prepare(
     """Rename what emitted code has other names for, and reserve the names that it uses."""
     params = graphs.params
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
-    emission = Emission(backend, graphs.backward.name)
+    emission = Emission(backend, graphs.backward.name, widens=graphs.widens)
     # The object's name is that of the pair, unless it means something else in emitted code.
     own_name = identifier(graphs.name)
     used_names = {*RESERVED, *backend.autodiff.namespace, *graphs.params, *graphs.inputs}

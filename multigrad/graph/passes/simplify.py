@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..ir.graph import Graph, Node, make_node, walk, with_operands
+from ..ir.graph import Graph, Node, derive_node, make_node, walk, with_operands
 from ..ir.op import Op
 from ..ir.types import BOOL, BOOL_SCALAR, FLOAT_SCALAR, INPUT_SHAPE, INT_SCALAR, SCALAR_SHAPE
 from ..ops.results import PER_ELEMENT
@@ -329,6 +329,17 @@ def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:
             new_inputs[node] = make_node(ops.INPUT, (), {"name": names[name]}, node.type)
     body = substitute(graph, new_inputs)
     return replace(body, inputs=tuple(new_inputs.get(node, node) for node in graph.inputs))
+
+
+def with_dtype(graph: Graph, old: str, new: str) -> Graph:
+    """Return a graph that computes in `new` where it computes in `old`."""
+
+    def change(node: Node) -> Node:
+        if dict(node.attrs).get("dtype") != old:
+            return node
+        return derive_node(node.op, node.operands, {**dict(node.attrs), "dtype": new})
+
+    return simplify(rebuild(graph, change))
 
 
 def is_elementwise(graph: Graph) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -186,6 +187,52 @@ def test_every_rule_and_function_runs_without_multigrad_to_the_bit(
     found = run_apart(backend.name, tmp_path, calls)
     assert [name for name in calls if found[name] != expected[name]] == []
     assert len(found) >= len(rules) * (len(FORWARDS) if WHOLE else 1) + len(FUNCTIONS) + 1
+
+
+class Called:
+    """A Function with the `vjp` that a lowered one and a file have on NumPy."""
+
+    def __init__(self, function: xg.Function) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def vjp(self, *args: Any) -> Any:
+        return xg.vjp(self.function, *args)
+
+
+# Those that compute floats of 16 bits in float32, and one that does not ask.
+@ejecting
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_a_file_of_an_estimator_takes_floats_of_every_dtype(backend: Any, dtype: str) -> None:
+    positive = np.array([0.5, 0.75, 1.0, 1.25])
+    calls = dict.fromkeys(("lsq", "pact", "n2uq"), positive)
+    calls |= dict.fromkeys(("dorefa_weights", "ste_round"))
+    for name, second in calls.items():
+        function = getattr(xg.estimators, name)
+        arrays = [X * 1.7] if second is None else [X * 1.7, second]
+        function(*(a.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype) for a in arrays))
+        text = xg.source(function, backend.name, standalone=True)
+        assert " of dtype " not in text.partition('"""')[2].partition('"""')[0]
+        made = load(text)
+        for each in ("float16", ml_dtypes.bfloat16, "float32", "float64"):
+            given = [a.astype(each) for a in arrays]
+            values = (0.0,) if name == "n2uq" else ()
+            found, own = (
+                ejected.run(backend.name, called, given, values)
+                for called in (made, Called(function))
+            )
+            assert found == own, (name, each)
+
+
+def test_a_file_for_one_dtype_says_so() -> None:
+    asks = xg.function(lambda x: x * (2.0 if x.dtype == np.float32 else 3.0), None)
+    asks(X)
+    text = xg.source(asks, "numpy", standalone=True)
+    assert "For x of dtype float32: its code asks for that. Others are refused." in text
+    with pytest.raises(RuntimeError, match=r"dtype float32.*got float64.*--input 4x6:float32"):
+        load(text)(X.astype(float))
 
 
 @ejecting
