@@ -15,7 +15,7 @@ from multigrad.backend import GradientError
 from multigrad.backend.values import run_on_tensors_alone
 
 from ..known_faults import COMPILED
-from .vjp import as_leaf, custom_nodes, vjp
+from .vjp import as_leaf, custom_nodes, outside_inference, plain, vjp
 
 Tensor: TypeAlias = torch.Tensor
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
@@ -25,10 +25,11 @@ Pull: TypeAlias = Callable[[Sequence[Any]], list[Tensor | None]]
 def jvp(
     run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[list[Any], list[Tensor | None]]:
-    with forward_ad.dual_level():
+    is_recorded = torch.is_grad_enabled()
+    with outside_inference(), torch.set_grad_enabled(is_recorded), forward_ad.dual_level():
         duals = [
             x if tangent is None else forward_ad.make_dual(x, tangent)
-            for x, tangent in zip(inputs, tangents, strict=True)
+            for x, tangent in zip(plain(inputs), plain(tangents), strict=True)
         ]
         parts = [forward_ad.unpack_dual(y) for y in run(duals)]
     return [part.primal for part in parts], [part.tangent for part in parts]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -29,9 +30,10 @@ def vjp(
 
     Inside another differentiation the inputs, and so the gradients, stay part of its graph.
     """
+    inputs = plain(inputs)
     is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     is_nested = is_recorded or any(unpack_dual(x).tangent is not None for x in inputs)
-    with torch.enable_grad():
+    with outside_inference(), torch.enable_grad():
         xs = [_track(x, is_nested) for x in inputs]
         outputs = run(xs)
     active = [i for i, y in enumerate(outputs) if isinstance(y, Tensor) and y.requires_grad]
@@ -46,7 +48,9 @@ def vjp(
             ]
             keeps = again or is_nested
             results = [outputs[i] for i in active]
-            gradients = differentiate(results, [xs[i] for i in wrt], heads, keeps, is_recorded)
+            tracked = [xs[i] for i in wrt]
+            with outside_inference():
+                gradients = differentiate(results, tracked, plain(heads), keeps, is_recorded)
             # torch runs no nodes that lead to no input: the gradient would silently be zeros.
             if any(gradient is None for gradient in gradients) and any(
                 node.name() == ONCE for node in list_nodes(results)
@@ -65,6 +69,17 @@ def vjp(
     if is_nested:
         return outputs, pullback
     return [y.detach() if isinstance(y, Tensor) else y for y in outputs], pullback
+
+
+def outside_inference() -> AbstractContextManager[Any]:
+    """Leave inference mode, where torch's autograd keeps nothing: a derivative would be zero."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
+def plain(tensors: Sequence[Any]) -> list[Any]:
+    """Return tensors that autograd takes: copies of those made in inference mode."""
+    with outside_inference():
+        return [x.clone() if isinstance(x, Tensor) and x.is_inference() else x for x in tensors]
 
 
 def _track(x: Tensor, is_nested: bool) -> Tensor:

@@ -157,6 +157,19 @@ def test_a_checkpoint_computes_the_same_again() -> None:
     torch.testing.assert_close(torch.autograd.grad(y.sum(), x), plain, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("made_inside", [False, True])
+def test_inference_mode_changes_no_derivative(made_inside: bool) -> None:
+    tripled = xg.function(lambda x: x * x, lambda upstream, x: 3.0 * x * upstream)
+    with torch.inference_mode(made_inside):
+        x, v = torch.tensor([1.0, 2.0]), torch.ones(2)
+    for is_inside in (True, False):
+        for function, factor in ((tripled, 3.0), (torch.square, 2.0)):
+            with torch.inference_mode(is_inside):
+                (gradient,) = xg.vjp(function, x)[1](v)
+                tangent = xg.jvp(function, (x,), (v,))[1]
+            assert gradient.tolist() == tangent.tolist() == [factor, 2.0 * factor]
+
+
 @ROUTES
 def test_what_is_closed_over_gets_no_gradient_and_a_warning(native: bool | None) -> None:
     weight = torch.nn.Parameter(torch.full((3,), 2.0))
