@@ -202,6 +202,8 @@ def apply_class(name: str, args: tuple[Any, ...]) -> Any:
     # As in `emit_call`: a compiler does not notice later writes. A program has no gradient.
     copy = torch.Tensor.detach if is_exported else torch.Tensor.clone
     outputs = cls.apply(*[copy(x) if isinstance(x, torch.Tensor) else x for x in args])
+    if is_exported:
+        return outputs  # with the attributes that the class has set
     if isinstance(outputs, tuple):
         return tuple([copy(y) if isinstance(y, torch.Tensor) else y for y in outputs])
     return copy(outputs)
