@@ -151,3 +151,9 @@ def without_modes() -> Iterator[None]:
         finally:
             for mode in reversed(modes):
                 _push_mode(mode)
+
+
+def scalar(number: float) -> Tensor:
+    """Return a tensor of the CPU for all later calls, also where the first is within an export."""
+    with without_modes(), torch.inference_mode(False):
+        return torch.full((), number, dtype=torch.float32, device="cpu")

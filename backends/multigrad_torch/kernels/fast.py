@@ -32,6 +32,7 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import FLOAT_SCALAR, UNKNOWN, Type
 from multigrad.graph.ops.results import elementwise
 
+from ..state import scalar
 from . import gradient_lists, masks
 from .arrays import norm
 from .elementwise import MENDED, fitting
@@ -41,7 +42,7 @@ Tensor: TypeAlias = torch.Tensor
 
 
 # Exact in every dtype; a tensor without dimensions meets tensors of any.
-ONE = torch.ones((), device="cpu")
+ONE = scalar(1.0)
 SMALL, BIG = 1e-30, 1e30  # well within the range of float32
 
 

@@ -18,13 +18,13 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, T
 from multigrad.graph.ops.results import chosen, compared, elementwise
 
-from ..state import count_modes, tracing_state, transforms_active
+from ..state import count_modes, scalar, tracing_state, transforms_active
 from .elementwise import fitting
 from .elementwise import where as plain_where
 
 Tensor: TypeAlias = torch.Tensor
 # Exact in every dtype; a 0-d tensor mixes with tensors of any dtype and device that are not 0-d.
-ZERO = torch.zeros((), device="cpu")
+ZERO = scalar(0.0)
 LARGE = 1 << 14  # elements from which a pass over memory costs more than calling a kernel
 BLOCK = 1 << 17  # elements whose floats fit in the cache
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by itemsize
