@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-from torch._guards import CompileContext
 
 from multigrad.errors import RuleValueError
 from multigrad.graph.support.threads import SERIALS, make_lock
@@ -175,8 +174,10 @@ def forget() -> None:
 
 def begin_again() -> None:
     """Restart Dynamo's reading of the current code, if it reads some: it did not know of us yet."""
-    if CompileContext.try_get() is not None:
-        raise _IMPORT.dynamo.exc.UnspecializeRestartAnalysis(restart_reason="multigrad was loaded")
+    dynamo = _IMPORT.dynamo
+    # Not by the compile context: torch 2.15's exporter has one, too, and reads no code.
+    if dynamo is not None and getattr(dynamo.symbolic_convert.tls, "current_tx", None) is not None:
+        raise dynamo.exc.UnspecializeRestartAnalysis(restart_reason="multigrad was loaded")
 
 
 def fill_tables(dynamo: ModuleType) -> None:
