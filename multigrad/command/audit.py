@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
-from typing import Any
 from xml.etree import ElementTree
 
 from multigrad.audit.audit import (
@@ -28,27 +26,20 @@ from multigrad.audit.audit import (
     Finding,
     audit,
 )
+from multigrad.audit.gate import Side
 from multigrad.audit.laws import LAWS
 from multigrad.command import STOPPED
 from multigrad.command.named_objects import number_hints, read_inputs
 from multigrad.command.options import FAILED as FAILURE
 from multigrad.command.options import Progress
-from multigrad.command.targets import place_of, stated_inputs
 from multigrad.command.worker import Apart
 from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
 
-from .guessed_inputs import (
-    ANNOTATIONS,
-    DOCSTRING,
-    described_inputs,
-    guessed_inputs,
-    inputs_to_type,
-)
+from .guessed_inputs import choose_inputs
 from .recorded_inputs import places_to_look, read_record, record
-from .targets import INPUTS_IN_CODE, UNMADE, find_apart, find_target
+from .targets import UNMADE, find_apart, find_target, place_of, stated_inputs
 
-GUESSED = "guessed"
 EXAMPLES_LIMIT = 60.0  # seconds for all docstrings and tests of a target
 Print = Callable[[str], object]
 
@@ -152,26 +143,18 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
     annotations, docstrings or `recorded` calls of tests, or guessed.
     """
     fn = find_target(what)
-    has_words = bool(asked.words)
-    stated = None if has_words else stated_inputs(what)
-    first: AuditReport | None = None
-    for source, target, inputs in calls_to_try(fn, asked.words, stated, recorded):
-        try:
-            report = audit(target, *inputs, laws=asked.laws, surrogate=asked.surrogate)
-        except MultigradError as error:
-            report = AuditReport(what, "", (), problem=str(error))
-        if not report.problem:
-            report = replace(report, home=place_of(report.home), source=source)
-            return with_file(report, what) if what.endswith(".json") else report
-        # If no inputs fit, the problem with the surest ones is the one to report.
-        first = report if first is None else first
-    report = first if first is not None else AuditReport(what, "", (), "nobody knows its arguments")
-    if not has_words and stated is None:
-        problem = f"no inputs that were guessed fit: {report.problem.rstrip('.')}"
-        with suppress(MultigradError):  # nobody knows what the arguments are
-            problem += f"; {inputs_to_type(fn, ())}"
-        return replace(report, problem=problem)
-    return replace(report, problem="; ".join([report.problem, *number_hints(asked.words)]))
+    stated = None if asked.words else stated_inputs(what)
+    record = read_record(recorded)
+    # A Side runs forward and backward, as an audit does before its first law.
+    source, fn, inputs = choose_inputs(what, fn, asked.words, stated, Side, record=record)
+    try:
+        report = audit(fn, *inputs, laws=asked.laws, surrogate=asked.surrogate)
+    except MultigradError as error:
+        report = AuditReport(what, "", (), problem=str(error))
+    if report.problem:
+        return replace(report, problem="; ".join([report.problem, *number_hints(asked.words)]))
+    report = replace(report, home=place_of(report.home), source=source)
+    return with_file(report, what) if what.endswith(".json") else report
 
 
 def with_file(report: AuditReport, file: str) -> AuditReport:
@@ -181,26 +164,6 @@ def with_file(report: AuditReport, file: str) -> AuditReport:
         for line in report.reproducer
     )
     return replace(report, reproducer=tuple(lines))
-
-
-def calls_to_try(
-    fn: Any, words: Sequence[str] = (), stated: Any = None, recorded: str = ""
-) -> Iterator[tuple[str, Any, Sequence[Any]]]:
-    # The surest first: the caller stops at the first inputs that run.
-    if words:
-        yield "--input", fn, read_inputs(words)
-        return
-    if stated is not None:
-        yield INPUTS_IN_CODE, fn, stated
-        return
-    place, owner, recorded_inputs = (recorded and read_record(recorded)) or ("", None, None)
-    fn = fn if owner is None else owner  # an object of the class that is named
-    calls = [(source, fn, inputs) for source, inputs in described_inputs(fn)]
-    if recorded_inputs is not None:
-        calls.append((place, fn, recorded_inputs))
-    # Annotations, then the call of a test, then the docstring.
-    yield from sorted(calls, key=lambda each: (each[0] != ANNOTATIONS, each[0] == DOCSTRING))
-    yield from ((GUESSED, fn, inputs) for inputs in guessed_inputs(fn))
 
 
 # --- printing -------------------------------------------------------------------------------------

@@ -27,14 +27,15 @@ from multigrad.look.convert import (
     Conversion,
     Verdict,
     convert,
+    run_where_it_ends,
 )
 from multigrad.look.parity import find_names
 
 from . import STOPPED, options
-from .guessed_inputs import inputs_to_type
+from .guessed_inputs import choose_inputs, inputs_to_type
 from .named_objects import number_hints, read_inputs, split_name
 from .options import Progress
-from .targets import GRADIENT, callable_of, choose_inputs, find_apart, find_target, is_of_library
+from .targets import GRADIENT, callable_of, find_apart, find_target, is_of_library, stated_inputs
 from .worker import Apart, Lost
 
 SHORT = {EQUAL: SAME}
@@ -133,9 +134,10 @@ class Table(NamedTuple):
 def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conversion:
     obj = callable_of(find_target(what))
     refuse_rule(obj)
-    inputs, is_guessed = choose_inputs(what, obj, asked.words)
+    stated = None if asked.words else stated_inputs(what)
+    _, _, inputs = choose_inputs(what, obj, asked.words, stated, run_where_it_ends)
     report = convert(
-        obj, *inputs, backends=names, compiled=asked.compiled, guessed=is_guessed,
+        obj, *inputs, backends=names, compiled=asked.compiled,
         copies=asked.copies, transforms=asked.transforms,
     )  # fmt: skip
     if not report.problem:

@@ -39,10 +39,15 @@ from multigrad.audit.gate import (
     reference_does_not_run,
 )
 from multigrad.backend.discovery import in_use
-from multigrad.command.audit import GUESSED, calls_to_try
-from multigrad.command.guessed_inputs import inputs_to_type
+from multigrad.command.guessed_inputs import GUESSED, choose_inputs, inputs_to_type
 from multigrad.command.named_objects import number_hints, read_inputs, split_name
-from multigrad.command.targets import PAIRED, callable_of, find_target, import_target, stated_inputs
+from multigrad.command.targets import (
+    PAIRED,
+    callable_of,
+    find_target,
+    import_target,
+    stated_inputs,
+)
 from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError, suggest
 from multigrad.look.convert import brief
@@ -143,7 +148,8 @@ def _judge(
         if source == GUESSED:
             # What does not fit a guess is not the kernel's fault.
             ask_kernel = blaming(partial(not_judged, name), of_kernel)
-        ask_kernel(make_side, asked.kernel, pair[0], asked.seed, pickled, source == GUESSED)
+        words = None if source == GUESSED else asked.words
+        ask_kernel(make_side, asked.kernel, pair[0], asked.seed, pickled, words)
     except SideFails as failure:
         return failure.verdict
     sides = (partial(of_side, ask_side) for of_side in (of_kernel, of_reference))
@@ -345,28 +351,15 @@ def make_reference(asked: GateRequest, name: str, stated_by_kernel: bytes) -> tu
         stated = stated_inputs(target)
         if stated is None and stated_by_kernel:
             stated = pickle.loads(stated_by_kernel)
-        source, inputs = _first_that_runs(find_target(target), asked.words, stated)
+        fn = find_target(target)
+        source, _, inputs = choose_inputs(target, fn, asked.words, stated, Side)
     pickled = pickle.dumps((init, inputs))
-    try:
-        make_side(asked.reference, name, asked.seed, pickled)
-    except Exception as error:
-        if hints := number_hints(asked.words):
-            raise MultigradError("; ".join([brief(error), *hints])) from error
-        raise
+    make_side(asked.reference, name, asked.seed, pickled, asked.words)
     return source, pickled
 
 
-def _first_that_runs(target: Any, words: Sequence[str], stated: Any) -> tuple[str, list[Any]]:
-    for source, fn, inputs in calls_to_try(target, words, stated):
-        with contextlib.suppress(Exception):
-            # Inputs that somebody gave are the only ones, and their error is told.
-            if not words and stated is None:
-                Side(fn, [*inputs])
-            return source, [*inputs]
-    raise MultigradError("nobody knows its inputs: write get_inputs(), or name them by --input")
-
-
-def make_side(path: str, name: str, seed: int, made: bytes, is_guessed: bool = False) -> None:
+def make_side(path: str, name: str, seed: int, made: bytes, words: Sequence[str] | None) -> None:
+    """Make the side of this process; `words` are those of its inputs, None if they are guessed."""
     init, inputs = pickle.loads(made)
     fn = find_target(f"{path}:{name}")
     # Made with the same seed, so that the parameters are equal.
@@ -376,11 +369,10 @@ def make_side(path: str, name: str, seed: int, made: bytes, is_guessed: bool = F
     try:
         SIDES.append(Side(fn, inputs))
     except Exception as error:
-        if not is_guessed:
+        hints = [inputs_to_type(callable_of(fn))] if words is None else number_hints(words)
+        if not hints:
             raise
-        raise MultigradError(
-            f"{brief(error).rstrip('.')}; {inputs_to_type(callable_of(fn))}"
-        ) from error
+        raise MultigradError("; ".join([brief(error).rstrip("."), *hints])) from error
 
 
 def _seed(seed: int) -> None:

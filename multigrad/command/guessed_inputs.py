@@ -1,7 +1,7 @@
 """Inputs for targets that come without any, guessed from their code.
 
-From annotations and docstrings that state shapes, from weights' shapes, and from the names of
-arguments. `multigrad audit` tries many, the likeliest first, and `convert` those of the signature.
+From annotations and docstrings that state shapes, from weights' shapes, from the names of arguments
+and what code does with them: many, the likeliest first. A command takes the first that run.
 Tested by tests/audit/test_audit_command.py and test_targets.py.
 """
 
@@ -14,25 +14,28 @@ import itertools
 import re
 import textwrap
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from multigrad.backend.discovery import load_backend
 from multigrad.capture.user_code.object_state import held_by, read_state
-from multigrad.command.named_objects import FORMS, SEED, draw
+from multigrad.command.named_objects import FORMS, SEED, draw, read_inputs
 from multigrad.errors import MultigradError
 from multigrad.functions.documents.functions import SavedFunction
+from multigrad.functions.function import Function
 from multigrad.functions.object_function import owner_of_method
+from multigrad.functions.proof.line_tracing import TooLong
+from multigrad.graph.ops.arrays.loops import Endless
+from multigrad.graph.ops.numerics import ignoring_warnings
+from multigrad.look.convert import brief, run_where_it_ends
 from multigrad.look.subject import (
+    Original,
     arguments_of,
-    fill,
     find_original,
     in_dtype,
     make_inputs,
     origin_of,
-    run,
     subject_of,
 )
 from multigrad.rules.activation import Activation
@@ -53,8 +56,55 @@ ALTERNATIVE_VALUES = (None, 2, True, "scalar", "uniform", "line", "indices")
 LENGTHS = (4, 6, 3, 5, 2)  # of axes that have names
 MOST_GUESSES, MOST_LENGTHS = 90, 3
 AXES_IN_TEXT = r"\((?P<axes>(?:[A-Z]\w*|\d+)(?:, ?(?:[A-Z]\w*|\d+))*,?)\)"  # (N, C)
-ANNOTATIONS, DOCSTRING = "its annotations", "its docstring"
+INPUTS_IN_CODE = "GRADIENT_INPUTS"
+ANNOTATIONS, DOCSTRING, GUESSED = "its annotations", "its docstring", "guessed"
 Inputs = list[Any]
+
+
+def choose_inputs(
+    what: str,
+    fn: Any,
+    words: Sequence[str],
+    stated: Any,
+    run: Callable[[Any, Sequence[Any]], object],
+    *,
+    dtype: str = "float32",
+    record: tuple[str, Any, Sequence[Any]] | None = None,
+) -> tuple[str, Any, list[Any]]:
+    """Return where inputs are from, what is called with them (the target, or an object of it), and
+    the inputs: what words say, else what the module states, else the first that run.
+
+    Args:
+        stated: by the module; None: it states none.
+        run: raises an error for inputs that do not fit; given ones are not tried.
+        dtype: of the words that name none.
+        record: a call that a test makes: where, of which object (None: of the target), with what.
+    """
+    if words:
+        return "--input", fn, read_inputs(words, dtype)
+    if stated is not None:
+        return INPUTS_IN_CODE, fn, [*stated]
+    place, owner, recorded = record or ("", None, None)
+    fn = fn if owner is None else owner
+    calls = [*described_inputs(fn), *([] if recorded is None else [(place, recorded)])]
+    # Annotations, then the call of a test, then the docstring.
+    calls.sort(key=lambda each: (each[0] != ANNOTATIONS, each[0] == DOCSTRING))
+    guesses = ((GUESSED, inputs) for inputs in guessed_inputs(fn))
+    failure: Exception | None = None
+    for source, inputs in itertools.chain(calls, guesses):
+        try:
+            with ignoring_warnings():  # what it says of guesses is no news
+                run(fn, inputs)
+        except Exception as error:  # of the user's code
+            # The problem with the surest inputs is the one to report.
+            failure = failure or error
+            if isinstance(error, Endless | TooLong):
+                break
+        else:
+            return source, fn, [*inputs]
+    problem = "nobody knows its arguments" if failure is None else brief(failure).rstrip(".")
+    message = f"no inputs that were guessed fit {what}: {problem}; {inputs_to_type(fn, ())}"
+    raise MultigradError(message) from failure
 
 
 def described_inputs(fn: Any) -> Iterator[tuple[str, Inputs]]:
@@ -85,12 +135,19 @@ def guessed_inputs(fn: Any) -> Iterable[Inputs]:
     return itertools.islice(_guesses(fn), MOST_GUESSES)
 
 
+def is_known(obj: Any) -> bool:
+    """Return whether an object of multigrad knows with what it is called."""
+    if isinstance(obj, Function):
+        return bool(obj.captures.variants) or obj.examples is not None
+    return isinstance(obj, Activation | Rule)
+
+
 def _guesses(fn: Any) -> Iterator[Inputs]:
-    if isinstance(fn, Activation | Rule) or getattr(fn, "examples", None) is not None:
+    if is_known(fn) or isinstance(origin_of(fn), SavedFunction):
         with contextlib.suppress(MultigradError):
             yield in_dtype(make_inputs(subject_of(fn)), "float32")
     parameters = _parameters_of(fn) or [None]
-    flags = {**_constants_of(fn, parameters), **_flags_of(_code_of(fn))}
+    flags = {**_numbers_of(fn, parameters), **_flags_of(_code_of(fn))}
     for shape in (*_shapes_by_weights(fn), *SHAPES):
         generator = np.random.default_rng(SEED)
         likely = _likely_inputs(parameters, flags, shape, generator)
@@ -98,8 +155,6 @@ def _guesses(fn: Any) -> Iterator[Inputs]:
         # Some code requires that its defaults are passed.
         if shape == SHAPE:
             yield [*likely, *_defaults_of(fn)]
-        if shape == SHAPE and not isinstance(fn, tuple | Rule):
-            yield guess_inputs(fn)
         yield [draw(shape, "float32", generator) for _ in parameters]
         for number in (2, 0.5, None):  # what follows the first is often no tensor
             yield [likely[0], *(number for _ in likely[1:])]
@@ -151,24 +206,39 @@ def _likely_inputs(
     ]
 
 
-def _constants_of(fn: Any, parameters: Sequence[Any]) -> dict[str, Any]:
-    """Return a number for each argument that a class's backward returns a written None for."""
-    returns = [
-        n.value for n in _nodes_of(getattr(fn, "backward", None)) if isinstance(n, ast.Return)
-    ]
-    tuples = [each.elts for each in returns if isinstance(each, ast.Tuple)]
-    if not tuples or len(tuples) < len(returns):
-        return {}
-    names = [
-        str(getattr(p, "name", ""))
-        for p, *elements in zip(parameters, *tuples, strict=False)
-        if all(isinstance(each, ast.Constant) and each.value is None for each in elements)
-    ]
+def _numbers_of(fn: Any, parameters: Sequence[Any]) -> dict[str, Any]:
+    """Return a number for each argument that takes no tensor: a framework fixes it, code fills a
+    tensor with it, or a class's backward returns a written None for it.
+    """
+    imported = None if isinstance(fn, Rule) else _original_of(fn).function.recipe.imported
+    code = origin_of(fn) or fn
+    forward, backward = map(_nodes_of, (_code_of(code), getattr(code, "backward", None)))
+    parameter_names = [str(getattr(p, "name", "")) for p in parameters]
+    calls = (n for n in (*forward, *backward) if isinstance(n, ast.Call))
+    fills = (n.args[1:2] for n in calls if getattr(n.func, "attr", "") in ("full", "full_like"))
+    fillers = {getattr(getattr(x, "operand", x), "id", "") for each in fills for x in each}
+    takers = fillers.union(_without_gradient(parameter_names, backward))
+    signs = (n for n in forward if isinstance(n, ast.UnaryOp) and isinstance(n.op, ast.USub))
+    negated = {getattr(each.operand, "id", "") for each in signs}
+    numbers: dict[str, Any] = dict.fromkeys(getattr(imported, "fixed_names", ()), NUMBER)
     # Two bounds that were equal would make a clamp flat, which hides its gradient's faults.
-    return {
-        name: NUMBERS["float"] * (-1 if LOWER.intersection(name.lower().split("_")) else n + 1)
-        for n, name in enumerate(names)
-    }
+    for n, name in enumerate(each for each in parameter_names if each in takers):
+        is_lower = bool(LOWER.intersection(name.lower().split("_")))
+        # Code that negates a lower bound takes its size.
+        factor = (1 if name in negated else -1) if is_lower else n + 1
+        numbers[name] = NUMBERS["float"] * factor
+    return numbers
+
+
+def _without_gradient(names: Sequence[str], backward: Sequence[ast.AST]) -> Iterator[str]:
+    returns = [node.value for node in backward if isinstance(node, ast.Return)]
+    tuples = [each.elts for each in returns if isinstance(each, ast.Tuple)]
+    # What is unpacked leaves open which gradient stands where.
+    is_open = any(isinstance(each, ast.Starred) for elements in tuples for each in elements)
+    if tuples and len(tuples) == len(returns) and not is_open:
+        for name, *elements in zip(names, *tuples, strict=False):
+            if all(isinstance(each, ast.Constant) and each.value is None for each in elements):
+                yield name
 
 
 def _nodes_of(function: Any) -> list[ast.AST]:
@@ -195,14 +265,16 @@ def _forward_of(fn: Any) -> Any:
     return fn[0] if isinstance(fn, tuple) else fn
 
 
+def _original_of(fn: Any) -> Original:
+    return find_original(_forward_of(fn))
+
+
 def _parameters_of(fn: Any) -> Sequence[Any]:
-    fn = _forward_of(fn)
-    return [] if isinstance(fn, Rule) else arguments_of(find_original(fn)) or []
+    return [] if isinstance(fn, Rule) else arguments_of(_original_of(fn)) or []
 
 
 def _defaults_of(fn: Any) -> Inputs:
-    fn = _forward_of(fn)
-    signature = None if isinstance(fn, Rule) else find_original(fn).function.parameters
+    signature = None if isinstance(fn, Rule) else _original_of(fn).function.parameters
     parameters = signature.parameters.values() if signature is not None else ()
     positional = (p for p in parameters if p.kind is not p.KEYWORD_ONLY)
     return [p.default for p in positional if p.default is not p.empty]
@@ -256,7 +328,7 @@ def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generat
         return draw(shape[:1], "int64", generator)
     if name == "mask" or name.endswith("_mask"):
         return draw(shape, "bool", generator)
-    if name in ("dim", "axis"):
+    if name in AXES:
         return -1
     if name == "eps" or name.startswith("epsilon"):
         return 1e-5
@@ -271,20 +343,11 @@ def inputs_to_type(obj: Any, guesses: Iterable[Inputs] | None = None) -> str:
     """Return the names of the arguments that need inputs, and options for the first guess that
     runs; without one, the forms of an input.
     """
-    original = find_original(obj)
-    names = ", ".join(p.name for p in arguments_of(original) or ()) or "x"
-    if guesses is None:
-        guess, scalar = guess_inputs(obj), draw((), "float32", np.random.default_rng(SEED))
-        # One that is no tensor of that shape is often a tensor of none.
-        places = [n for n, each in enumerate(guess) if n and isinstance(each, np.ndarray)]
-        scalars = ([*guess[:n], scalar, *guess[n + 1 :]] for n in reversed(places))
-        guesses = itertools.chain(scalars, guessed_inputs(obj))
-    for inputs in guesses:
-        for home in original.homes or (load_backend("numpy"),):
-            with contextlib.suppress(Exception):  # of the user's code
-                run(original.call, home, inputs)
-                options = " ".join(f"--input {_as_word(each)}" for each in inputs)
-                return f"give what fits {names}: {options}"
+    names = ", ".join(p.name for p in _parameters_of(obj)) or "x"
+    for inputs in guessed_inputs(obj) if guesses is None else guesses:
+        with contextlib.suppress(Exception):  # of the user's code
+            run_where_it_ends(obj, inputs)
+            return f"give what fits {names}: {' '.join(f'--input {_as_word(x)}' for x in inputs)}"
     return f"give what fits {names}, an --input for each: {FORMS}"
 
 
@@ -296,24 +359,3 @@ def _as_word(value: Any) -> str:
         kind = "uniform"
     shape = "x".join(map(str, value.shape)) or "scalar"
     return shape if kind == "float32" and value.ndim != 1 else f"{shape}:{kind}"
-
-
-def guess_inputs(obj: Any) -> list[Any]:
-    """Return inputs by the signature: a float32 tensor for each argument without a default, or a
-    number if it takes no tensor.
-    """
-    origin = origin_of(obj)
-    if isinstance(origin, SavedFunction):
-        form = origin.forms[0]
-        return in_dtype(fill(form.layout.layout, form.facts), "float32")
-    original = find_original(obj)
-    imported = original.function.recipe.imported
-    fixed_names = () if imported is None else imported.fixed_names
-    parameters = arguments_of(original) or ()
-    numbers = _constants_of(original.function.recipe.origin or obj, parameters)
-    for name, annotation in ((p.name, p.annotation) for p in parameters if p.name in fixed_names):
-        word = str(getattr(annotation, "__name__", annotation))
-        numbers.setdefault(name, NUMBERS.get(word, -1 if name in AXES else NUMBER))
-    generator = np.random.default_rng(SEED)
-    names = [p.name for p in parameters] or [""]
-    return [numbers[n] if n in numbers else draw(SHAPE, "float32", generator) for n in names]

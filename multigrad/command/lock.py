@@ -29,8 +29,9 @@ from multigrad.audit.lock.verify import (
     verify_objects,
 )
 from multigrad.command import STOPPED
+from multigrad.command.guessed_inputs import INPUTS_IN_CODE
 from multigrad.command.options import FAILED, Progress
-from multigrad.command.targets import INPUTS_IN_CODE, find_with_inputs, names_of
+from multigrad.command.targets import find_with_inputs, names_of
 from multigrad.errors import MultigradError, suggest
 from multigrad.graph.support.files import write_whole
 from multigrad.graph.support.installed import extra_line

@@ -118,7 +118,7 @@ def read_record(file: str) -> tuple[str, Any, list[Any]] | None:
     """Return where a call was made, the object called (None: the target) and its inputs, if any."""
     try:
         return pickle.loads(Path(file).read_bytes())  # our own, of a moment ago
-    except FileNotFoundError:
+    except OSError:
         return None
 
 

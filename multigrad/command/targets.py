@@ -32,7 +32,7 @@ import multigrad as xg
 from multigrad.backend.discovery import in_use, load_backend
 from multigrad.capture.user_code.inspection import mentioned
 from multigrad.capture.user_code.libraries import dialect_of
-from multigrad.command.guessed_inputs import guess_inputs, inputs_to_type
+from multigrad.command.guessed_inputs import INPUTS_IN_CODE, choose_inputs, is_known
 from multigrad.command.named_objects import (
     find_in,
     import_named,
@@ -49,7 +49,7 @@ from multigrad.functions.importers import find_custom, is_custom
 from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.support.installed import OWN, install_line, requirements_of
 from multigrad.graph.support.lazy_modules import load_alone
-from multigrad.look.convert import brief
+from multigrad.look.convert import brief, run_where_it_ends
 from multigrad.look.subject import origin_of, run
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import resolve
@@ -60,7 +60,6 @@ COTANGENTS = re.compile(r"g|gy|dy|dz|dout|ct|cot|upstream|cotangents?|(d|g|grad)
 IN_NUMPY = ("", "numpy", "scipy", "autograd")
 MODELS = {"Module": ("torch", "equinox"), "Layer": ("keras", "tf_keras")}
 DEPTH = 3  # of functions between a module and a custom gradient
-INPUTS_IN_CODE = "GRADIENT_INPUTS"
 MOST_NAMED = 12  # targets in an error
 
 
@@ -96,13 +95,14 @@ def find_with_inputs(
         listing = f"{', '.join(names[:MOST_NAMED])}{', ...' if len(names) > MOST_NAMED else ''}"
         raise MultigradError(f"{what} has {len(names)} targets; name one of {listing}")
     obj = callable_of(find_target(name))
+    stated = None if words else stated_inputs(name)
     if forward is not None and isinstance(obj, Function):
         raise MultigradError(
             f"{what} is a Function, which has a forward of its own; leave --forward out"
         )
     if forward is not None:
         obj = resolve(obj) if inspect.isfunction(obj) else obj
-        arrays = read_inputs(words, dtype or "float32")
+        arrays = read_inputs(words, dtype or "float32") or [*(stated or ())]
         return xg.activation(find_forward(forward), rule=obj), arrays
     if isinstance(obj, Rule) and words:
         raise MultigradError(f"{what} is a rule, which takes --input only with --forward")
@@ -112,13 +112,17 @@ def find_with_inputs(
     is_foreign = not is_own and (find_custom(obj) is not None or inspect.isroutine(obj))
     function: Any = xg.convert(obj) if is_foreign else obj
     # A Function stays in the forms in which its module called it.
-    is_known = not is_function or obj.captures.variants or obj.examples is not None
-    if not (words or is_foreign or (is_function and dtype)) and is_known:
-        return obj, [*(stated_inputs(name) or ())] if is_function else []
-    inputs, is_guessed = choose_inputs(name, obj, words, dtype or "float32")
-    if locked and function.parameters is not None:
-        names = [*function.parameters.parameters][: len(inputs)]
-        inputs = [locked.get(n, each) for n, each in itertools.zip_longest(names, inputs)]
+    if not (words or is_foreign or (is_function and (dtype or not is_known(obj)))):
+        return obj, [*(stated or ())]
+    names = [*(function.parameters.parameters if locked and function.parameters else ())]
+
+    def as_locked(inputs: Sequence[Any]) -> list[Any]:
+        pairs = itertools.zip_longest(names[: len(inputs)], inputs)
+        return [(locked or {}).get(n, each) for n, each in pairs]
+
+    run_original = lambda fn, inputs: run_where_it_ends(fn, as_locked(inputs))
+    _, _, inputs = choose_inputs(name, obj, words, stated, run_original, dtype=dtype or "float32")
+    inputs = as_locked(inputs)
     try:
         # The first call captures the graph.
         function(*inputs)
@@ -126,20 +130,9 @@ def find_with_inputs(
             owners = filter(None, map(owner_of, inputs))
             run(function, next(owners, None) or load_backend("numpy"), inputs)
     except Exception as error:  # of the framework, too
-        hints = [inputs_to_type(obj)] if is_guessed else number_hints(words)
-        reason = "; ".join([brief(error).rstrip("."), *hints])
+        reason = "; ".join([brief(error).rstrip("."), *number_hints(words)])
         raise MultigradError(f"{name} does not run: {reason}") from error
     return function, inputs
-
-
-def choose_inputs(
-    what: str, obj: Any, words: Sequence[str], dtype: str = "float32"
-) -> tuple[list[Any], bool]:
-    """Return the inputs that words say, else those that the module states, else guessed ones; and
-    whether they are guessed.
-    """
-    stated = read_inputs(words, dtype) if words else stated_inputs(what)
-    return (guess_inputs(obj), True) if stated is None else (list(stated), False)
 
 
 def find_forward(word: str) -> Any:

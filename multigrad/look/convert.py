@@ -15,7 +15,7 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
-from ..errors import MultigradError
+from ..errors import MultigradError, RuleTypeError
 from ..functions.calls.arguments import flatten
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.recipe import Variant
@@ -41,6 +41,7 @@ from .subject import (
     find_original,
     in_dtype,
     is_float_array,
+    read_arguments,
     run,
     run_compiled,
     run_each,
@@ -118,7 +119,6 @@ def convert(
     *inputs: Any,
     backends: Sequence[str] | None = None,
     compiled: Sequence[str] = (),
-    guessed: bool = False,
     copies: bool = False,
     transforms: bool = False,
 ) -> Conversion:
@@ -130,7 +130,6 @@ def convert(
         *inputs: what it is called with; arrays and any framework's tensors stand for tensors.
         backends: names; None: all that are installed.
         compiled: names of those on which it is run under the framework's compiler, too.
-        guessed: whether the inputs are guessed, so that the original may not end on them.
         copies: see `xg.Capture`.
         transforms: whether it is also mapped over examples, and compiled as a whole, on its own
             framework.
@@ -139,7 +138,7 @@ def convert(
     original = find_original(obj, copies)
     inputs = optree.tree_map(as_array, inputs, none_is_leaf=True)
     try:
-        home, expected = (_run_where_it_ends if guessed else _run_at_home)(original, inputs)
+        home, expected = _run_at_home(original, inputs)
     except Exception as error:
         return Conversion(original.name, "", (), problem=brief(error))
     oracle = _Oracle(original, home, inputs, expected)
@@ -161,14 +160,17 @@ def brief(error: BaseException) -> str:
 # --- running ------------------------------------------------------------------------------------
 
 
-def _run_where_it_ends(original: Original, inputs: Sequence[Any]) -> tuple[Backend, Results]:
-    """Run an original that may not end on its inputs.
+def run_where_it_ends(obj: Any, inputs: Sequence[Any]) -> None:
+    """Run an original that may not end on its inputs, as they are guessed.
 
     Raises:
         Endless: a loop of its graphs does not end; a compiled one could not be stopped.
         TooLong: its code does not end.
         Exception: the error of the likeliest of its homes.
     """
+    if not any(map(is_float_array, read_arguments(inputs).arrays)):
+        raise RuleTypeError("no float tensor is among its inputs")
+    original = find_original(obj)
     with turning_at_most(MOST_TURNS):
         try:
             # Graphs first, on NumPy with a limit: a compiled loop cannot be interrupted.
@@ -179,7 +181,7 @@ def _run_where_it_ends(original: Original, inputs: Sequence[Any]) -> tuple[Backe
             _turn_loops(captured, inputs)
     functions = original.function.recipe.functions
     with StepLimit(functions, turns=True):
-        return _run_at_home(original, inputs)
+        _run_at_home(original, inputs)
 
 
 def _turn_loops(captured: Variant, inputs: Sequence[Any]) -> None:

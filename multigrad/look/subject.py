@@ -39,6 +39,7 @@ from ..functions.calls.recipe import Options
 from ..functions.captures import find_variant
 from ..functions.code_recipes import recipe_of_pair
 from ..functions.custom_gradient import function as make_function
+from ..functions.documents.functions import SavedFunction
 from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
 from ..functions.proof.meanings import Bounded, VectorSigns, run_bounded
@@ -154,6 +155,9 @@ def make_inputs(subject: Subject) -> tuple[Any, ...]:
         return (np.linspace(-2.0, 2.0, 41),)
     if subject.function.examples is not None:
         return subject.function.examples
+    if isinstance(origin := origin_of(subject.function), SavedFunction):
+        form = origin.forms[0]
+        return fill(form.layout.layout, form.facts)
     try:
         layout = find_variant(subject.function, SHOWN).layout
     except NotCaptured as error:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from multigrad.command.audit import AuditRequest, audit_named, audit_targets
+from multigrad.command.convert import ConvertRequest, convert_one
 from multigrad.command.named_objects import import_named
-from multigrad.command.targets import find, find_targets
+from multigrad.command.targets import find, find_targets, find_with_inputs
 from multigrad.errors import MultigradError
 
 pytest.importorskip("typer")
@@ -287,3 +288,54 @@ def test_a_decorated_class_is_among_the_targets_of_its_file(tmp_path: Path) -> N
     # On the framework that it was written for, with the laws of that.
     report = audit_named(name, AuditRequest(laws=("vmap",)))
     assert (report.home, report.laws[0].state) == ("torch", "kept")
+
+
+GUESSABLE = """
+import torch
+from torch.autograd import Function
+
+
+class Levels(Function):  # LSQ: numbers of levels, the lower one negated by the code
+    @staticmethod
+    def forward(ctx, v, s, qn, qp):
+        ctx.save_for_backward(v, s)
+        ctx.levels = -qn, qp
+        low, high = torch.full_like(v, -qn), torch.full_like(v, qp)
+        return torch.minimum(torch.maximum(v / s, low), high).round() * s
+
+    @staticmethod
+    def backward(ctx, g):
+        v, s = ctx.saved_tensors
+        passes = (v / s > ctx.levels[0]) & (v / s < ctx.levels[1])
+        assert passes.any() and (v / s < ctx.levels[0]).any() and (v / s > ctx.levels[1]).any()
+        of_s = torch.where(passes, (v / s).round() - v / s, (v / s).clamp(*ctx.levels))
+        gradients = [g * passes, (g * of_s).sum().reshape(s.shape)]
+        return (*gradients, None, None)
+
+
+class Entropy(Function):
+    @staticmethod
+    def forward(ctx, logits, labels):
+        ctx.save_for_backward(logits.softmax(1), labels)
+        return -logits.log_softmax(1).gather(1, labels[:, None]).mean()
+
+    @staticmethod
+    def backward(ctx, g):
+        p, labels = ctx.saved_tensors
+        return g * (p - torch.nn.functional.one_hot(labels, p.shape[1])) / len(p), None
+"""
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("Levels", "float32[4, 6], float32[], 0.5, 1.0"), ("Entropy", "float32[4, 6], int64[4]")],
+)
+def test_all_commands_choose_the_same_inputs(tmp_path: Path, name: str, given: str) -> None:
+    (tmp_path / "guessable.py").write_text(GUESSABLE)
+    target = f"{tmp_path}/guessable.py:{name}"
+    assert audit_named(target, AuditRequest(laws=("zero",))).inputs == given
+    _, inputs = find_with_inputs(target)  # of show, check, parity and lock
+    words = [f"{x.dtype}{[*x.shape]}" if hasattr(x, "shape") else str(x) for x in inputs]
+    assert ", ".join(words) == given
+    assert convert_one(target, ConvertRequest(transforms=False), ["torch"]).ok

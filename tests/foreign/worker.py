@@ -69,9 +69,11 @@ def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     """Return what came of laws, each where none is named, and of those that conversion mends."""
     import multigrad as xg
     from multigrad.audit.audit import BROKEN, KEPT, REFUSED
+    from multigrad.audit.gate import Side
     from multigrad.backend.discovery import load_backend
-    from multigrad.command.audit import calls_to_try
+    from multigrad.command.guessed_inputs import choose_inputs
     from multigrad.command.named_objects import SEED, read_input
+    from multigrad.errors import MultigradError
     from multigrad.look.subject import as_array
 
     try:
@@ -79,14 +81,14 @@ def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     except Exception as error:
         return {"problem": f"absent: {type(error).__name__}: {error}"[:300]}
     generator = np.random.default_rng(SEED)
-    given = [find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words]
-    report, inputs = None, given
-    for _, _, inputs in [("", fn, given)] if words else calls_to_try(fn):
-        report = xg.audit(fn, *inputs, laws=laws or None)
-        if not report.problem:
-            break
-    if report is None or report.problem:
-        return {"problem": "nobody knows its arguments" if report is None else report.problem}
+    inputs = [find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words]
+    try:
+        inputs = inputs or choose_inputs(name, fn, (), None, Side)[2]
+    except MultigradError as error:
+        return {"problem": str(error)}
+    report = xg.audit(fn, *inputs, laws=laws or None)
+    if report.problem:
+        return {"problem": report.problem}
     found = {"home": report.home}
     found |= {each.law: f"{each.state}: {each.reason}".rstrip(": ") for each in report.laws}
     asked = [each.law for each in report.laws if each.state in (BROKEN, REFUSED)]

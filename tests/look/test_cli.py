@@ -207,6 +207,9 @@ scaled = xg.function(
 
 def window(ctx, grad_out, tin):
     return grad_out * (abs(tin) < 1)
+
+
+product = xg.function(lambda x, y: x[:7] @ y[:9, 8:], lambda g, x, y: (g, g))
 """
 
 
@@ -271,16 +274,15 @@ MISTAKES = [
     ("check functions_of_mine:clipped --input 3by4", "--input '3by4' is not a value; write 4x6"),
     ("check functions_of_mine:clipped --input 12", "; 12 is a number, 12:float32 is a tensor"),
     ("show triangular --input 3x4", "is a rule, which takes --input only with --forward"),
-    ("show functions_of_mine.py", "has 4 targets; name one of functions_of_mine.py:clipped, "),
+    ("show functions_of_mine.py", "has 5 targets; name one of functions_of_mine.py:clipped, "),
     ("source nowhere.py", "there is no file nowhere.py"),
     ("plot --all", "type there: python tools/write_gallery.py"),
     ("triangl", "No such command 'triangl'. Did you mean: multigrad show triangular"),
     ("check functions_of_mine:clipped --forward ReLU", "has a forward of its own"),
     ("check nowhere.json", "No such file"),
     ("parity triangular --backends torhc", "no backend named 'torhc'"),
-    ("check functions_of_mine:scaled", "fits x, scale: --input 4x6 --input scalar"),
-    ("parity functions_of_mine:scaled", "fits x, scale: --input 4x6 --input scalar"),
-    ("convert functions_of_mine:scaled", "fits x, scale: --input 4x6 --input scalar"),
+    ("check functions_of_mine:product", "; give what fits x, y, an --input for each: 4x6 (a"),
+    ("convert functions_of_mine:scaled --input 4x6 --input 4x5", "fits x, scale: --input 4x6 --i"),
     ("parity triangular --dtype float31", "'float31' is not one of 'float16', 'bfloat16'"),
     ("rules zqxwv", "no rule like 'zqxwv' among"),
     ("rules spykes", "did you mean 'spikes'?"),
