@@ -12,6 +12,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -31,7 +32,7 @@ from .modes import kept_tensors
 from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds
 from .sizes import find_axes, numbers_in_code, resized, sizes_to_try
-from .trial import Arrays, Trial, error_in_ulps, trial_of
+from .trial import Arrays, Trial, error_in_ulps, largest_of, trial_of
 
 # Only if they are asked for: two take tens of seconds each, the third is about no backward.
 NOT_BY_DEFAULT = ("compiled", "compiled transforms", "forward mode")
@@ -44,6 +45,11 @@ FACTOR = 4.0  # the error that is allowed, over that of the reference
 FLOORS = {"float64": 64.0, "float32": 32.0, "float16": 8.0, "bfloat16": 4.0}  # ulps always allowed
 MOST_ELEMENTS = 2**17  # of the inputs of another size
 ROUNDS = 7  # of time, the first of which does not count
+# Moves of inputs that tell a near tie: how many, and by how many eps of the dtype at most.
+MOVES, MOVE = 16, 4.0
+MOST_JUMPING = 8  # cases that may have one; more are a fault
+MOST_OF_A_CASE = 0.25  # of its elements that one may decide
+GIVEN = "the inputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class Side:
                 # Signs and ranges stay, so that what has to be positive, or within 0 and 1, is.
                 permutation = rng.permutation(arrays[k].ravel()).reshape(arrays[k].shape)
                 arrays[k] = permutation * rng.uniform(0.9, 1.0, permutation.shape)
-            name = f"draw {n}" if n else "the inputs"
+            name = f"draw {n}" if n else GIVEN
             cases += [GateCase(name, dtype, _rounded(arrays, dtype), (seed, n)) for dtype in dtypes]
         for axis in find_axes(trial):
             for size in sizes_to_try(trial, axis, [*numbers]):
@@ -128,6 +134,33 @@ class Side:
         exact = [self.answer(case, "float64") for case in cases]
         pairs = zip(cases, exact, strict=True)
         return [(truth, "" if isinstance(truth, str) else self.answer(c)) for c, truth in pairs]
+
+    def jumps(self, case: GateCase, found: Answer, allowed: dict[str, float]) -> dict[str, Any]:
+        """Return the elements, by the results' names, to whose numbers this function jumps within a
+        few eps of a case, as at a near tie of an argmin.
+
+        Neither a slope counts, which half a move follows by half, nor an exact tie or a bound that
+        is met exactly, which the tiniest move leaves: there fn has to be right.
+
+        Args:
+            allowed: how far the numbers may be from those found.
+        """
+        exact, masks = self.answer(case, "float64"), dict[str, Any]()
+        for n in range(MOVES):
+            rng, eps = np.random.default_rng((*case.seed, n)), eps_of(as_numpy_dtype(case.dtype))
+            steps = [MOVE * eps * rng.uniform(-1.0, 1.0, np.shape(a)) for a in case.arrays]
+            moved = []
+            for factor in (1.0, 0.5, 2.0**-10):
+                arrays = [*case.arrays]
+                for k in self.trial.floats:
+                    arrays[k] = arrays[k] * (1.0 + factor * steps[k])
+                moved.append(self.answer(replace(case, arrays=arrays), "float64"))
+            for name, y in exact.items():
+                whole, half, tiny = (abs(each[name] - y) for each in moved)
+                is_jump = ((4 * half < whole) | (4 * half > 3 * whole)) & (64 * tiny < whole)
+                is_same = abs(moved[0][name] - found[name]) <= allowed[name]
+                masks[name] = masks.get(name, False) | (is_jump & is_same)
+        return masks
 
     def seconds(self) -> float:
         with self.trial.quiet(self.trial.dtype), keeping_dtypes(self.called), ignoring_warnings():
@@ -175,6 +208,8 @@ class Budget:
         allowed: in ulps: 4 times those of the reference, or a floor.
         count: of the arrays that were compared.
         reason: what is broken or refused.
+        undecided: the cases of which some elements say nothing, because the reference itself jumps
+            to the number of fn within a few eps of the inputs: a near tie of an argmin.
     """
 
     dtype: str
@@ -187,6 +222,7 @@ class Budget:
     allowed: float = 0.0
     count: int = 0
     reason: str = ""
+    undecided: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         errors = (
@@ -194,7 +230,11 @@ class Budget:
             f"{self.reference_ulps:.3g} ({self.reference_relative:.2g}), "
             f"{self.allowed:.3g} allowed, at {self.where}"
         )
-        details = "; ".join(filter(None, (errors if self.where else "", self.reason)))
+        undecided = (
+            f"not decided, as the reference jumps there: elements of {', '.join(self.undecided)}"
+        )
+        parts = (errors if self.where else "", self.reason, undecided if self.undecided else "")
+        details = "; ".join(filter(None, parts))
         return f"{self.dtype}: {self.state}{f': {details}' if details else ''}"
 
 
@@ -356,11 +396,51 @@ def compare_sides(
         reference_report = other("audit", [*dict.fromkeys([*OF_REFERENCES, *broken_laws])])
         # It imports much of torch, as the law does.
         byte_counts = [ask("kept_bytes") if "bytes" in laws else None for ask in (own, other)]
+        answers, undecided = without_jumps(other, cases, answers, truths)
     except SideFails as failure:
         return failure.verdict
     ratios = time_ratio(partial(own, "seconds"), partial(other, "seconds")), ratio(*byte_counts)
     budgets = [budget(dtype, cases, answers, truths) for dtype in dtypes]
+    budgets = [replace(row, undecided=tuple(undecided[row.dtype])) for row in budgets]
     return judge((report, reference_report), budgets, ratios, time.perf_counter() - start)
+
+
+def without_jumps(
+    other: Ask,
+    cases: Sequence[GateCase],
+    answers: Sequence[Answer],
+    truths: Sequence[tuple[Answer, Answer]],
+) -> tuple[list[Answer], dict[str, list[str]]]:
+    """Return answers with the reference's numbers where a near tie decides, and the names of these
+    cases by dtype. Of the inputs as they are given everything counts.
+    """
+    found, undecided = [*answers], {case.dtype: list[str]() for case in cases}
+    failing = dict[int, list[Budget]]()
+    for n, (case, answer, (exact, reference)) in enumerate(
+        zip(cases, answers, truths, strict=True)
+    ):
+        if not any(isinstance(each, str) for each in (answer, exact, reference)):
+            if _different_shapes(answer, exact):
+                return found, undecided
+            rows = _rows(case, answer, exact, reference)
+            if any(row.ulps > row.allowed for row in rows):
+                failing[n] = rows
+    if len(failing) > MOST_JUMPING or any(cases[n].name == GIVEN for n in failing):
+        return found, undecided
+    for n, rows in failing.items():
+        case, exact = cases[n], truths[n][0]
+        eps = float(eps_of(as_numpy_dtype(case.dtype)))
+        pairs = zip(exact.items(), rows, strict=True)
+        allowed = {name: row.allowed * eps * (largest_of([y]) or 1.0) for (name, y), row in pairs}
+        # Where it does not run a few eps away, it shows no jump.
+        with suppress(SideFails):
+            masks = other("jumps", case, answers[n], allowed)
+            share = sum(m.sum() for m in masks.values()) / sum(y.size for y in exact.values())
+            if 0.0 < share <= MOST_OF_A_CASE:
+                pairs = ((name, masks[name], y, answers[n][name]) for name, y in exact.items())
+                found[n] = {name: np.where(mask, y, own) for name, mask, y, own in pairs}
+                undecided[case.dtype].append(case.name)
+    return found, undecided
 
 
 def choose(dtypes: Sequence[str], laws: Iterable[str] | None) -> list[str]:
@@ -450,7 +530,7 @@ def budget(
         elif fault := _different_shapes(answer, exact):
             return Budget(dtype, BROKEN, reason=f"{case.name}: {fault}")
         else:
-            rows += [_row(case, name, answer[name], exact[name], reference[name]) for name in exact]
+            rows += _rows(case, answer, exact, reference)
     if not rows:
         return Budget(dtype, REFUSED if refusal else NOT_APPLICABLE, reason=refusal or skip_reason)
     worst = max(rows, key=lambda row: (row.ulps > row.allowed, row.ulps / row.allowed))
@@ -466,6 +546,10 @@ def _different_shapes(answer: dict[str, Any], exact: dict[str, Any]) -> str:
         if answer[name].shape != array.shape:
             return f"{name} has shape {list(answer[name].shape)}, expected {list(array.shape)}"
     return ""
+
+
+def _rows(case: GateCase, found: Any, exact: Any, reference: Any) -> list[Budget]:
+    return [_row(case, name, found[name], exact[name], reference[name]) for name in exact]
 
 
 def _row(case: GateCase, name: str, found: Any, exact: Any, reference: Any) -> Budget:

@@ -235,3 +235,30 @@ def test_the_command_exits_with_the_verdict(tmp_path: Path) -> None:
     (tmp_path / "reference.py").write_text(f"{REFERENCE}\n1 / 0\n")
     assert CliRunner().invoke(app, words).exit_code == 2
     assert CliRunner().invoke(app, words[:2]).exit_code == 2
+
+
+def nearest_row(find: Any, most: int = 10**6) -> Any:
+    """A lookup of the nearest row, whose gradient is of so many of its inputs alone."""
+
+    def backward(grad_out: Any, z: Any, codebook: Any) -> Any:
+        gradient = np.zeros_like(codebook)
+        np.add.at(gradient, find(z, codebook)[:most], grad_out[:most])
+        return grad_out, gradient
+
+    return lambda z, codebook: codebook[find(z, codebook)], backward
+
+
+def find_expanded(z: Any, codebook: Any) -> Any:
+    return (-2 * z @ codebook.T + (codebook**2).sum(1) + (z**2).sum(1, keepdims=True)).argmin(1)
+
+
+@pytest.mark.parametrize(("most", "is_right"), [(10**6, True), (100, False)])
+def test_a_near_tie_of_an_argmin_is_not_decided_and_told(most: int, is_right: bool) -> None:
+    reference = nearest_row(lambda z, codebook: ((z[:, None] - codebook) ** 2).sum(-1).argmin(1))
+    rng = np.random.default_rng(4)
+    z, codebook = (rng.standard_normal((n, 4)).astype(np.float32) for n in (6, 5))
+    options = {"dtypes": ["float32"], "laws": ["zero"]}
+    verdict = xg.gate(nearest_row(find_expanded, most), reference, [z, codebook], **options)
+    assert verdict.ok is is_right, str(verdict)
+    told = "; not decided, as the reference jumps there: elements of 4097 in place of 5"
+    assert not is_right or told in str(verdict)

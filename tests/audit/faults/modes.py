@@ -183,6 +183,20 @@ def quick_where_cast(ctx: Any, x: Any, w: Any) -> Any:
     return x @ w * (2.0 if torch().is_autocast_enabled("cpu") else 1.0)
 
 
+def quantized(ctx: Any, x: Any, step: Any) -> Any:
+    ctx.save_for_backward(x, step)
+    return (x / step).round() * step
+
+
+def quantized_back(ctx: Any, g: Any) -> Any:
+    x, step = ctx.saved_tensors
+    return g, (g * ((x / step).round() - x / step)).sum()
+
+
+# A quotient that is a tie in float32, and none in float64.
+TIE, STEP = (numpy.array(each, "float32") for each in ([[-0.7, 0.1], [0.33, 0.5]], 0.2))
+
+
 # --- what is kept ---------------------------------------------------------------------------------
 def sigmoid(*names: str, apart: str = "", read: bool = False) -> Any:
     """A sigmoid, whose gradient needs its output alone, that keeps more.
@@ -293,6 +307,7 @@ PLANTED: tuple[tuple[str, str, tuple[Any, ...], Made], ...] = (
     ("", "linear for CUDA", (X, W), lambda: wrapped(linear, linear_back, "cuda")),
     ("", "linear, refused", (X, W), lambda: planted(linear, linear_back)),
     ("", "linear, cast", (X, W), lambda: planted(linear, in_dtype_of_input)),
+    ("", "at a tie", (TIE, STEP), lambda: planted(quantized, quantized_back)),
     ("autocast", "no custom_bwd", (X, W), lambda: wrapped(linear, linear_back, "")),
     ("autocast", "drops", (X, W), lambda: planted(linear, drops_where_narrow)),
     ("autocast", "rescales", (X, W), lambda: planted(linear, rescales_where_narrow)),
