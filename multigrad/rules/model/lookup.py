@@ -63,14 +63,14 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
         if not isinstance(own_name, str) or not isinstance(params, Mapping):
             raise
         # A schedule's own text is no Python: it ends in its step and value.
-        given = {
-            name: f"xg.schedule.{v.formula}" if hasattr(v, "formula") else repr(v)
-            for name, v in params.items()
-        }
-        bound = f".with_params({', '.join(f'{name}={text}' for name, text in given.items())})"
+        given = [
+            f"{name}=xg.schedule.{v.formula}" if hasattr(v, "formula") else f"{name}={v!r}"
+            for name, v in {**getattr(own_rule, "bound", {}), **params}.items()
+        ]
+        bound = f".with_params({', '.join(given)})" if given else ""
         raise RuleTypeError(
             f"expected a rule, got an activation, {rule_or_function!r}; its rule is "
-            f"xg.get({own_name!r}){bound if params else ''}"
+            f"xg.get({own_name!r}){bound}"
         ) from error
 
 

@@ -71,11 +71,15 @@ def test_what_is_no_rule_says_where_the_rule_is(tmp_path: Path) -> None:
     ):
         with pytest.raises(xg.RuleError, match=mended):
             use(spike)
-    annealed = xg.activation("Heaviside", "triangular", {"width": xg.schedule.linear(2, 1, 60)})
-    with pytest.raises(xg.RuleError) as raised:
-        xg.save(annealed, tmp_path / "rule.json")
-    rule = eval(str(raised.value).partition("its rule is ")[2], {"xg": xg})
-    assert rule.name == "triangular"
+    width = xg.schedule.linear(2, 1, 60)
+    for annealed in (
+        xg.activation("Heaviside", "triangular", {"width": width}),
+        xg.activation("Heaviside", xg.get("triangular").with_params(width=width)),
+    ):
+        with pytest.raises(xg.RuleError) as raised:
+            xg.save(annealed, tmp_path / "rule.json")
+        rule = eval(str(raised.value).partition("its rule is ")[2], {"xg": xg})
+        assert rule.name == "triangular" and rule.bound["width"].formula == width.formula
     with pytest.raises(xg.RuleError, match=r"is xg\.load\('triangular\.json'\)"):
         xg.get("triangular.json")
     with pytest.raises(FileNotFoundError, match=r"is xg\.get\('triangular'\)"):
