@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import optree
 
 from ...graph.ir.graph import MOST_ELEMENTS, Node
 from ...graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, T, is_float
@@ -452,7 +453,9 @@ class Picked:
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        selection = next(a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Picked))
+        given: Any = (args, kwargs)
+        leaves = optree.tree_leaves(given)
+        selection = next(each for each in leaves if isinstance(each, Picked))
         if kwargs or selection is not args[0]:
             raise selection._refuse()
         name = getattr(function, "__name__", "")

@@ -99,6 +99,11 @@ def test_a_gradient_that_torch_divides_among_equal_elements_is_not_derived() -> 
         xg.function(largest)(X)
 
 
+def test_what_a_mask_picks_is_refused_in_a_list_too() -> None:
+    with pytest.raises(xg.TraceError, match="indexes a tensor by a mask"):
+        xg.function(lambda x: torch.cat([x[x > 0], x[0]]), native=False)(X)
+
+
 def test_places_of_running_extremes_are_exact_above_what_float32_counts() -> None:
     def last_places(x: Any) -> Any:
         return torch.cummax(x, 0).indices[-3:]
