@@ -558,7 +558,12 @@ def _row(case: GateCase, name: str, found: Any, exact: Any, reference: Any) -> B
     reference_ulps, reference_relative, _ = error_in_ulps(reference, exact, eps)
     allowed = max(FACTOR * reference_ulps, FLOORS[case.dtype])
     where = f"{name}{brackets(place)}, {case.name}"
-    reason = f"{found[place]:.9g}, expected {exact[place]:.9g}" if ulps > allowed else ""
+    reason = ""
+    if ulps > allowed:
+        pairs = enumerate(case.arrays)
+        inputs = [f"input {n} is {a[place]:.9g}" for n, a in pairs if a.shape == exact.shape]
+        at = f", where {' and '.join(inputs)}" if inputs else ""
+        reason = f"{found[place]:.9g}, expected {exact[place]:.9g}{at}"
     return Budget(
         case.dtype, where=where, ulps=ulps, relative=relative, reference_ulps=reference_ulps,
         reference_relative=reference_relative, allowed=allowed, reason=reason,
