@@ -462,9 +462,18 @@ def judge_broadcast_input(trial: Trial) -> str:
 def judge_empty(trial: Trial) -> str:
     """An empty batch has an empty gradient."""
     count = trial.input_count  # parameters have no batch
-    arrays = [a[:0] if a.ndim and n < count else a for n, a in enumerate(trial.inputs)]
-    if not any(a.ndim and n in trial.floats for n, a in enumerate(trial.given)):
+    shapes = {n: a.shape for n, a in enumerate(trial.given[:count]) if a.ndim}
+    if not shapes:
         raise NotApplicable("its inputs have no axes")
+    first, shape = next(iter(shapes.items()))
+    # All that are as long as the first one; where that does not run, those of its shape, or it.
+    long = [n for n, each in shapes.items() if each[0] == shape[0]]
+    alike = [n for n, each in shapes.items() if each == shape]
+    candidates = [
+        [a[:0] if n in batch else a for n, a in enumerate(trial.inputs)]
+        for batch in (long, alike, [first])
+    ]
+    arrays = next(filter(trial.runs, candidates), candidates[0])
     run = trial.run(arrays)
     gradients = run.gradients(trial.cotangents(run))
     for n in trial.floats:

@@ -100,6 +100,18 @@ def test_an_empty_batch_leaves_parameters_as_they_are() -> None:
     assert [law.state for law in report.laws] == ["kept"]
 
 
+def test_an_empty_batch_leaves_steps_and_tables_as_they_are() -> None:
+    matmul = (lambda x, w: x @ w, lambda g, x, w: (g @ w.T, x.T @ g))
+    step = np.array([0.5])
+    for target, inputs in (
+        (xg.estimators.lsq, (np.ones((2, 3)), step)),
+        (xg.estimators.lsq, (np.ones((1, 3)), step)),
+        (matmul, (np.eye(3), np.eye(3))),
+    ):
+        report = xg.audit(target, *inputs, laws=["empty"])
+        assert [law.state for law in report.laws] == ["kept"]
+
+
 @pytest.mark.needs("torch")
 def test_a_sparse_gradient_is_compared_with_its_zeros() -> None:
     import torch
