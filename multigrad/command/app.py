@@ -32,6 +32,7 @@ from .options import (
     Backends,
     Forward,
     Inputs,
+    InputsOfTwo,
     Progress,
     Python,
     Target,
@@ -427,7 +428,7 @@ def gate(
     name: Annotated[
         str, typer.Option(help="Of what both files have, if they have more than one in common.")
     ] = "",
-    inputs: Inputs = None,
+    inputs: InputsOfTwo = None,
     laws: Annotated[
         list[str] | None, typer.Option("--law", help="Only this law; may be repeated.")
     ] = None,

@@ -70,13 +70,20 @@ Targets = Annotated[
     list[str],
     typer.Argument(metavar="TARGET...", help=ALL, autocompletion=complete_target),
 ]
+INPUT = (
+    "An argument, once for each in order: 4x6 (a tensor), 4x6:int64, 4x6:bool, 6:float32 (one "
+    "axis), scalar, 0.5, 3, True, None, 'text'. If not given: what "
+)
 Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", help=f"{INPUT}GRADIENT_INPUTS of the module says, else guessed."),
+]
+InputsOfTwo = Annotated[
     list[str] | None,
     typer.Option(
         "--input",
-        help="An argument, once for each in order: 4x6 (a tensor), 4x6:int64, 4x6:bool, "
-        "6:float32 (one axis), scalar, 0.5, 3, True, None, 'text'. If not given: what "
-        "GRADIENT_INPUTS of the module says, else guessed.",
+        help=f"{INPUT}get_inputs() or GRADIENT_INPUTS of the reference says, else GRADIENT_INPUTS "
+        "of the kernel, else guessed.",
     ),
 ]
 Forward = Annotated[str | None, typer.Option(help="Put a rule under this activation.")]
