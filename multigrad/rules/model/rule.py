@@ -192,9 +192,14 @@ class Rule(InNotebooks):
         # `with_defaults`: params that are not given have theirs.
         if with_defaults and self.own_ranges:
             values = {**self.params, **values}
-        for name, limits in self.own_ranges.items():
-            if name in values and not limits.holds(values[name], values):
-                limits.check(f"rule {self.name!r}", name, values[name], values)
+        wrong = [
+            name
+            for name, limits in self.own_ranges.items()
+            if name in values and not limits.holds(values[name], values)
+        ]
+        # Of two that do not fit each other the one that was given is to blame, not a default.
+        for name in sorted(wrong, key=lambda name: values[name] == self.params.get(name)):
+            self.own_ranges[name].check(f"rule {self.name!r}", name, values[name], values)
         for part in self._resolved_parts():
             part._check_ranges(
                 {**part.signature.select(values), **part.bound}, with_defaults=with_defaults

@@ -143,6 +143,9 @@ def test_two_params_are_compared_once_both_are_known(ranged: xg.Rule) -> None:
         enter(xg.compose("scale", above), {})
     with pytest.raises(ValueError, match=r"got -1.0 with b = -3.0"):
         enter(ranged, {"b": -3.0})
+    # The one that was given is named, not the default that it does not fit.
+    with pytest.raises(ValueError, match=r"param 'b' is >= a, got -2.0 with a = -0.5"):
+        enter(xg.get("rectangular"), {"b": -2.0})
 
 
 def test_parts_of_a_series_have_ranges_of_their_own() -> None:
