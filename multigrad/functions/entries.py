@@ -186,7 +186,8 @@ class Entries:
         except TraceError as error:
             nested = [leaf.path.partition("[")[0] for leaf in layout.leaves if "[" in leaf.path]
             # Numbers in a list may be what it takes: only its failure shows that they are not.
-            if owner is not None or self.recipe.imported is None or not nested:
+            are_numbers = owner is None or not any(map(np.ndim, inputs))
+            if not are_numbers or self.recipe.imported is None or not nested:
                 raise
             raise self._numbers_in_list(nested[0]) from error
         if not (wrapped or is_incomplete or is_mixed):

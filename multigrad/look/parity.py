@@ -12,9 +12,11 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import backends, load_backend
+from ..capture.user_code.object_state import read_state
 from ..errors import RuleTypeError, TraceError
 from ..functions.calls.capture_errors import NotCaptured
 from ..functions.captures import capture_example
+from ..functions.object_function import owner_of_method
 from ..functions.proof.compare import are_off, eps_of, margins, smallest_of
 from ..functions.proof.meanings import Bounded
 from ..graph.support.trees import optree
@@ -218,10 +220,7 @@ def _expect(
     graphs, numbers = _graphs(subject, inputs, arrays)
     wide = in_dtype(arrays, "float64")
     if len(graphs.inputs) != len(wide):  # what an object holds is hidden among them
-        raise RuleTypeError(
-            f"{subject.name} holds tensors of its own; apply, parameters = xg.convert(the object, "
-            "to='numpy') has them among its arguments: xg.parity(apply, parameters, ...)"
-        )
+        raise _holding(subject)
     values = {**numbers, **dict(zip(graphs.inputs, wide, strict=True))}
     outputs, gradients = run_graphs(graphs, values, arrays, ones, key=KEY, library=library)
     labels = list(graphs.outputs)
@@ -231,6 +230,13 @@ def _expect(
             labels.append(f"gradient of {inputs.paths[n]}")
             rows.append(gradients.get(name, Bounded(np.zeros_like(array), 0.0)))
     return labels, rows
+
+
+def _holding(subject: Subject) -> RuleTypeError:
+    return RuleTypeError(
+        f"{subject.name} holds tensors of its own; apply, parameters = xg.convert(the object, "
+        "to='numpy') has them among its arguments: xg.parity(apply, parameters, ...)"
+    )
 
 
 def _graphs(
@@ -244,7 +250,10 @@ def _graphs(
     try:
         variant = capture_example(function, *args)
     except NotCaptured as error:
+        if read_state(owner_of_method(subject.call) or ()).tensors:
+            raise _holding(subject) from error.error
         if subject.function is not None:
+            subject.function(*args)  # says more of what it cannot take
             raise error.error from None
         raise TraceError(
             f"{error.error}; what is not captured has no reference to be compared with",

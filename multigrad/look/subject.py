@@ -22,7 +22,7 @@ from ..backend.discovery import (
 )
 from ..backend.values import is_float_tensor
 from ..capture.user_code.signature import name_of
-from ..errors import MultigradError, RuleTypeError
+from ..errors import MultigradError, RuleTypeError, TraceError
 from ..functions.calls.arguments import (
     Layout,
     flatten,
@@ -160,8 +160,11 @@ def make_inputs(subject: Subject) -> tuple[Any, ...]:
         return fill(form.layout.layout, form.facts)
     try:
         layout = find_variant(subject.function, SHOWN).layout
-    except NotCaptured as error:
-        raise error.error from None
+    except (NotCaptured, TraceError) as error:
+        if subject.call is not subject.function:
+            message = f"nobody knows with what {subject.name} is called: give its inputs behind it"
+            raise RuleTypeError(message) from error
+        raise getattr(error, "error", error) from None
     return fill(layout, {})
 
 

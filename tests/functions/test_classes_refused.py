@@ -5,8 +5,10 @@ where and what would work.
 from __future__ import annotations
 
 import decimal
+import itertools
 import random
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,9 +99,13 @@ def test_a_list_of_numbers_is_no_tensor_of_a_class() -> None:
         def backward(ctx: Any, grad: Any) -> Any:
             return grad
 
-    for given in ([1.0, 2.0], [[1.0, 2], [3, 4]], (1.0, 2.0)):
+    rounded = xg.convert(Rounded)
+    checks = (partial(xg.check, rounded), partial(xg.parity, rounded))
+    for call, given in itertools.product(
+        (rounded, *checks), ([1.0, 2.0], [[1.0, 2.0], [3.0, 4.0]], (1.0, 2.0))
+    ):
         with pytest.raises(xg.RuleError, match=r"numbers in a list.*give numpy\.array\(x\)"):
-            xg.convert(Rounded)(given)
+            call(given)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -501,6 +501,10 @@ def test_what_a_module_has_computed_and_keeps_is_told_of(backend: Any) -> None:
         xg.convert(module, to="torch")
     with pytest.raises(TypeError, match="Scaled holds tensors of its own; apply, parameters ="):
         xg.parity(xg.convert(module), x, backends=["torch", "numpy"])
+    with pytest.raises(TypeError, match="Scaled holds tensors of its own; apply, parameters ="):
+        xg.parity(module, x)
+    with pytest.raises(TypeError, match="nobody knows with what Scaled is called: give its inputs"):
+        xg.parity(module)
     as_it_is = xg.convert(lambda x: x * 2.0, capture=xg.Capture(native=True))
     with pytest.raises(xg.UnsupportedOp, match="runs as it is, and numpy has no derivative"):
         xg.vjp(as_it_is, X)
