@@ -8,7 +8,7 @@ those of operations within them, are intercepted in `interception.py` and `opera
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ from ..models.selectors import (
     choose_by_kind,
     empty_message,
     match,
+    may_merge,
     not_called,
     refuse_second,
     shares_relevance,
@@ -44,7 +45,7 @@ from ..models.selectors import (
 )
 from .base import list_leaves
 from .compiled_steps import HOST, find_compiled, renew_steps
-from .interception import LayerRules, RuledLayer, make_run, replace_leaves, ruled_layer
+from .interception import FIRST, LayerRules, RuledLayer, make_run, replace_leaves, ruled_layer
 from .layer_kinds import (
     ACTIVATIONS,
     READERS,
@@ -62,6 +63,7 @@ from .layer_kinds import (
 from .operations import (
     OPERATION_OF_NAME,
     Call,
+    CalledOperations,
     find_operation,
     is_float,
     replace_functions,
@@ -103,7 +105,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     layers = list_layers(model)
     by_kind = isinstance(rules, Composite)
     plan = plan_composite(layers, rules) if by_kind else plan_selectors(layers, rules)
-    handle = LayerRules(model, plan.operations, within=plan.within)
+    handle = LayerRules(model, plan.operations, within=plan.within, called=plan.called)
     handle.composite = rules if isinstance(rules, Composite) else None
     is_built = all(getattr(each.layer, "built", True) for each in layers)
     if not is_built:
@@ -141,6 +143,8 @@ class AttachmentPlan:
         within: the same for single layers, by their identity.
         rows: of the handle's table, each with the layer that it is about, or None.
         selectors: those that chose layers; None: a composite did, by kind.
+        called: what calls show; of a composite, also which layer they called first, and what a
+            batch normalization was merged with.
     """
 
     forwards: Mapping[int, Call | None]
@@ -148,6 +152,7 @@ class AttachmentPlan:
     within: dict[int, dict[str, Any]]
     rows: Sequence[tuple[Row, Any]]
     selectors: Sequence[Any] | None
+    called: CalledOperations = field(default_factory=CalledOperations)
 
 
 def plan_selectors(layers: Sequence[Layer], rules: Mapping[Any, Any]) -> AttachmentPlan:
@@ -193,9 +198,12 @@ def rows_now(layers: Sequence[Layer], plan: AttachmentPlan, handle: LayerRules) 
     """Return the rows of a handle's table, with what calls of the model have shown so far."""
     notes = vars(handle.called)
     is_run = f"layer {id(handle.model)} " in notes
-    rows = [
-        not_called(row) if is_run and is_unmet(layer, notes) else row for row, layer in plan.rows
-    ]
+    rows: list[Row] = []
+    for row, layer in plan.rows:
+        rule = notes.get(f"rule of {id(layer)}", row.rule)
+        if rule:
+            now = replace(row, rule=rule)
+            rows.append(not_called(now) if is_run and is_unmet(layer, notes) else now)
     if handle.composite is None:
         return rows
     rows += [
@@ -220,7 +228,7 @@ def has_unread_weights(layer: Layer, plan: AttachmentPlan) -> bool:
     return is_free and not is_lookup and bool(getattr(layer.layer, "weights", ()))
 
 
-def is_unmet(layer: Any, notes: Mapping[str, bool]) -> bool:
+def is_unmet(layer: Any, notes: Mapping[str, Any]) -> bool:
     is_function = layer is None or isinstance(layer, HeldFunction)
     return not is_function and f"layer {id(layer)} " not in notes
 
@@ -301,7 +309,7 @@ def refuse_twice(
 
 # --- the forward of a layer under a rule ----------------------------------------------------------
 # The attribute of a tensor for a batch normalization that is merged with the layer before it: that
-# layer's rule, its call as the rule reads it, and its output.
+# layer's rule, its call as the rule reads it, its output, and its name.
 MERGES = "_multigrad_merges"
 
 
@@ -351,23 +359,44 @@ def make_reading_weights(layer: Any, kind: str, rule: Any, merges: bool) -> Call
             return run_free(layer.activation, y, ruled_layer(layer).note)
         if merges:
             # the normalization finds what it is merged with on its input tensor
-            set_tensor_attr(y, MERGES, (rule, reading, out))
+            set_tensor_attr(y, MERGES, (rule, reading, out, layer.name))
         return y
 
     return run
 
 
-def make_merging(layer: Any, rule: Any) -> Call:
-    """Return the forward of a batch normalization merged with the layer before it."""
+def make_by_order(layer: Any, either: Sequence[Any], called: Any, merges: bool) -> Call:
+    """Return the forward of one of several layers of which the first that is called has another
+    rule.
+    """
+    runs = [None if rule is None else make_layer_run(layer, rule, merges) for rule in either]
+    words = ["" if rule is None else named(rule) for rule in either]
+    key, note = f"{id(layer)}", f"rule of {id(layer)}"
+
+    def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not getattr(called, FIRST, ""):
+            setattr(called, FIRST, key)
+        i = int(getattr(called, FIRST) != key)
+        setattr(called, note, words[i])
+        chosen = runs[i]
+        return original(*args, **kwargs) if chosen is None else chosen(original, args, kwargs)
+
+    return run
+
+
+def make_merging(layer: Any, rule: Any, called: Any) -> Call:
+    """Return the forward of a batch normalization merged with the layer whose output it takes."""
     run_alone = None if rule is None else make_layer_run(layer, rule)
+    words, note = "" if rule is None else named(rule), f"rule of {id(layer)}"
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs["inputs"]
-        mark: tuple[Any, Read, Tensor] | None = get_tensor_attr(x, MERGES)
+        mark: tuple[Any, Read, Tensor, str] | None = get_tensor_attr(x, MERGES)
         # the axis of the channels, counted from either end
         is_last = mark is not None and (mark[1].kind == "linear" or mark[1].order is not None)
         channels = (len(x.shape) - 1, -1) if is_last else (1, 1 - len(x.shape))
         if mark is None or layer.axis not in channels:
+            setattr(called, note, words)
             if run_alone is None:
                 return original(*args, **kwargs)
             return run_alone(original, args, kwargs)
@@ -376,7 +405,8 @@ def make_merging(layer: Any, rule: Any) -> Call:
                 f"layer {layer.name!r} can be merged where it uses its running statistics: call "
                 "the model with training=False, or make the composite with canonize=False"
             )
-        merged_rule, reading, out = mark
+        merged_rule, reading, out, name = mark
+        setattr(called, note, f"{named(merged_rule)} (merged with {name})")
         if args:
             args = (out, *args[1:])
         else:
@@ -396,23 +426,46 @@ def plan_composite(layers: Sequence[Layer], composite: Composite) -> AttachmentP
     parts = [each for each in layers if each.is_leaf or kind_of(each.layer) is not None]
     forwards: dict[int, Call | None] = {}
     rows: list[tuple[Row, Any]] = []
+    called = CalledOperations()
     for each in choose_by_kind(composite, parts, partial(kind_in, composite)):
         layer, rule = each.layer.layer, each.rule
-        if each.kind == "batch_normalization" and composite.canonize:
-            forwards[id(layer)] = make_merging(layer, rule)
+        merges = may_merge(each, composite) and not has_other_readers(layer, layers)
+        if merges:
+            forwards[id(layer)] = make_merging(layer, rule, called)
+        elif each.by_order is not None:
+            runs = each.by_order, called, composite.canonize
+            forwards[id(layer)] = make_by_order(layer, *runs)
         elif rule is not None:
             forwards[id(layer)] = make_layer_run(layer, rule, merges=composite.canonize)
         elif each.is_named:
             # named without a rule: it keeps its own gradient, of operations too
             forwards[id(layer)] = None
-        if rule is not None:
-            rows.append((each.row(), layer))
+        if rule is not None or merges or each.by_order is not None:
+            words = " or ".join(named(rule) for rule in each.by_order or (rule,))
+            rows.append((each.row(f"{words}, or merged" if merges else words), layer))
     operations = {name: composite.rule(kind_of_function(name)) for name in ACTIVATIONS}
     operations = {name: rule for name, rule in operations.items() if rule is not None}
     if not rows and not operations:
         kinds = {kind for each in parts if (kind := kind_of(each.layer)) is not None}
         raise RuleValueError(empty_message(composite, kinds))
-    return AttachmentPlan(forwards, operations, within={}, rows=rows, selectors=None)
+    return AttachmentPlan(forwards, operations, {}, rows, selectors=None, called=called)
+
+
+def has_other_readers(norm: Any, layers: Sequence[Layer]) -> bool:
+    """Return whether in a functional model something else reads a normalization's input, too."""
+    # Keras (3.15) has no public names for the graph of a functional model.
+    identities = {id(each.layer) for each in layers}
+    outputs = [x for each in layers for x in getattr(each.layer, "outputs", None) or ()]
+    for node in getattr(norm, "_inbound_nodes", ()):
+        for x in node.input_tensors:
+            readers = [
+                other
+                for other in x._keras_history.operation._outbound_nodes
+                if id(other.operation) in identities and any(x is y for y in other.input_tensors)
+            ]
+            if len(readers) + sum(x is y for y in outputs) > 1:
+                return True
+    return False
 
 
 def kind_in(composite: Composite, layer: Any) -> str | None:

@@ -46,6 +46,7 @@ from .operations import (
 )
 
 METHODS = ("call", "quantized_call")
+FIRST = "called first"  # the attribute of `LayerRules.called` with the identity of that layer
 # Keras keeps the inputs of these with the outputs, for losses.
 WITH_LOGITS = frozenset({"sigmoid", "softmax"})
 
@@ -150,9 +151,11 @@ class RuledLayer:
         if in_symbolic_scope():
             # it only finds shapes: no rule acts, and nothing may go stale
             return run_layer(self.operations, None, original, args, kwargs)
-        if HOST.compiler.on_depend is not None:
-            for handle in self.handles:
+        for handle in self.handles:
+            if HOST.compiler.on_depend is not None:
                 HOST.compiler.on_depend(handle)
+            if handle.model is self.layer and not handle.is_checked:
+                setattr(handle.called, FIRST, "")  # calls of a part alone may have been before
         if HOST.compiler.recall is None:
             outputs = run_layer(self.operations, self.run, original, args, kwargs)
         else:

@@ -130,6 +130,8 @@ def replace_gradient(
 
 def named(rule: Any) -> str:
     """Return a rule's name for a table, with its bound numbers."""
+    if rule is None:
+        return "(plain gradient)"
     if isinstance(rule, str):
         return rule
     if isinstance(rule, Rule):

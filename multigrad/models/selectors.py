@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ..errors import ActsNowhereWarning, RuleError, RuleTypeError, RuleValueError, suggest
 from ..rules.registry import get
-from .attribution.composites import COMPOSITES, Composite
+from .attribution.composites import COMPOSITES, Composite, entry_of
 from .attribution.kinds import KINDS, has_meaning, is_layer_rule
 from .attribution.relevance import RULES
 from .gradient_replacement import named
@@ -119,6 +119,7 @@ class Choice:
         selector: as it was given; of a composite, the layer's kind.
         kind: the layer's kind, in a composite; None if that has no name.
         is_named: whether a composite has an entry for the layer's name.
+        by_order: its rules if it is the first of several layers that the model calls, and if not.
     """
 
     layer: Layer
@@ -126,6 +127,7 @@ class Choice:
     selector: Any
     kind: str | None = None
     is_named: bool = False
+    by_order: tuple[Any, Any] | None = None
 
     @property
     def key(self) -> Any:
@@ -220,12 +222,33 @@ def choose_by_kind(
     kinds = [kind_of(each.layer) for each in layers]
     names = [each.names[0] for each in layers]
     rules = composite.choose(zip(names, kinds, strict=True))
-    return [
-        Choice(
-            layer, rule, kind or "by name", kind, any(fnmatchcase(name, p) for p in composite.names)
-        )
-        for layer, kind, rule, name in zip(layers, kinds, rules, names, strict=True)
+    have_entries = [any(fnmatchcase(name, p) for p in composite.names) for name in names]
+    by_order = [
+        (composite.rule(kind, is_first=True), composite.rule(kind))
+        if entry_of(composite.first, kind) is not None and not is_named
+        else None
+        for kind, is_named in zip(kinds, have_entries, strict=True)
     ]
+    # The order of the listed layers need not be that of calls, which decides between several.
+    several = sum(each is not None for each in by_order) > 1
+    choices = [
+        Choice(layer, rule, kind or "by name", kind=kind, is_named=is_named)
+        for layer, kind, rule, is_named in zip(layers, kinds, rules, have_entries, strict=True)
+    ]
+    pairs = zip(choices, by_order, strict=True)
+    return [replace(each, by_order=either if several else None) for each, either in pairs]
+
+
+def may_merge(choice: Choice, composite: Composite) -> bool:
+    """Return whether a layer is a batch normalization that calls may merge."""
+    if not composite.canonize or choice.kind != "batch_normalization":
+        return False
+    # A name says more than a kind, but a pattern of names may be meant for the layers before.
+    is_apart = choice.is_named and not is_layer_rule(choice.rule)
+    have_layer_rules = shares_relevance(composite) or any(
+        map(is_layer_rule, composite.names.values())
+    )
+    return have_layer_rules and not is_apart
 
 
 def check_row(selector: Any, rule: Any) -> None:
@@ -424,6 +447,17 @@ def empty_message(composite: Composite, kinds: Iterable[str]) -> str:
 
 def not_called(row: Row) -> Row:
     return replace(row, rule=row.rule + NOT_CALLED)
+
+
+def shared_message(layer: str, norm: str) -> str:
+    """Return the error message for a batch normalization that is merged with a layer which
+    something else reads, too.
+    """
+    return (
+        f"the output of {layer!r} is read by {norm!r}, which is merged with it, and by something "
+        "else, so the two are not one layer: keep the normalization apart, by its name, "
+        f"dataclasses.replace(composite, names={{{norm!r}: 'pass'}})"
+    )
 
 
 def shares_relevance(composite: Composite) -> bool:

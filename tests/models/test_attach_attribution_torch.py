@@ -76,9 +76,10 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(2, 3, 3, padding=1)
-        self.bn = nn.BatchNorm2d(3)
+        # in another order than they are called
         self.side = nn.Conv2d(3, 3, 1)
+        self.bn = nn.BatchNorm2d(3)
+        self.conv = nn.Conv2d(2, 3, 3, padding=1)
         self.fc = nn.Linear(3, 4)
 
     def forward(self, x: Any) -> Any:
@@ -123,7 +124,7 @@ def test_a_sum_by_keywords_has_the_rule_too() -> None:
 def test_a_composite_compiles_to_the_same_heat_map(net: Any) -> None:
     torch.compiler.reset()
     x = torch.randn(2, 2, 5, 5)
-    with xg.attach(net, xg.composites.epsilon_plus(canonize=True)):
+    with xg.attach(net, xg.composites.epsilon_gamma_box(-3.0, 3.0, canonize=True)):
         compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
         torch.testing.assert_close(heat(compiled, x), heat(net, x))
 

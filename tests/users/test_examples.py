@@ -254,7 +254,7 @@ def test_heat_maps_lie_on_the_digits_and_leave_the_network_as_it_was(tmp_path: P
     # Where there is no ink the input is zero, of which z-plus is a multiple.
     assert on_ink["epsilon plus"] > 0.9 > max(on_ink["the gradient"], on_ink["guided backprop"])
     assert len(set(on_ink.values())) == 4
-    assert "zbox(low=0.0, high=1.0, stabilizer=1e-06) (merged)" in output
+    assert "zbox(low=0.0, high=1.0, stabilizer=1e-06) (merged with 0)" in output
     for line in [line for line in output.splitlines() if "largest difference" in line]:
         assert read_numbers(line)[0] < 1e-4
     assert "as it was: True" in output

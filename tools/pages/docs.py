@@ -372,16 +372,17 @@ def render_attribution() -> str:
         library_docs.layers_of_rules(),
         "## Composites\n\nA composite, from `xg.composites`, gives each kind of layer its rule. "
         "Write `canonize=True` for a residual network: an addition in the code then counts as a "
-        "layer, and a batch normalization is merged into the layer before it; no weight is "
-        "changed. Without it, relevance is counted twice at each addition, and "
-        "`excitation_backprop` lets each batch normalization multiply it.\n\nWhat has no rule "
-        "keeps the plain gradient. Unless it only moves elements, as reshaping, concatenation, max "
-        "pooling and dropout do, relevance need not add up there: at a softmax, at a product with "
-        "a weight that is no layer (`h @ self.fc.weight.T`), at an addition without a rule, at a "
-        "layer normalization. An `ActsNowhereWarning` names these operations after the first call "
-        "of the model, and the printed handle lists them, the operations with a rule, and layers "
-        "that were not called. Not seen are an `autograd.Function` and, in Keras, what a layer "
-        "computes without `keras.ops`. A composite that acts nowhere is an error.",
+        "layer, and a batch normalization is merged into the layer whose output it takes, if "
+        "nothing else reads that output; no weight is changed. Without it, relevance is counted "
+        "twice at each addition, and `excitation_backprop` lets each batch normalization multiply "
+        "it.\n\nWhat has no rule keeps the plain gradient. Unless it only moves elements, as "
+        "reshaping, concatenation, max pooling and dropout do, relevance need not add up there: "
+        "at a softmax, at a product with a weight that is no layer (`h @ self.fc.weight.T`), at "
+        "an addition without a rule, at a layer normalization. An `ActsNowhereWarning` names "
+        "these operations after the first call of the model, and the printed handle lists them, "
+        "the operations with a rule, and layers that were not called. Not seen are an "
+        "`autograd.Function` and, in Keras, what a layer computes without `keras.ops`. A "
+        "composite that acts nowhere is an error.",
         library_docs.EXAMPLE,
         table(("composite", *heads[1:]), library_docs.composite_rows()),
         "## Averages of a gradient\n\nThese average any gradient: under a composite, under rules, "

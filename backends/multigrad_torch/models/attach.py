@@ -12,8 +12,7 @@ from torch import nn
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.attach import Attachment
 from multigrad.models.attribution.composites import Composite
-from multigrad.models.attribution.kinds import has_weight, is_layer_rule
-from multigrad.models.gradient_replacement import named
+from multigrad.models.attribution.kinds import is_layer_rule
 from multigrad.models.selectors import (
     Choice,
     HeldFunction,
@@ -24,6 +23,7 @@ from multigrad.models.selectors import (
     choose_by_kind,
     empty_message,
     hold,
+    may_merge,
     refuse_second,
 )
 
@@ -33,6 +33,7 @@ from .layer_kinds import OPERATIONS, kind_of
 from .layer_rule import (
     LayerInterceptor,
     PlainRuleOnLayer,
+    RuleByOrder,
     RuleOnCallsInside,
     RuleOnHeldFunction,
     RuleOnMergedNorm,
@@ -181,35 +182,34 @@ def plan_composite(
     """Return which rule acts on which module, and what returns the rows of the table to print."""
     leaves = [layer for layer in layers if layer.is_leaf]
     choices = choose_by_kind(composite, leaves, kind_of)
-    merge_targets = norms_to_merge(choices) if composite.canonize else {}
     mode = CompositeMode(composite, rules_of_calls(composite), (each.kind for each in choices))
     nest(mode, model, layers)
     entry = ModeEntry(mode)
-    acting_by_rules: dict[Any, LayerInterceptor] = {}
+    acting_by_rule: dict[Any, LayerInterceptor] = {}
     plan: list[Planned] = []
     rows: list[RuledRow] = []
-    for i, each in enumerate(choices):
+    for each in choices:
         rule, module, name = each.rule, each.layer.layer, each.layer.names[0]
+        merges = may_merge(each, composite)
+        has_rules = each.is_named or each.by_order is not None or merges or rule is not None
         # A leaf of no kind that has a rule: rules act on the operations that its code calls.
-        has_rules = each.is_named or i in merge_targets or rule is not None
         if not has_rules and (each.kind is None or composite.rule(each.kind) is None):
             if may_call(module, set(mode.rules)):
                 plan.append((entry, module, name))
             continue
         refuse_ruled(name, module)
-        # A batch normalization is merged into the layer before, whose rule it gets.
-        preceding_rule = choices[merge_targets[i]].rule if i in merge_targets else None
-        merges = i in merge_targets.values()
-        key = id(rule), merges, id(preceding_rule)
-        if key not in acting_by_rules and i in merge_targets:
-            norm_rule = None if rule is None else acting_for_rule(rule, merges)
-            acting_by_rules[key] = RuleOnMergedNorm(preceding_rule, norm_rule)
-        elif key not in acting_by_rules:
-            acting_by_rules[key] = acting_for_rule(rule, merges)
-        plan.append((acting_by_rules[key], module, name))
-        if rule is not None or i in merge_targets:
-            row = each.row(f"{named(preceding_rule)} (merged)" if i in merge_targets else "")
-            rows.append((row, acting_by_rules[key], id(module)))
+        key = id(each) if each.by_order is not None else id(rule), merges
+        if key not in acting_by_rule and merges:
+            acting_by_rule[key] = RuleOnMergedNorm(None if rule is None else acting_for_rule(rule))
+        elif key not in acting_by_rule and each.by_order is not None:
+            either = [acting_for_rule(rule, composite.canonize) for rule in each.by_order]
+            acting_by_rule[key] = RuleByOrder(mode, either)
+        elif key not in acting_by_rule:
+            acting_by_rule[key] = acting_for_rule(rule, composite.canonize)
+        acting = acting_by_rule[key]
+        plan.append((acting, module, name))
+        if rule is not None or merges or each.by_order is not None:
+            rows.append((each.row(), acting, id(module)))
     plan += [
         (entry, layer.layer, layer.names[0])
         for layer in layers
@@ -231,18 +231,6 @@ def acting_for_rule(rule: Any, merges: bool = False) -> LayerInterceptor:
     return PlainRuleOnLayer(PlainRule(rule))
 
 
-def norms_to_merge(choices: Sequence[Choice]) -> dict[int, int]:
-    """Return the positions of batch normalizations, each with that of the layer to merge with."""
-    return {
-        i: i - 1
-        for i, each in enumerate(choices)
-        if each.kind == "batch_normalization"
-        and i > 0
-        and has_weight(choices[i - 1].kind)
-        and is_layer_rule(choices[i - 1].rule)
-    }
-
-
 def rules_of_calls(composite: Composite) -> Mapping[str, CallRule]:
     """Return a composite's rules for operations, by name; calls of one rule share an object."""
     rules = {
@@ -253,5 +241,5 @@ def rules_of_calls(composite: Composite) -> Mapping[str, CallRule]:
     call_rules: dict[int, CallRule] = {}
     for rule in rules.values():
         if rule is not None and id(rule) not in call_rules:
-            call_rules[id(rule)] = rule_of_calls(rule)
+            call_rules[id(rule)] = rule_of_calls(rule, composite.canonize)
     return {name: call_rules[id(rule)] for name, rule in rules.items() if rule is not None}

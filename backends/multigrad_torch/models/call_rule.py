@@ -22,6 +22,7 @@ from multigrad.models.attribution.kinds import (
     is_layer_rule,
 )
 from multigrad.models.gradient_replacement import CurrentReplacement, check_fit, named
+from multigrad.models.selectors import shared_message
 from multigrad.rules.activation import Activation
 from multigrad.rules.model.lookup import resolve
 
@@ -42,8 +43,7 @@ from .layer_kinds import ACTIVATIONS, OPERATIONS, WITH_WEIGHTS, CallOfLayer
 Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
 refuse_shape = dynamo.disable(check_fit)
-# Attribute of a tensor with what a batch normalization needs from the layer that made it: the
-# layer's call, its output, and the tensor's version.
+# Attribute of a tensor with what a batch normalization needs from the layer that made it, a `Mark`.
 MERGES = "_multigrad_merges"
 
 
@@ -320,8 +320,8 @@ class WeightRule:
             function = self.rule.over(taken.kind, **taken.attributes)
         # A Function that returns its input returns a view, which may not be written: a clone.
         result = function(*inputs, *taken.params, output).clone().reshape(shape)
-        if self.merges:
-            setattr(result, MERGES, (taken, out, version_of(result)))
+        if self.merges and taken.params:
+            setattr(result, MERGES, (self, taken, out, version_of(result), []))
         return result
 
 
@@ -337,12 +337,17 @@ def make_function(key: str, kind: str, attributes: tuple[tuple[str, Any], ...]) 
     return name
 
 
-def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor | None:
-    """Return the output of a batch normalization merged with the layer before it, or None."""
-    mark = getattr(x, MERGES, None)
+# A layer's rule, its call, its output, that tensor's version, and the names of the layer and of the
+# normalization that is merged with it, as far as eager code has met them.
+Mark: TypeAlias = tuple[WeightRule, CallOfLayer, Tensor, int, list[str]]
+
+
+def find_mark(module: Any, x: Any) -> Mark | None:
+    """Return the mark of a layer that a batch normalization of x can be merged with, or None."""
+    mark: Mark | None = getattr(x, MERGES, None)
     if mark is None:
         return None
-    layer, out, version = mark
+    _, layer, _, version, _ = mark
     # A write into the output of that layer since then.
     if version != version_of(x):
         return None
@@ -353,7 +358,39 @@ def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor |
         )
     if layer.kind == "convolution_transpose" and layer.attributes["groups"] != 1:
         return None
+    return mark
+
+
+def call_merged(mark: Mark, module: Any, method: Call) -> Tensor:
+    """Return the output of a batch normalization merged with the layer before it."""
+    rule, layer, out, *_ = mark
     statistics = module.running_mean, module.running_var, module.weight, module.bias
     merged_call = layer.merged(*statistics, epsilon=module.eps)
     with torch._C.DisableTorchFunction():
         return rule.over(merged_call, method(module, out))
+
+
+def name_layer(y: Any, name: str) -> None:
+    """Note in the mark of y, if it has one, the name of the layer that made it."""
+    mark: Mark | None = getattr(y, MERGES, None)
+    if mark is not None:
+        mark[-1][:] = [name]
+
+
+def refuse_other_readers(x: Tensor, mark: Mark, norm: str) -> str:
+    """Return the name of the layer that made x, with which a normalization is merged; raise if
+    something else reads x: at once, or when a gradient reaches it, as it may be read later.
+    """
+    names = mark[-1]
+    layer, *others = names or [mark[1].kind]
+    message = shared_message(layer, norm)
+    if others:
+        raise RuleValueError(message)
+    names[:] = layer, norm
+
+    def refuse(_: Tensor) -> None:
+        raise RuleValueError(message)
+
+    if x.requires_grad and not transforms_active():
+        x.register_hook(refuse)
+    return layer

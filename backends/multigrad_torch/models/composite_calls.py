@@ -47,6 +47,7 @@ class CompositeMode(OperationMode):
         rows_of_calls: of the table, by operation and what it is called with.
         notes_gaps: whether the composite shares out relevance, which gaps would multiply.
         is_noting: whether a call of the whole runs that has a gradient for its input.
+        first: the key of what acts on the layer that was called first; "" before a call.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class CompositeMode(OperationMode):
         self.rows_of_calls: dict[tuple[str, str], Row] = {}
         self.notes_gaps = shares_relevance(composite)
         self.is_noting = False
+        self.first = ""
 
     def start(self, arguments: Any) -> None:
+        self.first = ""  # calls of a part alone may have been before
         tensors = [x for x in pytree.tree_leaves(arguments) if isinstance(x, Tensor)]
         self.is_noting = not transforms_active() and any(x.requires_grad for x in tensors)
 
@@ -146,10 +149,12 @@ def rows_now(layers: Sequence[RuledRow], others: Callable[[], Iterable[Row]]) ->
     """Return the rows of layers and others; a layer that no call has reached so far says so."""
     actings = [acting for _, acting, _ in layers if isinstance(acting, LayerInterceptor)]
     is_run = any(each.called for each in actings) and not any(each.was_traced for each in actings)
-    rows = [
-        not_called(row)
-        if is_run and isinstance(acting, LayerInterceptor) and key not in acting.called
-        else row
-        for row, acting, key in layers
-    ]
+    rows: list[Row] = []
+    for row, acting, key in layers:
+        is_layer = isinstance(acting, LayerInterceptor)
+        now = acting.row_now(row, key) if is_layer else row
+        if now is not None:
+            rows.append(
+                not_called(now) if is_run and is_layer and key not in acting.called else now
+            )
     return [*rows, *others()]

@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -21,12 +22,19 @@ from torch.utils import _pytree as pytree
 
 from multigrad.errors import ActsNowhereWarning, RuleValueError
 from multigrad.models.gradient_replacement import named
-from multigrad.models.selectors import unfit_message
+from multigrad.models.selectors import Row, unfit_message
 
 from .. import dynamo
 from ..compile.checkpoint_regions import has_acted, is_around_region, note_acting
 from ..dynamo import is_compiling, key_of, may_have_gradient, stack_length
-from .call_rule import PlainRule, WeightRule, call_merged, rules_inside
+from .call_rule import (
+    PlainRule,
+    call_merged,
+    find_mark,
+    name_layer,
+    refuse_other_readers,
+    rules_inside,
+)
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS, kind_of
 from .override import OperationMode, ask_mode
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
@@ -70,6 +78,10 @@ class LayerInterceptor(Acting):
 
     def note_traced(self) -> None:
         self.was_traced = True
+
+    def row_now(self, row: Row, key: int) -> Row | None:
+        """Return the row of the layer with that identity after its calls; None: it has none."""
+        return row
 
     def around_forward(self, original: type, method: Method) -> Method:
         under_rule = self.wrap_forward(original, method)
@@ -292,9 +304,10 @@ class RuleOnCallsInside(LayerInterceptor):
         self.rule_name = named(rule)
         self.must_act, self.needs_no_warning = rule is not None, rule is None
         self.mode = OperationMode(rules_inside(rule, merges))
+        self.merges = merges
 
     def wrap_forward(self, original: type, method: Method) -> Method:
-        mode, must_act = self.mode, self.must_act
+        mode, must_act, merges = self.mode, self.must_act, self.merges
 
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             count_before = mode.count()
@@ -302,6 +315,8 @@ class RuleOnCallsInside(LayerInterceptor):
                 output = method(module, *args, **kwargs)
             if must_act and count_before == mode.count():
                 refuse_unfit(self.name_of(module), self.rule_name, module)
+            if merges and not is_compiling():
+                name_layer(output, self.path_of(module))
             return output
 
         return forward
@@ -313,21 +328,85 @@ def refuse_unfit(where: str, rule: str, module: nn.Module) -> None:
 
 
 class RuleOnMergedNorm(LayerInterceptor):
-    """A batch normalization forms one layer with the layer before it, under that layer's rule."""
+    """A batch normalization forms one layer with the layer whose output it takes, under that
+    layer's rule; after anything else it has its own rule, or none.
 
-    def __init__(self, rule: Any, own: LayerInterceptor | None) -> None:
+    Attributes:
+        merged_with: by a normalization's identity, the rule and name of the layer that its last
+            eager call was merged with; None if it was not.
+    """
+
+    def __init__(self, own: LayerInterceptor | None) -> None:
         super().__init__()
-        self.rule = WeightRule(rule)
-        self.rule_name = self.rule.name
         self.own = own
+        self.rule_name = "merged" if own is None else own.rule_name
+        self.merged_with: dict[int, tuple[str, str] | None] = {}
+        if own is not None:
+            own.modules = self.modules  # for names in messages
+
+    def row_now(self, row: Row, key: int) -> Row | None:
+        if key not in self.merged_with:
+            return replace(row, rule=f"{row.rule}, or merged")
+        merged_with = self.merged_with[key]
+        if merged_with is not None:
+            return replace(row, rule="{} (merged with {})".format(*merged_with))
+        return None if self.own is None else row
 
     def wrap_forward(self, original: type, method: Method) -> Method:
-        rule = self.rule
         unmerged = method if self.own is None else self.own.wrap_forward(original, method)
 
         def forward(module: Any, input: Any) -> Any:
-            # None if the input is not the marked output of that layer: then it acts alone.
-            output = call_merged(rule, module, method, input)
-            return unmerged(module, input) if output is None else output
+            mark = find_mark(module, input)
+            if is_compiling():
+                return (
+                    unmerged(module, input) if mark is None else call_merged(mark, module, method)
+                )
+            self.merged_with[id(module)] = None
+            if mark is None:
+                return unmerged(module, input)
+            name = self.path_of(module)
+            layer = refuse_other_readers(input, mark, name)
+            self.merged_with[id(module)] = mark[0].name, layer
+            output = call_merged(mark, module, method)
+            name_layer(output, f"{layer}, {name}")
+            return output
+
+        return forward
+
+
+class RuleByOrder(LayerInterceptor):
+    """One of several layers of which the first that the model calls has another rule.
+
+    Attributes:
+        either: what acts on it if it is the first, and if not.
+    """
+
+    def __init__(self, mode: Any, either: Sequence[LayerInterceptor]) -> None:
+        super().__init__()
+        self.mode = mode
+        self.either = either
+        self.rule_name = " or ".join(each.rule_name for each in either)
+        for each in either:
+            each.modules = self.modules  # for names in messages
+
+    def is_first(self) -> bool:
+        mode = self.mode
+        mode.first = mode.first or self.key
+        return mode.first == self.key
+
+    def row_now(self, row: Row, key: int) -> Row | None:
+        if not self.mode.first:
+            return replace(row, rule=self.rule_name)
+        acting = self.either[self.mode.first != self.key]
+        has_rule = not isinstance(acting, RuleOnCallsInside) or acting.must_act
+        return replace(row, rule=acting.rule_name) if has_rule else None
+
+    def wrap_forward(self, original: type, method: Method) -> Method:
+        as_first, as_other = [each.wrap_forward(original, method) for each in self.either]
+        key = self.key
+
+        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            is_first = ask_mode(key, "is_first") if is_compiling() else self.is_first()
+            return (as_first if is_first else as_other)(module, *args, **kwargs)
 
         return forward

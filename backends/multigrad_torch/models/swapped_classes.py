@@ -74,8 +74,11 @@ class Acting:
 
         modules[key] = weakref.ref(module, forget), name
 
+    def path_of(self, module: nn.Module) -> str:
+        return self.modules.get(id(module), (None, ""))[1]
+
     def name_of(self, module: nn.Module) -> str:
-        name = self.modules.get(id(module), (None, ""))[1]
+        name = self.path_of(module)
         return f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
 
 
@@ -329,7 +332,7 @@ def _as_well(module: nn.Module, copied: Any, memo: Any) -> nn.Module:
     if acting_on(copied) != acting:
         _assign(copied, acting)
     for each in acting:
-        each.add(copied, each.modules.get(id(module), (None, ""))[1])
+        each.add(copied, each.path_of(module))
     return copied
 
 

@@ -59,11 +59,13 @@ class Composite:
         layers: a rule by kind; a layer of a kind that has none keeps its own gradient. What is said
             of `activation` holds of `relu`, of `convolution` of `convolution_transpose`, of
             `average_pooling` of the adaptive one, where nothing is said of these.
-        first: the same for the first layer, in the model's order, of a kind that is listed here.
+        first: the same for the first layer of a kind that is listed here, in the order in which
+            the model calls its layers.
         names: a rule by a layer's name, in which `*` stands for any characters; before the kinds.
-        canonize: whether a batch normalization is merged with the linear layer or convolution that
-            it follows, and additions written in code count as layers of kind `addition`. No weights
-            are changed.
+        canonize: whether a batch normalization is merged with the linear layer or convolution whose
+            output it takes and nothing else reads, and additions written in code count as layers of
+            kind `addition`. No weights are changed. A batch normalization to which `names` gives
+            None, or a rule that reads no weights, is not merged.
     """
 
     name: str
@@ -102,7 +104,7 @@ class Composite:
             [None, 'guided', None]
 
         Args:
-            layers: name and kind of each, in the model's order; None for a kind of no name.
+            layers: name and kind of each, in the order of calls; None for a kind of no name.
 
         Raises:
             RuleValueError: a name in `names` fits no layer.
@@ -112,7 +114,7 @@ class Composite:
         for name, kind in layers:
             patterns = [pattern for pattern in self.names if fnmatchcase(name, pattern)]
             unused -= set(patterns)
-            is_first = not seen_first and _entry(self.first, kind) is not None
+            is_first = not seen_first and entry_of(self.first, kind) is not None
             seen_first |= is_first
             # A layer's name counts before its place, and its place before its kind.
             if patterns:
@@ -136,7 +138,7 @@ class Composite:
             'guided'
         """
         rules = self.first if is_first else self.layers
-        entry = _entry(rules, kind)
+        entry = entry_of(rules, kind)
         return None if entry is None else rules[entry]
 
     def __repr__(self) -> str:
@@ -150,7 +152,7 @@ class Composite:
         return "\n".join([title, *(f"  {name.ljust(width)}  {rule}" for name, rule in rows)])
 
 
-def _entry(rules: Rules, kind: str | None) -> str | None:
+def entry_of(rules: Rules, kind: str | None) -> str | None:
     # The key of the kind itself, or of the kind that it is part of.
     while kind is not None and kind not in rules:
         kind = KINDS.get(kind, LayerKind()).part_of
