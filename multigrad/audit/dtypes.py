@@ -74,11 +74,11 @@ def differs_in(
     dtype: str, trial: Trial, *, run: ForwardRun, gradients: Arrays, u: Arrays, exact: Arrays,
     tolerance: float = 0.0,
 ) -> str:  # fmt: skip
-    """Return where gradients of a run in a small dtype differ from those of the widest.
+    """Return where gradients of a run in a small dtype differ from those of a wider one.
 
     Args:
         u: the cotangents of the run.
-        exact: its inputs in the widest dtype.
+        exact: its inputs in the wider dtype.
         tolerance: the relative one, if it is larger than the dtype's.
     """
     wide_run, outputs = trial.run(exact), run.arrays()
@@ -87,7 +87,7 @@ def differs_in(
     # A rounded input may lie on the other side of a step, whose outputs are whole numbers.
     if any(np.all(z == np.rint(z)) and not np.array_equal(y, z) for y, z in output_pairs):
         raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
-    cotangents = [as_float(a, trial.wide) for a in u]
+    cotangents = [as_float(a, z.dtype.name) for a, z in zip(u, expected, strict=True)]
     wanted = wide_run.gradients(cotangents)
     at_rounded = trial.run(rounded(dtype, trial, exact)).gradients(cotangents)
     gradient_pairs = zip(at_rounded, wanted, strict=True)
