@@ -73,6 +73,12 @@ def disable(function: F) -> F:
     return run  # type: ignore[return-value]
 
 
+def keep_out(function: Callable[..., Any], advice: str) -> None:
+    """Keep Dynamo out of a function, with advice for code that allows no break (`fullgraph`)."""
+    marks = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": advice}
+    function.__dict__.update(marks)
+
+
 def assume_constant_result(function: F) -> F:
     """Act as `torch._dynamo.assume_constant_result`: it is called while code is traced."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]

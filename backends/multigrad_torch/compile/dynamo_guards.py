@@ -27,12 +27,12 @@ from multigrad.backend.discovery import load_backend
 from multigrad.backend.values import key_for
 from multigrad.errors import StaleTraceError
 from multigrad.graph.support.threads import make_lock
-from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
+from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce, use
 from multigrad.trace.active_rules import KeySource, Moving
 from multigrad.trace.lookups import all_at_present
 
 from .. import versions
-from ..dynamo import Namespace
+from ..dynamo import Namespace, keep_out
 from ..kernels import random
 from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
 
@@ -41,6 +41,7 @@ Tensor: TypeAlias = Any
 # inputs as its key always is.
 JIT = "xg.jit "
 JIT_NUMBERS_AS_INPUTS = "xg.jit(*) "
+keep_out(use.__init__, "put `with xg.use(...)` around the compiled function, not inside it")
 
 
 def is_under_jit(token: str) -> bool:

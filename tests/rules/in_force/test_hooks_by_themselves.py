@@ -384,6 +384,9 @@ def test_use_may_stand_inside_of_what_is_compiled(model: Any, fresh_compiler: No
         with xg.use(**TEN):
             return model(x).sum()
 
+    whole = torch.compile(run, fullgraph=True, backend="eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"put `with xg.use\(...\)` around"):
+        whole(torch.ones(1))
     run = compiled(run)
     for _ in range(3):
         assert backward(model, run(torch.ones(1))) == [30.0, 20.0]
