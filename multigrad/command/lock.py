@@ -20,6 +20,7 @@ from multigrad.audit.lock.lockfile import (
 )
 from multigrad.audit.lock.runner import RefusedProbe, read_call
 from multigrad.audit.lock.verify import (
+    NOT_ALL,
     Verification,
     check_entries,
     is_file,
@@ -149,7 +150,7 @@ def verify_lock(
     answers, is_whole = ask(lock.probes, names, python)
     result: Verification = verify_frameworks(lock, answers)
     if not is_whole:
-        result.remarks.append("stopped: the rest was not compared")
+        result.remarks.append(NOT_ALL)
     elif python is None:
         verify_objects(lock, find_as_locked, result)
     # Another Python may lack multigrad: it runs only the frameworks' probes.

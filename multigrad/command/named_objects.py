@@ -46,7 +46,10 @@ def with_params(found: Any, words: Sequence[str]) -> Any:
     if not words:
         return found
     if not isinstance(found, xg.Rule):
-        raise MultigradError(f"{found!r} is not a rule, so it takes no --param")
+        raise MultigradError(
+            f"{found!r} is not a rule, so it takes no --param: its arguments are --input, one for "
+            "each in order"
+        )
     values = _split_params(words, "width=2.0")
     return found.with_params(**{name: read_value(value) for name, value in values.items()})
 

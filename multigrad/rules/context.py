@@ -35,6 +35,7 @@ from ..trace.ranks import CHECKED, compare, name_rank, note
 from .model.lookup import activate, apply_now, unknown_keyword_error, with_choices
 from .model.rule import Rule
 from .model.rule_in_force import RuleInForce, tokens_of
+from .model.rule_names import get
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self
@@ -139,6 +140,8 @@ class use:
     ) -> None:
         if others:
             raise unknown_keyword_error(type(self), "use", rule, others)
+        if isinstance(rule, type):
+            get(rule)  # refused here; a name is looked up where it is entered
         is_plain = over is None and axis_name is None and residuals is None and fused == "auto"
         self.rule = rule if is_plain else with_choices(rule, over, axis_name, residuals, fused)
         self.params = {} if params is None else read_params(params)

@@ -39,6 +39,9 @@ SHORT = {"jax.numpy": "jnp", "multigrad.xp": "xp"}
 BARE = ("torch",)  # frameworks whose functions people call by their last names
 
 
+NOT_ALL = "stopped: the rest was not compared"
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One difference: of a framework in a call, or of a rule or a Function, in a sentence."""
@@ -65,7 +68,8 @@ class Verification:
     def __str__(self) -> str:
         count = len(self.changes)
         verdict = "nothing changed" if self.ok else f"{count} change{'s' * (count > 1)}"
-        return "\n".join([*(change.sentence for change in self.changes), *self.remarks, verdict])
+        lines = [*(change.sentence for change in self.changes), *self.remarks, verdict]
+        return "\n".join(lines[:-1] if self.ok and NOT_ALL in self.remarks else lines)
 
 
 def verify_frameworks(lock: LockFile, now: Mapping[str, Answer]) -> Verification:

@@ -56,10 +56,12 @@ def get(rule: str | Callable[..., Any]) -> Any:
             return get(registered_name)
         note_lookup(Lookup(rule, number))
         return registered
-    if callable(rule):
+    if callable(rule) and not isinstance(rule, type):
         return rule
     advice = ""
     match rule:
+        case type():
+            advice = ": xg.convert takes the class of a custom gradient"
         case (str(name), {**params}):
             words = ", ".join(f"{word}={value!r}" for word, value in params.items())
             advice = f": for its params write xg.get({name!r}).with_params({words})"
@@ -222,6 +224,11 @@ def words_of(text: str) -> set[str]:
 
 
 def is_short_for(word: str, name: str) -> bool:
-    """Return whether a word is the initials of a name's parts, or one letter more, as STE."""
+    """Return whether a word is the initials of a name's parts, or one letter more, as STE; the
+    first parts may be whole, as in clipped_ste.
+    """
+    first, _, others = name.rpartition(".")[2].lower().partition("_")
+    if others and word.startswith(first):
+        return is_short_for(word[len(first) :], others)
     initials = "".join(part[0] for part in name.rpartition(".")[2].lower().split("_") if part)
     return len(initials) > 1 and word in (initials, *(initials + letter for letter in "el"))
