@@ -573,6 +573,12 @@ def test_a_batch_of_another_size_is_no_other_graph(cls: Any) -> None:
         grads = (torch.autograd.grad(y.square().sum(), (x, codes)) for y in (found, expected))
         assert all(map(torch.equal, *grads))
     assert graphs.frame_count == 2
+    nearest = xg.convert(cls)  # not captured yet
+    f, graphs = compiled(overwritten)
+    x = torch.randn(6, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    assert torch.equal(f(x), cls.apply(x, codes))
+    assert torch.equal(f(x[:5]), cls.apply(x[:5], codes)) and graphs.frame_count == 1
 
 
 @pytest.mark.parametrize("strict", [False, True])

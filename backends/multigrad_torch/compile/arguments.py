@@ -24,6 +24,7 @@ import torch
 
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import MultigradError
+from multigrad.functions.calls.facts import SOME_LENGTH
 from multigrad.trace.active_rules import KeySource
 
 from ..dialect import introspection
@@ -46,17 +47,21 @@ def is_object(value: Any) -> bool:
     return not (isinstance(value, PLAIN) or callable(value))
 
 
-def describe(value: Any, tensors: list[Tensor], lengths: str) -> Any:
+def describe(value: Any, tensors: list[Tensor], lengths: str | None) -> Any:
     """Return the description of an argument, and append its tensors to `tensors` in order.
 
     Args:
         lengths: the positions of the tensors whose lengths it has ("0,2"). A compiled call is for
-            these alone; of other tensors it has the rank, as the size of a batch may change.
+            these alone; of other tensors it has the rank, as the size of a batch may change. None:
+            of all, with some number for a length that Dynamo leaves open.
     """
     if isinstance(value, torch.Tensor):
-        has_lengths = str(len(tensors)) in lengths.split(",")
+        shape: Any = value.ndim
+        if lengths is None:
+            shape = tuple([make_concrete(n) if is_fixed(n) else SOME_LENGTH for n in value.shape])
+        elif str(len(tensors)) in lengths.split(","):
+            shape = tuple([make_concrete(n) for n in value.shape])
         tensors.append(value)
-        shape = tuple([make_concrete(n) for n in value.shape]) if has_lengths else value.ndim
         # Under a transform, and in forward mode, tensors that are differentiated do not say so.
         requires_grad = introspection.requires_grad(value)
         return ("tensor", value.dtype, shape, requires_grad, value.device.type)
@@ -75,6 +80,11 @@ def describe(value: Any, tensors: list[Tensor], lengths: str) -> Any:
 def make_concrete(n: Any) -> Any:
     """Return a number itself: Dynamo makes a symbol of one that has changed between calls."""
     return torch.fx.experimental.symbolic_shapes.guard_scalar(n)
+
+
+def is_fixed(n: Any) -> bool:
+    """Return whether a length is not left open, by Dynamo or by an exporter."""
+    return torch.fx.experimental.symbolic_shapes.has_static_value(n)
 
 
 # --- outside the trace ---------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.calls.decision import COMPILED, EXPORTED, SAME, decide, form_under_autocast
 from multigrad.functions.calls.facts import first_tensor, gather_facts, places_of
 from multigrad.functions.calls.recipe import Variant
+from multigrad.functions.captures import capture
 from multigrad.functions.function import Function
 from multigrad.functions.saving import as_operator
 from multigrad.graph.support.threads import SERIALS
@@ -102,6 +103,25 @@ def find_variant(
         # The capture has noted a new fact that it needs; gather it and try again.
         except NeedsConcrete:
             continue
+
+
+def known_variants(function: Function, described: Any) -> list[Variant]:
+    """Return the captured variants, or one for tensors as described, to see what it leaves out."""
+    variants, recipe = [*function.captures.variants.values()], function.recipe
+    if variants or recipe.opaque is not None:
+        return variants
+    leaves, tree = complete_arguments(function, described)
+    layout, needed = find_layout(function, leaves, tree), function.captures.facts
+    while True:
+        try:
+            facts = gather_facts(recipe.subject, needed, layout, leaves)
+            return [capture(recipe, layout, facts, leaves)]
+        except NeedsConcrete as need:
+            if needed.issuperset(need.facts):
+                return []
+            needed = needed.union(need.facts)
+        except (NotCaptured, TraceError):
+            return []
 
 
 def require_lengths(subject: str, described: Any, positions: Iterable[int]) -> None:

@@ -33,7 +33,15 @@ from .. import dynamo, versions
 from ..export import asks_for_operators, note_refused
 from ..state import without_modes
 from .activation_calls import call_of_activation
-from .arguments import describe, has_keywords, is_object, new_numbers, number_application, restore
+from .arguments import (
+    describe,
+    has_keywords,
+    is_fixed,
+    is_object,
+    new_numbers,
+    number_application,
+    restore,
+)
 from .calls import (
     IN_FORCE_TENSORS,
     LENGTHS,
@@ -43,6 +51,7 @@ from .calls import (
     CompiledCall,
     MoreNeeded,
     call_of_function,
+    known_variants,
     reads_more,
 )
 from .dynamo_guards import (
@@ -177,22 +186,17 @@ def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tens
         answer = prepare(subject, description, token, epoch)
         if answer.startswith(LENGTHS):
             lengths = answer.removeprefix(LENGTHS)
-            name = class_for_open(subject, description) if are_open(lengths, tensors) else ""
-            if name:
-                return name, tensors
+            asked = [tensors[int(i)] for i in lengths.split(",")]
+            if not all(is_fixed(n) for x in asked for n in x.shape):
+                name = class_for_open(subject, describe(arguments, [], None))
+                if name:
+                    return name, tensors
         elif answer == NUMBERS:
             has_numbers = True
         elif answer == READS:
             reads_rules = True
         else:
             return answer, tensors
-
-
-def are_open(lengths: str, tensors: list[Tensor]) -> bool:
-    """Return whether Dynamo, or an exporter, leaves lengths of these tensors open."""
-    is_fixed = torch.fx.experimental.symbolic_shapes.has_static_value
-    asked = [tensors[int(i)] for i in lengths.split(",")]
-    return not all(is_fixed(n) for x in asked for n in x.shape)
 
 
 def apply_class(name: str, args: tuple[Any, ...]) -> Any:
@@ -396,7 +400,7 @@ def class_for_open(subject: Any, described: Any) -> str:
     function = by_identifier[subject] if isinstance(subject, str) else None
     if function is None or torch._C._is_any_autocast_enabled():
         return ""
-    variants = function.captures.variants.values()
+    variants = known_variants(function, described)
     is_read = bool(variants) and all(MISREAD.isdisjoint(each.omissions) for each in variants)
     if not is_read and not torch.compiler.is_exporting():
         return ""
