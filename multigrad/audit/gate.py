@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -45,8 +45,9 @@ FACTOR = 4.0  # the error that is allowed, over that of the reference
 FLOORS = {"float64": 64.0, "float32": 32.0, "float16": 8.0, "bfloat16": 4.0}  # ulps always allowed
 MOST_ELEMENTS = 2**17  # of the inputs of another size
 ROUNDS = 7  # of time, the first of which does not count
-# Moves of inputs that tell a near tie: how many, and by how many eps of the dtype at most.
-MOVES, MOVE = 16, 4.0
+# Moves of inputs that tell a near tie: how many, and by how much at most. It is the same for 16
+# bits, a few eps of which would hide a wrong threshold.
+MOVES, MOVE = 16, 4.0 * float(np.finfo(np.float32).eps)
 MOST_JUMPING = 8  # cases that may have one; more are a fault
 MOST_OF_A_CASE = 0.25  # of its elements that one may decide
 GIVEN = "the inputs"
@@ -135,9 +136,9 @@ class Side:
         pairs = zip(cases, exact, strict=True)
         return [(truth, "" if isinstance(truth, str) else self.answer(c)) for c, truth in pairs]
 
-    def jumps(self, case: GateCase, found: Answer, allowed: dict[str, float]) -> dict[str, Any]:
+    def jumps(self, case: GateCase, found: Any, allowed: dict[str, float]) -> dict[str, Any]:
         """Return the elements, by the results' names, to whose numbers this function jumps within a
-        few eps of a case, as at a near tie of an argmin.
+        few eps of float32 of a case, as at a near tie of an argmin.
 
         Neither a slope counts, which half a move follows by half, nor an exact tie or a bound that
         is met exactly, which the tiniest move leaves: there fn has to be right.
@@ -145,20 +146,22 @@ class Side:
         Args:
             allowed: how far the numbers may be from those found.
         """
-        exact, masks = self.answer(case, "float64"), dict[str, Any]()
+        exact: Any = self.answer(case, "float64")
+        masks = dict[str, Any]()
         for n in range(MOVES):
-            rng, eps = np.random.default_rng((*case.seed, n)), eps_of(as_numpy_dtype(case.dtype))
-            steps = [MOVE * eps * rng.uniform(-1.0, 1.0, np.shape(a)) for a in case.arrays]
-            moved = []
+            rng = np.random.default_rng((*case.seed, n))
+            steps = [MOVE * rng.uniform(-1.0, 1.0, np.shape(a)) for a in case.arrays]
+            moved: list[Any] = []
             for factor in (1.0, 0.5, 2.0**-10):
                 arrays = [*case.arrays]
                 for k in self.trial.floats:
                     arrays[k] = arrays[k] * (1.0 + factor * steps[k])
                 moved.append(self.answer(replace(case, arrays=arrays), "float64"))
             for name, y in exact.items():
-                whole, half, tiny = (abs(each[name] - y) for each in moved)
+                with np.errstate(invalid="ignore"):  # of infinities
+                    whole, half, tiny = (abs(each[name] - y) for each in moved)
+                    is_same = abs(moved[0][name] - found[name]) <= allowed[name]
                 is_jump = ((4 * half < whole) | (4 * half > 3 * whole)) & (64 * tiny < whole)
-                is_same = abs(moved[0][name] - found[name]) <= allowed[name]
                 masks[name] = masks.get(name, False) | (is_jump & is_same)
         return masks
 
@@ -415,30 +418,31 @@ def without_jumps(
     cases by dtype. Of the inputs as they are given everything counts.
     """
     found, undecided = [*answers], {case.dtype: list[str]() for case in cases}
-    failing = dict[int, list[Budget]]()
+    failing: list[tuple[int, Any, list[Budget]]] = []
     for n, (case, answer, (exact, reference)) in enumerate(
         zip(cases, answers, truths, strict=True)
     ):
-        if not any(isinstance(each, str) for each in (answer, exact, reference)):
-            if _different_shapes(answer, exact):
-                return found, undecided
-            rows = _rows(case, answer, exact, reference)
-            if any(row.ulps > row.allowed for row in rows):
-                failing[n] = rows
-    if len(failing) > MOST_JUMPING or any(cases[n].name == GIVEN for n in failing):
+        if isinstance(answer, str) or isinstance(exact, str) or isinstance(reference, str):
+            continue
+        if _different_shapes(answer, exact):
+            return found, undecided
+        rows = _rows(case, answer, exact, reference)
+        if any(row.ulps > row.allowed for row in rows):
+            failing.append((n, exact, rows))
+    if len(failing) > MOST_JUMPING or any(cases[n].name == GIVEN for n, _, _ in failing):
         return found, undecided
-    for n, rows in failing.items():
-        case, exact = cases[n], truths[n][0]
+    for n, exact, rows in failing:
+        case, own = cases[n], cast("dict[str, Any]", answers[n])
         eps = float(eps_of(as_numpy_dtype(case.dtype)))
-        pairs = zip(exact.items(), rows, strict=True)
-        allowed = {name: row.allowed * eps * (largest_of([y]) or 1.0) for (name, y), row in pairs}
+        sizes = (largest_of([y]) or 1.0 for y in exact.values())
+        pairs = zip(exact, rows, sizes, strict=True)
+        allowed = {name: row.allowed * eps * size for name, row, size in pairs}
         # Where it does not run a few eps away, it shows no jump.
         with suppress(SideFails):
-            masks = other("jumps", case, answers[n], allowed)
+            masks = other("jumps", case, own, allowed)
             share = sum(m.sum() for m in masks.values()) / sum(y.size for y in exact.values())
             if 0.0 < share <= MOST_OF_A_CASE:
-                pairs = ((name, masks[name], y, answers[n][name]) for name, y in exact.items())
-                found[n] = {name: np.where(mask, y, own) for name, mask, y, own in pairs}
+                found[n] = {k: np.where(masks[k], y, own[k]) for k, y in exact.items()}
                 undecided[case.dtype].append(case.name)
     return found, undecided
 

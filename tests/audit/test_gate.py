@@ -259,7 +259,7 @@ def test_a_near_tie_of_an_argmin_is_not_decided_and_told(most: int, is_right: bo
     reference = nearest_row(lambda z, codebook: ((z[:, None] - codebook) ** 2).sum(-1).argmin(1))
     rng = np.random.default_rng(4)
     z, codebook = (rng.standard_normal((n, 4)).astype(np.float32) for n in (6, 5))
-    options = {"dtypes": ["float32"], "laws": ["zero"]}
+    options: dict[str, Any] = {"dtypes": ["float32"], "laws": ["zero"]}
     verdict = xg.gate(nearest_row(find_expanded, most), reference, [z, codebook], **options)
     assert verdict.ok is is_right, str(verdict)
     told = "; not decided, as the reference jumps there: elements of 4097 in place of 5"
