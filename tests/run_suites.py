@@ -142,6 +142,9 @@ def main(arguments: list[str]) -> int:
     rows = {suite.name: suite for suite in suites()}
     options = [each for each in arguments if each.startswith("-")]
     asked = [each for each in arguments if each not in options]
+    if asked == ["help"]:
+        print(f"suites: {', '.join(rows)}")
+        return 0
     unknown = [name for name in asked if name not in rows]
     if unknown:
         print(f"no suite {', '.join(unknown)}; there are {', '.join(rows)}", file=sys.stderr)

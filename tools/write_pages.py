@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 from multigrad.command.options import prepare_environment
+from stopping import run
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -28,13 +29,18 @@ def main() -> None:
         return
     from pages.docs import render_readme, write_docs
 
-    for path, missing in write_docs(options.out):
-        print(f"left {path}: {missing}" if missing else path)
+    count = 0
+    for path, is_changed, missing in write_docs(options.out):
+        count += 1
+        if missing:
+            print(f"left {path}: {missing}")
+        elif is_changed:
+            print(f"wrote {path}")
     if options.out == DOCS:
         readme = DOCS.parent / "README.md"
         readme.write_text(render_readme(readme.read_text("utf-8")), encoding="utf-8")
-        print(readme)
+    print(f"{count} pages: those that are not named are as they were")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -297,6 +297,8 @@ def wrong_rules_message(rules: Any) -> str:
     name = name_of_maker(rules)
     example = f"{name}(...)" if name in COMPOSITES else "epsilon_plus()"
     words = f"composite {name!r}" if isinstance(rules, Composite) else f"{rules!r:.60}"
+    if rules is COMPOSITES.get(name):
+        words = f"the function {name}, which is to be called"
     return (
         "expected {selector: rule} with at least one of them, as in "
         "xg.attach(model, {'relu': 'guided'}), or a composite, as in xg.attach(model, "
@@ -505,6 +507,14 @@ def not_called_message(subject: str, said: str, called: Iterable[str], advice: s
     )
 
 
+def kind_hint(selector: Any) -> str:
+    """Return advice for a selector that is a kind, as tables of composites have it, or ""."""
+    if selector not in KINDS:
+        return ""
+    mine = f"xg.composites.Composite('mine', {{{selector!r}: rule}})"
+    return f"; {selector!r} is a kind of layers: xg.attach(model, {mine})"
+
+
 def shown(selector: Any) -> str:
     return getattr(selector, "__name__", None) or str(selector)
 
@@ -529,7 +539,7 @@ def _no_match_message(
             hint = words + hint
         return (
             f"selector {selector!r} matches no layer and no operation{hint} "
-            f"(layers: {names_text or 'none'})"
+            f"(layers: {names_text or 'none'}){kind_hint(selector)}"
         )
     text = selector.__name__ if isinstance(selector, type) else repr(selector)
     hint = suggest(text, kinds)

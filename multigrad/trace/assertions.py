@@ -142,7 +142,7 @@ def _jump_after(frame: FrameType | None, called: Any) -> tuple[CodeType, int, bo
         position += 1
     elif called is not bool:
         return None
-    if position < len(rows) and _makes_bool(rows, position):
+    if position < len(rows) and rows[position].opname == "TO_BOOL":  # Python 3.13
         position += 1
     is_inverted = False
     while position < len(rows) and rows[position].opname == "UNARY_NOT":
@@ -154,13 +154,6 @@ def _jump_after(frame: FrameType | None, called: Any) -> tuple[CodeType, int, bo
         return outer and (*outer[:2], outer[2] is not is_inverted)
     is_jump = name.startswith("POP_JUMP") and "NONE" not in name and position + 1 < len(rows)
     return (frame.f_code, position, is_inverted) if is_jump else None
-
-
-def _makes_bool(rows: Sequence[dis.Instruction], position: int) -> bool:
-    # In Python 3.13, where a comparison may do so: of two tensors, not of tuples or lists of them.
-    row, before = rows[position], rows[position - 1].opname
-    compares = row.opname == "COMPARE_OP" and row.argrepr.startswith("bool(")
-    return row.opname == "TO_BOOL" or (compares and not before.startswith("BUILD_"))
 
 
 @lru_cache(maxsize=256)

@@ -26,9 +26,10 @@ from multigrad_conformance.vectors import IN_LISTS, IN_SETS, NoVectors, read_doc
 from tests.harness.formats import fits
 from vectors.cases import formula_of_or_none, rule_sets
 from vectors.document import vectors_of
-from vectors.elementwise import OURS
+from vectors.elementwise import OURS, Formula
 from vectors.rounding import FORMATS
 from vectors.rules import FACTORS, SAME, WHOLE
+from vectors.witness import evaluate, functions_of
 
 xp = xg.xp
 SKIPPED = {"convention", "subnormal", "overflow", "kink"}
@@ -79,6 +80,36 @@ def test_the_tool_prints_the_vectors_of_what_is_named() -> None:
     command = [sys.executable, str(tool), "triangular", "xp.relu"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert printed == write(vectors_of("triangular", "xp.relu"))
+
+
+def test_a_formula_may_be_infinite_and_a_word_that_it_does_not_know_is_named() -> None:
+    value, slopes = functions_of(Formula("where(x < 0, -inf, where(x == 0, 0, -x * log(x)))"))
+    float32 = FORMATS["float32"]
+    ends = [evaluate(value, [x], float32) for x in (-math.inf, -1.0, 0.0, 1.0, math.inf)]
+    assert ends == [-math.inf, -math.inf, 0, 0, -math.inf]
+    assert evaluate(slopes[0], [1.0], float32) == -1
+    with pytest.raises(NoVectors, match=r"'-oo [+] x' has oo, which is no word.*inf, lgamma"):
+        functions_of(Formula("-oo + x"))
+
+
+@pytest.mark.parametrize(
+    ("tool", "called"),
+    [
+        ("vectors", "multigrad_conformance.vectors.write"),
+        ("write_pages.py", "multigrad.command.options.prepare_environment"),
+    ],
+)
+def test_a_tool_ends_in_one_line_at_an_interrupt(tool: str, called: str) -> None:
+    module, _, name = called.rpartition(".")
+    code = (
+        f"import runpy, sys; sys.path[:0] = ['tools', 'tests/conformance']; import {module} as m\n"
+        f"def stop(*_): raise KeyboardInterrupt\nm.{name} = stop\n"
+        f"sys.argv = ['tool', 'xp.relu'][: 1 + ('vectors' in '{tool}')]\n"
+        f"runpy.run_path('tools/{tool}', run_name='__main__')"
+    )
+    root, words = Path(__file__).parents[2], [sys.executable, "-c", code]
+    done = subprocess.run(words, check=False, cwd=root, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "stopped\n")
 
 
 def test_the_rules_with_vectors_are_those_with_a_formula() -> None:

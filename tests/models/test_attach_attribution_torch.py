@@ -145,6 +145,9 @@ def test_a_rule_for_weights_where_there_are_none_is_refused() -> None:
     rule, model = xg.attribution.zplus(), nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
     with pytest.raises(xg.RuleError, match=r"zplus.*relu"):
         xg.attach(model, {"relu": rule})
+    for kind in ("convolution", "batch_normalization"):  # the first is an operation of torch, too
+        with pytest.raises(xg.RuleError, match=f"'{kind}' is a kind of layers: xg.attach.*Comp"):
+            xg.attach(model, {kind: rule})
     x = torch.randn(3, 2, requires_grad=True)
     with xg.attach(model, {"1": rule}), pytest.raises(xg.RuleError, match=r"'1'.*zplus"):
         model(x)

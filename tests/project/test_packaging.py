@@ -24,10 +24,13 @@ FRAMEWORKS = ["torch", "jax", "tensorflow", "keras"]
 # What the wheel holds: packages, the rooms of the first, and the files that are no source.
 SHIPPED = ["multigrad", "multigrad_torch", "multigrad_jax", "multigrad_tensorflow"]
 DATA = {"multigrad/audit/lock/probes.txt"}
-# They only fall, but for xg.same, xg.doctor and xg.gate, which are 110 KB, for what audits and
-# composites say of what they leave out, which is 15 KB, and for what messages say to write and for
-# locks, gates and exports by what a module states, which is 20 KB.
-MOST_FILES, MOST_BYTES = 490, 5_075_000
+# Without rules and ops, which may grow. They only fall, but for xg.same, xg.doctor and xg.gate,
+# which are 110 KB, for what audits and composites say of what they leave out, which is 15 KB, for
+# what messages say to write and for locks, gates and exports by what a module states, which is 20
+# KB, and for composites by a model's calls, classes compiled once for all batches and near ties in
+# gates, which is 50 KB.
+MOST_FILES, MOST_BYTES = 490, 4_850_000
+UNCOUNTED = ("multigrad/rules/library/", "multigrad/graph/ops/")
 BESIDE = {"..", "_multigrad_rules.pth"}
 NEEDED_LATER = ["scipy", "ml_dtypes", "optree", "importlib.metadata", "typer", "matplotlib"]
 
@@ -236,10 +239,11 @@ def test_what_is_installed_is_what_users_import() -> None:
 
 
 def test_what_is_installed_only_shrinks() -> None:
-    files = [name.split("/", 1) for name in shipped_files() if name.partition("/")[0] in SHIPPED]
+    shipped = [name for name in shipped_files() if name.partition("/")[0] in SHIPPED]
+    files = [name.split("/", 1) for name in shipped if not name.startswith(UNCOUNTED)]
     size = sum((installed_folder(top) / rest).stat().st_size for top, rest in files)
     advice = f"take out as much as came, or raise what {Path(__file__).name} allows, and say why"
-    assert len(files) <= MOST_FILES, advice
+    assert len(shipped) <= MOST_FILES, advice
     assert size <= MOST_BYTES, advice
 
 

@@ -37,16 +37,20 @@ from .markdown import bullets, code, page, table
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
 
 
-def write_docs(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Write the pages into a folder; yield the path of each, and why it is left as it is."""
+def write_docs(folder: Path) -> Iterator[tuple[Path, bool, str]]:
+    """Write the pages into a folder; yield the path of each, whether it changed, and why it is
+    left as it is.
+    """
     for name, render in PAGES.items():
-        path, missing = folder / name, ""
+        path, missing, is_changed = folder / name, "", False
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            path.write_text(render(), encoding="utf-8")
+            text = render()
+            is_changed = not path.exists() or path.read_text(encoding="utf-8") != text
+            path.write_text(text, encoding="utf-8")
         except ImportError as error:  # a framework is not installed
             missing = str(error)
-        yield path, missing
+        yield path, is_changed, missing
 
 
 def render_readme(text: str) -> str:
@@ -116,11 +120,11 @@ def render_fast_kernels() -> str:
     return page(
         "Fast kernels",
         "Where nobody takes a derivative of the lowered code, a backend may use these faster "
-        "kernels. A test compares each with the plain code on edge values: the results are the "
-        "same bits, or, where a kernel rounds less often or sums in another order, within the "
-        "error bound of the rule. Unless stated otherwise, the figures are for 1,000,000 float32"
-        " numbers on one thread of a CPU. jax and TensorFlow have none, because their compilers "
-        "fuse operations themselves.",
+        "kernels. `tests/backend/test_fast_kernels.py` compares each with the plain code on edge "
+        "values: the results are the same bits, or, where a kernel rounds less often or sums in "
+        "another order, within the error bound of the rule. Unless stated otherwise, the figures "
+        "are for 1,000,000 float32 numbers on one thread of a CPU. jax and TensorFlow have none, "
+        "because their compilers fuse operations themselves.",
         table(("row", "what it is", "what was measured"), rows),
         "None of them needs a compiler. Kernels that are compiled, from a rule's graph or for "
         "random draws, start where [you ask for them](fused.md#when-a-compiler-starts).",

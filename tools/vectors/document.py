@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from multigrad import __name__ as package
@@ -24,6 +24,7 @@ from .witness import library
 Data = dict[str, Any]
 FORMAT, VERSION = f"{package}-vectors", 1
 LEAST = 8  # a shorter column stands where it is
+SOME = 20  # subjects between two lines of progress
 
 
 def every_subject() -> list[str]:
@@ -34,7 +35,11 @@ def every_subject() -> list[str]:
     return [*(f"{OF_XP}{name}" for name in ops), *known, *ours]
 
 
-def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
+def vectors_of(
+    *objects: Any,
+    dtypes: Sequence[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Data:
     """Return exact results of rules, ops and Functions as plain data, computed by mpmath and sympy.
 
     Args:
@@ -42,6 +47,7 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
             is elementwise, or what `xg.convert` takes; all rules and ops, and Functions of
             one number among `xg.estimators`, if none is given.
         dtypes: of float16, bfloat16, float32 and float64; all, if none is given.
+        progress: is told how many are computed, now and then.
 
     Raises:
         NoVectors: there is no formula of it.
@@ -49,7 +55,11 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
         ImportError: mpmath or sympy is not installed.
     """
     formats = [FORMATS[name] for name in read_dtypes(dtypes) or FORMATS]
-    subjects = [subject_of(each, formats) for each in objects or every_subject()]
+    subjects, wanted = [], objects or every_subject()
+    for i, each in enumerate(wanted):
+        if progress is not None and i % SOME == 0:
+            progress(f"{i} of {len(wanted)} computed")
+        subjects.append(subject_of(each, formats))
     columns = _share(subjects)
     ops: list[str] = [str(s["name"]) for s in subjects if s["kind"] == "op"]
     return {

@@ -3,6 +3,10 @@
 A formula is a real function of the op's operands, written as mathematics has it and not as floats
 need it. Its derivative is sympy's; where a formula has steps, which sympy knows no derivative of,
 the slopes stand beside it. What is taken at ties, at thresholds and of NaN is in `conventions.py`.
+
+A text has operands, attributes, numbers, comparisons, Python's operators (`**` is a power), `inf`,
+`pi`, `where(c, a, b)` and functions. `_words` in `witness.py` has them all, as has the error for a
+word that is none.
 """
 
 from __future__ import annotations

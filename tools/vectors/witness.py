@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from multigrad_conformance.vectors import NoVectors
+
 from .elementwise import Formula
 from .rounding import Format, High, is_near_tie
 
@@ -51,6 +53,10 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
 
 
+# What `_Exact` writes, which no text has.
+_MADE = {"Rational", "Eq"}
+
+
 @functools.cache
 def _words() -> dict[str, Any]:
     """Return what the names in formulas mean to sympy."""
@@ -80,16 +86,28 @@ def _words() -> dict[str, Any]:
     def s(x: Any) -> Any:
         return 1 / (1 + sympy.exp(-x))
 
-    made = {"where": where, "Max": larger, "s": s, "ndtr": ndtr, "ndtri": ndtri}
+    made = {"inf": sympy.oo, "where": where, "Max": larger, "s": s, "ndtr": ndtr, "ndtri": ndtri}
     return {**own, **words, **made, "abs": sympy.Abs, "lgamma": sympy.loggamma}
 
 
 def parse(text: str, names: Sequence[str]) -> Any:
-    """Return the expression of a formula's text; its names are real."""
-    sympy = library("sympy")
-    tree = ast.fix_missing_locations(_Exact(text).visit(ast.parse(text, mode="eval")))
+    """Return the expression of a formula's text; its names are real.
+
+    Raises:
+        NoVectors: the text has a name that is neither one of these nor a word of formulas.
+    """
+    sympy, tree = library("sympy"), ast.parse(text, mode="eval")
     symbols = {name: sympy.Symbol(name, real=True) for name in names}
-    return sympy.sympify(eval(compile(tree, text, "eval"), {**_words(), **symbols}))
+    words = {**_words(), **symbols}
+    unknown = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)} - {*words}
+    if unknown:
+        raise NoVectors(
+            f"formula {text!r} has {', '.join(sorted(unknown))}, which is no word of formulas; "
+            f"there are {', '.join(sorted(words.keys() - _MADE))}, numbers, comparisons and "
+            "Python's operators"
+        )
+    tree = ast.fix_missing_locations(_Exact(text).visit(tree))
+    return sympy.sympify(eval(compile(tree, text, "eval"), words))
 
 
 @functools.cache
@@ -193,6 +211,8 @@ def _far(mp: Any, x: float, far: int) -> High:
 def _limit(mp: Any, first: High, second: High) -> High:
     if first is None or second is None or mp.isnan(first) or mp.isnan(second):
         return mp.nan
+    if first == second:  # infinite, too
+        return second
     if abs(second) > 20 and abs(second) > 1.2 * abs(first):
         return mp.inf * mp.sign(second)
     if abs(second) < 1e-9 and abs(second) <= abs(first):

@@ -22,7 +22,7 @@ from multigrad.models.attribution.kinds import (
     is_layer_rule,
 )
 from multigrad.models.gradient_replacement import CurrentReplacement, check_fit, named
-from multigrad.models.selectors import shared_message
+from multigrad.models.selectors import kind_hint, shared_message
 from multigrad.rules.activation import Activation
 from multigrad.rules.model.lookup import resolve
 
@@ -75,7 +75,7 @@ def rule_of_operation(operation: str, rule: Any) -> CallRule:
         operations = ", ".join(name for name, row in OPERATIONS.items() if row.read is not None)
         raise RuleTypeError(
             f"rule {named(rule)!r} reads what layers hold and has no meaning for operation "
-            f"{operation!r} (operations: {operations})"
+            f"{operation!r} (operations: {operations}){kind_hint(operation)}"
         )
     return WeightRule(rule) if is_layer_rule(rule) else PlainRule(rule, (operation,))
 

@@ -100,6 +100,7 @@ def test_rules_that_are_none_are_refused_at_once() -> None:
         (np.sign, {"sign": "ZBox"}, r"call xg.attribution.zbox\(low, high\)"),
         (np.sign, {"sign": xg.attribution.zplus}, r"call xg.attribution.zplus\(\)"),
         (np.sign, {"sign": xg.composites.epsilon_plus()}, "got composite 'epsilon_plus'"),
+        (np.sign, xg.composites.epsilon_plus, "epsilon_plus, which is to be called"),
         (3, {"sign": "straight_through"}, "expected a function"),
     ):
         with pytest.raises(RuleTypeError, match=words):

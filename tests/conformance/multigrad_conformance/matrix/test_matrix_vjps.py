@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -49,7 +49,8 @@ Wide = Any
 UNARY = names_of(1)
 OF_AN_OP = (
     "the op and its VJP are in multigrad/graph/ops, what they are compared with in "
-    "tools/vectors/elementwise.py and expected/slopes.py"
+    "tools/vectors/elementwise.py and expected/slopes.py, whose PEAKS have the largest term of a "
+    "slope that cancels"
 )
 CALLS: dict[str, Callable[..., Any]] = {
     "polygamma": lambda x: xp.polygamma(1, x),
@@ -173,24 +174,43 @@ def evaluate(backend: Any, function: Callable[..., Any], *arrays: Any) -> Any:
         return backend.numpy(function(*(backend.array(a) for a in arrays)))
 
 
-def assert_right(what: str, errors: Any, wrong: Any, operands: Sequence[Any]) -> None:
-    rows = [tuple(map(float, row)) for row in zip(*(x[wrong][:6] for x in operands), strict=True)]
-    assert not wrong.any(), f"{what}: {errors[wrong][:6]} eps at {rows}; {OF_AN_OP}"
+class Errors(NamedTuple):
+    """How many eps numbers are off, the numbers found, and those expected."""
+
+    eps: Any
+    found: Any
+    expected: Any
 
 
-def slope_errors(backend: Any, name: str, dtype: Any) -> tuple[Any, Any]:
+def assert_right(what: str, errors: Errors, wrong: Any, operands: Sequence[Any]) -> None:
+    columns = zip(*(x[wrong][:6] for x in (*errors, *operands)), strict=True)
+    rows = [
+        f"{found:.9g}, expected {expected:.9g} ({eps:.4g} eps off), at {tuple(map(float, at))}"
+        for eps, found, expected, *at in columns
+    ]
+    assert not wrong.any(), f"{what}: {'; '.join(rows)}; {OF_AN_OP}"
+
+
+def test_a_wrong_number_is_named_with_the_right_one() -> None:
+    errors, at = Errors(*np.array([[0.0, np.inf], [1.0, np.nan], [1.0, -np.inf]])), np.arange(2.0)
+    with pytest.raises(AssertionError, match=r"f: nan, expected -inf \(inf eps off\), at \(1.0,\)"):
+        assert_right("f", errors, errors.eps > 4, (at,))
+
+
+def slope_errors(backend: Any, name: str, dtype: Any) -> tuple[Any, Errors]:
     """The points, and the error at each."""
     x, slope = slopes_of(name, dtype)
     g = cotangents(x)
     actual = evaluate(backend, derivative_of(name, backend.name), g, x)
-    return x, worst(backend, name, np.arange(x.size), g, actual, x, slope, peak_of)
+    eps = worst(backend, name, np.arange(x.size), g, actual, x, slope, peak_of)
+    return x, Errors(eps, widen(actual), widen(g) * slope)
 
 
 @pytest.mark.parametrize("name", UNARY)
 def test_the_vjp_of_every_function_is_right_at_every_edge(backend: Any, name: str) -> None:
     for dtype in DTYPES:
         x, errors = slope_errors(backend, name, dtype)
-        wrong = errors > allowed(backend.name, name, "slope", dtype)
+        wrong = errors.eps > allowed(backend.name, name, "slope", dtype)
         assert_right(f"{name}, slope, {dtype}", errors, wrong, (x,))
 
 
@@ -208,7 +228,8 @@ def test_every_function_of_one_operand_gives_the_exact_numbers_at_every_edge(
         wrong &= ~unsettled(backend.name, name, x)
         if name in NOT_TINY or kept(backend.name, "subnormals", name):
             wrong &= ~is_subnormal(x)
-        assert_right(f"{name}, value, {dtype}", errors, wrong, (x,))
+        numbers = Errors(errors, widen(actual), value)
+        assert_right(f"{name}, value, {dtype}", numbers, wrong, (x,))
 
 
 @pytest.mark.parametrize("name", names_of(2))
@@ -226,7 +247,8 @@ def test_every_function_of_two_gives_the_exact_numbers_at_every_edge(
             scale = np.abs(scale_of(name, known.result, first))
             errors = error_in_eps(actual, np.ones_like(actual), known.result, scale)
         wrong = (errors > allowed(backend.name, name, "value", dtype)) & ~left_out
-        assert_right(f"{name}, {dtype}", errors, wrong, known.operands)
+        numbers = Errors(errors, widen(actual), known.result)
+        assert_right(f"{name}, {dtype}", numbers, wrong, known.operands)
 
 
 @cache
@@ -276,7 +298,8 @@ def test_every_function_of_three_and_its_vjps_are_right_at_every_edge(
                 scale = scale_of(name, exact_, first) if is_value else exact_
                 errors = error_in_eps(actual, g, exact_, np.abs(scale))
             wrong = errors > allowed(backend.name, name, "value" if is_value else "slope", dtype)
-            assert_right(f"{name}, {what}, {dtype}", errors, wrong, operands)
+            numbers = Errors(errors, widen(actual), widen(g) * exact_)
+            assert_right(f"{name}, {what}, {dtype}", numbers, wrong, operands)
 
 
 @pytest.mark.parametrize("name", sorted({*names_of(2)} - {"full_like"}))  # it fills with one number
@@ -292,7 +315,7 @@ def test_slopes_by_hand_are_those_of_the_witness_where_it_has_them(name: str) ->
                 assert (np.abs(mine - slope) <= limit)[fits].all(), (name, dtype)
 
 
-def pair_errors(backend: Any, name: str, dtype: Any) -> tuple[Any, Any, list[Any]]:
+def pair_errors(backend: Any, name: str, dtype: Any) -> tuple[Any, Any, list[Errors]]:
     """All pairs of edges, and the errors of the slopes in the first and in the second."""
     values = np.concatenate([ends(dtype), spread(9, dtype)])
     a, b = (grid.ravel() for grid in np.meshgrid(values, values))
@@ -312,7 +335,7 @@ def pair_errors(backend: Any, name: str, dtype: Any) -> tuple[Any, Any, list[Any
             peak = BINARY_PEAKS[name](first, second, slope) if name in BINARY_PEAKS else slope
             actual = evaluate(backend, function, g, a, b)
             error = error_in_eps(actual, g, slope, np.abs(peak), gain)
-            errors.append(np.where(left_out, 0, error))
+            errors.append(Errors(np.where(left_out, 0, error), widen(actual), widen(g) * slope))
     return a, b, errors
 
 
@@ -323,7 +346,7 @@ def test_the_vjps_of_two_operands_are_right_wherever_both_are_edges(
     for dtype in DTYPES:
         a, b, pair = pair_errors(backend, name, dtype)
         for operand, errors in zip(operands_of(name), pair, strict=True):
-            wrong = errors > allowed(backend.name, name, "slope", dtype)
+            wrong = errors.eps > allowed(backend.name, name, "slope", dtype)
             assert_right(f"{name}, slope in {operand}, {dtype}", errors, wrong, (a, b))
 
 
@@ -331,11 +354,12 @@ def test_what_is_declared_of_slopes_is_needed_and_enough(backend: Any) -> None:
     for row in kept(backend.name, "slope"):
         for dtype in (d for d in DTYPES if d.name in row.dtypes):
             if row.what in BINARY:
-                errors = np.array(pair_errors(backend, row.what, dtype)[2])
+                errors = pair_errors(backend, row.what, dtype)[2]
             else:
-                _, errors = slope_errors(backend, row.what, dtype)
+                errors = [slope_errors(backend, row.what, dtype)[1]]
+            most = max(each.eps.max() for each in errors)
             assert row.ulps is not None
-            assert DESIGNED < errors.max() <= row.ulps, (row.what, errors.max())
+            assert DESIGNED < most <= row.ulps, (row.what, most)
 
 
 SHAPES = ((), (0,), (3,), (2, 3, 4))
