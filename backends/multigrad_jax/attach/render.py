@@ -23,8 +23,9 @@ from jax.interpreters import ad, batching, mlir
 from multigrad.errors import GradientError, UnsupportedOp
 
 from .. import distributed
+from ..compile import is_tracing_kept
 from ..kernels import random
-from ..kernels.elementwise import is_staged_out, is_tensor
+from ..kernels.elementwise import is_staged_out, is_tensor, opaque
 from ..versions import core, primal_of
 from .vjp import PUSHING, forbid_derivative, tangent_of
 
@@ -294,7 +295,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         return run(tin, *values)
 
     def call_with_several(*values: Any) -> Any:
-        inputs = map(make_strong, values[:count])
+        inputs = without_constants([make_strong(x) for x in values[:count]])
         if has_key:
             return run(*inputs, *values[count:-1], random.key_words(values[-1]))
         return run(*inputs, *values[count:])
@@ -305,6 +306,13 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
 def make_strong(x: Tensor) -> Tensor:
     """Return an array without a weak type, which custom_vjp (jax 0.10) would pass as a number."""
     return jax.lax.convert_element_type(x, x.dtype) if x.weak_type else x
+
+
+def without_constants(inputs: list[Tensor]) -> list[Tensor]:
+    """Return inputs of which no number is a constant to XLA, where they are to be compiled."""
+    if not any(isinstance(x, core.Tracer) for x in inputs) or not is_tracing_kept():
+        return inputs
+    return [opaque(x) if x.ndim == 0 else x for x in inputs]
 
 
 # --- both modes in one object: what a call of a Function runs -------------------------------------

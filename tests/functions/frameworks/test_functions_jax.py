@@ -100,6 +100,21 @@ def test_gradients_are_the_same_under_every_order_of_transforms(native: bool, or
         np.testing.assert_allclose(given, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [np.float32, float])
+def test_numbers_in_compiled_code_are_no_constants_that_xla_regroups(kind: Any) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def zero_point(x: Any, low: Any, high: Any) -> Any:
+        low, high = (jnp.full_like(x[0], end, dtype=jnp.float32) for end in (low, high))
+        width = jnp.where(high > low, high - low, 255.0)
+        return 0.0 * x + low / (width / 255.0)  # XLA has -127.5 for -127.49999
+
+    f, ends = xg.convert(zero_point), (kind(-1.0), kind(1.0))
+    for run in (lambda x: f(x, *ends), lambda x: jax.vjp(lambda x: f(x, *ends), x)[0]):
+        np.testing.assert_array_equal(jax.jit(run)(*arrays(X)), f(X, *ends))
+
+
 @ROUTES
 @pytest.mark.parametrize("outer", ["eager", "jit"])
 def test_closed_over_tracers_raise_where_their_derivative_would_be_lost(
