@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..capture.dialects import xp as _xp
-from ..look.check import differentiate, pick, slope_at
+from ..look.check import (
+    differentiate,
+    pick,
+    slope_at,
+    tells_something,
+    weighted_sum,
+    weights_where_finite,
+)
 from ..look.subject import as_float, brackets
 from .dtypes import differs_in
 from .trial import (
@@ -22,6 +29,7 @@ from .trial import (
     SMALL_STEP,
     TINY_STEP,
     Arrays,
+    ForwardRun,
     NotApplicable,
     Remark,
     Trial,
@@ -126,6 +134,14 @@ def slope_along(
     return DirectionSlope(moved, *differ(moved), parts)
 
 
+def start_where_finite(
+    trial: Trial, arrays: Arrays | None = None, seed: int = 0
+) -> tuple[ForwardRun, Arrays, bool]:
+    """Start a trial with cotangents of 0 for what is not finite; and whether all outputs are."""
+    run, u = trial.start(arrays, seed)
+    return run, *weights_where_finite(u, run.arrays())
+
+
 # --- in float64 -----------------------------------------------------------------------------------
 @law("derivative", "training goes wrong", is_loud=False)
 def judge_derivative(trial: Trial) -> str:
@@ -137,14 +153,14 @@ def judge_derivative(trial: Trial) -> str:
     if trial.digits == "float32":
         return _judge_derivative_in_float32(trial)
     require_float64(trial)
-    run, u = trial.start()
+    run, u, are_finite = start_where_finite(trial)
     arrays, gradients = trial.cast("float64"), run.gradients(u)
     weigh = trial.stated.weighed(u)
     if trial.meant is not None:
         shapes = [[y.shape for y in each.run(arrays).arrays()] for each in (trial, trial.stated)]
         if shapes[0] != shapes[1]:
             return f"outputs are {shapes[0]}, those of what is meant {shapes[1]}"
-    elements = list(_elements(trial, weigh, arrays, gradients))
+    elements = list(_elements(trial, weigh, arrays, gradients, are_finite))
     faults = [
         f"argument {each.argument}{brackets(each.place)} = "
         f"{arrays[each.argument][each.place]:.6g}: {each.gradient:.9g}, expected "
@@ -179,9 +195,9 @@ def judge_derivative(trial: Trial) -> str:
 def factor_of_derivative(trial: Trial) -> float | None:
     """Return the constant that the gradient is times the derivative; None if there is none."""
     require_float64(trial)
-    run, u = trial.start()
+    run, u, are_finite = start_where_finite(trial)
     arrays, weigh = trial.cast("float64"), trial.weighed(u)
-    return _factor_of(list(_elements(trial, weigh, arrays, run.gradients(u))))
+    return _factor_of(list(_elements(trial, weigh, arrays, run.gradients(u), are_finite)))
 
 
 def _factor_of(elements: Sequence[ElementSlope]) -> float | None:
@@ -198,9 +214,16 @@ def _factor_of(elements: Sequence[ElementSlope]) -> float | None:
 def _compare_at_other_numbers(trial: Trial) -> DirectionSlope:
     """Compare at 3/4 of the inputs, which shows what was wrongly kept from the first call."""
     arrays = trial.changed(trial.cast("float64"), lambda a: a * 0.75)
-    run, u = trial.start(arrays, seed=1)
-    directions = {n: wave(arrays[n], n) for n in trial.floats}
-    return slope_along(trial.stated.weighed(u), arrays, run.gradients(u), directions)
+    run, u, are_finite = start_where_finite(trial, arrays, seed=1)
+    directions, gradients = {n: wave(arrays[n], n) for n in trial.floats}, run.gradients(u)
+    if not are_finite:
+        # What is NaN there may not be moved, nor does it count.
+        gradients = [g if g is None else np.nan_to_num(g, posinf=0, neginf=0) for g in gradients]
+        directions = {
+            n: way if gradients[n] is None else np.where(gradients[n] == 0, 0, way)
+            for n, way in directions.items()
+        }
+    return slope_along(trial.stated.weighed(u), arrays, gradients, directions)
 
 
 def _compare_with_autodiff(trial: Trial, u: Arrays, gradients: Arrays) -> str:
@@ -284,9 +307,12 @@ def judge_second(trial: Trial) -> str:
     vjp = trial.backend.autodiff.vjp
     if vjp is None:
         raise NotApplicable(f"{trial.backend.name} has no autodiff of its own")
-    run, u = trial.start()
+    run, u, are_finite = start_where_finite(trial)
     arrays = trial.inputs
-    weights = [wave(a).astype(a.dtype) for a in arrays]
+    weights, _ = weights_where_finite(
+        [wave(a).astype(a.dtype) for a in arrays],
+        [a if g is None else g for a, g in zip(arrays, run.gradients(u), strict=True)],
+    )
 
     def gradients_of(tensors: Sequence[Any]) -> list[Any]:
         # Cotangents depend on the inputs, as a loss's do: once_differentiable raises only then.
@@ -302,11 +328,11 @@ def judge_second(trial: Trial) -> str:
     def weigh(inputs: Arrays) -> float:
         gradients = trial.run(inputs).gradients(u)
         pairs = ((weights[n], gradients[n]) for n in trial.floats if gradients[n] is not None)
-        return float(sum(np.sum(weight * each) for weight, each in pairs))
+        return sum(weighted_sum(weight, each) for weight, each in pairs)
 
     if trial.digits == "float32":
         return _judge_second_in_float32(trial, hvps, weigh, weights)
-    for each in _elements(trial, weigh, arrays, hvps, MOST_STEPS):
+    for each in _elements(trial, weigh, arrays, hvps, are_finite, MOST_STEPS):
         if each.is_off(1e-4, 1e-6):
             fault = _fault(hvps[each.argument])
             may_differ = trial.is_surrogate or _may_be_surrogate(trial, _has_flat_output(trial))
@@ -341,8 +367,9 @@ class ElementSlope(NamedTuple):
 
 
 def _elements(
-    trial: Trial, weigh: Weigh, arrays: Arrays, gradients: Sequence[Any], most: int = MOST_PLACES
-) -> Iterator[ElementSlope]:
+    trial: Trial, weigh: Weigh, arrays: Arrays, gradients: Sequence[Any], are_finite: bool,
+    most: int = MOST_PLACES,
+) -> Iterator[ElementSlope]:  # fmt: skip
     """Yield elements of the float arguments whose slope by differences of `weigh` is reliable."""
     for n in trial.floats:
         places = pick(arrays[n].shape, MOST_PLACES)[:most]
@@ -351,7 +378,8 @@ def _elements(
         largest = max(map(abs, slopes.values()), default=0.0)
         for place, slope in slopes.items():
             gradient = 0.0 if gradients[n] is None else gradients[n][place]
-            yield ElementSlope(n, place, slope, gradient, largest)
+            if are_finite or tells_something(gradient, slope):
+                yield ElementSlope(n, place, slope, gradient, largest)
 
 
 def _has_flat_output(trial: Trial) -> bool:
@@ -388,8 +416,8 @@ SHORT = 2.0**-18  # some numbers of float32
 
 
 def _judge_derivative_in_float32(trial: Trial) -> str:
-    run, u = trial.start()
-    size = float(sum(np.sum(np.abs(c * y)) for c, y in zip(u, run.arrays(), strict=True)))
+    run, u, _ = start_where_finite(trial)
+    size = sum(weighted_sum(np.abs(c), np.abs(y)) for c, y in zip(u, run.arrays(), strict=True))
     compared_count, has_slope, has_stairs, message = 0, False, False, ""
     for n, each in _directions(trial, trial.stated.weighed(u), run.gradients(u), size):
         has_slope = has_slope or abs(each.slope) > each.doubt

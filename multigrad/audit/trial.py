@@ -25,6 +25,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..backend.values import is_float_tensor
+from ..errors import RuleValueError
 from ..functions.calls.arguments import owner_of, positional_names, replace_at
 from ..functions.function import Function
 from ..functions.proof.compare import eps_of
@@ -33,6 +34,7 @@ from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import cached_property
 from ..graph.support.trees import optree
+from ..look.check import weighted_sum
 from ..look.subject import (
     Arguments,
     as_float,
@@ -55,6 +57,7 @@ Surrogate = bool | Callable[..., Any] | None
 Arrays = list[Any]  # None where there is none
 Weigh = Callable[[Arrays], float]
 SEED = 20
+OUTSIDE = "no output is finite at these inputs: give others, within its domain"
 # By how much two computations of one number may differ, relative to it.
 TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "float16": 4e-2, "bfloat16": 2e-1}
 
@@ -328,11 +331,13 @@ class Trial:
         return float(sum(np.sum(y) for y in self.run(arrays).arrays()))
 
     def weighed(self, cotangents: Arrays) -> Weigh:
-        """Return a function of the tensors: the sum of the outputs, weighted by cotangents."""
+        """Return a function of the tensors: the sum of the outputs, weighted by cotangents; an
+        element whose weight is 0 does not count, whatever it is.
+        """
 
         def weigh(arrays: Arrays) -> float:
             pairs = zip(cotangents, self.run(arrays).arrays(), strict=True)
-            return float(sum(np.sum(c.astype(np.float64) * y.astype(np.float64)) for c, y in pairs))
+            return float(sum(weighted_sum(c, y) for c, y in pairs))
 
         return weigh
 
@@ -475,7 +480,11 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         try:
             # Before the verdict of any law: code that does not run is not audited.
             with trial.quiet(trial.dtype):
-                trial.outputs_and_gradients(trial.given)
+                run = trial.run(trial.given)
+                run.gradients(trial.cotangents(run))
+                finite = [np.isfinite(y).any() for y in run.arrays() if y.size]
+                if finite and not any(finite):
+                    raise RuleValueError(OUTSIDE)
         except Exception as error:
             failure = failure or error
         else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,8 @@ from ..functions.documents.functions import SavedFunction
 from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
 from ..functions.proof.meanings import Bounded, VectorSigns, run_bounded
-from ..functions.proof.run import homes
+from ..functions.proof.run import home_name
+from ..functions.proof.run import homes as homes_of_dialect
 from ..functions.proof.samples import is_float as is_float_array
 from ..graph import random
 from ..graph.ir.types import dtype_name
@@ -87,6 +88,7 @@ class Subject:
         call: a function of tensors of any framework; an Activation, if `function` is None.
         forward: the activation, where it is one; its derivative is known.
         is_surrogate: whether its gradient is meant to differ from the true one.
+        homes: of code that is written for a framework, where it may run, the likeliest first.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Subject:
     function: Function | None = None
     forward: Forward | None = None
     is_surrogate: bool = False
+    homes: tuple[Backend, ...] = ()
 
 
 def subject_of(obj: Any) -> Subject:
@@ -116,7 +119,9 @@ def subject_of(obj: Any) -> Subject:
         is_ruled = gives_surrogate(inner.function)
         return Subject(inner.name, inner, function=function, is_surrogate=is_ruled)
     original = find_original(inner)
-    return Subject(original.name, original.call, function=original.function)
+    home = home_name(original.function.recipe.dialect())
+    homes = () if home in ("", "numpy") and isinstance(inner, FunctionType) else original.homes
+    return Subject(original.name, original.call, function=original.function, homes=homes)
 
 
 def function_under(activation: Activation) -> tuple[Function, tuple[Any, ...]]:
@@ -397,7 +402,7 @@ def _homes(obj: Any, dialect: str) -> Iterator[Backend]:
     roots = [base.__module__.partition(".")[0] for base in type(obj).__mro__]
     likely = [backend for backend in in_use() if backend.name in roots]
     yield from likely
-    for backend in homes(dialect):
+    for backend in homes_of_dialect(dialect):
         if backend not in likely and backend.autodiff.vjp is not None:
             yield backend
 

@@ -248,8 +248,39 @@ def test_a_report_that_compared_nothing_is_not_ok_and_says_why() -> None:
     empty = xg.check(xg.function(lambda x: x * 2.0), np.zeros((0, 3)))
     assert not empty.ok
     assert "no element of a float" in str(empty)
+    outside = xg.audit((np.sqrt, lambda grad_out, x: 7.0 * grad_out), np.array([-1.0, -4.0]))
+    assert "no output is finite at these inputs" in str(outside)
+    assert not outside.ok
     surrogate = xg.check(xg.activation("Heaviside", rule="triangular"), np.zeros(2))
     assert not surrogate.ok
+
+
+@pytest.mark.parametrize("factor", [0.5, 7.0])
+def test_what_lies_outside_of_the_domain_hides_no_other_element(factor: float) -> None:
+    pair = np.sqrt, lambda grad_out, x: factor * grad_out / np.sqrt(x)
+    x = np.array([-1.0, 1.0, 4.0, 0.0])  # NaN, and a pole
+    report = xg.check(pair, x)
+    assert (report.ok, report.compared, len(report.kinks)) == (factor == 0.5, 2, 2)
+    for laws in (["derivative"], ["second derivative"], None):
+        assert xg.audit(pair, x, laws=laws).ok == (factor == 0.5 or laws == ["second derivative"])
+
+
+@pytest.mark.needs("jax")
+def test_arrays_are_taken_where_the_code_is_at_home() -> None:
+    import jax
+
+    cube = jax.custom_vjp(lambda x: x**3)
+    cube.defvjp(lambda x: (x**3, x), lambda x, g: (g * 3 * x**2,))
+    for given in (cube, lambda x: jax.numpy.tanh(x) ** 3):
+        report = xg.check(given, np.array([0.3, 1.2, 2.5]))  # no numbers of float32
+        assert (report.ok, report.backend, report.compared) == (True, "jax", 3)
+
+
+def test_what_is_printed_is_a_derivative() -> None:
+    assert "gradient 3, expected 6" in str(xg.check((np.square, np.multiply), np.array([3.0])))
+    # An error that cancels in the outputs' sum is shown by random weights.
+    turned = xg.function(lambda x: x - xp.flip(x, 0), lambda grad_out, x: 0.0 * grad_out)
+    assert not xg.check(turned, np.array([1.0, 3.0])).ok
 
 
 def test_what_has_no_gradient_is_refused_with_what_to_give() -> None:
