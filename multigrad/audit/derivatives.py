@@ -160,7 +160,7 @@ def judge_derivative(trial: Trial) -> str:
         shapes = [[y.shape for y in each.run(arrays).arrays()] for each in (trial, trial.stated)]
         if shapes[0] != shapes[1]:
             return f"outputs are {shapes[0]}, those of what is meant {shapes[1]}"
-    elements = list(_elements(trial, weigh, arrays, gradients, are_finite))
+    elements = list(_elements(trial, weigh, arrays, gradients, are_finite=are_finite))
     faults = [
         f"argument {each.argument}{brackets(each.place)} = "
         f"{arrays[each.argument][each.place]:.6g}: {each.gradient:.9g}, expected "
@@ -197,7 +197,9 @@ def factor_of_derivative(trial: Trial) -> float | None:
     require_float64(trial)
     run, u, are_finite = start_where_finite(trial)
     arrays, weigh = trial.cast("float64"), trial.weighed(u)
-    return _factor_of(list(_elements(trial, weigh, arrays, run.gradients(u), are_finite)))
+    return _factor_of(
+        list(_elements(trial, weigh, arrays, run.gradients(u), are_finite=are_finite))
+    )
 
 
 def _factor_of(elements: Sequence[ElementSlope]) -> float | None:
@@ -332,7 +334,7 @@ def judge_second(trial: Trial) -> str:
 
     if trial.digits == "float32":
         return _judge_second_in_float32(trial, hvps, weigh, weights)
-    for each in _elements(trial, weigh, arrays, hvps, are_finite, MOST_STEPS):
+    for each in _elements(trial, weigh, arrays, hvps, are_finite=are_finite, most=MOST_STEPS):
         if each.is_off(1e-4, 1e-6):
             fault = _fault(hvps[each.argument])
             may_differ = trial.is_surrogate or _may_be_surrogate(trial, _has_flat_output(trial))
@@ -367,7 +369,7 @@ class ElementSlope(NamedTuple):
 
 
 def _elements(
-    trial: Trial, weigh: Weigh, arrays: Arrays, gradients: Sequence[Any], are_finite: bool,
+    trial: Trial, weigh: Weigh, arrays: Arrays, gradients: Sequence[Any], *, are_finite: bool,
     most: int = MOST_PLACES,
 ) -> Iterator[ElementSlope]:  # fmt: skip
     """Yield elements of the float arguments whose slope by differences of `weigh` is reliable."""
