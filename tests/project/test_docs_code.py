@@ -51,7 +51,7 @@ COMMANDS = (
     r"(python -m )?pytest .*",
     r"python tools/bench( --.*)?",
     r"basedpyright",
-    r"python -m venv .*",
+    r"python(3\.11)? -m venv .*",
     r"ruff (check|format) .*",
     r"([A-Z_]+=\S+ )*(python|torchrun( --\S+( \d+)?)*) (?P<file>[\w/]+\.py).*",
 )
