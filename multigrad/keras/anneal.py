@@ -52,7 +52,7 @@ class Anneal(keras.callbacks.Callback):
 
     Raises:
         RuleError: no layer has the param, or none of that name is there, or none follows a
-            schedule (when `fit` begins).
+            schedule, or two callbacks step one (when `fit` begins).
         RuleTypeError: the schedule is not a function, or gives no number at that step, or the param
             is part of the rule's code, so that it is no Variable.
         RuleValueError: `per` is another word.
@@ -93,11 +93,15 @@ class Anneal(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Find the Variables or schedules to set."""
         # callbacks that save the model at the end of a batch must see our step
-        put_callback_first(self)
+        callbacks = put_callback_first(self)
         self._has_begun = False
         if self.schedule is None:
             self._schedules = find_schedules(self.model, self.param, self.layers)
+            others = [each for each in callbacks if isinstance(each, Anneal) and each is not self]
+            stepped = {id(schedule) for other in others for schedule in other._schedules}
             for schedule in self._schedules:
+                if id(schedule) in stepped:
+                    raise RuleError(f"two Anneal callbacks step {schedule!r}: give one of them")
                 schedule.meet_followers()
         elif self.param is not None:
             self._variables = find_variables(self.model, self.param, self.layers)

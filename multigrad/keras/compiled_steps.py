@@ -139,8 +139,8 @@ def running_methods(*endings: str) -> Iterator[tuple[Any, FrameType]]:
                 yield model, frame
 
 
-def put_callback_first(callback: Any) -> None:
-    """Put a callback first in the `fit` that begins around this call."""
+def put_callback_first(callback: Any) -> list[Any]:
+    """Put a callback first in the `fit` that begins around this call, and return all of it."""
     for frame in frames_around():
         group: Any = frame.f_locals.get("self")
         if isinstance(group, keras.callbacks.CallbackList):
@@ -148,7 +148,8 @@ def put_callback_first(callback: Any) -> None:
             if callback in group.callbacks:
                 group.callbacks.remove(callback)
                 group.callbacks.insert(0, callback)
-            return
+            return group.callbacks
+    return []
 
 
 def is_within(module: str | tuple[str, ...], function: str = "") -> bool:

@@ -39,6 +39,7 @@ from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.facts import shape_key
 from ..functions.calls.parameters import BoundFunction, bind_call
 from ..functions.captures import capture_example
+from ..functions.custom_gradient import function as make_function
 from ..functions.documents.functions import SavedFunction
 from ..functions.function import Function, take_placeholders
 from ..graph.ir.types import dtype_name
@@ -238,7 +239,7 @@ class CustomGradient(HoldingLayer):
 
     Args:
         function: what `xg.custom_gradient`, `xg.function`, `xg.from_autograd_function` and their
-            like make.
+            like make; of one with bound numbers (`bind`) the layer takes the rest.
         backend: the framework that runs forward and backward: "torch", "jax", "tensorflow" or
             "numpy"; None is Keras's own. Another one is reached as `Activation` does. One that the
             Function alone is written for will do, even where it cannot be captured.
@@ -250,7 +251,9 @@ class CustomGradient(HoldingLayer):
         UnsupportedOp: the backend lacks an op of the Function.
     """
 
-    def __init__(self, function: Function, backend: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, function: Function | BoundFunction, backend: str | None = None, **options: Any
+    ) -> None:
         with naming_options(options, explaining(CustomGradient)):
             super().__init__(**options)
         self._allow_non_tensor_positional_args = True
@@ -262,13 +265,15 @@ class CustomGradient(HoldingLayer):
         return self._held.object
 
     @function.setter
-    def function(self, function: Function) -> None:
+    def function(self, function: Function | BoundFunction) -> None:
         if function is not self.function:
             with self._renewing_steps():
                 self._set_held(function, self.backend)
 
-    def _set_held(self, held: Function, backend: str | None) -> None:
+    def _set_held(self, held: Function | BoundFunction, backend: str | None) -> None:
         """Hold a Function; `_drawing` is the same, with keys of the layer's generator on jax."""
+        if isinstance(held, BoundFunction):
+            held = make_function(held)  # of the arguments that are open
         super()._set_held(held, backend)
         self._drawing = held
         if self.seed_generator is not None and not held.is_keyed:
@@ -412,9 +417,6 @@ def check_function(layer: str, function: Any) -> None:
     name = getattr(function, "__name__", None) or type(function).__name__
     if isinstance(function, type):
         advice = f"for a torch.autograd.Function class write xg.from_autograd_function({name})"
-    elif isinstance(function, BoundFunction):
-        numbers = ", ".join(f"{name}={value!r}" for name, value in function.params.items())
-        advice = f"give {function.function.name} itself, and call the layer with x, {numbers}"
     elif callable(function):
         advice = (
             f"write xg.custom_gradient({name}) where it returns (outputs, grad), "

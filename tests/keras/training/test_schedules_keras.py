@@ -123,6 +123,10 @@ def test_bad_schedules_are_refused(network: Any) -> None:
 
     with pytest.raises(xg.RuleError, match="'width' is part of the rule's code"):
         xk.Activation("Heaviside", branches, {"width": make_width()})
+    with pytest.raises(xg.RuleError, match=r"a function of the step is xg\.schedule\.of\(f\)"):
+        build(network, keras.optimizers.schedules.ExponentialDecay(2.0, 10, 0.9))
+    with pytest.raises(xg.RuleError, match="two Anneal callbacks step linear"):
+        network.fit(build(network, make_width()), xk.Anneal(), xk.Anneal("width"))
     with pytest.raises(xg.RuleError, match="nothing to step"):
         network.fit(build(network, 1.0), xk.Anneal())
     leaves = xg.schedule.linear(1.0, -9.0, steps=3)
