@@ -8,6 +8,7 @@ and cached by type. A backend that cannot be loaded is tried once and affects no
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -120,8 +121,11 @@ def load_backend(name: str) -> Backend:
         line = install_line(str(name), OWN, requirements_of(str(name), OWN))
         if f"'{OWN}-" in line:  # a distribution of its own
             raise BackendNotFound(f"backend {name!r} is not installed: {line}")
+        # "tf" means the name that begins with t and has an f further on.
+        letters = ".*".join(map(re.escape, str(name)))
+        word = next((n for n in points if name and re.match(letters, n)), str(name))
         raise BackendNotFound(
-            f"no backend named {name!r}{suggest(str(name), points)} (backends: {', '.join(points)})"
+            f"no backend named {name!r}{suggest(word, points)} (backends: {', '.join(points)})"
         )
     try:
         backend = _import_backend(name, points[name])

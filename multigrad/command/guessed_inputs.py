@@ -348,7 +348,10 @@ def inputs_to_type(obj: Any, guesses: Iterable[Inputs] | None = None) -> str:
         with contextlib.suppress(Exception):  # of the user's code
             run_where_it_ends(obj, inputs)
             return f"give what fits {names}: {' '.join(f'--input {_as_word(x)}' for x in inputs)}"
-    return f"give what fits {names}, an --input for each: {FORMS}"
+    return (
+        f"give what fits {names}, an --input for each: {FORMS}; others, such as a dict, in the "
+        f"module: {INPUTS_IN_CODE} = {{NAME: [...]}}"
+    )
 
 
 def _as_word(value: Any) -> str:

@@ -297,6 +297,9 @@ def _import_word(what: str) -> types.ModuleType:
             xg.get(what)  # raises: no rule has this name
         except RuleError as no_rule:
             text = f"{no_rule}, and there is no module {what!r} here"
+            module, _, name = what.rpartition(".")
+            if hasattr(sys.modules.get(module), name):
+                text = f"there is no module {what!r} here; did you mean '{module}:{name}'?"
             raise MultigradError(text) from error
         raise
 

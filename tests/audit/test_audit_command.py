@@ -135,6 +135,7 @@ def test_where_no_guess_fits_the_line_to_type_is_told(ours: Path) -> None:
     code, said = run(f"{ours}:wide")
     assert code == 1
     assert "; give what fits x, y, an --input for each: 4x6 (a float32 tensor), " in said
+    assert "; others, such as a dict, in the module: GRADIENT_INPUTS = {NAME: [...]}" in said
     _, said = run(f"{ours}:wide", asked=AuditRequest(("12", "4x9"), LAWS))
     assert said.splitlines()[0].endswith("; 12 is a number, 12:float32 is a tensor")
 

@@ -223,6 +223,8 @@ def test_pairs_in_numpy_and_rules_are_targets_of_every_command(tmp_path: Path) -
 
 
 def test_a_word_that_names_nothing_is_told() -> None:
+    with pytest.raises(MultigradError, match=r"did you mean 'json\.decoder:JSON"):
+        run("json.decoder.JSONDecoder")
     with pytest.raises(MultigradError, match="there is no module 'triangluar' here"):
         run("triangluar")
     with pytest.raises(MultigradError, match="no_such"):

@@ -419,6 +419,7 @@ def enter(*args: Any) -> None:
         (lambda: xg.activation("fast_sigmoid"), "write xg.activation('Heaviside', 'fast_sigmoid')"),
         (lambda: TRIANGULAR(X_HINTS), "write xg.activation('Heaviside', 'triangular')"),
         (lambda: enter(("triangular", {"width": 2.0})), "xg.get('triangular').with_params(width="),
+        (lambda: xg.lower("scale", "tf"), "did you mean 'tensorflow'?"),
         (lambda: xg.use(type("Sign", (), {})), "xg.convert takes the class of a custom gradient"),
         (lambda: xg.get(type("Sign", (), {})), "xg.convert takes the class of a custom gradient"),
         (lambda: xg.get("clipped_ste"), "did you mean 'clipped_straight_through'?"),

@@ -155,7 +155,7 @@ def _run_time_value(rule: str, param: RuleParam, value: Any) -> Any:
             raise _wrong(rule, param, value) from None
     shape = getattr(value, "shape", None)
     if shape is None:
-        if inspect.isfunction(value):
+        if callable(value):
             raise RuleTypeError(
                 f"{_wrong(rule, param, value)}; a function of the step is xg.schedule.of(f)"
             )
