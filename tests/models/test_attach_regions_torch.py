@@ -160,7 +160,8 @@ def test_a_handle_that_is_detached_before_backward_acts_in_the_second_run(
 ) -> None:
     def run(keeps: bool) -> tuple[Any, Any]:
         torch.manual_seed(3)
-        model = nn.Sequential(nn.ReLU(), nn.Linear(4, 4), nn.Tanh())
+        layers = [nn.ReLU(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)]  # the last has no rule
+        model = nn.Sequential(*layers)
         x = torch.linspace(-1.0, 2.0, 8).reshape(2, 4).requires_grad_()
         handle = xg.attach(model, {selector: rule})
         if keeps:
@@ -181,7 +182,7 @@ def test_a_composite_that_is_detached_before_backward_acts_in_the_second_run() -
         torch.manual_seed(3)
         model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
         x = torch.linspace(-1.0, 2.0, 8).reshape(2, 4).requires_grad_()
-        with xg.attach(model, xg.composites.epsilon_plus(canonize=True)):
+        with xg.attach(model, xg.composites.epsilon_plus_flat(canonize=True)):
             y = model(x).sum() if reentrant is None else through(model, x, reentrant)
         y.backward()
         return x.grad

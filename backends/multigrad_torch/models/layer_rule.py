@@ -11,7 +11,7 @@ import functools
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -28,6 +28,7 @@ from .. import dynamo
 from ..compile.checkpoint_regions import has_acted, is_around_region, note_acting
 from ..dynamo import is_compiling, key_of, may_have_gradient, stack_length
 from .call_rule import (
+    CallRule,
     PlainRule,
     call_merged,
     find_mark,
@@ -78,6 +79,10 @@ class LayerInterceptor(Acting):
 
     def note_traced(self) -> None:
         self.was_traced = True
+
+    def act_for(self, outer: LayerInterceptor) -> None:
+        """Act as a part of another one, on its modules."""
+        self.modules = outer.modules
 
     def row_now(self, row: Row, key: int) -> Row | None:
         """Return the row of the layer with that identity after its calls; None: it has none."""
@@ -296,6 +301,19 @@ class RuleOnHeldFunction(Acting):
         return call
 
 
+class LayerMode(OperationMode):
+    """Applies a rule to calls within layers. A region around such a layer holds others, too, so it
+    does not run again within this mode: what acts on the layer enters it there.
+    """
+
+    def __init__(self, acting: Any, rules: Mapping[str, CallRule]) -> None:
+        super().__init__(rules)
+        self.acting = id(acting)
+
+    def is_within(self, region: Any) -> bool:
+        return all(acting != self.acting for acting, _ in region.acted)
+
+
 class RuleOnCallsInside(LayerInterceptor):
     """A rule acts on the calls within layers; None keeps the gradients of them all."""
 
@@ -303,8 +321,12 @@ class RuleOnCallsInside(LayerInterceptor):
         super().__init__()
         self.rule_name = named(rule)
         self.must_act, self.needs_no_warning = rule is not None, rule is None
-        self.mode = OperationMode(rules_inside(rule, merges))
+        self.mode = LayerMode(self, rules_inside(rule, merges))
         self.merges = merges
+
+    def act_for(self, outer: LayerInterceptor) -> None:
+        super().act_for(outer)
+        self.mode.acting = id(outer)
 
     def wrap_forward(self, original: type, method: Method) -> Method:
         mode, must_act, merges = self.mode, self.must_act, self.merges
@@ -342,7 +364,7 @@ class RuleOnMergedNorm(LayerInterceptor):
         self.rule_name = "merged" if own is None else own.rule_name
         self.merged_with: dict[int, tuple[str, str] | None] = {}
         if own is not None:
-            own.modules = self.modules  # for names in messages
+            own.act_for(self)
 
     def row_now(self, row: Row, key: int) -> Row | None:
         if key not in self.merged_with:
@@ -387,7 +409,7 @@ class RuleByOrder(LayerInterceptor):
         self.either = either
         self.rule_name = " or ".join(each.rule_name for each in either)
         for each in either:
-            each.modules = self.modules  # for names in messages
+            each.act_for(self)
 
     def is_first(self) -> bool:
         mode = self.mode

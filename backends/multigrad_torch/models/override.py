@@ -196,9 +196,13 @@ class OperationMode(TorchFunctionMode):
         self.hits[name] += 1
         if self.seen is not None and (torch.is_grad_enabled() or is_first_without_gradients()):
             self.recorded.add(name)
-        # The regions around this call run again in backward: within this mode, too.
-        for region in note_regions():
+        # The regions around this call run again in backward: within this mode, if it was around.
+        for region in filter(self.is_within, note_regions()):
             region.modes.setdefault(self, lambda: nullcontext() if is_entered(self) else self)
+
+    def is_within(self, region: Any) -> bool:
+        """Return whether a region lies within what the mode is for."""
+        return True
 
     def note_traced(self, name: str) -> None:
         self.hits[name] += 1
