@@ -222,14 +222,14 @@ def one_axis(shape: Shape, first: Shape) -> str:
 
 
 # --- arguments that are tried, and what declarations do with those that may be numbers ------------
-def examples_of(arguments: Sequence[Argument]) -> tuple[Any, ...]:
-    """Return a value for each argument: its default, or an array of a shape that fits."""
+def examples_of(arguments: Sequence[Argument], arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a value for each argument: its default, or an array, given or of a shape that fits."""
     first = np.linspace(-1.6, 1.5, 12).reshape(3, 4)
     channels = np.array([0.5, 0.75, 1.0, 1.25])
     others = (first[::-1] if each.check_shape is same_shape else channels for each in arguments[1:])
     return tuple(
         array if each.default is inspect.Parameter.empty else each.default
-        for each, array in zip(arguments, (first, *others), strict=True)
+        for each, array in zip(arguments, (*arrays, *(first, *others)[len(arrays) :]), strict=True)
     )
 
 

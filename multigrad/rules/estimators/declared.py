@@ -24,6 +24,7 @@ from ...functions.calls.arguments import Layout, flatten, read_layout
 from ...functions.calls.binding import Entry
 from ...functions.calls.parameters import Completion
 from ...functions.calls.recipe import ArgumentRules, Options, Recipe, Recorded
+from ...functions.captures import Captures
 from ...functions.code_recipes import recipe_of_gradient
 from ...functions.entries import Entries, kind_of
 from ...functions.function import Function
@@ -74,7 +75,7 @@ class Estimator(Function[P, R]):
         function: Callable[..., Any],
         ranges: Mapping[str, str],
         shapes: Mapping[str, ShapeCheck],
-        examples: tuple[Any, ...] | None,
+        examples: tuple[Any, ...],
     ) -> None:
         recipe = recipe_of_estimator(function)
         super().__init__(
@@ -94,7 +95,7 @@ class Estimator(Function[P, R]):
             )
             for name, each in self.parameters.parameters.items()
         )
-        self.examples = examples or examples_of(self.arguments)
+        self.examples = examples_of(self.arguments, examples)
         self._defaults = tuple(each.default for each in self.arguments)
         self._required = self._defaults.count(inspect.Parameter.empty)
         # The types of arguments in `_checked_entries`: those have a shape, or are of plain types.
@@ -119,9 +120,13 @@ class Estimator(Function[P, R]):
         first_argument, *options = self.arguments
         new_options = [replace(each, default=v) for each, v in zip(options, values, strict=True)]
         variant.arguments = (first_argument, *new_options)
+        variant.examples = examples_of(variant.arguments, (self.examples or ())[:1])
         variant._defaults = (self._defaults[0], *values)
         variant._required = 1
-        variant.choose(completion=CheckedCompletion(variant, variant.parameters, values))
+        # Captures of its own: the latest one is what `xg.source` and its like show.
+        variant.captures = Captures(self.recipe, self.captures.prove, self.captures.module)
+        completion = CheckedCompletion(variant, variant.parameters, values)
+        variant.choose(captures=variant.captures, completion=completion)
         return variant
 
     def _use_entries(self, entries: Entries) -> None:
@@ -189,7 +194,7 @@ def estimator(
     *,
     ranges: Mapping[str, str] | None = None,
     shapes: Mapping[str, ShapeCheck] | None = None,
-    examples: tuple[Any, ...] | None = None,
+    examples: tuple[Any, ...] = (),
     residuals: str = "auto",
 ) -> Callable[[Callable[P, Any]], Estimator[P, Any]]:
     """Declare a Function of the library.
@@ -197,7 +202,7 @@ def estimator(
     Args:
         ranges: of its numbers, as those of a rule's params.
         shapes: the checks of shapes; without one an argument broadcasts to the first one.
-        examples: see `Estimator`.
+        examples: arrays for the first arguments, where not every array will do.
         residuals: what forward keeps, see `Function.keeping`.
     """
 

@@ -110,7 +110,7 @@ def pact(x: Tensor, alpha: Tensor, bits: int = 4) -> Any:
 
 @estimator(
     ranges={"low": "< high and finite", "high": "finite", "bits": ">= 2 and <= 16"},
-    examples=(np.linspace(-1.6, 1.5, 12).reshape(3, 4), np.array(-1.1), np.array(1.3), 4, False),
+    examples=(np.linspace(-1.6, 1.5, 12).reshape(3, 4), np.array(-1.1), np.array(1.3)),
 )
 def fake_quantize(x: Tensor, low: Tensor, high: Tensor, bits: int = 8, narrow: bool = False) -> Any:
     """scale * (round((clip(x, m, M) - m) / scale) - z) with scale = (high - low) / n, the zero
@@ -264,7 +264,7 @@ def lsq_plus(
 @estimator(
     ranges={"start": "finite"},
     shapes={"widths": one_axis},
-    examples=(np.linspace(-0.5, 3.5, 12).reshape(3, 4), np.array([1.0, 0.5, 0.75]), 0.0),
+    examples=(np.linspace(-0.5, 3.5, 12).reshape(3, 4), np.array([1.0, 0.5, 0.75])),
 )
 def n2uq(x: Tensor, widths: Tensor, start: Tensor = 0.0) -> Any:
     """How many of the thresholds lie below x, 0 to n for n widths; threshold i is the middle of

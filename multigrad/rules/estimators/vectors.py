@@ -17,7 +17,7 @@ TABLE = np.array([[0.5, -1.0, 0.25, 1.0], [-0.75, 0.5, 1.5, 0.0], [1.0, 1.0, -1.
 
 @estimator(
     shapes={"codebook": codebook_of_vectors},
-    examples=(np.linspace(-1.0, 1.0, 12).reshape(3, 4), TABLE, False, False),
+    examples=(np.linspace(-1.0, 1.0, 12).reshape(3, 4), TABLE),
 )
 def vq(
     x: Tensor, codebook: Tensor, codebook_gradient: bool = False, with_index: bool = False

@@ -211,6 +211,7 @@ def test_a_file_of_an_estimator_takes_floats_of_every_dtype(backend: Any, dtype:
     calls |= dict.fromkeys(("dorefa_weights", "ste_round"))
     for name, second in calls.items():
         function = getattr(xg.estimators, name)
+        function.captures.variants.clear()  # other tests may have called it otherwise
         arrays = [X * 1.7] if second is None else [X * 1.7, second]
         function(*(a.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype) for a in arrays))
         text = xg.source(function, backend.name, standalone=True)
@@ -224,6 +225,15 @@ def test_a_file_of_an_estimator_takes_floats_of_every_dtype(backend: Any, dtype:
                 for called in (made, Called(function))
             )
             assert found == own, (name, each)
+
+
+@pytest.mark.parametrize("values", [(0.5, 5, True, True), (0.5, 7, True, False)])
+def test_a_file_has_the_defaults_of_an_estimator(values: tuple[Any, ...]) -> None:
+    xg.estimators.lsq(X, 0.5, 3)
+    text = xg.source(xg.estimators.lsq.with_defaults(values), "numpy", standalone=True)
+    assert f"Written into it, and no arguments: bits = {values[1]}," in text
+    xg.estimators.fake_quantize.captures.variants.clear()
+    assert "bits = 8," in xg.source(xg.estimators.fake_quantize, "numpy", standalone=True)
 
 
 def test_a_file_for_one_dtype_says_so() -> None:
