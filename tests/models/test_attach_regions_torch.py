@@ -177,6 +177,34 @@ def test_a_handle_that_is_detached_before_backward_acts_in_the_second_run(
         torch.testing.assert_close(mine, its)
 
 
+@REENTRANT
+@pytest.mark.parametrize("is_function", [False, True])
+def test_code_beside_a_model_in_a_region_keeps_its_gradient_in_the_second_run(
+    is_function: bool, reentrant: bool
+) -> None:
+    class Gate(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.relu(x)
+
+    def run(keeps: bool) -> list[float]:
+        model = Gate()
+        gate = xg.override(torch.relu, {"relu": DOUBLES}) if is_function else model
+        x = torch.ones(3, requires_grad=True)
+        handle = None if is_function else xg.attach(model, {"relu": DOUBLES})
+        for _ in range(2):  # the first call notes what is called
+            x.grad = None
+            beside = lambda x: torch.relu(gate(x) + 1)
+            y = beside(x) if keeps else through(beside, x, reentrant)
+            y.sum().backward()
+        if handle is not None:
+            y = beside(x) if keeps else through(beside, x, reentrant)
+            handle.detach()
+            y.sum().backward()
+        return x.grad.tolist()
+
+    assert run(False) == run(True)
+
+
 def test_a_composite_that_is_detached_before_backward_acts_in_the_second_run() -> None:
     def run(reentrant: bool | None) -> Any:
         torch.manual_seed(3)

@@ -11,7 +11,7 @@ import functools
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -28,7 +28,6 @@ from .. import dynamo
 from ..compile.checkpoint_regions import has_acted, is_around_region, note_acting
 from ..dynamo import is_compiling, key_of, may_have_gradient, stack_length
 from .call_rule import (
-    CallRule,
     PlainRule,
     call_merged,
     find_mark,
@@ -301,19 +300,6 @@ class RuleOnHeldFunction(Acting):
         return call
 
 
-class LayerMode(OperationMode):
-    """Applies a rule to calls within layers. A region around such a layer holds others, too, so it
-    does not run again within this mode: what acts on the layer enters it there.
-    """
-
-    def __init__(self, acting: Any, rules: Mapping[str, CallRule]) -> None:
-        super().__init__(rules)
-        self.acting = id(acting)
-
-    def is_within(self, region: Any) -> bool:
-        return all(acting != self.acting for acting, _ in region.acted)
-
-
 class RuleOnCallsInside(LayerInterceptor):
     """A rule acts on the calls within layers; None keeps the gradients of them all."""
 
@@ -321,12 +307,13 @@ class RuleOnCallsInside(LayerInterceptor):
         super().__init__()
         self.rule_name = named(rule)
         self.must_act, self.needs_no_warning = rule is not None, rule is None
-        self.mode = LayerMode(self, rules_inside(rule, merges))
+        self.mode = OperationMode(rules_inside(rule, merges))
+        self.mode.entered_by.add(id(self))
         self.merges = merges
 
     def act_for(self, outer: LayerInterceptor) -> None:
         super().act_for(outer)
-        self.mode.acting = id(outer)
+        self.mode.entered_by.add(id(outer))
 
     def wrap_forward(self, original: type, method: Method) -> Method:
         mode, must_act, merges = self.mode, self.must_act, self.merges

@@ -15,9 +15,9 @@ import torch
 
 from multigrad.models.selectors import MOST_NAMES, Layer, refuse_second
 
-from ..compile.checkpoint_regions import is_second_run
+from ..compile.checkpoint_regions import is_around_region, is_second_run
 from ..dynamo import is_compiling, stack_length
-from .layer_rule import LayerInterceptor
+from .layer_rule import LayerInterceptor, acts_in_regions
 from .operation_names import functions_calling
 from .override import (
     HARDTANH,
@@ -39,9 +39,14 @@ class ActingByMode(Acting):
     def __init__(self, mode: OperationMode) -> None:
         super().__init__()
         self.mode = mode
+        mode.entered_by.add(id(self))
 
     def goes_inside(self, other: Acting) -> bool:
         return isinstance(other, ActingByMode) and other.mode in self.mode.around
+
+
+def acts_here(acting: Acting, module: torch.nn.Module) -> bool:
+    return is_compiling() or not is_around_region() or acts_in_regions(acting, module)
 
 
 class ModeEntry(ActingByMode):
@@ -56,8 +61,8 @@ class ModeEntry(ActingByMode):
 
         @functools.wraps(method)
         def within(*args: Any, **kwargs: Any) -> Any:
-            if is_entered(mode) or (not is_compiling() and is_second_run()):
-                # A region that runs again has entered the mode by itself.
+            # A region that began in the mode enters it by itself when it runs again.
+            if is_entered(mode) or not acts_here(self, args[0]):
                 return method(*args, **kwargs)
             inner = find_inner(mode) if stack_length() else None
             if inner is None:
@@ -122,11 +127,14 @@ class ModeRoot(ActingByMode):
         mode = self.mode
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            # Within an outer call of the model, or in a checkpointed region that runs again.
-            is_inner = is_entered(mode) or (not is_compiling() and is_second_run())
-            have_all_acted = mode.seen is None and not is_compiling()
-            if is_inner or have_all_acted:
+            is_again = not is_compiling() and is_second_run()
+            have_all_acted = mode.seen is None and not is_compiling() and not is_again
+            # Within an outer call of the model, or in a region whose first run was.
+            if is_entered(mode) or have_all_acted or not acts_here(self, args[0]):
                 return method(*args, **kwargs)
+            if is_again:
+                with mode:
+                    return method(*args, **kwargs)
             if is_compiling():
                 output = method(*args, **kwargs)
             else:

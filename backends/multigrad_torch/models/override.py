@@ -24,7 +24,12 @@ from multigrad.models.override import Following, Meant, refuse_operation
 from multigrad.models.selectors import not_called_message
 
 from .. import dynamo
-from ..compile.checkpoint_regions import is_first_without_gradients, note_regions
+from ..compile.checkpoint_regions import (
+    is_around_region,
+    is_first_without_gradients,
+    note_acting,
+    note_regions,
+)
 from ..dynamo import KEYED, is_compiling, key_of, refuse, stack_length
 from ..versions import COMPILES
 from .call_rule import OWN, CallRule, rule_of_operation
@@ -90,6 +95,7 @@ class OperationMode(TorchFunctionMode):
         composite: whose rules they are, if they are one's.
         advise: returns what a message about an operation that was not called ends with.
         roots: returns the models that the mode is for: one, and its copies.
+        entered_by: the identities of what enters it: regions in which they are noted lie around.
         key: by which traced code finds the mode.
         table: by function, what the mode reacts to.
         rows: the values of the table by text, which traced code can hold; row_names: the reverse.
@@ -105,6 +111,7 @@ class OperationMode(TorchFunctionMode):
         self.hits = {name: 0 for name, rule in self.rules.items() if rule is not OWN}
         self.seen: set[str] | None = set()
         self.recorded: set[str] = set()
+        self.entered_by = {id(self)}
         self.key = key_of(self)
         self.table = self._tabulate()
         # Of functions that are not in the table, as Dynamo makes new objects of some.
@@ -196,13 +203,13 @@ class OperationMode(TorchFunctionMode):
         self.hits[name] += 1
         if self.seen is not None and (torch.is_grad_enabled() or is_first_without_gradients()):
             self.recorded.add(name)
-        # The regions around this call run again in backward: within this mode, if it was around.
+        # Regions that began in this mode run again in backward: within it, too.
         for region in filter(self.is_within, note_regions()):
             region.modes.setdefault(self, lambda: nullcontext() if is_entered(self) else self)
 
     def is_within(self, region: Any) -> bool:
-        """Return whether a region lies within what the mode is for."""
-        return True
+        """Return whether a region was begun in the mode; one around it holds other code, too."""
+        return all(acting not in self.entered_by for acting, _ in region.acted)
 
     def note_traced(self, name: str) -> None:
         self.hits[name] += 1
@@ -291,6 +298,8 @@ def override_calls(function: Call, rules: Any) -> Call:
             mode = following.now()
         if is_entered(mode):
             return function(*args, **kwargs)
+        if not is_compiling() and is_around_region():
+            note_acting((id(mode), 0), nullcontext)
         with mode:
             outputs = function(*args, **kwargs)
         check_met(mode)
