@@ -444,21 +444,17 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         RuleTypeError: the object cannot be called.
         Exception: whatever the code raises if no framework runs it.
     """
-    inner, converted = getattr(obj, "_activation", obj), None
-    if isinstance(inner, Function | Activation | Rule | str):
-        subject = subject_of(obj)
-        name, call, is_surrogate = subject.name, subject.call, subject.is_surrogate
-        signed = function = subject.function
+    is_ours = isinstance(getattr(obj, "_activation", obj), Function | Activation | Rule | str)
+    subject = subject_of(obj) if is_ours else find_original(obj)
+    signed, call, homes = subject.function, subject.call, subject.homes
+    if is_ours:
         homes = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)[:1]
         # Arrays stand for tensors of the framework whose custom gradient it was.
         recipe = None if signed is None or signed.recipe.imported is None else signed.recipe
         if recipe is not None and all(each.name == "numpy" for each in homes):
             homes = tuple(homes_of(recipe.dialect()))[:1]
-    else:
-        original = find_original(obj)
-        name, call, is_surrogate, homes = original.name, original.call, False, original.homes
-        signed = original.function
-        converted = function = signed if original.is_custom else None
+    converted = signed if subject.is_custom else None
+    function = signed if is_ours else converted
     arguments = read_arguments(inputs)
     names = ["x"] if signed is None else positional_names(signed.parameters)
 
@@ -471,8 +467,8 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
     # The first framework that runs forward and backward is its home.
     for home in homes or (load_backend("numpy"),):
         trial = Trial(
-            name, call, home, arguments,
-            is_surrogate=is_surrogate if surrogate is None else bool(surrogate),
+            subject.name, call, home, arguments,
+            is_surrogate=subject.is_surrogate if surrogate is None else bool(surrogate),
             meant=surrogate if callable(surrogate) else call if surrogate is False else None,
             converted=converted, forward=forward, original=obj,
             input_names=tuple(getattr(call, "input_names", names)),

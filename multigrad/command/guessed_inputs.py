@@ -30,7 +30,7 @@ from multigrad.graph.ops.arrays.loops import Endless
 from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.look.convert import brief, run_where_it_ends
 from multigrad.look.subject import (
-    Original,
+    Subject,
     arguments_of,
     find_original,
     in_dtype,
@@ -265,7 +265,7 @@ def _forward_of(fn: Any) -> Any:
     return fn[0] if isinstance(fn, tuple) else fn
 
 
-def _original_of(fn: Any) -> Original:
+def _original_of(fn: Any) -> Subject:
     return find_original(_forward_of(fn))
 
 

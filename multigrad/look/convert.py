@@ -33,9 +33,9 @@ from ..graph.support.trees import optree
 from ..lowering.source import run_reference
 from .parity import ROUNDINGS, find_names
 from .subject import (
-    Original,
     Report,
     Results,
+    Subject,
     as_array,
     cotangent,
     find_original,
@@ -197,7 +197,7 @@ def _turn_loops(captured: Variant, inputs: Sequence[Any]) -> None:
                 values[name] = cotangent(n, np.shape(y)).astype(y.dtype)
 
 
-def _run_at_home(original: Original, inputs: Sequence[Any]) -> tuple[Backend, Results]:
+def _run_at_home(original: Subject, inputs: Sequence[Any]) -> tuple[Backend, Results]:
     failure: Exception | None = None
     for home in original.homes:
         try:
@@ -215,7 +215,7 @@ class _Oracle:
     """An original's results, and how far other results may be from them."""
 
     def __init__(
-        self, original: Original, home: Backend, inputs: Sequence[Any], expected: Results
+        self, original: Subject, home: Backend, inputs: Sequence[Any], expected: Results
     ) -> None:
         self.original, self.home, self.inputs = original, home, inputs
         self.expected = expected

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -85,18 +85,23 @@ class Subject:
     """A function with a gradient, to be checked.
 
     Attributes:
-        call: a function of tensors of any framework; an Activation, if `function` is None.
+        call: a function of tensors of any framework, or of those in `homes`; an Activation, if
+            `function` is None.
+        function: a Function, or what multigrad makes of somebody else's code.
         forward: the activation, where it is one; its derivative is known.
         is_surrogate: whether its gradient is meant to differ from the true one.
         homes: of code that is written for a framework, where it may run, the likeliest first.
+        is_custom: whether it is somebody else's custom gradient itself, not a function that may
+            apply one.
     """
 
     name: str
     call: Any
-    function: Function | None = None
+    function: Any = None
     forward: Forward | None = None
     is_surrogate: bool = False
     homes: tuple[Backend, ...] = ()
+    is_custom: bool = False
 
 
 def subject_of(obj: Any) -> Subject:
@@ -120,8 +125,8 @@ def subject_of(obj: Any) -> Subject:
         return Subject(inner.name, inner, function=function, is_surrogate=is_ruled)
     original = find_original(inner)
     home = home_name(original.function.recipe.dialect())
-    homes = () if home in ("", "numpy") and isinstance(inner, FunctionType) else original.homes
-    return Subject(original.name, original.call, function=original.function, homes=homes)
+    is_free = home in ("", "numpy") and isinstance(inner, FunctionType)
+    return replace(original, homes=()) if is_free else original
 
 
 def function_under(activation: Activation) -> tuple[Function, tuple[Any, ...]]:
@@ -326,26 +331,8 @@ def precision(backend: Backend, dtype: str) -> AbstractContextManager[Any]:
 # --- custom gradients of somebody else, as they were found ----------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Original:
-    """A custom gradient, or a function that applies one.
-
-    Attributes:
-        call: runs it as it is, on tensors of a home.
-        homes: the frameworks that it may run on, the likeliest first.
-        function: what multigrad makes of it.
-        is_custom: whether it is a custom gradient itself.
-    """
-
-    name: str
-    call: Callable[..., Any]
-    homes: tuple[Backend, ...]
-    function: Function
-    is_custom: bool
-
-
-def find_original(obj: Any, copies: bool = False) -> Original:
-    """Return an object as an original: a framework's own custom gradient, or a function of tensors.
+def find_original(obj: Any, copies: bool = False) -> Subject:
+    """Return somebody else's custom gradient, or a function of tensors, as it was found.
 
     A class that is not a custom gradient is replaced by its instance, made without arguments.
 
@@ -358,7 +345,7 @@ def find_original(obj: Any, copies: bool = False) -> Original:
         function = as_function(backend.name, obj, parts, copies=copies)
         imported_as = function.recipe.imported
         call = obj if imported_as is None else imported_as.apply
-        return Original(function.name, call, (backend,), function, is_custom=True)
+        return Subject(function.name, call, function, homes=(backend,), is_custom=True)
     if isinstance(obj, type):
         obj = _make(obj)
     if not callable(obj):
@@ -370,12 +357,10 @@ def find_original(obj: Any, copies: bool = False) -> Original:
         )
     name = name_of(obj)
     recipe = recipe_of_pair(obj, options=Options(copies=copies))
-    function = Function(recipe, obj)
-    likely = tuple(_homes(obj, recipe.dialect()))
-    return Original(name, obj, likely, function, is_custom=False)
+    return Subject(name, obj, Function(recipe, obj), homes=tuple(_homes(obj, recipe.dialect())))
 
 
-def arguments_of(original: Original) -> Sequence[Any] | None:
+def arguments_of(original: Subject) -> Sequence[Any] | None:
     """Return the parameters that a call must fill; None if they are unknown."""
     signature = original.function.parameters or signature_of(original.call)
     if signature is None:
