@@ -136,17 +136,16 @@ class Side:
         pairs = zip(cases, exact, strict=True)
         return [(truth, "" if isinstance(truth, str) else self.answer(c)) for c, truth in pairs]
 
-    def jumps(self, case: GateCase, found: Any, allowed: dict[str, float]) -> dict[str, Any]:
+    def jumps(self, case: GateCase, found: Any) -> dict[str, Any]:
         """Return the elements, by the results' names, to whose numbers this function jumps within a
         few eps of float32 of a case, as at a near tie of an argmin.
 
         Neither a slope counts, which half a move follows by half, nor an exact tie or a bound that
         is met exactly, which the tiniest move leaves: there fn has to be right.
-
-        Args:
-            allowed: how far the numbers may be from those found.
         """
         exact: Any = self.answer(case, "float64")
+        rows = _rows(case, found, exact, self.answer(case))
+        eps = float(eps_of(as_numpy_dtype(case.dtype)))
         masks = dict[str, Any]()
         for n in range(MOVES):
             rng = np.random.default_rng((*case.seed, n))
@@ -157,10 +156,11 @@ class Side:
                 for k in self.trial.floats:
                     arrays[k] = arrays[k] * (1.0 + factor * steps[k])
                 moved.append(self.answer(replace(case, arrays=arrays), "float64"))
-            for name, y in exact.items():
+            for row, (name, y) in zip(rows, exact.items(), strict=True):
+                close = row.allowed * eps * (largest_of([y]) or 1.0)
                 with np.errstate(invalid="ignore"):  # of infinities
                     whole, half, tiny = (abs(each[name] - y) for each in moved)
-                    is_same = abs(moved[0][name] - found[name]) <= allowed[name]
+                    is_same = abs(moved[0][name] - found[name]) <= close
                 is_jump = ((4 * half < whole) | (4 * half > 3 * whole)) & (64 * tiny < whole)
                 masks[name] = masks.get(name, False) | (is_jump & is_same)
         return masks
@@ -418,28 +418,20 @@ def without_jumps(
     cases by dtype. Of the inputs as they are given everything counts.
     """
     found, undecided = [*answers], {case.dtype: list[str]() for case in cases}
-    failing: list[tuple[int, Any, list[Budget]]] = []
-    for n, (case, answer, (exact, reference)) in enumerate(
-        zip(cases, answers, truths, strict=True)
-    ):
-        if isinstance(answer, str) or isinstance(exact, str) or isinstance(reference, str):
-            continue
-        if _different_shapes(answer, exact):
-            return found, undecided
-        rows = _rows(case, answer, exact, reference)
-        if any(row.ulps > row.allowed for row in rows):
-            failing.append((n, exact, rows))
-    if len(failing) > MOST_JUMPING or any(cases[n].name == GIVEN for n, _, _ in failing):
+    failing = [
+        n
+        for n, case in enumerate(cases)
+        if budget(case.dtype, [case], [answers[n]], [truths[n]]).state == BROKEN
+    ]
+    if len(failing) > MOST_JUMPING or any(cases[n].name == GIVEN for n in failing):
         return found, undecided
-    for n, exact, rows in failing:
-        case, own = cases[n], cast("dict[str, Any]", answers[n])
-        eps = float(eps_of(as_numpy_dtype(case.dtype)))
-        sizes = (largest_of([y]) or 1.0 for y in exact.values())
-        pairs = zip(exact, rows, sizes, strict=True)
-        allowed = {name: row.allowed * eps * size for name, row, size in pairs}
+    for n in failing:
+        case, own, exact = cases[n], cast("Any", answers[n]), cast("Any", truths[n][0])
+        if _different_shapes(own, exact):
+            continue
         # Where it does not run a few eps away, it shows no jump.
         with suppress(SideFails):
-            masks = other("jumps", case, own, allowed)
+            masks = other("jumps", case, own)
             share = sum(m.sum() for m in masks.values()) / sum(y.size for y in exact.values())
             if 0.0 < share <= MOST_OF_A_CASE:
                 found[n] = {k: np.where(masks[k], y, own[k]) for k, y in exact.items()}

@@ -221,22 +221,18 @@ def choose_by_kind(
     """Return each layer with its rule in a composite, None where it keeps its own gradient."""
     kinds = [kind_of(each.layer) for each in layers]
     names = [each.names[0] for each in layers]
-    rules = composite.choose(zip(names, kinds, strict=True))
-    have_entries = [any(fnmatchcase(name, p) for p in composite.names) for name in names]
-    by_order = [
-        (composite.rule(kind, is_first=True), composite.rule(kind))
-        if entry_of(composite.first, kind) is not None and not is_named
-        else None
-        for kind, is_named in zip(kinds, have_entries, strict=True)
-    ]
+    rules, choices = composite.choose(zip(names, kinds, strict=True)), list[Choice]()
+    for layer, kind, rule in zip(layers, kinds, rules, strict=True):
+        is_named = any(fnmatchcase(layer.names[0], pattern) for pattern in composite.names)
+        by_order = None
+        if not is_named and entry_of(composite.first, kind) is not None:
+            by_order = composite.rule(kind, is_first=True), composite.rule(kind)
+        choice = Choice(layer, rule, kind or "by name", kind=kind, is_named=is_named)
+        choices.append(replace(choice, by_order=by_order))
     # The order of the listed layers need not be that of calls, which decides between several.
-    several = sum(each is not None for each in by_order) > 1
-    choices = [
-        Choice(layer, rule, kind or "by name", kind=kind, is_named=is_named)
-        for layer, kind, rule, is_named in zip(layers, kinds, rules, have_entries, strict=True)
-    ]
-    pairs = zip(choices, by_order, strict=True)
-    return [replace(each, by_order=either if several else None) for each, either in pairs]
+    if sum(each.by_order is not None for each in choices) < 2:
+        return [replace(each, by_order=None) for each in choices]
+    return choices
 
 
 def may_merge(choice: Choice, composite: Composite) -> bool:
