@@ -129,6 +129,32 @@ def test_a_composite_compiles_to_the_same_heat_map(net: Any) -> None:
         torch.testing.assert_close(heat(compiled, x), heat(net, x))
 
 
+def test_a_call_in_code_before_the_layer_with_the_rule_of_the_first_is_named_in_a_warning() -> None:
+    class InCode(nn.Module):
+        def __init__(self, is_late: bool) -> None:
+            super().__init__()
+            self.weight, self.layer = nn.Parameter(torch.ones(2, 2)), nn.Linear(2, 2)
+            self.is_late = is_late
+
+        def forward(self, x: Any) -> Any:
+            x = self.layer(x) if self.is_late else x
+            x = F.linear(x, self.weight)
+            return x if self.is_late else self.layer(x)
+
+    x = torch.randn(3, 2, requires_grad=True)
+    for is_late in (True, False):
+        model = InCode(is_late)
+        with xg.attach(model, xg.composites.epsilon_plus_flat()), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if is_late:
+                model(x)
+            else:
+                with pytest.raises(
+                    xg.errors.ActsNowhereWarning, match=r"first linear.*'linear' in code"
+                ):
+                    model(x)
+
+
 def test_merging_in_training_is_refused(net: Any) -> None:
     net.train()
     x = torch.randn(2, 2, 5, 5, requires_grad=True)

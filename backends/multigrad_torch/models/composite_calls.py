@@ -7,6 +7,7 @@ the whole model with a gradient for its input notes both, for the handle's table
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -14,7 +15,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from multigrad.models.attribution.composites import Composite
+from multigrad.errors import ActsNowhereWarning
+from multigrad.models.attribution.composites import Composite, entry_of
 from multigrad.models.selectors import (
     GAP,
     Row,
@@ -77,9 +79,25 @@ class CompositeMode(OperationMode):
             return
         read = None if "out" in kwargs else row.read
         if not isinstance(rule, WeightRule) or (read and read(*args, **kwargs)):
+            self.warn_of_first(name, row.kind)
             self.rows_of_calls[name, ""] = Row(name, "operation", rule.name, row.kind)
         else:
             self.note_gap(name, args, kwargs)
+
+    def warn_of_first(self, name: str, kind: str) -> None:
+        """Warn if a call in code comes before the layers of which the first has its own rule."""
+        first = self.composite.first
+        layers = [each for each in self.layers if entry_of(first, each[0].selector) is not None]
+        is_later = any(key in acting.called for _, acting, key in layers)
+        if entry_of(first, kind) is None or is_later or (name, "") in self.rows_of_calls:
+            return
+        warnings.warn(
+            f"composite {self.composite.name!r} has a rule of its own for the first {kind}, and "
+            f"the first one here is operation {name!r} in code, which has that of the others: "
+            "write it as a layer",
+            ActsNowhereWarning,
+            stacklevel=4,
+        )
 
     def note_call(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
