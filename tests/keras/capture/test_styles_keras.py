@@ -1,12 +1,11 @@
-"""The activation in every style of Keras: each model trains as with a custom gradient written by
-hand for the framework, the oracle.
+"""The activation in every style of Keras: each model trains as with a custom gradient of Keras's
+own, the oracle.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,58 +30,15 @@ RULE: dict[str, Any] = {"rule": "triangular", "params": {"width": WIDTH}}
 # --- the oracle: tanh, whose derivative is max(1 - |x| / 2, 0) ------------------------------------
 
 
-@functools.cache
-def native() -> Callable[[Any], Any]:
-    """Give the function as an expert writes it for Keras's backend."""
-    return {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}[KERAS_BACKEND]()
+@keras.ops.custom_gradient
+def native(x: Any) -> Any:
+    """Give the function as Keras has it written."""
 
+    def backward(*args: Any, upstream: Any = None) -> Any:
+        cotangent = args[0] if upstream is None else upstream  # a keyword on torch
+        return cotangent * keras.ops.maximum(1 - keras.ops.abs(x) / WIDTH, 0)
 
-def in_torch() -> Callable[[Any], Any]:
-    import torch
-
-    class Tanh(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return torch.tanh(x)
-
-        @staticmethod
-        def backward(ctx: Any, *cotangents: Any) -> Any:
-            (x,) = ctx.saved_tensors
-            return cotangents[0] * (1 - x.abs() / WIDTH).clamp(min=0)
-
-    return Tanh.apply
-
-
-def in_jax() -> Callable[[Any], Any]:
-    import jax
-    import jax.numpy as jnp
-
-    @jax.custom_vjp
-    def tanh(x: Any) -> Any:
-        return jnp.tanh(x)
-
-    def forward(x: Any) -> Any:
-        return jnp.tanh(x), x
-
-    def backward(x: Any, cotangent: Any) -> Any:
-        return (cotangent * jnp.maximum(1 - jnp.abs(x) / WIDTH, 0),)
-
-    tanh.defvjp(forward, backward)
-    return tanh
-
-
-def in_tensorflow() -> Callable[[Any], Any]:
-    import tensorflow as tf
-
-    @tf.custom_gradient
-    def tanh(x: Any) -> Any:
-        def backward(cotangent: Any) -> Any:
-            return cotangent * tf.maximum(1 - tf.abs(x) / WIDTH, 0)
-
-        return tf.tanh(x), backward
-
-    return tanh
+    return keras.ops.tanh(x), backward
 
 
 @serializable
@@ -90,7 +46,7 @@ class ByHand(layers.Layer):
     """A layer around it, which Keras can clone and save."""
 
     def call(self, inputs: Any) -> Any:
-        return native()(inputs)
+        return native(inputs)
 
 
 # --- the styles: each builds a model around an activation, or a layer that holds one --------------
