@@ -57,7 +57,9 @@ Surrogate = bool | Callable[..., Any] | None
 Arrays = list[Any]  # None where there is none
 Weigh = Callable[[Arrays], float]
 SEED = 20
-OUTSIDE = "no output is finite at these inputs: give others, within its domain"
+OUTSIDE = (
+    "no output is finite at these inputs: give others, of its domain (in a shell, --input 4x6:1..5)"
+)
 # By how much two computations of one number may differ, relative to it.
 TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "float16": 4e-2, "bfloat16": 2e-1}
 

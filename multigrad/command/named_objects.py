@@ -136,9 +136,10 @@ def find_in(module: types.ModuleType, name: str) -> Any:
 
 FORMS = (
     "4x6 (a float32 tensor), 4x6:int64, 6:float32 (one axis), scalar (none), 4x6:uniform (within 0 "
-    "and 1), 0.5, 3, True, None, 'text', or a tuple of plain values"
+    "and 1), 4x6:1..5 (within 1 and 5), 0.5, 3, True, None, 'text', or a tuple of plain values"
 )
-SHAPE = re.compile(r"(?P<shape>\d+(x\d+)+|\d+(?=:)|scalar)(:(?P<kind>\w+))?")
+SHAPE = re.compile(r"(?P<shape>\d+(x\d+)+|\d+(?=:)|scalar)(:(?P<kind>[\w.-]+))?")
+BOUNDS = re.compile(r"(-?\d+\.?\d*)\.\.(-?\d+\.?\d*)")
 INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 MOST = 3  # integers are below: small enough to be indices
 
@@ -166,10 +167,13 @@ def number_hints(words: Sequence[str]) -> list[str]:
 
 
 def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> Any:
-    """Return an array of normal numbers, numbers within 0 and 1, small integers or bools."""
-    if kind == "uniform":
+    """Return an array of normal numbers, numbers within bounds, small integers or bools."""
+    bounds = BOUNDS.fullmatch("0..1" if kind == "uniform" else kind)
+    if bounds is not None:
+        low, high = sorted(map(float, bounds.groups()))
         # Away from the ends, where logarithms and divisions have poles.
-        return np.asarray(generator.uniform(0.05, 0.95, shape), np.float32)
+        numbers = generator.uniform(0.95 * low + 0.05 * high, 0.05 * low + 0.95 * high, shape)
+        return np.asarray(numbers, np.float32)
     if kind in FLOATS:
         # Drawn in float64 first, so that all dtypes get the same numbers, rounded.
         return np.asarray(generator.standard_normal(shape)).astype(as_numpy_dtype(kind))
@@ -177,5 +181,5 @@ def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> A
         return np.asarray(generator.integers(0, MOST, shape), kind)
     if kind == "bool":
         return np.asarray(generator.integers(0, 2, shape), bool)
-    kinds = ", ".join((*FLOATS, *INTEGERS, "bool", "uniform"))
+    kinds = ", ".join((*FLOATS, *INTEGERS, "bool", "uniform", "1..5"))
     raise MultigradError(f"--input: {kind!r} is not a dtype; expected one of {kinds}")

@@ -214,6 +214,17 @@ def test_what_crashes_or_does_not_end_is_reported_and_the_rest_goes_on(tmp_path:
 
 
 @pytest.mark.needs("torch")
+def test_a_function_is_audited_within_its_domain(ours: Path) -> None:
+    ours.write_text(
+        "import multigrad as xg\n"
+        "tail = xg.function(lambda x: xg.xp.log(x - 4.5), lambda g, x: 2.0 * g / (x - 4.5))\n"
+    )
+    code, said = run(f"{ours}:tail")
+    assert code == 1 and "no output is finite at these inputs: give others" in said
+    code, said = run(f"{ours}:tail", asked=AuditRequest(("6:9..5",), LAWS))
+    assert code == 1 and "it is 2 times that everywhere" in said
+
+
 def test_an_argument_without_a_gradient_is_guessed_as_a_number(tmp_path: Path) -> None:
     file = tmp_path / "scaling.py"
     file.write_text(
