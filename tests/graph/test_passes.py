@@ -33,7 +33,6 @@ from multigrad_conformance.oracles import (
 from multigrad_conformance.vjps.test_vjps import FUNCTIONS, X, record
 
 xp = xg.xp
-FLOAT32_NUMBER = Type("tensor", "float32")
 RuleBody = Callable[[Any, Any, Any], Any]
 
 
@@ -73,17 +72,6 @@ def slope_of_one(x: Any) -> Any:
     return xp.where(xp.equal(x, 0), x + 0.0, xp.abs(x))
 
 
-def zero_point(g: Any, x: Any, w: Any) -> Any:
-    """-low / scale of 8 bits in float32, whose -127.49999 XLA would make -127.5."""
-
-    def filled(end: float) -> Any:
-        operands, dtype = (xp.sum(g).node, constant(end)), "float32"
-        return g.trace.value(make_node(ops.FULL_LIKE, operands, {"dtype": dtype}, FLOAT32_NUMBER))
-
-    low, high = filled(-1.0), filled(1.0)
-    return g * xp.cast_like(low / ((high - low) / 255.0), g)
-
-
 def to_own_shape(g: Any, x: Any, w: Any) -> Any:
     return xp.sum_to(g * x, x) + xp.broadcast_to(g, x)
 
@@ -105,10 +93,6 @@ def to_own_shape(g: Any, x: Any, w: Any) -> Any:
         (to_own_dtype, ["add(grad_out, tin)", "return %1"]),
         (lambda g, x, w: xp.where(slope_of_one(x) < w, g, 0.0),
             ["abs(tin)", "lt(%1, width)", "where(%2, grad_out, 0.0)", "return %3"]),
-        (zero_point,
-            ["sum(grad_out, axis=None, keepdims=False)",
-             "full_like(%1, -127.49999237060547, dtype='float32')",
-             "cast(%2, dtype='T')", "mul(grad_out, %3)", "return %4"]),
         (to_own_shape, ["mul(grad_out, tin)", "add(%1, grad_out)", "return %2"]),
         (lambda g, x, w: g * xp.size(x), ["size(grad_out)", "mul(grad_out, %1)", "return %2"]),
         (lambda g, x, w: g + xp.zeros_like(x),
@@ -164,7 +148,6 @@ RULES: dict[str, RuleBody] = {
     "units": lambda g, x, w: -xp.negative(1.0 * g / 1) * (w * 1.0),
     "shapes": lambda g, x, w: g + xp.zeros_like(x) * xp.size(x) - xp.full_like(x, 1.0) * -0.0,
     "casts": cast_twice,
-    "filled": zero_point,
     "slopes": lambda g, x, w: g * ((slope_of_one(x) > w) | (w >= slope_of_one(g))),
     "own": to_own_shape,
     "negatives": lambda g, x, w: (-g + x) * w + -x,

@@ -125,41 +125,6 @@ def fold_constants(node: Node, grad_out: Node | None) -> Node | None:
     return constant(on_numbers(node.op, numbers, dict(node.attrs)))
 
 
-# Every framework rounds these once or not at all, so their results on numbers are the same in each.
-FOLDED = (BOOL, "float32", "float64")
-EXACT = frozenset({
-    ops.ADD, ops.SUB, ops.MUL, ops.DIV, ops.NEG, ops.ABS, ops.TRUNC, ops.FLOOR, ops.CEIL, ops.WHERE,
-    ops.MINIMUM, ops.MAXIMUM, ops.LT, ops.LE, ops.GT, ops.GE, ops.EQ, ops.NE, ops.AND, ops.OR,
-    ops.NOT, ops.STOP_GRADIENT,
-})  # fmt: skip
-
-
-def fold_filled(node: Node, grad_out: Node | None) -> Node | None:
-    # So is one of numbers in arrays without axes. XLA would regroup them: -1 / (2 / 255), a zero
-    # point that is rounded, is -127.5 there, and -127.49999 by IEEE 754.
-    filled = [operand for operand in node.operands if operand.op is ops.FULL_LIKE]
-    numbers = [o.operands[1] if o in filled else o for o in node.operands]
-    types = [node.type, *(operand.type for operand in filled)]
-    if (
-        not filled
-        or any(each.shape != SCALAR_SHAPE or each.dtype not in FOLDED for each in types)
-        or any(number.op is not ops.CONST for number in numbers)
-    ):
-        return None
-    values = [
-        np.asarray(number.attr("value"), operand.type.dtype)
-        if operand in filled
-        else number.attr("value")
-        for operand, number in zip(node.operands, numbers, strict=True)
-    ]
-    with np.errstate(all="ignore"):
-        value = np.asarray(node.op.numpy(*values, **dict(node.attrs)))
-    if value.dtype != node.type.dtype or not np.isfinite(value):
-        return None
-    fill = (filled[0].operands[0], constant(value.item()))
-    return make_node(ops.FULL_LIKE, fill, {"dtype": node.type.dtype}, node.type)
-
-
 def drop_unit(node: Node, grad_out: Node | None) -> Node | None:
     # x * 1 and x / 1 are x; not x + 0, which loses the sign of -0.
     a, b = node.operands
@@ -241,7 +206,6 @@ def take_shape_from_cotangent(node: Node, grad_out: Node | None) -> Node | None:
 # Each rewrite with a test of the ops that it may fit.
 REWRITES: Mapping[Rewrite, Callable[[Op], bool]] = {
     fold_constants: lambda op: bool(op.operands),
-    fold_filled: lambda op: op in EXACT,
     drop_unit: lambda op: op in (ops.MUL, ops.DIV),
     drop_double: lambda op: op in (ops.NEG, ops.NOT),
     subtract: lambda op: op is ops.ADD,
