@@ -112,6 +112,9 @@ def test_what_breaks_code_is_found(now: dict[str, str], fault: str | None) -> No
 
 
 if __name__ == "__main__":
+    from multigrad.command.options import prepare_environment
+
+    prepare_environment()
     try:
         names = listed()
     except ImportError as error:
