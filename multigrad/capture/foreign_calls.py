@@ -72,7 +72,8 @@ def record_call(
         NeedsConcrete: the call depends on a fact.
         TraceError: it is not captured.
     """
-    name = _name_of(function)
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
+    name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
     row = _find_handler(dialect, function, name)
     route = "protocol" if trace is None else "substitution"
     pair = _find_pair((args, kwargs)) if Pair.is_made else None
@@ -162,11 +163,6 @@ def _record_by_row(
             raise
         reason = f"it is given a {type(nested).__name__} of tensors"
         raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
-
-
-def _name_of(function: Any) -> str:
-    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
-    return str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
 
 
 def _try_other_way(

@@ -200,7 +200,10 @@ def _encode_form(function: Function, variant: Variant, arrays: list[ArrayValue])
     if pair.is_rule:  # a document tells a rule's input from an argument by its name
         input_leaf, *number_leaves = layout.leaves
         leaves = (replace(input_leaf, name=INPUT_AS_ARGUMENT), *number_leaves)
-        pair, layout = _with_argument(pair), replace(layout, leaves=leaves)
+        names, graphs = (INPUT_AS_ARGUMENT,), (pair.forward, pair.backward)
+        forward, backward = (rename_inputs(each, {"tin": INPUT_AS_ARGUMENT}) for each in graphs)
+        renamed = {"forward": forward, "backward": backward, "inputs": names, "wrt": names}
+        pair, layout = replace(pair, **renamed, is_rule=False), replace(layout, leaves=leaves)
     # Where it reads each output as forward gave it, one word says so.
     unmarked = drop_marks(pair.backward)
     is_told = mark_everywhere(unmarked, pair.forward.outputs).outputs == pair.backward.outputs
@@ -233,18 +236,6 @@ def _encode_form(function: Function, variant: Variant, arrays: list[ArrayValue])
 
 
 INPUT_AS_ARGUMENT = "argument_tin"  # as of a function whose argument is called "tin"
-
-
-def _with_argument(pair: FunctionGraph) -> FunctionGraph:
-    renamed = {"tin": INPUT_AS_ARGUMENT}
-    return replace(
-        pair,
-        forward=rename_inputs(pair.forward, renamed),
-        backward=rename_inputs(pair.backward, renamed),
-        inputs=(INPUT_AS_ARGUMENT,),
-        wrt=(INPUT_AS_ARGUMENT,),
-        is_rule=False,
-    )
 
 
 def _encode_leaf(function: str, leaf: Leaf) -> Data:

@@ -112,12 +112,16 @@ def _call_leaves(
     guest: Backend,
     draws: KeySource,
 ) -> Any:
+    tensors = [leaves[i] for i in tensors_among(layout, leaves)]
     variant = find_variant(function, layout, leaves)
     if variant is None:
-        return _call_as_it_is(function, host, guest, layout, leaves)
+        guest_function = _make_uncaptured(function, guest, layout, leaves)
+        outputs = cross(host, guest_function, tuple(tensors))
+        tree = guest_function.latest.tree
+        assert tree is not None  # the bridge ran the code, or inferred what it returns
+        return tree.fill(outputs)
     plain_functions = find_plain_functions(function, variant, guest)
     guest_function = make_guest_function(function, variant, plain_functions, guest, leaves)
-    tensors = [leaves[i] for i in tensors_among(layout, leaves)]
     if variant.graphs.is_random:
         key = draws.next_key(host)
         is_words = isinstance(key, tuple)
@@ -215,17 +219,6 @@ def _trials_of(function: Function, key: Any) -> Trials:
         return by_layout.setdefault(key, {})
 
 
-def _call_as_it_is(
-    function: Function, host: Backend, guest: Backend, layout: Layout, leaves: Sequence[Any]
-) -> Any:
-    guest_function = _make_uncaptured(function, guest, layout, leaves)
-    tensors = tuple(leaves[i] for i in tensors_among(layout, leaves))
-    outputs = cross(host, guest_function, tensors)
-    tree = guest_function.latest.tree
-    assert tree is not None  # the bridge ran the code, or inferred what it returns
-    return tree.fill(outputs)
-
-
 def _make_uncaptured(
     function: Function, guest: Backend, layout: Layout, leaves: Sequence[Any]
 ) -> GuestFunction:
@@ -256,10 +249,7 @@ def _make_uncaptured(
         tree = note(flat, nesting)
 
         def pull(*cotangents: Tensor) -> tuple[Tensor | None, ...]:
-            upstream: list[Any] = [None] * len(flat)
-            for i, cotangent in zip(tree.positions, cotangents, strict=True):
-                upstream[i] = cotangent
-            gradients = pull_leaves(upstream)
+            gradients = pull_leaves(replace_at([None] * len(flat), tree.positions, cotangents))
             return tuple(gradients[i] for i in places)
 
         return tuple(flat[i] for i in tree.positions), pull

@@ -121,7 +121,16 @@ def apply_to_gradients(
         raise unknown_keyword_error(apply_to_gradients, "apply_to_gradients", rule, others)
     new_grads: Any
     if tasks:
-        _check_tasks(over, axis_name, in_place)
+        if over is not None or axis_name is not None:
+            raise RuleError(
+                "apply_to_gradients with tasks=True takes whole gradients, and was given over= or "
+                "axis_name=: gather the parts first, or add them up (xg.xp.all_gather, all_sum)"
+            )
+        if in_place:
+            raise RuleError(
+                "apply_to_gradients with tasks=True makes one gradient of several, so none of them "
+                "has a place for it: leave in_place out"
+            )
         new_grads = combine(grads, rule, params, key)
     else:
         if isinstance(rule, str) and rule in TASK_RULES and rule not in registry.rules():
@@ -139,19 +148,6 @@ def apply_to_gradients(
     if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
         compare("apply_to_gradients")
     return new_grads
-
-
-def _check_tasks(over: Over | None, axis_name: Axes | None, in_place: bool) -> None:
-    if over is not None or axis_name is not None:
-        raise RuleError(
-            "apply_to_gradients with tasks=True takes whole gradients, and was given over= or "
-            "axis_name=: gather the parts first, or add them up (xg.xp.all_gather, all_sum)"
-        )
-    if in_place:
-        raise RuleError(
-            "apply_to_gradients with tasks=True makes one gradient of several, so none of them has "
-            "a place for it: leave in_place out"
-        )
 
 
 def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleInForce | None:

@@ -15,6 +15,7 @@ from ..backend.contract import Backend
 from ..backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
 from ..backend.values import borrow, lend, read_key
 from ..errors import GradientError, MultigradError, UnsupportedOp
+from ..functions.calls.arguments import replace_at
 from ..graph.ir.types import FLOATS
 from ..graph.support.trees import optree
 
@@ -41,9 +42,7 @@ class OutputTree:
     leaves: Sequence[Any]
 
     def fill(self, tensors: Sequence[Tensor]) -> Any:
-        leaves = list(self.leaves)
-        for i, tensor in zip(self.positions, tensors, strict=True):
-            leaves[i] = tensor
+        leaves = replace_at(self.leaves, self.positions, tensors)
         return optree.tree_unflatten(self.nesting, leaves)
 
 

@@ -21,7 +21,6 @@ from ..functions.function import Function
 from ..graph.ir.graph import Graph, freeze
 from ..graph.ir.types import T
 from ..graph.support.trees import optree
-from ..lowering.function_graph import FunctionGraph
 from ..trace.coercion import array_node
 from ..trace.derived.custom_calls import replay
 from ..trace.derived.derivatives import find_nonlinear, pullbacks
@@ -81,7 +80,17 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
     except NotCaptured as error:
         raise error.error from error.error.__cause__
     graphs, names = variant.graphs, [leaf.name for leaf in layout.leaves[:example_count]]
-    _check_linear(function.recipe.subject, graphs, names)
+    subject = function.recipe.subject
+    if graphs.is_random:
+        raise UnsupportedOp(f"{subject} draws random numbers, so it has no transpose")
+    node = find_nonlinear(graphs.forward, names)
+    if node is not None:
+        place = graphs.forward.locations.get(node)
+        location = "" if place is None else f" ({place})"
+        raise UnsupportedOp(
+            f"{subject} is not linear in its arguments, so it has no transpose: {node.op.name}"
+            f"{location}; xg.vjp gives the transpose of its derivative at a point"
+        )
     outputs, outputs_tree = optree.tree_flatten(f(*examples), none_is_leaf=True)
     # Outputs that are fixed values, or that no gradient passes, have no cotangent.
     places = [i for i in range(len(outputs)) if i not in variant.fixed]
@@ -104,19 +113,6 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
         options=Options(native=False),
     )
     return Function(recipe)
-
-
-def _check_linear(subject: str, graphs: FunctionGraph, names: Sequence[str]) -> None:
-    if graphs.is_random:
-        raise UnsupportedOp(f"{subject} draws random numbers, so it has no transpose")
-    node = find_nonlinear(graphs.forward, names)
-    if node is not None:
-        place = graphs.forward.locations.get(node)
-        location = "" if place is None else f" ({place})"
-        raise UnsupportedOp(
-            f"{subject} is not linear in its arguments, so it has no transpose: {node.op.name}"
-            f"{location}; xg.vjp gives the transpose of its derivative at a point"
-        )
 
 
 @dataclass(frozen=True, slots=True)

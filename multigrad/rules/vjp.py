@@ -147,12 +147,9 @@ def vjp_leaves(
     flat, pull_tensors = vjp(run, [leaves[i] for i in places])
 
     def pull(cotangents: list[Any]) -> list[Any]:
-        gradients: list[Any] = [None] * len(leaves)
         pairs = zip(cotangents, flat, strict=True)
         cast_cotangents = [as_that_of(y, c, backend, COTANGENT) for c, y in pairs]
-        for i, gradient in zip(places, pull_tensors(cast_cotangents), strict=True):
-            gradients[i] = gradient
-        return gradients
+        return replace_at([None] * len(leaves), places, pull_tensors(cast_cotangents))
 
     return flat, nesting[-1], pull
 

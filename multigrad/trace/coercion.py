@@ -93,7 +93,12 @@ def coerce(
         return nodes
     if op.coerce == "indices":
         position = op.operands.index("indices")
-        return [*nodes[:position], _indices(nodes[position]), *nodes[position + 1 :]]
+        node = nodes[position]
+        is_array = _is_integer_array(node)
+        if node.type.kind != "tensor" or not (is_array or node.type.dtype in WHOLE):
+            raise TypeError(f"it needs integers as indices, not {node.type}: cast to int64 first")
+        index = node if node.type.dtype == INT64 else cast_node(node, INT64)
+        return [*nodes[:position], index, *nodes[position + 1 :]]
     if op.coerce == "bool":
         return _bools(nodes, library)
     if op.coerce == "int":
@@ -101,13 +106,6 @@ def coerce(
     if op.coerce == "where":
         return _condition_and_values(op, nodes, facts, library)
     return _unify(op, nodes, facts, keep_bools=op in (ops.EQ, ops.NE), library=library)
-
-
-def _indices(node: Node) -> Node:
-    is_array = _is_integer_array(node)
-    if node.type.kind != "tensor" or not (is_array or node.type.dtype in WHOLE):
-        raise TypeError(f"it needs integers as indices, not {node.type}: cast to int64 first")
-    return node if node.type.dtype == INT64 else cast_node(node, INT64)
 
 
 def _bools(nodes: list[Node], library: Promotion | None) -> list[Node]:

@@ -95,19 +95,15 @@ def _key(value: Any, seen: list[Any]) -> Any:
         return (kind, _keys(value, seen))
     if kind is types.MethodType:
         return (kind, function_key(value))
-    if _is_value_of_library(kind):
+    # A framework's own class defines equality: a device, a dtype, a shape.
+    defines_hash = kind.__hash__ is not None and kind.__hash__ is not object.__hash__
+    if defines_hash and kind.__module__.partition(".")[0] in (*entry_points(), "jaxlib"):
         return (kind, value)
     return (Same(value), _contents(value, seen))
 
 
 def _keys(values: Iterable[Any], seen: list[Any]) -> tuple[Any, ...]:
     return tuple(_key(each, seen) for each in values)
-
-
-def _is_value_of_library(kind: type) -> bool:
-    # A framework's own class defines equality: a device, a dtype, a shape.
-    defines_hash = kind.__hash__ is not None and kind.__hash__ is not object.__hash__
-    return defines_hash and kind.__module__.partition(".")[0] in (*entry_points(), "jaxlib")
 
 
 def _contents(value: Any, seen: list[Any]) -> Any:

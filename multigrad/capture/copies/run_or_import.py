@@ -104,7 +104,10 @@ def _substitute_or_import(
         except TraceError as other:
             questions.forget(question_count)
             if isinstance(error, TraceError):
-                _add_what_import_lacks(error, other)
+                # "rule 'f' calls jnp.foo, ...; it was traced to the primitive foo"
+                lacks = getattr(other.__cause__, "lacks", "")
+                if lacks and " calls " in str(error):
+                    error.args = (f"{error}; it was traced to {lacks}", *error.args[1:])
                 questions.note(error)
             raise error from None  # of the two errors, the one that names the user's line
         trace.source.routes = {**routes, reading.dialect: calls.import_route}
@@ -138,13 +141,6 @@ def _importer_of(trace: Trace, error: Exception) -> Any:
 def _has_importer(library: str) -> bool:
     dialect = find_dialect(library)
     return dialect is not None and dialect.calls.import_function is not None
-
-
-def _add_what_import_lacks(error: TraceError, of_import: TraceError) -> None:
-    # "rule 'f' calls jnp.foo, ...; it was traced to the primitive foo"
-    lacks = getattr(of_import.__cause__, "lacks", "")
-    if lacks and " calls " in str(error):
-        error.args = (f"{error}; it was traced to {lacks}", *error.args[1:])
 
 
 # --- functions of NumPy without a row -------------------------------------------------------------

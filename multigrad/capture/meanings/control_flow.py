@@ -364,7 +364,10 @@ def record_scan(
     Raises:
         TypeError: a turn changes a dtype or a shape, makes an assertion or draws random numbers.
     """
-    _check_lengths(rows)
+    shapes = [shape for shape in map(known_shape, rows) if shape is not None]
+    if len({shape[:1] for shape in shapes}) > 1 or () in shapes:
+        listing = ", ".join(map(str, shapes))
+        raise TypeError(f"scan takes tensors of one length in their first axis, not of {listing}")
     if keep_every is not None and keep_every > 1:
         return _record_blocks(trace, initial, rows, turn, reverse, size=keep_every)
     types = [without_lengths(value.node.type) for value in initial]
@@ -426,13 +429,6 @@ def _record_blocks(
         parts.append([xp.reshape(y, (end - start, *y.shape[2:])) for y in stacked])
     columns = [[*column] for column in zip(*(parts[::-1] if reverse else parts), strict=True)]
     return [*state, *(xp.concat(column) if len(column) > 1 else column[0] for column in columns)]
-
-
-def _check_lengths(rows: Tensors) -> None:
-    shapes = [shape for shape in map(known_shape, rows) if shape is not None]
-    if len({shape[:1] for shape in shapes}) > 1 or () in shapes:
-        listing = ", ".join(map(str, shapes))
-        raise TypeError(f"scan takes tensors of one length in their first axis, not of {listing}")
 
 
 # --- branches -------------------------------------------------------------------------------------

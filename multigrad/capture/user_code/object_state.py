@@ -98,7 +98,10 @@ class StateReader:
             self._see_tensor(value, path, holder)
             return True
         if isinstance(value, np.ndarray):
-            self.key_parts.append(_array_key(value))
+            # By its values, since they become constants; a large one by identity.
+            is_opaque = value.nbytes > MOST_BYTES or value.dtype.hasobject
+            row = (value.shape, value.dtype.str)
+            self.key_parts.append(Same(value) if is_opaque else (*row, value.tobytes()))
             return False
         is_root = id(value) in self.roots and isinstance(value, types.FunctionType)
         if len(self.key_parts) > MOST_VALUES or not (is_root or is_open(value)):
@@ -158,13 +161,6 @@ def describe(value: Any) -> tuple[str, bool] | None:
 def held_by(value: Any) -> Any:
     """Return the tensor that a variable holds now, or the tensor itself."""
     return value.value if _is_variable(value) else value
-
-
-def _array_key(array: np.ndarray[Any, Any]) -> Any:
-    # By its values, since they become constants; a large one by identity.
-    if array.nbytes > MOST_BYTES or array.dtype.hasobject:
-        return Same(array)
-    return (array.shape, array.dtype.str, array.tobytes())
 
 
 def is_open(value: Any) -> bool:

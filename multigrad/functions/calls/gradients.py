@@ -27,7 +27,7 @@ from ...trace.axes import known_shape
 from ...trace.coercion import cast_node, lift_array
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
-from .arguments import PLAIN, Forgotten, Layout, Leaf, owner_of
+from .arguments import PLAIN, Forgotten, Layout, Leaf, owner_of, replace_at
 
 Tensor = Any
 
@@ -55,9 +55,7 @@ def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
         if len(flat) == len(targets):
             if len(flat) > 1:
                 _refuse_unordered(function, args, kwargs)
-            gradients: list[Any] = [None] * len(leaves)
-            for i, gradient in zip(targets, flat, strict=True):
-                gradients[i] = gradient
+            gradients = replace_at([None] * len(leaves), targets, flat)
             return refuse_objects(function, gradients, layout)
     count = "1 gradient" if len(flat) == 1 else f"{len(flat)} gradients"
     paths = ", ".join(leaf.path for leaf in leaves)

@@ -84,7 +84,16 @@ class SavedFunction:
 
 def recipe_of_document(saved: SavedFunction) -> Recipe:
     """Return the recipe of a Function from a document."""
-    signature = _signature_of(saved)
+    # The names of the arguments; of those that are given by name alone, the saved ones.
+    kind, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    defaults, empty = saved.defaults, inspect.Parameter.empty
+    params = [inspect.Parameter(n, kind, default=defaults.get(n, empty)) for n in saved.parameters]
+    trees = [form.layout.layout.tree for form in saved.forms]
+    keywords = [optree.tree_unflatten(tree, range(tree.num_leaves))[1] for tree in trees]
+    names = dict.fromkeys(name for each in keywords for name in sorted(each))
+    by_keyword = [name for name in names if name not in saved.parameters and name.isidentifier()]
+    params += [inspect.Parameter(name, by_name, default=None) for name in by_keyword]
+    signature = inspect.Signature(params)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         raise TraceError(
@@ -105,19 +114,6 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
         options=Options(native=False),
         arguments=ArgumentRules(refused=refused),
     )
-
-
-def _signature_of(saved: SavedFunction) -> inspect.Signature:
-    # The names of the arguments; of those that are given by name alone, the saved ones.
-    kind, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    defaults, empty = saved.defaults, inspect.Parameter.empty
-    params = [inspect.Parameter(n, kind, default=defaults.get(n, empty)) for n in saved.parameters]
-    trees = [form.layout.layout.tree for form in saved.forms]
-    keywords = [optree.tree_unflatten(tree, range(tree.num_leaves))[1] for tree in trees]
-    names = dict.fromkeys(name for each in keywords for name in sorted(each))
-    by_keyword = [name for name in names if name not in saved.parameters and name.isidentifier()]
-    params += [inspect.Parameter(name, by_name, default=None) for name in by_keyword]
-    return inspect.Signature(params)
 
 
 def _record(

@@ -246,7 +246,11 @@ class _Recording:
         results = self.find_results(run)
         cotangents = numbered("grad_out", len(results.values))
         gradients, wrt = self.find_gradients(run, results, cotangents)
-        self.check_containers(run)  # the backward may have changed them, too
+        # The backward may have changed them, too.
+        arguments = self.layout.rebuild(run.leaves) if has_containers(*run.rebuilt) else None
+        if arguments is not None and changes_containers(arguments, run.rebuilt):
+            problem = "changes a list or dict that it is given, which a graph does not"
+            raise NotCaptured(self.trace.error(problem))
         graphs = self.build_graphs(run, results, cotangents, gradients, wrt)
         # From here on no more code runs, so that the notes in the trace are complete.
         trace = self.trace
@@ -290,7 +294,10 @@ class _Recording:
             hide_updates(updates, by_name, self.inputs)
         else:
             self.check_updates(updates)
-        self.check_dtypes(flat)
+        for value in (each for each in flat if isinstance(each, V)):
+            if (dtype := value.node.type.dtype) in FLOAT8:
+                problem = f"returns {dtype}, which stays inside: cast to a float dtype"
+                raise NotCaptured(self.trace.error(problem))
         outcome = {"outputs": outputs, "updates": updates, "dirty": dirty}
         return _Run(leaves, rebuilt, by_name, recorded, flat, **outcome)
 
@@ -366,12 +373,6 @@ class _Recording:
             trace.omit(ORDERS)
         return graphs
 
-    def check_containers(self, run: _Run) -> None:
-        arguments = self.layout.rebuild(run.leaves) if has_containers(*run.rebuilt) else None
-        if arguments is not None and changes_containers(arguments, run.rebuilt):
-            problem = "changes a list or dict that it is given, which a graph does not"
-            raise NotCaptured(self.trace.error(problem))
-
     def check_updates(self, updates: Sequence[Update]) -> None:
         trace = self.trace
         for update in updates:
@@ -426,13 +427,6 @@ class _Recording:
         elif isinstance(output, Pair):
             problem = "returns complex numbers: return their real and their imaginary part"
         raise NotCaptured(self.trace.error(problem))
-
-    def check_dtypes(self, outputs: list[Any]) -> None:
-        for value in (each for each in outputs if isinstance(each, V)):
-            if (dtype := value.node.type.dtype) in FLOAT8:
-                raise NotCaptured(
-                    self.trace.error(f"returns {dtype}, which stays inside: cast to a float dtype")
-                )
 
     def as_tensor(self, value: Value) -> Value:
         """Return a computed number as a tensor."""

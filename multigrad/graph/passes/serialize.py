@@ -194,7 +194,11 @@ def _decode_graph(
         node = _decode_node(item, f"{where}.nodes[{i}]", values, arrays, depth)
         values.append(node)
         if "at" in item:
-            locations.setdefault(node, _decode_place(item["at"], f"{where}.nodes[{i}].at"))
+            place_where = f"{where}.nodes[{i}].at"
+            match = PLACE.fullmatch(read_text(item["at"], place_where))
+            if match is None:
+                fail(place_where, f"expected 'file.py:12', got {describe(item['at'])}")
+            locations.setdefault(node, Location(match[1], int(match[2])))
     outputs = read_list(data["outputs"], f"{where}.outputs", MOST_INPUTS)
     output_nodes = tuple(values[_decode_index(i, f"{where}.outputs", len(values))] for i in outputs)
     return Graph(name, input_nodes, output_nodes, locations)
@@ -204,13 +208,6 @@ def _decode_index(data: Data, where: str, count: int) -> int:
     if type(data) is not int or not 0 <= data < count:
         fail(where, f"{describe(data)} is no index of the {count} values before it")
     return data
-
-
-def _decode_place(data: Data, where: str) -> Location:
-    match = PLACE.fullmatch(read_text(data, where))
-    if match is None:
-        fail(where, f"expected 'file.py:12', got {describe(data)}")
-    return Location(match[1], int(match[2]))
 
 
 def _decode_op(data: Data, where: str) -> Op:

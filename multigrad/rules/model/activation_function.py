@@ -368,7 +368,9 @@ def _name_under(specialization: Specialization | None, forward: Forward) -> str:
 
 
 def _make_function_under(specialization: Specialization | None, forward: Forward) -> Function:
-    name, signature = _name_under(specialization, forward), _signature_under(specialization)
+    name, kind = _name_under(specialization, forward), inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = ("tin", *(() if specialization is None else specialization.runtime))
+    signature = inspect.Signature([inspect.Parameter(each, kind) for each in names])
     if specialization is None:
         return Function(
             Recipe(
@@ -376,7 +378,7 @@ def _make_function_under(specialization: Specialization | None, forward: Forward
                 never_run,
                 signature=signature,
                 subject=f"activation {forward.name!r}",
-                arguments=ArgumentRules(_lay_out_input),
+                arguments=ArgumentRules(_lay_out_around),
                 graphs=GraphSource(
                     partial(_take_derivative, forward), _prove_nothing, gives_like_input=True
                 ),
@@ -411,20 +413,13 @@ def _make_function_under(specialization: Specialization | None, forward: Forward
     return function
 
 
-def _signature_under(specialization: Specialization | None) -> inspect.Signature:
-    names = ("tin", *(() if specialization is None else specialization.runtime))
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
-
-
 # --- what the recipe of a named activation without a rule calls -----------------------------------
-def _lay_out_input(
-    parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+def _lay_out_around(
+    parameters: inspect.Signature | None,
+    leaves: Sequence[Any],
+    tree: Any,
+    params: Sequence[Leaf] = (),
 ) -> Layout:
-    return _lay_out_around(leaves, tree)
-
-
-def _lay_out_around(leaves: Sequence[Any], tree: Any, params: Sequence[Leaf] = ()) -> Layout:
     ((given, *_), _), x = optree.tree_unflatten(tree, leaves), leaves[0]
     if given is not x or not (isinstance(x, Value) or hasattr(x, "dtype")):
         backend_of(given)  # which refuses what is no tensor, such as a list of some
@@ -452,7 +447,7 @@ def _lay_out(
 ) -> Layout:
     # The params are numbers even if they are given as tensors.
     params = [Leaf("number", name, name) for name in specialization.runtime]
-    layout = _lay_out_around(leaves, tree, params)
+    layout = _lay_out_around(parameters, leaves, tree, params)
     if not isinstance(leaves[0], Value):
         check_float(leaves[0], specialization.rule)
     return layout

@@ -332,7 +332,10 @@ def unknown_keyword_error(
             f"{name} takes no {keyword!r}, which is a param of {_describe(rule)}: write "
             f"params={{{params}}}"
         )
-    hint = _suggest(keyword, value, _keywords_of(function), signature, rule)
+    parameters = inspect.signature(function).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    keywords = [p.name for p in parameters if p.kind not in variadic and p.name != "self"]
+    hint = _suggest(keyword, value, keywords, signature, rule)
     return RuleTypeError(f"{name} takes no {keyword!r}{hint}")
 
 
@@ -352,12 +355,6 @@ def _suggest(
         return f"; a rule's params are given as params={{{keyword!r}: {value!r}}}, beside the rule"
     takes = ", ".join(params) or "no params"
     return f", and {_describe(rule)} has no such param (it takes {takes}, given as params={{...}})"
-
-
-def _keywords_of(function: Callable[..., Any]) -> list[str]:
-    parameters = inspect.signature(function).parameters.values()
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.kind not in variadic and p.name != "self"]
 
 
 def _describe(rule: Any) -> str:

@@ -196,7 +196,9 @@ class ShardRewrite:
 
     def _rewrite(self, node: Node) -> tuple[Node, ArrayPart]:
         if not node.operands:
-            return node, self._of_leaf(node)
+            if node.op is ops.INPUT and node.type.shape == INPUT_SHAPE:
+                return node, self.given
+            return node, ArrayPart(0 if node.type.shape == SCALAR_SHAPE else None)
         parts = [self.parts[operand] for operand in node.operands]
         if node.op in HANDLERS:
             return HANDLERS[node.op](self, node, parts)
@@ -206,9 +208,11 @@ class ShardRewrite:
             return self._draw(node, parts)
         if node.op.result in PER_ELEMENT:
             return rebuilt(node, self.done), self.joined(node, parts)
-        axis = dict(node.attrs).get("axis", "")
+        attrs = dict(node.attrs)
+        axis = attrs.get("axis", "")
         if axis != "" and len(parts) == 1 and parts[0].over(axis) is None:
-            return rebuilt(node, self.done), self._along(node, parts[0])
+            keeps = node.op is ops.EXPAND_DIMS or not isinstance(attrs.get("keepdims"), bool)
+            return rebuilt(node, self.done), parts[0] if keeps else reduced(parts[0], node)
         raise self.error(node)
 
     def error(self, node: Node, why: str = "") -> UnsupportedOp:
@@ -219,11 +223,6 @@ class ShardRewrite:
             f"rule {self.graph.name!r}{end} has no meaning {self.shards}: {why}. Use over='shard', "
             "where each shard may be taken as an array of its own, or gather the array first"
         )
-
-    def _of_leaf(self, node: Node) -> ArrayPart:
-        if node.op is ops.INPUT and node.type.shape == INPUT_SHAPE:
-            return self.given
-        return ArrayPart(0 if node.type.shape == SCALAR_SHAPE else None)
 
     def joined(self, node: Node, parts: list[ArrayPart]) -> ArrayPart:
         """Return the placement of an elementwise op's result; its operands must be split alike."""
@@ -240,11 +239,6 @@ class ShardRewrite:
                 if names is not None and i not in each.ones and each.split.get(i) != names:
                     raise self.error(node, f"{node.op.name} meets values that are split otherwise")
         return part
-
-    def _along(self, node: Node, part: ArrayPart) -> ArrayPart:
-        if node.op is ops.EXPAND_DIMS or not isinstance(dict(node.attrs).get("keepdims"), bool):
-            return part
-        return reduced(part, node)
 
     def _draw(self, node: Node, parts: list[ArrayPart]) -> tuple[Node, ArrayPart]:
         key, like, *others = node.operands
