@@ -339,9 +339,7 @@ class Entries:
             return self._entry_under_transforms(native, variant, backend)
         # `attribute_of` reads this: results on this backend lack these attributes.
         left_out.update((backend.name, note.name) for note in variant.notes)
-        return self._with_framework_dtypes(self._lowered_entry(variant, backend), variant, backend)
-
-    def _with_framework_dtypes(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
+        entry = self._lowered_entry(variant, backend)
         if backend.tensors.weak_types is not None and backend.name == self.recipe.dialect():
             is_never_weak = variant.graphs.is_rule or variant.graphs.is_random
             return entry if is_never_weak else follow_weak(entry, self.recipe, variant, backend)

@@ -262,17 +262,6 @@ def advance(cut: Cut, applied: tuple[int, int]) -> None:
             rule.counter.advance(number)
 
 
-def call_cut(active: ActiveRules, call: Callable[[Cut], Any]) -> Any:
-    while True:
-        attempt = cut(active)
-        try:
-            return call(attempt)
-        except Exception:
-            # Tracing found a number that Python code looks at: it is fixed now, so try again.
-            if cut(active) == attempt:
-                raise
-
-
 # --- compiled code, kept by the rules in force ----------------------------------------------------
 @contextmanager
 def in_force(active: ActiveRules) -> Iterator[None]:
@@ -396,7 +385,14 @@ def key_runs(
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         present = all_at_present(CURRENT.get(), backend)
-        return call_cut(present, functools.partial(call_once, args=args, kwargs=kwargs))
+        while True:
+            attempt = cut(present)
+            try:
+                return call_once(attempt, args, kwargs)
+            except Exception:
+                # Tracing found a number that Python code looks at: it is fixed now, so try again.
+                if cut(present) == attempt:
+                    raise
 
     return call
 

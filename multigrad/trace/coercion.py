@@ -100,21 +100,22 @@ def coerce(
         index = node if node.type.dtype == INT64 else cast_node(node, INT64)
         return [*nodes[:position], index, *nodes[position + 1 :]]
     if op.coerce == "bool":
-        return _bools(nodes, library)
+        if library is not None:  # in every library a number other than 0 is true
+            return [node if node.type.dtype == BOOL else is_true(node) for node in nodes]
+        for node in nodes:
+            if node.type.dtype != "bool":
+                raise TypeError(f"it needs bools, not {node.type}")
+        return nodes
     if op.coerce == "int":
-        return _integers(op, nodes, library)
+        dtype = None if library is None else library.cast_dtype(op)
+        dtype = dtype or _wide_integers(nodes) or INT32
+        for node in nodes:
+            if node.type.dtype not in (*WHOLE, "int") and not _is_integer_array(node):
+                raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
+        return in_dtype(nodes, dtype)
     if op.coerce == "where":
         return _condition_and_values(op, nodes, facts, library)
     return _unify(op, nodes, facts, keep_bools=op in (ops.EQ, ops.NE), library=library)
-
-
-def _bools(nodes: list[Node], library: Promotion | None) -> list[Node]:
-    if library is not None:  # in every library a number other than 0 is true
-        return [node if node.type.dtype == BOOL else is_true(node) for node in nodes]
-    for node in nodes:
-        if node.type.dtype != "bool":
-            raise TypeError(f"it needs bools, not {node.type}")
-    return nodes
 
 
 def is_true(node: Node) -> Node:
@@ -124,15 +125,6 @@ def is_true(node: Node) -> Node:
     zero = make_node(ops.CONST, (), {"value": 0}, INT_SCALAR)
     wide = cast_node(node, INT32) if node.type.dtype in SMALL else node
     return make_node(ops.NE, (wide, zero), {}, Type("tensor", BOOL, node.type.shape))
-
-
-def _integers(op: Op, nodes: list[Node], library: Promotion | None) -> list[Node]:
-    dtype = None if library is None else library.cast_dtype(op)
-    dtype = dtype or _wide_integers(nodes) or INT32
-    for node in nodes:
-        if node.type.dtype not in (*WHOLE, "int") and not _is_integer_array(node):
-            raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
-    return in_dtype(nodes, dtype)
 
 
 def _condition_and_values(
@@ -174,20 +166,16 @@ def _unify(
         if "dtype" not in facts and T in floats:
             raise NeedsConcrete("dtype")
         names = [facts["dtype"] if d == T else d for d in floats]
-        widest = _wider(names)
+        order = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
+        widest = max(names, key=order.__getitem__)
+        if {"float16", "bfloat16"} <= set(names) and order[widest] == 0:  # neither holds the other
+            widest = "float32"
         target = floats[names.index(widest)] if widest in names else widest
     else:
         target = floats[0] if floats else T
     if not floats and op.integer and (integers := _wide_integers(nodes)):
         target = integers if op.integer is True else op.integer
     return in_dtype(nodes, target)
-
-
-def _wider(names: list[str]) -> str:
-    # The dtype that holds the others; float16 with bfloat16 gives float32.
-    order = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
-    widest = max(names, key=order.__getitem__)
-    return "float32" if {"float16", "bfloat16"} <= set(names) and order[widest] == 0 else widest
 
 
 def are_floats(nodes: list[Node]) -> bool:

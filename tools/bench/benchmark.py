@@ -170,13 +170,19 @@ def list_tasks(options: Options, threads: int, found: Results) -> Iterator[Task]
             on_gpu = replace(options, cases=cases, sizes=options.gpu_sizes)
             yield from list_cells(on_gpu, GPU, harnesses[GPU], threads, found)
     if RULES_PART in options.parts and options.overheads:
-        yield from list_overheads(options, harnesses, found)
+        for backend, measurement in plan(list(harnesses)):
+            what = measurement.__name__.removeprefix("measure_").replace("_", " ")
+            run = partial(measurement, backend, harnesses[backend], options.effort)
+            yield Task(backend, what, run, found.overheads)
     if BRIDGES_PART in options.parts:
         yield from list_bridges(options, harnesses, threads, found)
     if PACKAGES_PART in options.parts and packages.BACKEND in options.backends:
         yield from list_packages(options, harnesses, threads, found)
     if KERAS_PART in options.parts and find_spec("keras") is not None:
-        yield from list_fits(options, usable, threads, found)
+        for backend in filter(usable.__contains__, KERAS_BACKENDS):
+            guests = [name for name in usable if name != backend]
+            arguments = (backend, guests, threads, options.fit_effort, found.versions)
+            yield Task(backend, "fit with Keras", partial(measure_fits, *arguments), found.contests)
 
 
 def list_cells(
@@ -186,15 +192,6 @@ def list_cells(
         what = f"{case.label}, {size:,} elements"
         arguments = (backend, harness, case, size, threads, options.effort)
         yield Task(backend, what, partial(measure_cell, *arguments), found.cells)
-
-
-def list_overheads(
-    options: Options, harnesses: dict[str, Harness], found: Results
-) -> Iterator[Task]:
-    for backend, measurement in plan(list(harnesses)):
-        what = measurement.__name__.removeprefix("measure_").replace("_", " ")
-        run = partial(measurement, backend, harnesses[backend], options.effort)
-        yield Task(backend, what, run, found.overheads)
 
 
 def list_bridges(
@@ -219,15 +216,6 @@ def list_packages(
             arguments = (each, harnesses[packages.BACKEND], size, threads, options.effort)
             run = partial(packages.measure_package, *arguments)
             yield Task(packages.BACKEND, f"{each.name}, {size:,} elements", run, found.contests)
-
-
-def list_fits(options: Options, usable: list[str], threads: int, found: Results) -> Iterator[Task]:
-    for backend in KERAS_BACKENDS:
-        if backend in usable:
-            guests = [name for name in usable if name != backend]
-            arguments = (backend, guests, threads, options.fit_effort, found.versions)
-            run = partial(measure_fits, *arguments)
-            yield Task(backend, "fit with Keras", run, found.contests)
 
 
 def start(backend: str, threads: int, harnesses: dict[str, Harness], found: Results) -> None:

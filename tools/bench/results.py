@@ -240,13 +240,10 @@ def refuse(path: Path, reason: str) -> ResultsFileError:
 
 
 def from_document(document: Mapping[str, Any]) -> Results:
-    overheads = []
-    for row in document["overheads"]:
-        fields = {name: value for name, value in row.items() if name != "met"}
-        overheads.append(Overhead(**fields))
+    rows = [{name: row[name] for name in row if name != "met"} for row in document["overheads"]]
     return Results(
         cells=[read_row(Cell, row) for row in document["cells"]],
-        overheads=overheads,
+        overheads=[Overhead(**row) for row in rows],
         contests=[read_row(Contest, row) for row in document.get("contests", [])],
         absences=list(document.get("absences", [])),
         failures=[Failure(**failure) for failure in document["failures"]],

@@ -9,6 +9,8 @@ import typer.main
 
 from multigrad.command.app import app
 
+from .markdown import table
+
 # Their examples run where no framework is installed, in a second; a test of the docs runs them.
 QUICK = ("rules", "plot", "show")
 
@@ -18,11 +20,9 @@ def parts() -> Iterator[str]:
     group: Any = typer.main.get_command(app)
     shown = {name: each for name, each in group.commands.items() if not each.hidden}
     yield f"{group.help} It needs the [extra](../install.md#extras) `cli`."
-    rows = "\n".join(
-        f"| [`multigrad {name}`](#multigrad-{name}) | {first_line(each)} |"
-        for name, each in shown.items()
-    )
-    yield f"| command | what it does |\n| --- | --- |\n{rows}"
+    names = {name: f"[`multigrad {name}`](#multigrad-{name})" for name in shown}
+    rows = ((names[name], first_line(each)) for name, each in shown.items())
+    yield table(("command", "what it does"), rows)
     yield (
         "A command exits with 0 if all is well, 1 if a check found a difference, and 2 if it "
         "was misused; `multigrad COMMAND --help` prints the same help."
@@ -44,26 +44,21 @@ def subcommand(name: str, command: Any) -> Iterator[str]:
     yield first_line(command)
     yield f"```text\nmultigrad {name}{words}{' [OPTIONS]' if options else ''}\n```"
     rows = [
-        f"| `{name_of(each)}` | {escaped(each.help)} | {'needed' if each.required else ''} |"
+        (f"`{name_of(each)}`", first_line(each), "needed" if each.required else "")
         for each in arguments
     ]
     rows += map(option_row, options)
     if rows:
-        yield "| | what | default |\n| --- | --- | --- |\n" + "\n".join(rows)
+        yield table(("", "what", "default"), rows)
     language = "console" if name in QUICK else "text"
     yield f"```{language}\n$ {(command.epilog or '').removeprefix('Example: ')}\n```"
 
 
-def option_row(option: Any) -> str:
+def option_row(option: Any) -> tuple[str, str, str]:
     spelled = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
     default = option.default
     empty = default is None or default is False or default == ""
-    return f"| {spelled} | {escaped(option.help)} | {'' if empty else f'`{default}`'} |"
-
-
-def escaped(text: str | None) -> str:
-    """Return a help text that does not end a cell."""
-    return " ".join((text or "").split()).replace("|", "\\|")
+    return spelled, first_line(option), "" if empty else f"`{default}`"
 
 
 def name_of(argument: Any) -> str:

@@ -17,7 +17,7 @@ from multigrad.rules.model.rule import Rule
 from multigrad_conformance.vectors import OF_OURS, OF_XP, TABLE_NAMES, NoVectors, read_dtypes
 
 from . import cases, discrete, functions
-from .elementwise import FORMULAS, OURS, Formula
+from .elementwise import FORMULAS, OURS
 from .rounding import FORMATS
 from .witness import library
 
@@ -78,12 +78,19 @@ def subject_of(obj: Any, formats: Sequence[Any]) -> Data:
     name = obj.removeprefix(OF_XP) if isinstance(obj, str) else ""
     if obj != name or name not in registry.rules():
         if name in FORMULAS:
-            return _op(name, FORMULAS[name], formats)
+            formula, sets = FORMULAS[name], [cases.op_set(name, format) for format in formats]
+            kind = "function" if name.startswith(OF_OURS) else "op"
+            attrs = {"attrs": formula.attrs} if formula.attrs else {}
+            name = name.partition(",")[0].removeprefix(OF_OURS)
+            return _subject(name, kind, formula.value, formula.operands, sets, **attrs)
         if name in discrete.ALL:
-            return _discrete(name, formats)
+            operands, sets = discrete.operands_of(name), discrete.sets(name, formats)
+            return _subject(name, "op", discrete.ALL[name][0], operands, sets)
     rule = obj
     if callable(obj) and not isinstance(obj, Rule):
-        return _function(obj if isinstance(obj, Function) else convert(obj), formats)
+        chain = functions.chain_of(obj if isinstance(obj, Function) else convert(obj))
+        sets = [functions.set_of(chain, format) for format in formats]
+        return _subject(chain.name, "function", chain.formula, chain.inputs, sets)
     if isinstance(obj, str):
         if obj not in registry.rules():
             known = every_subject()
@@ -94,46 +101,15 @@ def subject_of(obj: Any, formats: Sequence[Any]) -> Data:
             f"there is no formula of {obj!r}: of the library's rules they are in "
             f"tools/vectors/rules.py, of elementwise ops in tools/vectors/elementwise.py"
         )
-    name = rule.name
-    return {
-        "name": name,
-        "kind": "rule",
-        "formula": cases.formula_of(name),
-        "inputs": ["tin"],
-        "sets": [s for f in formats for s in cases.rule_sets(name, rule.params, f)],
-    }
+    sets = [s for f in formats for s in cases.rule_sets(rule.name, rule.params, f)]
+    return _subject(rule.name, "rule", cases.formula_of(rule.name), ["tin"], sets)
 
 
-def _op(name: str, formula: Formula, formats: Sequence[Any]) -> Data:
-    return {
-        "name": name.partition(",")[0].removeprefix(OF_OURS),
-        "kind": "function" if name.startswith(OF_OURS) else "op",
-        "formula": formula.value,
-        "inputs": list(formula.operands),
-        **({"attrs": formula.attrs} if formula.attrs else {}),
-        "sets": [cases.op_set(name, format) for format in formats],
-    }
-
-
-def _function(function: Function, formats: Sequence[Any]) -> Data:
-    chain = functions.chain_of(function)
-    return {
-        "name": chain.name,
-        "kind": "function",
-        "formula": chain.formula,
-        "inputs": list(chain.inputs),
-        "sets": [functions.set_of(chain, format) for format in formats],
-    }
-
-
-def _discrete(name: str, formats: Sequence[Any]) -> Data:
-    return {
-        "name": name,
-        "kind": "op",
-        "formula": discrete.ALL[name][0],
-        "inputs": list(discrete.operands_of(name)),
-        "sets": discrete.sets(name, formats),
-    }
+def _subject(
+    name: str, kind: str, formula: str, inputs: Sequence[str], sets: list[Data], **attrs: Any
+) -> Data:
+    head = {"name": name, "kind": kind, "formula": formula, "inputs": list(inputs)}
+    return {**head, **attrs, "sets": sets}
 
 
 def _plain(rows: Any) -> Any:

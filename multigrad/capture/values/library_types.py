@@ -212,7 +212,11 @@ class LibraryTypes:
             answer = answer[:1]
         leaves = leaves_of(result)
         if answer is None or len(answer) != len(leaves):
-            self._note_unconfirmed(shown, result, call)
+            # The library could not say its type: noted, unless it keeps an operand's.
+            dtypes = {own_dtype(x) for x in call.operands}
+            is_other = any(own_dtype(x) not in dtypes for x in leaves if isinstance(x, Value))
+            if is_other and self.trace.reading.owner in OF_CODE:
+                self.unconfirmed[shown] = None
             return result
         if not corrections.agree(leaves, answer):
             result = corrections.corrected(self.trace, call, result, answer)
@@ -252,14 +256,6 @@ class LibraryTypes:
             or not (isinstance(x, numbers) or getattr(x, "dtype", None) is None)
         ]
         return any(mark.rank == 0 and mark.dtype in FLOATS[2:] for mark in marks)
-
-    def _note_unconfirmed(self, shown: str, result: Any, call: LibraryCall) -> None:
-        """Note a call of which the library could not say the type, unless it keeps an operand's."""
-        dtypes = {own_dtype(x) for x in call.operands}
-        results = [x for x in leaves_of(result) if isinstance(x, Value)]
-        of_other_dtypes = [x for x in results if own_dtype(x) not in dtypes]
-        if of_other_dtypes and self.trace.reading.owner in OF_CODE:
-            self.unconfirmed[shown] = None
 
     # --- what operands become ---------------------------------------------------------------------
     def is_active(self) -> bool:
