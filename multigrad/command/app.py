@@ -40,7 +40,6 @@ from .options import (
     app,
     command,
     complete_target,
-    prepare_environment,
     split,
     working,
 )
@@ -66,7 +65,6 @@ def backends(
     load: Annotated[bool, typer.Option("--load", help="Import each one, to be certain.")] = False,
 ) -> None:
     """List the frameworks that multigrad knows, and why one cannot be used."""
-    prepare_environment()  # TensorFlow talks while it is imported
     table = Table("name", "installed", "version", "why not", box=SIMPLE_HEAD)
     with working("importing the frameworks"):
         rows = xg.backends(load=load)
@@ -193,7 +191,6 @@ def show(
     """Print the graph captured from a rule, a Function or a custom gradient."""
     from .targets import find
 
-    prepare_environment()
     typer.echo(xg.show(find(target, forward, inputs or ()), memory=memory))
 
 
@@ -209,7 +206,6 @@ def source(
     from .named_objects import read_order
     from .targets import find, find_forward
 
-    prepare_environment()
     # People name the rule and the backend in either order.
     target, backend = read_order(target, named or backend)
     found = find(target, words=inputs or ())
@@ -235,7 +231,6 @@ def eject(
     from .named_objects import with_params
     from .targets import find, find_forward
 
-    prepare_environment()
     with working(f"writing {target} for {backend}"):
         rule = with_params(find(target, words=inputs or ()), params or ())
         text, note = with_note(rule, backend, find_forward(forward))
@@ -261,7 +256,6 @@ def check(
     """Compare a gradient with finite differences, or a surrogate with the true derivative."""
     from .targets import find_with_inputs
 
-    prepare_environment()
     with working(f"checking {target}"):
         found, arrays = find_with_inputs(target, forward, inputs or (), "float64")
         report = xg.check(found, *arrays, backend=backend)
@@ -290,7 +284,6 @@ def parity(
 
     from .targets import find_with_inputs
 
-    prepare_environment()
     reports: list[ParityReport] = []
     kind = dtype.value if dtype else "float32"
     found, arrays = find_with_inputs(target, forward, inputs or (), kind)
@@ -334,7 +327,6 @@ def convert(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> int:
     """Convert a custom gradient to each backend and compare, or name the line not captured."""
-    prepare_environment()
     from .convert import ConvertRequest, convert_named
 
     names, compiled_on = tuple(split(backends)), tuple(split(compiled))
@@ -379,7 +371,6 @@ def audit(
 
     from .audit import AuditRequest, audit_targets
 
-    prepare_environment()
     # Names of laws are checked before any target is imported.
     law_names = tuple(law.name for law in choose_laws(laws or None, without or ()))
     request = AuditRequest(tuple(inputs or ()), law_names, surrogate, limit, examples)
@@ -409,7 +400,6 @@ def same(
     batch: Annotated[str, typer.Option(help="The batch, or a function that makes it.")] = "batch",
 ) -> int:
     """Compare two ways to compute a loss, parameter by parameter, and explain the difference."""
-    prepare_environment()
     from .same import compare_named
 
     report = compare_named(path_a, path_b, parameters, batch)
@@ -444,7 +434,6 @@ def gate(
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON.")] = False,
 ) -> int:
     """Tell whether a custom gradient is right, beside a reference, each in a walled process."""
-    prepare_environment()
     from .gate import GateRequest, gate_files, serve_requests
 
     law_names = tuple(laws) if laws else None
@@ -495,7 +484,6 @@ def lock(
     """Record what rules, Functions and frameworks give, at kinks too, in gradients.lock."""
     from .lock import write_lock
 
-    prepare_environment()
     summary, is_whole = write_lock(targets or (), out, split(frameworks), python)
     typer.echo(summary)
     # An unfinished lock exits like Ctrl-C, also if a part of it was written.
@@ -516,7 +504,6 @@ def verify(
     """Compare with a lock file, and name what has changed."""
     from .lock import verify_lock
 
-    prepare_environment()
     return verify_lock(file, split(frameworks), python, as_json=as_json, echo=typer.echo)
 
 

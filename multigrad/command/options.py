@@ -282,6 +282,7 @@ def command(example: str) -> Callable[[Body], Body]:
         @functools.wraps(body)
         def run(**options: Any) -> None:
             status = None
+            prepare_environment()
             # Inside: what Ctrl-C makes of an import is no error of the user's.
             with report_errors(), Interruption() as interruption:
                 status = body(**options)
