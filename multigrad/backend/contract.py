@@ -461,7 +461,7 @@ class Models:
     """(model, weights, activations, bits=, axis=, sample=) -> the quantized model."""
 
     kept: Callable[..., list[Any]] | None = None
-    """(model, shapes, dtypes) -> the fields of `look.memory.Residual` of each tensor it keeps."""
+    """(model, shapes, dtypes) -> the `models.layer_memory.Residual` of each tensor kept."""
 
     kept_by_call: Callable[..., list[Any]] | None = None
     """The same of a Keras model, (call, weights, others, shapes, dtypes), where

@@ -27,7 +27,7 @@ from keras.src.ops.numpy import Add as AddOperation
 from ..backend.discovery import load_backend
 from ..errors import RuleTypeError, RuleValueError
 from ..models.attribution.kinds import LayerCall, check_bounds, kind_of_function
-from ..models.layer_memory import WHOLE, Row, Within
+from ..models.layer_memory import WHOLE, Residual, Within
 from ..models.selectors import HeldFunction, Layer, hold
 from .compiled_steps import BACKEND
 from .interception import children_of
@@ -123,7 +123,7 @@ def refuse_cells(layers: Sequence[Layer], chosen: Collection[int]) -> None:
 # --- the memory that layers keep for backward, as Keras's framework reports it --------------------
 def kept_by_layers(
     model: Any, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
-) -> tuple[str, list[Row]]:
+) -> tuple[str, list[Residual]]:
     """Return Keras's backend, and the tensors kept by one call in training.
 
     The call has no effects: statistics and seeds keep their values.

@@ -1,9 +1,9 @@
 """`xg.memory`: the bytes that are kept for backward, by residual and by layer of a model.
 
-A model's framework tells what its layers keep, in rows that become `Residual`s. Of all else the
-bytes follow from graphs: the object becomes a Function (`_function_of`), which is captured on a
-zero that is broadcast to the shapes (`_variant_of`); each residual of its cut is a node of a graph,
-whose shape follows from those of the inputs (`_residuals_of`).
+A model's framework tells what its layers keep, as `Residual`s. Of all else the bytes follow from
+graphs: the object becomes a Function (`_function_of`), which is captured on a zero that is
+broadcast to the shapes (`_variant_of`); each residual of its cut is a node of a graph, whose shape
+follows from those of the inputs (`_residuals_of`).
 """
 
 from __future__ import annotations
@@ -30,33 +30,12 @@ from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
 from ..graph.passes.residuals import BYTES, ResidualCut
 from ..lowering.function_graph import PACK, FunctionGraph
+from ..models.layer_memory import Residual, Shape
 from ..models.override import is_model_of
 from ..rules.activation import Activation
 from .subject import Subject, function_under, subject_of
 
-Shape = tuple[int, ...]
 COLUMNS = ("layer", "name", "what", "shape", "dtype", "bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class Residual:
-    """A tensor that forward keeps for backward.
-
-    Attributes:
-        name: as in the emitted code: the input's, "output", "kept", ...
-        what: "input", "output", "mask" (bools, or bits packed into bytes) or "intermediate".
-        shape: of the tensor that is kept.
-        dtype: by its name.
-        bytes: how many it takes; 0 where only its shape and dtype are noted.
-        layer: the name of the layer of a model; "" of anything else.
-    """
-
-    name: str
-    what: str
-    shape: Shape
-    dtype: str
-    bytes: int
-    layer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +124,7 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
             # Imported by name, as `look` may not depend on the package of Keras.
             layer_kinds = import_module("multigrad.keras.layer_kinds")
             name, rows = layer_kinds.kept_by_layers(obj, shapes, names)
-            return Memory(type(obj).__name__, name, tuple([Residual(**row) for row in rows]))
+            return Memory(type(obj).__name__, name, tuple(rows))
         for backend in in_use():
             if is_model_of(backend, obj):
                 if backend.models.kept is None:
@@ -154,8 +133,7 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
                         "about its activations and Functions"
                     )
                 rows = backend.models.kept(obj, shapes, names)
-                residuals = tuple([Residual(**row) for row in rows])
-                return Memory(type(obj).__name__, backend.name, residuals)
+                return Memory(type(obj).__name__, backend.name, tuple(rows))
     subject = subject_of(obj)
     backend = _backend_for(subject, dtypes)
     variant = _variant_of(obj, subject, shapes, names)

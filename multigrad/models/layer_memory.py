@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-Row: TypeAlias = dict[str, Any]
+Shape = tuple[int, ...]
 Within: TypeAlias = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """(name of a layer, its call, args, kwargs) -> its outputs."""
 WHOLE = "(model)"  # the owner of ops outside all layers
@@ -18,17 +19,38 @@ MASKS = ("bool", "uint8")
 SCOPE = re.compile(r"multigrad_layer_(\d+)_")
 
 
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """A tensor that forward keeps for backward.
+
+    Attributes:
+        name: as in the emitted code: the input's, "output", "kept", ...
+        what: "input", "output", "mask" (bools, or bits packed into bytes) or "intermediate".
+        shape: of the tensor that is kept.
+        dtype: by its name.
+        bytes: how many it takes; 0 where only its shape and dtype are noted.
+        layer: the name of the layer of a model; "" of anything else.
+    """
+
+    name: str
+    what: str
+    shape: Shape
+    dtype: str
+    bytes: int
+    layer: str = ""
+
+
 class Scopes:
     """The scopes that layers run in, and what was told of them.
 
     Attributes:
         names: of the layers, by the numbers of their scopes.
-        rows: the fields of `look.memory.Residual` of each tensor.
+        rows: each tensor.
     """
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.rows: list[Row] = []
+        self.rows: list[Residual] = []
 
     def enter(self, name: str) -> str:
         if name not in self.names:
@@ -59,18 +81,12 @@ class Scopes:
             role = "output"
         else:
             role = "mask" if dtype in MASKS else "intermediate"
-        self.rows.append(make_row(self.rows, layer, role, shape=shape, dtype=dtype, size=size))
+        self.rows.append(new_residual(self.rows, layer, role, shape=shape, dtype=dtype, size=size))
 
 
-def make_row(
-    rows: Sequence[Row], layer: str, what: str, *, shape: Sequence[int], dtype: str, size: int
-) -> Row:
-    count = sum(row["layer"] == layer for row in rows)
-    return {
-        "layer": layer,
-        "name": f"saved_{count}" if count else "saved",
-        "what": what,
-        "shape": tuple(shape),
-        "dtype": dtype,
-        "bytes": size,
-    }
+def new_residual(
+    rows: Sequence[Residual], layer: str, what: str, *, shape: Sequence[int], dtype: str, size: int
+) -> Residual:
+    count = sum(row.layer == layer for row in rows)
+    name = f"saved_{count}" if count else "saved"
+    return Residual(name, what, shape=tuple(shape), dtype=dtype, bytes=size, layer=layer)

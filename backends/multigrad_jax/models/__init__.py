@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import tree_util as tree
 
 from multigrad.backend.contract import Parts
-from multigrad.models.layer_memory import Row, Scopes
+from multigrad.models.layer_memory import Residual, Scopes
 
 from ..versions import core
 
@@ -36,7 +36,7 @@ def kept_by_call(
     others: Sequence[Any],
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
-) -> list[Row]:
+) -> list[Residual]:
     """Return the residuals that `jax.vjp` keeps for a call."""
     scopes = Scopes()
     inputs = [

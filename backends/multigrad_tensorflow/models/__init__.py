@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from multigrad.errors import RuleTypeError
-from multigrad.models.layer_memory import WHOLE, Row, Scopes
+from multigrad.models.layer_memory import WHOLE, Residual, Scopes
 
 
 def is_operation(selector: Any) -> bool:
@@ -35,7 +35,7 @@ def kept_by_call(
     others: Sequence[Any],
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
-) -> list[Row]:
+) -> list[Residual]:
     """Return the tensors of a call that its gradient reads."""
     scopes = Scopes()
 

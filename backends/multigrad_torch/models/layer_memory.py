@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from multigrad.models.layer_memory import MASKS, WHOLE, Row, make_row
+from multigrad.models.layer_memory import MASKS, WHOLE, Residual, new_residual
 
 from ..attach import host
 from ..attach.kept_tensors import Sizes, memory_of
@@ -49,7 +49,7 @@ class Record:
         self.running.pop()
         self.made.extend(_tensors_in(outputs))
 
-    def rows(self, run: Callable[[], Any], own: Iterable[Tensor]) -> list[Row]:
+    def rows(self, run: Callable[[], Any], own: Iterable[Tensor]) -> list[Residual]:
         """Run forward, and return the saved tensors whose memory is not that of weights."""
         with (
             torch.enable_grad(),
@@ -61,11 +61,11 @@ class Record:
         del outputs
         return rows
 
-    def _describe(self, weight_memories: set[Any]) -> list[Row]:
+    def _describe(self, weight_memories: set[Any]) -> list[Residual]:
         """Return the saved tensors that lie in other memory than weights, each memory once."""
         inputs = {(layer, memory_of(each)) for layer, each in self.given}
         outputs = {*map(memory_of, self.made)}
-        rows: list[Row] = []
+        rows: list[Residual] = []
         sizes = Sizes()
         for layer, tensor in self.saved:
             memory, size = memory_of(tensor), sizes.count(tensor)
@@ -78,13 +78,13 @@ class Record:
                 role = "output"
             else:
                 role = "mask" if dtype in MASKS else "intermediate"
-            rows.append(make_row(rows, layer, role, shape=tensor.shape, dtype=dtype, size=size))
+            rows.append(new_residual(rows, layer, role, shape=tensor.shape, dtype=dtype, size=size))
         return rows
 
 
 def kept_by_layers(
     model: nn.Module, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
-) -> list[Row]:
+) -> list[Residual]:
     """Run a model forward on zeros, and return the saved tensors: layer, role, shape, dtype and
     bytes.
 
@@ -118,7 +118,7 @@ def kept_by_call(
     others: Sequence[Tensor],
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
-) -> list[Row]:
+) -> list[Residual]:
     """Return the same for a call of a Keras model; see `multigrad.keras.layer_kinds`."""
     inputs = _make_inputs(weights, shapes, dtypes)
     record = Record(inputs)
