@@ -21,7 +21,7 @@ from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.recipe import Variant
 from ..functions.captures import capture_example
 from ..functions.function import Function
-from ..functions.proof.compare import are_off, eps_of, margins
+from ..functions.proof.compare import are_off, eps_of, largest_of, margins
 from ..functions.proof.line_tracing import StepLimit
 from ..functions.proof.meanings import MOST_TURNS, Bounded, has_signs
 from ..graph import ops, random
@@ -250,7 +250,9 @@ class _Oracle:
     @cached_property
     def largest(self) -> Results:
         """The largest value on the way to each result, by the graphs in float64."""
-        magnitudes = [_magnitude(each) for each in (*self.inputs, *self.expected.values())]
+        values = (*self.inputs, *self.expected.values())
+        arrays = [np.asarray(x) for x in values if isinstance(x, np.ndarray | float | int)]
+        magnitudes = [largest_of(a) for a in arrays if a.dtype.kind in "fiubV"]
         # Without graphs the largest of all inputs and results has to do.
         largest = dict.fromkeys(self.expected, max(magnitudes, default=1.0))
         try:
@@ -382,15 +384,6 @@ def _at(misses: Any, result: Array, expected: Array) -> str:
         f"{result[index]!s:.12} instead of {expected[index]!s:.12} at {index}, "
         f"{count} of {result.size} elements"
     )
-
-
-def _magnitude(value: Any) -> float:
-    array = np.asarray(value) if isinstance(value, np.ndarray | float | int) else np.zeros(1)
-    if array.dtype.kind not in "fiub" and not is_float_array(array):
-        return 0.0
-    with np.errstate(all="ignore"):
-        magnitude = np.abs(array.astype(np.float64))
-    return float(np.max(magnitude[np.isfinite(magnitude)], initial=0.0))
 
 
 # --- verdicts -----------------------------------------------------------------------------------

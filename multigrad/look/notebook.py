@@ -28,7 +28,7 @@ from ..rules.model.activation_function import ForwardOfCode
 from ..rules.model.rule import Rule
 from ..rules.registry import RuleNames, get
 from ..trace.trace import NeedsConcrete
-from .rule_description import describe_estimator, describe_params, split_docstring
+from .rule_description import Described, describe, describe_estimator
 from .source import captured_graph, describe_residuals
 
 
@@ -75,15 +75,27 @@ def draw_or_say_why(draw: Callable[..., str], *args: Any) -> str:
 
 
 def draw_rule(rule: Rule) -> str:
-    params = describe_params(rule)
-    formula, source = split_docstring(rule.__doc__)
-    rows = [(each.name, default_text(each), each.range or "any") for each in params]
     bound = [(name, repr(value), "bound") for name, value in rule.bound.items()]
+    picture = draw_or_say_why(draw_backward, rule)
+    return draw_described(rule, describe(rule), "param", bound, picture)
+
+
+def draw_estimator(function: Estimator) -> str:
+    picture = draw_captured(function)
+    return draw_described(function, describe_estimator(function), "argument", [], picture)
+
+
+def draw_described(
+    obj: Any, description: Described, what: str, bound: list[Any], picture: str
+) -> str:
+    rows = [(each.name, default_text(each), each.range or "any") for each in description.params]
+    gradients, source = description.gradients, description.source
     return html.page(
-        title_of(rule),
-        html.paragraph(formula),
-        html.table(("param", "default", "range"), rows + bound) if rows or bound else "",
-        draw_or_say_why(draw_backward, rule),
+        title_of(obj),
+        html.paragraph(description.formula),
+        html.paragraph(f"Gradients: {gradients}" if gradients else ""),
+        html.table((what, "default", "range"), rows + bound) if rows or bound else "",
+        picture,
         html.faint_paragraph(f"Source: {source}" if source else ""),
     )
 
@@ -117,19 +129,6 @@ def draw_bound(bound: BoundFunction) -> str:
     return html.page(title_of(bound), table, draw_captured(bound.function))
 
 
-def draw_estimator(function: Estimator) -> str:
-    description = describe_estimator(function)
-    rows = [(each.name, default_text(each), each.range or "any") for each in description.params]
-    return html.page(
-        title_of(function),
-        html.paragraph(description.formula),
-        html.paragraph(f"Gradients: {description.gradients}"),
-        html.table(("argument", "default", "range"), rows) if rows else "",
-        draw_captured(function),
-        html.faint_paragraph(f"Source: {description.source}"),
-    )
-
-
 def draw_activation(activation: Activation) -> str:
     forward = activation.forward
     if activation.rule is None and isinstance(forward, ForwardOfCode):
@@ -155,16 +154,16 @@ def draw_names(names: RuleNames) -> str:
 
 def row_of_rule(name: str) -> tuple[str, str, str]:
     try:
-        rule = get(name)
+        described = describe(get(name))
     except MultigradError:  # it was removed after the list was made
         return name, "", ""
     return (
         name,
         ", ".join(
             each.name if each.default is Parameter.empty else f"{each.name}={each.default!r}"
-            for each in describe_params(rule)
+            for each in described.params
         ),
-        split_docstring(rule.__doc__)[0],
+        described.formula,
     )
 
 

@@ -361,7 +361,7 @@ def test_what_has_no_meaning_is_refused_with_what_has() -> None:
         lrp.zplus().over("convolutions")
     with pytest.raises(ValueError, match="alpha - beta is 1"):
         lrp.alpha_beta(2, 2)
-    with pytest.raises(ValueError, match="0 or more"):
+    with pytest.raises(ValueError, match="param 'beta' is >= 0"):
         lrp.alpha_beta(0, -1)
     with pytest.raises(ValueError, match="'weight' and 'bias'"):
         lrp.epsilon(zero_params="biases")

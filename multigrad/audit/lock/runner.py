@@ -210,19 +210,13 @@ DIFFERENTIATE = {
     "keras": differentiate_keras,
     "multigrad": differentiate_multigrad,
 }
-# What has to be imported; a call begins with the first of them.
-MODULES = {
-    "torch": ("torch",),
-    "jax": ("jax", "jax.numpy", "jax.scipy.special"),
-    "tensorflow": ("tensorflow",),
-    "keras": ("keras",),
-    "multigrad": ("multigrad",),
-}
+PARTS = {"jax": ("jax.numpy", "jax.scipy.special")}  # that have to be imported, too
 
 
 def load(framework: str) -> Any:
-    first, *_ = [importlib.import_module(name) for name in MODULES[framework]]
-    return first
+    for name in PARTS.get(framework, ()):
+        importlib.import_module(name)
+    return importlib.import_module(framework)
 
 
 def version_of(framework: str, module: Any) -> str:

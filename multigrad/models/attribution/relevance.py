@@ -503,11 +503,9 @@ def alpha_beta(
     Raises:
         RuleValueError: alpha - beta is not 1, or one of them is below 0.
     """
-    if isinstance(alpha, int | float) and isinstance(beta, int | float):
-        if alpha < 0 or beta < 0:
-            raise RuleValueError(f"alpha and beta are 0 or more, not {alpha} and {beta}")
-        if alpha - beta != 1.0:
-            raise RuleValueError(f"alpha - beta is 1, not {alpha} - {beta}")
+    are_known = isinstance(alpha, int | float) and isinstance(beta, int | float)
+    if are_known and alpha - beta != 1.0:
+        raise RuleValueError(f"alpha - beta is 1, not {alpha} - {beta}")
     return make_rule(ALPHA_BETA, zero_params, alpha=alpha, beta=beta, stabilizer=stabilizer)
 
 
