@@ -329,8 +329,8 @@ def judge_second(trial: Trial) -> str:
 
     def weigh(inputs: Arrays) -> float:
         gradients = trial.run(inputs).gradients(u)
-        pairs = ((weights[n], gradients[n]) for n in trial.floats if gradients[n] is not None)
-        return sum(weighted_sum(weight, each) for weight, each in pairs)
+        places = [n for n in trial.floats if gradients[n] is not None]
+        return weighted_sum([weights[n] for n in places], [gradients[n] for n in places])
 
     if trial.digits == "float32":
         return _judge_second_in_float32(trial, hvps, weigh, weights)
@@ -419,7 +419,7 @@ SHORT = 2.0**-18  # some numbers of float32
 
 def _judge_derivative_in_float32(trial: Trial) -> str:
     run, u, _ = start_where_finite(trial)
-    size = sum(weighted_sum(np.abs(c), np.abs(y)) for c, y in zip(u, run.arrays(), strict=True))
+    size = weighted_sum(map(np.abs, u), map(np.abs, run.arrays()))
     compared_count, has_slope, has_stairs, message = 0, False, False, ""
     for n, each in _directions(trial, trial.stated.weighed(u), run.gradients(u), size):
         has_slope = has_slope or abs(each.slope) > each.doubt

@@ -338,8 +338,7 @@ class Trial:
         """
 
         def weigh(arrays: Arrays) -> float:
-            pairs = zip(cotangents, self.run(arrays).arrays(), strict=True)
-            return float(sum(weighted_sum(c, y) for c, y in pairs))
+            return weighted_sum(cotangents, self.run(arrays).arrays())
 
         return weigh
 

@@ -4,7 +4,7 @@ compares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,7 +213,7 @@ def _compare_weighted(
     cotangents, are_finite = weights_where_finite(weights, outputs)
 
     def weigh(arrays: Sequence[Array]) -> float:
-        return sum(map(weighted_sum, cotangents, case.outputs(arrays)))
+        return weighted_sum(cotangents, case.outputs(arrays))
 
     gradients = case.gradients(arrays, cotangents)
     places: list[Place] = []
@@ -228,7 +228,7 @@ def _compare_weighted(
             place = Place(path, index, float(array[index]), float(values[index]), float(slope))
             is_smooth = is_smooth and (are_finite or tells_something(place.given, place.expected))
             (places if is_smooth else kinks).append(place)
-    size = sum(weighted_sum(np.abs(u), np.abs(y)) for u, y in zip(cotangents, outputs, strict=True))
+    size = weighted_sum(map(np.abs, cotangents), map(np.abs, outputs))
     ok = bool(places) and all(
         _agree([place for place in places if place.argument == path], size)
         for path in dict.fromkeys(place.argument for place in places)
@@ -267,10 +267,10 @@ def weights_where_finite(
     return masked, all(mask.all() for mask in finite)
 
 
-def weighted_sum(weights: Array, values: Array) -> float:
+def weighted_sum(weights: Iterable[Array], values: Iterable[Array]) -> float:
     """Return the sum of values times weights, without the values whose weight is 0."""
-    counts = weights != 0
-    return float(np.sum(weights[counts].astype(np.float64) * values[counts].astype(np.float64)))
+    pairs = ((u[u != 0], y[u != 0]) for u, y in zip(weights, values, strict=True))
+    return sum(float(np.sum(u.astype(np.float64) * y.astype(np.float64))) for u, y in pairs)
 
 
 def tells_something(gradient: float, slope: float) -> bool:

@@ -87,7 +87,6 @@ class Conversion(Report):
         ok: whether no backend gives other numbers, or an error that is a bug of ours.
         home: the framework that the original runs on.
         problem: why the original itself does not run; then there are no verdicts.
-        is_custom: whether it is a custom gradient itself, not a function that may apply one.
         transforms: what it does under vmap and under the compiler at home, where that was asked.
     """
 
@@ -95,7 +94,6 @@ class Conversion(Report):
     home: str
     verdicts: tuple[Verdict, ...]
     problem: str = ""
-    is_custom: bool = True
     transforms: tuple[Verdict, ...] = ()
 
     @property
@@ -144,10 +142,7 @@ def convert(
     oracle = _Oracle(original, home, inputs, expected)
     verdicts = [_judge(oracle, load_backend(name), name in compiled) for name in names]
     tried = tuple(_try_transforms(oracle)) if transforms else ()
-    is_custom = original.is_custom
-    return Conversion(
-        original.name, home.name, tuple(verdicts), is_custom=is_custom, transforms=tried
-    )
+    return Conversion(original.name, home.name, tuple(verdicts), transforms=tried)
 
 
 def brief(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import errno
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ..functions.calls.recipe import Variant
 from ..functions.documents.format import MOST_BYTES, parse
 from ..functions.eject.eject import eject_operators
 from ..functions.function import Function
+from ..functions.object_function import on_backend
 from ..functions.saving import OPERATORS_FILE, read_operators
 from ..graph.support.files import write_whole
 from ..graph.support.trees import optree
@@ -95,9 +97,7 @@ def export(
     path = Path(path)
     _check_paths(path, standalone)
     backend = load_backend(WRITERS[path.suffix])
-    converted_inputs = optree.tree_map(
-        lambda leaf: _to_backend_tensor(backend, leaf), inputs, none_is_leaf=True
-    )
+    converted_inputs = optree.tree_map(partial(on_backend, backend), inputs, none_is_leaf=True)
     if isinstance(dynamic_shapes, tuple | list):
         dynamic_shapes = _pad_dynamic_shapes(inputs, dynamic_shapes)
     if path.suffix in backend.exports.functions:
@@ -275,10 +275,3 @@ def _as_function_and_arguments(
         f"{obj!r:.40}: ONNX holds a forward and a backward of each. Make one by xg.function, "
         "xg.custom_gradient, xg.convert or xg.activation, and export those of a model one by one"
     )
-
-
-def _to_backend_tensor(backend: Backend, leaf: Any) -> Any:
-    owner = owner_of(leaf)
-    if owner is None or owner is backend:
-        return leaf
-    return backend.tensors.from_numpy(owner.tensors.to_numpy(leaf))

@@ -48,6 +48,7 @@ def judge(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
     """Return the verdict of a row on each backend."""
     from multigrad.backend.discovery import backends
     from multigrad.command.named_objects import SEED, read_input
+    from multigrad.functions.importers import find_custom
     from multigrad.look.convert import EQUAL, convert
 
     names = [row.name for row in backends() if row.installed]
@@ -60,7 +61,7 @@ def judge(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
     report = convert(obj, *inputs, compiled=COMPILED)
     if report.problem:
         return dict.fromkeys(names, f"needs input: {report.problem}")
-    what = "custom gradient" if report.is_custom else "function"
+    what = "custom gradient" if find_custom(obj) is not None else "function"
     verdicts = {v.backend: str(v).replace(EQUAL, "equal") for v in report.verdicts}
     return {"kind": f"{report.home} {what}", **verdicts}
 

@@ -72,42 +72,37 @@ class Verification:
         return "\n".join(lines[:-1] if self.ok and NOT_ALL in self.remarks else lines)
 
 
-def verify_frameworks(lock: LockFile, now: Mapping[str, Answer]) -> Verification:
+def verify_frameworks(lock: LockFile, answers: Mapping[str, Answer]) -> Verification:
     result = Verification()
-    for name, answer in now.items():
-        if answer.version or answer.absent:
-            compare_answers(lock.probes, name, lock.answers[name], answer, result)
+    for framework, now in answers.items():
+        locked = lock.answers[framework]
+        # Keras's version names its backend: numbers of two backends are not compared.
+        old, new = locked.version.partition(" on ")[2], now.version.partition(" on ")[2]
+        if now.absent:
+            result.remarks.append(
+                f"{framework} {locked.version} was locked and is not available here: {now.absent}"
+            )
+            continue
+        if old != new:
+            result.remarks.append(
+                f"{framework} was locked on {old} and runs on {new} here: not compared"
+            )
+            continue
+        rounded: Counter[str] = Counter()
+        # Several probes may give one sentence, because names are shortened: the first stands.
+        calls: dict[str, str] = {}
+        names = sorted(set(locked.outcomes) & set(now.outcomes))
+        for name in names:
+            probe = lock.probes[name]
+            for sentence in probe_differences(probe, locked, now, lock.probes, rounded):
+                calls.setdefault(sentence, probe.call)
+        result.changes += [Change(framework, call, sentence) for sentence, call in calls.items()]
+        comparison = "compared with what was locked" if calls else "as locked"
+        result.remarks.append(
+            f"{framework} {now.version}: {len(names)} probes, {comparison} from {locked.version}"
+        )
+        result.remarks += [f"{framework}: {n} {what}" for what, n in sorted(rounded.items())]
     return result
-
-
-def compare_answers(
-    probes: Mapping[str, Probe], framework: str, locked: Answer, now: Answer, result: Verification
-) -> None:
-    if now.absent:
-        result.remarks.append(
-            f"{framework} {locked.version} was locked and is not available here: {now.absent}"
-        )
-        return
-    # Keras's version names its backend: numbers of two backends are not compared.
-    old, new = locked.version.partition(" on "), now.version.partition(" on ")
-    if old[2] != new[2]:
-        result.remarks.append(
-            f"{framework} was locked on {old[2]} and runs on {new[2]} here: not compared"
-        )
-        return
-    rounded: Counter[str] = Counter()
-    # Several probes may give one sentence, because names are shortened: the first stands.
-    calls: dict[str, str] = {}
-    names = sorted(set(locked.outcomes) & set(now.outcomes))
-    for name in names:
-        for sentence in probe_differences(probes[name], locked, now, probes, rounded):
-            calls.setdefault(sentence, probes[name].call)
-    result.changes += [Change(framework, call, sentence) for sentence, call in calls.items()]
-    comparison = "compared with what was locked" if calls else "as locked"
-    result.remarks.append(
-        f"{framework} {now.version}: {len(names)} probes, {comparison} from {locked.version}"
-    )
-    result.remarks += [f"{framework}: {n} {what}" for what, n in sorted(rounded.items())]
 
 
 def probe_differences(

@@ -25,7 +25,7 @@ from multigrad.audit.lock.lockfile import (
     read_lock,
     read_table,
 )
-from multigrad.audit.lock.verify import Verification, compare_answers, make_entry
+from multigrad.audit.lock.verify import make_entry, verify_frameworks
 from multigrad.errors import FormatError, MultigradError
 from multigrad.functions.documents.format import digest
 
@@ -62,8 +62,7 @@ def lock_of(*rows: tuple[Probe, Any], version: str = "2.13.0") -> LockFile:
 
 def sentences(probe: Probe, before: Any, after: Any) -> list[str]:
     lock, now = lock_of((probe, before)), Answer("2.4.0", outcomes={probe.name: after})
-    result = Verification()
-    compare_answers(lock.probes, "torch", lock.answers["torch"], now, result)
+    result = verify_frameworks(lock, {"torch": now})
     return [change.sentence for change in result.changes]
 
 
@@ -245,8 +244,7 @@ def test_a_function_that_goes_or_raises_is_named() -> None:
 def test_roundings_and_signs_of_zeros_are_said_and_not_failed() -> None:
     lock = lock_of((CLAMP, gives("0x1p+0", x="0x0p+0")))
     now = Answer("2.4.0", outcomes={CLAMP.name: gives("0x1.000002p+0", x="-0x0p+0")})
-    result = Verification()
-    compare_answers(lock.probes, "torch", lock.answers["torch"], now, result)
+    result = verify_frameworks(lock, {"torch": now})
     assert result.ok
     assert result.remarks[1:] == [
         "torch: 1 numbers differ in their last bits", "torch: 1 zeros have the other sign"
@@ -255,9 +253,8 @@ def test_roundings_and_signs_of_zeros_are_said_and_not_failed() -> None:
 
 def test_what_is_not_installed_is_said() -> None:
     lock = lock_of((CLAMP, gives("0x0p+0", x="0x1p+0")))
-    result = Verification()
     absent = Answer(absent="ModuleNotFoundError: No module named 'torch'")
-    compare_answers(lock.probes, "torch", lock.answers["torch"], absent, result)
+    result = verify_frameworks(lock, {"torch": absent})
     assert result.ok
     assert "torch 2.13.0 was locked and is not available here" in result.remarks[0]
 
