@@ -56,9 +56,7 @@ def in_16_bits(dtype: str, matters: str) -> Law:
         with trial.quiet("float32"):
             run = trial.run(inputs)
             u = [as_float(a, dtype) for a in trial.cotangents(run)]
-            gradients = run.gradients(
-                [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
-            )
+            gradients = run.gradients(u)
         exact = trial.changed(inputs, lambda a: as_float(a, trial.wide))
         return differs_in(dtype, trial, run=run, gradients=gradients, u=u, exact=exact)
 
@@ -87,9 +85,8 @@ def differs_in(
     # A rounded input may lie on the other side of a step, whose outputs are whole numbers.
     if any(np.all(z == np.rint(z)) and not np.array_equal(y, z) for y, z in output_pairs):
         raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
-    cotangents = [as_float(a, z.dtype.name) for a, z in zip(u, expected, strict=True)]
-    wanted = wide_run.gradients(cotangents)
-    at_rounded = trial.run(rounded(dtype, trial, exact)).gradients(cotangents)
+    wanted = wide_run.gradients(u)
+    at_rounded = trial.run(rounded(dtype, trial, exact)).gradients(u)
     gradient_pairs = zip(at_rounded, wanted, strict=True)
     shifts = [np.abs(a - b) for a, b in gradient_pairs if a is not None and b is not None]
     # 65504 is the largest float16; bfloat16 has about the range of float32.
@@ -121,8 +118,7 @@ def differs_in(
         if not largest_of(u):
             raise NotApplicable(OTHER_CHOICES)
         with trial.quiet("float32"):
-            pairs = zip(u, outputs, strict=True)
-            gradients = run.gradients([as_float(a, y.dtype.name) for a, y in pairs])
+            gradients = run.gradients(u)
         again = differs_in(
             dtype, replace(trial, is_surrogate=False), run=run, gradients=gradients, u=u,
             exact=exact, tolerance=tolerance,

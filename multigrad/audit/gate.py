@@ -23,7 +23,6 @@ from ..capture.user_code.signature import name_of
 from ..errors import MultigradError, RuleTypeError
 from ..functions.calls.arguments import owner_of
 from ..functions.proof.compare import eps_of
-from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..look.convert import brief
 from ..look.subject import Report, as_float, brackets, in_dtype
@@ -194,7 +193,7 @@ def _rounded(arrays: Arrays, dtype: str) -> Arrays:
 
 def _drawn(case: GateCase, n: int, output: Any) -> Any:
     numbers = np.random.default_rng((*case.seed, n)).standard_normal(output.shape)
-    return as_float(as_float(np.asarray(numbers), case.dtype), dtype_name(output.dtype))
+    return as_float(np.asarray(numbers), case.dtype)
 
 
 # --- the verdict ----------------------------------------------------------------------------------

@@ -125,8 +125,11 @@ class ForwardRun:
         return None if x is None else np.array(self.backend.tensors.to_numpy(x))
 
     def gradients(self, cotangents: Sequence[Array]) -> Arrays:
+        """Return the gradients for cotangents of any float dtype, as the outputs have them."""
         # Copies, because a backward may write into its cotangents.
-        tensors = [self.backend.tensors.from_numpy(each.copy()) for each in cotangents]
+        pairs = zip(cotangents, self.outputs, strict=True)
+        copies = (as_float(a, dtype_name(y.dtype)) for a, y in pairs)
+        tensors = list(map(self.backend.tensors.from_numpy, copies))
         return [self.read(each) for each in self.pull(tensors)]
 
 
