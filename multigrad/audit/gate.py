@@ -8,7 +8,6 @@ two with its inputs. `multigrad gate` has each in a process of its own, and asks
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -293,16 +292,8 @@ class GateVerdict(Report):
         """Return the verdict as one line of JSON."""
         row = {"name": self.name, "ok": self.ok, **asdict(self)}
         row["laws"] = {each.law: each.state for each in self.laws}
-        return json.dumps(_finite(row))
-
-
-def _finite(value: Any) -> Any:
-    # JSON has no infinity.
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        # JSON has no infinity: null stands for it.
+        return json.dumps(json.loads(json.dumps(row), parse_constant=lambda _: None))
 
 
 def gate(

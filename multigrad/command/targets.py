@@ -475,9 +475,8 @@ def _leads_to(function: types.FunctionType, ids: set[int], depth: int) -> bool:
 
 def _is_made_bare(cls: type) -> bool:
     with contextlib.suppress(TypeError, ValueError):
-        parameters = inspect.signature(cls).parameters.values()
-        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        return all(p.default is not p.empty or p.kind in kinds for p in parameters)
+        inspect.signature(cls).bind()
+        return True
     return False
 
 

@@ -12,7 +12,6 @@ and `choose_by_kind` asks a composite for the rule of each layer, by the layer's
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,8 @@ from fnmatch import fnmatchcase
 from typing import Any, NoReturn, TypeVar
 
 from ..errors import ActsNowhereWarning, RuleError, RuleTypeError, RuleValueError, suggest
+from ..functions.calls.arguments import positional_names
+from ..functions.calls.parameters import signature_of
 from ..rules.registry import get
 from .attribution.composites import COMPOSITES, Composite, entry_of
 from .attribution.kinds import KINDS, has_meaning, is_layer_rule
@@ -355,18 +356,11 @@ def _is_foreign_layer(selector: Any, layers: Sequence[Layer]) -> bool:
 
 
 def _takes_two(predicate: Callable[..., Any]) -> bool:
-    try:
-        params = inspect.signature(predicate).parameters.values()
-    except (TypeError, ValueError):
-        # A builtin may have no signature: it takes the layer alone.
-        return False
-    positional = [
-        each
-        for each in params
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-        and each.default is each.empty
-    ]
-    return len(positional) == 2
+    signature = signature_of(predicate)
+    if signature is None:
+        return False  # a builtin, which takes the layer alone
+    parameters = [signature.parameters[name] for name in positional_names(signature)]
+    return sum(each.default is each.empty for each in parameters) == 2
 
 
 def _without_repeats(choices: Sequence[AnyChoice]) -> list[AnyChoice]:
