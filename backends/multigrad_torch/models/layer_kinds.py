@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from multigrad.errors import RuleValueError
-from multigrad.models.attribution.kinds import LayerCall, has_weight, kind_of_function
+from multigrad.models.attribution.kinds import KINDS, LayerCall, kind_of_function
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -209,7 +209,7 @@ ACTIVATION_OF = {module: name for name in ACTIVATIONS for module in OPERATIONS[n
 # Operations of which only the first tensor is an activation; the others are weights.
 WITH_WEIGHTS = frozenset(
     {
-        *(name for name, row in OPERATIONS.items() if has_weight(row.kind)),
+        *(n for n, row in OPERATIONS.items() if row.kind and KINDS[row.kind].has_weight),
         "batch_norm",
         "layer_norm",
         "group_norm",

@@ -228,10 +228,6 @@ def kind_of_function(name: str) -> str | None:
     return "relu" if plain == "relu" else "activation"
 
 
-def has_weight(kind: str | None) -> bool:
-    return kind is not None and KINDS[kind].channels is not None
-
-
 class LayerRule(Protocol):
     """A rule that reads what its layer holds: relevance, for those kinds that have it.
 
