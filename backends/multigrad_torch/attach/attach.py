@@ -107,13 +107,17 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
 #
 # If one holds, the call is made `anywhere`. Then fused kernels are tried, for large tensors, and
 # `fast` is left. The tests are repeated, as calling one function that has them all takes longer.
-def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
-    """Return the function that calls a class on tensors, followed by the numbers of the call."""
+def call(native: Any, emitted: Emitted, own: PreparedNumbers | None = None) -> Callable[..., Any]:
+    """Return the function that calls a class on tensors, followed by the numbers of the call.
+
+    It remembers prepared numbers in `own`, or in those of the class.
+    """
     fast, anywhere = ways_to_apply(native)
     if emitted.origin.is_rule:
         anywhere = with_trace_warning(native, anywhere)
     count, fast_prepared = len(emitted.names.inputs), fast
-    prepare, constants, fusing = native.prepare, native.constants, native.fusing
+    prepare, fusing = native.prepare, native.fusing
+    constants = own or native.constants
     if prepare is not None:
         position, prepared_for = constants.like, constants.of
 
@@ -168,33 +172,12 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
 
 
 def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
-    """Return the function that calls a rule with these params on tensors of x's kind and dtype."""
-    fast, anywhere = ways_to_apply(native)
-    anywhere = with_trace_warning(native, anywhere)
-    prepare, fusing = native.prepare, native.fusing
-    # The previous call's: whether it was on the CPU, and the prepared numbers. One tuple, so that
-    # threads never see half of it.
-    previous: tuple[bool | None, Any] = (None, None)
-    if type(x) not in KINDS:
-        return lambda tin: anywhere(tin, *values)
-
-    def apply(tin: Tensor) -> Tensor:
-        nonlocal previous
-        if transforms_active() or count_modes() or tracing_state() is not None:
-            return anywhere(tin, *values)
-        if forward_ad._current_level >= 0:
-            return anywhere(tin, *values)
-        if tin.numel() >= fusing.least:
-            return fusing.apply((tin,), values)
-        if prepare is None:
-            return fast(tin, *values)
-        on_cpu, prepared = previous
-        if tin.is_cpu is not on_cpu:
-            previous = tin.is_cpu, prepare(wrapping(tin), *values)
-            prepared = previous[1]
-        return fast(tin, prepared)
-
-    return apply
+    """Return the function that calls a rule with these params; it keeps them prepared for itself,
+    as others of the same rule may have other params.
+    """
+    own = native.constants and PreparedNumbers(native.prepare, native.emitted)
+    apply = call(native, native.emitted, own)
+    return lambda tin: apply(tin, *values)
 
 
 # --- the two ways to apply a class ----------------------------------------------------------------
