@@ -14,6 +14,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from traceback import walk_stack
 from typing import Any
 
 import tensorflow as tf
@@ -165,12 +166,10 @@ def refuse_backward(graph: Any, what: str) -> None:
 
 def is_exporting() -> bool:
     """Return whether the outermost graph is traced for a file, and never called."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(EXPORTERS):
-            return True
-        frame = frame.f_back
-    return False
+    return any(
+        frame.f_globals.get("__name__", "").startswith(EXPORTERS)
+        for frame, _ in walk_stack(sys._getframe())
+    )
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from traceback import walk_stack
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -125,8 +126,7 @@ def regions_around() -> tuple[Sequence[RecomputedCall], RecomputedCall | None, A
     if not may_be_recomputed():
         return (), None, None
     keys, rerun, tape = [], None, None
-    caller = sys._getframe()
-    while caller is not None:
+    for caller, _ in walk_stack(sys._getframe()):
         if caller.f_code is FIRST:
             keys.append(caller.f_locals["kwargs"])
         elif caller.f_code is AGAIN:
@@ -138,7 +138,6 @@ def regions_around() -> tuple[Sequence[RecomputedCall], RecomputedCall | None, A
                     "known"
                 )
             break
-        caller = caller.f_back
     for key in keys:
         if id(key) not in REGIONS:
             noted = Noted(None if rerun is None else rerun.noted)

@@ -22,6 +22,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -124,10 +125,7 @@ def run_inference(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 # Keras (3.15) does not tell a layer its step, model or loop. So they are found on the stack, only
 # while a compiler traces or an error passes: a compiled step does none of this.
 def frames_around() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+    return (frame for frame, _ in walk_stack(sys._getframe(1)))
 
 
 def running_methods(*endings: str) -> Iterator[tuple[Any, FrameType]]:

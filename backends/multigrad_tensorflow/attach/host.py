@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import FrameType
+from traceback import walk_stack
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -264,8 +264,7 @@ def kind_of(guest: Guest, x: Tensor) -> Kind:
 def refuse_xla(guest: Guest) -> None:
     """Raise if the function being traced is for XLA, before XLA fails with an error of its own."""
     # nothing but the object on the stack says for which compiler a graph is traced
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in walk_stack(sys._getframe()):
         owner: Any = frame.f_locals.get("self")
         if isinstance(owner, polymorphic_function.Function) and getattr(
             owner, "_jit_compile", None
@@ -275,7 +274,6 @@ def refuse_xla(guest: Guest) -> None:
                 "compile with jit_compile=False (a Keras model: model.compile(..., "
                 "jit_compile=False)), or run it in TensorFlow (backend=None)",
             )
-        frame = frame.f_back
 
 
 # --- the user's own code for forward and backward -------------------------------------------------

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from traceback import walk_stack
 from types import CellType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -162,15 +163,15 @@ def make_op(graph: Any, type_: str, attrs: Any, dtype: Any, inputs: list[Tensor]
 
 def refuse_recomputed(override: OverrideRules, operation: str) -> None:
     """Raise for an operation that will run again in backward, without the override."""
-    caller = sys._getframe() if may_be_recomputed() else None
-    while caller is not None and caller.f_code is not CALL:
+    for caller, _ in walk_stack(sys._getframe()) if may_be_recomputed() else ():
+        if caller.f_code is CALL:
+            return
         if caller.f_code is FIRST:
             raise RuleValueError(
                 f"function {override.name!r} calls operation {operation!r} within "
                 "tf.recompute_grad, which runs it again in backward, where the rule would not act. "
                 "Write tf.recompute_grad(xg.override(f, rules)) of the function inside"
             )
-        caller = caller.f_back
 
 
 @contextmanager
