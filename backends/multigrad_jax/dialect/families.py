@@ -36,6 +36,7 @@ from multigrad.capture.meanings.composites import is_whole, quotient
 from multigrad.capture.meanings.places import is_differentiated
 from multigrad.capture.name_tables import Library, named
 from multigrad.capture.symbols import in_dtype, is_bool
+from multigrad.capture.values import methods
 from multigrad.graph.ir.types import BOOL, INT32, T, is_float
 from multigrad.trace import trace
 from multigrad.trace.axes import known_shape
@@ -47,11 +48,6 @@ from multigrad.trace.xp.shapes import from_front, is_inside
 from ..kernels import ops
 
 Tensor = Any
-
-
-def itself(x: Any, *args: Any, **options: Any) -> Any:
-    """Return x: a mark of placement or of varying axes, which a graph does not have."""
-    return x
 
 
 def logsumexp(a: Tensor, axis: Any = None, b: Any = None, keepdims: bool = False) -> Tensor:
@@ -160,10 +156,6 @@ def rem(x: Any, y: Any) -> Tensor:
     remainder = xp.fmod(x, y)
     # XLA's remainder of an integer by zero is x
     return xp.where(xp.equal(y, 0), x, remainder) if is_whole(x) and is_whole(y) else remainder
-
-
-def identity(x: Tensor) -> Tensor:
-    return x
 
 
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
@@ -310,7 +302,7 @@ JAX = Library(jnp, {"lax": lax, "nn": jax.nn, "special": special}, values={"keep
 LINALG = Library(jnp.linalg)
 ALIASES: dict[Any, Callable[..., Any]] = {
     **named(ops.NAMES, jnp, lax=lax, nn=jax.nn, special=special),
-    jax.device_put: itself,
+    jax.device_put: methods.identity,  # a graph has no marks of placement
     **Library(lax, values=dict.fromkeys(AXES, tuple)).called(
         {
             xp: """
@@ -359,11 +351,13 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             np_dialect: "heaviside; ndim; select; shape; size",
             __name__: """
                 absolute: abs absolute fabs lax.abs; clip; concatenate: concatenate concat; dot;
-                floor_divide; fmod; identity: positive conj conjugate real nn.identity
-                lax.optimization_barrier; lax.clamp; lax.div; lax.full_like; lax.rem; lax.select;
+                floor_divide; fmod; lax.clamp; lax.div; lax.full_like; lax.rem; lax.select;
                 lax.top_k; logsumexp: nn.logsumexp special.logsumexp;
                 matmul: matmul linalg.matmul; nn.celu; nn.hard_tanh; nn.one_hot; nn.softmax; outer;
                 ravel; reshape; sort; stack; take; vdot; where
+            """,
+            methods: """
+                identity: positive conj conjugate real nn.identity lax.optimization_barrier
             """,
             xp: "matrix_transpose",
         }

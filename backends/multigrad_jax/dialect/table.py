@@ -32,6 +32,7 @@ from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.meanings import creation
 from multigrad.capture.name_tables import handlers_by_name
 from multigrad.capture.symbols import SymbolicDType
+from multigrad.capture.values import methods
 from multigrad.capture.values.attributes import INDICES, MEMORY, PARTS, PRIVATE, VALUES, refusals
 from multigrad.capture.values.tracer import V
 from multigrad.graph.ir.types import FLOATS, T
@@ -186,7 +187,7 @@ COLLECTIVES: dict[Any, Any] = JAX.taking_the_same(
             lax.psum; lax.pmax; lax.pmin; lax.pmean; lax.all_gather; lax.psum_scatter;
             lax.all_to_all; lax.ppermute
         """,
-        families: "itself: lax.pcast lax.with_sharding_constraint",
+        methods: "identity: lax.pcast lax.with_sharding_constraint",
     }
 )
 

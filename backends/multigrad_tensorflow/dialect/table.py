@@ -35,6 +35,7 @@ from multigrad.capture.meanings.parts import rank
 from multigrad.capture.name_tables import AliasesAndMore, named
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
+from multigrad.capture.values.methods import identity
 from multigrad.capture.values.oracle import StandInCall, TypeOracle, run_each
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value, is_symbolic_tensor
@@ -236,10 +237,6 @@ def accept(function: Handler, handler: Handler, takes_shapes: bool) -> Handler:
 
 def fixed(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, SymbolicShape) else value
-
-
-def identity(x: Tensor) -> Tensor:
-    return x
 
 
 def set_shape(x: Tensor, shape: Any) -> None:

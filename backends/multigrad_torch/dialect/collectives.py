@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from multigrad.capture.values import methods
 from multigrad.trace.xp import all as xp
 
 Tensor = Any
@@ -86,17 +87,13 @@ def counts_processes(*args: Any, **kwargs: Any) -> Any:
     )
 
 
-def waited(tensor: Tensor) -> Tensor:
-    return tensor
-
-
 HANDED = {
     "all_gather_tensor_autograd": gather,
     "all_gather_single_autograd": gather,
     "reduce_scatter_tensor_autograd": scatter,
     "reduce_scatter_single_autograd": scatter,
     "all_to_all_single_autograd": exchange,
-    "wait_tensor": waited,
+    "wait_tensor": methods.identity,
 }
 ALIASES: dict[Any, Callable[..., Any]] = {}
 PRIVATE: dict[Any, Callable[..., Any]] = {}

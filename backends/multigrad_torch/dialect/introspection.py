@@ -99,11 +99,6 @@ def never(x: Tensor) -> bool:
     return False
 
 
-def itself(x: Tensor) -> Tensor:
-    """Return x, the real part or conjugate of a real tensor."""
-    return x
-
-
 def adjoint(x: Tensor) -> Tensor:
     """Return the transpose of a matrix; like torch, also of a 0-d tensor."""
     if x.ndim not in (0, 2):
@@ -366,10 +361,9 @@ METHODS: dict[str, Callable[..., Any]] = {
         {
             __name__: """
                 angle; cpu; cuda; element_size; expand; get_device; is_complex: is_complex is_conj
-                is_neg; is_contiguous; itself: conj_physical resolve_conj resolve_neg; new;
-                resize_; resize_as_; squeeze; to; type_: type
+                is_neg; is_contiguous; new; resize_; resize_as_; squeeze; to; type_: type
             """,
-            methods: "dim: ndimension",
+            methods: "dim: ndimension; identity: conj_physical resolve_conj resolve_neg",
         }
     ),
     "_is_all_true": xp.all,
@@ -380,10 +374,8 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     torch.squeeze: squeeze,
     **TORCH.taking_the_same(
         {
-            __name__: """
-                angle; is_complex: is_complex is_conj is_neg; itself: conj conj_physical
-                real resolve_conj resolve_neg
-            """,
+            __name__: "angle; is_complex: is_complex is_conj is_neg",
+            methods: "identity: conj conj_physical real resolve_conj resolve_neg",
         }
     ),
 }
