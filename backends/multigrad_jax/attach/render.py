@@ -287,20 +287,14 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
             shard_forms.append(distributed.in_shards(custom, emitted))
         return shard_forms[0](*values)
 
-    def call_with_arrays(tin: Tensor, *values: Any) -> Tensor:
-        if tin.weak_type:  # jax.grad(act)(0.5): custom_vjp (jax 0.10) would pass a Python number
-            tin = jax.lax.convert_element_type(tin, tin.dtype)
-        if has_key:
-            return run(tin, *values[:-1], random.key_words(values[-1]))
-        return run(tin, *values)
-
-    def call_with_several(*values: Any) -> Any:
-        inputs = without_constants([make_strong(x) for x in values[:count]])
+    def call_with_arrays(*values: Any) -> Any:
+        inputs = [make_strong(x) for x in values[:count]]
+        inputs = inputs if count == 1 else without_constants(inputs)
         if has_key:
             return run(*inputs, *values[count:-1], random.key_words(values[-1]))
         return run(*inputs, *values[count:])
 
-    return call_with_arrays if count == 1 else call_with_several
+    return call_with_arrays
 
 
 def make_strong(x: Tensor) -> Tensor:

@@ -28,28 +28,21 @@ def vjp(
     run: Run, inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
     """Return the outputs of a function of arrays, and a pullback to one gradient per input."""
-    inputs = [jnp.asarray(x) for x in inputs]
-    non_arrays: dict[int, Any] = {}
+    pull: Any = None
 
-    def arrays_only(*tensors: Tensor) -> list[Any]:
-        outputs = run(tensors)
-        for i, y in enumerate(outputs):
-            # jax.vjp takes arrays only; other outputs are put back at their positions
-            if not isinstance(y, jax.Array):
-                non_arrays[i] = y
-        return [y for y in outputs if isinstance(y, jax.Array)]
+    def differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arrays: Tensor) -> Any:
+            nonlocal pull
+            results, pull = jax.vjp(function, *arrays)
+            return results
 
-    arrays, pull = jax.vjp(arrays_only, *inputs)
-    array_iterator = iter(arrays)
-    count = len(arrays) + len(non_arrays)
-    outputs = [non_arrays[i] if i in non_arrays else next(array_iterator) for i in range(count)]
+        return call
+
+    outputs = run_on_tensors_alone(differentiated, run, [*map(jnp.asarray, inputs)], is_tensor)
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
-        upstream = [
-            tangent_of(c, y)
-            for c, y in zip(cotangents, outputs, strict=True)
-            if isinstance(y, jax.Array)
-        ]
+        pairs = zip(cotangents, outputs, strict=True)
+        upstream = [tangent_of(c, y) for c, y in pairs if is_tensor(y)]
         return [None if g.dtype == jax.dtypes.float0 else g for g in pull(upstream)]
 
     return outputs, pullback
