@@ -343,15 +343,6 @@ class Emitted:
         """Whether a missing key is drawn from the framework's generator (name `draw_key`)."""
         return "key" in self.names.params and bool(self.names.defaults)
 
-    @property
-    def grad_in(self) -> str:
-        """The expression that backward returns, of a lowering with one input."""
-        return self.checked(self.code.backward)
-
-    def checked(self, backward: Body) -> str:
-        """Return the only result of a backward, with the check of its shape where one is due."""
-        return self.gradients(backward)[0]
-
     def gradients(self, backward: Body) -> tuple[str, ...]:
         """Return for each input the expression of its gradient, checked where due, or "None"."""
         if self.checks.shape:
