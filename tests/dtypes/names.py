@@ -141,7 +141,7 @@ def compare(dialect: str, ways: Iterable[Way], others: Mapping[str, Any] | None 
                         outcome.counts["differ as is known"] += 1
                     elif said not in outcome.refused:
                         arrays = [np.array(numbers, dtype_of(dialect)) for numbers in given]
-                        _compare(library, said + suffix, call, captured, arrays, outcome)
+                        compare_call(library, said + suffix, call, arrays, outcome, captured)
     return outcome
 
 
@@ -179,9 +179,19 @@ def calling(function: Any, pattern: str, words: Sequence[str] = ()) -> Callable[
     return call
 
 
-def _compare(
-    library: Library, said: str, call: Any, captured: Any, arrays: list[Any], outcome: Compared
+def compare_call(
+    library: Library,
+    said: str,
+    call: Callable[..., Any],
+    arrays: Sequence[Any],
+    outcome: Compared,
+    captured: Any = None,
 ) -> None:
+    """Compare one call with the library's own, where `said` ends with its arguments in gradients
+    too.
+    """
+    if captured is None:
+        captured = xg.function(call, native=False, dialect=library.name)
     tensors = [library.make(array) for array in arrays]
     try:
         want, pull_theirs = _run(library, call, tensors)

@@ -59,6 +59,7 @@ class Library:
 
     @property
     def home(self) -> str:
+        require_dialect(self.name)
         dialect = find_dialect(self.name)
         runs_on = dialect and dialect.state.runs_on
         return runs_on() if runs_on is not None else self.name
@@ -340,8 +341,9 @@ def run(
             for given, said in cases(library, pattern, sizes_of(name)):
                 if share == 1.0 or chooser.random() < share:
                     run_case(library, name, function, pattern, given, said, outcome)
-        for line in outcome.differing[told:] if say is not None else ():
-            say(line)
+        if say is not None:
+            for line in outcome.differing[told:]:
+                say(line)
     return outcome
 
 

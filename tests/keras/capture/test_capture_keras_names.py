@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 
 import multigrad as xg
 
-from ...dtypes.names import compare, ways_of
+from ...dtypes.names import Compared, compare, compare_call, ways_of
+from ...dtypes.table import Library
 from ...golden import digests
 from ...golden.graphs import captured_texts
 from ...support import sampling
@@ -28,11 +30,6 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
-REDUCING = words(
-    "all amax amin any average count_nonzero logsumexp max mean median min nanmax nanmean nanmin "
-    "nanprod nanstd "
-    "nansum nanvar norm prod ptp std sum var"
-)
 LOGICAL = words("logical_and logical_or logical_xor")
 BITWISE = words(
     "bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor left_shift "
@@ -46,30 +43,14 @@ def positive(x: Any, o: Any) -> Any:
     return o.matmul(x, o.transpose(x)) + 3 * np.eye(3, dtype=np.float32)
 
 
-LINALG: dict[str, list[Call]] = {
-    **{
-        name: [lambda f, x, g, o: f(positive(x, o))]
-        for name in ("cholesky", "det", "inv", "logdet", "slogdet")
-        if hasattr(keras.ops, name)
-    },
-    "svd": [lambda f, x, g, o: f(x, compute_uv=False), lambda f, x, g, o: f(positive(x, o))[1]],
-    "eigh": [lambda f, x, g, o: f(positive(x, o))[0]],
-    "qr": [lambda f, x, g, o: f(o.transpose(x))[1] ** 2],
-    "cholesky_inverse": [lambda f, x, g, o: f(o.tril(positive(x, o)))],
-    "solve": [
-        lambda f, x, g, o: f(positive(x, o), g),
-        lambda f, x, g, o: f(positive(x, o), g[:, 0]),
-    ],
-    "solve_triangular": [
-        lambda f, x, g, o: f(positive(x, o), g),
-        lambda f, x, g, o: f(positive(x, o), g[:, 0], True),
-    ],
-}
+# What the comparison of every name below does not call them with.
 SAMPLES: dict[str, list[Call]] = {
-    **LINALG,
-    **{name: [lambda f, x, g, o: f(x, axis=-1)] for name in REDUCING},
-    **{name: [lambda f, x, g, o: f(x > 0, g > 0), lambda f, x, g, o: f(x, g)] for name in LOGICAL},
+    **{name: [lambda f, x, g, o: f(x > 0, g > 0)] for name in LOGICAL},
     **{name: [lambda f, x, g, o: f(whole(o, x), whole(o, g))] for name in BITWISE},
+    **{
+        name: [lambda f, x, g, o: f(x, axis=-1)]
+        for name in words("all average count_nonzero logsumexp median nanvar ptp std sum")
+    },
     "append": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g, 1)],
     "array_split": [lambda f, x, g, o: f(x, 2), lambda f, x, g, o: f(x, 3, 1)],
     "batch_normalization": [
@@ -80,127 +61,94 @@ SAMPLES: dict[str, list[Call]] = {
         lambda f, x, g, o: f(o.sigmoid(g), o.sigmoid(x)),
         lambda f, x, g, o: f(o.sigmoid(g), x, from_logits=True),
     ],
+    "bitwise_invert": [lambda f, x, g, o: f(whole(o, x))],
+    "bitwise_not": [lambda f, x, g, o: f(whole(o, x))],
+    "cast": [lambda f, x, g, o: f(x, "int32"), lambda f, x, g, o: f(x > 0, "float32")],
     "categorical_crossentropy": [
         lambda f, x, g, o: f(o.softmax(g), o.softmax(x)),
         lambda f, x, g, o: f(o.softmax(g), x, from_logits=True),
         lambda f, x, g, o: f(o.softmax(g, 0), x, True, 0),
     ],
+    "cholesky_inverse": [lambda f, x, g, o: f(o.tril(positive(x, o)))],
+    "concatenate": [lambda f, x, g, o: f((x, g), axis=1)],
     "cross": [lambda f, x, g, o: f(x[:2, :3], g[:2, :3], axis=-1)],
-    "diag": [lambda f, x, g, o: f(x[0]), lambda f, x, g, o: f(x, 1)],
+    "diag": [lambda f, x, g, o: f(x, 1)],
     "diagflat": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x[0], -1)],
-    "diagonal": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, -1)],
-    "dstack": [lambda f, x, g, o: f([x, g]), lambda f, x, g, o: f([x[0], g[0]])],
-    "inner": [lambda f, x, g, o: f(x[0], g[0])],
-    "kron": [lambda f, x, g, o: f(x, g)],
-    "meshgrid": [
-        lambda f, x, g, o: f(x[0], g[:, 1]),
-        lambda f, x, g, o: f(x[0], g[:, 1], indexing="ij"),
-    ],
-    "rot90": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 3)],
-    "trace": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 1)],
-    "trapezoid": [
-        lambda f, x, g, o: f(x),
-        lambda f, x, g, o: f(x, g),
-        lambda f, x, g, o: f(x, None, 0.5, 0),
-        lambda f, x, g, o: f(x > g, x),
-    ],
-    "bitwise_invert": [lambda f, x, g, o: f(whole(o, x))],
-    "bitwise_not": [lambda f, x, g, o: f(whole(o, x))],
-    "broadcast_to": [lambda f, x, g, o: f(x, (2, 3, 4))],
-    "cast": [lambda f, x, g, o: f(x, "int32"), lambda f, x, g, o: f(x > 0, "float32")],
-    "clip": [lambda f, x, g, o: f(x, -0.5, 0.75)],
-    "concatenate": [lambda f, x, g, o: f([x, g]), lambda f, x, g, o: f((x, g), axis=1)],
+    "diagonal": [lambda f, x, g, o: f(x, -1)],
     "diff": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 2, 0)],
     "dot": [lambda f, x, g, o: f(x, o.transpose(g))],
-    "einsum": [lambda f, x, g, o: f("ij,kj->ik", x, g)],
+    "dstack": [lambda f, x, g, o: f([x, g]), lambda f, x, g, o: f([x[0], g[0]])],
+    "eigh": [lambda f, x, g, o: f(positive(x, o))[0]],
     "expand_dims": [lambda f, x, g, o: f(x, 1), lambda f, x, g, o: f(x, (0, 2))],
-    "full_like": [lambda f, x, g, o: f(x, 0.25)],
     "get_item": [lambda f, x, g, o: f(x, (slice(0, 2), 1))],
     "hstack": [lambda f, x, g, o: f([x, g])],
     "layer_normalization": [
         lambda f, x, g, o: f(x),
         lambda f, x, g, o: f(x, g[0], g[1], epsilon=0.01),
     ],
-    "logical_not": [lambda f, x, g, o: f(x > 0), lambda f, x, g, o: f(x)],
-    "matmul": [lambda f, x, g, o: f(x, o.transpose(g))],
-    "moments": [lambda f, x, g, o: f(x, [0]), lambda f, x, g, o: f(x, [1], keepdims=True)],
-    "moveaxis": [lambda f, x, g, o: f(x, 0, 1)],
-    "norm": [
-        lambda f, x, g, o: f(x),
-        lambda f, x, g, o: f(x, axis=1),
-        lambda f, x, g, o: f(x, 1, 0, True),
+    "logical_not": [lambda f, x, g, o: f(x > 0)],
+    "max": [lambda f, x, g, o: f(x, 0, True, 1.0)],
+    "meshgrid": [
+        lambda f, x, g, o: f(x[0], g[:, 1]),
+        lambda f, x, g, o: f(x[0], g[:, 1], indexing="ij"),
     ],
+    "min": [lambda f, x, g, o: f(x, 0, True, -1.0)],
+    "moments": [lambda f, x, g, o: f(x, [0]), lambda f, x, g, o: f(x, [1], keepdims=True)],
+    "norm": [lambda f, x, g, o: f(x, axis=1), lambda f, x, g, o: f(x, 1, 0, True)],
     "normalize": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 0, 1, 0.5)],
-    "max": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 0, True, 1.0)],
-    "min": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 0, True, -1.0)],
     "one_hot": [lambda f, x, g, o: f(whole(o, x), 4)],
-    "outer": [lambda f, x, g, o: f(x[0], g[1])],
     "pad": [
         lambda f, x, g, o: f(x, ((1, 0), (0, 2))),
         lambda f, x, g, o: f(x, ((1, 1), (0, 0)), constant_values=2.0),
     ],
     "percentile": [lambda f, x, g, o: f(x, 30.0), lambda f, x, g, o: f(x, 50.0, 1)],
-    "power": [lambda f, x, g, o: f(o.abs(x), g), lambda f, x, g, o: f(x, 2)],
+    "power": [lambda f, x, g, o: f(o.abs(x) + 0.1, g)],
+    "qr": [lambda f, x, g, o: f(o.transpose(x))[1] ** 2],
     "quantile": [lambda f, x, g, o: f(x, 0.3), lambda f, x, g, o: f(x, 0.5, 1)],
-    "repeat": [lambda f, x, g, o: f(x, 2), lambda f, x, g, o: f(x, 3, 1)],
+    "repeat": [lambda f, x, g, o: f(x, 3, 1)],
     "reshape": [lambda f, x, g, o: f(x, (2, -1)), lambda f, x, g, o: f(x, o.shape(g))],
-    "roll": [lambda f, x, g, o: f(x, 1), lambda f, x, g, o: f(x, 2, 1)],
-    "round": [lambda f, x, g, o: f(x)],
+    "roll": [lambda f, x, g, o: f(x, 2, 1)],
+    "rot90": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 3)],
     "select": [lambda f, x, g, o: f([x > 0, g > 0], [x, g], 0.5)],
     "slice": [lambda f, x, g, o: f(x, (1, 0), (2, 3))],
+    "solve_triangular": [
+        lambda f, x, g, o: f(positive(x, o), g),
+        lambda f, x, g, o: f(positive(x, o), g[:, 0], True),
+    ],
     "split": [lambda f, x, g, o: f(x, 3), lambda f, x, g, o: f(x, [1, 3], 1)],
     "stack": [lambda f, x, g, o: f([x, g]), lambda f, x, g, o: f([x, g], 2)],
-    "stop_gradient": [lambda f, x, g, o: f(x)],
-    "swapaxes": [lambda f, x, g, o: f(x, 0, 1)],
+    "svd": [lambda f, x, g, o: f(x, compute_uv=False), lambda f, x, g, o: f(positive(x, o))[1]],
     "take": [lambda f, x, g, o: f(x, [2, 0]), lambda f, x, g, o: f(x, [2, 0], 1)],
     "tensordot": [lambda f, x, g, o: f(x, o.transpose(g), 1)],
-    "threshold": [lambda f, x, g, o: f(x, 0.5, -1.0)],
-    "tile": [lambda f, x, g, o: f(x, (2, 1))],
-    "top_k": [lambda f, x, g, o: f(x, 2)[0]],
+    "trace": [lambda f, x, g, o: f(x, 1)],
+    "trapezoid": [
+        lambda f, x, g, o: f(x),
+        lambda f, x, g, o: f(x, g),
+        lambda f, x, g, o: f(x, None, 0.5, 0),
+        lambda f, x, g, o: f(x > g, x),
+    ],
     "vdot": [lambda f, x, g, o: f(o.ravel(x), o.ravel(g))],
     "vstack": [lambda f, x, g, o: f([x, g])],
-    "where": [lambda f, x, g, o: f(x > 0, x, g), lambda f, x, g, o: f(x, g, 0.5)],
+    "where": [lambda f, x, g, o: f(x, g, 0.5)],
 }
 ACTIVATIONS: dict[str, list[Call]] = {
     **{
         name: [lambda f, x, g, o: f(x)]
-        for name in words(
-            "celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh "
-            "leaky_relu linear "
-            "log_sigmoid log_softmax mish relu6 selu sigmoid silu soft_shrink softmax softplus "
-            "softsign sparse_plus "
-            "sparse_sigmoid squareplus swish tanh tanh_shrink"
-        )
+        for name in words("exponential sparse_plus sparse_sigmoid squareplus")
     },
     "relu": [
-        lambda f, x, g, o: f(x),
-        lambda f, x, g, o: f(x, 0.2),
         lambda f, x, g, o: f(x, 0.2, 1.5, 0.5),
         lambda f, x, g, o: f(x, 0.0, 6),
         lambda f, x, g, o: f(x, 0.0, None, 1.0),
     ],
-    "threshold": [lambda f, x, g, o: f(x, 0.5, -1.0)],
 }
 # By probabilities, or as they are.
 LOSSES: dict[str, list[Call]] = {
-    **{
-        name: [lambda f, x, g, o: f(o.sigmoid(x), o.sigmoid(g))]
-        for name in words(
-            "binary_crossentropy binary_focal_crossentropy categorical_crossentropy "
-            "categorical_focal_crossentropy dice kl_divergence mean_squared_logarithmic_error "
-            "poisson tversky"
-        )
-    },
-    **{
-        name: [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g[:, :1])]
-        for name in words("log_cosh mean_absolute_error mean_squared_error")
-    },
     "binary_crossentropy": [
         lambda f, x, g, o: f(o.sigmoid(x), g, True),
         lambda f, x, g, o: f(o.sigmoid(x), o.sigmoid(g), False, 0.1, 0),
     ],
     "binary_focal_crossentropy": [
-        lambda f, x, g, o: f(o.sigmoid(x), o.sigmoid(g)),
         lambda f, x, g, o: f(o.sigmoid(x), g, True, 0.3, 1.5, True, 0.1),
     ],
     "categorical_crossentropy": [lambda f, x, g, o: f(o.softmax(x), g, True, 0.1)],
@@ -208,12 +156,11 @@ LOSSES: dict[str, list[Call]] = {
         lambda f, x, g, o: f(o.softmax(x), o.softmax(g)),
         lambda f, x, g, o: f(o.softmax(x), g, 0.3, 1.5, True, 0.1),
     ],
-    "categorical_hinge": [lambda f, x, g, o: f(o.sigmoid(x), g)],
-    "cosine_similarity": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g, 0)],
-    "hinge": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(o.cast(x > 0, "float32"), g)],
-    "huber": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g, 0.5)],
-    "mean_absolute_percentage_error": [lambda f, x, g, o: f(x + 3.0, g)],
-    "squared_hinge": [lambda f, x, g, o: f(o.sign(x), g)],
+    "cosine_similarity": [lambda f, x, g, o: f(x, g, 0)],
+    "hinge": [lambda f, x, g, o: f(o.cast(x > 0, "float32"), g)],
+    "huber": [lambda f, x, g, o: f(x, g, 0.5)],
+    "mean_squared_error": [lambda f, x, g, o: f(x, g[:, :1])],
+    "poisson": [lambda f, x, g, o: f(o.sigmoid(x), o.sigmoid(g))],
 }
 
 
@@ -226,10 +173,6 @@ def inputs() -> tuple[Any, Any]:
     x = np.linspace(-2.3, 2.9, 12, dtype=np.float32).reshape(3, 4)
     x[1] = [0.0, 0.5, 1.0, -1.0]
     return x, np.linspace(1.9, -1.3, 12, dtype=np.float32).reshape(3, 4)
-
-
-def flattened(result: Any) -> list[Any]:
-    return list(result) if isinstance(result, list | tuple) else [result]
 
 
 def keyworded(function: Any) -> Call:
@@ -245,44 +188,6 @@ def keyworded(function: Any) -> Call:
     return function if is_free else call
 
 
-def combined(function: Call, sample: Call, ops: Any, weights: list[Any]) -> Call:
-    """A rule that calls a function and gives the result, or weighted sums where that has another
-    shape.
-    """
-
-    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        results = flattened(sample(function, tin, grad_out, ops))
-        if not weights:
-            return ops.cast(results[0], tin.dtype)
-        pairs = zip(results, weights, strict=True)
-        return tin * 0 + sum(ops.sum(ops.cast(each, tin.dtype) * w) for each, w in pairs)
-
-    return rule
-
-
-def assert_means_the_same(name: str, function: Call, sample: Call) -> None:
-    """Compare a call in a rule with Keras's own, by position and by keyword."""
-    from keras import ops
-
-    x, g = inputs()
-    own = flattened(sample(function, *map(ops.convert_to_tensor, (x, g)), ops))
-    wanted = [np.asarray(ops.convert_to_numpy(each)).astype(np.float32) for each in own]
-    weights = [np.random.default_rng(7).normal(size=w.shape).astype(np.float32) for w in wanted]
-    if len(wanted) == 1 and wanted[0].shape == x.shape:
-        weights, terms = [], wanted
-    else:
-        terms = [np.sum(each * w) for each, w in zip(wanted, weights, strict=True)]
-    scale = max(np.nanmax(np.abs(each)) for each in (*wanted, *terms))
-    for call in (function, keyworded(function)):
-        rule = xg.register("under test", native=False, override=True)(
-            combined(call, sample, ops, weights)
-        )
-        expected = np.broadcast_to(sum(terms), x.shape)
-        np.testing.assert_allclose(
-            rule(None, g, x), expected, rtol=2e-5, atol=2e-5 * scale, err_msg=name
-        )
-
-
 OF_KERAS = {
     "ops": SAMPLES,
     "activations": ACTIVATIONS,
@@ -294,9 +199,16 @@ OF_KERAS = {
     ("room", "name"), [(room, name) for room, rows in OF_KERAS.items() for name in sorted(rows)]
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_name_with_options_means_what_keras_computes(room: str, name: str) -> None:
+def test_a_name_with_options_means_what_keras_computes(
+    room: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")  # the comparison with Keras is here
+    function, outcome = getattr(getattr(keras, room), name), Compared()
     for sample in OF_KERAS[room][name]:
-        assert_means_the_same(name, getattr(getattr(keras, room), name), sample)
+        for f in (function, keyworded(function)):
+            call = partial(sample, f, o=keras.ops)
+            compare_call(Library("keras"), name, call, inputs(), outcome)
+    assert not outcome.differing and not outcome.refused
 
 
 # What Keras's names become is as the digests have it, and means what Keras computes; see
@@ -313,8 +225,7 @@ def test_every_name_of_keras_becomes_the_graph_that_it_was(monkeypatch: pytest.M
 
 def test_a_name_of_keras_means_what_keras_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULTIGRAD_PROVE", "0")  # the comparison with Keras is here
-    ways = list(ways_of("keras", 8))
-    outcome = compare("keras", ways)
+    outcome = compare("keras", ways_of("keras", 1 if sampling.WHOLE else 8))
     assert not outcome.differing
     assert outcome.counts["equal"] > 5 * len(outcome.refused), outcome.refused
 
@@ -336,25 +247,11 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def slope(function: Callable[[Any], Any], weights: Any, direction: Any) -> float:
-    """Return the derivative along a direction, by differences in Keras."""
-    ahead, behind = (
-        function(keras.ops.convert_to_tensor(X + h * direction)) for h in (1e-2, -1e-2)
-    )
-    return float(keras.ops.sum((ahead - behind) * weights)) / 2e-2
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_a_function_without_a_row_has_its_numbers_and_gradient(name: str) -> None:
-    call = CALLS[name]
-    expected = keras.ops.convert_to_numpy(call(keras.ops.convert_to_tensor(X)))
-    function = xg.function(call, native=False)
-    y, pull = xg.vjp(function, X)
-    np.testing.assert_allclose(y, expected, rtol=3e-6, atol=1e-6)
-    weights = np.linspace(0.5, 1.5, y.size, dtype=y.dtype).reshape(y.shape)
-    direction = np.cos(3 * X)
-    found = float((pull(weights)[0] * direction).sum())
-    np.testing.assert_allclose(found, slope(call, weights, direction), rtol=2e-2, atol=2e-3)
+    outcome, function = Compared(), xg.function(CALLS[name], native=False)
+    compare_call(Library("keras"), f"{name}()", CALLS[name], [X], outcome, function)
+    assert not outcome.differing and not outcome.refused
     assert f"by keras's own trace of {name}" in str(xg.show(function))
 
 
