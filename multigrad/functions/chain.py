@@ -132,24 +132,20 @@ def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
         names = (part.function.recipe.dialect() for part in parts if part.function)
         return next((each for each in names if each), "")
 
-    signature = _signature_of(parts)
-    return Recipe(name, run, record, written_in=library, signature=signature, is_derived=True)
-
-
-def _signature_of(parts: Sequence[ChainPart]) -> inspect.Signature:
     first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY)
     by_name: dict[str, inspect.Parameter] = {}
     for part in parts:
-        for name, p in (part.parameters or {}).items():
-            if p.kind is p.VAR_KEYWORD or name == TAKES_ANY:
+        for word, p in (part.parameters or {}).items():
+            if p.kind is p.VAR_KEYWORD or word == TAKES_ANY:
                 continue
             # Required where one of the parts that take it requires it.
-            if name not in by_name or p.default is REQUIRED:
-                by_name[name] = p.replace(kind=p.KEYWORD_ONLY, annotation=REQUIRED)
+            if word not in by_name or p.default is REQUIRED:
+                by_name[word] = p.replace(kind=p.KEYWORD_ONLY, annotation=REQUIRED)
     ordered = sorted(by_name.values(), key=lambda p: p.default is not REQUIRED)
     # An address is no identifier, so any keyword is taken; `share` checks it.
     any_keyword = inspect.Parameter(TAKES_ANY, inspect.Parameter.VAR_KEYWORD)
-    return inspect.Signature([first, *ordered, any_keyword])
+    signature = inspect.Signature([first, *ordered, any_keyword])
+    return Recipe(name, run, record, written_in=library, signature=signature, is_derived=True)
 
 
 def share(

@@ -221,11 +221,7 @@ def check_float(x: Tensor, rule: Any) -> None:
     if is_float is None:
         is_float = _float_dtypes[x.dtype] = dtype_name(x.dtype) in FLOATS
     if not is_float:
-        check_float_name(dtype_name(x.dtype), rule)
-
-
-def check_float_name(dtype: str, rule: Any) -> None:
-    if dtype not in FLOATS:
+        dtype = dtype_name(x.dtype)
         is_complex = dtype.startswith("complex")
         advice = ", or apply the rule to the real and the imaginary part" if is_complex else ""
         code = getattr(rule.function, "__code__", None)  # none of a rule that is made of others

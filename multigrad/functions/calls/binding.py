@@ -17,9 +17,8 @@ from ...backend.contract import Backend
 from ...backend.emitted import Attached
 from ...errors import MultigradError, PlaceError
 from ...graph import ops
-from ...graph.ir.graph import Node, walk
-from ...graph.ir.types import FLOATS, T
-from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.ir.graph import Graph, Node, walk
+from ...graph.ops.arrays.loops import run_graph
 from ...graph.support.trees import optree
 from ...lowering.checks import find_device
 from ...trace.active_rules import KeySource
@@ -249,23 +248,10 @@ def read_inputs(
 
 def evaluate(node: Node, arrays: Mapping[str, Any], dtype: str | None) -> Any:
     """Return the value of a node by the meaning of its ops."""
-    values: dict[Node, Any] = {}
+    graph = Graph("", (), (node,))
+    inputs = {each: arrays[each.attr("name")] for each in graph.nodes if each.op is ops.INPUT}
     with np.errstate(all="ignore"):
-        for each in walk((node,)):
-            if each.op is ops.INPUT:
-                values[each] = arrays[each.attr("name")]
-            elif each.op is ops.CONST:
-                values[each] = each.attr("value")
-            elif each.op is ops.CALL:
-                values[each] = values[each.operands[0]]
-            else:
-                attrs = dict(each.attrs)
-                if attrs.get("dtype") in (T, *FLOATS):
-                    float_dtype = dtype if attrs["dtype"] == T else attrs["dtype"]
-                    attrs["dtype"] = as_numpy_dtype(float_dtype or "float32")
-                operands = [values[operand] for operand in each.operands]
-                values[each] = each.op.numpy(*operands, **attrs)
-    return values[node]
+        return run_graph(graph, inputs, dtype or "float32")[0]
 
 
 # --- while the framework chooses dtypes by itself: under autocast, and of weak types --------------

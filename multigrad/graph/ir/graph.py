@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -155,8 +155,10 @@ def with_operands(node: Node, operands: Iterable[Node]) -> Node:
     return node if operands == node.operands else derive_node(node.op, operands, dict(node.attrs))
 
 
-def walk(outputs: Iterable[Node]) -> tuple[Node, ...]:
-    """Return every node below `outputs` once, operands before users."""
+def walk(
+    outputs: Iterable[Node], read: Callable[[Node], Sequence[Node]] | None = None
+) -> tuple[Node, ...]:
+    """Return every node below `outputs` once, operands before users; `read`: which of them."""
     order: dict[Node, None] = {}
     visited: set[Node] = set()
     # By a stack, because long graphs exceed the limit of recursion.
@@ -167,7 +169,7 @@ def walk(outputs: Iterable[Node]) -> tuple[Node, ...]:
             order[stack.pop()] = None
         else:
             visited.add(node)
-            stack.extend(reversed(node.operands))
+            stack.extend(reversed(node.operands if read is None else read(node)))
     return tuple(order)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import ops
-from ..ir.graph import Graph, Node, make_node
+from ..ir.graph import Graph, Node, make_node, walk
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
 from .simplify import substitute
@@ -306,27 +306,17 @@ def complements_as_one(backward: Graph) -> Graph:
 
 def by_value(outputs: Sequence[Node]) -> set[Node]:
     """Return the nodes whose numbers, not only shapes, the outputs depend on."""
-    nodes: set[Node] = set()
-    stack = [*outputs]
-    while stack:
-        node = stack.pop()
-        if node not in nodes:
-            nodes.add(node)
-            shapes = node.op.shape_only
-            stack += [o for i, o in enumerate(node.operands) if i not in shapes]
-    return nodes
+
+    def read(node: Node) -> list[Node]:
+        return [o for i, o in enumerate(node.operands) if i not in node.op.shape_only]
+
+    return {*walk(outputs, read)}
 
 
 def computed_again(backward: Graph, kept: Collection[Node]) -> set[Node]:
     """Return the nodes that backward reads beside what is kept, and not through it."""
-    nodes: set[Node] = set()
-    stack = [*backward.outputs]
-    while stack:
-        node = stack.pop()
-        if node not in nodes and node not in kept:
-            nodes.add(node)
-            stack += node.operands
-    return nodes
+    nodes = walk(backward.outputs, lambda node: () if node in kept else node.operands)
+    return {*nodes}.difference(kept)
 
 
 def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:

@@ -210,20 +210,16 @@ def _decode_index(data: Data, where: str, count: int) -> int:
     return data
 
 
-def _decode_op(data: Data, where: str) -> Op:
-    op = ops.OPS.get(data) if type(data) is str else None
-    # INPUT has a field of its own, and a CALL holds a Function, which is not data.
-    if op in (None, ops.INPUT, ops.CALL):
-        hint = suggest(data, ops.OPS) if type(data) is str else ""
-        fail(where, f"{describe(data)} is no op that this version knows{hint}")
-    return op
-
-
 def _decode_node(
     data: Data, where: str, values: list[Node], arrays: Sequence[ArrayValue], depth: int
 ) -> Node:
     fields = read_fields(data, where, ("op", "type"), ("of", "attrs", "at"))
-    op = _decode_op(fields["op"], where)
+    name = fields["op"]
+    op = ops.OPS.get(name) if type(name) is str else None
+    # INPUT has a field of its own, and a CALL holds a Function, which is not data.
+    if op in (None, ops.INPUT, ops.CALL):
+        hint = suggest(name, ops.OPS) if type(name) is str else ""
+        fail(where, f"{describe(name)} is no op that this version knows{hint}")
     operands = [
         values[_decode_index(i, where, len(values))]
         for i in read_list(fields.get("of", []), where, MOST_NODES)

@@ -186,17 +186,15 @@ class Cotangents:
         # or -1, and the operand's position: the result does not depend on the order of the walk.
         self._shares: dict[Node, list[tuple[tuple[int, int], Node, Any]]] = {}
         for node in order:
-            if node.op is ops.CALL:
-                self._declare(node)
-
-    def _declare(self, node: Node) -> None:
-        call: CustomCall = node.attr("function")
-        for name, operand in zip(call.names, node.operands[1:], strict=True):
-            mode = call.modes.get(name)
-            if mode is not None and self.modes.setdefault(operand, mode) != mode:
-                raise self._error(
-                    operand, f"another use of it has accumulate={mode!r}", "Declare one way"
-                )
+            if node.op is not ops.CALL:
+                continue
+            call: CustomCall = node.attr("function")
+            for name, operand in zip(call.names, node.operands[1:], strict=True):
+                mode = call.modes.get(name)
+                if mode is not None and self.modes.setdefault(operand, mode) != mode:
+                    raise self._error(
+                        operand, f"another use of it has accumulate={mode!r}", "Declare one way"
+                    )
 
     def add(self, value: Node, share: Any, node: Node, position: int = 0) -> None:
         """Take a share of a value's cotangent, from the node that has it as this operand."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.graph import Node, Region, make_node
+from ...ir.graph import Graph, Node, Region, make_node
 from ...ir.op import Op
 from ...ir.types import BOOL, FLOATS, UNKNOWN, T, Type
 from ..attributes import ANYTHING, DTYPE, HALVES, NAME, REGION, count, flag
@@ -162,25 +162,28 @@ def meaning_of(region: Region) -> Function:
     """Return a NumPy function that computes a region, op by op."""
 
     def compute(*values: Array) -> tuple[Array, ...]:
-        graph = region.graph
-        value_of: dict[Node, Any] = dict(zip(graph.inputs, values, strict=True))
+        inputs = dict(zip(region.graph.inputs, values, strict=True))
         # Inputs of the rule's dtype T tell the meaning of T; float32 if there are none.
-        samples = [value for node, value in value_of.items() if node.type.dtype == T]
-        for node in graph.nodes:
-            if node.op.name == "const":
-                value_of[node] = node.attr("value")
-            elif node.op.name == "call":  # a function with its own gradient; operand 0 is its value
-                value_of[node] = value_of[node.operands[0]]
-            elif node not in value_of:
-                attrs = dict(node.attrs)
-                if attrs.get("dtype") in (T, *FLOATS):
-                    name = "float32" if attrs["dtype"] == T else attrs["dtype"]
-                    is_own = attrs["dtype"] == T and samples
-                    attrs["dtype"] = samples[0].dtype if is_own else as_numpy_dtype(name)
-                value_of[node] = node.op.numpy(*(value_of[o] for o in node.operands), **attrs)
-        return tuple(value_of[node] for node in graph.outputs)
+        samples = [value for node, value in inputs.items() if node.type.dtype == T]
+        return run_graph(region.graph, inputs, samples[0].dtype if samples else "float32")
 
     return compute
+
+
+def run_graph(graph: Graph, inputs: Mapping[Node, Any], dtype: Any) -> tuple[Any, ...]:
+    """Return a graph's outputs, op by op; T is `dtype`."""
+    value_of = dict(inputs)
+    for node in graph.nodes:
+        if node.op.name == "const":
+            value_of[node] = node.attr("value")
+        elif node.op.name == "call":  # a function with its own gradient; operand 0 is its value
+            value_of[node] = value_of[node.operands[0]]
+        elif node not in value_of:
+            attrs = dict(node.attrs)
+            if attrs.get("dtype") in (T, *FLOATS):
+                attrs["dtype"] = as_numpy_dtype(dtype if attrs["dtype"] == T else attrs["dtype"])
+            value_of[node] = node.op.numpy(*(value_of[o] for o in node.operands), **attrs)
+    return tuple(value_of[node] for node in graph.outputs)
 
 
 def refuse_derivative(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
