@@ -427,7 +427,9 @@ def _judge_derivative_in_float32(trial: Trial) -> str:
         if not error > 4 * each.doubt and each.doubt > SHARE * each.usual_size:
             continue  # neither right nor wrong
         is_wrong = not error <= SHARE * each.usual_size + 4 * each.doubt
-        if is_wrong and trial.meant is None and _is_flat(each.moved):
+        moved = each.moved
+        # SHORT is long for float32 but short for a stair, which STEP would take for a slope.
+        if is_wrong and trial.meant is None and moved(SHORT) == moved(0.0) == moved(-SHORT):
             has_stairs = True
             continue
         compared_count += 1
@@ -479,11 +481,6 @@ def _directions(
             signs = generator.integers(0, 2, x.shape) * 2 - 1
             direction = sizes * signs * generator.uniform(0.5, 1.5, x.shape)
             yield n, slope_along(weigh, arrays, gradients, {n: direction}, differ)
-
-
-def _is_flat(moved: Moved) -> bool:
-    # SHORT is long for float32 but short for a stair, which STEP would take for a slope.
-    return moved(SHORT) == moved(0.0) == moved(-SHORT)
 
 
 def _slope(moved: Moved, size: float) -> tuple[float, float]:

@@ -114,7 +114,9 @@ class Side:
             with trial.quiet(dtype), keeping_dtypes(self.called), ignoring_warnings():
                 run = trial.run(arrays)
                 outputs = run.arrays()
-                gradients = run.gradients([_drawn(case, n, y) for n, y in enumerate(outputs)])
+                rngs = (np.random.default_rng((*case.seed, n)) for n in range(len(outputs)))
+                draws = (r.standard_normal(y.shape) for r, y in zip(rngs, outputs, strict=True))
+                gradients = run.gradients([as_float(np.asarray(a), case.dtype) for a in draws])
         except Exception as error:
             return f"it raises {brief(error)}"
         results = {f"output {n}": y for n, y in enumerate(outputs)}
@@ -188,11 +190,6 @@ class Side:
 
 def _rounded(arrays: Arrays, dtype: str) -> Arrays:
     return in_dtype(in_dtype(arrays, dtype), "float64")
-
-
-def _drawn(case: GateCase, n: int, output: Any) -> Any:
-    numbers = np.random.default_rng((*case.seed, n)).standard_normal(output.shape)
-    return as_float(np.asarray(numbers), case.dtype)
 
 
 # --- the verdict ----------------------------------------------------------------------------------

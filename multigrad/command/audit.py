@@ -154,13 +154,10 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
     if report.problem:
         return replace(report, problem="; ".join([report.problem, *number_hints(asked.words)]))
     report = replace(report, home=place_of(report.home), source=source)
-    return with_file(report, what) if what.endswith(".json") else report
-
-
-def with_file(report: AuditReport, file: str) -> AuditReport:
-    """Return a report whose lines to copy load what is audited from a file."""
+    if not what.endswith(".json"):
+        return report
     lines = (
-        f"fn = xg.load({file!r})" if line.startswith("fn = ...") else line
+        f"fn = xg.load({what!r})" if line.startswith("fn = ...") else line
         for line in report.reproducer
     )
     return replace(report, reproducer=tuple(lines))

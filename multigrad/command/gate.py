@@ -105,7 +105,10 @@ def gate_files(asked: GateRequest) -> GateVerdict:
         files.append(str(Path(path).resolve()))
         names.append(name or asked.name)
     asked = replace(asked, kernel=files[0], reference=files[1])
-    _import_frameworks(asked)
+    text = Path(asked.kernel).read_text() + Path(asked.reference).read_text()
+    for name in WARM:
+        if re.search(rf"\b{name}\b", text) and importlib.util.find_spec(name) is not None:
+            importlib.import_module(name)
     with (
         tempfile.TemporaryDirectory() as folder,
         Apart(asked.limit, "fork") as kernel_process,
@@ -120,13 +123,6 @@ def gate_files(asked: GateRequest) -> GateVerdict:
         sentences = tuple(f"it {each}" for each in [*dict.fromkeys(offences)][:MOST_TOLD])
         verdict = replace(verdict, failures=(*sentences, *verdict.failures), score=0.0, judged=True)
     return replace(verdict, seconds=time.perf_counter() - start)
-
-
-def _import_frameworks(asked: GateRequest) -> None:
-    text = Path(asked.kernel).read_text() + Path(asked.reference).read_text()
-    for name in WARM:
-        if re.search(rf"\b{name}\b", text) and importlib.util.find_spec(name) is not None:
-            importlib.import_module(name)
 
 
 def _judge(

@@ -157,7 +157,11 @@ def find_target(what: str) -> Any:
     forward and its VJP, or something else.
     """
     if is_of_library(what):
-        return _find_in_library(what)
+        if what.endswith(".json"):
+            return xg.load(what)
+        if what.startswith("estimators."):
+            return find_in(xg.estimators, what.removeprefix("estimators."))
+        return xg.get(what)
     module, name = split_name(what)
     holder = import_target(module)
     if "::" in name:
@@ -181,14 +185,6 @@ def is_of_library(what: str) -> bool:
     if split_name(what)[1] or what.endswith(".py"):
         return False
     return what.endswith(".json") or what.startswith("estimators.") or what in xg.rules()
-
-
-def _find_in_library(what: str) -> Any:
-    if what.endswith(".json"):
-        return xg.load(what)
-    if what.startswith("estimators."):
-        return find_in(xg.estimators, what.removeprefix("estimators."))
-    return xg.get(what)
 
 
 # --- all targets of a file, a module or a package -------------------------------------------------

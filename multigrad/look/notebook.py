@@ -269,7 +269,9 @@ def label_of(node: Node, boxes: Mapping[Hashable, Box]) -> str:
         return number_text(node.attr("value"))
     words = ["·" if each in boxes else number_text(each.attr("value")) for each in node.operands]
     attributes = [
-        f"{key}={attribute_text(value)}" for key, value in node.attrs if value is not None
+        f"{key}={value.graph.name if isinstance(value, Region) else cut(str(value), 14)}"
+        for key, value in node.attrs
+        if value is not None
     ]
     has_numbers = any(word != "·" for word in words)
     inner = ", ".join([*(words if has_numbers else []), *attributes])
@@ -278,10 +280,6 @@ def label_of(node: Node, boxes: Mapping[Hashable, Box]) -> str:
 
 def number_text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else cut(repr(value), 12)
-
-
-def attribute_text(value: object) -> str:
-    return value.graph.name if isinstance(value, Region) else cut(str(value), 14)
 
 
 def cut(text: str, most: int = MAX_CHARACTERS) -> str:

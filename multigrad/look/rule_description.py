@@ -152,7 +152,9 @@ def place_in(module: str, otherwise: str) -> tuple[str, str]:
     """Return a module's last name and what it says it is, where it is one of the library."""
     for prefix in LIBRARIES:
         if module.startswith(prefix):
-            return module.rpartition(".")[2], heading_of(module)
+            text = inspect.cleandoc(getattr(sys.modules.get(module), "__doc__", None) or module)
+            sentence = " ".join(text.partition("\n\n")[0].split())
+            return module.rpartition(".")[2], sentence.removesuffix(".")
     return "", otherwise
 
 
@@ -180,12 +182,6 @@ def split_docstring(text: str | None) -> tuple[str, str]:
     body, _, _ = inspect.cleandoc(text or "").partition("Examples:")
     formula, _, source = body.partition("Source:")
     return " ".join(formula.split()), " ".join(source.split())
-
-
-def heading_of(module: str) -> str:
-    text = inspect.cleandoc(getattr(sys.modules.get(module), "__doc__", None) or module)
-    sentence = " ".join(text.partition("\n\n")[0].split())
-    return sentence.removesuffix(".")
 
 
 def describe_params(rule: Rule) -> tuple[Param, ...]:

@@ -352,7 +352,10 @@ def with_note(rule: Any, backend_name: str, forward: Any) -> tuple[str, str]:
         variant = _variant_of_function(rule, backend, forward)
         graphs, asked = variant.graphs, asked_of_arguments(rule, variant)
         title = f"The function {graphs.name!r} for {backend.name}"
-        numbers, note = _default_numbers(rule, graphs), _note(variant, asked)
+        parameters = {} if rule.parameters is None else rule.parameters.parameters
+        defaults = {n: parameters[n].default for n in graphs.params if n in parameters}
+        numbers = {name: value for name, value in defaults.items() if isinstance(value, float)}
+        note = _note(variant, asked)
         return eject(graphs, backend, numbers, title=title, note=note, asked=asked), note
     row = as_forward(forward)
     graphs, numbers = _graphs_of_rule(rule, row)
@@ -405,12 +408,6 @@ def _note(variant: Variant, asked: Asked) -> str:
     written = ", ".join(f"{leaf.path} = {leaf.value!r:.40}" for leaf in leaves)
     of_call = f"Written into it, and no arguments: {written}."
     return " ".join([for_shapes] * bool(words) + [of_call] * bool(leaves))
-
-
-def _default_numbers(function: Function, graphs: FunctionGraph) -> dict[str, float]:
-    parameters = {} if function.parameters is None else function.parameters.parameters
-    numbers = {name: parameters[name].default for name in graphs.params if name in parameters}
-    return {name: number for name, number in numbers.items() if isinstance(number, float)}
 
 
 def _graphs_of_rule(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any] | None]:

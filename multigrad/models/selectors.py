@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn, TypeVar
@@ -259,8 +260,10 @@ def check_row(selector: Any, rule: Any) -> None:
             f"selector {selector!r:.60} has None instead of a rule: leave it out, which keeps "
             "the gradient as it is, or give a name, a Rule or a function"
         )
-    if isinstance(rule, str) and is_registered(rule):
-        return
+    if isinstance(rule, str):
+        with suppress(RuleError):
+            get(rule)
+            return
     name = name_of_maker(rule)
     if name.lower() in (make.__name__ for make in RULES):
         arguments = "low, high" if name.lower() == "zbox" else ""
@@ -270,14 +273,6 @@ def check_row(selector: Any, rule: Any) -> None:
         )
     if name in COMPOSITES:
         raise RuleTypeError(wrong_rules_message(rule))
-
-
-def is_registered(rule: str) -> bool:
-    try:
-        get(rule)
-    except RuleError:
-        return False
-    return True
 
 
 def name_of_maker(value: Any) -> str:
@@ -326,7 +321,9 @@ def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
     itself = [each for each in layers if each.layer is selector]
     if itself:
         return itself
-    if _is_foreign_layer(selector, layers):
+    # An instance of a class that all layers have in common is a layer, of another model.
+    kinds = [set(type(each.layer).__mro__) for each in layers]
+    if isinstance(selector, tuple(set.intersection(*kinds) - {object} if kinds else ())):
         raise RuleValueError(
             f"selector {type(selector).__name__} is a layer, and none of this model's: select "
             "those by a name, a type, a predicate, or one of them itself"
@@ -346,13 +343,6 @@ def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
         f"{selector!r:.60} selects nothing: expected a name or pattern, a type, a predicate or an "
         "operation"
     )
-
-
-def _is_foreign_layer(selector: Any, layers: Sequence[Layer]) -> bool:
-    # An instance of a class that all layers have in common is a layer, of another model.
-    kinds = [set(type(each.layer).__mro__) for each in layers]
-    common = set.intersection(*kinds) - {object} if kinds else set()
-    return isinstance(selector, tuple(common))
 
 
 def _takes_two(predicate: Callable[..., Any]) -> bool:

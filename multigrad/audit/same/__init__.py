@@ -21,7 +21,7 @@ from ...graph.support.trees import optree
 from ...look.subject import Report, as_array
 from ..seeds import Seeds
 from ..trial import Array
-from .hypotheses import Comparison, find_reason
+from .hypotheses import HYPOTHESES, Comparison
 from .paired_runs import ParameterRow, Path, is_mask, make_pair
 
 xp: Any = _xp
@@ -118,11 +118,12 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
             rows, outputs = pair.rows(a, b), pair.outputs_differ(a, b)
             names, home = (first.name, second.name), first.backend.name
             report = SameReport(names, home, pair.dtype, outputs, tuple(rows.values()))
-            reason = None if report.ok else find_reason(Comparison(pair, a, b, rows))
-    if reason is None:
-        return report
-    words, culprit, factor = reason
-    return replace(report, reason=words, culprit=culprit, factor=factor)
+            comparison = Comparison(pair, a, b, rows)
+            for explain in () if report.ok else HYPOTHESES:
+                if (reason := explain(comparison)) is not None:
+                    words, culprit, factor = reason
+                    return replace(report, reason=words, culprit=culprit, factor=factor)
+    return report
 
 
 def _with_law(path: Path, law: str, batch: Any) -> Path:

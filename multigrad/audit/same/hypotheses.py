@@ -15,7 +15,7 @@ import numpy as np
 
 from ...look.subject import brackets, is_float_array
 from ..trial import Trial
-from .paired_runs import PathPair, PathRun, Rows, is_mask, scaled_run, size_of
+from .paired_runs import PathPair, PathRun, Rows, is_mask, scaled_at, size_of
 
 Array = Any
 MOST_EXAMPLES = 64  # of a batch, for each of which one path runs once
@@ -60,10 +60,6 @@ class Reason(NamedTuple):
     words: str
     culprit: str = ""
     factor: float | None = None
-
-
-def find_reason(comparison: Comparison) -> Reason | None:
-    return next(filter(None, (explain(comparison) for explain in HYPOTHESES)), None)
 
 
 def explain_by_one_factor(comparison: Comparison) -> Reason | None:
@@ -124,7 +120,10 @@ def explain_by_scaled_layer(comparison: Comparison) -> Reason | None:
     first, second = comparison.words
     for name, numbers in _layers(pair).items():
         for factor in _factors_to(pair, numbers, b.loss):
-            if not pair.agree(scaled_run(pair, numbers, factor), b):
+            run = pair.run(pair.first, scaled_at(pair.given, numbers, factor))
+            # By the chain rule a scaled parameter's own gradient has the factor too.
+            gradients = scaled_at(run.gradients, numbers, factor)
+            if not pair.agree(run._replace(gradients=gradients), b):
                 continue
             if not factor:
                 return Reason(f"{second} ignores {name}", name, 0.0)
@@ -150,7 +149,7 @@ def _factors_to(pair: PathPair, numbers: list[int], loss: float) -> Iterator[flo
     """Yield the factors of these parameters with which the first path has this loss."""
 
     def off(factor: float) -> float:
-        return pair.loss(pair.first, pair.scaled(numbers, factor)) - loss
+        return pair.loss(pair.first, scaled_at(pair.given, numbers, factor)) - loss
 
     close = 1e-12 * (1.0 + abs(loss))
     ends = [(factor, off(factor)) for factor in FACTORS]

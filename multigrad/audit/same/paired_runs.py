@@ -103,9 +103,6 @@ class PathPair:
     def with_tensor(self, n: int, array: Array) -> Arrays:
         return replace_at(self.given, [n], [array])
 
-    def scaled(self, numbers: list[int], factor: float) -> Arrays:
-        return scaled_at(self.given, numbers, factor)
-
     def gradient(self, run: PathRun, n: int) -> Array:
         gradient = run.gradients[n]
         return np.zeros_like(self.given[n]) if gradient is None else gradient
@@ -219,13 +216,6 @@ def is_mask(array: Array) -> bool:
 
 def size_of(array: Array | None) -> float:
     return 0.0 if array is None else float(np.max(np.abs(array), initial=0.0))
-
-
-def scaled_run(pair: PathPair, numbers: list[int], factor: float) -> PathRun:
-    """Return a run of the first path with some parameters scaled, as if it scaled them itself."""
-    run = pair.run(pair.first, pair.scaled(numbers, factor))
-    # By the chain rule a scaled parameter's own gradient has the factor too.
-    return run._replace(gradients=scaled_at(run.gradients, numbers, factor))
 
 
 def scaled_at(arrays: Arrays, numbers: list[int], factor: float) -> Arrays:
