@@ -21,7 +21,6 @@ from ..look.subject import as_float
 from .dtypes import differs_in, other_choices, rounded
 from .trial import (
     TOLERANCES,
-    Arrays,
     NotApplicable,
     Remark,
     Trial,
@@ -73,21 +72,17 @@ def judge_forward(trial: Trial) -> str:
             ]
             if len(set(types)) > 1:
                 return f"output {n} is {types[0]}, its tangent {types[1]}"
-        fault = _off(trial, u, [run.read(t) for t in output_tangents], gradients, tangents)
-        if fault:
+        left, size = _product(u, [run.read(t) for t in output_tangents])
+        right, other_size = _product(gradients, tangents)
+        steps = sum(float(np.sum(np.abs(t.astype(np.float64)))) for t in tangents if t is not None)
+        allowed = max(trial.tolerance, LEAST_TOLERANCE) * (size + other_size) + trial.noise * steps
+        if not abs(left - right) <= allowed:
             subject = f"argument {group[0]}" if len(group) == 1 else "all arguments"
-            return f"{fault} by reverse mode, along one direction of {subject}"
+            return (
+                f"the product with a cotangent is {left:.9g} by forward mode, {right:.9g} by "
+                f"reverse mode, along one direction of {subject}"
+            )
     return ""
-
-
-def _off(trial: Trial, u: Arrays, dy: Arrays, gradients: Arrays, tangents: list[Any]) -> str:
-    left, size = _product(u, dy)
-    right, other_size = _product(gradients, tangents)
-    steps = sum(float(np.sum(np.abs(t.astype(np.float64)))) for t in tangents if t is not None)
-    allowed = max(trial.tolerance, LEAST_TOLERANCE) * (size + other_size) + trial.noise * steps
-    if abs(left - right) <= allowed:
-        return ""
-    return f"the product with a cotangent is {left:.9g} by forward mode, {right:.9g}"
 
 
 def _product(first: Sequence[Any], second: Sequence[Any]) -> tuple[float, float]:

@@ -206,7 +206,15 @@ def _variant_of(
         function, values = _function_of(obj)
         args += values
     assert function is not None
-    _check_count(function, args)
+    try:
+        if function.parameters is not None:
+            function.parameters.bind(*args)
+    except TypeError as error:
+        raise RuleValueError(
+            f"function {function.name!r} takes other arguments than {len(args)} tensors: {error}. "
+            "xg.memory takes a list with one shape for each tensor; for arguments that are none, "
+            "ask about function.bind({name: value})"
+        ) from None
     try:
         variant = capture_example(function, *args)
         # "auto" is the cut of the capture itself.
@@ -217,19 +225,6 @@ def _variant_of(
         raise TraceError(
             f"{subject.name} runs as it is, so no graph tells what is kept: {error.error}"
         ) from error.error
-
-
-def _check_count(function: Function, args: Sequence[Any]) -> None:
-    if function.parameters is None:
-        return
-    try:
-        function.parameters.bind(*args)
-    except TypeError as error:
-        raise RuleValueError(
-            f"function {function.name!r} takes other arguments than {len(args)} tensors: {error}. "
-            "xg.memory takes a list with one shape for each tensor; for arguments that are none, "
-            "ask about function.bind({name: value})"
-        ) from None
 
 
 def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
@@ -257,7 +252,11 @@ def _residuals_of(
     # The dtype of values for which the graph says T, "that of the input".
     float_dtype = next((dtype for dtype in dtypes if dtype in FLOATS), None)
     shape_of = _shapes_under(graphs, input_shapes)
-    cuts = _cuts_of(graphs, backend)
+    keeps_floats = backend.autodiff.keeps_float_derivatives
+    cuts = [graphs.cut(keeps_floats, packs=backend.kernels.bits is not None)]
+    # A joined loop needs more.
+    costly = graphs.cut_with_costly(keeps_floats) if backend.autodiff.joins_loops else None
+    cuts += [] if costly is None else [costly]
     nodes: dict[str, Node] = {}
     for cut in cuts:
         nodes.update(zip(cut.computed, cut.keep.outputs, strict=True))
@@ -279,14 +278,6 @@ def _residuals_of(
         role = _what(name, graphs, cut)
         residuals.append(Residual(name, role, shape=shape, dtype=dtype, bytes=size))
     return tuple(residuals)
-
-
-def _cuts_of(graphs: FunctionGraph, backend: Backend) -> list[ResidualCut]:
-    """Return a backend's cut; then the one that adds what a joined loop needs, if it joins any."""
-    keeps_floats = backend.autodiff.keeps_float_derivatives
-    cut = graphs.cut(keeps_floats, packs=backend.kernels.bits is not None)
-    costly = graphs.cut_with_costly(keeps_floats) if backend.autodiff.joins_loops else None
-    return [cut] if costly is None else [cut, costly]
 
 
 def _shapes_under(

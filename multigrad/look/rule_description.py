@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import MultigradError, NativeRuleWarning, RuleValueError, UnsupportedOp, suggest
 from ..graph import ops
-from ..graph.ir.graph import Graph, Node
+from ..graph.ir.graph import Node
 from ..graph.ops.results import PER_ELEMENT
 from ..graph.passes.facts import Shapes
 from ..graph.support.class_bases import cached_property
@@ -349,7 +349,12 @@ def exchanged_by(rule: Rule) -> Exchanged:
     except UnsupportedOp as error:
         return Exchanged("refused", reason=reason_of(error))
     collectives = tuple(exchange_of(node) for node in shard_graph.nodes if node.op.collective)
-    return Exchanged("reduces" if collectives else kind_without(graph), collectives)
+    if collectives:
+        return Exchanged("reduces", collectives)
+    if any(node.op.random for node in graph.nodes):
+        return Exchanged("draws")
+    are_elementwise = (not node.operands or node.op.result in PER_ELEMENT for node in graph.nodes)
+    return Exchanged("elementwise" if all(are_elementwise) else "own axes")
 
 
 def reason_of(error: UnsupportedOp) -> str:
@@ -366,10 +371,3 @@ def exchange_of(node: Node) -> Exchange:
     if narrow == wide:
         return Exchange(node.op.name, narrow, per_column=False)
     return Exchange(node.op.name, narrow // COLUMNS[0], per_column=True)
-
-
-def kind_without(graph: Graph) -> str:
-    if any(node.op.random for node in graph.nodes):
-        return "draws"
-    are_elementwise = (not node.operands or node.op.result in PER_ELEMENT for node in graph.nodes)
-    return "elementwise" if all(are_elementwise) else "own axes"

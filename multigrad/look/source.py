@@ -102,15 +102,11 @@ def _text_of(obj: Any, memory: bool) -> str:
         return heading + _text_of_pair(find_variant(obj, SHOWN).graphs, memory)
     if isinstance(obj, FunctionGraph):
         return _text_of_pair(obj, memory)
-    if isinstance(obj, Activation):
-        return _text_of_activation(obj, memory)
-    return _chain_heading(obj) + _text_of_rule(resolve(obj).bound_rule(), None, memory)
-
-
-def _text_of_activation(activation: Activation, memory: bool) -> str:
-    rule, forward = activation.own_in_force(), activation.forward
+    if not isinstance(obj, Activation):
+        return _chain_heading(obj) + _text_of_rule(resolve(obj).bound_rule(), None, memory)
+    rule, forward = obj.own_in_force(), obj.forward
     if rule is not None:
-        return _chain_heading(activation.rule) + _text_of_rule(rule, forward, memory)
+        return _chain_heading(obj.rule) + _text_of_rule(rule, forward, memory)
     if isinstance(forward, ForwardOfCode):
         return _text_of(forward.function, memory)
     pair = FunctionGraph(forward.name, forward.graph(), forward.derivative(), is_rule=True)

@@ -347,7 +347,13 @@ def find_original(obj: Any, copies: bool = False) -> Subject:
         call = obj if imported_as is None else imported_as.apply
         return Subject(function.name, call, function, homes=(backend,), is_custom=True)
     if isinstance(obj, type):
-        obj = _make(obj)
+        try:
+            obj = obj()
+        except Exception as error:
+            raise MultigradError(
+                f"{obj.__name__} is a class that cannot be made without arguments ({error}); name "
+                "an object of it"
+            ) from error
     if not callable(obj):
         is_module = isinstance(obj, ModuleType)
         hint = f"; multigrad audit {obj.__name__} audits all that it defines" if is_module else ""
@@ -367,16 +373,6 @@ def arguments_of(original: Subject) -> Sequence[Any] | None:
         return None
     positional = (p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD)
     return [p for p in positional if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
-
-
-def _make(cls: type) -> Any:
-    try:
-        return cls()
-    except Exception as error:
-        raise MultigradError(
-            f"{cls.__name__} is a class that cannot be made without arguments ({error}); name an "
-            "object of it"
-        ) from error
 
 
 def _homes(obj: Any, dialect: str) -> Iterator[Backend]:

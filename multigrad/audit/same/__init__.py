@@ -109,7 +109,14 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
         RuleTypeError: a path cannot be called, there is no law of that name, no parameter is a
             float tensor, "padding" finds nothing that hides positions, or "packing" no segment ids.
     """
-    second_path = _with_law(path_a, path_b, batch) if isinstance(path_b, str) else path_b
+    if isinstance(path_b, str):
+        if path_b not in LAWS_OF_BATCHES:
+            known = ", ".join(LAWS_OF_BATCHES)
+            raise RuleTypeError(f"no law {path_b!r} of a batch; there are {known}")
+        second_path = LAWS_OF_BATCHES[path_b](path_a, batch)
+        second_path.__name__ = f"{name_of(path_a)} under {path_b}"
+    else:
+        second_path = path_b
     with Seeds().kept():
         pair = make_pair((path_a, second_path), parameters, batch)
         first, second = pair.first, pair.second
@@ -124,14 +131,6 @@ def same(path_a: Path, path_b: Path | str, parameters: Any, batch: Any) -> SameR
                     words, culprit, factor = reason
                     return replace(report, reason=words, culprit=culprit, factor=factor)
     return report
-
-
-def _with_law(path: Path, law: str, batch: Any) -> Path:
-    if law not in LAWS_OF_BATCHES:
-        raise RuleTypeError(f"no law {law!r} of a batch; there are {', '.join(LAWS_OF_BATCHES)}")
-    new_path = LAWS_OF_BATCHES[law](path, batch)
-    new_path.__name__ = f"{name_of(path)} under {law}"
-    return new_path
 
 
 def _in_another_order(path: Path, _: Any) -> Path:
