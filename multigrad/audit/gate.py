@@ -532,22 +532,21 @@ def _different_shapes(answer: dict[str, Any], exact: dict[str, Any]) -> str:
 
 
 def _rows(case: GateCase, found: Any, exact: Any, reference: Any) -> list[Budget]:
-    return [_row(case, name, found[name], exact[name], reference[name]) for name in exact]
-
-
-def _row(case: GateCase, name: str, found: Any, exact: Any, reference: Any) -> Budget:
-    eps = float(eps_of(as_numpy_dtype(case.dtype)))
-    ulps, relative, place = error_in_ulps(found, exact, eps)
-    reference_ulps, reference_relative, _ = error_in_ulps(reference, exact, eps)
-    allowed = max(FACTOR * reference_ulps, FLOORS[case.dtype])
-    where = f"{name}{brackets(place)}, {case.name}"
-    reason = ""
-    if ulps > allowed:
-        pairs = enumerate(case.arrays)
-        inputs = [f"input {n} is {a[place]:.9g}" for n, a in pairs if a.shape == exact.shape]
-        at = f", where {' and '.join(inputs)}" if inputs else ""
-        reason = f"{found[place]:.9g}, expected {exact[place]:.9g}{at}"
-    return Budget(
-        case.dtype, where=where, ulps=ulps, relative=relative, reference_ulps=reference_ulps,
-        reference_relative=reference_relative, allowed=allowed, reason=reason,
-    )  # fmt: skip
+    eps, rows = float(eps_of(as_numpy_dtype(case.dtype))), list[Budget]()
+    for name, y in exact.items():
+        ulps, relative, place = error_in_ulps(found[name], y, eps)
+        reference_ulps, reference_relative, _ = error_in_ulps(reference[name], y, eps)
+        allowed = max(FACTOR * reference_ulps, FLOORS[case.dtype])
+        where = f"{name}{brackets(place)}, {case.name}"
+        reason = ""
+        if ulps > allowed:
+            pairs = enumerate(case.arrays)
+            inputs = [f"input {n} is {a[place]:.9g}" for n, a in pairs if a.shape == y.shape]
+            at = f", where {' and '.join(inputs)}" if inputs else ""
+            reason = f"{found[name][place]:.9g}, expected {y[place]:.9g}{at}"
+        row = Budget(
+            case.dtype, where=where, ulps=ulps, relative=relative, reference_ulps=reference_ulps,
+            reference_relative=reference_relative, allowed=allowed, reason=reason,
+        )  # fmt: skip
+        rows.append(row)
+    return rows

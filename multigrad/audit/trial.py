@@ -233,9 +233,8 @@ class Trial:
         run = self.run()
         names = [dtype_name(y.dtype) for y in run.outputs]
         coarsest = max(names, key=TOLERANCES.__getitem__, default=self.wide)
-        return "float32" if coarsest == "float64" and self._is_narrow_inside() else coarsest
-
-    def _is_narrow_inside(self) -> bool:
+        if coarsest != "float64":
+            return coarsest
         arrays = self.cast("float64")
         outputs = self.run(arrays).arrays()
         for n in self.floats:
@@ -244,8 +243,8 @@ class Trial:
                 for step in (TINY_STEP, SMALL_STEP)
             )
             if any(has_few_digits(*each) for each in zip(outputs, near, far, strict=True)):
-                return True
-        return False
+                return "float32"
+        return "float64"
 
     @property
     def tolerance(self) -> float:

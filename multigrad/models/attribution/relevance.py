@@ -419,13 +419,10 @@ def make_rule(
             raise RuleValueError(
                 f"zero_params is made of {' and '.join(map(repr, ZERO_PARAMS))}, not {name!r}"
             )
-    own_numbers = {name: _number(numbers[name]) for name in formula.numbers}
+    given = ((name, numbers[name]) for name in formula.numbers)
+    own_numbers = {n: float(x) if isinstance(x, int | np.number) else x for n, x in given}
     check_numbers(f"rule {formula.name!r}", own_numbers)
     return Relevance(formula, MappingProxyType(own_numbers), zero)
-
-
-def _number(value: Any) -> Any:
-    return float(value) if isinstance(value, int | np.number) else value
 
 
 # --- the rules of `xg.attribution`, with zennit's names and defaults ------------------------------
