@@ -134,9 +134,9 @@ class JaxCall:
         with set_within(_passing, self.function):
             return jax.tree.leaves(self.function(*args, **kwargs))
 
-    def compute(self, *arrays: Tensor) -> list[Tensor]:
+    def compute(self, *arrays: Tensor) -> Any:
         args, kwargs = self.arguments(arrays)
-        return jax.tree.leaves(primal_of(self.function)(*args, **kwargs))
+        return primal_of(self.function)(*args, **kwargs)
 
 
 def reading() -> AbstractContextManager[Any]:
@@ -163,18 +163,13 @@ def note(
     arrays = [leaves[i] for i in places]
     other_leaves = tuple(None if i in places else leaf for i, leaf in enumerate(leaves))
     untyped_call = JaxCall(function, tree, other_leaves, places)
-
-    def compute(*arrays: Tensor) -> Any:
-        call_args, call_kwargs = untyped_call.arguments(arrays)
-        return primal_of(function)(*call_args, **call_kwargs)
-
     if is_derived:
         with APART("looking"):
-            equations = all_equations(jax.make_jaxpr(compute)(*arrays).jaxpr)
+            equations = all_equations(jax.make_jaxpr(untyped_call.compute)(*arrays).jaxpr)
         # only a `while` loop has no reverse-mode derivative
         if all(each.primitive.name != "while" for each in equations):
             return None
-    structs, structure = jax.tree.flatten(jax.eval_shape(compute, *arrays))
+    structs, structure = jax.tree.flatten(jax.eval_shape(untyped_call.compute, *arrays))
     avals = tuple(jax.core.ShapedArray(each.shape, each.dtype) for each in structs)
     jax_call = replace(untyped_call, avals=avals)
     return (jax.tree.unflatten(structure, CALLED.bind(*arrays, called=jax_call)),)
@@ -214,7 +209,7 @@ def mapped(called: JaxCall, axes: tuple[Any, ...]) -> Any:
         return tuple(None if each.dtype == jax.dtypes.float0 else each for each in gradients)
 
     def compute(*arrays: Tensor) -> list[Tensor]:
-        return jax.vmap(called.compute, in_axes=axes)(*arrays)
+        return jax.tree.leaves(jax.vmap(called.compute, in_axes=axes)(*arrays))
 
     compute.__name__ = getattr(called.function, "__name__", compute.__name__)
     function = jax.custom_vjp(compute)
