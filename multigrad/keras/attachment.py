@@ -112,17 +112,15 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         handle.find_late_layers = partial(find_late_layers, model, layers, plan.selectors)
     ruled_layers = [ruled_layer(each.layer) for each in layers]
     refuse_twice(handle, plan.forwards, ruled_layers)
-    # Layers with sublayers may be computed again in backward, after the handle was detached.
-    parents = () if HOST.compiler.recall is None else {id(e.layer) for e in layers if not e.is_leaf}
+    concerned = {*plan.forwards, *plan.within}
+    if HOST.compiler.recall is not None:
+        # Layers with sublayers may be computed again in backward, after the handle was detached.
+        concerned |= {id(each.layer) for each in layers if not each.is_leaf}
+    concerns_all = plan.operations or by_kind
     targets = [
         each
         for each in ruled_layers
-        if plan.operations
-        or by_kind
-        or id(each.layer) in plan.forwards
-        or id(each.layer) in plan.within
-        or id(each.layer) in parents
-        or (each.layer is model and not is_built)
+        if concerns_all or id(each.layer) in concerned or (each.layer is model and not is_built)
     ]
     handle.attachment = Attachment(
         partial(rows_now, layers, plan, handle),
