@@ -293,13 +293,6 @@ def test_a_function_of_no_curve_is_refused(ax: Any) -> None:
         xg.plot(total, ax=ax)
 
 
-def test_without_matplotlib_the_error_is_an_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("matplotlib", "matplotlib.pyplot", "matplotlib.figure"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"pip install 'matplotlib>="):
-        xg.plot("triangular")
-
-
 # --- the command --------------------------------------------------------------------------------
 
 

@@ -166,17 +166,6 @@ def the_parts_that_shards_draw_are_those_of_the_whole() -> None:
     except ValueError as error:
         assert "replicat" in str(error) or "varying" in str(error), error
 
-    # Under automatic sharding the array is one, of which each device computes its part.
-    for spec in (P("a"), P("b", "a"), P(None, ("a", "b"))):
-        placed = jax.device_put(x + 1, NamedSharding(mesh, spec))
-        compiled = jax.jit(lambda x: x * draw(x)).lower(placed).compile()
-        text = compiled.as_text()
-        assert not COLLECTIVE.findall(text)
-        assert "[8,12]" not in text, "a device draws for the whole array"
-        drawn = compiled(placed)
-        assert drawn.sharding.is_equivalent_to(placed.sharding, 2)
-        np.testing.assert_array_equal(drawn, whole)
-
 
 # --- shard_map ------------------------------------------------------------------------------------
 NAMES = (

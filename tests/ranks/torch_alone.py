@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import importlib
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, TypeAlias
 from unittest import SkipTest
 
@@ -180,28 +179,6 @@ def fully_sharded_data_parallel_is_refused(original: bool) -> None:
     model = wrap(hooked)
     with xg.use("clip_norm"), refused:
         model(torch.ones(2, 4))
-
-
-# --- draws for distributed tensors ----------------------------------------------------------------
-
-
-@check(rule=("full_jam", "noise"), sharded=(False, True))
-def random_rules_draw_for_a_distributed_tensor_as_for_the_whole(rule: str, sharded: bool) -> None:
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
-    def gradient(act: Callable[[Tensor], Tensor], x: Tensor, rule: str | None) -> Tensor:
-        with nullcontext() if rule is None else xg.use(rule, key=3):
-            y = act(x)
-        return torch.autograd.grad(y, x, torch.ones_like(y))[0]
-
-    whole = torch.linspace(-1.0, 1.0, 12).reshape(4, 3).requires_grad_()
-    placement = Shard(0) if sharded else Replicate()
-    x = distribute_tensor(whole.detach(), MESHES["one"], [placement]).requires_grad_()
-    act = xg.activation("Linear")
-    found = gradient(act, x, rule)
-    np.testing.assert_allclose(found.full_tensor(), gradient(act, whole, rule), rtol=1e-6)
-    assert found.placements == x.placements
-    assert gradient(lambda x: xg.activation("Linear", rule)(x), x, None).shape == (4, 3)
 
 
 # --- the ranks of a larger mesh, which exchange nothing: a key gives each its part of the draws ---
