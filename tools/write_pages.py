@@ -27,19 +27,14 @@ def main() -> None:
 
         print(write_backend_page(options.backend, options.out))
         return
-    from pages.docs import render_readme, write_docs
+    from pages.docs import PAGES, render_readme, write_docs
 
-    count = 0
-    for path, is_changed, missing in write_docs(options.out):
-        count += 1
-        if missing:
-            print(f"left {path}: {missing}")
-        elif is_changed:
-            print(f"wrote {path}")
+    for line in write_docs(options.out):
+        print(line)
     if options.out == DOCS:
         readme = DOCS.parent / "README.md"
         readme.write_text(render_readme(readme.read_text("utf-8")), encoding="utf-8")
-    print(f"{count} pages: those that are not named are as they were")
+    print(f"{len(PAGES)} pages: those that are not named are as they were")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import functools
 import itertools
 import keyword
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -176,9 +176,13 @@ class _Writer:
         self.in_place = self.backend.kernels.fast.in_place if has_in_place else {}
         has_turns = fast and f"{self.backend.name}.turns" not in emission.off
         self.turns = self.backend.kernels.fast.turns if has_turns else None
-        # Scalars of params alone, which `prepare` computes.
         self.prepared = prepared
-        self.static = set() if prepared is None else find_static(graph.nodes)
+        # Scalars of params and constants alone, which `prepare` computes.
+        self.static: set[Node] = set()
+        for node in () if prepared is None else graph.nodes:
+            # An input and a constant have no operands; a length has a tensor.
+            if node.type.kind == "scalar" and self.static.issuperset(node.operands):
+                self.static.add(node)
         self.uses = count_uses(graph)
         self.lines: list[str] = []
         self.loops: dict[Any, str] = {}  # the names of loops' results, by what tells loops apart
@@ -496,13 +500,3 @@ def _kernel_name(op: ops.Op) -> str:
 
 def _wrap(text: str, strength: int, needed: int) -> str:
     return text if strength >= needed else f"({text})"
-
-
-def find_static(nodes: Iterable[Node]) -> set[Node]:
-    """Return the scalars that depend only on params and constants, which `Prepared` holds."""
-    static: set[Node] = set()
-    for node in nodes:
-        # An input and a constant have no operands; a length has a tensor.
-        if node.type.kind == "scalar" and static.issuperset(node.operands):
-            static.add(node)
-    return static

@@ -190,28 +190,24 @@ def find_forward(
     arguments = {"at_zero": at_zero, "threshold": threshold}
     values = {setting: value for setting, value in arguments.items() if value is not None}
     match = _WITH_VALUE.fullmatch(name.strip()) if isinstance(name, str) else None
-    row = _find_row(name if match is None else match["name"])
+    plain = name if match is None else match["name"]
+    row = _BY_PLAIN_NAME.get(plainly(plain)) if isinstance(plain, str) else None
+    if row is None:
+        # Functions of one tensor, without those that only VJPs call.
+        rows = [each for each in ops.CALLABLE_OPS if len(each.operands) == 1 and not each.in_vjps]
+        functions = {plainly(each.in_xp): each.in_xp for each in rows}
+        function = functions.get(plainly(plain)) if isinstance(plain, str) else None
+        hint = f"; write the function itself: xg.activation(xg.xp.{function})"
+        raise RuleValueError(
+            f"no activation {plain!r}"
+            f"{hint if function else suggest(str(plain), (*ACTIVATIONS, *ALIASES))} "
+            f"(activations: {', '.join(ACTIVATIONS)}; or any function of one tensor)"
+        )
     # An argument counts more than the number in the name.
     if match is not None and match["setting"] not in values:
         values[match["setting"]] = _read_value(name, row, match["value"])
     for setting, value in values.items():
         row = _with_value(row, setting, value)
-    return row
-
-
-def _find_row(name: str) -> Forward:
-    row = _BY_PLAIN_NAME.get(plainly(name)) if isinstance(name, str) else None
-    if row is None:
-        # Functions of one tensor, without those that only VJPs call.
-        rows = [each for each in ops.CALLABLE_OPS if len(each.operands) == 1 and not each.in_vjps]
-        functions = {plainly(each.in_xp): each.in_xp for each in rows}
-        function = functions.get(plainly(name)) if isinstance(name, str) else None
-        hint = f"; write the function itself: xg.activation(xg.xp.{function})"
-        raise RuleValueError(
-            f"no activation {name!r}"
-            f"{hint if function else suggest(str(name), (*ACTIVATIONS, *ALIASES))} "
-            f"(activations: {', '.join(ACTIVATIONS)}; or any function of one tensor)"
-        )
     return row
 
 

@@ -63,7 +63,7 @@ RESERVED = tuple(WORDS.split())  # what emitted code has names for
 class Lowering:
     """A pair of graphs on its way to a backend: what every step reads.
 
-    Attributes (`style`, `forward_mode` and `checks` as in `lower_graphs`):
+    Attributes (`style` and `checks` as in `lower_graphs`):
         graphs: without calls, with names that the emitted code may use.
         identifier: the name of the emitted object.
         author_params: the params under their author's names.
@@ -75,7 +75,6 @@ class Lowering:
     identifier: str
     author_params: tuple[str, ...]
     style: Style
-    forward_mode: bool
     checks: bool
 
     @property
@@ -126,9 +125,14 @@ def lower_graphs(
         )
         dual_style: Style = "fast" if style == "fast" else "plain"
         dual = functools.cache(functools.partial(lower_again, style=dual_style, forward_mode=True))
-    lowering = _prepare(graphs, backend, style, forward_mode, checks)
+    lowering = _prepare(graphs, backend, style, checks)
     author_names, graphs = (*graphs.inputs, *graphs.params), lowering.graphs
-    cuts = _cut(lowering)
+    is_compiled = style == "compiled"
+    cuts = find_cuts(
+        graphs, backend, forward_mode=forward_mode, fast=lowering.is_fast, compiled=is_compiled
+    )
+    # The names of the residuals are reserved.
+    lowering.emission.taken.update(cuts.anywhere.residuals, cuts.histories)
     code, fast = _emit_codes(lowering, cuts)
     is_linear_map = is_linear(graphs.backward, graphs.cotangents)
     bound_checks = bind_checks(
@@ -173,9 +177,7 @@ def lower_graphs(
     return _attach(lowering, emitted)
 
 
-def _prepare(
-    graphs: FunctionGraph, backend: Backend, style: Style, forward_mode: bool, checks: bool
-) -> Lowering:
+def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool) -> Lowering:
     """Rename what emitted code has other names for, and reserve the names that it uses."""
     params = graphs.params
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
@@ -197,22 +199,8 @@ def _prepare(
         identifier=own_name,
         author_params=params,
         style=style,
-        forward_mode=forward_mode,
         checks=checks,
     )
-
-
-def _cut(lowering: Lowering) -> Cuts:
-    """Split backward at what forward keeps for it, and reserve the names of the residuals."""
-    cuts = find_cuts(
-        lowering.graphs,
-        lowering.backend,
-        forward_mode=lowering.forward_mode,
-        fast=lowering.is_fast,
-        compiled=lowering.style == "compiled",
-    )
-    lowering.emission.taken.update(cuts.anywhere.residuals, cuts.histories)
-    return cuts
 
 
 def _emit_codes(lowering: Lowering, cuts: Cuts) -> tuple[Code, Code]:

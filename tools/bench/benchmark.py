@@ -175,7 +175,11 @@ def list_tasks(options: Options, threads: int, found: Results) -> Iterator[Task]
             run = partial(measurement, backend, harnesses[backend], options.effort)
             yield Task(backend, what, run, found.overheads)
     if BRIDGES_PART in options.parts:
-        yield from list_bridges(options, harnesses, threads, found)
+        for host, size in product(filter(harnesses.__contains__, HOSTS), options.bridge_sizes):
+            if guests := [name for name in harnesses if name != host]:
+                arguments = (host, harnesses[host], guests, size, threads, options.effort)
+                what = f"bridges to {', '.join(guests)}, {size:,} elements"
+                yield Task(host, what, partial(measure_bridges, *arguments), found.contests)
     if PACKAGES_PART in options.parts and packages.BACKEND in options.backends:
         yield from list_packages(options, harnesses, threads, found)
     if KERAS_PART in options.parts and find_spec("keras") is not None:
@@ -192,17 +196,6 @@ def list_cells(
         what = f"{case.label}, {size:,} elements"
         arguments = (backend, harness, case, size, threads, options.effort)
         yield Task(backend, what, partial(measure_cell, *arguments), found.cells)
-
-
-def list_bridges(
-    options: Options, harnesses: dict[str, Harness], threads: int, found: Results
-) -> Iterator[Task]:
-    for host, size in product(HOSTS, options.bridge_sizes):
-        guests = [name for name in harnesses if name != host]
-        if host in harnesses and guests:
-            arguments = (host, harnesses[host], guests, size, threads, options.effort)
-            what = f"bridges to {', '.join(guests)}, {size:,} elements"
-            yield Task(host, what, partial(measure_bridges, *arguments), found.contests)
 
 
 def list_packages(

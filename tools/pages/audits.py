@@ -158,9 +158,8 @@ def bug_rows(faults: Sequence[Fault]) -> Iterator[tuple[str, ...]]:
         yield link, f"`{fault.law}`", as_text(fault.said)
 
 
-def fault_sections(faults: Sequence[Fault]) -> Iterator[str]:
-    for fault in faults:
-        yield (f"## {title_of(fault)}\n\n`{fault.law}`: {fault.said}\n\n```text\n{fault.code}\n```")
+def fault_section(fault: Fault) -> str:
+    return f"## {title_of(fault)}\n\n`{fault.law}`: {fault.said}\n\n```text\n{fault.code}\n```"
 
 
 def by_law(rows: Sequence[Audited]) -> Iterator[tuple[str, ...]]:

@@ -37,20 +37,19 @@ from .markdown import bullets, code, page, table
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
 
 
-def write_docs(folder: Path) -> Iterator[tuple[Path, bool, str]]:
-    """Write the pages into a folder; yield the path of each, whether it changed, and why it is
-    left as it is.
-    """
+def write_docs(folder: Path) -> Iterator[str]:
+    """Write the pages into a folder; yield what is to be said of those that change or are left."""
     for name, render in PAGES.items():
-        path, missing, is_changed = folder / name, "", False
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             text = render()
-            is_changed = not path.exists() or path.read_text(encoding="utf-8") != text
-            path.write_text(text, encoding="utf-8")
         except ImportError as error:  # a framework is not installed
-            missing = str(error)
-        yield path, is_changed, missing
+            yield f"left {path}: {error}"
+            continue
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            yield f"wrote {path}"
 
 
 def render_readme(text: str) -> str:
@@ -300,7 +299,7 @@ def render_fault_code() -> str:
         "long as the fault exists. Our own rules follow the paper; what a package really computes "
         "is available under the package's name, where it is a curve at all ([which is which]"
         "(../same_name.md)).",
-        *audits.fault_sections(audits.read_faults()),
+        *map(audits.fault_section, audits.read_faults()),
     )
 
 

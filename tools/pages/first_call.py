@@ -64,16 +64,6 @@ def trace(step: Callable[[], Any]) -> list[str]:
     return [name.partition("/")[2] for name in names if name.startswith(ours)]
 
 
-def trace_apart() -> dict[str, list[str]]:
-    """Return the result of `trace_calls` in a process that has captured nothing yet."""
-    if importlib.util.find_spec("torch") is None:  # in the process it would be a CalledProcessError
-        raise ModuleNotFoundError("No module named 'torch'")
-    path = os.pathsep.join(str(ROOT / each) for each in ("", "backends", "tools"))
-    own = {"PYTHONPATH": path, "MULTIGRAD_CACHE": "off", "MULTIGRAD_PROVE": "1"}
-    command = [sys.executable, "-m", "pages.first_call"]
-    return json.loads(subprocess.check_output(command, env=os.environ | own, text=True))
-
-
 def describe(name: str) -> str:
     folder = "backends" if name.startswith("multigrad_") else "multigrad"
     docstring = ast.get_docstring(ast.parse((ROOT / folder / name).read_text())) or ""
@@ -82,7 +72,13 @@ def describe(name: str) -> str:
 
 
 def render_first_call() -> str:
-    calls = trace_apart()
+    if importlib.util.find_spec("torch") is None:  # in the process it would be a CalledProcessError
+        raise ModuleNotFoundError("No module named 'torch'")
+    # In a process that has captured nothing yet.
+    path = os.pathsep.join(str(ROOT / each) for each in ("", "backends", "tools"))
+    own = {"PYTHONPATH": path, "MULTIGRAD_CACHE": "off", "MULTIGRAD_PROVE": "1"}
+    command = [sys.executable, "-m", "pages.first_call"]
+    calls = json.loads(subprocess.check_output(command, env=os.environ | own, text=True))
     lines, room, parts = [], "", iter(PARTS.items())
     begins, title = next(parts)
     for name in calls["first"]:

@@ -204,7 +204,7 @@ def _rule_set(
     columns.gradients = [[]]
     known = {name: value for name, value in params.items() if not isinstance(value, str)}
     function, values = _factor(rule, tuple(known)), list(known.values())
-    names = set(_words(text))
+    names = set(re.findall(r"[A-Za-z_]\w*", text))
     for name, number in (("uniform", 0.375), ("normal", -0.625)):
         if name in names:
             draws[name] = hex_of(number)
@@ -224,10 +224,6 @@ def _rule_set(
         else:
             columns.gradients[0].append(multiplied(g, factor, format))
     return columns.to_dict(params=dict(written), **({"draws": draws} if draws else {}))
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[A-Za-z_]\w*", text)
 
 
 def formula_of_or_none(rule: str) -> str | None:

@@ -16,10 +16,6 @@ SIDES = " - h * ({} + {})".format(
 TEETH = "exp(-where(x < 0, -x, 2 * abs(x - {t} * floor(x / {t} + 1/2))) / {w})"
 
 
-def _multi(mean: str) -> str:
-    return f"((1 + h) * {NORMAL.format(m=mean, s='sigma')}{SIDES})"
-
-
 def _waves(n: int) -> str:
     return " + ".join(f"cos({2 * i - 1} * 2 * pi * x / period)" for i in range(1, n + 1))
 
@@ -42,7 +38,7 @@ FACTORS: dict[str, str] = {
     "erf_surrogate": "alpha / sqrt(pi) * exp(-(alpha * x)**2)",
     "circle": "alpha**3 / (alpha**2 + x**2)**(3/2)",
     "gaussian": f"scale * {NORMAL.format(m='mean', s='sigma')}",
-    "multi_gaussian": f"scale * {_multi('mean')}",
+    "multi_gaussian": f"scale * ((1 + h) * {NORMAL.format(m='mean', s='sigma')}{SIDES})",
     "exponential": "scale * exp(-alpha * abs(x))",
     "periodic_exponential": f"scale * {TEETH.format(t='threshold', w='width')}",
     "nonzero_sign_log": "1 / (1 / alpha + abs(x))",

@@ -27,7 +27,6 @@ from ...backend.rows import (
 )
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, make_node
-from ...graph.ir.op import Op
 from ...graph.ir.types import FLOAT_SCALAR, INPUT_SHAPE, T, Type
 from ...graph.ops.numerics import vecdot
 from ...graph.ops.results import chosen, elementwise
@@ -55,14 +54,6 @@ def over(ufunc: np.ufunc, position: int) -> Callable[..., Array]:
         return ufunc(other, x, out=x) if isinstance(x, ndarray) else ufunc(other, x)
 
     return write_over_one if ufunc.nin == 1 else (write_over_first, write_over_second)[position]
-
-
-def _rows() -> dict[Op, tuple[Callable[..., Array] | None, ...]]:
-    rows = {}
-    for op in ops.CALLABLE_OPS:
-        if isinstance(op.numpy, np.ufunc) and not op.attrs and op.numpy.nout == 1:
-            rows[op] = tuple(over(op.numpy, i) for i in range(len(op.operands)))
-    return rows
 
 
 # Ops whose numbers are prepared as arrays without dimensions.
@@ -310,7 +301,11 @@ FAST = FastKernels(
         DIVIDED: divided,
     },
     in_place={
-        **_rows(),
+        **{
+            op: tuple(over(op.numpy, i) for i in range(len(op.operands)))
+            for op in ops.CALLABLE_OPS
+            if isinstance(op.numpy, np.ufunc) and not op.attrs and op.numpy.nout == 1
+        },
         DIVIDED: (None, None, divided_into),
         CLIP: (over_itself(clip), None, None),
         MAXIMUM: (over_itself(maximum), None),

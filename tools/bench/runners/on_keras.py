@@ -36,7 +36,9 @@ WARM_UPS = 2
 
 
 def measure(guests: Sequence[str], threads: int, effort: Effort, workload: Workload) -> Contest:
-    data = make_data(workload)
+    generator, count = np.random.default_rng(0), workload.batch * workload.batches
+    x = generator.standard_normal((count, workload.features), dtype=np.float32)
+    data = x, generator.integers(0, CLASSES, count), workload.batch
     layers = list_layers(guests).items()
     epochs = {name: build_epoch(build_model(make, workload), data) for name, make in layers}
     for epoch in (*epochs.values(),) * WARM_UPS:
@@ -51,14 +53,6 @@ def list_layers(guests: Sequence[str]) -> dict[str, Callable[[], Any]]:
     ours = partial(xk.Activation, STEP.forward, rule=STEP.rule)
     bridged = {f"{OURS} in {guest}": partial(ours, backend=guest) for guest in guests}
     return {NATIVE: Step, OURS: ours, **bridged}
-
-
-def make_data(workload: Workload) -> tuple[Any, Any, int]:
-    """Return inputs, labels and the size of a batch."""
-    generator = np.random.default_rng(0)
-    count = workload.batch * workload.batches
-    x = generator.standard_normal((count, workload.features), dtype=np.float32)
-    return x, generator.integers(0, CLASSES, count), workload.batch
 
 
 def build_model(make: Callable[[], Any], workload: Workload) -> Any:

@@ -70,7 +70,10 @@ def make_card(rule: Rule) -> Card:
         return Card(said, None, (), "", {}, note=f"It cannot be drawn: {error}")
     sliders = make_sliders(rule.params, rule.ranges)
     try:
-        script = write_script(rule, picture, sliders, is_random=behavior.is_random)
+        reads = len({curve.name for curve in picture.curves if "tin = " in curve.name}) > 1
+        known = {"over": picture.over, "sides": SIDES if reads else [0.0]}
+        known["random"] = behavior.is_random
+        script = to_object(known, rule.params, sliders, lambda whole: emit(graph_of(rule, whole)))
     except MultigradError:  # what it says is for whom writes the rule, not for the page's reader
         sliders, script = (), ""
     numbers = {slider.name: slider.value for slider in sliders}
@@ -81,14 +84,6 @@ def make_card(rule: Rule) -> Card:
         is_random=behavior.is_random,
     )
     return Card(said, picture, sliders, script, code)
-
-
-def write_script(
-    rule: Rule, picture: Picture, sliders: tuple[Slider, ...], *, is_random: bool
-) -> str:
-    reads = len({curve.name for curve in picture.curves if "tin = " in curve.name}) > 1
-    known = {"over": picture.over, "sides": SIDES if reads else [0.0], "random": is_random}
-    return to_object(known, rule.params, sliders, lambda whole: emit(graph_of(rule, whole)))
 
 
 def to_object(
