@@ -380,10 +380,10 @@ def vjp(
     """Return the outputs of a function of arrays, and the map of cotangents to gradients."""
     region, words = RecomputedRegion(), mx.random.state[0].tolist()
     outputs = region.first(run, inputs)
-    places = [i for i, x in enumerate(inputs) if is_floating(x)]
+    places = places_of_floats(inputs)
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
-        carrying = [i for i, y in enumerate(outputs) if isinstance(y, mx.array) and is_floating(y)]
+        carrying = places_of_floats(outputs)
 
         def carried(*values: Tensor) -> list[Tensor]:
             results = seeded(region.again, words, run, replaced(inputs, places, values))
@@ -391,15 +391,17 @@ def vjp(
             # node.
             return [results[i] + 0 for i in carrying]
 
+        if not carrying or not places:
+            return [None] * len(inputs)
         heads = [as_cotangent(cotangents[i], outputs[i]) for i in carrying]
-        gradients_of_all: list[Tensor | None] = [None] * len(inputs)
-        if carrying and places:
-            _, gradients = mx.vjp(carried, [inputs[i] for i in places], heads)
-            for i, gradient in zip(places, gradients, strict=True):
-                gradients_of_all[i] = gradient
-        return gradients_of_all
+        _, gradients = mx.vjp(carried, [inputs[i] for i in places], heads)
+        return replaced([None] * len(inputs), places, gradients)
 
     return outputs, pullback
+
+
+def places_of_floats(values: Sequence[Any]) -> list[int]:
+    return [i for i, x in enumerate(values) if isinstance(x, mx.array) and is_floating(x)]
 
 
 def as_cotangent(cotangent: Any, output: Tensor) -> Tensor:
@@ -465,23 +467,20 @@ def jvp(
     run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[list[Any], list[Any]]:
     """Return the outputs of a function of arrays, and their tangents, None except for floats."""
-    places = [i for i, x in enumerate(inputs) if is_floating(x)]
-    others: list[Any] = []
+    places = places_of_floats(inputs)
+    outputs: list[Any] = []
 
     def carried(*values: Tensor) -> list[Tensor]:
-        others[:] = run(replaced(inputs, places, values))
+        outputs[:] = run(replaced(inputs, places, values))
         # mx.jvp returns no tangent of an output that was stopped; adding 0 makes each output a
         # node.
-        return [y + 0 for y in others if isinstance(y, mx.array) and is_floating(y)]
+        return [outputs[i] + 0 for i in places_of_floats(outputs)]
 
     moves = [mx.zeros_like(inputs[i]) if tangents[i] is None else tangents[i] for i in places]
     primals, pushed = mx.jvp(carried, [inputs[i] for i in places], moves)
-    pairs = iter(zip(primals, pushed, strict=True))
-    outputs, changes = list(others), [None] * len(others)
-    for i, y in enumerate(others):
-        if isinstance(y, mx.array) and is_floating(y):
-            outputs[i], changes[i] = next(pairs)
-    return outputs, changes
+    carrying = places_of_floats(outputs)
+    changes = replaced([None] * len(outputs), carrying, pushed)
+    return replaced(outputs, carrying, primals), changes
 
 
 # --- functions of other frameworks ---------------------------------------------------------------

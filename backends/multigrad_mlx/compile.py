@@ -280,8 +280,7 @@ PROBE, KNOWN = make_compiled(run_probe), mx.zeros((0,), mx.bool_)
 
 def is_inlined(arguments: Any) -> bool:
     # An argument of the transformation around makes a compiled function part of that.
-    leaves: Any = tree_flatten(arguments)
-    return any(isinstance(leaf, mx.array) and belongs(leaf) for _, leaf in leaves)
+    return any(isinstance(leaf, mx.array) and belongs(leaf) for leaf in leaves_of(arguments))
 
 
 def belongs(x: Tensor) -> bool:
@@ -307,8 +306,7 @@ def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         if is_known() or (is_tracing() and find_traced(leaves_of((args, kwargs))) is not None):
             return mapped(*args, **kwargs)
-        with within(FrameKind.AT_ONCE):
-            return mapped(*args, **kwargs)
+        return at_once(mapped)(*args, **kwargs)
 
     return TransformedFunction(fun, call)
 
@@ -319,7 +317,7 @@ def leaves_of(arguments: Any) -> list[Any]:
 
 
 def at_once(fun: Function) -> Function:
-    """Return a function whose one trace, for a file, keeps the rules in force then."""
+    """Return a function in which the rules in force may be read; a file's trace keeps them."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with within(FrameKind.AT_ONCE):
