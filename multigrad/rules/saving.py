@@ -264,7 +264,11 @@ def _run_function(
 def _of_rule(document: Data) -> Iterator[Iterable[Vector]]:
     whole = "parts" in document
     graphs = [{"tin": tin, "facts": {}} for tin in (True, False)] if whole else document["graphs"]
-    params = _params_of(document)
+    params = {}
+    for param in document.get("params", ()):
+        value = document["bound"].get(param["name"], param.get("default", 1.0))
+        if "value" not in param and is_number(value):
+            params[param["name"]] = hex_of(value)
     is_random = _is_random(document)
     for i, graph in enumerate(graphs):
         dtype = graph["facts"].get("dtype", "float64")
@@ -279,15 +283,6 @@ def _of_rule(document: Data) -> Iterator[Iterable[Vector]]:
             inputs["tin"] = _array(points.reshape(shape), dtype)
         vector: Vector = {"graph": i, "inputs": {**inputs, **params}}
         yield [{**vector, "key": KEY} if is_random else vector]
-
-
-def _params_of(document: Data) -> dict[str, str]:
-    numbers = {}
-    for param in document.get("params", ()):
-        value = document["bound"].get(param["name"], param.get("default", 1.0))
-        if "value" not in param and is_number(value):
-            numbers[param["name"]] = hex_of(value)
-    return numbers
 
 
 def _is_random(document: Data) -> bool:
@@ -504,16 +499,12 @@ def read_evidence(data: Data, where: str) -> None:
     check_version(fields["op_set"], f"{where}.op_set", "it was written for op set", OP_SET)
     read_text(fields["witness"], f"{where}.witness")
     read_text(fields.get("without", ""), f"{where}.without", 400, "\n")
-    _check_conventions(fields["conventions"], f"{where}.conventions")
-    check_vectors(fields["vectors"], f"{where}.vectors")
-
-
-def _check_conventions(data: Data, where: str) -> None:
-    for op, places in read_object(data, where).items():
+    conventions = f"{where}.conventions"
+    for op, places in read_object(fields["conventions"], conventions).items():
         if op not in ops.OPS or type(places) is not dict:
-            fail(where, f"{op!r:.60} is no op with places")
+            fail(conventions, f"{op!r:.60} is no op with places")
         for place, row in places.items():
-            path = f"{where}.{op}.{place:.60}"
-            fields = read_fields(row, path, ("of", "value", "derivative"))
-            for numbers in fields.values():
+            path = f"{conventions}.{op}.{place:.60}"
+            for numbers in read_fields(row, path, ("of", "value", "derivative")).values():
                 check_numbers(numbers, path, 2)
+    check_vectors(fields["vectors"], f"{where}.vectors")
