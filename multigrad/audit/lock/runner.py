@@ -219,12 +219,6 @@ def load(framework: str) -> Any:
     return importlib.import_module(framework)
 
 
-def version_of(framework: str, module: Any) -> str:
-    # Without the build's part, such as +cpu.
-    version = str(module.__version__).partition("+")[0]
-    return f"{version} on {module.backend.backend()}" if framework == "keras" else version
-
-
 def answer(framework: str, probes: Mapping[str, Probe]) -> Iterator[Mapping[str, Any]]:
     """Yield the version of a framework, or why it is absent; then what each probe gives."""
     try:
@@ -232,7 +226,10 @@ def answer(framework: str, probes: Mapping[str, Probe]) -> Iterator[Mapping[str,
     except Exception as error:
         yield {"absent": f"{type(error).__name__}: {str(error)[:200]}"}
         return
-    yield {"version": version_of(framework, module)}
+    # Without the build's part, such as +cpu.
+    version = str(module.__version__).partition("+")[0]
+    home = f" on {module.backend.backend()}" if framework == "keras" else ""
+    yield {"version": f"{version}{home}"}
     # Sorted: the caller takes the first without an answer for the one that ended the process.
     for name in sorted(probes):
         yield {"probe": name, "outcome": run_probe(framework, module, probes[name])}
