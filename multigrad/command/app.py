@@ -203,11 +203,12 @@ def source(
     inputs: Inputs = None,
 ) -> None:
     """Print the code that runs for a target on one backend; NumPy's if none is named."""
-    from .named_objects import read_order
     from .targets import find, find_forward
 
+    backend, known = named or backend, [row.name for row in xg.backends()]
     # People name the rule and the backend in either order.
-    target, backend = read_order(target, named or backend)
+    if target in known and backend not in known:
+        target, backend = backend, target
     found = find(target, words=inputs or ())
     typer.echo(xg.source(found, backend, forward=find_forward(forward)))
 

@@ -34,13 +34,6 @@ def split_name(what: str) -> tuple[str, str]:
     return module, f"{name}{double_colon}{last}"
 
 
-def read_order(rule: str, backend: str) -> tuple[str, str]:
-    """Return a rule and a backend, which may come in either order."""
-    backends = [row.name for row in xg.backends()]
-    is_turned = rule in backends and backend not in backends
-    return (backend, rule) if is_turned else (rule, backend)
-
-
 def with_params(found: Any, words: Sequence[str]) -> Any:
     """Return a rule with params set by words such as width=2.0."""
     if not words:
