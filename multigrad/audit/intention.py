@@ -103,7 +103,9 @@ def _recognize(trial: Trial, words: Mapping[str, str]) -> Trial:
     reason = ""
     said = words.keys()
     hints = said & MEANT or (said & PASSING if passing_places or flat_places else set())
-    if flat_places or (passing_places and _is_coarse(outputs[0])):
+    # Few values but for signs, as binary weights times a mean have.
+    sizes = np.unique(np.round(np.abs(outputs[0].astype(np.float64)), 6))
+    if flat_places or (passing_places and 2 * sizes.size <= outputs[0].size):
         hints = hints or said & STEPS
     if places:
         # A few elements may have met a jump.
@@ -169,12 +171,6 @@ def _passes(u: Arrays, gradient: Any) -> bool:
         return False
     is_same = np.isclose(gradient, u[0], rtol=1e-6, atol=0)
     return bool(is_same.any() and (is_same | (gradient == 0)).all())
-
-
-def _is_coarse(output: Any) -> bool:
-    """Return whether an output has few values but for signs, as binary weights times a mean do."""
-    sizes = np.unique(np.round(np.abs(output.astype(np.float64)), 6))
-    return 2 * sizes.size <= output.size
 
 
 def _scaled(trial: Trial, factor: float, why: str) -> Trial:

@@ -118,13 +118,17 @@ def as_plain(default: Any) -> Any:
 def describe(rule: Rule) -> Described:
     formula, source = split_docstring(rule.__doc__)
     family, heading = place_in(rule.__module__, "Rules of yours")
+    ranges = rule.ranges
     return Described(
         name=rule.name,
         kind="rule",
         family=family,
         heading=heading,
         formula=formula,
-        params=describe_params(rule),
+        params=tuple(
+            Param(name, default, ranges[name].text if name in ranges else "")
+            for name, default in rule.params.items()
+        ),
         source=source,
         rule=rule,
     )
@@ -184,21 +188,15 @@ def split_docstring(text: str | None) -> tuple[str, str]:
     return " ".join(formula.split()), " ".join(source.split())
 
 
-def describe_params(rule: Rule) -> tuple[Param, ...]:
-    ranges = rule.ranges
-    return tuple(
-        Param(name, default, ranges[name].text if name in ranges else "")
-        for name, default in rule.params.items()
-    )
-
-
 def without_input(rule: Rule) -> str:
     """Try a rule without `tin` and return its effect in words; a user's rule may raise."""
     grad_out = np.array([[0.5, -1.5, 2.0], [1.0, -0.25, 3.0]])
     tin = np.array([[-7.0, 0.2, 1.1], [0.0, 9.0, -0.4]])
     try:
         with as_tried():
-            params = {**numbers_for(rule), **keyed(rule)}
+            graph, _ = rule.bound_rule().likely_graph(True)
+            key = {} if graph is None or graph.input("key") is None else {"key": 0}
+            params: dict[str, Any] = {**numbers_for(rule), **key}
             without, with_input = (rule(None, grad_out, x, **params) for x in (None, tin))
     except RuleValueError:
         return "an error: it needs `tin`"
@@ -223,11 +221,6 @@ def numbers_for(rule: Rule) -> dict[str, float]:
     ranges = rule.ranges
     values = {**rule.params, **numbers}
     return {k: v for k, v in numbers.items() if k not in ranges or ranges[k].holds(v, values)}
-
-
-def keyed(rule: Rule) -> dict[str, Any]:
-    graph, _ = rule.bound_rule().likely_graph(True)
-    return {} if graph is None or graph.input("key") is None else {"key": 0}
 
 
 def find_like(word: str, rows: Iterable[Described]) -> list[Described]:
@@ -347,7 +340,9 @@ def exchanged_by(rule: Rule) -> Exchanged:
     try:
         shard_graph = over_shards(graph, shards, {**facts, "ndim": len((ROWS, 0))})
     except UnsupportedOp as error:
-        return Exchanged("refused", reason=reason_of(error))
+        # The error is "name: reason. Use ...", of which a table needs the reason.
+        reason = str(error).partition(": ")[2].partition(". Use")[0]
+        return Exchanged("refused", reason=reason)
     collectives = tuple(exchange_of(node) for node in shard_graph.nodes if node.op.collective)
     if collectives:
         return Exchanged("reduces", collectives)
@@ -355,11 +350,6 @@ def exchanged_by(rule: Rule) -> Exchanged:
         return Exchanged("draws")
     are_elementwise = (not node.operands or node.op.result in PER_ELEMENT for node in graph.nodes)
     return Exchanged("elementwise" if all(are_elementwise) else "own axes")
-
-
-def reason_of(error: UnsupportedOp) -> str:
-    # The error is "name: reason. Use ...", of which a table needs the reason.
-    return str(error).partition(": ")[2].partition(". Use")[0]
 
 
 def exchange_of(node: Node) -> Exchange:

@@ -287,8 +287,11 @@ def in_dtype(inputs: Iterable[Any], dtype: str) -> list[Any]:
 
 def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
     """Return inputs as they were given, tensors of any framework as NumPy arrays."""
-    if subject.forward is not None:
-        check_array(subject, inputs)
+    if subject.forward is not None and len(inputs) != 1:
+        raise RuleTypeError(f"{subject.name} takes one tensor, got {len(inputs)} inputs")
+    if subject.forward is not None and isinstance(inputs[0], list | tuple | dict):
+        kind = type(inputs[0]).__name__
+        raise RuleTypeError(f"{subject.name} takes a tensor, got a {kind}: give numpy.array(x)")
     leaves, tree = flatten(inputs, {})
     leaves = [unwrap(leaf) for leaf in leaves]
     places = tuple(i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None)
@@ -305,14 +308,6 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
     names = positional_names(subject.function.parameters) if subject.function else ["x"]
     paths = name_paths(names, tree)
     return Inputs(tuple(leaves), tree, places, tuple(paths[i] for i in places), owner)
-
-
-def check_array(subject: Subject, inputs: tuple[Any, ...]) -> None:
-    if len(inputs) != 1:
-        raise RuleTypeError(f"{subject.name} takes one tensor, got {len(inputs)} inputs")
-    if isinstance(inputs[0], list | tuple | dict):
-        kind = type(inputs[0]).__name__
-        raise RuleTypeError(f"{subject.name} takes a tensor, got a {kind}: give numpy.array(x)")
 
 
 def name_paths(names: list[str], tree: Any) -> list[str]:

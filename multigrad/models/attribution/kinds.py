@@ -97,18 +97,15 @@ def average_pooling(
     inputs: Inputs, weight: None, bias: None, out: Tensor, *, padding: Any, **windows: Any
 ) -> Tensor:
     (x,) = inputs
-    return _sums(widen(x, padding), **windows) / _counts(x, padding, **windows)
+    sums = _sums(widen(x, padding), **windows)
+    # Divided by the number of elements that each window averages.
+    if windows["counts_padding"] or not any(map(any, padding)):
+        return sums / float(math.prod(windows["sizes"]))
+    return sums / _sums(widen(xp.ones_like(x), padding), **windows)
 
 
 def _sums(x: Tensor, *, sizes: Any, strides: Any, counts_padding: bool) -> Tensor:
     return xp.sum(xp.windows(x, sizes, strides), axis=tuple(range(-len(sizes), 0)))
-
-
-def _counts(x: Tensor, padding: Any, **windows: Any) -> Tensor | float:
-    # The number of elements that each window averages.
-    if windows["counts_padding"] or not any(map(any, padding)):
-        return float(math.prod(windows["sizes"]))
-    return _sums(widen(xp.ones_like(x), padding), **windows)
 
 
 def adaptive_pooling(
