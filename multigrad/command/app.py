@@ -401,9 +401,14 @@ def same(
     batch: Annotated[str, typer.Option(help="The batch, or a function that makes it.")] = "batch",
 ) -> int:
     """Compare two ways to compute a loss, parameter by parameter, and explain the difference."""
-    from .same import compare_named
+    from multigrad.audit.same import LAWS_OF_BATCHES
 
-    report = compare_named(path_a, path_b, parameters, batch)
+    from .targets import find_beside
+
+    second_path = path_b if path_b in LAWS_OF_BATCHES else find_beside(path_a, path_b)
+    objects = [find_beside(path_a, word) for word in (parameters, batch)]
+    made = [obj() if callable(obj) and hasattr(obj, "__code__") else obj for obj in objects]
+    report = xg.same(find_beside(path_a, path_a), second_path, *made)
     typer.echo(report)
     return 0 if report.ok else FAILED
 

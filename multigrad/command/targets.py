@@ -146,6 +146,12 @@ def stated_inputs(what: str) -> Any:
     return inputs() if callable(inputs) else inputs
 
 
+def find_beside(target: str, word: str) -> Any:
+    """Return the object that a word names, a name alone where another target is."""
+    module, name = split_name(word)
+    return find_in(import_target(module if name else split_name(target)[0]), name or word)
+
+
 def callable_of(target: Any) -> Any:
     """Return a pair of a forward and its VJP as a Function, any other target as it is."""
     return xg.function(*target) if isinstance(target, tuple) else target
