@@ -104,9 +104,9 @@ def _text_of(obj: Any, memory: bool) -> str:
         return _text_of_pair(obj, memory)
     if not isinstance(obj, Activation):
         return _chain_heading(obj) + _text_of_rule(resolve(obj).bound_rule(), None, memory)
-    rule, forward = obj.own_in_force(), obj.forward
+    rule, forward = obj.in_force(), obj.forward
     if rule is not None:
-        return _chain_heading(obj.rule) + _text_of_rule(rule, forward, memory)
+        return _chain_heading(rule.specialization.rule) + _text_of_rule(rule, forward, memory)
     if isinstance(forward, ForwardOfCode):
         return _text_of(forward.function, memory)
     pair = FunctionGraph(forward.name, forward.graph(), forward.derivative(), is_rule=True)
@@ -364,16 +364,17 @@ def with_note(rule: Any, backend_name: str, forward: Any) -> tuple[str, str]:
 
 # --- what both are given --------------------------------------------------------------------------
 def _parts_of(activation: Any, forward: Any) -> tuple[Any, Any]:
-    """Return an activation's own rule and its forward, which the argument must be, too; the same
-    for anything else.
+    """Return an activation's rule in force and its forward, which the argument must be, too; the
+    same for anything else.
     """
+    activation = getattr(activation, "_activation", activation)  # of a module or layer
     if not isinstance(activation, Activation):
         return activation, forward
     if forward != "Linear" and as_forward(forward) is not activation.forward:
         raise RuleTypeError(
             f"{activation!r} has a forward of its own; leave out forward={forward!r}"
         )
-    return activation.own_in_force(), activation.forward
+    return activation.in_force(), activation.forward
 
 
 def _function_of_code(rule: Any, forward: Any) -> tuple[Any, Any]:

@@ -70,6 +70,16 @@ def test_show_of_an_activation_shows_forward_and_backward() -> None:
 
 
 @pytest.mark.needs("torch")
+def test_an_activation_that_follows_the_rule_in_force_shows_and_writes_out_that_rule() -> None:
+    act, own = xg.activation("Heaviside"), xg.activation("Heaviside", rule="arctan")
+    with xg.use("arctan"):
+        shown, written = xg.show(act), xg.source(act, "numpy", standalone=True)
+    assert shown == xg.show(own) != xg.show(act)
+    assert written == xg.source(own, "numpy", standalone=True)
+    with pytest.raises(xg.RuleError, match=r"no rule of its own; give .*under\('Heaviside'\)"):
+        xg.lower(act, "numpy")
+
+
 def test_show_of_a_module_shows_what_it_holds() -> None:
     assert "rectangular(grad_out" in xg.show(xg.Activation("Tanh", "rectangular"))
 

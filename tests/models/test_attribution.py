@@ -66,6 +66,10 @@ RULES: dict[str, tuple[Any, Any]] = {
     ),
     "zplus": (lrp.zplus(), lambda x, w, on, b, r: by_sign(x[:, None] * w, b, r, 1, 0)),
     "gamma": (lrp.gamma(), lambda x, w, on, b, r: stronger(x[:, None] * w, b, r, 0.25)),
+    "gamma without the bias": (
+        lrp.gamma(zero_params="bias"),
+        lambda x, w, on, b, r: stronger(x[:, None] * w, 0, r, 0.25),
+    ),
     "gamma of 2": (
         lrp.gamma(2.0, 1e-3),
         lambda x, w, on, b, r: stronger(x[:, None] * w, b, r, 2.0, 1e-3),

@@ -52,10 +52,6 @@ RULES: dict[str, tuple[Any, Any]] = {
         lambda: their_rules.Epsilon(zero_params="bias"),
         lrp.epsilon(zero_params="bias"),
     ),
-    "gamma, no bias": (
-        lambda: their_rules.Gamma(zero_params=["bias"]),
-        lrp.gamma(zero_params=["bias"]),
-    ),
     "zplus, no bias": (
         lambda: their_rules.ZPlus(zero_params="bias"),
         lrp.zplus(zero_params="bias"),
@@ -180,7 +176,7 @@ def vgg() -> nn.Module:
 def pooled() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=2, dilation=2), nn.LeakyReLU(0.1),
-        nn.AvgPool2d(2), nn.Conv2d(8, 8, 3, groups=4, bias=False), nn.BatchNorm2d(8), nn.SiLU(),
+        nn.AvgPool2d(2), nn.Conv2d(8, 8, 3, groups=4, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
         nn.AvgPool2d(3, 2, 1), nn.Flatten(), nn.Linear(8 * 9, 5),
     )  # fmt: skip
 

@@ -200,6 +200,13 @@ def share_out(
     numbers: Mapping[str, Any],
 ) -> Inputs:
     total: list[Any] = [None] * len(inputs)
+    # What decides by the sign of z does so without the parameters that count as zero.
+    z_of_all = out
+    if zero_params:
+        w = xp.zeros_like(weight) if "weight" in zero_params else weight
+        z_of_all = layer.forward(
+            inputs, w, None if "bias" in zero_params else bias, out, **attributes
+        )
     for share in formula.shares:
         changed_parts, z = [], None
         for part in share.parts:
@@ -218,7 +225,9 @@ def share_out(
             z = part_output if z is None else z + part_output
             changed_parts.append((modified_inputs, w))
         # One division by the sum of all parts, so that relevance is conserved.
-        ratio = share.weigh(relevance, out, numbers) / stabilize(z, numbers[formula.stabilizer])
+        ratio = share.weigh(relevance, z_of_all, numbers) / stabilize(
+            z, numbers[formula.stabilizer]
+        )
         for modified_inputs, w in changed_parts:
             cotangents = layer.pull(ratio, inputs, w, out, **attributes)
             for i, (x, cotangent) in enumerate(zip(modified_inputs, cotangents, strict=True)):

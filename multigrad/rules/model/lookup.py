@@ -60,18 +60,23 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
         own_rule = getattr(rule_or_function, "rule", None)
         own_name = getattr(own_rule, "name", own_rule)
         params = getattr(rule_or_function, "params", None)
-        if not isinstance(own_name, str) or not isinstance(params, Mapping):
+        if not isinstance(params, Mapping):
             raise
+        said = f"expected a rule, got an activation, {rule_or_function!r}"
+        forward = getattr(rule_or_function, "_activation", rule_or_function).forward
+        under = f".under({forward.name!r})"
+        if not isinstance(own_name, str):
+            whole = f"give xg.get(NAME){under}"
+            raise RuleTypeError(f"{said}, which has no rule of its own; {whole}") from error
         # A schedule's own text is no Python: it ends in its step and value.
         given = [
             f"{name}=xg.schedule.{v.formula}" if hasattr(v, "formula") else f"{name}={v!r}"
             for name, v in {**getattr(own_rule, "bound", {}), **params}.items()
         ]
         bound = f".with_params({', '.join(given)})" if given else ""
-        raise RuleTypeError(
-            f"expected a rule, got an activation, {rule_or_function!r}; its rule is "
-            f"xg.get({own_name!r}){bound}"
-        ) from error
+        rule = f"xg.get({own_name!r}){bound}"
+        whole = f"as a Function it is {rule}{under}"
+        raise RuleTypeError(f"{said}; {whole}, and its rule is {rule}") from error
 
 
 # A training loop enters `use("triangular", {"width": w})` at each step, mostly with another `w`, so
