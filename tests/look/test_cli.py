@@ -449,6 +449,14 @@ def test_the_short_option_asks_for_help_too(invoke: Any, words: list[str]) -> No
 
 
 @needs_cli
+def test_inputs_of_a_saved_function_are_guessed_without_any_framework(tmp_path: Path) -> None:
+    xg.save(xg.get("triangular").under("Heaviside"), file := str(tmp_path / "act.json"))
+    command = [sys.executable, "-m", "multigrad.cli", "check", file]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "the surrogate differs from the true derivative by at most" in done.stdout, done
+
+
+@needs_cli
 def test_a_reader_that_has_gone_is_no_error_of_the_command() -> None:
     reader, writer = os.pipe()
     os.close(reader)
