@@ -24,7 +24,6 @@ tf: Any = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.needs("tensorflow")
 
 Tensor: TypeAlias = Any
-Array: TypeAlias = np.ndarray[Any, Any]
 
 X = np.array([-1.5, -0.25, 0.5, 2.0], np.float32)
 W = np.array([2.0, -3.0, 0.5, 1.0], np.float32)

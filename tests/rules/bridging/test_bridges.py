@@ -29,13 +29,8 @@ Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
 DTYPES = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
-RULES = (
-    ("Heaviside", "triangular", {"width": 2.0}),
-    ("ReLU", "clip_norm", {"max_norm": 0.5}),
-    ("Tanh", None, {}),
-    ("Linear", None, {}),
-)
-EDGES = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1e-30, -1e-30, 1e30]
+POINTS = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1e-30, -1e-30, 1e30]
+EDGES = np.array(POINTS, np.float32), np.arange(1.0, len(POINTS) + 1, dtype=np.float32)
 
 
 def reference(
@@ -49,7 +44,8 @@ def reference(
 def data(dtype: Any = np.float32, shape: tuple[int, ...] = (5, 7)) -> tuple[Array, Array]:
     """Give an input and a cotangent."""
     generator = np.random.default_rng(0)
-    return generator.normal(size=shape).astype(dtype), generator.normal(size=shape).astype(dtype)
+    x, cotangent = (np.asarray(generator.normal(size=shape), dtype) for _ in range(2))
+    return x, cotangent
 
 
 def assert_same(found: Array, expected: Array) -> None:
@@ -62,56 +58,39 @@ def assert_same(found: Array, expected: Array) -> None:
     np.testing.assert_allclose(found.astype(np.float64), wide, rtol=0, atol=bound)
 
 
+CASES: dict[str, tuple[str, Any, dict[str, Any], tuple[Array, Array]]] = {
+    "triangular": ("Heaviside", "triangular", {"width": 2.0}, data()),
+    "clip_norm": ("ReLU", "clip_norm", {"max_norm": 0.5}, data()),
+    "Tanh": ("Tanh", None, {}, data()),
+    "Linear": ("Linear", None, {}, data()),
+    **{np.dtype(dtype).name: ("ReLU", "triangular", {}, data(dtype)) for dtype in DTYPES},
+}
+EXACT: dict[str, tuple[str, tuple[Array, Array]]] = {
+    **{str(shape): ("rectangular", data(shape=shape)) for shape in [(), (1,), (0,), (3, 0, 2)]},
+    **{f"edges {rule}": (rule, EDGES) for rule in ("rectangular", "d(ReLU)")},
+}
+
+
 @every_pair
 @both_modes
-@pytest.mark.parametrize(("forward", "rule", "params"), RULES)
-def test_output_and_gradient_are_those_of_the_reference(
-    host: str, guest: str, compiled: bool, forward: str, rule: Any, params: dict[str, Any]
+@pytest.mark.parametrize(("forward", "rule", "params", "given"), CASES.values(), ids=CASES)
+def test_output_and_gradient_are_those_of_the_reference_in_every_float_dtype(
+    host: str, guest: str, compiled: bool, forward: str, rule: Any, params: Any, given: Any
 ) -> None:
-    x, cotangent = data()
-    y, gradient = pull(host, bridged(guest, forward, rule, params), x, cotangent, compiled)
-    expected = reference(forward, rule, params, x, cotangent)
-    assert_same(y, expected[0])
-    assert_same(gradient, expected[1])
+    found = pull(host, bridged(guest, forward, rule, params), *given, compiled)
+    for each, expected in zip(found, reference(forward, rule, params, *given), strict=True):
+        assert_same(each, expected)
 
 
 @every_pair
 @both_modes
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
-def test_every_float_dtype_crosses_and_comes_back(
-    host: str, guest: str, compiled: bool, dtype: Any
+@pytest.mark.parametrize(("rule", "given"), EXACT.values(), ids=EXACT)
+def test_masks_are_exact_at_edges_and_of_scalars_and_empty_tensors(
+    host: str, guest: str, compiled: bool, rule: str, given: Any
 ) -> None:
-    x, cotangent = data(dtype)
-    y, gradient = pull(host, bridged(guest, "ReLU", "triangular"), x, cotangent, compiled)
-    expected = reference("ReLU", "triangular", {}, x, cotangent)
-    assert_same(y, expected[0])
-    assert_same(gradient, expected[1])
-
-
-@every_pair
-@both_modes
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0, 2)], ids=str)
-def test_scalars_and_empty_tensors_cross(
-    host: str, guest: str, compiled: bool, shape: tuple[int, ...]
-) -> None:
-    x, cotangent = data(shape=shape)
-    x, cotangent = np.asarray(x), np.asarray(cotangent)
-    y, gradient = pull(host, bridged(guest, "Heaviside", "rectangular"), x, cotangent, compiled)
-    expected = reference("Heaviside", "rectangular", {}, x, cotangent)
-    np.testing.assert_array_equal(y, expected[0], strict=True)
-    np.testing.assert_array_equal(gradient, expected[1], strict=True)
-
-
-@every_pair
-@both_modes
-@pytest.mark.parametrize("rule", ["rectangular", "d(ReLU)"])
-def test_masks_are_exact_at_edges(host: str, guest: str, compiled: bool, rule: str) -> None:
-    x = np.array(EDGES, np.float32)
-    cotangent = np.arange(1.0, len(x) + 1, dtype=np.float32)
-    y, gradient = pull(host, bridged(guest, "Heaviside", rule), x, cotangent, compiled)
-    expected = reference("Heaviside", rule, {}, x, cotangent)
-    np.testing.assert_array_equal(y, expected[0])
-    np.testing.assert_array_equal(gradient, expected[1])
+    found = pull(host, bridged(guest, "Heaviside", rule), *given, compiled)
+    for each, expected in zip(found, reference("Heaviside", rule, {}, *given), strict=True):
+        np.testing.assert_array_equal(each, expected, strict=True)
 
 
 @every_pair

@@ -19,7 +19,6 @@ jnp = jax.numpy
 pytestmark = pytest.mark.needs("jax", "optax")
 
 Tensor: TypeAlias = Any
-Array: TypeAlias = np.ndarray[Any, Any]
 
 G = {
     "w": np.array([[3.0, 4.0], [0.0, 12.0]], np.float32),

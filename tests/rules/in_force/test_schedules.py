@@ -112,11 +112,20 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
     "series": lambda s: xg.activation("Heaviside", xg.compose(bound(s), bound(1e9))),
     "under": lambda s: bound(s).under("Heaviside"),
     "bind": lambda s: xg.get("triangular").under("Heaviside").bind({"width": s}),
+    "Function": lambda s: around(xg.activation("Heaviside", "triangular", {"width": s})),
 }
 
 
 def bound(width: Any) -> Any:
     return xg.get("triangular").with_params(width=width)
+
+
+def around(act: Any) -> Any:
+    @xg.custom_gradient
+    def f(x: Any) -> Any:
+        return act(x), lambda upstream: xg.vjp(act, x)[1](upstream)[0]
+
+    return f
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
@@ -134,15 +143,6 @@ def gradient(backend: Any, f: Any) -> Any:
     return slope(backend, f)
 
 
-def test_a_step_within_a_use_acts_on_the_next_forward(backend: Any, width: Any) -> None:
-    act = xg.activation("Heaviside")
-    with xg.use("triangular", {"width": width}):
-        for _ in range(3):
-            found = gradient(backend, act)
-            np.testing.assert_allclose(found, triangle(X, width.value), rtol=1e-5, atol=1e-6)
-            width.step(2)
-
-
 def test_a_bare_rule_and_gradients_take_what_stands_now(backend: Any, width: Any) -> None:
     norm = xg.schedule.linear(1.0, 0.1, steps=9)
     for _ in range(2):
@@ -154,13 +154,15 @@ def test_a_bare_rule_and_gradients_take_what_stands_now(backend: Any, width: Any
         width.step()
 
 
-def test_rules_share_a_schedule_also_one_within_the_other(width: Any) -> None:
+def test_a_step_within_a_use_acts_on_the_next_forward_of_all_that_share_the_schedule(
+    backend: Any, width: Any
+) -> None:
     outer, inner = xg.activation("Heaviside", bound(width)), xg.activation("Heaviside")
     with xg.use("triangular", {"width": width}), xg.use("triangular", {"width": width}):
-        for _ in range(2):
+        for _ in range(3):
             for act in (outer, inner):
-                slope = triangle(X, width.value)
-                np.testing.assert_allclose(xg.vjp(act, X)[1](ONES)[0], slope, rtol=1e-5)
+                found = gradient(backend, act)
+                np.testing.assert_allclose(found, triangle(X, width.value), rtol=1e-5, atol=1e-6)
             width.step(2)
 
 
@@ -171,21 +173,6 @@ def test_threads_share_a_schedule(width: Any) -> None:
         np.testing.assert_allclose(xg.vjp(act, X)[1](ONES)[0], triangle(X, 1.25), rtol=1e-5)
     on_threads(lambda times: [width.step() for _ in range(times)], *[200] * 4)
     assert width.count == 803
-
-
-def test_a_function_with_an_activation_inside_follows_its_schedule(width: Any) -> None:
-    act = xg.activation("Heaviside", "triangular", {"width": width})
-
-    @xg.custom_gradient
-    def f(x: Any) -> Any:
-        def grad(upstream: Any) -> Any:
-            return xg.vjp(act, x)[1](upstream)[0]
-
-        return act(x), grad
-
-    for _ in range(2):
-        np.testing.assert_allclose(xg.vjp(f, X)[1](ONES)[0], triangle(X, width.value), rtol=1e-5)
-        width.step(2)
 
 
 def test_a_new_number_makes_no_new_entry(width: Any) -> None:
@@ -205,10 +192,12 @@ def test_a_new_number_makes_no_new_entry(width: Any) -> None:
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_pickles_copies_and_documents_stand_where_it_stood(name: str) -> None:
-    schedule = FORMULAS[name]()
+def test_pickles_copies_documents_and_states_stand_where_it_stood(name: str) -> None:
+    schedule, restored = FORMULAS[name](), FORMULAS[name]()
     schedule.step(3)
+    restored.load_state_dict(schedule.state_dict())
     for made in (
+        restored,
         pickle.loads(pickle.dumps(schedule)),
         copy.deepcopy(schedule),
         xg.schedule.from_dict(schedule.to_dict()),
@@ -216,13 +205,6 @@ def test_pickles_copies_and_documents_stand_where_it_stood(name: str) -> None:
         assert (made.count, made.value, repr(made)) == (3, schedule.value, repr(schedule))
         made.step()
         assert schedule.count == 3
-
-
-def test_a_state_dict_brings_it_back(width: Any) -> None:
-    width.step(4)
-    other = xg.schedule.linear(2.0, 0.5, steps=6)
-    other.load_state_dict(width.state_dict())
-    assert (other.count, other.value) == (4, width.value)
 
 
 def test_layers_that_share_a_schedule_share_it_in_a_copy(width: Any) -> None:
