@@ -17,6 +17,7 @@ from multigrad.registry import epoch
 from ..support.failures import Row, fail_everywhere
 
 X = np.array([-1.5, 0.2, 0.7])
+TORCH = pytest.mark.needs("torch")
 
 
 # --- what is observed -----------------------------------------------------------------------------
@@ -83,65 +84,42 @@ def check_same(found: Any, wanted: Any) -> None:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def quantizing(model: Any) -> None:
-    import torch
+def acting(
+    act: Callable[[Any], object], make: Callable[[], Any] = network
+) -> Callable[[], Row[Any]]:
+    """Give the row of a call after which a model computes what it does where nothing failed."""
 
-    inputs = torch.linspace(-1.0, 1.0, 8).reshape(2, 4)
-    xg.quantize(model[2][0], bits=3, axis=0)
-    xg.quantize(model[0], "lsq_plus", activations="lsq", sample=inputs)
-
-
-def quantize() -> Row[Any]:
-    import torch
-
-    wanted = network()
-    quantizing(wanted)
-    outputs = numbers(wanted)
-    inputs = torch.linspace(-1.0, 1.0, 8).reshape(2, 4)
-
-    def make() -> Any:
-        model = network()
-        xg.quantize(model[2][0], bits=3, axis=0)
-        return model
-
-    def act(model: Any) -> None:
-        xg.quantize(model[0], "lsq_plus", activations="lsq", sample=inputs)
-
-    def check(model: Any) -> None:
-        act(model)
-        check_same(numbers(model), outputs)
-
-    return Row(make, act, look_at_modules, check)
-
-
-def quantize_all() -> Row[Any]:
-    def act(model: Any) -> None:
-        xg.quantize(model, bits=3)
-
-    wanted = network()
-    act(wanted)
-    outputs = numbers(wanted)
-
-    def check(model: Any) -> None:
-        act(model)
-        check_same(numbers(model), outputs)
-
-    return Row(network, act, look_at_modules, check)
-
-
-def attaching(rules: Callable[[], Any]) -> Callable[[], Row[Any]]:
     def row() -> Row[Any]:
-        wanted = network()
-        xg.attach(wanted, rules())
+        wanted = make()
+        act(wanted)
         outputs = numbers(wanted)
 
         def check(model: Any) -> None:
-            with xg.attach(model, rules()):
-                check_same(numbers(model), outputs)
+            act(model)
+            check_same(numbers(model), outputs)
 
-        return Row(network, lambda model: xg.attach(model, rules()), look_at_modules, check)
+        return Row(make, act, look_at_modules, check)
 
     return row
+
+
+def in_part_quantized() -> Any:
+    model = network()
+    xg.quantize(model[2][0], bits=3, axis=0)
+    return model
+
+
+def quantize_first(model: Any) -> None:
+    import torch
+
+    inputs = torch.linspace(-1.0, 1.0, 8).reshape(2, 4)
+    xg.quantize(model[0], "lsq_plus", activations="lsq", sample=inputs)
+
+
+def attaching(rules: Callable[[], Any]) -> Any:
+    """Give the row of an attachment, which needs torch."""
+    row = acting(lambda model: xg.attach(model, rules()))
+    return pytest.param(row, marks=TORCH)
 
 
 def detach() -> Row[Any]:
@@ -276,31 +254,20 @@ def assign() -> Row[Any]:
 
 
 ROWS: dict[str, Any] = {
-    "quantize": pytest.param(quantize, marks=pytest.mark.needs("torch")),
-    "quantize_all": pytest.param(quantize_all, marks=pytest.mark.needs("torch")),
-    "attach_type": pytest.param(
-        attaching(lambda: {"1": "guided"}), marks=pytest.mark.needs("torch")
-    ),
-    "attach_operation": pytest.param(
-        attaching(lambda: {"relu": "guided", "*0": xg.attribution.epsilon()}),
-        marks=pytest.mark.needs("torch"),
-    ),
-    "attach_composite": pytest.param(
-        attaching(lambda: xg.composites.epsilon_plus()), marks=pytest.mark.needs("torch")
-    ),
-    "detach": pytest.param(detach, marks=pytest.mark.needs("torch")),
-    "hooks": pytest.param(hooks, marks=pytest.mark.needs("torch")),
-    "assign": pytest.param(assign, marks=pytest.mark.needs("torch")),
+    "quantize": pytest.param(acting(quantize_first, in_part_quantized), marks=TORCH),
+    "quantize_all": pytest.param(acting(lambda model: xg.quantize(model, bits=3)), marks=TORCH),
+    "attach_type": attaching(lambda: {"1": "guided"}),
+    "attach_operation": attaching(lambda: {"relu": "guided", "*0": xg.attribution.epsilon()}),
+    "attach_composite": attaching(lambda: xg.composites.epsilon_plus()),
+    "detach": pytest.param(detach, marks=TORCH),
+    "hooks": pytest.param(hooks, marks=TORCH),
+    "assign": pytest.param(assign, marks=TORCH),
     "register": register,
     "unregister": unregister,
-    "use": pytest.param(entering("triangular"), marks=pytest.mark.needs("torch")),
-    "use_params": pytest.param(
-        entering("clip_norm", scope="params"), marks=pytest.mark.needs("torch")
-    ),
-    "use_key": pytest.param(entering("noise", key=3), marks=pytest.mark.needs("torch")),
-    "use_tensor": pytest.param(
-        entering("scale", params=tensor_param), marks=pytest.mark.needs("torch")
-    ),
+    "use": pytest.param(entering("triangular"), marks=TORCH),
+    "use_params": pytest.param(entering("clip_norm", scope="params"), marks=TORCH),
+    "use_key": pytest.param(entering("noise", key=3), marks=TORCH),
+    "use_tensor": pytest.param(entering("scale", params=tensor_param), marks=TORCH),
     "step": step,
 }
 
@@ -315,7 +282,7 @@ def test_a_call_that_is_interrupted_at_any_step_changes_nothing(
 # --- errors that users meet -----------------------------------------------------------------------
 
 
-@pytest.mark.needs("torch")
+@TORCH
 @pytest.mark.parametrize("given", ["the second weight", "activations", "sample"])
 def test_a_layer_whose_quantization_is_refused_can_be_quantized_by_the_corrected_call(
     given: str,
@@ -338,7 +305,7 @@ def test_a_layer_whose_quantization_is_refused_can_be_quantized_by_the_corrected
     assert xg.quantize(layer, bits=3) is layer
 
 
-@pytest.mark.needs("torch")
+@TORCH
 def test_handles_of_hooks_still_take_them_off_after_a_quantization_that_failed() -> None:
     model = network()
     handle = model.register_forward_pre_hook(lambda *_: None)
@@ -370,9 +337,9 @@ def gradients(kind: str, last: str) -> list[Any]:
     [
         ("numpy", "read-only"),
         ("numpy", "of integers"),
-        pytest.param("torch", "expanded", marks=pytest.mark.needs("torch")),
-        pytest.param("torch", "a leaf that requires grad", marks=pytest.mark.needs("torch")),
-        pytest.param("torch", "of integers", marks=pytest.mark.needs("torch")),
+        pytest.param("torch", "expanded", marks=TORCH),
+        pytest.param("torch", "a leaf that requires grad", marks=TORCH),
+        pytest.param("torch", "of integers", marks=TORCH),
     ],
 )
 @pytest.mark.parametrize("rule", ["scale", "centralize"])
