@@ -379,26 +379,9 @@ def test_a_class_that_is_not_captured_compiles_as_it_is() -> None:
 # code follows them.
 
 
-X_TENSORS = np.array([-1.5, -0.5, 0.25, 0.75], np.float32)
-
-
-def triangle_tensors(width: float) -> Any:
-    return np.maximum(0.0, 1.0 - np.abs(X_TENSORS) / width)
-
-
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> None:
     torch._dynamo.reset()
-
-
-def slope(f: Any) -> Any:
-    x = torch.tensor(X_TENSORS, requires_grad=True)
-    f(x).sum().backward()
-    return x.grad.numpy()
-
-
-def compiled_tensors(f: Any, backend: str = "aot_eager") -> Any:
-    return torch.compile(f, backend=backend, fullgraph=True)
 
 
 def as_it_is(ctx: Any, grad_out: Tensor, tin: Tensor, width: float = 1.0) -> Tensor:
@@ -424,15 +407,15 @@ def test_a_layers_own_param_is_followed_in_place_and_by_load_state_dict(compiler
             return self.act(x)
 
     net = Net()
-    f = compiled_tensors(net, compiler)
-    np.testing.assert_allclose(slope(f), triangle_tensors(2.0), rtol=1e-6)
+    f = torch.compile(net, backend=compiler, fullgraph=True)
+    np.testing.assert_allclose(gradient(f), triangle(X, 2.0), rtol=1e-6)
     net.width.fill_(1.0)
-    np.testing.assert_allclose(slope(f), triangle_tensors(1.0), rtol=1e-6)
+    np.testing.assert_allclose(gradient(f), triangle(X, 1.0), rtol=1e-6)
     net.load_state_dict({"width": torch.tensor(3.0)})
-    np.testing.assert_allclose(slope(f), triangle_tensors(3.0), rtol=1e-6)
+    np.testing.assert_allclose(gradient(f), triangle(X, 3.0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("wrap", [compiled_tensors, xg.jit])
+@pytest.mark.parametrize("wrap", [lambda f: compiled(f)[0], xg.jit])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_param_in_force_is_followed_within_one_use(rule: Any, wrap: Any, dtype: str) -> None:
     act = xg.activation("Heaviside")
@@ -441,23 +424,23 @@ def test_a_param_in_force_is_followed_within_one_use(rule: Any, wrap: Any, dtype
     with xg.use(rule, {"width": width}):
         for number in (2.0, 1.0, 3.0):
             width.fill_(number)
-            np.testing.assert_allclose(slope(f), triangle_tensors(number), rtol=1e-6)
+            np.testing.assert_allclose(gradient(f), triangle(X, number), rtol=1e-6)
 
 
 def test_two_tensors_that_were_equal_are_told_apart(rule: Any) -> None:
     act = xg.activation("Heaviside")
-    f = compiled_tensors(lambda x: act(x))
+    f, _ = compiled(lambda x: act(x))
     with xg.use(rule, {"width": 2.0}):
-        np.testing.assert_allclose(slope(f), triangle_tensors(2.0), rtol=1e-6)
+        np.testing.assert_allclose(gradient(f), triangle(X, 2.0), rtol=1e-6)
     first, second = torch.tensor(2.0), torch.tensor(2.0)
     with xg.use(rule, {"width": first}):
-        np.testing.assert_allclose(slope(f), triangle_tensors(2.0), rtol=1e-6)
+        np.testing.assert_allclose(gradient(f), triangle(X, 2.0), rtol=1e-6)
     with xg.use(rule, {"width": second}):
         second.fill_(1.0)
-        np.testing.assert_allclose(slope(f), triangle_tensors(1.0), rtol=1e-6)
+        np.testing.assert_allclose(gradient(f), triangle(X, 1.0), rtol=1e-6)
         with xg.use(rule, {"width": 3.0}):
-            np.testing.assert_allclose(slope(f), triangle_tensors(3.0), rtol=1e-6)
-        np.testing.assert_allclose(slope(f), triangle_tensors(1.0), rtol=1e-6)
+            np.testing.assert_allclose(gradient(f), triangle(X, 3.0), rtol=1e-6)
+        np.testing.assert_allclose(gradient(f), triangle(X, 1.0), rtol=1e-6)
 
 
 def test_numbers_and_tensors_stand_beside_each_other() -> None:
@@ -466,15 +449,15 @@ def test_numbers_and_tensors_stand_beside_each_other() -> None:
 
     act = xg.activation("Linear")
     own = xg.activation("Linear", window, {"a": 1.0, "b": torch.tensor(2.0), "c": 3})
-    f, g = compiled_tensors(lambda x: act(x)), compiled_tensors(lambda x: own(x))
+    f, g = compiled(lambda x: act(x))[0], compiled(lambda x: own(x))[0]
     a, c = torch.tensor(1.0), torch.tensor(3.0)
     with xg.use(window, {"a": a, "b": 2.0, "c": c}):
-        np.testing.assert_allclose(slope(f), 321.0)
-        np.testing.assert_allclose(slope(g), 321.0)
+        np.testing.assert_allclose(gradient(f), 321.0)
+        np.testing.assert_allclose(gradient(g), 321.0)
         a.fill_(5.0)
         c.fill_(7.0)
-        np.testing.assert_allclose(slope(f), 725.0)
-        np.testing.assert_allclose(slope(g), 321.0)
+        np.testing.assert_allclose(gradient(f), 725.0)
+        np.testing.assert_allclose(gradient(g), 321.0)
 
 
 def test_a_rule_that_branches_on_a_tensor_says_so_as_in_eager_code() -> None:
@@ -488,23 +471,23 @@ def test_a_rule_that_branches_on_a_tensor_says_so_as_in_eager_code() -> None:
             xg.use(steep, {"width": torch.tensor(2.0)}),
             pytest.raises(xg.TraceError, match="width"),
         ):
-            slope(run)
+            gradient(run)
     own, width = xg.activation("ReLU", steep), torch.tensor(2.0)
     f = torch.compile(lambda x: own.call_with(x, (width,)), backend="aot_eager")
     with pytest.raises(xg.MultigradError, match="value of param 'width' in Python"):
-        slope(f)
+        gradient(f)
 
 
 @pytest.mark.usefixtures("torch_compiles")
 def test_as_many_graphs_as_torch_keeps_are_warned_of_with_the_way_out() -> None:
     act = xg.activation("Heaviside")
-    f = compiled_tensors(lambda x: act(x))
+    f, _ = compiled(lambda x: act(x))
     limit = torch._dynamo.config.recompile_limit
     for i in range(limit - 1):
         with xg.use("triangular", {"width": 1.0 + i}):
-            slope(f)
+            gradient(f)
     with xg.use("triangular", {"width": 0.5}), pytest.warns(UserWarning, match=r"xg\.jit"):
-        slope(f)
+        gradient(f)
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["torch.compile", "xg.jit"])
@@ -620,7 +603,8 @@ def test_what_is_kept_is_what_it_was_before_the_caller_wrote_into_it(
         y.add_(1.0)
         return result
 
-    expected = 6.0 * np.exp(2.0 * X_TENSORS) if function is exponential else 24.0 * X_TENSORS
-    np.testing.assert_allclose(slope(compiled_tensors(written, compiler)), expected, rtol=1e-6)
+    run = torch.compile(written, backend=compiler, fullgraph=True)
+    expected = 6.0 * np.exp(2.0 * X) if function is exponential else 24.0 * X
+    np.testing.assert_allclose(gradient(run), expected, rtol=1e-6)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        slope(written)
+        gradient(written)
