@@ -5,6 +5,7 @@ of the first, whatever has changed since.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,39 +22,22 @@ pytestmark = pytest.mark.needs("torch")
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False])
 
 
-def by_layer(rule: Any) -> Any:
-    model = nn.Sequential(nn.ReLU())
-    xg.attach(model, {"0": rule})
+def attached(kind: Any, selector: str, rule: Any) -> Any:
+    model = nn.Sequential(kind())
+    xg.attach(model, {selector: rule})
     return model
 
 
-def by_operation(rule: Any) -> Any:
-    model = nn.Sequential(nn.ReLU())
-    xg.attach(model, {"relu": rule})
-    return model
-
-
-def by_any_layer(rule: Any) -> Any:
-    model = nn.Sequential(nn.Softplus())
-    xg.attach(model, {"0": rule})
-    return model
-
-
-def by_override(rule: Any) -> Any:
-    return xg.override(torch.relu, {"relu": rule})
-
-
-def by_activation(rule: Any) -> Any:
-    return xg.activation("ReLU", rule)
-
-
-def by_module(rule: Any) -> Any:
-    return xg.Activation("ReLU", rule)
-
-
-WAYS = pytest.mark.parametrize(
-    "way", [by_layer, by_operation, by_any_layer, by_override, by_activation, by_module]
-)
+by_operation = partial(attached, nn.ReLU, "relu")
+WAYS = {
+    "layer": partial(attached, nn.ReLU, "0"),
+    "operation": by_operation,
+    "any layer": partial(attached, nn.Softplus, "0"),
+    "override": lambda rule: xg.override(torch.relu, {"relu": rule}),
+    "activation": partial(xg.activation, "ReLU"),
+    "module": partial(xg.Activation, "ReLU"),
+}
+EVERY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 def through(function: Callable[[Any], Any], x: Any, reentrant: bool) -> Any:
@@ -61,7 +45,7 @@ def through(function: Callable[[Any], Any], x: Any, reentrant: bool) -> Any:
 
 
 @REENTRANT
-@WAYS
+@EVERY_WAY
 def test_a_schedule_that_is_stepped_before_backward_acts_at_the_next_forward(
     way: Any, reentrant: bool
 ) -> None:
@@ -93,7 +77,7 @@ def test_regions_of_several_steps_each_have_the_number_of_theirs(reentrant: bool
 
 
 @REENTRANT
-@WAYS
+@EVERY_WAY
 def test_a_name_that_is_registered_anew_before_backward_acts_at_the_next_forward(
     way: Any, reentrant: bool
 ) -> None:
@@ -113,7 +97,7 @@ def test_a_name_that_is_registered_anew_before_backward_acts_at_the_next_forward
 
 
 @REENTRANT
-@WAYS
+@EVERY_WAY
 def test_a_random_rule_draws_anew_at_each_step(way: Any, reentrant: bool) -> None:
     function, found = way("noise"), []
     for _ in range(3):
@@ -129,25 +113,16 @@ def test_draws_of_a_reentrant_region_stay_with_the_calls_that_made_them() -> Non
             torch.relu(mask)  # no gradient passes this one, in the second run
             return self.noise(torch.relu(x))
 
+    def run() -> Any:
+        torch.manual_seed(7)
+        x = torch.ones(3, requires_grad=True)
+        checkpoint(model, x, torch.ones(2), use_reentrant=True).sum().backward()
+        return x.grad
+
     model = Drawing()
     model.noise = xg.Activation("Linear", "noise")
-    found = []
     with xg.attach(model, {"relu": "noise"}):
-        for reentrant in (True, None):
-            torch.manual_seed(7)
-            x, mask = torch.ones(3, requires_grad=True), torch.ones(2)
-            if reentrant is None:
-                y = model(x, mask)
-            else:
-                y = checkpoint(model, x, mask, use_reentrant=True)
-            y.sum().backward()
-            found.append(x.grad)
-    # Outside of regions a call without a gradient draws nothing: so only the region is repeatable.
-    torch.manual_seed(7)
-    x = torch.ones(3, requires_grad=True)
-    with xg.attach(model, {"relu": "noise"}):
-        checkpoint(model, x, torch.ones(2), use_reentrant=True).sum().backward()
-    assert torch.equal(x.grad, found[0])
+        assert torch.equal(run(), run())
 
 
 @REENTRANT
@@ -264,7 +239,7 @@ def test_a_region_within_a_region_has_what_stood_at_the_first_run_of_both(
     assert x.grad.item() == 0.5
 
 
-@WAYS
+@EVERY_WAY
 def test_a_tensor_that_is_a_rules_number_is_read_at_each_forward(way: Any) -> None:
     width, x = torch.tensor(1.0), torch.tensor([0.5], requires_grad=True)
     function = way(xg.get("triangular").with_params(width=width))
