@@ -17,6 +17,7 @@ pytestmark = pytest.mark.anywhere
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ALL = ("torch", "jax", "tensorflow")
+INSTALLED = [name for name in ALL if find_spec(name)]
 PACKAGES = ("torch", "jax", "tensorflow", "keras", "optax", "flax", "sklearn.datasets")
 
 
@@ -74,7 +75,7 @@ def test_tensorflow_example_trains_with_three_rules(tmp_path: Path) -> None:
 
 def installed_keras_backends() -> list[str]:
     chosen = os.environ.get("KERAS_BACKEND")
-    return [chosen] if chosen else [n for n in ("torch", "jax", "tensorflow") if find_spec(n)]
+    return [chosen] if chosen else INSTALLED
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def test_parity_example_finds_the_same_numbers_everywhere(tmp_path: Path) -> Non
         differences = read_numbers(row)
         assert len(differences) == len(names)
         assert all(difference < 1e-6 for difference in differences)
-    assert set(names) == {name for name in ("torch", "jax", "tensorflow") if find_spec(name)}
+    assert set(names) == set(INSTALLED)
 
 
 @pytest.mark.needs("torch")
@@ -134,8 +135,7 @@ def test_memory_example_counts_less_than_by_hand_where_less_is_enough(tmp_path: 
 def test_in_place_example_gives_the_same_numbers_everywhere(tmp_path: Path) -> None:
     lines = run_example("08_in_place_and_constants.py", tmp_path).splitlines()[1:]
     rows = {line[:12].strip(): read_numbers(line) for line in lines}
-    installed = {name for name in ("torch", "jax", "tensorflow") if find_spec(name)}
-    assert set(rows) == {"as it is", "numpy", *installed}
+    assert set(rows) == {"as it is", "numpy", *INSTALLED}
     for numbers in rows.values():
         assert numbers == pytest.approx(rows["as it is"], abs=2e-5)
     assert len(set(rows["as it is"])) > 5
@@ -144,14 +144,8 @@ def test_in_place_example_gives_the_same_numbers_everywhere(tmp_path: Path) -> N
 @pytest.mark.needs("torch")
 def test_a_class_keeps_its_bits_on_every_framework(tmp_path: Path) -> None:
     output = run_example("09_any_class.py", tmp_path)
-    lines = [
-        line
-        for line in output.splitlines()
-        if line.startswith(("torch", "jax", "tensorflow", "numpy"))
-    ]
-    assert len(lines) == 1 + sum(
-        find_spec(name) is not None for name in ("torch", "jax", "tensorflow")
-    )
+    lines = [line for line in output.splitlines() if line.startswith((*ALL, "numpy"))]
+    assert len(lines) == 1 + len(INSTALLED)
     assert all(line.endswith("equal bit for bit") for line in lines)
     assert "class ClampTowardsInside" in output
 
@@ -208,8 +202,7 @@ def test_flax_network_of_binary_neurons_learns_under_a_rule_for_its_gradients(
 def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(tmp_path: Path) -> None:
     output = run_example("keras_layers/switch_backends.py", tmp_path)
     rows = [read_numbers(line) for line in output.splitlines() if "largest difference" in line]
-    installed = [name for name in ("torch", "jax", "tensorflow") if find_spec(name)]
-    assert len(rows) == 2 + len(installed)
+    assert len(rows) == 2 + len(INSTALLED)
     for accuracy, difference, _ in rows:
         assert accuracy > 0.8
         assert difference < 1e-4  # after 75 steps in which a rounded sum may fall on the other side
@@ -274,9 +267,8 @@ def test_an_implicit_layer_has_its_gradient_everywhere(
     name: str, most: float, tmp_path: Path
 ) -> None:
     output = run_example(f"implicit/{name}.py", tmp_path)
-    installed = [each for each in ("torch", "jax", "tensorflow") if find_spec(each)]
     rows = [line for line in output.splitlines() if " from " in f" {line}"]
-    for framework in ("numpy", *installed):
+    for framework in ("numpy", *INSTALLED):
         own = [line for line in rows if framework in line]
         assert own
         assert all(float(line.split()[-1]) < most for line in own)
