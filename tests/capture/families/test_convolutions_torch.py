@@ -18,6 +18,7 @@ pytestmark = pytest.mark.needs("torch")
 F, nn = torch.nn.functional, torch.nn
 RNG = np.random.default_rng(3)
 Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]
+OPTIONS: dict[str, Any] = {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2), "groups": 2}
 LINE, PICTURE, SOLID = (2, 4, 11), (2, 4, 9, 8), (1, 2, 5, 6, 4)
 CASES: dict[str, Case] = {
     "conv1d": (lambda x, w: F.conv1d(x, w, stride=3, padding=2), (LINE, (5, 4, 3))),
@@ -55,6 +56,22 @@ CASES: dict[str, Case] = {
     "avg_pool2d by 3": (lambda x: F.avg_pool2d(x, 2, divisor_override=3), (PICTURE,)),
     "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, (None, 3)), (PICTURE,)),
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (4, 3)), (PICTURE,)),
+    "conv1d_input": (
+        lambda x, w, g: nn.grad.conv1d_input(x.shape, w, g, padding=1),
+        (LINE, (5, 4, 3), (2, 5, 11)),
+    ),
+    "conv1d_weight": (
+        lambda x, w, g: nn.grad.conv1d_weight(x, w.shape, g, padding=1),
+        (LINE, (5, 4, 3), (2, 5, 11)),
+    ),
+    "conv2d_input": (
+        lambda x, w, g: nn.grad.conv2d_input(x.shape, w.sign(), g, **OPTIONS),
+        (PICTURE, (6, 2, 3, 2), (2, 6, 5, 10)),
+    ),
+    "conv2d_weight": (
+        lambda x, w, g: nn.grad.conv2d_weight(x, w.shape, g, **OPTIONS),
+        (PICTURE, (6, 2, 3, 2), (2, 6, 5, 10)),
+    ),
     "unfold": (lambda x: F.unfold(x, (3, 2), padding=1, stride=2), (PICTURE,)),
 }  # fmt: skip
 
@@ -108,49 +125,6 @@ def test_the_places_of_the_largest_are_torch_s(name: str) -> None:
     assert_as_in("torch", lambda x: PAIRS[name](x)[0], x)
     found = xg.function(lambda x: PAIRS[name](x)[1], native=False)(x)
     np.testing.assert_array_equal(found, PAIRS[name](torch.tensor(x))[1])
-
-
-# `torch.nn.grad`: what classes with a convolution call in their backward.
-
-
-draw = np.random.default_rng(3).standard_normal
-X, W = draw((2, 4, 7, 6)).astype(np.float32), draw((6, 2, 3, 2)).astype(np.float32)
-OPTIONS: dict[str, Any] = {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2), "groups": 2}
-
-
-class Convolution(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any, w: Any) -> Any:
-        ctx.save_for_backward(x, w)
-        return torch.nn.functional.conv2d(x, w.sign(), None, **OPTIONS)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, w = ctx.saved_tensors
-        grad_x = torch.nn.grad.conv2d_input(x.shape, w.sign(), grad, **OPTIONS)
-        return grad_x, torch.nn.grad.conv2d_weight(x, w.shape, grad, **OPTIONS)
-
-
-class Line(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any, w: Any) -> Any:
-        ctx.save_for_backward(x, w)
-        return torch.nn.functional.conv1d(x, w, padding=1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, w = ctx.saved_tensors
-        grad_x = torch.nn.grad.conv1d_input(x.shape, w, grad, padding=1)
-        return grad_x, torch.nn.grad.conv1d_weight(x, w.shape, grad, padding=1)
-
-
-GRADIENTS = {Convolution: (X, W), Line: (X[:, :, 0], W[:, :, :, 0].repeat(2, 1))}
-
-
-@pytest.mark.parametrize("function", GRADIENTS, ids=lambda f: f.__name__)
-def test_the_gradient_of_a_convolution_is_that_of_torch(function: Any, backend: Any) -> None:
-    of = xg.from_autograd_function(function)
-    assert_as_in("torch", function.apply, *GRADIENTS[function], of=of, backend=backend, atol=1e-4)
 
 
 # torch's functions that give or take integer places mean in a graph what they mean in torch.
@@ -247,38 +221,6 @@ def test_of_equal_extremes_the_first_gets_the_whole_gradient() -> None:
         return torch.max(t, dim=1).values + 10 * t.min(dim=-1, keepdim=True).values.squeeze(1)
 
     assert_as_in("torch", both, x, rtol=0, atol=0)
-
-
-class Sparsemax(torch.autograd.Function):
-    """Martins and Astudillo 2016, as packages write it: sort, count, gather."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
-        ctx.dim = dim
-        largest, _ = x.max(dim=dim, keepdim=True)
-        x = x - largest
-        top, _ = torch.topk(x, k=x.shape[dim], dim=dim)
-        sums = top.cumsum(dim) - 1
-        rank = torch.arange(1, x.shape[dim] + 1, device=x.device, dtype=x.dtype)
-        size = (rank * top > sums).sum(dim=dim).unsqueeze(dim)
-        tau = sums.gather(dim, size - 1) / size.to(x.dtype)
-        result = torch.clamp(x - tau, min=0)
-        ctx.save_for_backward(size, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        size, result = ctx.saved_tensors
-        grad = grad.clone()
-        grad[result == 0] = 0
-        mean = (grad.sum(dim=ctx.dim) / size.to(result.dtype).squeeze(ctx.dim)).unsqueeze(ctx.dim)
-        return torch.where(result != 0, grad - mean, grad), None
-
-
-def test_a_class_that_keeps_places_for_its_backward_is_the_same_in_numpy() -> None:
-    sparsemax = xg.from_autograd_function(Sparsemax)
-    own, of = (lambda a, f=f: f(a, -1) for f in (Sparsemax.apply, sparsemax))
-    assert_as_in("torch", own, PLACED[:, :, 0], of=of, rtol=1e-7, atol=1e-6)
 
 
 @pytest.mark.parametrize(

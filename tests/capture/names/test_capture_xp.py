@@ -151,6 +151,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Any]] = {
     "ones_like of bool": (lambda x: xp.ones_like(x, bool), np.ones_like(signed, bool)),
     "sum": (lambda x: xp.sum(x, axis=0), signed.sum(0)),
     "mean": (lambda x: xp.mean(x, axis=-1, keepdims=True), signed.mean(-1, keepdims=True)),
+    "cumulative_sum": (lambda x: xp.cumulative_sum(x, axis=0), signed.cumsum(0)),
     "min": (lambda x: xp.min(x, axis=(0, 1)), signed.min()),
     "norm": (xp.norm, np.linalg.norm(signed)),
     "std": (lambda x: xp.std(x, correction=1), signed.std(ddof=1)),
