@@ -128,14 +128,6 @@ def test_a_loop_that_carries_what_is_no_tensor_here_is_unrolled() -> None:
     np.testing.assert_allclose(captured(X), count(jnp.asarray(X)), rtol=1e-5)
 
 
-def test_a_loop_that_values_end_is_refused_where_its_derivative_is_asked_for() -> None:
-    def by_values(x: Any) -> Any:
-        return jax.vmap(lambda r: lax.while_loop(lambda c: c.sum() < 9, lambda c: c + 1, r))(x)
-
-    with pytest.raises(xg.TraceError):
-        xg.function(by_values, native=False)(X)
-
-
 @pytest.mark.parametrize(
     "function",
     [
