@@ -18,11 +18,6 @@ X = np.array([1.0, -2.0, 0.5], np.float32)
 SCALARS = [np.float64(2.5), np.float32(2.5), np.array(2.5), np.array(2.5, np.float32)]
 
 
-@xg.custom_gradient
-def scaled(x: Any, factor: Any) -> Any:
-    return x * factor, lambda up: (up * factor, None)
-
-
 # --- numbers of NumPy's ---------------------------------------------------------------------------
 @pytest.mark.backends("torch", "jax", "tensorflow")
 @pytest.mark.parametrize("native", [None, True])
@@ -43,14 +38,9 @@ def test_a_number_of_numpys_beside_tensors_is_a_number(
 
 @pytest.mark.backends("torch", "jax", "tensorflow")
 def test_an_integer_of_numpys_is_followed(backend: Any) -> None:
-    x = backend.array(X)
+    function, x = xg.function(lambda x, n: x**n), backend.array(X)
     for power in (np.int64(2), np.int64(3), np.array(2)):
-        y = xg.function(lambda x, n: x**n)(x, power)
-        np.testing.assert_array_equal(backend.numpy(y), X ** int(power))
-    function = xg.function(lambda x, n: x**n)
-    found = [backend.numpy(function(x, np.int64(n))) for n in (2, 3)]
-    np.testing.assert_array_equal(found[0], X**2)
-    np.testing.assert_array_equal(found[1], X**3)
+        np.testing.assert_array_equal(backend.numpy(function(x, power)), X ** int(power))
 
 
 @pytest.mark.needs("torch")
@@ -76,50 +66,45 @@ class Params:
     w: Any
 
 
-@pytest.mark.parametrize("native", [None, True])
-def test_a_gradient_for_an_object_that_holds_tensors_is_an_error(
-    backend: Any, native: bool | None
-) -> None:
-    @xg.custom_gradient(native=native)
-    def dense(params: Any, x: Any) -> Any:
-        return x * 2.0, lambda up: (Params(up), up * 2.0)
-
-    with pytest.raises(xg.GradientError, match=r"argument 'params', a Params.*optree"):
-        _, pullback = xg.vjp(lambda x: dense(Params(x), x), backend.array(X))
-        pullback(backend.array(np.ones_like(X)))
+BY_NAME = r"by name, which have no order.*'w': \.\.\."
 
 
-@pytest.mark.parametrize("native", [None, True])
-def test_a_tensor_by_keyword_is_not_left_without_a_gradient(
-    backend: Any, native: bool | None
-) -> None:
-    @xg.custom_gradient(native=native)
-    def product(x: Any, *, w: Any) -> Any:
-        return x * w, lambda up: up * w
+def of_object(params: Any, x: Any) -> Any:
+    return x * 2.0, lambda up: (Params(up), up * 2.0)
 
-    with pytest.raises(xg.GradientError, match=r"1 gradient for 2 arguments \(x, w\)"):
-        _, pullback = xg.vjp(lambda x: product(x, w=x), backend.array(X))
-        pullback(backend.array(np.ones_like(X)))
+
+def of_keyword(x: Any, *, w: Any) -> Any:
+    return x * w, lambda up: up * w
+
+
+def of_dict(p: Any, x: Any) -> Any:
+    return p["w"] * x + p["b"], lambda up: (up * x, up, up * p["w"])
+
+
+def of_keywords(w: Any, b: Any) -> Any:
+    return w * 2.0 + b, lambda up: (up * 2.0, up)
 
 
 @pytest.mark.parametrize("native", [None, True])
-@pytest.mark.parametrize("form", ["a dict", "keywords"])
-def test_flat_gradients_for_arguments_by_name_are_an_error(
-    backend: Any, native: bool | None, form: str
+@pytest.mark.parametrize(
+    ("function", "call", "message"),
+    [
+        (of_object, lambda f, x: f(Params(x), x), r"argument 'params', a Params.*optree"),
+        (of_keyword, lambda f, x: f(x, w=x), r"1 gradient for 2 arguments \(x, w\)"),
+        (
+            of_dict,
+            lambda f, x: f({"w": x, "b": x}, x),
+            r"by name, which have no order.*'w': \.\.\.",
+        ),
+        (of_keywords, lambda f, x: f(w=x, b=x), r"by name, which have no order.*'w': \.\.\."),
+    ],
+)
+def test_a_gradient_that_would_be_lost_is_an_error(
+    backend: Any, native: bool | None, function: Any, call: Any, message: str
 ) -> None:
-    @xg.custom_gradient(native=native)
-    def of_dict(p: Any, x: Any) -> Any:
-        return p["w"] * x + p["b"], lambda up: (up * x, up, up * p["w"])
-
-    @xg.custom_gradient(native=native)
-    def of_keywords(w: Any, b: Any) -> Any:
-        return w * 2.0 + b, lambda up: (up * 2.0, up)
-
-    def call(x: Any) -> Any:
-        return of_dict({"w": x, "b": x}, x) if form == "a dict" else of_keywords(w=x, b=x)
-
-    with pytest.raises(xg.GradientError, match=r"by name, which have no order.*'w': \.\.\."):
-        _, pullback = xg.vjp(call, backend.array(X))
+    f = xg.custom_gradient(function, native=native)
+    with pytest.raises(xg.GradientError, match=message):
+        _, pullback = xg.vjp(lambda x: call(f, x), backend.array(X))
         pullback(backend.array(np.ones_like(X)))
 
 

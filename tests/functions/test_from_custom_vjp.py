@@ -146,41 +146,21 @@ def test_an_imported_function_may_be_differentiated_twice_and_compiled_on_jax() 
         )
 
 
-def test_derivatives_of_a_captured_function_pass_by_the_rules_inside_of_it(backend: Any) -> None:
-    from ..written import functions_in_jax
-
-    def three_halves(x: Any) -> Any:
-        return functions_in_jax.round_through(x) * 1.5
-
-    x = backend.array(X)
-    y, pullback = xg.vjp(xg.function(three_halves), x)
-    np.testing.assert_array_equal(backend.numpy(y), np.round(X) * 1.5)
-    (gradient,) = pullback(backend.array(np.ones_like(X)))
-    np.testing.assert_array_equal(backend.numpy(gradient), np.full_like(X, 1.5))
+USES: dict[str, Any] = {
+    "by itself": lambda round_through, _: lambda x: round_through(x) * 1.5,
+    "inside of vmap": lambda round_through, _: lambda x: jax.vmap(round_through)(x) * 1.5,
+    "beside another": lambda round_through, other: lambda x: other(x) + round_through(x),
+}
 
 
-def test_a_rule_inside_of_vmap_keeps_its_own_gradient() -> None:
-    from ..written import functions_in_jax
-
-    def by_rows(x: Any) -> Any:
-        return jax.vmap(functions_in_jax.round_through)(x) * 1.5
-
-    _, pullback = xg.vjp(xg.function(by_rows, native=False), X)
-    np.testing.assert_array_equal(pullback(np.ones_like(X))[0], np.full_like(X, 1.5))
-    x = jnp.asarray(X)
-    gradient = jax.grad(lambda x: xg.function(by_rows)(x).sum())(x)
-    np.testing.assert_array_equal(gradient, np.full_like(X, 1.5))
-
-
-def test_two_custom_functions_may_use_each_other() -> None:
-    from ..written import functions_in_jax
-
-    imported = xg.from_custom_vjp(functions_in_jax.quantize)
-    y, pullback = xg.vjp(lambda x: imported(x) + functions_in_jax.round_through(x), X)
-    sigmoid = 1 / (1 + np.exp(-X))
-    np.testing.assert_array_equal(y, np.round(X * 4) / 4 + np.round(X))
-    expected = sigmoid * np.round(sigmoid + np.float32(0.25)) + 1
-    np.testing.assert_allclose(pullback(np.ones_like(X))[0], expected, rtol=1e-6)
+@pytest.mark.parametrize("use", USES)
+def test_derivatives_of_a_captured_function_pass_by_the_rules_inside_of_it(
+    backend: Any, use: str
+) -> None:
+    (rounded, _), (quantize, _) = cases("round_through"), cases("quantize")
+    own = USES[use](rounded, quantize)
+    of = xg.function(USES[use](rounded, xg.from_custom_vjp(quantize)), native=False)
+    assert_as_in("jax", own, X, of=of, backend=backend, rtol=2e-6, atol=1e-6)
 
 
 def test_a_function_that_cannot_be_captured_runs_as_it_is_on_jax_and_says_so_elsewhere() -> None:

@@ -119,8 +119,6 @@ def test_lsq_is_torchs_own_where_rounding_does_not_clip() -> None:
 
 # --- edges ---------------------------------------------------------------------------------------
 
-NOT_NUMBERS = np.array([NAN, INF, -INF])
-
 
 @each_function
 def test_nan_is_not_hidden_and_leaves_its_neighbors(name: str) -> None:
