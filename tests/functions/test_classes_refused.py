@@ -16,6 +16,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.torch_class import torch_class
+
 pytestmark = pytest.mark.needs("torch")
 X = np.array([0.3, -1.2, 0.6], np.float32)
 
@@ -90,14 +92,9 @@ def test_an_object_of_a_class_is_refused_where_it_is_converted() -> None:
 def test_a_list_of_numbers_is_no_tensor_of_a_class() -> None:
     import torch
 
-    class Rounded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return torch.round(x)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad
+    @torch_class(lambda ctx, grad: grad)
+    def Rounded(ctx: Any, x: Any) -> Any:
+        return torch.round(x)
 
     rounded = xg.convert(Rounded)
     checks = (partial(xg.check, rounded), partial(xg.parity, rounded))
@@ -110,17 +107,8 @@ def test_a_list_of_numbers_is_no_tensor_of_a_class() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_class_that_only_torch_runs(backend: Any, case: str) -> None:
-    import torch
-
     forward, expected, said = make_forwards()[case]
-
-    class Refused(torch.autograd.Function):
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad * 2
-
-    Refused.forward = staticmethod(forward)
-    function = xg.from_autograd_function(Refused)
+    function = xg.from_autograd_function(torch_class(lambda ctx, grad: grad * 2)(forward))
     x = backend.array(X.copy())
     if backend.name == "torch":
         y = function(x)
@@ -132,7 +120,7 @@ def test_a_class_that_only_torch_runs(backend: Any, case: str) -> None:
     with pytest.raises(xg.TraceError) as raised:
         function(x)
     message = str(raised.value)
-    assert "'Refused'" in message
+    assert f"'{case}'" in message
     assert any(place in message for place in places), message
     assert re.search(said, message), message
     assert message.endswith("it runs as written on torch alone")

@@ -137,17 +137,15 @@ def test_keywords_bind_as_torch_binds_them(backend: Any) -> None:
 
 
 def test_a_promise_to_differentiate_once_is_kept() -> None:
-    class ScaleByNorm(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            norm = x.norm()
-            ctx.save_for_backward(norm)
-            return x * norm
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: Any) -> Any:
+        return grad_output * ctx.saved_tensors[0]
 
-        @staticmethod
-        @torch.autograd.function.once_differentiable
-        def backward(ctx: Any, grad_output: Any) -> Any:
-            return grad_output * ctx.saved_tensors[0]
+    @torch_class(backward)
+    def ScaleByNorm(ctx: Any, x: Any) -> Any:
+        norm = x.norm()
+        ctx.save_for_backward(norm)
+        return x * norm
 
     scaled = from_autograd_function(ScaleByNorm)
     x = torch.full((100,), 2.0, requires_grad=True)
@@ -324,14 +322,9 @@ def test_as_an_attribute_of_a_class_it_gets_no_object() -> None:
 
 def test_a_decorated_class_is_called_as_before() -> None:
     @xg.convert
-    class Halved(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, grad_out: Tensor) -> Tensor:
-            return grad_out / 2
+    @torch_class(lambda ctx, grad_out: grad_out / 2)
+    def Halved(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
 
     class Model(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -348,18 +341,11 @@ def test_a_decorated_class_is_called_as_before() -> None:
 
 
 def test_what_is_lowered_or_shown_has_all_gradients_whatever_was_asked_for_at_the_capture() -> None:
-    import torch
+    @xg.convert
+    @torch_class(lambda ctx, grad_out: 2 * grad_out if ctx.needs_input_grad[0] else None)
+    def function(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
 
-    class Doubled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return 2 * x
-
-        @staticmethod
-        def backward(ctx: Any, grad_out: Tensor) -> Tensor | None:
-            return 2 * grad_out if ctx.needs_input_grad[0] else None
-
-    function = xg.convert(Doubled)
     function(torch.ones(3))
     assert "mul(2, grad_out)" in str(xg.show(function))
     x = torch.ones(3, requires_grad=True)
@@ -372,8 +358,6 @@ def test_what_is_lowered_or_shown_has_all_gradients_whatever_was_asked_for_at_th
 
 
 def test_a_class_that_calls_another_is_differentiated_again_in_torch_alone() -> None:
-    import torch
-
     class Slope(torch.autograd.Function):
         @staticmethod
         def forward(x: Tensor) -> Tensor:

@@ -231,16 +231,14 @@ def test_a_class_that_is_differentiable_once_is_so_on_jax() -> None:
     import jax.numpy as jnp
     import torch
 
-    class Squared(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x**2
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad * 2 * ctx.saved_tensors[0]
 
-        @staticmethod
-        @torch.autograd.function.once_differentiable
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad * 2 * ctx.saved_tensors[0]
+    @torch_class(backward)
+    def Squared(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x**2
 
     function = xg.from_autograd_function(Squared)
     first = jax.grad(lambda x: function(x).sum())

@@ -105,17 +105,15 @@ def test_a_tangent_has_the_part_of_each_input_whatever_a_class_asks_about_gradie
     import torch
     from torch.autograd import forward_ad
 
-    @xg.convert
-    class Product(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, w: Any) -> Any:
-            ctx.save_for_backward(x, w)
-            return x * w
+    def backward(ctx: Any, grad_out: Any) -> Any:
+        (x, w), (has_x, has_w) = ctx.saved_tensors, ctx.needs_input_grad
+        return 3.0 * w * grad_out if has_x else None, 5.0 * x * grad_out if has_w else None
 
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            (x, w), (has_x, has_w) = ctx.saved_tensors, ctx.needs_input_grad
-            return 3.0 * w * grad_out if has_x else None, 5.0 * x * grad_out if has_w else None
+    @xg.convert
+    @torch_class(backward)
+    def Product(ctx: Any, x: Any, w: Any) -> Any:
+        ctx.save_for_backward(x, w)
+        return x * w
 
     x, w, dx, dw = torch.tensor([[1.0], [2.0], [1.0], [0.5]])
     assert xg.jvp(Product, (x, w), (dx, dw))[1] == 3 * 2 + 5 * 0.5
@@ -169,17 +167,15 @@ def test_a_promise_of_one_derivative_holds_in_forward_mode() -> None:
     import torch
     from torch.func import jacfwd, jvp
 
-    class Once(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x * x * x
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_out: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return 3.0 * grad_out * x * x
 
-        @staticmethod
-        @torch.autograd.function.once_differentiable
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            (x,) = ctx.saved_tensors
-            return 3.0 * grad_out * x * x
+    @torch_class(backward)
+    def Once(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x * x
 
     f, x = xg.convert(Once), torch.tensor(X)
     np.testing.assert_allclose(jvp(f, (x,), (torch.ones(5),))[1], 3.0 * X * X, rtol=1e-6)

@@ -26,6 +26,7 @@ from multigrad.graph import ops
 
 from ...harness import ejected, fresh
 from ...harness.ejecting import BY_RANK, KEY, X, load, native, random_values, rules_by_rank
+from ...harness.torch_class import torch_class
 from ...support.sampling import WHOLE, sample
 
 ejecting = pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
@@ -109,16 +110,14 @@ FUNCTIONS: dict[Callable[..., Any], tuple[list[Any], tuple[Any, ...]]] = {
 def from_torch() -> xg.Function:
     import torch
 
-    class Clipped(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x.clamp(-1.0, 1.0)
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return torch.nn.functional.gelu(grad) * torch.logsumexp(x, 0)
 
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            (x,) = ctx.saved_tensors
-            return torch.nn.functional.gelu(grad) * torch.logsumexp(x, 0)
+    @torch_class(backward)
+    def Clipped(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.clamp(-1.0, 1.0)
 
     return xg.from_autograd_function(Clipped)
 

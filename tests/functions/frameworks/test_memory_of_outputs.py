@@ -99,28 +99,24 @@ def test_what_a_class_returns_twice_is_one_tensor_with_the_gradient_of_its_class
 def test_a_queued_callback_of_torchs_engine_runs_once_for_each_backward() -> None:
     calls: list[str] = []
 
-    class Queuing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return 2 * x
+    def queue(ctx: Any, grad: Tensor) -> Tensor:
+        engine = torch.autograd.Variable._execution_engine
+        engine.queue_callback(lambda: calls.append("called"))
+        return 2 * grad
 
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: calls.append("called"))
-            return 2 * grad
+    @torch_class(queue)
+    def Queuing(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
 
-    class Outer(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.clone()
+    def call(ctx: Any, grad: Tensor) -> Tensor:
+        with torch.enable_grad():  # where the first call is made in a backward that runs
+            inner = grad.detach().requires_grad_()
+            xg.convert(Queuing)(inner).sum().backward()
+        return grad
 
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            with torch.enable_grad():  # where the first call is made in a backward that runs
-                inner = grad.detach().requires_grad_()
-                xg.convert(Queuing)(inner).sum().backward()
-            return grad
+    @torch_class(call)
+    def Outer(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
 
     Outer.apply(torch.ones(2, requires_grad=True)).sum().backward()
     assert calls == ["called"]

@@ -184,16 +184,10 @@ def test_the_gradient_of_one_output_alone_is_compared_with_a_cotangent_that_is_n
 
 
 def test_second_derivatives_are_compared_where_the_original_has_them(capturing: Any) -> None:
-    class Cube(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x * x * x
-
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            (x,) = ctx.saved_tensors
-            return grad_out * 3.0 * x * x
+    @torch_class(lambda ctx, grad_out: grad_out * 3.0 * ctx.saved_tensors[0] ** 2)
+    def Cube(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x * x
 
     def cut(graph: Graph) -> Graph:
         x, grad_out = graph.input("x"), graph.input("grad_out")

@@ -11,6 +11,8 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.torch_class import torch_class
+
 FAR = [("float16", 300.0), ("float32", 1e20), ("bfloat16", 1e20), ("float32", 3e38)]
 
 
@@ -50,17 +52,15 @@ def test_a_first_call_far_out_hides_no_other_function() -> None:
 def test_a_search_by_distances_that_torch_takes_from_a_product_is_converted(rows: int) -> None:
     import torch
 
-    class Nearest(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, z: Any, codes: Any) -> Any:
-            places = torch.cdist(z, codes).argmin(1)  # beyond 25 rows of either by a product
-            ctx.save_for_backward(places, codes)
-            return codes[places]
+    def backward(ctx: Any, grad_out: Any) -> Any:
+        places, codes = ctx.saved_tensors
+        return grad_out, torch.zeros_like(codes).index_add_(0, places, grad_out)
 
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            places, codes = ctx.saved_tensors
-            return grad_out, torch.zeros_like(codes).index_add_(0, places, grad_out)
+    @torch_class(backward)
+    def Nearest(ctx: Any, z: Any, codes: Any) -> Any:
+        places = torch.cdist(z, codes).argmin(1)  # beyond 25 rows of either by a product
+        ctx.save_for_backward(places, codes)
+        return codes[places]
 
     function = xg.convert(Nearest)
     z, codes = (torch.randn(n, 16, generator=torch.manual_seed(n)) for n in (rows, 40))

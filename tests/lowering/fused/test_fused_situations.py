@@ -20,6 +20,7 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
+from ...harness.torch_class import torch_class
 from ...support.threads import on_threads
 
 torch: Any = pytest.importorskip("torch")
@@ -331,16 +332,10 @@ def test_kernels_keep_what_is_asked_for_with_masks_as_bits(way: Any) -> None:
 
 
 def test_estimators_and_converted_classes_are_told_to_be_fused_and_stay_so() -> None:
-    class Windowed(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x.clamp(-0.5, 0.5)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            (x,) = ctx.saved_tensors
-            return grad * ((x > -0.5) & (x < 0.5))
+    @torch_class(lambda ctx, grad: grad * (ctx.saved_tensors[0].abs() < 0.5))
+    def Windowed(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.clamp(-0.5, 0.5)
 
     def kept(f: Any) -> list[str]:
         y = f(drawn(100).requires_grad_())
