@@ -69,10 +69,10 @@ class Network:
         self.weights = [0.3 * rng.normal(size=shape).astype(np.float32) for shape in shapes]
 
     def build(self, layer: Any, kind: str = "sequential", **compile_options: Any) -> Any:
-        """Give a compiled Keras model around `layer`, with the initial weights."""
+        """Give a compiled model around a layer, or what calls one, with the initial weights."""
         import keras
 
-        dtype = layer.dtype_policy
+        dtype = getattr(layer, "dtype_policy", None)
         first, last = keras.layers.Dense(6, dtype=dtype), keras.layers.Dense(3, dtype=dtype)
         if kind == "sequential":
             model = keras.Sequential([keras.Input((8,)), first, layer, last])
@@ -103,12 +103,18 @@ class Network:
 
     def step(self, derivative: Callable[[Array], Array]) -> list[Array]:
         """Give the weights after one step on all the data, with this derivative of the spikes."""
+        return self.step_of(lambda x: x > 0, lambda upstream, x: upstream * derivative(x))
+
+    def step_of(
+        self, forward: Callable[[Array], Array], backward: Callable[[Array, Array], Array]
+    ) -> list[Array]:
+        """Give the weights after one step on all the data, with another layer than the spikes."""
         x, y, a, b, c, d = (w.astype(np.float64) for w in (self.x, self.y, *self.weights))
         hidden = x @ a + b
-        spikes = (hidden > 0).astype(np.float64)
-        error = 2 * (spikes @ c + d - y) / y.size
-        back = (error @ c.T) * derivative(hidden)
-        gradients = (x.T @ back, back.sum(0), spikes.T @ error, error.sum(0))
+        shown = forward(hidden).astype(np.float64)
+        error = 2 * (shown @ c + d - y) / y.size
+        back = backward(error @ c.T, hidden)
+        gradients = (x.T @ back, back.sum(0), shown.T @ error, error.sum(0))
         return [w - self.rate * g for w, g in zip((a, b, c, d), gradients, strict=True)]
 
     def fit(self, model: Any, *callbacks: Any, size: int = 8, epochs: int = 1) -> None:

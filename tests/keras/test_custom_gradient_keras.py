@@ -126,24 +126,10 @@ CLASSES = {
 }
 
 
-def build_around(network: Any, call: Any, **options: Any) -> Any:
-    """Give Dense, `call`, Dense as a functional model with the initial weights."""
-    inputs = keras.Input((8,))
-    model = keras.Model(inputs, keras.layers.Dense(3)(call(keras.layers.Dense(6)(inputs))))
-    model.compile(keras.optimizers.SGD(network.rate), "mse", **options)
-    return network.reset(model)
-
-
 def check_step(network: Any, model: Any, forward: Any, backward: Any) -> None:
     """Compare one step of SGD with the formulas in float64."""
-    x, y, a, b, c, d = (w.astype(np.float64) for w in (network.x, network.y, *network.weights))
-    hidden = x @ a + b
-    shown = forward(hidden)
-    error = 2 * (shown @ c + d - y) / y.size
-    back = backward(error @ c.T, hidden)
-    gradients = (x.T @ back, back.sum(0), shown.T @ error, error.sum(0))
-    for found, w, g in zip(network.train(model), (a, b, c, d), gradients, strict=True):
-        np.testing.assert_allclose(found, w - network.rate * g, rtol=0, atol=1e-6)
+    network.train(model)
+    network.assert_trained(model, network.step_of(forward, backward))
 
 
 @pytest.mark.needs("torch")
@@ -153,7 +139,7 @@ def test_an_autograd_function_class_trains_on_every_keras_backend(network: Any, 
 
     args, forward, backward = CLASSES[name]
     layer = xk.CustomGradient(xg.from_autograd_function(getattr(autograd_classes, name)))
-    model = build_around(network, lambda h: layer(h, *args))
+    model = network.build(lambda h: layer(h, *args), "functional")
     check_step(network, model, forward, backward)
 
 
@@ -162,7 +148,7 @@ def test_the_gradient_goes_to_the_other_of_two_inputs(network: Any) -> None:
     from ..written.autograd_classes import ReplaceGrad
 
     layer = xk.CustomGradient(xg.from_autograd_function(ReplaceGrad))
-    model = build_around(network, lambda h: layer(keras.ops.sign(h), h))
+    model = network.build(lambda h: layer(keras.ops.sign(h), h), "functional")
     check_step(network, model, np.sign, lambda up, h: up)
 
 
