@@ -13,6 +13,7 @@ import pytest
 import multigrad as xg
 
 from ..harness.models.surrogates import triangle
+from ..harness.traced import taped
 
 tf: Any = pytest.importorskip("tensorflow")
 
@@ -27,18 +28,6 @@ eagerly_and_in_a_graph = pytest.mark.parametrize("graph", [False, True])
 
 def compiled(f: Callable[..., Any], graph: bool) -> Callable[..., Any]:
     return tf.function(f) if graph else f
-
-
-def grad(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return the function that gives the gradient of `sum(f(x))`."""
-
-    def gradient(x: Tensor) -> Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = f(x)
-        return tape.gradient(y, x)
-
-    return gradient
 
 
 @pytest.fixture
@@ -60,10 +49,10 @@ def test_gradient_through_vectorized_map_is_refused_and_not_the_forwards_own(
 ) -> None:
     act = xg.activation(forward)
     with xg.use(as_it_is if native else "triangular"):
-        through = compiled(grad(lambda x: tf.vectorized_map(act, x)), graph)
+        through = compiled(taped(lambda x: tf.vectorized_map(act, x)), graph)
         with pytest.raises(Exception, match="drops custom gradients"):
             through(tf.constant(X))
-        slow = compiled(grad(lambda x: tf.map_fn(act, x)), graph)
+        slow = compiled(taped(lambda x: tf.map_fn(act, x)), graph)
         np.testing.assert_allclose(slow(tf.constant(X)), triangle(X), rtol=1e-6)
 
 
@@ -86,10 +75,10 @@ def test_forward_over_reverse_is_reverse_over_reverse(graph: bool) -> None:
     act = compiled(xg.activation("SiLU"), graph)
     x, v = tf.constant(X + 0.01), tf.ones_like(X)
     with xg.use("arctan", {"alpha": 1.5}):
-        first = grad(lambda x: act(x) ** 2)
+        first = taped(lambda x: act(x) ** 2)
         with tf.autodiff.ForwardAccumulator(x, v) as accumulator:
             gradient = first(x)
-        reverse = grad(first)(x)
+        reverse = taped(first)(x)
     np.testing.assert_allclose(accumulator.jvp(gradient), reverse, rtol=1e-5)
     assert np.abs(reverse).max() > 0.1
 
@@ -122,7 +111,7 @@ def test_param_that_is_a_tensor_of_the_trace_is_a_run_time_value() -> None:
     def gradient(x: Tensor, width: Tensor) -> Tensor:
         traces.append(None)
         with xg.use("triangular", {"width": width}):
-            return grad(act)(x)
+            return taped(act)(x)
 
     for width in (0.5, 1.5):
         got = gradient(tf.constant(X), tf.constant(width))
