@@ -206,7 +206,9 @@ class Captures:
             try:
                 return self.for_facts(layout, facts, leaves)
             except NeedsConcrete:
-                facts = facts_of_symbols(trace, self.facts, layout, leaves)
+                known, facts = facts, facts_of_symbols(trace, self.facts, layout, leaves)
+                if facts.keys() == known.keys():
+                    raise  # it asks the symbols themselves, which the outer capture has to answer
 
 
 def capture(

@@ -75,7 +75,8 @@ def gather_facts(
                 raise NotCaptured(
                     TraceError(
                         f"{subject} needs the shape of an argument in Python, but it is {shape} "
-                        "here. Use x.shape[i] only in arithmetic"
+                        "here. A constant index, a top-k and code that reads x.shape as numbers "
+                        "need it: fix the lengths of what is traced"
                     )
                 )
             facts[fact] = shape

@@ -100,6 +100,18 @@ def test_gradients_are_the_same_under_every_order_of_transforms(native: bool, or
         np.testing.assert_allclose(given, expected, rtol=1e-6, atol=1e-6)
 
 
+def test_a_constant_index_of_a_called_function_is_looked_at_with_the_callers_shape() -> None:
+    import jax
+
+    last = jax.custom_vjp(lambda x: x[..., -1:])
+    last.defvjp(lambda x: (x[..., -1:], x), lambda x, g: (g + 0.0 * x,))
+    inner = xg.convert(last)
+    outer = xg.function(lambda x, by: inner(x) * by)
+    y, pull = xg.vjp(outer, np.ones((2, 3), np.float32), 2.0)
+    np.testing.assert_array_equal(y, [[2.0], [2.0]])
+    np.testing.assert_array_equal(pull(y)[0], np.full((2, 3), 4.0))
+
+
 @pytest.mark.parametrize("kind", [np.float32, float])
 def test_numbers_in_compiled_code_are_no_constants_that_xla_regroups(kind: Any) -> None:
     import jax
