@@ -4,7 +4,6 @@ equal, at zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +14,7 @@ import multigrad as xg
 from multigrad.errors import DisprovedError
 from multigrad.graph import ops
 
+from ...conftest import BACKENDS
 from ...harness.own_library import assert_as_in
 
 
@@ -91,7 +91,6 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
         (lambda torch, x: torch.special.logit(x, 0.125), BEYOND),
     ],
 }
-NAMES = [pytest.param(n, marks=pytest.mark.needs(n)) for n in ("torch", "jax", "tensorflow")]
 
 
 def logarithms(x: Any) -> Any:
@@ -114,6 +113,14 @@ def named(table: dict[str, str]) -> list[Any]:
     ]
 
 
+def rows(table: dict[str, list[tuple[Any, ...]]]) -> list[Any]:
+    return [
+        pytest.param(library, row, marks=pytest.mark.needs(library), id=f"{library}-{i}")
+        for library, rows in table.items()
+        for i, row in enumerate(rows)
+    ]
+
+
 def check(library: str, name: str, *arrays: Any) -> None:
     """Compare a function with its graph, one of jax by its jaxpr too."""
     module = import_module(library)
@@ -132,14 +139,7 @@ def test_of_one_operand_at_its_kink(library: str, name: str) -> None:
     check(library, name, A if library == "tensorflow" else C)
 
 
-@pytest.mark.parametrize(
-    ("library", "row"),
-    [
-        pytest.param(library, row, marks=pytest.mark.needs(library), id=f"{library}-{i}")
-        for library, rows in CALLS.items()
-        for i, row in enumerate(rows)
-    ],
-)
+@pytest.mark.parametrize(("library", "row"), rows(CALLS))
 def test_at_limits_zeros_and_infinities(library: str, row: tuple[Any, ...]) -> None:
     module, (function, *arrays) = import_module(library), row
     assert_as_in(library, lambda *given: function(module, *given), *arrays)
@@ -211,60 +211,36 @@ def test_of_equal_operands_in_a_narrower_dtype_in_torch(torch: Any) -> None:
 # At poles and between them a capture gives what its library gives.
 
 
-POLES = np.array([-2.5, -2.0, -1.25, -1.0, -0.5, 0.0, 0.3, 1.0, 2.5, np.nan])
+POLES = array(-2.5, -2.0, -1.25, -1.0, -0.5, 0.0, 0.3, 1.0, 2.5, np.nan)
+BETWEEN = POLES + array(0.0625)
+AT_POLES: dict[str, list[tuple[Any, ...]]] = {
+    "torch": [
+        (lambda torch, x: torch.special.digamma(x.detach()) + x, POLES),
+        (lambda torch, x: torch.polygamma(1, x), BETWEEN),  # at poles finite, by how pi rounds
+        (lambda torch, x: torch.polygamma(2, x.detach()) + x, POLES),
+        (lambda torch, x: torch.polygamma(2, x), BETWEEN),
+        (lambda torch, x: torch.polygamma(3, x.detach()) + x, POLES),
+    ],
+    "jax": [
+        (lambda jax, x: jax.scipy.special.digamma(jax.lax.stop_gradient(x)) + x, POLES),
+        (lambda jax, x: jax.scipy.special.polygamma(1, jax.lax.stop_gradient(x)) + x, POLES),
+        (lambda jax, x: jax.scipy.special.polygamma(2, jax.lax.stop_gradient(x)) + x, POLES),
+        (lambda jax, x: jax.scipy.special.polygamma(2, x), BETWEEN),
+        (lambda jax, x: jax.scipy.special.polygamma(3, jax.lax.stop_gradient(x)) + x, POLES),
+    ],
+    "tensorflow": [
+        (lambda tf, x: tf.math.digamma(tf.stop_gradient(x)) + x, POLES),
+        (lambda tf, x: tf.math.polygamma(1, tf.stop_gradient(x)) + x, POLES),
+        (lambda tf, x: tf.math.polygamma(2, tf.stop_gradient(x)) + x, POLES),
+        (lambda tf, x: tf.math.polygamma(2, x), BETWEEN),
+        (lambda tf, x: tf.math.polygamma(3, tf.stop_gradient(x)) + x, POLES),
+    ],
+}
 
 
-def library_of(name: str) -> tuple[Any, Callable[[Any], Any]]:
-    """Return a library and what makes its tensors."""
-    library = import_module({"jax": "jax.numpy"}.get(name, name))
-    make = {"torch": "tensor", "jax": "asarray", "tensorflow": "constant"}[name]
-    return library, getattr(library, make)
-
-
-def polygamma(name: str, order: int) -> Callable[[Any], Any]:
-    if name == "jax":
-        special = import_module("jax.scipy.special")
-        return lambda x: special.polygamma(order, x)
-    if name == "torch":
-        torch: Any = import_module("torch")
-        return lambda x: torch.polygamma(order, x)
-    tf: Any = import_module("tensorflow")
-    return lambda x: tf.math.polygamma(order, x)
-
-
-def captured(function: Callable[[Any], Any], name: str) -> Any:
-    return xg.function(function, lambda g, x: None, native=False, dialect=name)
-
-
-@pytest.mark.parametrize("order", [1, 2, 3])
-@pytest.mark.parametrize("name", NAMES)
-def test_polygamma_is_that_of_the_library_at_its_poles_and_between_them(
-    name: str, order: int
-) -> None:
-    _, make = library_of(name)
-    # Torch's trigamma is finite at its poles, by how pi rounds.
-    x = make((POLES if (name, order) != ("torch", 1) else POLES + 0.0625).astype(np.float32))
-    function = polygamma(name, order)
-    expected = np.asarray(function(x))
-    np.testing.assert_allclose(captured(function, name)(x), expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_its_derivative_is_that_of_the_next_order(name: str) -> None:
-    x = np.array([-2.7, -1.25, -0.4, 0.3, 2.5])
-    special = import_module("scipy.special")
-    _, make = library_of(name)
-    given = make(x.astype(np.float32))
-    _, pull = xg.vjp(xg.function(polygamma(name, 2), native=False, dialect=name), given)
-    slope = np.asarray(pull(make(np.ones(5, np.float32)))[0])
-    np.testing.assert_allclose(slope.reshape(5), special.polygamma(3, x), rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_digamma_is_that_of_the_library_at_zero(name: str) -> None:
-    _, make = library_of(name)
-    modules = {"jax": "jax.scipy.special", "torch": "torch.special", "tensorflow": "tensorflow"}
-    room = import_module(modules[name])
-    function = getattr(room, "math", room).digamma
-    x = make(POLES.astype(np.float32))
-    np.testing.assert_allclose(captured(function, name)(x), np.asarray(function(x)), rtol=1e-5)
+@pytest.mark.parametrize(("library", "row"), rows(AT_POLES))
+def test_at_poles_and_between_them(library: str, row: tuple[Any, ...]) -> None:
+    module, (function, *arrays) = import_module(library), row
+    assert_as_in(
+        library, lambda *given: function(module, *given), *arrays, backend=BACKENDS[library]
+    )
