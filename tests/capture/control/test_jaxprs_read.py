@@ -111,11 +111,6 @@ def test_a_function_without_a_row_means_what_jax_computes(monkeypatch: pytest.Mo
     assert len(outcome.names) == len(ways)
 
 
-def test_a_branch_that_is_not_taken_gives_no_nan() -> None:
-    captured = xg.function(root_or_double, native=False)
-    assert np.isfinite(jax.grad(lambda x: captured(x).sum())(X)).all()
-
-
 def test_a_loop_that_carries_what_is_no_tensor_here_is_unrolled() -> None:
     def count(x: Any) -> Any:
         def step(carry: Any, _: Any) -> Any:
