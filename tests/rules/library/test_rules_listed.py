@@ -158,13 +158,16 @@ def test_a_rule_of_yours_comes_first_and_marks_what_must_be_given(invoke: Any, n
         ("snntorch.atn", ["snntorch.atan"]),
         ("boxcar", ["rectangular", "spyx.boxcar"]),
         ("reversal", ["gradient_reversal"]),
+        ("SCALE", ["scale"]),
     ],
 )
 def test_a_wrong_name_suggests_what_others_call_so(word: str, names: list[str]) -> None:
     with pytest.raises(xg.RuleError) as raised:
         xg.get(word)
-    message = str(raised.value)
+    message = str(raised.value)  # without KeyError's quotes
+    assert isinstance(raised.value, KeyError)
     assert message.startswith(f"no rule named {word!r}; did you mean {names[0]!r}")
+    assert f"{len(xg.rules())} rules: multigrad rules" in message
     assert all(repr(name) in message for name in names)
     assert message.count("'") <= 8
 

@@ -39,15 +39,6 @@ def factors() -> float:
 
 
 @differentiating
-def test_rule_is_in_force_inside_the_with_alone(backend: Any) -> None:
-    act = xg.activation("Linear")
-    np.testing.assert_array_equal(gradient(backend, act), SLOPE)
-    with scale(2.0):
-        np.testing.assert_array_equal(gradient(backend, act), 2 * SLOPE)
-    np.testing.assert_array_equal(gradient(backend, act), SLOPE)
-
-
-@differentiating
 def test_innermost_use_whose_scope_covers_a_place_wins_there(backend: Any) -> None:
     act = xg.activation("Linear")
 

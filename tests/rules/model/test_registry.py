@@ -52,16 +52,6 @@ def test_get_takes_nothing_else(value: Any) -> None:
     assert isinstance(raised.value, TypeError)
 
 
-def test_unknown_name_suggests_a_known_one_without_keyerrors_quotes() -> None:
-    with pytest.raises(xg.RuleError) as raised:
-        xg.get("triangluar")
-    message = str(raised.value)
-    assert message.startswith("no rule named 'triangluar'; did you mean 'triangular'?")
-    assert f"{len(xg.rules())} rules: multigrad rules" in message
-    with pytest.raises(KeyError):
-        xg.get("triangluar")
-
-
 def test_what_is_no_rule_says_where_the_rule_is(tmp_path: Path) -> None:
     spike = xg.activation("Heaviside", "triangular", {"width": 3.0})
     mended = r"its rule is xg\.get\('triangular'\)\.with_params\(width=3\.0\)"
@@ -84,11 +74,6 @@ def test_what_is_no_rule_says_where_the_rule_is(tmp_path: Path) -> None:
         xg.get("triangular.json")
     with pytest.raises(FileNotFoundError, match=r"is xg\.get\('triangular'\)"):
         xg.load("triangular")
-
-
-def test_name_of_another_case_is_unknown_but_suggested() -> None:
-    with pytest.raises(xg.RuleError, match="did you mean 'scale'"):
-        xg.get("SCALE")
 
 
 def test_taken_name_is_an_error_and_changes_nothing() -> None:

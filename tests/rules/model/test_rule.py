@@ -108,21 +108,6 @@ def test_bound_param_is_used_and_no_longer_settable(rule: xg.Rule) -> None:
     np.testing.assert_array_equal(rule(None, G, X), [1.0, 2.0, 0.0])
 
 
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"hihg": 1.0}, "no param 'hihg'; did you mean 'high'"),
-        ({"high": "1"}, "'high' is a float, got str"),
-    ],
-)
-def test_wrong_binding_is_an_error_at_once(
-    params: dict[str, Any], message: str, rule: xg.Rule
-) -> None:
-    with pytest.raises(xg.RuleError, match=message) as raised:
-        rule.with_params(**params)
-    assert isinstance(raised.value, TypeError)
-
-
 @pytest.mark.usefixtures("unproven")
 @pytest.mark.parametrize(
     "make", [xg.register("counted"), lambda f: xg.compose(f, "straight_through")]
