@@ -1,8 +1,10 @@
-"""A function that is compiled, with its traces counted and its gradient; a gradient by a tape."""
+"""A function that is compiled, with its traces counted and its gradient; a gradient by a tape; what
+torch keeps for backward.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -71,3 +73,21 @@ def taped(f: Callable[[Any], Any], **options: Any) -> Callable[[Any], Any]:
         return tape.gradient(y, x, **options)
 
     return gradient
+
+
+def kept_by_torch(call: Callable[..., Any], *inputs: Any, besides: Iterable[Any] = ()) -> int:
+    """Return the bytes that torch is given to keep, of each memory once, but for these tensors."""
+    import torch
+
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Any) -> Any:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = call(*inputs)
+    del outputs
+    for each in besides:
+        kept.pop(each.untyped_storage().data_ptr(), None)
+    return sum(kept.values())

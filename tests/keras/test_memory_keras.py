@@ -13,6 +13,8 @@ import multigrad.keras
 from multigrad import xp
 from multigrad.errors import RuleTypeError, RuleValueError
 
+from ..harness.traced import kept_by_torch
+
 pytestmark = pytest.mark.needs("keras")
 BACKEND = keras.backend.backend()
 
@@ -93,17 +95,7 @@ def test_functional_models_count_a_tensor_once_and_weights_never() -> None:
 def saved_by_torch(model: Any, shape: tuple[int, ...]) -> int:
     import torch
 
-    places = {}
-    own = {each.value.untyped_storage().data_ptr() for each in model.variables}
-
-    def pack(tensor: Any) -> Any:
-        places[tensor.untyped_storage().data_ptr()] = tensor.nbytes
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        outputs = model(torch.zeros(shape))
-    del outputs
-    return sum(size for place, size in places.items() if place not in own)
+    return kept_by_torch(model, torch.zeros(shape), besides=[v.value for v in model.variables])
 
 
 def kept_by_jax(model: Any, shape: tuple[int, ...]) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.estimator_oracles import lsq
 from ..harness.hidden import python
 from ..harness.models.models_keras import pull
 from ..support.threads import on_threads
@@ -27,15 +28,6 @@ def array(x: Any) -> Array:
     return np.array(keras.ops.convert_to_numpy(x), np.float64)
 
 
-def lsq(x: Array, step: Array, low: int, high: int, upstream: Array) -> tuple[Array, Array, Array]:
-    """Give the levels of x and the gradients of x and of one step, by the paper's formulas."""
-    v = x / step
-    level = np.round(np.clip(v, low, high))
-    is_inside = (v > low) & (v < high)
-    of_step = np.where(is_inside, level - v, level) * upstream
-    return level * step, upstream * is_inside, of_step.sum() / np.sqrt(x.size * high)
-
-
 def test_one_step_of_training_is_that_of_the_papers_formulas(mode: dict[str, Any]) -> None:
     layer = xk.QuantDense(3, bits=3, activations={"name": "lsq", "signed": False})
     model: Any = keras.Sequential([keras.Input((4,)), layer])
@@ -47,11 +39,11 @@ def test_one_step_of_training_is_that_of_the_papers_formulas(mode: dict[str, Any
     np.testing.assert_allclose(step, 2 * np.abs(kernel).mean() / np.sqrt(3), rtol=1e-6)
     np.testing.assert_allclose(inner, 2 * np.sqrt(2 / np.pi) / np.sqrt(7), rtol=1e-6)
 
-    rounded, _, _ = lsq(x, inner, 0, 7, x)
-    levels, _, _ = lsq(kernel, step, -4, 3, kernel)
+    rounded, _ = lsq(x, x, inner, bits=3, signed=False)
+    levels, _ = lsq(kernel, kernel, step, bits=3)
     error = 2 * (rounded @ levels + bias - y) / y.size
-    _, of_kernel, of_step = lsq(kernel, step, -4, 3, rounded.T @ error)
-    _, _, of_inner = lsq(x, inner, 0, 7, error @ levels.T)
+    _, (of_kernel, of_step) = lsq(rounded.T @ error, kernel, step, bits=3)
+    _, (_, of_inner) = lsq(error @ levels.T, x, inner, bits=3, signed=False)
     np.testing.assert_allclose(array(model(x)), rounded @ levels, atol=1e-6)
     model.fit(x, y, batch_size=8, verbose=0)
     np.testing.assert_allclose(array(layer.layer.kernel), kernel - of_kernel, atol=2e-6)
@@ -182,7 +174,7 @@ def test_in_16_bits_weights_are_quantized_in_32() -> None:
     y = layer(np.eye(4, dtype="f"))
     assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
     kernel, step = array(layer.layer.kernel), array(layer.quantizers[0].step)
-    levels, _, _ = lsq(kernel, step, -8, 7, kernel)
+    levels, _ = lsq(kernel, kernel, step, bits=4)
     np.testing.assert_array_equal(array(y), array(keras.ops.cast(levels, "bfloat16")))
 
 
@@ -199,7 +191,7 @@ def test_relevance_flows_by_the_quantized_weights() -> None:
     x = np.random.default_rng(0).normal(size=(2, 4)).astype("f")
     plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
     step, kernel = array(layer.quantizers[0].step), array(layer.layer.kernel)
-    plain.layers[0].set_weights([lsq(kernel, step, -2, 1, kernel)[0], np.zeros(3)])
+    plain.layers[0].set_weights([lsq(kernel, kernel, step, bits=2)[0], np.zeros(3)])
     composite = xg.composites.epsilon_plus()
     found = []
     for each in (model, plain):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,26 +11,11 @@ import multigrad as xg
 from multigrad.errors import RuleTypeError, RuleValueError, TraceError
 
 from ..harness.torch_class import torch_class
+from ..harness.traced import kept_by_torch
 
 OWN = "multigrad.rules.library."
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
 SHAPE = (6, 5)
-
-
-def in_torch(call: Callable[..., Any], *inputs: Any) -> int:
-    """Return the bytes that torch is given to keep, of each memory once."""
-    import torch
-
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Any) -> Any:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.nbytes
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        outputs = call(*inputs)
-    del outputs
-    return sum(kept.values())
 
 
 @pytest.mark.needs("torch")
@@ -44,7 +28,7 @@ def test_torch_saves_as_many_bytes_as_are_told(dtype: str, subtests: pytest.Subt
         with subtests.test(name):
             act = xg.activation("Heaviside", rule=name)
             x = torch.randn(SHAPE).to(of_torch).requires_grad_()
-            assert xg.memory(act, SHAPE, of_torch).total == in_torch(act, x)
+            assert xg.memory(act, SHAPE, of_torch).total == kept_by_torch(act, x)
 
 
 @pytest.mark.needs("jax")
@@ -122,12 +106,11 @@ def test_layers_of_a_model_keep_what_torch_saves() -> None:
     with xg.attach(model, {nn.ReLU: "rectangular"}):
         ruled = xg.memory(model, (8, 20))
         assert ruled.layers["1"] == 8 * 30  # a mask; its output is what the next layer keeps
-        weights = sum(each.nbytes for each in model.parameters() if each.ndim == 2)
         for name, each in model.state_dict().items():
             torch.testing.assert_close(each, before[name])  # running means, too
-        counted = in_torch(model, torch.zeros(8, 20))
+        counted = kept_by_torch(model, torch.zeros(8, 20), besides=model.parameters())
     per_feature = 30 * 4  # weights and statistics
-    assert 0 <= counted - ruled.total <= weights + 4 * per_feature
+    assert 0 <= counted - ruled.total <= 4 * per_feature
     rows = str(ruled).splitlines()
     assert rows[0] == f"Sequential on torch keeps {ruled.total:,} bytes for backward:"
     assert rows[1].split() == ["layer", "name", "what", "shape", "dtype", "bytes"]
@@ -165,8 +148,10 @@ def test_converted_class_is_asked_as_a_function_is() -> None:
 
     x = torch.randn(SHAPE, requires_grad=True)
     converted = xg.convert(Clamped)
-    assert xg.memory(converted, SHAPE).total == in_torch(xg.function(converted), x) == x.numel()
-    assert in_torch(Clamped.apply, x) == 4 * x.numel()
+    assert (
+        xg.memory(converted, SHAPE).total == kept_by_torch(xg.function(converted), x) == x.numel()
+    )
+    assert kept_by_torch(Clamped.apply, x) == 4 * x.numel()
     np.testing.assert_array_equal(converted(x).detach(), Clamped.apply(x).detach())
 
 
@@ -182,7 +167,9 @@ def test_of_zeros_like_a_tensor_torch_keeps_nothing_and_jax_the_tensor() -> None
 
     below = xg.convert(Below)
     x, top = (torch.randn(SHAPE, requires_grad=True) for _ in range(2))
-    assert xg.memory(below, [SHAPE, SHAPE], torch.float32).total == in_torch(below, x, top) == 0
+    assert (
+        xg.memory(below, [SHAPE, SHAPE], torch.float32).total == kept_by_torch(below, x, top) == 0
+    )
     below(x, top).sum().backward()
     assert top.grad is not None
     assert top.grad.eq(0).all()
@@ -193,21 +180,19 @@ def test_of_zeros_like_a_tensor_torch_keeps_nothing_and_jax_the_tensor() -> None
 def test_a_mask_and_its_complement_are_kept_once() -> None:
     import torch
 
-    class Support(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x * 2
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        inside = torch.where(x == 0, 0.0, grad)
+        return torch.where(x != 0, inside - 1, inside)
 
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            (x,) = ctx.saved_tensors
-            inside = torch.where(x == 0, 0.0, grad)
-            return torch.where(x != 0, inside - 1, inside)
+    @torch_class(backward)
+    def Support(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * 2
 
     x = torch.tensor([0.0, 1.0, float("nan"), -0.0], requires_grad=True)
     converted = xg.convert(Support)
-    assert in_torch(converted, x) == 4
+    assert kept_by_torch(converted, x) == 4
     converted(x).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [0.0, 0.0, 0.0, 0.0]

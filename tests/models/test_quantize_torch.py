@@ -12,6 +12,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.estimator_oracles import lsq
+
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
 
@@ -32,15 +34,6 @@ def make(**options: Any) -> Any:
     return network, torch.randn(5, 2, 8)
 
 
-def lsq(x: Any, step: Any, low: int, high: int, upstream: Any) -> Any:
-    """Give the levels of x and the gradients of x and of one step, by the paper's formulas."""
-    v = x / step
-    level = np.round(np.clip(v, low, high))
-    is_inside = (v > low) & (v < high)
-    of_step = np.where(is_inside, level - v, level) * upstream
-    return level * step, upstream * is_inside, of_step.sum() / np.sqrt(x.size * high)
-
-
 def test_weights_are_on_levels_and_gradients_are_the_papers() -> None:
     layer: Any = torch.nn.Linear(4, 3, dtype=torch.float64)
     weight = layer.weight.detach().numpy().copy()
@@ -53,14 +46,14 @@ def test_weights_are_on_levels_and_gradients_are_the_papers() -> None:
     y = layer(x)
     y.backward(torch.ones_like(y))
     ones = np.ones((8, 3))
-    rounded, _, _ = lsq(x.numpy(), inner, -4, 3, ones @ weight)
-    levels, of_weight, of_step = lsq(weight, step, -4, 3, ones.T @ rounded)
-    _, _, of_inner = lsq(x.numpy(), inner, -4, 3, ones @ levels)
+    rounded, _ = lsq(ones @ weight, x.numpy(), inner, bits=3)
+    levels, (of_weight, of_step) = lsq(ones.T @ rounded, weight, step, bits=3)
+    _, (_, of_inner) = lsq(ones @ levels, x.numpy(), inner, bits=3)
     np.testing.assert_allclose(layer.weight.detach(), levels)
     np.testing.assert_allclose(y.detach(), rounded @ levels.T + layer.bias.detach().numpy())
     np.testing.assert_allclose(layer.parametrizations.weight.original.grad, of_weight)
-    assert quantizer.step.grad.item() == pytest.approx(of_step)
-    assert layer.input_quantizer.step.grad.item() == pytest.approx(of_inner)
+    assert quantizer.step.grad.item() == pytest.approx(float(of_step))
+    assert layer.input_quantizer.step.grad.item() == pytest.approx(float(of_inner))
 
 
 @pytest.mark.parametrize("weights", ["lsq", "lsq_plus", "fake_quantize", "dorefa", "ste_ternary"])
