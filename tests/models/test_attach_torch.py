@@ -338,6 +338,7 @@ def test_a_selector_that_means_nothing_is_refused(net: Any) -> None:
         ({"relu": None}, "'relu' has None instead of a rule"),
         ({nn.Linear: None}, "has None instead of a rule"),
         ({(): "attached_doubles"}, r"selector \(\) means nothing"),
+        ({"relu": "attached_guides", F.relu: "attached_doubles"}, "relu.*twice"),
         ({nn.ReLU(): "attached_doubles"}, "selector ReLU is a layer, and none of this model's"),
     ):
         with pytest.raises(xg.RuleError, match=words):

@@ -125,48 +125,25 @@ def a_schedule_moves_and_is_saved_and_loaded(way: str) -> None:
     same(found_alone, expected.get_weights())
 
 
-@check(way=WAYS)
-def a_rule_attached_to_a_model_acts_on_its_shards(way: str) -> None:
+@check(kind=("attached", "random", "in force"), way=WAYS)
+def a_rule_acts_on_shards_as_on_one_device(kind: str, way: str) -> None:
     def weights(chosen: str) -> list[Any]:
         keras.distribution.set_distribution(distribution(chosen))
         keras.utils.set_random_seed(3)
-        layers = [keras.layers.Dense(8, name="first"), keras.layers.Activation("tanh", name="act"),
-                  keras.layers.Dense(4, name="last")]  # fmt: skip
+        act = {
+            "attached": keras.layers.Activation("tanh", name="act"),
+            "random": xk.Activation("Linear", rule="full_jam"),
+            "in force": xk.Activation("Heaviside"),
+        }[kind]
+        layers = [keras.layers.Dense(8, name="first"), act, keras.layers.Dense(4, name="last")]
         model = keras.Sequential([keras.Input((6,)), *layers])
-        with xg.attach(model, {"act": xg.get("triangular").with_params(width=0.5)}):
-            model.compile(keras.optimizers.SGD(0.1), "mse")
-            return fit(model, 3)
-
-    same(weights(way), weights("alone"))
-
-
-@check(way=WAYS)
-def draws_are_those_of_one_device(way: str) -> None:
-    def gradient(chosen: str) -> Any:
-        keras.distribution.set_distribution(distribution(chosen))
-        keras.utils.set_random_seed(3)
-        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, name="first"),
-                                  xk.Activation("Linear", rule="full_jam")])  # fmt: skip
-        model.compile(keras.optimizers.SGD(1.0), "mse")
-        model.fit(X, np.zeros((8, 8), np.float32), batch_size=8, verbose=0)
-        return [np.asarray(w) for w in model.get_weights()]
-
-    same(gradient(way), gradient("alone"))
-
-
-@check(way=WAYS)
-def a_rule_in_force_acts_on_shards(way: str) -> None:
-    def weights(chosen: str) -> list[Any]:
-        keras.distribution.set_distribution(distribution(chosen))
-        keras.utils.set_random_seed(3)
-        layers = [keras.layers.Dense(8, name="first"), xk.Activation("Heaviside"),
-                  keras.layers.Dense(4, name="last")]  # fmt: skip
-        model = keras.Sequential([keras.Input((6,)), *layers])
+        if kind == "attached":
+            xg.attach(model, {"act": xg.get("triangular").with_params(width=0.5)})
         model.compile(keras.optimizers.SGD(0.5), "mse")
         for width in (2.0, 0.75):
             with xg.use("triangular", params={"width": width}):
-                fit(model, 1)
-        return [np.asarray(w) for w in model.get_weights()]
+                found = fit(model, 1)
+        return found
 
     same(weights(way), weights("alone"))
 
