@@ -225,9 +225,12 @@ def replay(
     value = given.get(name) if name is not None else None
     dtype = value.node.type.dtype if isinstance(value, Value) else T
     done: dict[Node, Any] = {}
+    own_inputs = frozenset(graph.inputs)
     for node in graph.nodes:
         if node.op is ops.INPUT:
-            done[node] = given[node.attr("name")]
+            # Any other is of the code around it: a function there has it in its closure.
+            is_own = node in own_inputs
+            done[node] = given[node.attr("name")] if is_own else trace.value(node)
         elif node.op is ops.CONST:
             done[node] = node.attr("value")
         elif node.op is ops.OUTPUT:
