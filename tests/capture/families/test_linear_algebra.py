@@ -14,8 +14,6 @@ import pytest
 
 import multigrad as xg
 
-from ...harness.own_library import assert_as_in
-
 xp: Any = xg.xp
 Tensor = Any
 
@@ -210,33 +208,6 @@ def test_a_shape_that_is_no_matrix_is_refused() -> None:
             xg.function(function)(np.ones((2, 3)))
 
 
-@pytest.mark.needs("torch")
-def test_a_class_that_asks_whether_its_factor_succeeded_is_converted(
-    backend: Any, torch: Any
-) -> None:
-    class Sampled(torch.autograd.Function):
-        """A matrix's factor times a vector, with jitter where there is none."""
-
-        @staticmethod
-        def forward(ctx: Any, matrix: Tensor, vector: Tensor) -> Tensor:
-            factor, info = torch.linalg.cholesky_ex(matrix)
-            if torch.any(info):
-                raise RuntimeError("not positive definite")
-            ctx.save_for_backward(factor, vector)
-            return (factor @ vector.unsqueeze(-1)).squeeze(-1)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            factor, vector = ctx.saved_tensors
-            half = torch.linalg.solve_triangular(factor.mT, grad.unsqueeze(-1), upper=True)
-            return half * vector, (factor.mT @ grad.unsqueeze(-1)).squeeze(-1)
-
-    s, b = matrices(((3, 3), (3, 3)), np.float32)
-    s, v = 0.1 * s + np.eye(3, dtype=np.float32), b[0]
-    of = xg.from_autograd_function(Sampled)
-    assert_as_in("torch", Sampled.apply, s, v, of=of, backend=backend, atol=1e-6)
-
-
 def everything(s: Tensor, b: Tensor) -> Tensor:
     symmetric = (s + xp.matrix_transpose(s)) / 2
     solved = xp.solve(symmetric, xp.inv(xp.cholesky(symmetric)) @ b)
@@ -269,16 +240,3 @@ def test_jaxs_checker_finds_the_gradients_right_and_they_are_compiled(jax: Any) 
         given = (*matrices(SHAPES["one matrix"]), np.random.default_rng(5).normal(size=(3, 3)))
         run = jax.jit(xg.function(total, native=False))
         check_grads(run, tuple(map(jax.numpy.asarray, given)), order=2, modes=["rev"])
-
-
-@pytest.mark.needs("jax")
-def test_primitives_of_a_jaxpr_are_read(jax: Any) -> None:
-    def mapped(s: Tensor, b: Tensor) -> Tensor:
-        def one(s: Tensor, b: Tensor) -> Tensor:
-            return jax.scipy.linalg.solve_triangular(jax.numpy.linalg.cholesky(s), b, lower=True)
-
-        return jax.vmap(one)(s, b)
-
-    given = matrices(SHAPES["a batch"], np.float32)
-    own = xg.function(mapped, native=False)(*given)
-    np.testing.assert_allclose(own, mapped(*given), rtol=2e-5, atol=1e-6)

@@ -247,6 +247,7 @@ JAX_FACTORS: dict[str, Call] = {
         t.vmap(lambda r: t.lax.linalg.lu(r)[0])(r), t.vmap(lambda s: m.eigh(s)[1] ** 2)(s),
         t.vmap(lambda r: m.qr(r)[1] ** 2)(r),
         t.vmap(lambda a, b: t.scipy.linalg.lu_solve(t.scipy.linalg.lu_factor(a), b))(a, b),
+        t.vmap(lambda s, b: t.scipy.linalg.solve_triangular(m.cholesky(s), b, lower=True))(s, b),
     ),
 }  # fmt: skip
 TENSORFLOW_FACTORS: dict[str, Call] = {

@@ -204,6 +204,14 @@ IN_TORCH: dict[str, tuple[Callable[..., Any], str]] = {
         "Padding size should be less than the corresponding input dimension",
     ),
     "backward": (lambda torch, g: g.backward(), "Return the gradient"),
+    "grad": (
+        lambda torch, g: torch.autograd.grad(g.sum(), g)[0],
+        r"'under test' \(\S+:\d+\).*is the backward pass",
+    ),
+    "requires_grad_": (
+        lambda torch, g: g.requires_grad_(),
+        r"'under test' \(\S+:\d+\).*carry no gradient",
+    ),
 }
 
 

@@ -158,23 +158,6 @@ def test_numpys_method_takes_an_axis(backend: Any, captured: Any) -> None:
     np.testing.assert_allclose(run(backend, captured(rule)), rule(None, G, X), rtol=1e-6)
 
 
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda torch, g, x: torch.autograd.grad(g.sum(), x)[0], "is the backward pass"),
-        (lambda torch, g, x: g.requires_grad_(), "carry no gradient"),
-    ],
-    ids=["grad", "requires_grad_"],
-)
-def test_what_torch_gives_and_a_graph_does_not(
-    call: Any, message: str, captured: Any, torch: Any
-) -> None:
-    rule = captured(lambda ctx, g, x: call(torch, g, x))
-    with pytest.raises(xg.TraceError, match=rf"'under test' \(\S+:\d+\).*({message})"):
-        rule(None, G, X)
-
-
 @dataclass
 class Options:
     width: float = 1.0

@@ -94,19 +94,12 @@ def _twice(a: Any) -> Any:
 
 
 @pytest.mark.backends("numpy", "torch")
-@pytest.mark.parametrize("name", PICKED)
-def test_an_index_with_several_numbers_picks_what_it_does_of_an_array(
-    name: str, backend: Any
+@pytest.mark.parametrize(
+    "function", [*PICKED.values(), *PLACED.values()], ids=[*PICKED, *(f"put {x}" for x in PLACED)]
+)
+def test_an_index_with_several_numbers_means_what_it_does_of_an_array(
+    function: Any, backend: Any
 ) -> None:
-    function = PICKED[name]
-    actual = backend.numpy(xg.function(function, native=False)(backend.array(A)))
-    np.testing.assert_array_equal(actual, function(A))
-
-
-@pytest.mark.backends("numpy", "torch")
-@pytest.mark.parametrize("name", PLACED)
-def test_an_assignment_to_several_places_is_that_of_an_array(name: str, backend: Any) -> None:
-    function = PLACED[name]
     actual = backend.numpy(xg.function(function, native=False)(backend.array(A)))
     np.testing.assert_array_equal(actual, function(A))
 

@@ -143,23 +143,14 @@ def test_a_class_that_updates_views_means_the_same_on_every_backend(backend: Any
     assert_as_in("torch", HalvesDiagonal.apply, A, of=of, backend=backend, rtol=0, atol=0)
 
 
-def writes_what_may_be_a_copy(a: Any) -> Any:
-    a.t().reshape(-1)[0] = 5
-    return a
-
-
 def writes_behind_the_gradient(a: Any) -> Any:
     a.detach().mul_(2)
     return a
 
 
-@pytest.mark.parametrize("function", [writes_what_may_be_a_copy, writes_behind_the_gradient])
-def test_an_update_that_may_reach_nobody_is_refused(function: Any) -> None:
-    def f(given: Any) -> Any:
-        return function(given * 1)
-
+def test_an_update_that_may_reach_nobody_is_refused() -> None:
     with pytest.raises(xg.TraceError, match=r"updates a view of another tensor.*clone\(\)"):
-        xg.function(f, native=False)(A)
+        xg.function(lambda x: writes_behind_the_gradient(x * 1), native=False)(A)
 
 
 # Writes through `reshape`, `flatten`, `ravel` and `contiguous`: they reach the base where it lies
@@ -240,7 +231,9 @@ def test_on_torch_each_layout_of_an_argument_is_written_to_as_the_class_does(for
 
 @pytest.mark.parametrize("forward", [of_a_transpose, of_a_column])
 def test_a_write_through_what_may_be_a_copy_is_refused_elsewhere(forward: Any) -> None:
-    with pytest.raises(xg.TraceError, match=r"py:\d+\) updates a view of another tensor"):
+    with pytest.raises(
+        xg.TraceError, match=r"py:\d+\) updates a view of another tensor.*clone\(\)"
+    ):
         make(forward)(X)
 
 
