@@ -194,6 +194,15 @@ def test_a_gradient_of_integers_names_its_argument(backend: Any, native: bool | 
         pull(backend, counted, (X,))
 
 
+def test_a_gradient_may_read_a_number_that_only_the_code_around_it_has() -> None:
+    def scaled(x: Any, by: float) -> Any:
+        inner = xg.custom_gradient(lambda x: (x * x, lambda grad_out: grad_out * by))
+        return inner(3.0 * x)
+
+    x = np.array([1.0, 2.0])
+    np.testing.assert_array_equal(xg.vjp(xg.function(scaled), x, 5.0)[1](x)[0], 15.0 * x)
+
+
 def test_a_branch_on_a_number_is_captured_once_per_value() -> None:
     @xg.custom_gradient(native=False)
     def halved(x: Any, factor: float) -> Any:

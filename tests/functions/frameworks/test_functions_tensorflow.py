@@ -85,19 +85,6 @@ def test_two_inputs_and_two_outputs_have_the_own_gradients(mode: str, native: bo
     np.testing.assert_allclose(of_w, 2.0 * X, rtol=1e-6)
 
 
-def test_a_gradient_reads_what_is_around_its_function_alone() -> None:
-    def scaled(x: Any, by: Any) -> Any:
-        @tf.custom_gradient
-        def inner(x: Any) -> Any:
-            return x * x, lambda dy: dy * by  # which the value does not read
-
-        return inner(3.0 * x)
-
-    x = np.array([1.0, 2.0], np.float32)
-    _, pull = xg.vjp(xg.convert(scaled), x, 5.0)
-    np.testing.assert_array_equal(pull(np.ones_like(x))[0], np.full(2, 15.0))
-
-
 @captured_and_as_it_is
 def test_a_gradient_of_none_is_none(native: bool) -> None:
     f = custom_gradient(
