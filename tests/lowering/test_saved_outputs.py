@@ -174,27 +174,29 @@ def in_tensorflow(f: Callable[..., Any], graph: bool = False) -> Any:
 CLASSES = ("Mask", "Attribute", "Copied", "Both", "SetUp", "Root", "Within")
 FUNCTIONS = ("applied", "derived", "computed", "again", "pushed", "listed")
 SECOND_DERIVATIVES = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}
+COMPILED = {
+    "jax": [partial(in_jax, jit=True)],
+    "tensorflow": [partial(in_tensorflow, graph=True)],
+}
 differentiating = pytest.mark.backends(*SECOND_DERIVATIVES)
 
 
+def assert_second(backend: Any, f: Any, expected: Any) -> None:
+    """Compare the second derivative on a framework, and in its compiled code if it has such."""
+    for take in (SECOND_DERIVATIVES[backend.name], *COMPILED.get(backend.name, ())):
+        np.testing.assert_allclose(take(f), expected, rtol=1e-5)
+
+
+@differentiating
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_class_that_saves_its_output_has_the_second_derivative_of_the_class(name: str) -> None:
+def test_a_class_that_saves_its_output_has_the_second_derivative_of_the_class_everywhere(
+    backend: Any, name: str
+) -> None:
     original = torch_classes()[name]
     expected = in_torch(original.apply)
     assert expected.any()
-    np.testing.assert_allclose(in_torch(xg.from_autograd_function(original)), expected, rtol=1e-5)
-
-
-@pytest.mark.needs("torch", "jax", "tensorflow")
-@pytest.mark.parametrize("name", CLASSES)
-def test_it_has_it_on_every_framework_and_compiled(name: str) -> None:
-    original = torch_classes()[name]
-    expected, ours = in_torch(original.apply), xg.from_autograd_function(original)
-    for found in (in_jax(ours), in_jax(ours, jit=True)):
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
-    for found in (in_tensorflow(ours), in_tensorflow(ours, graph=True)):
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert_second(backend, xg.from_autograd_function(original), expected)
 
 
 @pytest.mark.needs("torch")
@@ -213,22 +215,16 @@ def test_it_has_it_under_torch_func_and_vmap(name: str) -> None:
     np.testing.assert_allclose(found.numpy(), np.stack([expected] * 2), rtol=1e-5)
 
 
+@pytest.mark.backends("torch", "jax")
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_custom_rule_of_jax_keeps_its_second_derivative(name: str) -> None:
+def test_a_custom_rule_of_jax_keeps_its_second_derivative_on_torch_too(
+    backend: Any, name: str
+) -> None:
     original = jax_functions()[name]
-    expected, ours = in_jax(original), xg.from_custom_vjp(original)
+    expected = in_jax(original)
     assert expected.any() == (name != "computed")
-    np.testing.assert_allclose(in_jax(ours), expected, rtol=1e-5)
-    np.testing.assert_allclose(in_jax(ours, jit=True), expected, rtol=1e-5)
-
-
-@pytest.mark.needs("torch", "jax")
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_it_keeps_it_on_torch(name: str) -> None:
-    original = jax_functions()[name]
-    expected, ours = in_jax(original), xg.from_custom_vjp(original)
-    np.testing.assert_allclose(in_torch(ours), expected, rtol=1e-5)
+    assert_second(backend, xg.from_custom_vjp(original), expected)
 
 
 @differentiating

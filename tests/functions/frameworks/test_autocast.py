@@ -15,6 +15,7 @@ import multigrad as xg
 from multigrad import xp
 
 from ...harness.ejecting import load
+from ...harness.torch_class import torch_class
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.backends("torch")]
@@ -105,8 +106,8 @@ CLASSES = {
 
 
 def make(name: str) -> Any:
-    forward, backward = map(staticmethod, CLASSES[name])
-    return type("Product", (torch.autograd.Function,), {"forward": forward, "backward": backward})
+    forward, backward = CLASSES[name]
+    return torch_class(backward)(forward)
 
 
 def autocast(dtype: Any) -> Any:
@@ -214,20 +215,18 @@ def test_a_graph_from_elsewhere_keeps_its_dtypes_under_autocast() -> None:
         torch.testing.assert_close(found, plain, rtol=1e-6, atol=1e-6)
 
 
-class Nearest(torch.autograd.Function):
+def straight_through(ctx: Any, g: Any) -> Any:
+    nearest, codebook = ctx.saved_tensors
+    return g, torch.zeros_like(codebook).index_add_(0, nearest, g)
+
+
+@torch_class(straight_through)
+def Nearest(ctx: Any, x: Any, codebook: Any) -> Any:
     """The nearest row of a codebook, with the gradient of a straight-through estimator."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, codebook: Any) -> Any:
-        distances = (codebook**2).sum(1) - 2.0 * (x @ codebook.t())
-        nearest = distances.argmin(1)
-        ctx.save_for_backward(nearest, codebook)
-        return codebook[nearest]
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        nearest, codebook = ctx.saved_tensors
-        return g, torch.zeros_like(codebook).index_add_(0, nearest, g)
+    distances = (codebook**2).sum(1) - 2.0 * (x @ codebook.t())
+    nearest = distances.argmin(1)
+    ctx.save_for_backward(nearest, codebook)
+    return codebook[nearest]
 
 
 @pytest.mark.parametrize("backward_inside", [False, True])

@@ -12,7 +12,7 @@ from multigrad.compat.hook import attach_param_hooks
 
 from ...harness.models.surrogates import triangle
 from ...support.threads import on_threads
-from .test_hooks_by_themselves import chain, gradients
+from .test_hooks_by_themselves import chain
 
 torch: Any = pytest.importorskip("torch")
 
@@ -34,19 +34,6 @@ def leaf(x: Array = X) -> Tensor:
 @pytest.fixture
 def model() -> Any:
     return chain()
-
-
-def test_hooks_attached_twice_act_once(model: Any) -> None:
-    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "params"}
-    first, second = attach_param_hooks(model), attach_param_hooks(model[0])
-    assert gradients(model, **use) == [30.0, 20.0]
-    second.remove()
-    assert gradients(model, **use) == [30.0, 20.0]
-    first.remove()
-    third = attach_param_hooks(model)
-    assert gradients(model, **use) == [30.0, 20.0]
-    third.remove()
-    assert gradients(model, **{**use, "scope": "all"}) == [3.0, 2.0]
 
 
 def test_rule_around_backward_alone_acts_where_forward_had_none(model: Any) -> None:

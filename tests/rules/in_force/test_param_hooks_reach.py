@@ -242,7 +242,7 @@ def test_a_use_without_a_scope_leaves_the_rule_that_an_outer_one_named_for_param
 
     assert factor() == 10.0
     assert factor(scope="activations") == 10.0
-    assert factor(scope="all") == 7.0
+    assert factor(scope="params") == factor(scope="all") == 7.0
     assert factor(scope=("all", "params")) == 7.0
 
 
