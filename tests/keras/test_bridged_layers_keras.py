@@ -94,6 +94,7 @@ def test_a_true_derivative_crosses_the_bridge(network: Any, guest: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "tolerance"), [("mixed_float16", 5e-5), ("mixed_bfloat16", 1e-3), ("float64", 1e-6)]
 )
+@pytest.mark.parametrize("guest", [HOST, *GUESTS], indirect=True)
 def test_other_precisions_train(network: Any, guest: str, policy: str, tolerance: float) -> None:
     layer = xk.Activation("Heaviside", "triangular", dtype=policy, backend=guest)
     outputs = layer(np.ones((2, 2), np.float32))
@@ -105,7 +106,10 @@ def test_other_precisions_train(network: Any, guest: str, policy: str, tolerance
     # Inputs and weights that 16 bits hold, and sums too large to change sign.
     network.x = np.sign(network.x)
     network.weights = [np.round(w * 4) / 4 + 0.125 * (w.ndim == 1) for w in network.weights]
-    network.check(network.build(layer), network.surrogates["triangular"], tolerance)
+    model = network.build(layer)
+    network.check(model, network.surrogates["triangular"], tolerance)
+    if policy.startswith("mixed"):
+        assert {w.dtype.name for w in network.trained(model)} == {"float32"}
 
 
 @pytest.mark.anywhere

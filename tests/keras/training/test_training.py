@@ -74,23 +74,6 @@ def test_a_composed_rule_applies_its_parts_in_series(network: Any) -> None:
     network.check(model, lambda x: triangle(x) * window(x, -0.25, 0.5))
 
 
-@pytest.mark.parametrize(
-    ("policy", "tolerance"), [("mixed_float16", 5e-5), ("mixed_bfloat16", 1e-3)]
-)
-def test_mixed_precision_trains_in_the_compute_dtype(
-    network: Any, policy: str, tolerance: float
-) -> None:
-    layer = xk.Activation("Heaviside", rule="triangular", dtype=policy)
-    outputs = layer(np.ones((2, 2), np.float32))
-    assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
-    # Inputs and weights that 16 bits hold, and sums too large to change sign.
-    network.x = np.sign(network.x)
-    network.weights = [np.round(w * 4) / 4 + 0.125 * (w.ndim == 1) for w in network.weights]
-    model = network.build(layer)
-    assert {w.dtype.name for w in network.train(model)} == {"float32"}
-    network.check(model, network.surrogates["triangular"], tolerance)
-
-
 @pytest.fixture
 def float64() -> Iterator[None]:
     """Losses and optimizers take Keras's default dtype; JAX has 64 bits only on request."""
