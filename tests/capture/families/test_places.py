@@ -14,29 +14,6 @@ from ...harness.own_library import X
 
 xp: Any = xg.xp
 Tensor = Any
-# Functions in NumPy, of float arrays.
-NUMPY: dict[str, Callable[[Tensor], Tensor]] = {
-    "argmax": lambda t: t * np.argmax(t, axis=1, keepdims=True),
-    "take": lambda t: np.take(t, np.argmax(t[:, :, 0], axis=1), axis=1),
-    "take_along": lambda t: np.take_along_axis(t, np.argsort(t, axis=1), axis=1) * 3,
-    "a method": lambda t: t[np.arange(3), t[:, :, 0].argmax(axis=1)],
-    "astype": lambda t: t * (t * 3).astype(np.int64),
-}
-
-
-def put_along_axis(t: Tensor) -> Tensor:
-    y = t.copy()
-    np.put_along_axis(y, np.argmax(t, axis=1, keepdims=True), 9.0, axis=1)
-    return y
-
-
-NUMPY["put_along_axis"] = put_along_axis
-
-
-@pytest.mark.parametrize("name", NUMPY)
-def test_places_mean_what_they_mean_in_numpy(name: str) -> None:
-    result = xg.function(NUMPY[name], native=False)(X)
-    np.testing.assert_allclose(result, NUMPY[name](X), rtol=1e-6)
 
 
 EDGES = np.array([[0.0, -0.0, 1.0, 1.0], [np.nan, np.inf, np.nan, -np.inf]], np.float32)

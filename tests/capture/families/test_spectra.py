@@ -10,10 +10,7 @@ import pytest
 
 import multigrad as xg
 
-from ...harness.own_library import assert_as_in
-
 xp: Any = xg.xp
-Tensor = Any
 EPS = float(np.finfo(np.float64).eps)
 RNG = np.random.default_rng(7)
 REAL, IMAG = RNG.normal(size=(2, 2, 6, 5))
@@ -72,23 +69,6 @@ def test_transforms_are_numpys_and_their_gradients_the_transposes(backend: Any, 
     left = sum(np.sum(w * p) for w, p in zip(weights, parts(own(a + 1j * b)), strict=True))
     right = np.sum(slopes[0] * a) + np.sum(slopes[1] * b)
     assert abs(left - right) <= 4 * EPS * sum(np.abs(w).sum() for w in weights) * np.abs(a).sum()
-
-
-def convolved(x: Tensor, real: Tensor, imag: Tensor) -> Tensor:
-    """A spectral convolution: weights of frequencies, in the two parts of complex numbers."""
-    a, b = xp.rfft(x)
-    return xp.irfft(a * real - b * imag, a * imag + b * real, 5)
-
-
-def test_a_spectral_convolution_has_the_gradients_of_torch() -> None:
-    torch = pytest.importorskip("torch")
-
-    def own(x: Tensor, real: Tensor, imag: Tensor) -> Tensor:
-        return torch.fft.irfft(torch.fft.rfft(x) * torch.complex(real, imag), 5)
-
-    given = REAL, *RNG.normal(size=(2, 3))
-    of = xg.function(convolved, native=False)
-    assert_as_in("torch", own, *given, of=of, rtol=0, atol=1e-14, scaled=True)
 
 
 def test_cotangents_are_torchs_and_tensorflows_and_the_conjugate_of_jaxs() -> None:

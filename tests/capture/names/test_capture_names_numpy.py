@@ -163,7 +163,19 @@ CALLS: list[Call] = [
     lambda x, y, w, v, b, p, q: y[None, None, :].sum((0, 1)) + x[None, :, None].sum((0, 2)),
     lambda x, y, w, v, b, p, q: np.gradient(x),
     lambda x, y, w, v, b, p, q: np.gradient(x * y, 0.5, axis=1, edge_order=2),
+    # Places as values.
+    lambda x, y, w, v, b, p, q: b * np.argmax(b, axis=1, keepdims=True),
+    lambda x, y, w, v, b, p, q: np.take(b, np.argmax(b[:, :, 0], axis=1), axis=1),
+    lambda x, y, w, v, b, p, q: np.take_along_axis(b, np.argsort(b, axis=1), axis=1) * 3,
+    lambda x, y, w, v, b, p, q: b[np.arange(2), b[:, :, 0].argmax(axis=1)],
+    lambda x, y, w, v, b, p, q: b * (b * 3).astype(np.int64),
+    lambda x, y, w, v, b, p, q: put_along_axis(b.copy()),
 ]
+
+
+def put_along_axis(y: Any) -> Any:
+    np.put_along_axis(y, np.argmax(y, axis=1, keepdims=True), 9.0, axis=1)
+    return y
 
 
 def inputs() -> list[Any]:
