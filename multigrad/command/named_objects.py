@@ -128,8 +128,9 @@ def find_in(module: types.ModuleType, name: str) -> Any:
 
 
 FORMS = (
-    "4x6 (a float32 tensor), 4x6:int64, 6:float32 (one axis), scalar (none), 4x6:uniform (within 0 "
-    "and 1), 4x6:1..5 (within 1 and 5), 0.5, 3, True, None, 'text', or a tuple of plain values"
+    "4x6 (a float32 tensor), 4x6:int64, 6:float32 (one axis), scalar or scalar:1..2 (none), "
+    "4x6:uniform (within 0 and 1), 4x6:1..5 (within 1 and 5), 0.5 (a number, of which no gradient "
+    "is compared), 3, True, None, 'text', or a tuple of plain values"
 )
 SHAPE = re.compile(r"(?P<shape>\d+(x\d+)+|\d+(?=:)|scalar)(:(?P<kind>[\w.-]+))?")
 BOUNDS = re.compile(r"(-?\d+\.?\d*)\.\.(-?\d+\.?\d*)")
