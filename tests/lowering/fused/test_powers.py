@@ -64,15 +64,6 @@ def results(function: Any, x: Tensor, y: Tensor) -> list[Tensor]:
     return [*outputs, *torch.autograd.grad(outputs, (x, y), [y.detach()] * len(outputs))]
 
 
-def assert_bits(forward: Any, backward: Any, dtype: str) -> None:
-    """Compare a function that is fused with one that is not; a warning would be an error."""
-    fused, plain = (xg.function(forward, backward, fused=each) for each in (True, False))
-    for count in LENGTHS:
-        x, y = samples(dtype, count)
-        for found, right in zip(results(fused, x, y), results(plain, x, y), strict=True):
-            assert_same_bits(found, right)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_exponents_that_are_params_give_the_bits_of_plain_code(dtype: str) -> None:
     needs_functions_of_torch()
@@ -85,37 +76,36 @@ def test_exponents_that_are_params_give_the_bits_of_plain_code(dtype: str) -> No
             assert_same_bits(*[torch.autograd.grad(y, own, grad)[0] for y in ys])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("exponent", [-1.5, -2, 0.3, 0])
-def test_exponents_that_are_written_give_the_bits_of_plain_code(
-    exponent: float, dtype: str
-) -> None:
-    needs_functions_of_torch()
-    assert_bits(
+def written(exponent: float) -> tuple[Any, Any]:
+    return (
         lambda x, y: (xp.pow(xp.abs(x) + 0.25, exponent) + y, xp.pow(x, exponent) * 2.0),
         lambda gs, x, y: (xp.pow(x * y, exponent) * gs[0], gs[1] + xp.pow(y, exponent)),
-        dtype,
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_exponents_that_are_tensors_give_the_bits_of_plain_code(dtype: str) -> None:
-    needs_functions_of_torch()
-    assert_bits(
+PAIRS: dict[str, tuple[Any, Any]] = {
+    **{f"exponent {each} that is written": written(each) for each in (-1.5, -2, 0.3, 0)},
+    "exponents that are tensors": (
         lambda x, y: (xp.pow(x, y) + 1.0, xp.pow(2.0, y * 0.5) - x),
         lambda gs, x, y: (xp.pow(xp.abs(x), y + 1.0) * gs[0], xp.pow(0.3, x) * xp.pow(gs[1], x)),
-        dtype,
-    )
+    ),
+    "the last elements of a share": (
+        lambda x, y: (xp.sigmoid(x) + y, xp.silu(x) - y),
+        lambda gs, x, y: (xp.sigmoid(x * y) * gs[0], xp.silu(x + y) * xp.expm1(gs[1])),
+    ),
+}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_last_elements_of_a_share_are_those_of_plain_code(dtype: str) -> None:
+@pytest.mark.parametrize("pair", PAIRS)
+def test_powers_and_functions_give_the_bits_of_plain_code(pair: str, dtype: str) -> None:
+    """Compare a function that is fused with one that is not; a warning would be an error."""
     needs_functions_of_torch()
-    assert_bits(
-        lambda x, y: (xp.sigmoid(x) + y, xp.silu(x) - y),
-        lambda gs, x, y: (xp.sigmoid(x * y) * gs[0], xp.silu(x + y) * xp.expm1(gs[1])),
-        dtype,
-    )
+    fused, plain = (xg.function(*PAIRS[pair], fused=each) for each in (True, False))
+    for count in LENGTHS:
+        x, y = samples(dtype, count)
+        for found, right in zip(results(fused, x, y), results(plain, x, y), strict=True):
+            assert_same_bits(found, right)
 
 
 @pytest.mark.skipif(IS_INTERPRETED, reason="of C: rows of few columns")
