@@ -120,15 +120,6 @@ def test_affine_grid_means_what_torch_computes(size: tuple[int, ...], corners: b
     check(lambda theta: F.affine_grid(theta, size, corners), theta)
 
 
-def test_sampling_has_torchs_numbers_on_every_framework() -> None:
-    def moved(x: Any, theta: Any) -> Any:
-        return F.grid_sample(x, F.affine_grid(theta, (2, 3, 4, 4), False), align_corners=False)
-
-    x, theta = drawn(PICTURE), drawn((2, 2, 3))
-    expected = moved(torch.tensor(x), torch.tensor(theta)).numpy()
-    np.testing.assert_allclose(xg.function(moved)(x, theta), expected, 0, 1e-13)
-
-
 def test_an_unknown_mode_is_refused_by_name() -> None:
     function = xg.function(lambda x, g: F.grid_sample(x, g, "cubic"), native=False)
     with pytest.raises(xg.TraceError, match="grid_sample with mode='cubic'"):
