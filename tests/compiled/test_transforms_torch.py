@@ -30,12 +30,6 @@ def leaf(x: Array = X) -> Tensor:
     return torch.tensor(x, requires_grad=True)
 
 
-def gradient(f: Callable[[Tensor], Tensor], x: Array = X) -> Array:
-    primal = leaf(x)
-    (grad,) = torch.autograd.grad(f(primal).sum(), primal)
-    return grad.numpy()
-
-
 def test_key_under_vmap_draws_and_without_one_randomness_decides() -> None:
     from torch.func import grad, vmap
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from harness.distributed.ranks import check
+from support.in_torch import Called
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -85,7 +86,7 @@ def tensor_parallel_within_fully_sharded_data_parallel_trains_as_one_device() ->
     def make(over: Any) -> nn.Sequential:
         torch.manual_seed(0)
         act = xg.activation("Softplus", "clip_norm", {"max_norm": 0.02}, over=over)
-        return nn.Sequential(nn.Linear(5, 8), Applied(act), nn.Linear(8, 2))
+        return nn.Sequential(nn.Linear(5, 8), Called(act), nn.Linear(8, 2))
 
     def train(model: nn.Module, x: Tensor, scale: float) -> list[Tensor]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -107,12 +108,3 @@ def tensor_parallel_within_fully_sharded_data_parallel_trains_as_one_device() ->
     found = train(model, x.chunk(2)[mesh.get_local_rank("data")], 1.0)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
-
-
-class Applied(nn.Module):
-    def __init__(self, act: Any) -> None:
-        super().__init__()
-        self.act = act
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.act(x)
