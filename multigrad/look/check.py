@@ -260,7 +260,7 @@ def weights_where_finite(
 ) -> tuple[list[Array], bool]:
     """Return weights of outputs, 0 for what is not finite, and whether all of it is.
 
-    NaN for one element, where its input lies outside of the domain, would hide all others.
+    NaN for one element, where its input lies outside the domain, would hide all others.
     """
     finite = [np.isfinite(y) for y in outputs]
     masked = [np.where(mask, u, u.dtype.type(0)) for u, mask in zip(weights, finite, strict=True)]
