@@ -22,7 +22,8 @@ import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -502,7 +503,7 @@ HELPERS = {"triton": "multigrad_torch.triton_interpreter"}
 _used: list[Any] = []
 
 
-class Ahead(MetaPathFinder):
+class Ahead(MetaPathFinder, Loader):
     """Lets a library's helper prepare before the first import of the library, and repair it."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -520,16 +521,20 @@ class Ahead(MetaPathFinder):
         if helper is None or spec is None or spec.loader is None:
             return None
         helper.prepare()
-        loader: Any = spec.loader
-        execute = loader.exec_module
-
-        def exec_module(module: types.ModuleType) -> None:
-            execute(module)
-            helper.mend()
-            _used.append(helper)
-
-        loader.exec_module = exec_module  # of this loader alone
+        spec.loader_state, spec.loader = (spec.loader, helper), self
         return spec
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
+        return spec.loader_state[0].create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        spec: Any = module.__spec__
+        loader, helper = spec.loader_state
+        # Restored first, so that the library sees its own loader.
+        module.__loader__ = spec.loader = loader
+        loader.exec_module(module)
+        helper.mend()
+        _used.append(helper)
 
 
 def help_imports() -> None:
