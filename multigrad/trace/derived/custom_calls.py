@@ -229,7 +229,7 @@ def replay(
     for node in graph.nodes:
         if node.op is ops.INPUT:
             # Any other is of the code around it: a function there has it in its closure.
-            is_own = node in own_inputs
+            is_own = node in own_inputs or node.type.kind == "key"
             done[node] = given[node.attr("name")] if is_own else trace.value(node)
         elif node.op is ops.CONST:
             done[node] = node.attr("value")
