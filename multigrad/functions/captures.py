@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -477,6 +478,7 @@ def inline(
         for leaf, value in zip(layout.leaves, leaves, strict=True)
         if leaf.kind != "static"
     }
+    refuse_closed_over(trace, recipe, values)
     # Whether and how often the outer code runs this call is not known, so no counter can follow.
     if graphs.is_random and draws.counter is not None:
         raise trace.error(
@@ -502,6 +504,23 @@ def inline(
     if variant.notes or variant.updates:
         _put_effects(trace, recipe, variant, leaves, values=values, result=result)
     return result
+
+
+def refuse_closed_over(trace: Trace, recipe: Recipe, given: Mapping[str, Value]) -> None:
+    """Raise for a function that reads an argument of the code around it and is given another value
+    for one of that name: in its graph the two are one node.
+    """
+    for function in recipe.functions:
+        for cell in getattr(function, "__closure__", None) or ():
+            with suppress(ValueError):  # an empty cell
+                value = cell.cell_contents
+                node = value.node if isinstance(value, Value) else None
+                name = node.attr("name") if node is not None and node.op is ops.INPUT else ""
+                if name in given and given[name].node is not node:
+                    raise trace.error(
+                        f"calls {recipe.name!r}, which reads {name!r} of the code around it and "
+                        "has an argument of that name: name its argument otherwise"
+                    )
 
 
 def _put_effects(

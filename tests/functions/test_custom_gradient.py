@@ -203,6 +203,19 @@ def test_a_gradient_may_read_a_number_that_only_the_code_around_it_has() -> None
     np.testing.assert_array_equal(xg.vjp(xg.function(scaled), x, 5.0)[1](x)[0], 15.0 * x)
 
 
+def test_two_values_of_one_name_are_told_apart_or_refused() -> None:
+    def squared(x: Any, by: float) -> Any:
+        outer = x
+        inner = xg.custom_gradient(lambda x: (x * x, lambda grad_out: grad_out * outer))
+        return inner(by * x if by > 1 else x)
+
+    x = np.array([1.0, 2.0])
+    f = xg.function(squared)
+    np.testing.assert_array_equal(xg.vjp(f, x, 1.0)[1](np.ones(2))[0], x)
+    with pytest.raises(xg.TraceError, match="reads 'x' of the code around it and has an argument"):
+        xg.vjp(f, x, 3.0)
+
+
 def test_a_branch_on_a_number_is_captured_once_per_value() -> None:
     @xg.custom_gradient(native=False)
     def halved(x: Any, factor: float) -> Any:
