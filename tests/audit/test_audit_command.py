@@ -213,7 +213,6 @@ def test_what_crashes_or_does_not_end_is_reported_and_the_rest_goes_on(tmp_path:
     assert "4 audited: 1 keep every law, 2 could not be run" in said
 
 
-@pytest.mark.needs("torch")
 def test_a_function_is_audited_within_its_domain(ours: Path) -> None:
     ours.write_text(
         "import multigrad as xg\n"
@@ -225,6 +224,7 @@ def test_a_function_is_audited_within_its_domain(ours: Path) -> None:
     assert code == 1 and "it is 2 times that everywhere" in said
 
 
+@pytest.mark.needs("torch")
 def test_an_argument_without_a_gradient_is_guessed_as_a_number(tmp_path: Path) -> None:
     file = tmp_path / "scaling.py"
     file.write_text(

@@ -69,7 +69,6 @@ def test_show_of_an_activation_shows_forward_and_backward() -> None:
     assert "= tanh(tin)" in text and "rectangular(grad_out" in text
 
 
-@pytest.mark.needs("torch")
 def test_an_activation_that_follows_the_rule_in_force_shows_and_writes_out_that_rule() -> None:
     act, own = xg.activation("Heaviside"), xg.activation("Heaviside", rule="arctan")
     with xg.use("arctan"):
@@ -80,6 +79,7 @@ def test_an_activation_that_follows_the_rule_in_force_shows_and_writes_out_that_
         xg.lower(act, "numpy")
 
 
+@pytest.mark.needs("torch")
 def test_show_of_a_module_shows_what_it_holds() -> None:
     assert "rectangular(grad_out" in xg.show(xg.Activation("Tanh", "rectangular"))
 
