@@ -53,7 +53,7 @@ def judge_linear(trial: Trial) -> str:
 
 
 def finite_at(gradients: Arrays, sums: Arrays, wanted: Arrays) -> Arrays:
-    """Return what sums are to be: anything at a pole, where infinities add up to NaN."""
+    """Return the sums that are expected, or any at a pole, where infinities add up to NaN."""
     return [
         w if g is None or w is None else np.where(np.isfinite(g), w, s)
         for g, s, w in zip(gradients, sums, wanted, strict=True)

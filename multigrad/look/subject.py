@@ -155,7 +155,7 @@ def gives_surrogate(function: Any) -> bool:
 
 
 def origin_of(obj: Any) -> Any:
-    """Return what a Function was made from, such as an `autograd.Function`; None for others."""
+    """Return what a Function was made from, such as an `autograd.Function`, or None."""
     return getattr(getattr(obj, "recipe", None), "origin", None)
 
 

@@ -275,7 +275,7 @@ def is_search(node: Node) -> bool:
 
 
 def read_by(node: Node) -> list[Node]:
-    """Return the operands of a node, except inputs of which it reads only the shape."""
+    """Return a node's operands without those inputs of which it reads only the shape."""
     return [
         operand
         for position, operand in enumerate(node.operands)
