@@ -28,7 +28,6 @@ from .options import (
     ALL,
     FAILED,
     MISUSED,
-    NAMES,
     Backends,
     Forward,
     Inputs,
@@ -476,14 +475,18 @@ def lock(
         list[str] | None,
         typer.Argument(
             metavar="[TARGET]...",
-            help=f"{NAMES}Also functions of frameworks, as torch:clamp or jax:numpy.clip; without "
-            "one of these every function that has a probe.",
+            help=f"{ALL} Also functions of frameworks, as torch:clamp or jax:numpy.clip; without "
+            "TARGET every function that has a probe.",
             autocompletion=complete_target,
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The file.")] = Path("gradients.lock"),
     frameworks: Annotated[
-        str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
+        str,
+        typer.Option(
+            help="Comma-separated frameworks, whose probes are locked besides TARGET; without "
+            "both, those of all installed ones."
+        ),
     ] = "",
     python: Python = None,
 ) -> int:

@@ -61,7 +61,10 @@ def write_lock(
         for name in () if word_probes else names_of(word):
             found = (None, ()) if is_file(name) else find_with_inputs(name)
             lock.objects[name] = make_entry(name, *found)
-    lock.probes = named_probes or find_probes(frameworks or FRAMEWORKS)
+    lock.probes = named_probes
+    # Another Python runs nothing but probes.
+    if frameworks or not named or (python and not named_probes):
+        lock.probes = named_probes | find_probes(frameworks or FRAMEWORKS)
     names = [name for name in FRAMEWORKS if any(p.framework == name for p in lock.probes.values())]
     lock.answers, is_whole = ask(lock.probes, names, python)
     if not is_whole:
@@ -85,8 +88,10 @@ def write_lock(
     count = sum(len(answer.outcomes) for answer in available.values())
     versions = [f"{name} {answer.version}" for name, answer in available.items()]
     words = "rule or Function" if len(lock.objects) == 1 else "rules and Functions"
-    objects = f"{len(lock.objects)} {words}, " if lock.objects else ""
-    lines = [f"{out}: {objects}{count} probes of {', '.join(versions) or 'no framework'}"]
+    parts = [f"{len(lock.objects)} {words}"] if lock.objects else []
+    if lock.probes:
+        parts.append(f"{count} probes of {', '.join(versions) or 'no framework'}")
+    lines = [f"{out}: {', '.join(parts)}"]
     lines += [
         f"  {name}: its graph alone, no numbers: {entry['without']}"
         + (f"; {INPUTS_IN_CODE} in its module states others" if ":" in name else "")

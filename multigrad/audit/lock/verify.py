@@ -249,13 +249,22 @@ def verify_objects(lock: LockFile, find: Callable[[str, Data], Any], result: Ver
         except (MultigradError, OSError) as error:
             result.changes.append(Change(word, "", f"{word} was locked, and now: {error}"))
             continue
-        sentences = [*_differences(word, locked, hash_of(document))]
-        if reason := _unfit(obj, locked["vectors"]):
-            sentences.append(f"{word} {reason}")
+        # By platform, for each vector what differs, in sentences.
+        runs: dict[str, list[list[str]]] = {}
+        reason = _unfit(obj, locked["vectors"])
         for name in () if reason else BACKENDS:
             if name in installed:
                 platform = f"{name} {installed[name]}"
-                sentences += _run(word, obj, locked["vectors"], platform, result.remarks)
+                try:
+                    runs[platform] = [
+                        [*_run(word, obj, vector, platform)] for vector in locked["vectors"]
+                    ]
+                # An op that a backend lacks is no change.
+                except UnsupportedOp as error:
+                    result.remarks.append(f"{word} is not compared on {platform}: {error}")
+        sentences = [*_differences(word, locked, hash_of(document), runs)]
+        sentences += [f"{word} {reason}"] if reason else []
+        sentences += dict.fromkeys(each for run in runs.values() for row in run for each in row)
         result.changes += [Change(word, "", each) for each in sentences]
         comparison = "compared with what was locked" if sentences else "as locked"
         count = len(locked["vectors"])
@@ -278,10 +287,23 @@ def _unfit(obj: Any, vectors: Data) -> str:
     return ""
 
 
-def _differences(word: str, locked: Data, now: str) -> Iterator[str]:
+def _differences(
+    word: str, locked: Data, now: str, runs: Mapping[str, list[list[str]]]
+) -> Iterator[str]:
     if locked["hash"] != now:
         new_hash, old_hash = (each[: len("sha256:") + 12] for each in (now, locked["hash"]))
-        yield f"{word} is not what was locked: its content is {new_hash}, and was {old_hash}"
+        count, differing = len(locked["vectors"]), sum(map(any, zip(*runs.values(), strict=True)))
+        numbers = "no numbers were compared"
+        if count and runs:
+            verdict = "its numbers differ" if differing else "all its numbers agree"
+            numbers = (
+                f"{verdict} in {differing or count} of {count} vectors on {', '.join(runs)}, with "
+                "the inputs and params of the lock"
+            )
+        yield (
+            f"{word} is not what was locked: its content is {new_hash}, and was {old_hash}; "
+            f"{numbers}. To accept it, lock it again"
+        )
     if locked["op_set"] != OP_SET:
         yield f"{word} was locked with op set {locked['op_set']}, and this multigrad has {OP_SET}"
     # `conventions_of` reads no more of a graph than its ops.
@@ -301,25 +323,21 @@ def _say(row: Data) -> str:
     return say(optree.tree_leaves([row["value"], row["derivative"]]))
 
 
-def _run(word: str, obj: Any, vectors: Data, platform: str, remarks: list[str]) -> Iterator[str]:
-    backend = load_backend(platform.partition(" ")[0])
-    for vector in vectors:
-        try:
-            outcome = run_vector(obj, vector, backend)
-        # An op that a backend lacks is no change.
-        except UnsupportedOp as error:
-            remarks.append(f"{word} is not compared on {platform}: {error}")
-            return
-        except (MultigradError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            yield f"{word} does not run on {platform}: {type(error).__name__}: {error}"
-            return
-        for subject, old, new in _pairs(vector, outcome):
-            place = _first_difference(old, new)
-            if place is not None:
-                yield (
-                    f"{word}: {subject} is {_at(old, place)} in the lock and {_at(new, place)} "
-                    f"on {platform}{_where(vector['inputs'], place)}"
-                )
+def _run(word: str, obj: Any, vector: Data, platform: str) -> Iterator[str]:
+    try:
+        outcome = run_vector(obj, vector, load_backend(platform.partition(" ")[0]))
+    except UnsupportedOp:
+        raise
+    except (MultigradError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        yield f"{word} does not run on {platform}: {type(error).__name__}: {error}"
+        return
+    for subject, old, new in _pairs(vector, outcome):
+        place = _first_difference(old, new)
+        if place is not None:
+            yield (
+                f"{word}: {subject} is {_at(old, place)} in the lock and {_at(new, place)} "
+                f"on {platform}{_where(vector['inputs'], place)}"
+            )
 
 
 def _pairs(vector: Data, outcome: Mapping[str, Data]) -> Iterator[tuple[str, Data, Data]]:
