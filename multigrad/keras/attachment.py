@@ -198,7 +198,9 @@ def rows_now(layers: Sequence[Layer], plan: AttachmentPlan, handle: LayerRules) 
     is_run = f"layer {id(handle.model)} " in notes
     rows: list[Row] = []
     for row, layer in plan.rows:
-        rule = notes.get(f"rule of {id(layer)}", row.rule)
+        start = f"rule of {id(layer)} "
+        met = [note.removeprefix(start) for note in notes if notes[note] and note.startswith(start)]
+        rule = ", ".join(filter(None, met)) if met else row.rule
         if rule:
             now = replace(row, rule=rule)
             rows.append(not_called(now) if is_run and is_unmet(layer, notes) else now)
@@ -369,13 +371,15 @@ def make_by_order(layer: Any, either: Sequence[Any], called: Any, merges: bool) 
     """
     runs = [None if rule is None else make_layer_run(layer, rule, merges) for rule in either]
     words = ["" if rule is None else named(rule) for rule in either]
-    key, note = f"{id(layer)}", f"rule of {id(layer)}"
+    key = f"{id(layer)}"
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not getattr(called, FIRST, ""):
             setattr(called, FIRST, key)
         i = int(getattr(called, FIRST) != key)
-        setattr(called, note, words[i])
+        # of a call of the whole model, after calls of its parts
+        for word in (words[1 - i], words[i]):
+            setattr(called, f"rule of {key} {word}", word == words[i])
         chosen = runs[i]
         return original(*args, **kwargs) if chosen is None else chosen(original, args, kwargs)
 
@@ -385,7 +389,7 @@ def make_by_order(layer: Any, either: Sequence[Any], called: Any, merges: bool) 
 def make_merging(layer: Any, rule: Any, called: Any) -> Call:
     """Return the forward of a batch normalization merged with the layer whose output it takes."""
     run_alone = None if rule is None else make_layer_run(layer, rule)
-    words, note = "" if rule is None else named(rule), f"rule of {id(layer)}"
+    words, note = "" if rule is None else named(rule), f"rule of {id(layer)} "
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs["inputs"]
@@ -394,7 +398,7 @@ def make_merging(layer: Any, rule: Any, called: Any) -> Call:
         is_last = mark is not None and (mark[1].kind == "linear" or mark[1].order is not None)
         channels = (len(x.shape) - 1, -1) if is_last else (1, 1 - len(x.shape))
         if mark is None or layer.axis not in channels:
-            setattr(called, note, words)
+            setattr(called, note + words, True)
             if run_alone is None:
                 return original(*args, **kwargs)
             return run_alone(original, args, kwargs)
@@ -404,7 +408,7 @@ def make_merging(layer: Any, rule: Any, called: Any) -> Call:
                 "the model with training=False, or make the composite with canonize=False"
             )
         merged_rule, reading, out, name = mark
-        setattr(called, note, f"{named(merged_rule)} (merged with {name})")
+        setattr(called, f"{note}{named(merged_rule)} (merged with {name})", True)
         if args:
             args = (out, *args[1:])
         else:

@@ -103,7 +103,7 @@ def draw_picture(picture: Picture, ax: Axes) -> Axes:
     for curve in picture.curves:
         style = choose_style(curve, is_dark, ax.xaxis.label.get_color())
         (draw_stems if picture.is_vector else draw_curve)(ax, curve, style)
-    ax.set_title(picture.title, fontsize="medium")
+    ax.set_title(picture.title, fontsize="medium", wrap=True)
     ax.set(xlabel=picture.x_label, ylabel=picture.y_label)
     ax.grid(alpha=0.25)
     ax.margins(x=0.05 if picture.is_vector else 0.01)

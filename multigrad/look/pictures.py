@@ -18,6 +18,7 @@ from ..rules.model.activation_function import as_forward, put_under
 from ..rules.model.rule import Rule
 from ..rules.registry import resolve
 from ..rules.vjp import vjp
+from ..trace.active_rules import Moving
 from .curves import (
     DRAWS,
     MOST_CURVES,
@@ -344,6 +345,8 @@ def format_params(params: Mapping[str, Any]) -> str:
 
 def format_value(value: Any) -> str:
     value = value.item() if getattr(value, "ndim", None) == 0 else value
+    if isinstance(value, Moving):  # the number that is drawn, after its formula
+        return repr(value)
     return f"{value:g}" if isinstance(value, float) else f"{value!r:.40}"
 
 

@@ -186,6 +186,9 @@ def test_an_activation_with_a_rule_is_drawn_as_it_is(ax: Any) -> None:
     xg.plot(xg.activation("ReLU", "triangular", {"width": 2.0}), ax=ax)
     assert ax.get_title() == "triangular (width=2) under ReLU"
     assert list(lines(ax)) == ["forward ReLU", "true derivative", "triangular"]
+    width = xg.schedule.linear(2.0, 0.5, steps=10)
+    xg.plot(xg.get("triangular").with_params(width=width), ax=ax)
+    assert ax.get_title() == f"triangular (width={width!r})"  # all of it
 
 
 def test_a_function_of_yours_is_a_forward(ax: Any) -> None:

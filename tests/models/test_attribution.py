@@ -500,6 +500,8 @@ def test_the_numbers_of_a_zbox_are_looked_at_in_tensors_too(backend: Any) -> Non
     [
         (lambda x: lrp.smooth(lambda p: p, x, sigma=float("nan")), "sigma is a deviation.*nan"),
         (lambda x: lrp.smooth(lambda p: p, x, sigma=-0.1), "sigma is a deviation"),
+        (lambda x: lrp.smooth(lambda p: p, x, sigma="0.1"), "sigma is a number or a tensor"),
+        (lambda x: lrp.smooth(lambda p: p, x, sigma=np.zeros(4)), r"sigma of shape \(4,\)"),
         (
             lambda x: lrp.smooth(lambda p: p[0], x),
             r"of shape \(2, 3\).*shape \(3,\): give the grad",

@@ -4,6 +4,7 @@ layer by layer, by hand, on NumPy.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -420,6 +421,38 @@ def test_a_normalization_whose_input_something_else_reads_is_not_merged(explain:
             explain(composite)
         composite = replace(composite, names={"norm": "pass"})
     np.testing.assert_allclose(explain(composite), expected, rtol=1e-4, atol=1e-5)
+
+
+def norm_after_two_on_torch() -> Any:
+    import torch
+
+    norm = torch.nn.BatchNorm1d(3)
+    parts = {"one": torch.nn.Linear(3, 3), "a": norm, "two": torch.nn.Linear(3, 3), "b": norm}
+    return torch.nn.Sequential(OrderedDict(parts)).eval(), torch.tensor(
+        X[0, 0, :, :3]
+    ).requires_grad_()
+
+
+def norm_after_two_on_keras() -> Any:
+    import keras
+
+    x, norm = keras.Input((3,)), keras.layers.BatchNormalization(name="norm")
+    h = norm(keras.layers.Dense(3, name="one")(x))
+    return keras.Model(x, norm(keras.layers.Dense(3, name="two")(h))), X[0, 0, :, :3]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(norm_after_two_on_torch, marks=pytest.mark.needs("torch")),
+        pytest.param(norm_after_two_on_keras, marks=pytest.mark.needs("keras")),
+    ],
+)
+def test_the_table_names_every_layer_that_one_normalization_is_merged_with(make: Any) -> None:
+    network, x = make()
+    with xg.attach(network, xg.composites.epsilon_plus(canonize=True)) as handle:
+        network(x)
+    assert "(merged with one)" in str(handle) and "(merged with two)" in str(handle)
 
 
 @pytest.mark.needs("jax")

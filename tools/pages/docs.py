@@ -371,7 +371,9 @@ def render_attribution() -> str:
         "`excitation_backprop` need not add up to the score.",
         "## A rule over one layer\n\n`rule.over(kind)` is a layer with that rule as its gradient, "
         "on any framework's tensors: for a layer of torch, "
-        '`xg.attribution.gamma().over("linear", layout="out_in")(x, linear.weight, linear.bias)`.',
+        '`xg.attribution.gamma().over("linear", layout="out_in")(x, linear.weight, linear.bias)`, '
+        'or `xg.attribution.zplus().over("convolution", strides=(1, 1), padding=((1, 1), (1, 1)), '
+        "dilations=(1, 1), groups=1)(x, conv.weight, conv.bias)`.",
         library_docs.layers_of_rules(),
         "## Composites\n\nA composite, from `xg.composites`, gives each kind of layer its rule. "
         "Write `canonize=True` for a residual network: an addition in the code then counts as a "

@@ -341,25 +341,22 @@ class RuleOnMergedNorm(LayerInterceptor):
     layer's rule; after anything else it has its own rule, or none.
 
     Attributes:
-        merged_with: by a normalization's identity, the rule and name of the layer that its last
-            eager call was merged with; None if it was not.
+        met: by a normalization's identity, the rules of its eager calls, each with the layer that
+            it was merged with; a dict for its order.
     """
 
     def __init__(self, own: LayerInterceptor | None) -> None:
         super().__init__()
         self.own = own
         self.rule_name = "merged" if own is None else own.rule_name
-        self.merged_with: dict[int, tuple[str, str] | None] = {}
+        self.met: dict[int, dict[str, None]] = {}
         if own is not None:
             own.act_for(self)
 
     def row_now(self, row: Row, key: int) -> Row | None:
-        if key not in self.merged_with:
+        if key not in self.met:
             return replace(row, rule=f"{row.rule}, or merged")
-        merged_with = self.merged_with[key]
-        if merged_with is not None:
-            return replace(row, rule="{} (merged with {})".format(*merged_with))
-        return None if self.own is None else row
+        return replace(row, rule=", ".join(self.met[key])) if self.met[key] else None
 
     def wrap_forward(self, original: type, method: Method) -> Method:
         unmerged = method if self.own is None else self.own.wrap_forward(original, method)
@@ -370,12 +367,13 @@ class RuleOnMergedNorm(LayerInterceptor):
                 return (
                     unmerged(module, input) if mark is None else call_merged(mark, module, method)
                 )
-            self.merged_with[id(module)] = None
+            met = self.met.setdefault(id(module), {})
             if mark is None:
+                met |= {} if self.own is None else {self.own.rule_name: None}
                 return unmerged(module, input)
             name = self.path_of(module)
             layer = refuse_other_readers(input, mark, name)
-            self.merged_with[id(module)] = mark[0].name, layer
+            met[f"{mark[0].name} (merged with {layer})"] = None
             output = call_merged(mark, module, method)
             name_layer(output, f"{layer}, {name}")
             return output

@@ -66,11 +66,12 @@ def smooth(
         A tensor like x, which requires no gradient unless those of `gradient` do.
 
     Raises:
-        RuleValueError: n is not a whole number or below 1, sigma is negative or not finite, or
-            gradient returned another shape.
+        RuleValueError: n is not a whole number or below 1, sigma is negative or not finite or does
+            not broadcast to x, or gradient returned another shape.
 
     Source: Smilkov et al., 2017 (arXiv 1706.03825).
     """
+    _check_broadcasts(x, "sigma", sigma)
     deviations = as_array(sigma)
     if deviations is not None and not (np.isfinite(deviations) & (deviations >= 0)).all():
         raise RuleValueError(f"sigma is a deviation, finite and 0 or more, not {sigma!r:.40}")
@@ -110,7 +111,7 @@ def integrated(
 
     Source: Sundararajan et al., 2017 (arXiv 1703.01365), eq. 3, at the middles of the steps.
     """
-    check_baseline(x, baseline)
+    _check_broadcasts(x, "baseline", baseline)
     x = _asking(x)
     difference = x - baseline
     # The middles of the steps, from the baseline to x.
@@ -154,13 +155,12 @@ def _count(n: int) -> int:
     return index(n)
 
 
-def check_baseline(x: Tensor, baseline: Any) -> None:
-    own, shape = tuple(x.shape), getattr(baseline, "shape", None)
+def _check_broadcasts(x: Tensor, name: str, value: Any) -> None:
+    own, shape = tuple(x.shape), getattr(value, "shape", None)
     if shape is None:
-        if isinstance(baseline, bool | str) or not isinstance(baseline, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise RuleValueError(
-                f"a baseline is a number or a tensor, not {type(baseline).__name__} "
-                f"{baseline!r:.40}"
+                f"{name} is a number or a tensor, not {type(value).__name__} {value!r:.40}"
             )
         return
     # Trailing axes, as in NumPy.
@@ -168,5 +168,5 @@ def check_baseline(x: Tensor, baseline: Any) -> None:
     fits = len(shape) <= len(own) and all(a in (1, b) for a, b in zip(shape, trailing, strict=True))
     if not fits:
         raise RuleValueError(
-            f"a baseline of shape {tuple(shape)} does not broadcast to the input's shape {own}"
+            f"{name} of shape {tuple(shape)} does not broadcast to the input's shape {own}"
         )
