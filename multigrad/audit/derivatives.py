@@ -150,8 +150,11 @@ def judge_derivative(trial: Trial) -> str:
         return trial.contradiction
     if trial.is_surrogate and trial.meant is None:
         raise NotApplicable(trial.intention or "it is a surrogate, which is meant to differ")
-    if trial.digits == "float32":
-        return _judge_derivative_in_float32(trial)
+    judge = _judge_in_float32 if trial.digits == "float32" else _judge_in_float64
+    return judge(trial) or Remark("; ".join(filter(None, (trial.intention, trial.not_compared))))
+
+
+def _judge_in_float64(trial: Trial) -> str:
     require_float64(trial)
     run, u, are_finite = start_where_finite(trial)
     arrays, gradients = trial.cast("float64"), run.gradients(u)
@@ -188,7 +191,6 @@ def judge_derivative(trial: Trial) -> str:
         _compare_with_autodiff(trial, u, gradients)
         or _find_narrow(trial, u, gradients)
         or differs_in_own_dtype(trial, arrays)
-        or Remark(trial.intention)
     )
 
 
@@ -417,7 +419,7 @@ EPS = 2.0**-23
 SHORT = 2.0**-18  # some numbers of float32
 
 
-def _judge_derivative_in_float32(trial: Trial) -> str:
+def _judge_in_float32(trial: Trial) -> str:
     run, u, _ = start_where_finite(trial)
     size = weighted_sum(map(np.abs, u), map(np.abs, run.arrays()))
     compared_count, has_slope, has_stairs, message = 0, False, False, ""

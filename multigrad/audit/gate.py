@@ -187,6 +187,9 @@ class Side:
     def numbers(self) -> list[int]:
         return numbers_in_code(self.trial)
 
+    def not_compared(self) -> str:
+        return self.trial.not_compared
+
 
 def _rounded(arrays: Arrays, dtype: str) -> Arrays:
     return in_dtype(in_dtype(arrays, dtype), "float64")
@@ -255,6 +258,7 @@ class GateVerdict(Report):
         judged: False if the reference is wrong or does not run, or if fn does not run with inputs
             that were guessed, so that nobody knows about fn.
         source: where the command has the inputs from; "" where they were given.
+        not_compared: the plain numbers whose gradient was not compared, in a sentence; "" if none.
     """
 
     name: str
@@ -268,6 +272,7 @@ class GateVerdict(Report):
     seconds: float = field(default=0.0, compare=False)
     judged: bool = True
     source: str = ""
+    not_compared: str = ""
 
     @property
     def ok(self) -> bool:
@@ -280,6 +285,7 @@ class GateVerdict(Report):
         lines += [f"  inputs: {self.source}"] * bool(self.source)
         lines += [f"  {failure}" for failure in self.failures]
         lines += [f"  {row}" for row in self.budgets if row.state != BROKEN]
+        lines += [f"  {self.not_compared}"] * bool(self.not_compared)
         for what, ratio in (("time", self.time_ratio), ("bytes", self.bytes_ratio)):
             if ratio is not None:
                 lines.append(f"  {what}: {ratio:.3g} times the reference's")
@@ -379,6 +385,7 @@ def compare_sides(
     other = blaming(partial(reference_does_not_run, name), other)
     try:
         numbers, report = own("numbers"), replace(own("audit", laws), name=name)
+        sentence = own("not_compared")
         cases = other("cases", dtypes, numbers, seed)
         answers, truths = own("answers", cases), other("truths", cases)
         # The laws that tell a wrong reference, and those that fn breaks.
@@ -392,7 +399,8 @@ def compare_sides(
     ratios = time_ratio(partial(own, "seconds"), partial(other, "seconds")), ratio(*byte_counts)
     budgets = [budget(dtype, cases, answers, truths) for dtype in dtypes]
     budgets = [replace(row, undecided=tuple(undecided[row.dtype])) for row in budgets]
-    return judge((report, reference_report), budgets, ratios, time.perf_counter() - start)
+    verdict = judge((report, reference_report), budgets, ratios, time.perf_counter() - start)
+    return replace(verdict, not_compared=sentence)
 
 
 def without_jumps(

@@ -42,6 +42,7 @@ from ..look.subject import (
     find_original,
     is_float_array,
     name_paths,
+    not_compared,
     precision,
     read_arguments,
     subject_of,
@@ -194,6 +195,11 @@ class Trial:
         paths = name_paths([*self.input_names], self.arguments.tree)
         inputs = [paths[place] for place in self.arguments.places[: self.input_count]]
         return [*inputs, *getattr(self.call, "parameter_names", ())]
+
+    @property
+    def not_compared(self) -> str:
+        """Which plain numbers have a gradient that no run shows, in a sentence; "" if none has."""
+        return not_compared(self.call, self.backend, self.arguments, [*self.input_names])
 
     def named(self, text: str) -> str:
         """Return a message with the names of the parameters in place of `argument 0`."""

@@ -5,7 +5,7 @@ compares.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from .subject import (
     Subject,
     brackets,
     is_float_array,
+    not_compared,
     precision,
     run_arrays,
 )
@@ -85,6 +86,7 @@ class CheckReport(Report):
         rows: the elements, the worst first: derivatives of the outputs' sum, or where an error
             cancels in it, of one with random weights.
         intention: what a custom gradient that differs was recognized as, as by `xg.audit`.
+        not_compared: the plain numbers whose gradient was not compared, in a sentence; "" if none.
     """
 
     name: str
@@ -97,6 +99,7 @@ class CheckReport(Report):
     is_surrogate: bool
     rows: tuple[Place, ...]
     intention: str = ""
+    not_compared: str = ""
 
     @property
     def reason(self) -> str:
@@ -147,7 +150,7 @@ class CheckReport(Report):
             places = ", ".join(f"{kink.argument} = {kink.at:.6g}" for kink in self.kinks[:4])
             others = f" and {len(self.kinks) - 4} more" if len(self.kinks) > 4 else ""
             lines.append(f"  left out, as there is no derivative: {places}{others}")
-        return lines
+        return [*lines, *[f"  {self.not_compared}"] * bool(self.not_compared)]
 
 
 def compare(subject: Subject, data: Inputs, backend: Backend | None = None) -> CheckReport:
@@ -161,7 +164,11 @@ def compare(subject: Subject, data: Inputs, backend: Backend | None = None) -> C
     checked_case = CheckedCase(subject, data, backend)
     with precision(checked_case.backend, "float64"), np.errstate(all="ignore"):
         is_ruled = subject.is_surrogate and subject.forward is not None
-        return _compare_surrogate(checked_case) if is_ruled else _compare_numerically(checked_case)
+        if is_ruled:
+            return _compare_surrogate(checked_case)
+        report = _compare_numerically(checked_case)
+    sentence = not_compared(subject.call, checked_case.backend, data, data.names)
+    return replace(report, not_compared=sentence)
 
 
 @dataclass(frozen=True, slots=True)

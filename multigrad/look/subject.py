@@ -5,7 +5,7 @@ function of tensors; and its runs, from arrays to arrays of outputs and gradient
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import Any
@@ -48,7 +48,7 @@ from ..functions.proof.run import homes as homes_of_dialect
 from ..functions.proof.samples import is_float as is_float_array
 from ..graph import random
 from ..graph.ir.types import dtype_name
-from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..graph.random import key_from_int
 from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
@@ -257,12 +257,18 @@ class Inputs(Arguments):
     """The inputs of a subject.
 
     Attributes:
-        paths: the name of each tensor.
+        names: those of the positional parameters.
         owner: the backend of the tensors.
     """
 
-    paths: tuple[str, ...]
+    names: list[str]
     owner: Backend | None
+
+    @property
+    def paths(self) -> list[str]:
+        """The name of each tensor."""
+        paths = name_paths(self.names, self.tree)
+        return [paths[place] for place in self.places]
 
 
 def brackets(index: Sequence[int]) -> str:
@@ -306,8 +312,7 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
     for i in places:
         leaves[i] = np.asarray(backend_of(leaves[i]).tensors.to_numpy(leaves[i]))
     names = positional_names(subject.function.parameters) if subject.function else ["x"]
-    paths = name_paths(names, tree)
-    return Inputs(tuple(leaves), tree, places, tuple(paths[i] for i in places), owner)
+    return Inputs(tuple(leaves), tree, places, names, owner)
 
 
 def name_paths(names: list[str], tree: Any) -> list[str]:
@@ -317,6 +322,36 @@ def name_paths(names: list[str], tree: Any) -> list[str]:
         root = names[position] if position < len(names) else f"args[{position}]"
         paths.append(root + "".join(f"[{entry!r}]" for entry in entries))
     return paths
+
+
+def not_compared(
+    call: Callable[..., Any], backend: Backend, arguments: Arguments, names: list[str]
+) -> str:
+    """Return which plain numbers among the arguments of a call have a gradient, which shows only
+    for tensors in their place, so that nothing compares it; "" if none has.
+
+    Args:
+        names: those of the positional parameters.
+    """
+    # Tensors make a form of their own, which is not to be the latest of the caller's Function.
+    call = Function(call.recipe, call, prove=False) if isinstance(call, Function) else call
+    paths, found = name_paths(names, arguments.tree), list[str]()
+    dtype = next((a.dtype for a in arguments.arrays if is_float_array(a)), np.dtype("float64"))
+    for place, leaf in enumerate(arguments.leaves):
+        if not isinstance(leaf, float | np.floating):
+            continue
+        leaves = replace_at(arguments.leaves, [place], [np.asarray(leaf, dtype)])
+        places = (*arguments.places, place)
+        # What takes no tensor there, as what a framework fixes, has no gradient of it.
+        with suppress(Exception), arguments.mode(backend), ignoring_warnings():
+            with_tensor = replace(arguments, leaves=tuple(leaves), places=places)
+            gradient = with_tensor.differentiate(call, backend, cotangent)[1][-1]
+            # Zeros are none: a framework makes them of None, which code returns for constants.
+            if gradient is not None and np.any(backend.tensors.to_numpy(gradient)):
+                found.append(paths[place])
+    kind = "a plain number" if len(found) == 1 else "plain numbers"
+    remark = f'({kind}; give "scalar" on the command line, or an array)'
+    return f"not compared: {', '.join(found)} {remark}" if found else ""
 
 
 def precision(backend: Backend, dtype: str) -> AbstractContextManager[Any]:

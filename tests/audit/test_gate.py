@@ -115,6 +115,27 @@ def test_a_wrong_reference_is_told_and_not_the_gradient_blamed() -> None:
     assert all(each.startswith("the reference is wrong") for each in verdict.failures)
 
 
+def test_a_gradient_of_a_plain_number_is_told_not_to_be_compared() -> None:
+    def forward(x: Any, slope: Any, bias: Any) -> Any:
+        return slope * x + bias
+
+    def backward(g: Any, x: Any, slope: Any, bias: Any) -> Any:
+        return g * slope, 7.0 * g.sum(), None  # of slope wrong, of bias none
+
+    sentence = (
+        'not compared: slope (a plain number; give "scalar" on the command line, or an array)'
+    )
+    pairs: list[Any] = [(forward, backward), xg.function(forward, backward)]
+    for pair in pairs:
+        verdict = xg.gate(pair, (forward, backward), [X, 2.0, 3.0], laws=FEW)
+        assert verdict.ok and verdict.not_compared == sentence and sentence in str(verdict)
+        report = xg.audit(pair, X, 2.0, 3.0, laws=FEW)
+        assert report.ok and report.laws[0].reason == sentence and sentence in str(report)
+        checked = xg.check(pair, X, 2.0, 3.0)
+        assert checked.ok and checked.not_compared == sentence and sentence in str(checked)
+        assert not xg.check(pair, X, np.array(2.0), 3.0).not_compared
+
+
 def test_unknown_laws_and_dtypes_are_refused() -> None:
     with pytest.raises(RuleTypeError, match="no law 'derivativ'"):
         xg.gate(square, square, [X], laws=["derivativ"])
