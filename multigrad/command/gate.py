@@ -141,10 +141,10 @@ def _judge(
         ask_kernel = blaming(partial(does_not_run, name), of_kernel)
         stated: bytes = ask_kernel(pickle_stated, f"{asked.kernel}:{pair[0]}")
         source, pickled = ask_reference(make_reference, asked, pair[1], stated)
-        if source == GUESSED:
+        if source.startswith(GUESSED):
             # What does not fit a guess is not the kernel's fault.
             ask_kernel = blaming(partial(not_judged, name), of_kernel)
-        words = None if source == GUESSED else asked.words
+        words = None if source.startswith(GUESSED) else asked.words
         ask_kernel(make_side, asked.kernel, pair[0], asked.seed, pickled, words)
     except SideFails as failure:
         return failure.verdict

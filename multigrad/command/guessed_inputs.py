@@ -48,6 +48,8 @@ NUMBERS: Mapping[str, Any] = {"bool": True, "int": NUMBER, "float": 0.5, "str": 
 AXES = ("axis", "axes", "dim", "dims")
 LOWER = {"lo", "low", "lower", "min", "minimum", "qmin", "qn", "vmin"}  # words of a bound's name
 INTEGERS = ("target", "targets", "label", "labels", "index", "indices", "ids", "idx")
+# Words of a name that stand for one positive number, unless the argument is the first.
+SCALARS = {"temperature", "tau", "alpha", "scale", "sigma", "slope", "width"}
 PER_CHANNEL = ("bias", "gamma", "beta", "running_mean", "running_var")
 CHANNELS = SHAPE[-1]
 SHAPES = (SHAPE, (CHANNELS, CHANNELS), (CHANNELS,), (2, 4, CHANNELS), (2, 3, 4, CHANNELS))
@@ -101,6 +103,8 @@ def choose_inputs(
             if isinstance(error, Endless | TooLong):
                 break
         else:
+            if source == GUESSED:
+                source = f"{GUESSED}: {_as_words(inputs)}; give others so, or by {INPUTS_IN_CODE}"
             return source, fn, [*inputs]
     problem = "nobody knows its arguments" if failure is None else brief(failure).rstrip(".")
     message = f"no inputs that were guessed fit {what}: {problem}; {inputs_to_type(fn, ())}"
@@ -124,8 +128,8 @@ def described_inputs(fn: Any) -> Iterator[tuple[str, Inputs]]:
             inputs = [
                 draw(_lengths_of(each[0], sizes), each[1], generator)
                 if each is not None
-                else _likely(p, SHAPE, generator)
-                for p, each in zip(parameters, stated_axes, strict=True)
+                else _likely(p, n, SHAPE, generator)
+                for n, (p, each) in enumerate(zip(parameters, stated_axes, strict=True))
             ]
             yield source, inputs
 
@@ -196,7 +200,7 @@ def _varied(
 def _likely_inputs(
     parameters: Sequence[Any], flags: Mapping[str, Any], shape: tuple[int, ...], generator: Any
 ) -> Inputs:
-    guesses = [_likely(p, shape, generator) for p in parameters]
+    guesses = [_likely(p, n, shape, generator) for n, p in enumerate(parameters)]
     names = [getattr(p, "name", "") for p in parameters]
     # A constant may be named as what is no float tensor: an axis, labels, a mask.
     is_float = [getattr(guess, "dtype", None) == np.float32 for guess in guesses]
@@ -316,7 +320,9 @@ def _lengths_of(axes: Sequence[str], sizes: dict[str, int]) -> tuple[int, ...]:
     return tuple(lengths)
 
 
-def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generator) -> Any:
+def _likely(
+    parameter: Any, place: int, shape: tuple[int, ...], generator: np.random.Generator
+) -> Any:
     annotation = str(getattr(parameter, "annotation", ""))
     if annotation.endswith("?"):  # of a schema
         return None
@@ -332,6 +338,8 @@ def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generat
         return -1
     if name == "eps" or name.startswith("epsilon"):
         return 1e-5
+    if place and SCALARS.intersection(name.lower().split("_")):
+        return draw((), "uniform", generator)
     if name in PER_CHANNEL:
         return draw(shape[-1:], "float32", generator)
     if name == "weight" and len(shape) > 1:
@@ -347,18 +355,22 @@ def inputs_to_type(obj: Any, guesses: Iterable[Inputs] | None = None) -> str:
     for inputs in guessed_inputs(obj) if guesses is None else guesses:
         with contextlib.suppress(Exception):  # of the user's code
             run_where_it_ends(obj, inputs)
-            return f"give what fits {names}: {' '.join(f'--input {_as_word(x)}' for x in inputs)}"
+            return f"give what fits {names}: {_as_words(inputs)}"
     return (
         f"give what fits {names}, an --input for each: {FORMS}; others, such as a dict, in the "
         f"module: {INPUTS_IN_CODE} = {{NAME: [...]}}"
     )
 
 
+def _as_words(inputs: Inputs) -> str:
+    return " ".join(f"--input {_as_word(x)}" for x in inputs)
+
+
 def _as_word(value: Any) -> str:
     if not isinstance(value, np.ndarray):
         return repr(value)
     kind = value.dtype.name
-    if value.size > 1 and kind == "float32" and value.min() > 0 and value.max() < 1:
+    if value.size and kind == "float32" and value.min() > 0 and value.max() < 1:
         kind = "uniform"
     shape = "x".join(map(str, value.shape)) or "scalar"
     return shape if kind == "float32" and value.ndim != 1 else f"{shape}:{kind}"

@@ -18,6 +18,7 @@ from multigrad.testing import assert_gradient
 
 pytest.importorskip("typer")
 LAWS = ("derivative", "zero", "linear")
+GUESSED = "guessed: --input 4x6; give others so, or by GRADIENT_INPUTS"
 OURS = """
 import numpy as np
 
@@ -94,7 +95,7 @@ def test_functions_of_a_file_are_audited_and_the_broken_law_is_told(ours: Path) 
     assert code == 1
     assert f"{ours}:square on numpy with float32[4, 6]: 3 laws kept, 0 broken" in said
     assert (
-        f"{ours}:halved on numpy with float32[4, 6]: 2 laws kept, 1 broken\n  inputs: guessed\n"
+        f"{ours}:halved on numpy with float32[4, 6]: 2 laws kept, 1 broken\n  inputs: {GUESSED}\n"
         "  derivative: broken: " in said
     )
     assert "2 audited: 1 keep every law, 0 could not be run\n  derivative: 1 broken" in said
@@ -145,16 +146,16 @@ def test_reports_are_written_for_machines_and_for_people(ours: Path, tmp_path: P
     code, said = run(f"{ours}:halved", as_json=True, junit=junit, html=html)
     (row,) = map(json.loads, said.splitlines())
     assert (code, row["target"], row["ok"]) == (1, f"{ours}:halved", False)
-    assert (row["inputs"], row["source"]) == ("float32[4, 6]", "guessed")
+    assert (row["inputs"], row["source"]) == ("float32[4, 6]", GUESSED)
     (suite,) = ElementTree.parse(junit).getroot()
     assert suite.attrib["failures"] == "1" and suite.attrib["tests"] == "3"
     assert [case.attrib["name"] for case in suite if case.find("failure") is not None] == [
         "derivative"
     ]
     (given,) = suite.iterfind("properties/property")
-    assert given.attrib["value"] == "float32[4, 6] (guessed)"
+    assert given.attrib["value"] == f"float32[4, 6] ({GUESSED})"
     page = html.read_text(encoding="utf-8")
-    assert "On numpy with float32[4, 6], guessed." in page
+    assert f"On numpy with float32[4, 6], {GUESSED}." in page
     assert "halved" in page and 'class="mark broken"' in page
     assert "http" not in page.replace("<!doctype html>", "")  # it asks nobody for anything
 
@@ -222,6 +223,13 @@ def test_a_function_is_audited_within_its_domain(ours: Path) -> None:
     assert code == 1 and "no output is finite at these inputs: give others" in said
     code, said = run(f"{ours}:tail", asked=AuditRequest(("6:9..5",), LAWS))
     assert code == 1 and "it is 2 times that everywhere" in said
+    ours.write_text(
+        "import multigrad as xg\n"
+        "warm = xg.function(lambda x, temperature: x * temperature,\n"
+        "    lambda g, x, temperature: (g * temperature, xg.xp.sum(g * x)))\n"
+    )
+    code, said = run(f"{ours}:warm")
+    assert code == 0 and "inputs: guessed: --input 4x6 --input scalar:uniform; give" in said
 
 
 @pytest.mark.needs("torch")
