@@ -376,11 +376,12 @@ def render_attribution() -> str:
         "dilations=(1, 1), groups=1)(x, conv.weight, conv.bias)`.",
         library_docs.layers_of_rules(),
         "## Composites\n\nA composite, from `xg.composites`, gives each kind of layer its rule. "
-        "Write `canonize=True` for a residual network: an addition in the code then counts as a "
-        "layer, and a batch normalization is merged into the layer whose output it takes, if "
-        "nothing else reads that output; no weight is changed. Without it, relevance is counted "
-        "twice at each addition, and `excitation_backprop` lets each batch normalization multiply "
-        "it.\n\nWhat has no rule keeps the plain gradient. Unless it only moves elements, as "
+        "Write `canonize=True` for a model with batch normalizations or residual connections: a "
+        "batch normalization is then merged into the layer whose output it takes, if nothing else "
+        "reads that output, and an addition in the code counts as a layer; no weight is changed. "
+        "Without it, relevance ignores what a batch normalization does, is counted twice at each "
+        "addition, and `excitation_backprop` lets each batch normalization multiply it.\n\nWhat "
+        "has no rule keeps the plain gradient. Unless it only moves elements, as "
         "reshaping, concatenation, max pooling and dropout do, relevance need not add up there: "
         "at a softmax, at a product with a weight that is no layer (`h @ self.fc.weight.T`), at "
         "an addition without a rule, at a layer normalization. An `ActsNowhereWarning` names "

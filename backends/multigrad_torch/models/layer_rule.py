@@ -367,6 +367,8 @@ class RuleOnMergedNorm(LayerInterceptor):
                 return (
                     unmerged(module, input) if mark is None else call_merged(mark, module, method)
                 )
+            if mark is None and not (torch.is_grad_enabled() and input.requires_grad):
+                return unmerged(module, input)  # no rule acts, so the table says nothing of it
             met = self.met.setdefault(id(module), {})
             if mark is None:
                 met |= {} if self.own is None else {self.own.rule_name: None}
