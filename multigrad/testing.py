@@ -68,7 +68,7 @@ def assert_gradient(
     fn: Any,
     *inputs: Any,
     laws: Iterable[str] | None = None,
-    surrogate: bool | Callable[..., Any] | None = None,
+    surrogate: bool | str | Callable[..., Any] | None = None,
 ) -> AuditReport:
     """Assert that a custom gradient, converted or not, keeps every law of `xg.audit`.
 

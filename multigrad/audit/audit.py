@@ -41,14 +41,21 @@ from .laws import LAWS
 from .parameters import keeping_dtypes, open_up
 from .seeds import Seeds
 from .smallest import lines_to_copy, smallest
-from .trial import Law, NotApplicable, Surrogate, Trial, trial_of
+from .trial import CLIPS, Law, NotApplicable, Surrogate, Trial, trial_of
 
 REPEATABLE = "repeatable"
 DERIVATIVE = "derivative"
-HINT = (
-    "; if it is meant to differ, say so: surrogate=True in code, --surrogate on the command line, "
-    "or SURROGATE = True in the module"
-)
+# What to say, by the law, where a gradient is meant to break it.
+HINTS = {
+    DERIVATIVE: (
+        "; if it is meant to differ, say so: surrogate=True in code, --surrogate on the command "
+        "line, or SURROGATE = True in the module"
+    ),
+    "linear": (
+        "; if it clips or normalizes its cotangent on purpose, say so: "
+        f'surrogate="{CLIPS}" in code, or SURROGATE = {{NAME: "{CLIPS}"}} in the module'
+    ),
+}
 LONGEST = 0.3  # seconds of a search for smaller inputs
 SLOW = ("threads", "compiled", "compiled transforms")  # one try takes longer than that
 KEPT, BROKEN, REFUSED, NOT_APPLICABLE = "kept", "broken", "refused", "does not apply"
@@ -155,7 +162,7 @@ def audit(
     fn: Any,
     *inputs: Any,
     laws: Iterable[str] | None = None,
-    surrogate: bool | Callable[..., Any] | None = None,
+    surrogate: bool | str | Callable[..., Any] | None = None,
 ) -> AuditReport:
     """Test a custom gradient against the laws of gradients, in its own framework.
 
@@ -188,16 +195,18 @@ def audit(
             `SURROGATE` in its class or module says; else a rule under an activation is, whatever
             has a flat forward, and what its name or its numbers show to be straight-through, a
             reversal or a scaling. A function of the same arguments: it is meant to be the
-            derivative of that.
+            derivative of that. "cotangent": it changes the cotangent, by clipping it for
+            instance, and is neither the derivative nor linear.
 
     Raises:
         RuleTypeError: fn is not callable, there is no tensor among the inputs, a law has another
             name, or `surrogate` is none of these.
     """
     chosen_laws = choose_laws(laws)
-    if not (surrogate is None or isinstance(surrogate, bool) or callable(surrogate)):
+    if not (surrogate in (None, True, False, CLIPS) or callable(surrogate)):
         raise RuleTypeError(
-            f"surrogate is True, False or the function whose derivative is meant, got {surrogate!r}"
+            f'surrogate is True, False, "{CLIPS}" or the function whose derivative is meant, got '
+            f"{surrogate!r}"
         )
     with Seeds().kept():
         report = _audit(fn, inputs, chosen_laws, surrogate)
@@ -330,7 +339,7 @@ def _test_law(target: Any, trial: Trial, law: Law) -> Finding:
                     f"it is not {REPEATABLE}: its numbers differ each time, whatever the seed"
                 )
             message = law(trial)
-            if message and (reason := excuse(target, law.name)):
+            if message and (reason := excuse(trial, target, law.name)):
                 raise NotApplicable(reason)
         # A `Remark` is false, as "" is, but has text.
         state, message = BROKEN if message else KEPT, trial.named(message)
@@ -339,17 +348,21 @@ def _test_law(target: Any, trial: Trial, law: Law) -> Finding:
     # `is_loud` laws let code refuse with an error; for the others an error breaks the law.
     except Exception as error:
         state, message = REFUSED if law.is_loud else BROKEN, f"it raises {brief(error)}"
-    is_unstated = law.name == DERIVATIVE and state == BROKEN and trial.meant is None
-    matters = law.matters + HINT if is_unstated else law.matters
-    return Finding(law.name, state, message, law.sentence, matters)
+    is_unstated = state == BROKEN and (trial.meant is None or trial.intention)
+    hint = HINTS.get(law.name, "") if is_unstated else ""
+    return Finding(law.name, state, message, law.sentence, law.matters + hint)
 
 
 # --- what a rule or a Function of ours states in its graph ----------------------------------------
-LINEAR = ("linear", "scale", "ones", "each output")
+LINEAR = ("linear", "scale", "ones", "each output", "forward mode")
 
 
-def excuse(obj: Any, law: str) -> str:
-    """Return the reason that exempts an object from a law, "" if its graph states none."""
+def excuse(trial: Trial, obj: Any, law: str) -> str:
+    """Return the reason that exempts an object from a law, "" if neither its author nor its graph
+    states one.
+    """
+    if law in LINEAR and not trial.is_linear:
+        return trial.intention
     try:
         graphs = _graphs_of(obj)
     except Exception:  # of the user's code, too: no graph states nothing

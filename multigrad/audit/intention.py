@@ -21,7 +21,7 @@ import numpy as np
 from ..backend.values import is_float_tensor
 from ..look.subject import origin_of
 from .derivatives import UNCOMPARED, factor_of_derivative
-from .trial import Arrays, Surrogate, Trial, find_difference, flat_outputs
+from .trial import CLIPS, Arrays, Surrogate, Trial, find_difference, flat_outputs
 
 IN_CODE = "SURROGATE"
 # Whole words of a name: "GradReverse" and "grad_reverse" have "reverse", "Signed" has no "sign".
@@ -47,8 +47,8 @@ WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 def stated_intention(obj: Any, name: str) -> Surrogate:
     """Return the value of `SURROGATE` for an object; None: there is none.
 
-    In a class, on a function or in a module it is True, False or the function whose derivative is
-    meant; in a module also a dictionary of these by name.
+    In a class, on a function or in a module it is True, False, "cotangent" or the function whose
+    derivative is meant; in a module also a dictionary of these by name.
     """
     owner = _owner_of(obj)
     module = sys.modules.get(getattr(owner, "__module__", None) or "")
@@ -58,7 +58,7 @@ def stated_intention(obj: Any, name: str) -> Surrogate:
         intention = getattr(intention, "__func__", intention)
         if isinstance(intention, Mapping):
             intention = intention.get(name)
-        if isinstance(intention, bool) or callable(intention):
+        if isinstance(intention, bool) or callable(intention) or intention == CLIPS:
             return intention
     return None
 

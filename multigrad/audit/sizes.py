@@ -55,7 +55,8 @@ def judge_sizes(trial: Trial) -> str:
     numbers, tried_count = numbers_in_code(trial), 0
     for axis in find_axes(trial):
         try:
-            has_parts = _beside_parts(trial, axis, trial.inputs, axis.length // 2) == ""
+            half = axis.length // 2
+            has_parts = trial.is_linear and _beside_parts(trial, axis, trial.inputs, half) == ""
         except Exception:  # of the user's code: ids may name rows that half a table lacks
             has_parts = False
         for size in sizes_to_try(trial, axis, numbers):
@@ -117,8 +118,8 @@ def _breaks(judge: Callable[[Trial], str], trial: Trial) -> bool:
 
 def _compare_more_axes(trial: Trial) -> str:
     """Compare a batch of two with each by itself, if its outputs are those of each."""
-    if trial.seeds is not None:
-        return ""  # each would get other numbers than in the batch
+    if trial.seeds is not None or not trial.is_linear:
+        return ""  # each would get other numbers, or another norm, than in the batch
     inputs = trial.inputs
     shape = inputs[trial.floats[0]].shape
     places = [n for n in trial.floats if inputs[n].shape == shape and n < trial.input_count]

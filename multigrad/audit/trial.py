@@ -53,8 +53,9 @@ from .seeds import Seeds
 
 Array = Any
 Tensor = Any
-# Whether a gradient is meant to differ, or the function whose derivative it is; None: not known.
-Surrogate = bool | Callable[..., Any] | None
+# Whether a gradient is meant to differ, CLIPS, or whose derivative it is; None: not known.
+Surrogate = bool | str | Callable[..., Any] | None
+CLIPS, IS_CLIPPED = "cotangent", "it is said to change its cotangent"
 Arrays = list[Any]  # None where there is none
 Weigh = Callable[[Arrays], float]
 SEED = 20
@@ -142,6 +143,7 @@ class Trial:
         call: the function of tensors, unchanged.
         arguments: those of its call.
         is_surrogate: whether its gradient is meant to differ from the derivative.
+        is_linear: whether its gradient is meant to be linear in the cotangent.
         meant: the function whose derivative it is said to be, `call` if no surrogate; None: unsaid.
         converted: multigrad's version; None if it is not another framework's custom gradient.
         forward: runs the forward alone, as plain code; None if there is none.
@@ -157,6 +159,7 @@ class Trial:
     backend: Backend
     arguments: Arguments
     is_surrogate: bool = False
+    is_linear: bool = True
     meant: Callable[..., Any] | None = None
     converted: Function[..., Any] | None = None
     forward: Callable[..., Any] | None = None
@@ -337,9 +340,6 @@ class Trial:
             return False
         return True
 
-    def total(self, arrays: Arrays) -> float:
-        return float(sum(np.sum(y) for y in self.run(arrays).arrays()))
-
     def weighed(self, cotangents: Arrays) -> Weigh:
         """Return a function of the tensors: the sum of the outputs, weighted by cotangents; an
         element whose weight is 0 does not count, whatever it is.
@@ -478,6 +478,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         trial = Trial(
             subject.name, call, home, arguments,
             is_surrogate=subject.is_surrogate if surrogate is None else bool(surrogate),
+            is_linear=surrogate != CLIPS, intention=IS_CLIPPED if surrogate == CLIPS else "",
             meant=surrogate if callable(surrogate) else call if surrogate is False else None,
             converted=converted, forward=forward, original=obj,
             input_names=tuple(getattr(call, "input_names", names)),

@@ -138,7 +138,7 @@ def judge_edges(trial: Trial) -> str:
     for number in (*own_numbers, *EDGES) if own_numbers else ():
 
         def weigh(step: float, number: float = number) -> float:
-            return trial.total(with_element(inputs, n, 0, number + step))
+            return _total(trial, with_element(inputs, n, 0, number + step))
 
         low, high = sorted(_slope_to(weigh, side) for side in (-1.0, 1.0))
         if not np.isfinite([low, high]).all():
@@ -334,7 +334,7 @@ def judge_zeros(trial: Trial) -> str:
     if (
         trial.digits == "float64"
         and not all(
-            slope_at(trial.total, zeros, n, place)[1]  # whether it is settled
+            slope_at(partial(_total, trial), zeros, n, place)[1]  # whether it is settled
             for n in trial.floats
             for place in pick(zeros[n].shape, MOST_PLACES)[:MOST_STEPS]
         )
@@ -437,6 +437,10 @@ def _affects(trial: Trial, arrays: Arrays, masks: Arrays, n: int, place: int) ->
         if any((where_different(a, b) & c).any() for a, b, c in triples):
             return True
     return False
+
+
+def _total(trial: Trial, arrays: Arrays) -> float:
+    return float(sum(np.sum(y) for y in trial.run(arrays).arrays()))
 
 
 @law("broadcast input", "kernels read past the one row, or its gradient shares that row's memory")

@@ -158,6 +158,29 @@ def test_a_straight_through_estimator_is_held_to_its_name() -> None:
 
 
 @pytest.mark.needs("torch")
+def test_what_clips_its_cotangent_keeps_all_laws_but_those_that_it_is_said_to_break(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def clip(change: Any) -> Any:
+        return named("Clip", keeps_x(lambda x: x.view_as(x)), of_x(change))
+
+    by_norm = clip(lambda g, x: g * (1 / (g.norm() + 1e-6)).clamp(max=1.0))
+    laws = ["type", "derivative", "linear", "scale", "ones", "zero", "each output", "sizes"]
+    accused = xg.audit(by_norm, X, laws=laws)
+    matters = {each.law: each.matters for each in accused.findings}
+    assert {"derivative", "linear", "scale", "sizes"} <= matters.keys()
+    assert 'SURROGATE = {NAME: "cotangent"}' in matters["linear"]
+    assert "SURROGATE = True" in matters["derivative"]
+    module: Any = types.ModuleType("code_with_a_clip")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    module.SURROGATE, by_norm.__module__ = {"Clip": "cotangent"}, module.__name__
+    assert xg.audit(by_norm, X, laws=laws).ok
+    offset = clip(lambda g, x: g.clamp(-1, 1) + 1)
+    wrong = xg.audit(offset, X, laws=laws, surrogate="cotangent")
+    assert [each.law for each in wrong.findings] == ["zero"]
+
+
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("forward", "backward"),
     [
