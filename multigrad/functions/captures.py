@@ -20,7 +20,7 @@ from ..backend.contract import Backend
 from ..capture.dialect import find_dialect
 from ..errors import DisprovedError, MultigradError, TraceError
 from ..graph import ops
-from ..graph.ir.graph import Graph, Node, format_graph, freeze
+from ..graph.ir.graph import Graph, Location, Node, format_graph, freeze
 from ..graph.ir.questions import crossing, note
 from ..graph.ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, T
 from ..graph.passes.facts import Shapes, needed_shapes
@@ -64,6 +64,7 @@ class Captures:
         module: the name of the module that warnings are about.
         variants: the graphs, by layout and facts.
         facts: the names of the facts that the code has asked for; they only grow.
+        places: the lines that asked for them, where known.
     """
 
     def __init__(self, recipe: Recipe, prove: bool, module: str) -> None:
@@ -72,13 +73,16 @@ class Captures:
         self.module = module
         self.variants: dict[Any, Variant] = {}
         self.facts: frozenset[str] = frozenset()
+        self.places: dict[str, Location] = {}
 
     def for_call(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the variant for a call's arguments, under the facts that turn out to be needed."""
         while True:
             try:
                 # Each round adds to `self.facts`, or ends in `NotCaptured`.
-                facts = gather_facts(self.recipe.subject, self.facts, layout, leaves)
+                facts = gather_facts(
+                    self.recipe.subject, self.facts, layout, leaves, places=self.places
+                )
                 variant = self.for_facts(layout, facts, leaves)
                 break
             except NeedsConcrete:
@@ -151,6 +155,8 @@ class Captures:
                 message = f"{self.recipe.subject} needs {fact_names} in a way not captured"
                 raise NotCaptured(TraceError(message)) from need
             self.facts = self.facts | set(need.facts)
+            if need.place is not None:
+                self.places = {**dict.fromkeys(need.facts, need.place), **self.places}
             raise
         self._look_outside(variant, layout, facts, leaves)
         variant = variant.laid_out(layout.without_objects())
@@ -175,11 +181,17 @@ class Captures:
             needed_facts = frozenset(needed_shapes(node, shapes))
             if needed_facts <= facts.keys():
                 continue
-            values = gather_facts(self.recipe.subject, needed_facts, layout, leaves)
+            look_up = partial(gather_facts, self.recipe.subject, needed_facts, layout, leaves)
             try:
+                # An index that fits an axis of 1 fits any: lengths may be open, as of a batch.
+                values = look_up(unknown=1)
+                values = look_up() if None in values.values() else values
                 Shapes({**facts, **values}).computed(node)
             except IndexError:
                 self.facts = self.facts | needed_facts
+                if node in variant.graphs.forward.locations:
+                    place = variant.graphs.forward.locations[node]
+                    self.places = {**dict.fromkeys(needed_facts, place), **self.places}
                 raise NeedsConcrete(*needed_facts) from None
 
     def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:

@@ -25,7 +25,7 @@ import numpy as np
 from ..backend.discovery import backend_of
 from ..errors import BackendNotFound
 from ..graph import ops
-from ..graph.ir.graph import MOST_ELEMENTS, ArrayValue, Node, freeze, make_node
+from ..graph.ir.graph import MOST_ELEMENTS, ArrayValue, Location, Node, freeze, make_node
 from ..graph.ir.op import Op, Refused
 from ..graph.ir.questions import note
 from ..graph.ir.types import (
@@ -66,6 +66,7 @@ class NeedsConcrete(Exception):
     def __init__(self, *facts: str, noted: bool = True) -> None:
         super().__init__(*facts)
         self.facts = facts
+        self.place: Location | None = None  # the line that asked, once the capture has ended
         if noted:
             note(self)
 

@@ -128,10 +128,14 @@ class Source:
         self.was_leaning |= self.latest.owner == LEANING
         self.latest = reading
 
-    def location(self) -> Location | None:
+    def location(self, error: Exception | None = None) -> Location | None:
+        """Return the line of the user's code that is running, or that raised an error."""
         if not self.codes:
             return None
         frame, ids = sys._getframe(1), self._own
+        step = None if error is None else error.__traceback__
+        while step is not None:
+            frame, step = step.tb_frame, step.tb_next
         # By id: a code object that Dynamo makes to resume after a graph break cannot be hashed.
         if len(ids) != len(self.codes):
             ids = self._own = set(map(id, self.codes))

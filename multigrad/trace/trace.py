@@ -76,11 +76,13 @@ def setting(record: object, **values: Any) -> Iterator[None]:
 class Facts(dict[str, Any]):
     """What is fixed for one capture, by a fact's name: "ndim", "dtype", "shape:x", "param:p"."""
 
-    __slots__ = ("carried", "find", "gives_dtype", "is_fresh", "named_dtypes", "told")
+    __slots__ = ("carried", "find", "gives_dtype", "is_fresh", "lengths", "named_dtypes", "told")
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         super().__init__(facts)
         self.find: Any = None  # looks facts up in the arguments of the call; None without a call
+        # Looks shapes up there and in the captures around it, with a number for open lengths.
+        self.lengths: Any = None
         self.told: dict[str, Any] = {}  # the facts that it returned
         self.named_dtypes: set[str] = set()  # the graph may differ between these
         self.is_fresh = False  # only the inputs are recorded so far

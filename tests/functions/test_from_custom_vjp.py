@@ -129,6 +129,41 @@ def test_a_run_time_static_argument_does_not_capture_again() -> None:
     assert len(imported.captures.variants) <= 1
 
 
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_an_index_into_known_lengths_leaves_others_open(is_inner: bool) -> None:
+    import tensorflow as tf
+
+    @jax.custom_vjp
+    def above_second(x: Any) -> Any:
+        return jnp.where(x >= jax.lax.top_k(x, 2)[0][..., -1:], x, 0.0)
+
+    @jax.custom_vjp
+    def sixth(x: Any) -> Any:
+        return x[5]
+
+    above_second.defvjp(lambda x: (above_second(x), None), lambda _, g: (2.0 * g,))
+    sixth.defvjp(lambda x: (sixth(x), x), lambda x, g: (x * g,))
+    above, row = map(xg.convert, (above_second, sixth))
+    function = xg.function(lambda x: above(x)) if is_inner else above
+
+    def run(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = function(x)
+        return outputs, tape.gradient(outputs, x)
+
+    signature = [tf.TensorSpec([None, 7])]
+    outputs, gradient = tf.function(run, input_signature=signature)(tf.constant(GRID))
+    np.testing.assert_array_equal(outputs, above_second(GRID))
+    np.testing.assert_array_equal(gradient, np.full_like(GRID, 2.0))
+    shape = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 7"), GRID.dtype)
+    exported = jax.export.export(jax.jit(function))(shape)
+    np.testing.assert_array_equal(exported.call(GRID), above_second(GRID))
+    with pytest.raises(xg.TraceError, match=r"\(test_from_custom_vjp.py:\d+\) needs the shape"):
+        tf.function(row, input_signature=signature)(tf.constant(GRID))
+
+
 def test_an_imported_function_may_be_differentiated_twice_and_compiled_on_jax() -> None:
     function, (x,) = cases("safe_norm")
     imported = xg.from_custom_vjp(function)

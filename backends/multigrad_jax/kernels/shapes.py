@@ -104,8 +104,8 @@ def flip(x: Tensor, *, axis: Axis) -> Tensor:
 
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     item, shape = as_index(index), x.shape
-    # NumPy's error for an index out of range, where jax clamps it.
-    blank(shape)[item]
+    # NumPy's error for an index out of range, where jax clamps it. A length that is open may be 1.
+    blank(tuple([n if type(n) is int else 1 for n in shape]))[item]
     if None in item or not are_known(shape):
         return x[item]
     ranges = places(item, shape)

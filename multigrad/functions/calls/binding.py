@@ -25,6 +25,7 @@ from ...trace.active_rules import KeySource
 from ...trace.assertions import FORWARD_MODE
 from .arguments import Layout, replace_at
 from .as_written import run_as_it_is
+from .facts import closed
 from .recipe import Recipe, Variant
 
 Tensor = Any
@@ -202,7 +203,7 @@ def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Seq
     inputs = dict(zip([leaf.name for leaf in layout.leaves], leaves, strict=True))
     # A traced tensor has no values, but its shape decides about constant indices.
     inputs_as_zeros = {
-        name: np.zeros(value.shape)
+        name: np.zeros(closed(value.shape))
         if hasattr(value, "shape") and backend.tensors.is_traced(value)
         else value
         for name, value in inputs.items()

@@ -12,13 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from ...capture.values.memory import is_known_contiguous
 from ...errors import TraceError
 from ...graph import ops
+from ...graph.ir.graph import Location
 from ...graph.ir.types import FLOATS, T, dtype_name
-from ...graph.passes.facts import GIVEN, LIBRARY, needed_shapes
+from ...graph.passes.facts import GIVEN, LIBRARY, Shapes, needed_shapes
 from ...lowering.checks import format_lengths
 from ...trace.axes import known_shape
 from ...trace.lookups import is_read, look_up
@@ -34,9 +36,22 @@ ATTRIBUTE = "attribute."
 
 
 def gather_facts(
-    subject: str, needed: frozenset[str], layout: Layout, leaves: Sequence[Any]
+    subject: str,
+    needed: frozenset[str],
+    layout: Layout,
+    leaves: Sequence[Any],
+    *,
+    unknown: int | None = None,
+    places: Mapping[str, Location] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return facts about a call's arguments, by name: "ndim", "shape:w", "param:c", "dtype"."""
+    """Return facts about a call's arguments, by name: "ndim", "shape:w", "param:c", "dtype".
+
+    Args:
+        unknown: the length to take for those that a framework leaves open, as does a batch in
+            TensorFlow; None: refuse them. With it, symbols whose shapes a capture around this one
+            can fix have None.
+        places: where the code asked for facts.
+    """
     facts: dict[str, Any] = {}
     if layout.mixes_floats or layout.is_apart:
         # Such layouts are captured for each dtype.
@@ -70,16 +85,20 @@ def gather_facts(
         elif kind == "ndim":
             facts[fact] = len(value.shape)
         elif kind == "shape":
-            shape = tuple(value.shape)
-            if any(not isinstance(n, int) for n in shape):
-                raise NotCaptured(
-                    TraceError(
-                        f"{subject} needs the shape of an argument in Python, but it is {shape} "
-                        "here. A constant index, a top-k and code that reads x.shape as numbers "
-                        "need it: fix the lengths of what is traced"
-                    )
+            if unknown is not None:
+                facts[fact] = lengths_of(value, unknown)
+                continue
+            facts[fact] = tuple(value.shape)
+            if any(not isinstance(n, int) for n in facts[fact]):
+                place = places.get(fact)
+                where = f" ({place})" if place else ""
+                problem = (
+                    f"{subject}{where} needs the shape of an argument in Python, but it is "
+                    f"{facts[fact]} here. A constant index that an unknown length may be too short "
+                    "for, and code that reads x.shape as numbers, need it: fix the lengths of what "
+                    "is traced"
                 )
-            facts[fact] = shape
+                raise NotCaptured(TraceError(problem, place and (place.file, place.line)))
         elif isinstance(value, int | float):
             facts[fact] = value
         else:
@@ -88,6 +107,25 @@ def gather_facts(
                 "branch or a loop), but it is a tensor here. Pass a Python number"
             )
     return facts
+
+
+def closed(shape: Iterable[Any], unknown: int = 1) -> tuple[int, ...]:
+    """Return a shape with a number for the lengths that a framework leaves open."""
+    return tuple(n if isinstance(n, int) else unknown for n in shape)
+
+
+def lengths_of(value: Any, unknown: int) -> tuple[int, ...] | None:
+    """Return a closed shape; None for a symbol of unknown shape, unless that has open lengths."""
+    if not isinstance(value, Value):
+        return closed(value.shape, unknown)
+    facts, shape = value.trace.facts, known_shape(value)
+    if shape is not None or facts.lengths is None:
+        return shape
+    needed = frozenset(needed_shapes(value.node))
+    found = facts.lengths(needed, unknown)
+    if None in found.values() or found == facts.lengths(needed, unknown + 1):
+        return None
+    return Shapes({**facts, **found}).computed(value.node)
 
 
 def places_of(

@@ -132,6 +132,10 @@ def _capture(
     path: BranchPath,
 ) -> tuple[Trace, Variant]:
     recording = _Recording(recipe, layout, facts, path)
+    if leaves:
+        recording.trace.facts.lengths = lambda needed, unknown: gather_facts(
+            recipe.subject, needed, layout, leaves, unknown=unknown
+        )
     if leaves and not any(isinstance(leaf, Value) for leaf in leaves):
 
         def find(needed: Sequence[str]) -> dict[str, Any]:
@@ -236,6 +240,9 @@ class _Recording:
             with witness, questions.asking():
                 variant = self.run()
             witness.refuse_escaped_symbols()
+        except NeedsConcrete as need:
+            need.place = self.trace.source.location(need)
+            raise
         except TraceError as error:
             raise NotCaptured(error, self.trace.limits.omissions) from error.__cause__
         return variant
