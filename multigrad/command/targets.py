@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import multigrad as xg
 from multigrad.backend.discovery import in_use, load_backend
-from multigrad.capture.user_code.inspection import mentioned
+from multigrad.capture.user_code.inspection import mentioned, nested_codes
 from multigrad.capture.user_code.libraries import dialect_of
 from multigrad.command.guessed_inputs import INPUTS_IN_CODE, choose_inputs, is_known
 from multigrad.command.named_objects import (
@@ -58,6 +58,8 @@ from multigrad.rules.registry import resolve
 PAIRED = ("_vjp", "_backward", "_bwd", "_grad", "_pullback")
 COTANGENTS = re.compile(r"g|gy|dy|dz|dout|ct|cot|upstream|cotangents?|(d|g|grad)_?(out|outputs?|y)")
 IN_NUMPY = ("", "numpy", "scipy", "autograd")
+# Names that a function has which makes a custom gradient; `Function` of a class with a backward.
+MAKERS = {"custom_gradient", "custom_vjp", "custom_jvp"}
 MODELS = {"Module": ("torch", "equinox"), "Layer": ("keras", "tf_keras")}
 DEPTH = 3  # of functions between a module and a custom gradient
 MOST_NAMED = 12  # targets in an error
@@ -92,8 +94,7 @@ def find_with_inputs(
     names = names_of(what)
     name, *others = names
     if others:
-        listing = f"{', '.join(names[:MOST_NAMED])}{', ...' if len(names) > MOST_NAMED else ''}"
-        raise MultigradError(f"{what} has {len(names)} targets; name one of {listing}")
+        raise MultigradError(f"{what} has {len(names)} targets; name one of {_listed(names)}")
     obj = callable_of(find_target(name))
     stated = None if words else stated_inputs(name)
     if forward is not None and isinstance(obj, Function):
@@ -206,20 +207,35 @@ class Targets(NamedTuple):
         kinds: by its name, as `find_target` reads it, what each is: RULE, GRADIENT, MODEL, or
             UNMADE: a class of models that cannot be made without arguments.
         unimported: modules that cannot be imported, with the reason.
+        makers: functions that make a custom gradient when they are called, which are no targets.
     """
 
     kinds: Mapping[str, str]
     unimported: Mapping[str, str] = {}
+    makers: Sequence[str] = ()
 
     def of(self, *kinds: str) -> tuple[str, ...]:
         return tuple(name for name, kind in self.kinds.items() if kind in kinds)
 
+    @property
+    def left_out(self) -> str:
+        """A sentence on the makers, of which there are some."""
+        verb = "makes its custom gradient" if len(self.makers) == 1 else "make a custom gradient"
+        names = _listed([each.rpartition(":")[2] for each in self.makers])
+        return f"left out: {names}, which {verb} when called: name {self.makers[0]}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:MOST_NAMED])}{', ...' if len(names) > MOST_NAMED else ''}"
+
 
 def names_of(what: str) -> tuple[str, ...]:
     """Return the names of the rules and gradients that a word stands for: at least one."""
-    names = find_targets(what).of(RULE, GRADIENT)
+    targets = find_targets(what)
+    names = targets.of(RULE, GRADIENT)
     if not names:
-        raise MultigradError(f"{what} defines no rule, no Function and no custom gradient")
+        message = f"{what} defines no rule, no Function and no custom gradient"
+        raise MultigradError(f"{message}; {targets.left_out}" if targets.makers else message)
     return names
 
 
@@ -243,13 +259,15 @@ def find_targets(what: str, journal: str = "", skipped: Collection[str] = ()) ->
     loaded = [(n, m) for n, m in sorted(sys.modules.items()) if f"{n}.".startswith(f"{home}.")]
     modules = [m for n, m in loaded if m and not any(map(_is_test, n[len(home) :].split(".")))]
     kinds: dict[str, str] = {}
-    ids = set[int]()
+    ids, makers = set[int](), list[str]()
     for module in modules:
         for name, value in sorted(vars(module).items()):
             # One object may have several names; the first one in order stays.
             if id(value) not in ids and (kind := _kind_of(value, name, module, home)):
                 ids.add(id(value))
                 kinds[f"{module.__name__}:{name}"] = kind
+            elif name[0] != "_" and _is_of(value, module) and _makes_gradient(value):
+                makers.append(f"{module.__name__}:{name}")
     operators = {name: module for module in reversed(modules) for name in _operators(module)}
     kinds |= {f"{module.__name__}:{name}": GRADIENT for name, module in operators.items()}
     for name, cls in _models(modules, ids):
@@ -259,7 +277,8 @@ def find_targets(what: str, journal: str = "", skipped: Collection[str] = ()) ->
         short = name.removeprefix(f"{home}:")
         return short if ":" in short.replace("::", "") else f"{word}:{short}"
 
-    return Targets({spelled(name): kind for name, kind in kinds.items()}, unimported)
+    spelled_kinds = {spelled(name): kind for name, kind in kinds.items()}
+    return Targets(spelled_kinds, unimported, [*map(spelled, makers)])
 
 
 def find_apart(process: Apart, what: str, say: Callable[[str], object]) -> Targets:
@@ -283,6 +302,8 @@ def find_apart(process: Apart, what: str, say: Callable[[str], object]) -> Targe
     process.first = [(find_targets, what, "", tuple(skipped))]  # of the next process
     for name, reason in {**skipped, **targets.unimported}.items():
         say(f"{name} cannot be imported: {reason}")
+    if targets.makers:
+        say(targets.left_out)
     for note in process.call(read_notes):
         say(f"{what} {note}")
     return targets
@@ -350,6 +371,14 @@ def _kind_of(value: Any, name: str, module: types.ModuleType, home: str) -> str 
         if isinstance(value, Function) or is_custom(value):
             return GRADIENT
     return GRADIENT if pair_of(module, name, value) else None
+
+
+def _makes_gradient(value: Any) -> bool:
+    if not inspect.isfunction(value):
+        return False
+    names, inner = {*value.__code__.co_names}, nested_codes(value.__code__)
+    is_class = "Function" in names and any(code.co_name == "backward" for code in inner)
+    return is_class or not MAKERS.isdisjoint(names)
 
 
 def _is_written_as_rule(value: Any, is_surely: bool = False) -> bool:

@@ -233,7 +233,9 @@ def test_a_function_is_audited_within_its_domain(ours: Path) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_an_argument_without_a_gradient_is_guessed_as_a_number(tmp_path: Path) -> None:
+def test_a_number_is_guessed_for_what_has_no_gradient_and_a_maker_of_gradients_left_out(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "scaling.py"
     file.write_text(
         "import torch\n\n\nclass Scaled(torch.autograd.Function):\n"
@@ -242,12 +244,18 @@ def test_an_argument_without_a_gradient_is_guessed_as_a_number(tmp_path: Path) -
         "    @staticmethod\n    def backward(ctx, g):\n        return g * ctx.factor, None\n\n\n"
         "class Limited(torch.autograd.Function):\n"
         "    forward = staticmethod(lambda ctx, x, hi, lo: x.clamp(lo, hi))\n"
-        "    @staticmethod\n    def backward(ctx, g):\n        return g, None, None\n"
+        "    @staticmethod\n    def backward(ctx, g):\n        return g, None, None\n\n\n"
+        "def sine(x):\n    class Sine(torch.autograd.Function):\n"
+        "        forward = staticmethod(lambda ctx, x: x.sin())\n"
+        "        @staticmethod\n        def backward(ctx, g):\n            return g\n"
+        "    return Sine.apply(x)\n"
     )
     code, said = run(str(file), asked=AuditRequest(laws=LAWS))
     assert code == 1 and f"{file}:Scaled on torch with float32[4, 6], 0.5: 3 laws kept" in said
     # Equal bounds would hide that it forgets its mask.
     assert f"{file}:Limited on torch with float32[4, 6], 0.5, -0.5: 2 laws kept, 1 broken" in said
+    what = f"which makes its custom gradient when called: name {file}:sine"
+    assert said.startswith(f"left out: sine, {what}\n")
 
 
 # --- in a test suite ------------------------------------------------------------------------------
