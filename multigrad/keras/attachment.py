@@ -40,6 +40,7 @@ from ..models.selectors import (
     may_merge,
     not_called,
     refuse_second,
+    shared_message,
     shares_relevance,
     unfit_message,
 )
@@ -309,7 +310,7 @@ def refuse_twice(
 
 # --- the forward of a layer under a rule ----------------------------------------------------------
 # The attribute of a tensor for a batch normalization that is merged with the layer before it: that
-# layer's rule, its call as the rule reads it, its output, and its name.
+# layer's rule, its call as the rule reads it, its output, and the `readers` of `watched`.
 MERGES = "_multigrad_merges"
 
 
@@ -359,10 +360,31 @@ def make_reading_weights(layer: Any, kind: str, rule: Any, merges: bool) -> Call
             return run_free(layer.activation, y, ruled_layer(layer).note)
         if merges:
             # the normalization finds what it is merged with on its input tensor
-            set_tensor_attr(y, MERGES, (rule, reading, out, layer.name))
+            readers = [layer.name]
+            y = watched(y, readers)
+            set_tensor_attr(y, MERGES, (rule, reading, out, readers))
         return y
 
     return run
+
+
+def watched(y: Tensor, readers: Sequence[str]) -> Tensor:
+    """Return the output of a layer, unchanged. What is merged with the layer takes no gradient from
+    it, so backward raises for a gradient of what else reads it.
+
+    `readers`: the layer's name, and that of what is merged with it.
+    """
+    compiler = HOST.compiler
+    if compiler.opaque is not None and compiler.is_tracing is not None and compiler.is_tracing():
+        return y  # a compiler that reads Python code cannot follow `pull`
+
+    def pull(cotangent: Tensor, ctx: Any = None) -> tuple[Tensor]:
+        if len(readers) > 1:
+            raise RuleValueError(shared_message(*readers))
+        return (cotangent,)
+
+    (y,) = HOST.autodiff.attach(lambda x: ((x,), pull, ()), (y,), "watched")
+    return y
 
 
 def make_by_order(layer: Any, either: Sequence[Any], called: Any, merges: bool) -> Call:
@@ -393,11 +415,11 @@ def make_merging(layer: Any, rule: Any, called: Any) -> Call:
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs["inputs"]
-        mark: tuple[Any, Read, Tensor, str] | None = get_tensor_attr(x, MERGES)
+        mark: tuple[Any, Read, Tensor, list[str]] | None = get_tensor_attr(x, MERGES)
         # the axis of the channels, counted from either end
         is_last = mark is not None and (mark[1].kind == "linear" or mark[1].order is not None)
         channels = (len(x.shape) - 1, -1) if is_last else (1, 1 - len(x.shape))
-        if mark is None or layer.axis not in channels:
+        if mark is None or layer.axis not in channels or len(mark[3]) > 1:
             setattr(called, note + words, True)
             if run_alone is None:
                 return original(*args, **kwargs)
@@ -407,8 +429,9 @@ def make_merging(layer: Any, rule: Any, called: Any) -> Call:
                 f"layer {layer.name!r} can be merged where it uses its running statistics: call "
                 "the model with training=False, or make the composite with canonize=False"
             )
-        merged_rule, reading, out, name = mark
-        setattr(called, f"{note}{named(merged_rule)} (merged with {name})", True)
+        merged_rule, reading, out, readers = mark
+        setattr(called, f"{note}{named(merged_rule)} (merged with {readers[0]})", True)
+        readers.append(layer.name)
         if args:
             args = (out, *args[1:])
         else:

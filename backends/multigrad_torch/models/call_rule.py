@@ -318,11 +318,14 @@ class WeightRule:
         else:
             check_bounds(self.rule, inputs[0])
             function = self.rule.over(taken.kind, **taken.attributes)
-        # A Function that returns its input returns a view, which may not be written: a clone.
-        result = function(*inputs, *taken.params, output).clone().reshape(shape)
+        result = function(*inputs, *taken.params, output)
         if self.merges and taken.params:
-            setattr(result, MERGES, (self, taken, out, version_of(result), []))
-        return result
+            readers = traced_readers() if is_compiling() else Readers()
+            # A Function that returns its input returns a view, which may not be written: a clone.
+            result = Watched.apply(result, readers).clone().reshape(shape)
+            setattr(result, MERGES, (self, taken, out, version_of(result), readers))
+            return result
+        return result.clone().reshape(shape)
 
 
 FUNCTIONS = Namespace()
@@ -337,9 +340,59 @@ def make_function(key: str, kind: str, attributes: tuple[tuple[str, Any], ...]) 
     return name
 
 
-# A layer's rule, its call, its output, that tensor's version, and the names of the layer and of the
-# normalization that is merged with it, as far as eager code has met them.
-Mark: TypeAlias = tuple[WeightRule, CallOfLayer, Tensor, int, list[str]]
+class Readers:
+    """The names of a layer and of the batch normalization that is merged with it, as far as known;
+    traced code has a name in FUNCTIONS for it.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
+@dynamo.assume_constant_result
+def traced_readers() -> str:
+    readers = Readers()
+    name = f"readers_{id(readers)}"
+    setattr(FUNCTIONS, name, readers)
+    return name
+
+
+class Watched(torch.autograd.Function):
+    """The output of a layer, unchanged. What is merged with the layer takes no gradient from it, so
+    backward raises for a gradient of what else reads it.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, readers: Readers | str) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.readers = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Any, ...]:
+        names = readers_of(ctx.readers).names
+        if len(names) > 1:
+            raise RuleValueError(shared_message(*names))
+        return *grad_outputs, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        return tangents[0].view_as(tangents[0])
+
+
+dynamo.allow_in_graph(Watched)
+
+
+def readers_of(readers: Readers | str) -> Readers:
+    return getattr(FUNCTIONS, readers) if isinstance(readers, str) else readers
+
+
+# A layer's rule, its call, its output, that tensor's version, and who reads it.
+Mark: TypeAlias = tuple[WeightRule, CallOfLayer, Tensor, int, Readers | str]
 
 
 def find_mark(module: Any, x: Any) -> Mark | None:
@@ -374,23 +427,23 @@ def name_layer(y: Any, name: str) -> None:
     """Note in the mark of y, if it has one, the name of the layer that made it."""
     mark: Mark | None = getattr(y, MERGES, None)
     if mark is not None:
-        mark[-1][:] = [name]
+        note_layer(mark[-1], name)
 
 
-def refuse_other_readers(x: Tensor, mark: Mark, norm: str) -> str:
-    """Return the name of the layer that made x, with which a normalization is merged; raise if
-    something else reads x: at once, or when a gradient reaches it, as it may be read later.
+@dynamo.assume_constant_result
+def note_layer(readers: Readers | str, name: str) -> None:
+    readers_of(readers).names = [name]
+
+
+@dynamo.assume_constant_result
+def note_reader(readers: Readers | str, kind: str, norm: str) -> str:
+    """Return the name of the layer with which a normalization is merged, by default its kind; raise
+    if another one is merged with it.
     """
-    names = mark[-1]
-    layer, *others = names or [mark[1].kind]
-    message = shared_message(layer, norm)
-    if others:
-        raise RuleValueError(message)
+    names = readers_of(readers).names
+    layer, *others = names or [kind]
+    # code may be traced again
+    if others and not (others == [norm] and isinstance(readers, str)):
+        raise RuleValueError(shared_message(layer, norm))
     names[:] = layer, norm
-
-    def refuse(_: Tensor) -> None:
-        raise RuleValueError(message)
-
-    if x.requires_grad and not transforms_active():
-        x.register_hook(refuse)
     return layer

@@ -32,7 +32,7 @@ from .call_rule import (
     call_merged,
     find_mark,
     name_layer,
-    refuse_other_readers,
+    note_reader,
     rules_inside,
 )
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS, kind_of
@@ -324,7 +324,7 @@ class RuleOnCallsInside(LayerInterceptor):
                 output = method(module, *args, **kwargs)
             if must_act and count_before == mode.count():
                 refuse_unfit(self.name_of(module), self.rule_name, module)
-            if merges and not is_compiling():
+            if merges:
                 name_layer(output, self.path_of(module))
             return output
 
@@ -363,18 +363,14 @@ class RuleOnMergedNorm(LayerInterceptor):
 
         def forward(module: Any, input: Any) -> Any:
             mark = find_mark(module, input)
-            if is_compiling():
-                return (
-                    unmerged(module, input) if mark is None else call_merged(mark, module, method)
-                )
-            if mark is None and not (torch.is_grad_enabled() and input.requires_grad):
-                return unmerged(module, input)  # no rule acts, so the table says nothing of it
-            met = self.met.setdefault(id(module), {})
+            # where no rule acts the table says nothing of it
+            acts = mark is not None or (torch.is_grad_enabled() and input.requires_grad)
+            met = self.met.setdefault(id(module), {}) if acts and not is_compiling() else {}
             if mark is None:
-                met |= {} if self.own is None else {self.own.rule_name: None}
+                met.update({} if self.own is None else {self.own.rule_name: None})
                 return unmerged(module, input)
             name = self.path_of(module)
-            layer = refuse_other_readers(input, mark, name)
+            layer = note_reader(mark[-1], mark[1].kind, name)
             met[f"{mark[0].name} (merged with {layer})"] = None
             output = call_merged(mark, module, method)
             name_layer(output, f"{layer}, {name}")
