@@ -26,6 +26,8 @@ EDGES = [0.0, 2.0, 0.5, -0.5, 1.5, 1e-30, -3.0, np.inf, -np.inf, np.nan]
 X = np.array([*EDGES, 0.25, -1.25], np.float32)
 G = np.array([1.0, -2.0, 0.5, -0.0, 3.0, -1.0, 2.0, -0.5, 1.5, 0.75, -4.0, 2.5], np.float32)
 MATRIX = np.linspace(-2.0, 2.0, 12, dtype=np.float32).reshape(3, 4)
+BITS = np.random.default_rng(3).normal(scale=1.5, size=(4, 6)).astype(np.float32)
+BITS[0, :3] = 0.0, 0.5, -0.5
 
 
 def find_class(name: str) -> Any:
@@ -53,6 +55,12 @@ CALLS = {
     "ClippedReLU in 16 bits": ([X.astype(np.float16), 1.0], G.astype(np.float16)),
     "RoundStraightThrough": ([X], G),
     "Quantize": ([X, 0.25], G),
+    "FakeInt8": ([BITS], BITS),
+    "Affine": ([BITS, 0.02, 120], BITS),
+    "Wrapping": ([BITS], BITS),
+    "Packed4Bit": ([BITS], BITS),
+    "Short": ([BITS], BITS),
+    "Float8": ([BITS], BITS),
 }
 
 
@@ -68,6 +76,23 @@ def test_a_class_with_rounding_in_it_agrees_with_itself_on_torch(backend: Any, n
     x, cls = np.array([0.25, -1.5, 2.0, 0.0]), find_class(name)
     of = from_autograd_function(cls)
     assert_as_in("torch", cls.apply, x, of=of, backend=backend, rtol=1e-14, atol=1e-16)
+
+
+def test_the_detach_trick_goes_through_int8(backend: Any) -> None:
+    def fake(x: Tensor) -> Tensor:
+        q = (x / 0.05).round().clamp(-128, 127).to(torch.int8)
+        return x + (q * 0.05 - x).detach()
+
+    assert_as_in("torch", fake, BITS, backend=backend, rtol=1e-6, atol=1e-6)
+
+
+def test_a_constant_of_more_bits_makes_more_bits_of_few(backend: Any) -> None:
+    weights = torch.tensor([1, 2, 4, 8, 16, 300])
+
+    def packed(x: Tensor) -> Tensor:
+        return x * ((x > 0).to(torch.uint8) * weights).sum(1, keepdim=True)
+
+    assert_as_in("torch", packed, BITS, backend=backend, **EXACT)
 
 
 def test_the_shown_tensor_may_hold_integers(backend: Any) -> None:

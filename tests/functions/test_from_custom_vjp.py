@@ -24,11 +24,15 @@ X = np.array([-2.5, -1.25, -0.5, 0.0, 0.5, 1.5, 3.25], np.float32)
 Y = np.array([1.5, -0.25, 2.0, 0.75, -1.0, 0.5, -3.0], np.float32)
 GRID = np.stack([X, Y, X * Y - 1])
 COUNTS = np.array([3, 0, -1, 2, 5, 7, 1], np.int32)
+BITS = np.random.default_rng(3).normal(scale=1.5, size=(4, 6)).astype(np.float32)
+BITS[0, :3] = 0.0, 0.5, -0.5
 POINT = {"x": X + 4, "y": Y}
 CASES: dict[str, tuple[Any, ...]] = {
     "center": (X,),
     "with_pullback": (X, Y),
     "clip_gradient": (X, 0.5),
+    "fake_int8": (BITS,),
+    "float8": (BITS,),
     "lerp": (X, Y),
     "log1pexp": (X,),
     "multiply_perturbed": (X, Y),
@@ -38,6 +42,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "reverse_gradient": (0.75, X),
     "round_through": (X,),
     "safe_norm": (X,),
+    "saturated": (BITS,),
     "scale_and_shift": (GRID, Y, X),
     "scaled_sine": (X, Y),
     "softmax": (GRID,),
@@ -181,10 +186,16 @@ def test_an_imported_function_may_be_differentiated_twice_and_compiled_on_jax() 
         )
 
 
+def through_int8(x: Any) -> Any:
+    q = jnp.clip(jnp.round(x * 10), -8, 7).astype(jnp.int8)
+    return x + jax.lax.stop_gradient(q * jnp.asarray(0.1, x.dtype) - x)
+
+
 USES: dict[str, Any] = {
     "by itself": lambda round_through, _: lambda x: round_through(x) * 1.5,
     "inside of vmap": lambda round_through, _: lambda x: jax.vmap(round_through)(x) * 1.5,
     "beside another": lambda round_through, other: lambda x: other(x) + round_through(x),
+    "beside a stopped gradient": lambda round_through, _: lambda x: through_int8(round_through(x)),
 }
 
 

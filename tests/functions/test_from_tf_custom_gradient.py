@@ -153,7 +153,15 @@ def passed_through() -> Callable[..., Tensor]:
     return lambda x: tf.grad_pass_through(tf.round)(x) * 2.0
 
 
-@pytest.mark.parametrize("make", [decorated_outside, decorated_inside, passed_through])
+def stopped() -> Callable[..., Tensor]:
+    def through_uint8(x: Tensor) -> Tensor:
+        q = tf.cast(tf.clip_by_value(tf.round(x * 10.0) + 8.0, 0.0, 15.0), tf.uint8)
+        return x + tf.stop_gradient((tf.cast(q, x.dtype) - 8.0) / 10.0 - x)
+
+    return through_uint8
+
+
+@pytest.mark.parametrize("make", [decorated_outside, decorated_inside, passed_through, stopped])
 def test_a_decorated_helper_keeps_its_gradient_where_a_true_derivative_is_taken(
     backend: NumpyBackend, make: Callable[[], Any]
 ) -> None:

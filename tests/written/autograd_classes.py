@@ -182,14 +182,16 @@ class TwoOutputs(Function):
         return grad_output * w, (grad_output * x).sum_to_size(w.shape)
 
 
-class RoundStraightThrough(Function):
+class StraightThrough(Function):
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad
+
+
+class RoundStraightThrough(StraightThrough):
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
         return torch.round(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Any) -> Any:
-        return grad_output
 
 
 round_straight_through = RoundStraightThrough.apply
@@ -262,3 +264,71 @@ class ChangesItsInput(Function):
     def backward(ctx: Any, grad_output: Any) -> Any:
         (x,) = ctx.saved_tensors
         return x.mul_(grad_output)
+
+
+# --- quantizers that go through int8, uint8, int16 or float8 ---------------------------------------
+class FakeInt8(StraightThrough):
+    """The scale of the largest magnitude; int8 and back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        scale = x.abs().max() / 127
+        q = torch.clamp(torch.round(x / scale), -128, 127).to(torch.int8)
+        return q.to(x.dtype) * scale
+
+
+class Affine(Function):
+    """A zero point, uint8, and a mask of what was not clipped."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, scale: float, zero_point: int) -> Any:
+        unbounded = torch.round(x / scale) + zero_point
+        q = unbounded.clamp(0, 255).byte()
+        ctx.save_for_backward((unbounded == q).to(torch.uint8))
+        return (q.int() - zero_point) * scale
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (inside,) = ctx.saved_tensors
+        return grad * inside, None, None
+
+
+class Wrapping(StraightThrough):
+    """What is beyond int8 wraps around, as torch casts it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return (x * 100).to(torch.int8).float() + (x * 100).type(torch.uint8).float()
+
+
+class Packed4Bit(StraightThrough):
+    """Two numbers of four bits in a byte, packed and unpacked."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        q = (x * 2).round().clamp(-8, 7).char() + 8
+        q = q.to(torch.uint8)
+        packed = q[:, ::2] << 4 | q[:, 1::2]
+        whole = torch.stack([packed >> 4, packed & 15], dim=-1).reshape(x.shape)
+        return (whole.to(torch.int8) - 8).to(x.dtype) / 2
+
+
+class Short(StraightThrough):
+    """Fixed point of 16 bits, with an arithmetic shift."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        q = (x * 4096).short()
+        return (q >> 4).float() / 256 + q.sum() / 4096
+
+
+class Float8(Function):
+    """float8_e4m3fn forward, float8_e5m2 for the gradient, as in training in 8 bits."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return (x * 256).to(torch.float8_e4m3fn).to(x.dtype) / 256
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return (grad * 8192).to(torch.float8_e5m2).to(grad.dtype) / 8192

@@ -273,3 +273,38 @@ def quantize(x):
 quantize.defvjp(
     lambda x: (quantize(x), nn.sigmoid(x)), lambda s, g: (g * s * round_through(s + 0.25),)
 )
+
+
+# --- quantizers that go through int8, uint8 or float8 -----------------------------------------------
+@jax.custom_vjp
+def fake_int8(x):
+    scale = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 127.0
+    q = jnp.clip(jnp.round(x / scale), -128, 127).astype(jnp.int8)
+    return q.astype(x.dtype) * scale
+
+
+fake_int8.defvjp(lambda x: (fake_int8(x), None), lambda kept, ct: (ct,))
+
+
+@jax.custom_vjp
+def saturated(x):
+    """What is beyond a dtype is its end, as JAX casts it."""
+    q = jax.lax.convert_element_type(x * 100, jnp.uint8)
+    return (q >> 1).astype(x.dtype) + (x * 100).astype("int8").astype(x.dtype)
+
+
+saturated.defvjp(
+    lambda x: (saturated(x), jnp.packbits(x > 0, axis=-1)),
+    lambda kept, ct: (ct * jnp.unpackbits(kept, axis=-1, count=ct.shape[-1]).astype(ct.dtype),),
+)
+
+
+@jax.custom_jvp
+def float8(x):
+    limit = jnp.finfo(jnp.float8_e4m3fn).max.astype(x.dtype)
+    return jnp.clip(x * 256, -limit, limit).astype(jnp.float8_e4m3fn).astype(x.dtype) / 256
+
+
+@float8.defjvp
+def _float8_jvp(primals, tangents):
+    return float8(*primals), tangents[0]

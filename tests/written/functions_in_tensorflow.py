@@ -108,6 +108,22 @@ def written() -> dict[str, Callable[..., Any]]:
 
         return x * 2.0, grad
 
+    @tf.custom_gradient
+    def fake_int8(x: Tensor) -> Any:
+        scale = tf.reduce_max(tf.abs(x)) / 127.0
+        q = tf.cast(tf.clip_by_value(tf.round(x / scale), -128, 127), tf.int8)
+
+        def grad(upstream: Tensor) -> Tensor:
+            return upstream * tf.cast(tf.abs(q) < 100, upstream.dtype)
+
+        return tf.cast(q, x.dtype) * scale, grad
+
+    @tf.custom_gradient
+    def saturated(x: Tensor) -> Any:
+        q = tf.saturate_cast(tf.cast(x * 200.0, tf.int32), tf.uint8)
+        p = tf.saturate_cast(x * 1000.0, tf.int16)
+        return tf.cast(q, tf.float32) + tf.cast(p - 5, tf.float32), lambda upstream: upstream * 0.5
+
     rounded = tf.grad_pass_through(lambda x: tf.math.floor(x) + 0.5)
     own = {name: f for name, f in locals().items() if name not in ("tf", "tfm", "rounded")}
     return {**own, "grad_pass_through": rounded}
@@ -132,5 +148,7 @@ CASES: dict[str, tuple[Callable[..., tuple[Any, ...]], bool]] = {
     "normalized": (lambda x, w: (x,), False),
     "keyword_only": (lambda x, w: (x,), True),
     "with_variables_allowed": (lambda x, w: (x,), True),
+    "fake_int8": (lambda x, w: (w,), True),
+    "saturated": (lambda x, w: (w,), True),
     "grad_pass_through": (lambda x, w: (x,), True),
 }
