@@ -266,7 +266,7 @@ class ChangesItsInput(Function):
         return x.mul_(grad_output)
 
 
-# --- quantizers that go through int8, uint8, int16 or float8 ---------------------------------------
+# --- quantizers that go through int8, uint8, int16 or float8 --------------------------------------
 class FakeInt8(StraightThrough):
     """The scale of the largest magnitude; int8 and back."""
 

@@ -275,7 +275,7 @@ quantize.defvjp(
 )
 
 
-# --- quantizers that go through int8, uint8 or float8 -----------------------------------------------
+# --- quantizers that go through int8, uint8 or float8 ---------------------------------------------
 @jax.custom_vjp
 def fake_int8(x):
     scale = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 127.0
