@@ -12,6 +12,7 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.own_library import assert_as_in
 from ..harness.torch_class import torch_class
 
 X = np.array([0.3, -1.2, 0.6], np.float32)
@@ -167,19 +168,6 @@ def test_a_class_asks_for_the_limits_of_its_dtype(backend: Any, dtype: Any) -> N
         np.testing.assert_array_equal(backend.numpy(gradient), np.full_like(x, eps))
 
 
-@pytest.mark.needs("torch")
-def test_a_custom_gradient_asks_for_the_limits_of_its_dtype() -> None:
-    import torch
-
-    @xg.custom_gradient(native=False)
-    def tiny(x: Any) -> Any:
-        return x * torch.finfo(x.dtype).eps, lambda grad: grad * torch.finfo(x.dtype).eps
-
-    x = torch.ones(3, requires_grad=True)
-    tiny(x).sum().backward()
-    assert x.grad.tolist() == [torch.finfo(torch.float32).eps] * 3
-
-
 @pytest.mark.needs("jax")
 def test_a_function_of_jax_elsewhere_fails_in_our_words() -> None:
     import jax
@@ -208,66 +196,21 @@ def test_a_function_of_numpy_on_torch_fails_in_our_words() -> None:
         xg.function(counts)(torch.ones(3, requires_grad=True))
 
 
-@pytest.mark.needs("jax")
-def test_a_jitted_custom_function_is_taken() -> None:
-    import jax
-    import jax.numpy as jnp
-
-    @jax.custom_vjp
-    def rounded(x: Any) -> Any:
-        return jnp.round(x)
-
-    rounded.defvjp(lambda x: (jnp.round(x), None), lambda kept, g: (2 * g,))
-    function = xg.from_custom_vjp(jax.jit(rounded))
-    _, pullback = xg.vjp(function, X)
-    np.testing.assert_array_equal(pullback(np.ones_like(X))[0], np.full_like(X, 2.0))
-    gradient = jax.grad(lambda x: function(x).sum())(jnp.asarray(X))
-    np.testing.assert_array_equal(np.asarray(gradient), np.full_like(X, 2.0))
-
-
-@pytest.mark.needs("torch", "jax")
-def test_a_class_that_is_differentiable_once_is_so_on_jax() -> None:
-    import jax
-    import jax.numpy as jnp
-    import torch
-
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Any) -> Any:
-        return grad * 2 * ctx.saved_tensors[0]
-
-    @torch_class(backward)
-    def Squared(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return x**2
-
-    function = xg.from_autograd_function(Squared)
-    first = jax.grad(lambda x: function(x).sum())
-    assert first(jnp.asarray(X)).tolist() == (2 * X).tolist()
-    with pytest.raises(xg.GradientError, match="'Squared' promises"):
-        jax.grad(lambda x: first(x).sum())(jnp.asarray(X))
-
-
 @pytest.mark.parametrize(
-    ("library", "name"),
+    ("library", "module"),
     [
-        pytest.param("torch.nn.functional", "silu", marks=pytest.mark.needs("torch")),
-        pytest.param("tensorflow.nn", "silu", marks=pytest.mark.needs("tensorflow")),
-        pytest.param("jax.nn", "silu", marks=pytest.mark.needs("jax")),
+        pytest.param(library, module, marks=pytest.mark.needs(library))
+        for library, module in {
+            "torch": "torch.nn.functional", "tensorflow": "tensorflow", "jax": "jax.nn"
+        }.items()
     ],
-)
+)  # fmt: skip
 def test_a_function_of_a_library_itself_is_a_function(
-    backend: Any, library: str, name: str
+    backend: Any, library: str, module: str
 ) -> None:
-    first, _, rest = library.partition(".")
-    found = importlib.import_module(first)
-    for part in (*rest.split("."), name):
-        found = getattr(found, part)
-    y, pullback = xg.vjp(xg.function(found, native=False), backend.array(X))
-    (gradient,) = pullback(backend.array(np.ones_like(X)))
-    sigmoid = 1 / (1 + np.exp(-X.astype(np.float64)))
-    np.testing.assert_allclose(backend.numpy(y), X * sigmoid, rtol=1e-5)
-    expected = sigmoid * (1 + X * (1 - sigmoid))
-    np.testing.assert_allclose(backend.numpy(gradient), expected, rtol=1e-5)
+    found = importlib.import_module(module)
+    silu = getattr(found, "nn", found).silu
+    assert_as_in(library, silu, X, backend=backend)
 
 
 def doubled_after(effect: Any) -> Any:

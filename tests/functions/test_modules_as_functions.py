@@ -13,7 +13,6 @@ import pytest
 
 import multigrad as xg
 
-from ..conftest import BACKENDS
 from ..harness.own_library import assert_as_in
 from ..harness.torch_class import torch_class
 
@@ -61,17 +60,18 @@ def torchs(module: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("native", [None, False])
-def test_on_torch_its_parameters_get_their_gradients(native: bool | None) -> None:
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_on_torch_its_parameters_get_their_gradients(native: bool | None, is_inside: bool) -> None:
     import torch
 
-    module = make_torch()
-    function = xg.function(module, native=native)
-    x = torch.from_numpy(X).requires_grad_()
-    expected = torch.autograd.grad(module(x).square().sum(), [x, *module.parameters()])
+    module, x = make_torch(), torch.from_numpy(X).requires_grad_()
+    called = (lambda x: module(x).square()) if is_inside else module
+    expected, found = (
+        torch.autograd.grad(each(x).square().sum(), [x, *module.parameters()])
+        for each in (called, xg.function(called, native=native))
+    )
     assert all(float(each.abs().sum()) > 0 for each in expected)
-    found = torch.autograd.grad(function(x).square().sum(), [x, *module.parameters()])
-    for own, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(own, other)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.needs("torch")
@@ -84,11 +84,6 @@ def test_hooks_of_the_module_itself_are_in_its_graph() -> None:
     found = np.array(xg.function(module)(X))
     np.testing.assert_allclose(found, torchs(module), rtol=1e-6)
     assert np.abs(found - module.forward(torch.from_numpy(X)).detach().numpy()).max() > 0.1
-
-
-@pytest.mark.needs("torch")
-def test_a_torch_module_on_arrays_is_as_on_torch() -> None:
-    assert_as_in("torch", make_torch(), X, atol=0)
 
 
 def step(module: Any) -> None:
@@ -134,22 +129,6 @@ def test_what_a_module_holds_is_read_at_each_call(change: Any, is_inside: bool) 
     after = function(X)
     assert not np.array_equal(before, after)
     np.testing.assert_allclose(after, torchs(module), rtol=1e-5)
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("native", [None, False])
-def test_a_module_called_inside_of_a_function_gets_its_gradients(native: bool | None) -> None:
-    import torch
-
-    module = make_torch()
-
-    def f(x: Any) -> Any:
-        return module(x).square()
-
-    x = torch.from_numpy(X)
-    expected = torch.autograd.grad(f(x).sum(), list(module.parameters()))
-    found = torch.autograd.grad(xg.function(f, native=native)(x).sum(), list(module.parameters()))
-    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.needs("torch")
@@ -218,12 +197,12 @@ def test_a_module_that_changes_itself_is_refused_elsewhere_and_changes_on_torch(
         np.testing.assert_allclose(xg.vjp(function, X)[0], torchs(module), rtol=1e-6)
 
 
-@pytest.mark.needs("torch", "jax")
-def test_a_torch_module_on_jax_has_its_weights_of_now_and_its_own_gradients() -> None:
+@pytest.mark.needs("torch")
+def test_a_torch_module_has_its_weights_of_now_and_its_own_gradients(backend: Any) -> None:
     module = make_torch()
     function = xg.function(module, native=False)
     for _ in range(2):
-        assert_as_in("torch", module, X, of=function, backend=BACKENDS["jax"], atol=0)
+        assert_as_in("torch", module, X, of=function, backend=backend)
         step(module)
 
 
@@ -283,33 +262,19 @@ def test_an_object_with_jax_arrays_is_differentiated_through(native: bool | None
         def __call__(self, x: Any) -> Any:
             return jnp.sin(x @ self.weight)
 
-    layer = Layer(jnp.asarray(X.T))
+    weight = jnp.asarray(X.T)
+    layer = Layer(weight)
+    function = xg.function(layer, native=native)
 
     def loss(weight: Any, called: Any) -> Any:
         layer.weight = weight
         return called(jnp.asarray(X)).sum()
 
-    expected = jax.grad(loss)(jnp.asarray(X.T), layer)
-    found = jax.grad(loss)(jnp.asarray(X.T), xg.function(layer, native=native))
+    expected, found = (jax.grad(loss)(weight, called) for called in (layer, function))
     np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.needs("jax")
-def test_an_object_with_jax_arrays_is_the_same_on_arrays() -> None:
-    import jax.numpy as jnp
-
-    class Layer:
-        def __init__(self) -> None:
-            self.weight = jnp.asarray(X.T)
-
-        def __call__(self, x: Any) -> Any:
-            return jnp.sin(x @ self.weight)
-
-    layer = Layer()
-    function = xg.function(layer, native=False)
-    for _ in range(2):
-        np.testing.assert_allclose(function(X), np.asarray(layer(jnp.asarray(X))), rtol=1e-5)
-        layer.weight = layer.weight * 2
+    for factor in (1, 2):
+        layer.weight = factor * weight
+        np.testing.assert_allclose(function(X), layer(jnp.asarray(X)), rtol=1e-5)
 
 
 @pytest.mark.needs("tensorflow")
