@@ -97,6 +97,16 @@ def test_backward_may_run_after_the_with(hooked: Any) -> None:
         assert backward(hooked, loss) == [30.0, 20.0]
 
 
+def test_a_rule_in_force_at_backward_alone_acts_on_hooks_that_were_asked_for(model: Any) -> None:
+    attach_param_hooks(model)
+    loss = forward(model)  # without a rule
+    with xg.use(**TEN):
+        assert backward(model, loss) == [30.0, 20.0]
+        model[0].weight.grad = None
+        (model[0].weight * 2.0).sum().backward()  # outside of its module
+    assert model[0].weight.grad.item() == 20.0
+
+
 def test_scope_all_acts_on_hooks_that_were_asked_for_and_on_no_others(model: Any) -> None:
     gradients(model, **TEN)
     assert gradients(model, **{**TEN, "scope": "all"}) == [3.0, 2.0]

@@ -16,6 +16,8 @@ import multigrad as xg
 from multigrad.backend.discovery import EVERY_READER, loaded
 
 from ...harness.models.surrogates import triangle
+from ...harness.traced import Traced
+from ...support.threads import on_threads
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -58,8 +60,11 @@ def pull_later(
         with in_force(rule):
             y = f(x)
         with in_force(later):
-            y.backward(ones)
-        return backend.numpy(x.grad)
+            y.backward(ones, retain_graph=True)
+        first, x.grad = backend.numpy(x.grad), None
+        on_threads(y.backward, ones)
+        np.testing.assert_array_equal(first, backend.numpy(x.grad))
+        return first
     with in_force(rule):
         _, pullback = xg.vjp(f, x)
     with in_force(later):
@@ -155,6 +160,31 @@ def test_a_function_that_holds_an_activation_runs_again_under_the_first_rule(
     for f in (inner, lambda x: inner(x) * 2.0 - inner(x)):
         found = pull_later(backend, recompute(backend, f, way), "triangular")
         np.testing.assert_allclose(found, triangle(X), rtol=1e-5)
+
+
+@pytest.mark.backends("torch")
+def test_draws_without_a_key_are_repeated_by_checkpoints_own_seed(backend: Any, way: str) -> None:
+    import torch
+
+    act, grads = xg.activation("Linear"), []
+    for run in (act, recompute(backend, act, way)):
+        torch.manual_seed(1)
+        x = backend.array(X).requires_grad_()
+        with xg.use("full_jam"):
+            y = run(x).sum()
+        torch.manual_seed(2)
+        y.backward()
+        grads.append(x.grad)
+    np.testing.assert_array_equal(*grads)
+
+
+@pytest.mark.backends("torch")
+def test_a_region_in_compiled_code_keeps_the_rule(backend: Any) -> None:
+    act = xg.activation("Heaviside")
+    traced = Traced(backend, recompute(backend, lambda x: act(x) * 2.0, "plain"), is_ours=False)
+    for rule, expected in (("triangular", 2.0 * triangle(X)), ("straight_through", 2.0 * ONES)):
+        with xg.use(rule):
+            np.testing.assert_allclose(traced.gradient(X), expected, rtol=1e-6)
 
 
 def test_every_row_of_a_backend_takes_an_activation_with_values_and_without(backend: Any) -> None:
