@@ -37,7 +37,16 @@ every_pair = pytest.mark.parametrize(("host", "guest"), list(pairs()))
 every_host = pytest.mark.parametrize(
     "host", [pytest.param(name, marks=pytest.mark.needs(name)) for name in HOSTS]
 )
+hosts_of_torch = pytest.mark.parametrize(
+    "host", [pytest.param(n, marks=pytest.mark.needs(n, "torch")) for n in ("jax", "tensorflow")]
+)
 both_modes = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+
+
+def every_guest_of(host: str) -> Any:
+    """Return a mark that gives a test of one host every guest of another framework."""
+    others = [pytest.param(n, marks=pytest.mark.needs(n)) for n in HOSTS if n != host]
+    return pytest.mark.parametrize("guest", others if host == "numpy" else ["numpy", *others])
 
 
 def bridged(

@@ -23,7 +23,15 @@ from multigrad.lowering.forwards import find_forward
 from multigrad.rules.bridging import call_activation, find_plain_functions, make_guest_function
 
 from ...conftest import BACKENDS
-from ...written.hosts_and_guests import both_modes, bridged, every_host, every_pair, pull
+from ...written.hosts_and_guests import (
+    both_modes,
+    bridged,
+    every_guest_of,
+    every_host,
+    every_pair,
+    hosts_of_torch,
+    pull,
+)
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -150,9 +158,7 @@ def test_a_rule_that_looks_at_its_input_runs(host: str, guest: str) -> None:
     np.testing.assert_array_equal(gradient, cotangent * 2)
 
 
-@pytest.mark.parametrize(
-    "host", [pytest.param(n, marks=pytest.mark.needs(n, "torch")) for n in ("jax", "tensorflow")]
-)
+@hosts_of_torch
 def test_a_rule_that_is_not_captured_runs_as_it_is_in_the_guest(host: str) -> None:
     def branching(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
         return grad_out * 2 if float(tin.sum()) > 0 else grad_out * 3
@@ -239,13 +245,7 @@ def test_numpy_as_a_guest_cannot_write_to_the_host(host: str) -> None:
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    "guest",
-    [
-        pytest.param(name, marks=pytest.mark.needs(name) if name != "numpy" else ())
-        for name in ("numpy", "jax", "tensorflow")
-    ],
-)
+@every_guest_of("torch")
 @pytest.mark.parametrize("layout", ["misaligned", "strided", "transposed", "expanded"])
 def test_memory_that_does_not_fit_is_copied(guest: str, layout: str) -> None:
     import torch
@@ -371,9 +371,7 @@ def test_the_hosts_own_framework_is_no_bridge(host: str) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize(
-    "guest", [pytest.param(n, marks=pytest.mark.needs(n)) for n in ("torch", "jax", "tensorflow")]
-)
+@every_guest_of("numpy")
 def test_numpy_is_a_host_too(guest: str) -> None:
     x, _ = data()
     y = bridged(guest, "Tanh", "triangular")(x)

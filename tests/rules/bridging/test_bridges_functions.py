@@ -14,13 +14,10 @@ from multigrad.functions.function import Function
 from multigrad.rules.bridging import call_function
 
 from ...conftest import BACKENDS
-from ...written.hosts_and_guests import both_modes, every_host, every_pair, pull
+from ...written.hosts_and_guests import both_modes, every_host, every_pair, hosts_of_torch, pull
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
-HOSTS_OF_TORCH = pytest.mark.parametrize(
-    "host", [pytest.param(n, marks=pytest.mark.needs(n, "torch")) for n in ("jax", "tensorflow")]
-)
 
 
 def bridged(guest: str, function: Function, *rest: Any, **options: Any) -> Callable[[Tensor], Any]:
@@ -154,7 +151,7 @@ def clamp_with_grad() -> Function:
     return xg.from_autograd_function(ClampWithGrad)
 
 
-@HOSTS_OF_TORCH
+@hosts_of_torch
 @both_modes
 def test_a_function_that_only_torch_can_run_trains_elsewhere(host: str, compiled: bool) -> None:
     function = clamp_with_grad()
@@ -166,7 +163,7 @@ def test_a_function_that_only_torch_can_run_trains_elsewhere(host: str, compiled
     np.testing.assert_array_equal(gradient, cotangent * (cotangent * outside >= 0))
 
 
-@HOSTS_OF_TORCH
+@hosts_of_torch
 def test_what_a_function_raises_is_said_with_its_name_and_place(host: str) -> None:
     f = bridged("torch", clamp_with_grad(), -1.0, 1.0)
     x = np.full(3, 1e7, np.float32)
@@ -197,7 +194,7 @@ def test_a_native_function_runs_in_the_guest(host: str, guest: str, compiled: bo
     assert owners <= {guest, f"{guest}lib"}, owners
 
 
-@HOSTS_OF_TORCH
+@hosts_of_torch
 def test_a_function_of_another_framework_than_the_guest_is_refused(host: str) -> None:
     with pytest.raises(TraceError, match="ClampWithGrad"):
         xg_function = clamp_with_grad()

@@ -11,16 +11,13 @@ import multigrad as xg
 from multigrad.errors import GradientError
 from multigrad.rules.bridging import call_activation, call_function
 
-from ...written.hosts_and_guests import bridged
+from ...written.hosts_and_guests import bridged, every_guest_of
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 pytestmark = pytest.mark.needs("jax")
 Tensor: TypeAlias = Any
-every_guest = pytest.mark.parametrize(
-    "guest",
-    ["numpy", *(pytest.param(n, marks=pytest.mark.needs(n)) for n in ("torch", "tensorflow"))],
-)
+every_guest = every_guest_of("jax")
 X = jnp.linspace(-1.0, 1.0, 5)
 SLOPE = 1 - jnp.tanh(X) ** 2
 

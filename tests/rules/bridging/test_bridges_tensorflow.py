@@ -11,14 +11,12 @@ import multigrad as xg
 from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.rules.bridging import call_function
 
-from ...written.hosts_and_guests import bridged
+from ...written.hosts_and_guests import bridged, every_guest_of
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.needs("tensorflow")
 Tensor: TypeAlias = Any
-every_guest = pytest.mark.parametrize(
-    "guest", ["numpy", *(pytest.param(n, marks=pytest.mark.needs(n)) for n in ("torch", "jax"))]
-)
+every_guest = every_guest_of("tensorflow")
 X = np.linspace(-1, 1, 6, dtype=np.float32)
 
 

@@ -11,15 +11,12 @@ import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.rules.bridging import call_function
 
-from ...written.hosts_and_guests import bridged
+from ...written.hosts_and_guests import bridged, every_guest_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
 Tensor: TypeAlias = Any
-every_guest = pytest.mark.parametrize(
-    "guest",
-    ["numpy", *(pytest.param(n, marks=pytest.mark.needs(n)) for n in ("jax", "tensorflow"))],
-)
+every_guest = every_guest_of("torch")
 
 
 @every_guest
