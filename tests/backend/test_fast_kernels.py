@@ -16,6 +16,7 @@ import multigrad as xg
 from multigrad import xp
 from multigrad.backend.rows import enabled
 from multigrad.lowering.patterns import all_patterns, without
+from multigrad_conformance.under_test import pull
 
 from ..harness.ejecting import BY_RANK
 
@@ -334,7 +335,7 @@ def test_a_choice_gives_the_bits_of_what_is_chosen(size: int, dtype: str, backen
     number = np.select([x > 0.5, x == 0], [g, 0.5], 0.0)
     either = np.where(x > -1, number, np.where(x < -2, x, -0.0))
     expected = np.select([x == 0.25, x == 0.75], [2.5, 0.0], either)
-    found = gradients_of(xg.function(xp.abs, backward), backend, [x], g)[1]
+    _, (found,) = pull(backend, xg.function(xp.abs, backward), (x,), g)
     assert found.dtype == dtype
     check_same(found, expected, "a choice")
 
@@ -367,22 +368,10 @@ def test_what_broadcasts_has_the_bits_of_the_plain_code(
     for off in ((), tuple(rows_of(backend))):
         with without(*off), np.errstate(all="ignore"):
             f = xg.function(forward, backward)
-            found.append(gradients_of(f, backend, [x, w], grad.astype(dtype)))
+            y, gradients = pull(backend, f, (x, w), grad.astype(dtype))
+            found.append([y, *gradients])
     for a, b in zip(*found, strict=True):
         check_same(a, b, shapes)
-
-
-def gradients_of(f: Any, backend: Any, inputs: list[Any], grad: Any) -> list[Any]:
-    """Return the output and the gradients of a Function."""
-    if backend.name == "numpy":
-        y, pull = xg.vjp(f, *inputs)
-        return [y, *pull(grad)]
-    import torch
-
-    tensors = [torch.as_tensor(each).requires_grad_() for each in inputs]
-    y = f(*tensors)
-    gradients = torch.autograd.grad(y, tensors, torch.as_tensor(grad))
-    return [each.detach().numpy() for each in (y, *gradients)]
 
 
 @pytest.mark.needs("torch")

@@ -13,6 +13,7 @@ import pytest
 import multigrad as xg
 from multigrad.functions.importers import from_tf_custom_gradient
 from multigrad.rules.vjp import vjp
+from multigrad_conformance.under_test import pull
 
 from ..conftest import NumpyBackend
 from ..harness.own_library import assert_as_in
@@ -104,18 +105,16 @@ def test_a_method_is_imported_with_its_object(backend: NumpyBackend, decorated: 
         scale = tf.custom_gradient(Scaler.scale)
 
     f = Scaler(4.0).bound if decorated == "in the object" else Decorated(4.0).scale
-    y, pullback = vjp(from_tf_custom_gradient(f), backend.array(X))
-    np.testing.assert_array_equal(backend.numpy(y), np.minimum(4.0 * X, 8.0))
-    (gradient,) = pullback(backend.array(UPSTREAM))
-    np.testing.assert_array_equal(backend.numpy(gradient), 4.0 * UPSTREAM)
+    y, (gradient,) = pull(backend, from_tf_custom_gradient(f), (X,), UPSTREAM)
+    np.testing.assert_array_equal(y, np.minimum(4.0 * X, 8.0))
+    np.testing.assert_array_equal(gradient, 4.0 * UPSTREAM)
 
 
 def test_keyword_arguments_are_taken_in_compiled_code_too(backend: NumpyBackend) -> None:
     imported = from_tf_custom_gradient(written()["keyword_only"])
-    _, pullback = vjp(lambda x: imported(x, width=4.0), backend.array(X))
-    (gradient,) = pullback(backend.array(UPSTREAM))
+    _, (gradient,) = pull(backend, lambda x: imported(x, width=4.0), (X,), UPSTREAM)
     expected = UPSTREAM * np.maximum(1.0 - np.abs(X) / np.float32(4.0), 0.0)
-    np.testing.assert_array_equal(backend.numpy(gradient), expected)
+    np.testing.assert_array_equal(gradient, expected)
 
 
 # --- one inside of another ------------------------------------------------------------------------
@@ -334,9 +333,9 @@ def test_a_method_is_one_still(backend: NumpyBackend) -> None:
     scaled = Scaled()
     for factor in (2.0, 5.0):
         scaled.factor = factor
-        y, pull = vjp(scaled.scale, backend.array(X))
-        np.testing.assert_array_equal(backend.numpy(y), X * np.float32(factor))
-        np.testing.assert_array_equal(backend.numpy(pull(backend.array(X))[0]), 10 * X)
+        y, (gradient,) = pull(backend, scaled.scale, (X,), X)
+        np.testing.assert_array_equal(y, X * np.float32(factor))
+        np.testing.assert_array_equal(gradient, 10 * X)
 
 
 def test_what_comes_by_keyword_alone_has_the_gradient_that_tensorflow_gives_it() -> None:

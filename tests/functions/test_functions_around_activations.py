@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad_conformance.under_test import pull
 
 from ..harness.models.surrogates import triangle
 from ..harness.traced import OPTIONS, Traced
@@ -46,10 +47,8 @@ def holding(act: Callable[[Tensor], Tensor]) -> list[Callable[[Tensor], Tensor]]
     return [inner, xg.function(lambda x: inner(x) + 0.0)]
 
 
-def pulled(f: Callable[[Tensor], Tensor], backend: Any, x: Array = X) -> Array:
-    x = backend.array(x)
-    _, pullback = xg.vjp(f, x)
-    return backend.numpy(pullback(backend.array(np.ones(X.shape, np.float32)))[0])
+def pulled(f: Callable[[Tensor], Tensor], backend: Any) -> Array:
+    return pull(backend, f, (X,))[1][0]
 
 
 def test_an_activation_is_captured_as_a_forward(backend: Any) -> None:
@@ -237,9 +236,9 @@ def test_check_and_parity_take_the_rule_in_force() -> None:
 
 def test_what_is_saved_is_the_function_under_the_rule_in_force(tmp_path: Any) -> None:
     f, _ = holding(xg.activation("Heaviside"))
-    pull = lambda f: xg.vjp(f, X)[1](np.ones_like(X))[0]
+    gradient = lambda f: xg.vjp(f, X)[1](np.ones_like(X))[0]
     with xg.use("triangular"):
-        pull(f)
+        gradient(f)
         triangular = xg.from_dict(f.to_dict())
     with xg.use("rectangular"):
         xg.save(f, tmp_path / "f.json")
@@ -247,8 +246,8 @@ def test_what_is_saved_is_the_function_under_the_rule_in_force(tmp_path: Any) ->
     loaded = xg.load(tmp_path / "f.json")
     for rule in ("scale", "triangular"):
         with xg.use(rule):  # a document is data: it follows nothing
-            np.testing.assert_allclose(pull(triangular), triangle(X), rtol=1e-6)
-            np.testing.assert_array_equal(pull(loaded), WINDOW)
+            np.testing.assert_allclose(gradient(triangular), triangle(X), rtol=1e-6)
+            np.testing.assert_array_equal(gradient(loaded), WINDOW)
     with xg.use("rectangular"):
         assert xg.source(f, "numpy") == source
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad_conformance.under_test import pull
 
 from ...harness.own_library import assert_as_in
 from ...harness.torch_class import torch_class
-from ..values.test_asked_of_a_tensor import X, make, pulled
+from ..values.test_asked_of_a_tensor import X, make
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
@@ -255,10 +256,8 @@ PAIRS = [(keep, by_grad), (keep, by_backward), (keep_the_slope, times_the_slope)
 def test_a_backward_that_differentiates_is_a_graph(
     forward: Any, backward: Any, backend: Any
 ) -> None:
-    function, _ = make(forward, backward)
-    y, (gradient,) = pulled(backend, function, X)
-    np.testing.assert_allclose(y, np.sin(X) * X, rtol=1e-5)
-    np.testing.assert_allclose(gradient, np.cos(X) * X + np.sin(X), rtol=1e-5, atol=1e-6)
+    function, cls = make(forward, backward)
+    assert_as_in("torch", cls.apply, X, of=function, backend=backend)
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -349,10 +348,8 @@ def backward_of_two_ways(ctx: Any, grad: Any) -> Any:
 
 
 def test_forward_does_not_record_and_backward_neither(backend: Any) -> None:
-    function, _ = make(tells_the_mode, backward_of_two_ways)
-    y, (gradient,) = pulled(backend, function, X)
-    np.testing.assert_allclose(y, 2 * X**3, rtol=1e-6)
-    np.testing.assert_allclose(gradient, 6 * X**2, rtol=1e-6)
+    function, cls = make(tells_the_mode, backward_of_two_ways)
+    assert_as_in("torch", cls.apply, X, of=function, backend=backend)
 
 
 @pytest.mark.needs("torch", "jax")
@@ -375,13 +372,11 @@ def test_what_is_cut_off_may_ask_for_a_gradient_of_its_own(backend: Any) -> None
         y = x.detach().requires_grad_()
         return y * 3 if y.requires_grad and not (y * 3).requires_grad else y
 
-    function, _ = make(watched)
-    y, (gradient,) = pulled(backend, function, X)
-    np.testing.assert_allclose(y, 3 * X, rtol=1e-6)
-    np.testing.assert_array_equal(gradient, 2 * np.ones_like(X))
+    function, cls = make(watched)
+    assert_as_in("torch", cls.apply, X, of=function, backend=backend)
 
     def leaf(x: Any) -> Any:
         return x.detach().requires_grad_() * 3 + (2 * x).requires_grad_()
 
-    _, (gradient,) = pulled(backend, xg.function(leaf, dialect="torch"), X)
+    _, (gradient,) = pull(backend, xg.function(leaf, dialect="torch"), (X,))
     np.testing.assert_array_equal(gradient, 2 * np.ones_like(X))

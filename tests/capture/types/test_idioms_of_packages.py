@@ -11,11 +11,11 @@ import pytest
 
 import multigrad as xg
 
-from ..values.test_asked_of_a_tensor import X, make, pulled
+from ...harness.own_library import assert_as_in
+from ..values.test_asked_of_a_tensor import X, make
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
-TWICE = 2 * np.ones_like(X)
 
 
 class Parameters(NamedTuple):
@@ -32,9 +32,8 @@ def test_room_is_made_for_what_is_empty(backend: Any) -> None:
         out.select(1, 0).add_(1.0)
         return out
 
-    y, (gradient,) = pulled(backend, make(squares)[0], X)
-    np.testing.assert_allclose(y, X**2 + np.array([1, 0, 0], np.float32), rtol=1e-6)
-    np.testing.assert_array_equal(gradient, TWICE)
+    function, cls = make(squares)
+    assert_as_in("torch", cls.apply, X, of=function, backend=backend)
 
 
 def test_what_has_elements_is_not_resized() -> None:
@@ -53,9 +52,7 @@ def test_tensors_among_the_defaults_of_a_class_are_read_at_each_call(backend: An
     function = xg.function(spike)
     for slope in (3.0, 5.0):
         Parameters._field_defaults["slope"].fill_(slope)
-        y, (gradient,) = pulled(backend, function, X)
-        np.testing.assert_allclose(y, np.where(X > 0.5, slope * X, X), rtol=1e-6)
-        np.testing.assert_allclose(gradient, np.where(X > 0.5, slope, 1.0), rtol=1e-6)
+        assert_as_in("torch", spike, X, of=function, backend=backend)
     Parameters._field_defaults["slope"].fill_(3.0)
 
 
@@ -64,7 +61,8 @@ def test_a_tensor_is_not_none(backend: Any) -> None:
         nothing = x == None
         return x * 3 if x != None and nothing is False else x
 
-    np.testing.assert_allclose(pulled(backend, make(chosen)[0], X)[0], 3 * X, rtol=1e-6)
+    function, cls = make(chosen)
+    assert_as_in("torch", cls.apply, X, of=function, backend=backend)
 
 
 def test_a_rounded_number_is_an_index_and_another_one_is_none(backend: Any) -> None:
@@ -96,6 +94,4 @@ def test_a_constant_asks_for_no_gradient_of_a_class_inside(backend: Any) -> None
     def around(x: Any) -> Any:
         return cls.apply(torch.linspace(-1.0, 1.0, 3), x) + cls.apply(x.detach(), x)
 
-    y, (gradient,) = pulled(backend, xg.function(around), X)
-    np.testing.assert_allclose(y, X * np.float32([-1, 0, 1]) + X * X, rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(gradient, 2 * TWICE)
+    assert_as_in("torch", around, X, backend=backend)

@@ -5,7 +5,6 @@ with as if they were right.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,12 +97,6 @@ def test_an_activation_is_checked_with_one_tensor(ask: Callable[..., Any]) -> No
         ask(SPIKE, [1.0, 2.0])
     with pytest.raises(xg.RuleError, match="takes one tensor, got 2 inputs"):
         ask(SPIKE, np.ones(2), np.ones(2))
-
-
-def test_a_folder_that_is_missing_is_named_when_a_file_is_saved(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as raised:
-        xg.save("triangular", tmp_path / "nowhere" / "rule.json")
-    assert raised.value.filename == str((tmp_path / "nowhere").resolve())
 
 
 def test_of_names_that_differ_by_case_the_nearer_one_is_suggested() -> None:

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad_conformance.under_test import pull
 
+from ...harness.own_library import assert_as_in
 from ...harness.torch_class import torch_class
 
 torch: Any = pytest.importorskip("torch")
@@ -25,13 +27,6 @@ def make(forward: Any, backward: Any = lambda ctx, grad: 2 * grad) -> Any:
     """Return the Function of a class with this forward, and the class."""
     cls = torch_class(backward)(forward)
     return xg.from_autograd_function(cls), cls
-
-
-def pulled(backend: Any, function: Any, *arrays: Any) -> tuple[Any, list[Any]]:
-    """Return the output and the gradients of all arrays."""
-    y, pullback = xg.vjp(function, *map(backend.array, arrays))
-    found = pullback(backend.array(np.ones(y.shape, np.asarray(arrays[0]).dtype)))
-    return backend.numpy(y), [backend.numpy(g) for g in found]
 
 
 class Product:
@@ -52,10 +47,8 @@ class Product:
 
 
 def test_a_class_that_asks_which_gradients_are_needed_loses_none(backend: Any) -> None:
-    function, _ = make(Product.forward, Product.backward)
-    _, (by_a, by_b) = pulled(backend, function, X, X + 1)
-    np.testing.assert_allclose(by_a, X + 1)
-    np.testing.assert_allclose(by_b, X)
+    function, cls = make(Product.forward, Product.backward)
+    assert_as_in("torch", cls.apply, X, X + 1, of=function, backend=backend)
 
 
 def test_on_torch_it_is_told_the_truth_of_each_call() -> None:
@@ -78,12 +71,10 @@ def test_on_torch_it_is_told_the_truth_of_each_call() -> None:
 
 
 def test_a_saved_class_has_the_gradients_of_all(backend: Any) -> None:
-    function, _ = make(Product.forward, Product.backward)
+    function, cls = make(Product.forward, Product.backward)
     function(torch.tensor(X, requires_grad=True), torch.tensor(X))  # which needs one alone
     again = xg.from_dict(function.to_dict())
-    _, (by_a, by_b) = pulled(backend, again, X, X + 1)
-    np.testing.assert_allclose(by_a, X + 1)
-    np.testing.assert_allclose(by_b, X)
+    assert_as_in("torch", cls.apply, X, X + 1, of=again, backend=backend)
 
 
 def test_an_assertion_on_values_acts_where_they_are_known(backend: Any) -> None:
@@ -107,7 +98,7 @@ def test_an_assertion_on_a_shape_acts_everywhere(backend: Any) -> None:
         return x * 3
 
     function, _ = make(shaped)
-    np.testing.assert_array_equal(pulled(backend, function, X)[1][0], 2 * ONES)
+    np.testing.assert_array_equal(pull(backend, function, (X,))[1][0], 2 * ONES)
     with pytest.raises((AssertionError, xg.TraceError), match="a matrix, please"):
         function(backend.array(X[0]))
 
@@ -131,7 +122,7 @@ def test_the_number_of_a_tensor_is_a_float_in_python(backend: Any) -> None:
 
     for dtype in (np.float32, np.float16):
         x = X.astype(dtype)
-        y, (gradient,) = pulled(backend, make(scaled)[0], x)
+        y, (gradient,) = pull(backend, make(scaled)[0], (x,))
         assert (y.dtype, gradient.dtype) == (dtype, dtype)
         np.testing.assert_allclose(y, np.round(x / 0.75) * 0.75 + 1, rtol=2e-3)
 
@@ -141,8 +132,8 @@ def test_the_number_of_a_tensor_decides_a_branch(backend: Any) -> None:
         return x * 3 if x.max().item() > 0.5 else x.clone()
 
     function, _ = make(branches)
-    assert pulled(backend, function, X)[0].tolist() == (X * np.float32(3)).tolist()
-    assert pulled(backend, function, -X * 0.1)[0].tolist() == (-X * np.float32(0.1)).tolist()
+    assert pull(backend, function, (X,))[0].tolist() == (X * np.float32(3)).tolist()
+    assert pull(backend, function, (-X * 0.1,))[0].tolist() == (-X * np.float32(0.1)).tolist()
 
 
 def test_a_tensor_of_several_numbers_has_no_item(backend: Any) -> None:
@@ -257,9 +248,7 @@ def test_a_cast_of_what_autocast_would_do_is_none_without_it(backend: Any) -> No
         return grad * torch.exp(x.clamp(-1, 1))
 
     function, cls = make(truncated, backward)
-    y, (gradient,) = pulled(backend, function, X)
-    np.testing.assert_allclose(y, np.exp(X), rtol=1e-6)
-    np.testing.assert_allclose(gradient, np.exp(np.clip(X, -1, 1)), rtol=1e-6)
+    assert_as_in("torch", cls.apply, X, of=function, backend=backend)
     if backend.name == "torch":
         with torch.autocast("cpu", torch.bfloat16):
             x = backend.array(X).to(torch.bfloat16)
@@ -280,9 +269,7 @@ def test_a_backward_computes_under_the_autocast_of_its_forward(backend: Any) -> 
         return (grad + grad.t()) @ x
 
     function, cls = make(product, backward)
-    y, (gradient,) = pulled(backend, function, X)
-    np.testing.assert_allclose(y, X @ X.T, rtol=1e-6)
-    np.testing.assert_allclose(gradient, 2 * np.ones_like(y) @ X, rtol=1e-6)
+    assert_as_in("torch", cls.apply, X, of=function, backend=backend)
     results = []
     for each in (function, cls.apply):
         x = torch.tensor(X, requires_grad=True)

@@ -38,14 +38,6 @@ def test_params_follow_the_tensor_by_position_or_by_name(backend: Any) -> None:
     np.testing.assert_array_equal(pull(backend, wider)[1], expected)
 
 
-def test_an_unknown_param_is_named_with_what_there_is() -> None:
-    spike = xg.get("triangular").under("Heaviside")
-    with pytest.raises(xg.RuleError, match="takes no 'widht'; did you mean 'width'"):
-        spike.bind({"widht": 1.0})
-    with pytest.raises(ValueError, match="no activation 'Heavside'; did you mean 'Heaviside'"):
-        xg.get("triangular").under("Heavside")
-
-
 @pytest.mark.parametrize("name", ["full_jam", "noise"])
 def test_a_key_makes_its_draws_those_of_use(backend: Any, name: str) -> None:
     act = xg.activation("Linear")

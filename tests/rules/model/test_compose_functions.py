@@ -11,6 +11,7 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
+from multigrad_conformance.under_test import pull
 
 X = np.array([-2.0, -0.6, 0.0, 0.4, 1.7], np.float32)
 ONES = np.ones_like(X)
@@ -33,24 +34,19 @@ ROUND = xg.function(rounded, tenfold)
 CHAIN = xg.compose(xg.activation("ReLU", "d(Linear)"), SCALE, ROUND)
 
 
-def pull(backend: Any, function: Any, *args: Any) -> tuple[Any, list[Any]]:
-    y, back = xg.vjp(function, *map(backend.array, args))
-    return backend.numpy(y), [backend.numpy(g) for g in back(backend.array(ONES))]
-
-
 def with_step(x: Any, step: Any) -> Any:
     return CHAIN(x, step=step)
 
 
 def test_each_function_has_its_own_gradient(backend: Any) -> None:
-    y, (grad,) = pull(backend, CHAIN.bind({"step": 3.0}), X)
+    y, (grad,) = pull(backend, CHAIN.bind({"step": 3.0}), (X,))
     np.testing.assert_array_equal(y, np.round(np.maximum(X, 0) * 6))
     np.testing.assert_array_equal(grad, 60 * ONES)  # 10 of ROUND, 6 of SCALE, 1 of d(Linear)
 
 
 def test_a_tensor_of_a_part_is_given_by_name_and_gets_its_gradient(backend: Any) -> None:
     step = np.array([1.0, 2.0, 3.0, 4.0, 5.0], np.float32)
-    y, (grad, of_step) = pull(backend, with_step, X, step)
+    y, (grad, of_step) = pull(backend, with_step, (X, step))
     np.testing.assert_array_equal(y, np.round(np.maximum(X, 0) * step * 2))
     np.testing.assert_array_equal(grad, 20 * step)
     np.testing.assert_allclose(of_step, 20 * np.maximum(X, 0), rtol=1e-6)
@@ -147,7 +143,7 @@ def test_it_is_copied_pickled_and_saved(backend: Any) -> None:
     saved = xg.from_dict(CHAIN.to_dict())
     for other in (copy.deepcopy(CHAIN), pickle.loads(pickle.dumps(CHAIN)), saved):
         assert other is saved or repr(other) == repr(CHAIN)
-        y, (grad,) = pull(backend, other.bind({"step": 3.0}), X)
+        y, (grad,) = pull(backend, other.bind({"step": 3.0}), (X,))
         np.testing.assert_array_equal(y, np.round(np.maximum(X, 0) * 6))
         np.testing.assert_array_equal(grad, 60 * ONES)
 
@@ -155,9 +151,9 @@ def test_it_is_copied_pickled_and_saved(backend: Any) -> None:
 def test_random_parts_draw_one_after_another_from_one_key(backend: Any) -> None:
     noisy = xg.get("noise").with_params(sigma=1.0).under("Linear")
     chain = xg.compose(noisy, noisy)
-    grads = [pull(backend, chain.bind(key=7), X)[1][0] for _ in range(2)]
+    grads = [pull(backend, chain.bind(key=7), (X,))[1][0] for _ in range(2)]
     np.testing.assert_array_equal(*grads)
-    first = pull(backend, noisy.bind(key=7), X)[1][0] - ONES
+    first = pull(backend, noisy.bind(key=7), (X,))[1][0] - ONES
     both = grads[0] - ONES
     assert np.abs(both - 2 * first).min() > 1e-3  # no draw twice
 

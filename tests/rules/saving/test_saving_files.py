@@ -93,8 +93,9 @@ def test_an_object_that_cannot_be_saved_leaves_the_old_file(tmp_path: Path) -> N
 
 
 def test_a_folder_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as raised:
         xg.save("arctan", tmp_path / "nowhere" / "rule.json")
+    assert raised.value.filename == str((tmp_path / "nowhere").resolve())
     with pytest.raises(FileNotFoundError):
         xg.load(tmp_path / "nowhere.json")
     for act in (xg.load, lambda path: xg.save("arctan", path)):
