@@ -388,7 +388,7 @@ def test_code_that_is_read_by_its_jaxpr_keeps_the_custom_gradients_inside(
     def differentiated(x: Any) -> Any:
         return jax.jvp(somebodys.tripled, (x,), (x,))[1] * x
 
-    cases = {"looped": looped, "differentiated": differentiated}
+    cases: Any = {"looped": looped, "differentiated": differentiated}
     inner, x = cases.get(case, somebodys.twice_jitted), jnp.asarray(X)
     expected = jax.grad(lambda x: inner(x).sum())(x)
     assert_as_in("jax", inner, X, atol=0)

@@ -37,7 +37,7 @@ def find_class(name: str) -> Any:
     return getattr(autograd_classes, name)
 
 
-EXACT = {"rtol": 0, "atol": 0}
+EXACT: dict[str, Any] = {"rtol": 0, "atol": 0}
 CALLS = {
     "ClippedReLU": ([X, 1.0], G),
     "ClippedReLU by an integer": ([X, 1], G),

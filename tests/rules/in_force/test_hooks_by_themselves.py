@@ -102,7 +102,7 @@ def test_a_rule_in_force_at_backward_alone_acts_on_hooks_that_were_asked_for(mod
     loss = forward(model)  # without a rule
     with xg.use(**TEN):
         assert backward(model, loss) == [30.0, 20.0]
-        model[0].weight.grad = None
+        model.zero_grad(set_to_none=True)
         (model[0].weight * 2.0).sum().backward()  # outside of its module
     assert model[0].weight.grad.item() == 20.0
 
