@@ -48,6 +48,7 @@ from .verdicts import (
     CHOSEN,
     NOT_AS_KNOWN,
     OURS,
+    OURS_BUT_FOR_ONE_OUTPUT,
     OURS_BUT_FOR_SIGNS,
     OUT_OF_RANGE,
     VARIES,
@@ -255,6 +256,9 @@ def _blame(case: Case, difference: Disagreement) -> str:
     is_slope = " of " in difference.what
     if conventions and is_slope and not attempt.may_act and _agree_beside(case):
         return f"The graph takes the derivative {conventions[0]}. {NOT_AS_KNOWN}"
+    outputs = attempt.graphs[0].outputs  # of the forward; equal nodes are one
+    if is_slope and len({*outputs}) < len(outputs):
+        return OURS_BUT_FOR_ONE_OUTPUT
     return OURS_BUT_FOR_SIGNS if has_signs(attempt.graphs) else OURS
 
 

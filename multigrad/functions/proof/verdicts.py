@@ -40,6 +40,10 @@ OURS_BUT_FOR_SIGNS = (
     "Unless its result depends on the signs of vectors, which each library chooses for itself, "
     "this is a fault of multigrad: please report it"
 )
+OURS_BUT_FOR_ONE_OUTPUT = (
+    "If it returns one tensor twice, its library takes both for the last output: return a copy, "
+    "such as y.clone(). If it returns two, this is a fault of multigrad: please report it"
+)
 VARIES = (
     "It gives other numbers each time that it runs on the same: pass what changes as an argument, "
     "and draw by a key"
