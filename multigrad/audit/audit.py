@@ -20,6 +20,7 @@ from ..functions.function import Function
 from ..graph import ops
 from ..graph.ops.numerics import ignoring_warnings
 from ..graph.passes.simplify import is_elementwise
+from ..graph.support.trees import optree
 from ..look.check import CheckReport, compare
 from ..look.convert import brief
 from ..look.source import captured_pair
@@ -298,18 +299,26 @@ def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = Non
         obj: an activation (also a module or layer), a rule or its name, or whatever else
             `xg.audit` takes.
         *inputs: tensors of one framework, or NumPy arrays; floats are taken in float64. Without
-            any, a grid from -2 to 2 for a rule, and normal numbers of shape (3, 4) for each tensor
+            any, a grid from -2 to 2 for a rule, and normal numbers of shape (4, 6) for each tensor
             of a Function.
         backend: where to run it; None: where the inputs come from.
 
     Raises:
         RuleError: obj is the name of no rule.
+        RuleTypeError: it got no tensor, or does not run and got a list of numbers in place of one.
         TraceError: it cannot run on that backend.
     """
     subject = subject_of(obj)
     arrays = inputs or make_inputs(subject)
     data, named = read_inputs(subject, arrays), None if backend is None else load_backend(backend)
-    report = compare(subject, data, named)
+    try:
+        report = compare(subject, data, named)
+    except Exception as error:
+        lists = (optree.tree_leaves(x) for x in inputs if type(x) is list)
+        if not any(all(isinstance(n, int | float) for n in leaves) for leaves in lists):
+            raise
+        text = f"{subject.name} does not run with a list of numbers: {brief(error)}"
+        raise RuleTypeError(f"{text}; for a tensor, give numpy.array(x)") from error
     if report.ok or not report.compared or subject.is_surrogate:
         return report
     trial, _ = trial_as_intended(obj, arrays)

@@ -30,6 +30,7 @@ from multigrad.graph.ops.arrays.loops import Endless
 from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.look.convert import brief, run_where_it_ends
 from multigrad.look.subject import (
+    SHAPE,
     Subject,
     arguments_of,
     find_original,
@@ -41,7 +42,6 @@ from multigrad.look.subject import (
 from multigrad.rules.activation import Activation
 from multigrad.rules.model.rule import Rule
 
-SHAPE = (4, 6)  # of guessed tensors
 NUMBER = 2  # a guessed length or factor
 # Guesses for arguments that take no tensor: by annotation, else by name.
 NUMBERS: Mapping[str, Any] = {"bool": True, "int": NUMBER, "float": 0.5, "str": "mean"}

@@ -63,7 +63,7 @@ from ..trace.lookups import at_present
 
 Array = Any
 Tensor = Any
-SHAPE = (3, 4)  # of inputs that are made up
+SHAPE = (4, 6)  # of inputs that are made up
 SEED = 20  # of inputs and cotangents that are made up
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.errors import RuleTypeError
 from multigrad.testing import assert_gradients, assert_parity
 
 pytestmark = pytest.mark.anywhere
@@ -51,6 +52,15 @@ def test_a_wrong_gradient_is_not_ok_and_its_worst_place_is_named(backend: Any) -
     assert report.worst.expected == 0
     assert report.max_error == report.worst.given > 0.5
     assert f"worst at x[{report.worst.index[0]}]" in str(report)
+
+
+def test_what_takes_no_list_says_what_to_give() -> None:
+    def first(x: Any) -> Any:
+        return x.reshape(-1)[:1]
+
+    with pytest.raises(RuleTypeError, match=r"a list of numbers: .*; for a tensor, give numpy.arr"):
+        xg.check(first, [1.0, 2.0])
+    assert xg.check(lambda pair: pair[0] * pair[1], [1.0, 2.0]).ok
 
 
 def test_an_error_in_one_element_of_one_argument_is_found() -> None:
@@ -139,7 +149,7 @@ def test_several_arguments_and_outputs_are_compared() -> None:
 
 
 def test_inputs_are_made_up_from_the_signature() -> None:
-    assert xg.check(xg.function(lambda x, w: x * xp.sin(w))).compared == 24
+    assert xg.check(xg.function(lambda x, w: x * xp.sin(w))).compared == 48
 
 
 def test_a_framework_without_its_op_says_so() -> None:
