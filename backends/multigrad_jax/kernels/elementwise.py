@@ -179,8 +179,9 @@ def erfinv(x: Tensor) -> Tensor:
 
 
 def digamma(x: Tensor) -> Tensor:
-    # XLA's is NaN at 0
-    return jnp.where(x == 0, -1.0 / x, digamma_by_reflection(jnp, jax.lax.digamma, x))
+    # XLA's is NaN at 0; the where within keeps gradients as they are elsewhere
+    pole, elsewhere = -1.0 / jnp.where(x == 0, x, 1.0), jnp.where(x == 0, 1.0, x)
+    return jnp.where(x == 0, pole, digamma_by_reflection(jnp, jax.lax.digamma, elsewhere))
 
 
 def polygamma(x: Tensor, *, n: int) -> Tensor:

@@ -186,8 +186,8 @@ def erfinv(x: Tensor) -> Tensor:
 
 def digamma(x: Tensor) -> Tensor:
     # TensorFlow (2.21) gives NaN at 0; the where within keeps gradients finite elsewhere
-    pole = -1.0 / tf.where(x == 0, x, tf.ones_like(x))
-    return tf.where(x == 0, pole, digamma_by_reflection(tf, tf.math.digamma, x))
+    pole, elsewhere = -1.0 / tf.where(x == 0, x, 1.0), tf.where(x == 0, 1.0, x)
+    return tf.where(x == 0, pole, digamma_by_reflection(tf, tf.math.digamma, elsewhere))
 
 
 def polygamma(x: Tensor, *, n: int) -> Tensor:

@@ -207,11 +207,12 @@ def digamma_by_reflection(xp: Any, digamma: Any, x: Any) -> Any:
     That loses every digit near its poles in float64 (torch 2.13, jax 0.10, tensorflow 2.21).
     """
     is_below = x < 0
-    is_inside = is_below & (x != xp.floor(x))
     # A branch that is not taken gets harmless numbers, because derivatives go through it too.
     right = digamma(xp.where(is_below, 1.0 - x, x))
-    left = right - math.pi / xp.tan(math.pi * xp.where(is_inside, x - xp.round(x), 0.5))
-    return xp.where(is_below, xp.where(is_inside, left, math.nan), right)
+    left = right - math.pi / xp.tan(math.pi * xp.where(is_below, x - xp.round(x), 0.5))
+    # At its poles psi is NaN, and its derivative inf: a sum keeps that.
+    psi = xp.where(is_below, left, right)
+    return xp.where(is_below & (x == xp.floor(x)), psi + math.nan, psi)
 
 
 @in_float64
@@ -222,11 +223,11 @@ def digamma(x: Array) -> Array:
 
 def polygamma_by_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
     """Return the n-th derivative of psi, n at least 1, by a framework's functions and zeta."""
-    sign, zeros = (-1.0) ** (n + 1), xp.zeros_like(x)
-    is_inside = (x > 0) & (x < math.inf)
-    values = sign * math.factorial(n) * zeta(zeros + (n + 1.0), xp.where(is_inside, x, 1.0))
-    limits = xp.where(x > 0, zeros, math.nan)
-    return xp.where(is_inside, values, xp.where(x != 0, limits, sign * math.inf))
+    factor, is_inside = (-1.0) ** (n + 1) * math.factorial(n), (x > 0) & (x < math.inf)
+    inside = zeta(xp.zeros_like(x) + (n + 1.0), xp.where(is_inside, x, 1.0))
+    # A power of the root has its limits at 0 and inf, its derivative too, and is NaN below.
+    limits = xp.sqrt(xp.where(is_inside, 1.0, x)) ** (-2.0 * n)
+    return factor * xp.where(is_inside, inside, limits)
 
 
 @in_float64

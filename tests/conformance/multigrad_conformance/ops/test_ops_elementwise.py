@@ -14,6 +14,7 @@ import pytest
 import multigrad as xg
 
 from ..differences import allowed
+from ..expected.slopes import PROMISED
 from ..oracles import (
     BFLOAT16,
     DTYPES,
@@ -168,6 +169,16 @@ def test_polygamma_is_a_derivative_of_lgamma(backend: Any) -> None:
             assert_close(first, polygamma(wide, 1), dtype, "polygamma(1)")
             assert_close(second, polygamma(wide, 2), dtype, "polygamma(2)")
         assert_close(zeroth, widen(call(backend, "digamma", x)), dtype, "polygamma(0)", ulps=0)
+
+
+@pytest.mark.parametrize("name", ["digamma", "polygamma"])
+def test_at_poles_a_framework_derives_what_the_gradient_promises(backend: Any, name: str) -> None:
+    points, promised = np.array(PROMISED[name], np.float32).T
+    op = xp.digamma if name == "digamma" else lambda x: xp.polygamma(1, x)
+    # no Function, so that its framework differentiates it
+    _, pull = xg.vjp(lambda x: op(x), backend.array(points))
+    (slopes,) = pull(backend.array(np.ones_like(points)))
+    np.testing.assert_array_equal(backend.numpy(slopes), promised)
 
 
 def test_nan_to_num_replaces_what_is_not_finite(backend: Any) -> None:
