@@ -397,8 +397,22 @@ class CallSignature:
         if not args and not kwargs:
             raise RuleTypeError(f"{subject}: called without an argument")
         # A document has the names of parameters, not their defaults.
-        if signature is not None and not isinstance(self.function.recipe.origin, SavedFunction):
+        if signature is None or isinstance(self.function.recipe.origin, SavedFunction):
+            return
+        try:
             bind_call(subject, signature, args, kwargs)
+        except RuleTypeError as error:
+            _, *rest = signature.parameters.values()
+            missing = [parameter.name for parameter in rest if parameter.default is parameter.empty]
+            if len(args) != 1 or kwargs or not missing:
+                raise
+            # A Sequential model calls with one tensor, and hides a TypeError by one of its own.
+            numbers = ", ".join(f'"{name}": ...' for name in missing)
+            raise RuleError(
+                f"{error}. A Sequential model gives one tensor: fix the others, as "
+                f"{self.function.name}.bind({{{numbers}}}) does with numbers, or call the layer "
+                "with all"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

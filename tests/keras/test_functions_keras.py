@@ -339,6 +339,8 @@ def test_a_wrong_call_names_the_layer_and_the_function() -> None:
     layer = xk.CustomGradient(xg.custom_gradient(scaled_pair), name="gate")
     with pytest.raises(TypeError, match=r"layer 'gate', function 'scaled_pair': missing.*'scale'"):
         layer(X, X)
+    with pytest.raises(xg.RuleError, match=r"'w' .*scaled_pair\.bind\(\{.*\"scale\": \.\.\.\}"):
+        keras.Sequential([keras.Input((3,)), layer])
     with pytest.raises(TypeError, match="'scaled_pair' takes no 'scael'; did you mean 'scale'"):
         layer(X, X, 1.0, scael=2.0)
 

@@ -325,3 +325,18 @@ def note_ties(met: list[Node], node: Node, value: Any, operands: Sequence[Any]) 
         if (np.diff(sorted_values, axis=node.attr("axis")) == 0).any():
             met.append(node)
     return value
+
+
+# --- matrices without a factorization -------------------------------------------------------------
+def refuse_singular(eps: float, node: Node, value: Any, operands: Sequence[Any]) -> Any:
+    """Return a node's value unchanged; raise LinAlgError for the QR of a matrix without full rank,
+    to `eps`: its last vectors are what rounding makes of zeros.
+    """
+    if node.op is ops.QR and operands[0].size:
+        # LAPACK prints a warning of its own for what is not finite.
+        matrices = np.where(np.isfinite(operands[0]), operands[0], 0.0)
+        sizes = np.linalg.svd(matrices, compute_uv=False)
+        least = eps * max(matrices.shape[-2:]) * sizes[..., 0]
+        if (matrices != operands[0]).any() or (sizes[..., -1] <= least).any():
+            raise np.linalg.LinAlgError("a matrix without full rank")
+    return value

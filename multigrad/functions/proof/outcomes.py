@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from ...backend.discovery import load_backend
 from ...capture.dialect import UNORDERED, told_conventions
 from ...graph import ops
-from ...graph.ir.graph import Graph, Location, Node
+from ...graph.ir.graph import Graph, Location, Node, every_node
+from ...graph.ir.types import dtype_name
 from ...graph.ops.arrays.loops import Endless
 from ...trace.derived.custom_calls import drop_calls
 from . import samples
@@ -39,6 +41,7 @@ from .meanings import (
     choose_smallest_integer,
     has_signs,
     note_ties,
+    refuse_singular,
     run_bounded,
 )
 from .rounding import Rounding, as_floats, differ_from_lowered, differ_from_meaning, is_meant
@@ -46,6 +49,7 @@ from .run import KEY, Outcome
 from .samples import Sample
 from .verdicts import (
     CHOSEN,
+    MENDED,
     NOT_AS_KNOWN,
     OURS,
     OURS_BUT_FOR_ONE_OUTPUT,
@@ -76,6 +80,8 @@ def compare_outcome(
     try:
         difference = case.find_difference()
         if difference is not None and has_signs(attempt.graphs):
+            eps = Rounding(attempt, sample).eps
+            _ = Rounding(attempt, sample, partial(refuse_singular, eps)).wide
             difference = case.find_difference(VectorSigns(outcome.home, attempt.dtype))
         if difference is not None and _depends_on_choices(case):
             return leave_open(attempt.subject, CHOSEN)
@@ -259,7 +265,22 @@ def _blame(case: Case, difference: Disagreement) -> str:
     outputs = attempt.graphs[0].outputs  # of the forward; equal nodes are one
     if is_slope and len({*outputs}) < len(outputs):
         return OURS_BUT_FOR_ONE_OUTPUT
+    is_nan = isinstance(difference.original, np.floating) and np.isnan(difference.original)
+    if is_nan and (known := _find_mended(case)):
+        return MENDED.format(known)
     return OURS_BUT_FOR_SIGNS if has_signs(attempt.graphs) else OURS
+
+
+def _find_mended(case: Case) -> str:
+    # Which kernel of the graphs' ops is known to give NaN, where our own replaces it.
+    home, dtype = case.outcome.home, dtype_name(case.attempt.dtype)
+    names = {node.op.name for graph in case.attempt.graphs for node in every_node(graph)}
+    for row in load_backend(home).differences.mended if home else ():
+        is_told = row.figure.startswith("NaN") and (row.dtypes == "all" or dtype in row.dtypes)
+        for kernel in row.kernel.split(", ") if is_told else ():
+            if kernel.rpartition(".")[2] in names:
+                return f"{kernel} of {home} in {row.dtypes}: {row.figure}"
+    return ""
 
 
 def _varies(case: Case) -> bool:

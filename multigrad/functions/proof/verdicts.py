@@ -44,6 +44,10 @@ OURS_BUT_FOR_ONE_OUTPUT = (
     "If it returns one tensor twice, its library takes both for the last output: return a copy, "
     "such as y.clone(). If it returns two, this is a fault of multigrad: please report it"
 )
+MENDED = (
+    "It is known of {}, which multigrad corrects. If this is something else, it is a fault of "
+    "multigrad: please report it"
+)
 VARIES = (
     "It gives other numbers each time that it runs on the same: pass what changes as an argument, "
     "and draw by a key"

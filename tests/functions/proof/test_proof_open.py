@@ -122,6 +122,18 @@ def test_vectors_of_tensorflow_have_its_signs() -> None:
     np.testing.assert_allclose(found, vectors(tf.constant(S)), rtol=1e-5)
     v = without_a_word(lambda: function(S))
     np.testing.assert_allclose(S @ v, v * np.linalg.eigvalsh(S), atol=1e-4)
+    # Of a sample without full rank, rounding makes the last row.
+    factor = xg.function(lambda x: tf.linalg.qr(tf.transpose(x)).r, native=False)
+    r = without_a_word(lambda: factor(tf.constant(R)))
+    np.testing.assert_allclose(r, np.linalg.qr(R.T)[1], atol=1e-5)
+
+
+@pytest.mark.needs("tensorflow")
+def test_a_known_fault_of_a_kernel_is_told_as_one() -> None:
+    import tensorflow as tf
+
+    words = refusal(xg.function(tf.math.erf), tf.constant([np.inf, 0.5], tf.float64))
+    assert "known of tf.math.erf of tensorflow in float64: NaN where the square of x" in words
 
 
 def test_a_library_with_other_signs_in_two_functions_is_right_in_both() -> None:
