@@ -11,6 +11,10 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
+from multigrad_conformance.under_test import pull
+
+from ..functions.test_functions_everywhere import COMPILED, COMPILERS
+from ..harness.traced import taped
 
 X = np.array([-1.5, 0.3, 0.6, 3.5], np.float32)  # the quotients jump at none of them
 
@@ -44,49 +48,23 @@ def test_a_number_first_is_taken_by_every_operation(backend: Any) -> None:
 
 @pytest.mark.backends("tensorflow")
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_number_first_is_taken_in_a_graph_of_tensorflow(backend: Any, jit_compile: bool) -> None:
-    import tensorflow as tf
-
-    f = xg.function(lambda x: all_of_them(1, x), native=False)
-
-    @tf.function(jit_compile=jit_compile)
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = f(x)
-        return y, tape.gradient(y, x)
-
-    y, gradient = step(tf.constant(X))
-    np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-5)
-    steps = 1e-6
-    slope = (expected(X + np.float64(steps)) - expected(X - np.float64(steps))) / (2 * steps)
-    np.testing.assert_allclose(gradient.numpy(), slope, rtol=1e-3)
-
-
-@pytest.mark.backends("tensorflow")
-@pytest.mark.parametrize("jit_compile", [False, True])
 def test_a_surrogate_with_the_integer_first_is_compiled(backend: Any, jit_compile: bool) -> None:
     import tensorflow as tf
 
     def triangle(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * tf.maximum(0, 1 - tf.abs(tin))
 
-    step = xg.activation("Heaviside", triangle)
-
-    @tf.function(jit_compile=jit_compile)
-    def gradient(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = step(x)
-        return tape.gradient(y, x)
-
-    actual = gradient(tf.constant(X)).numpy()
+    gradient = taped(xg.activation("Heaviside", triangle))
+    actual = tf.function(gradient, jit_compile=jit_compile)(tf.constant(X)).numpy()
     np.testing.assert_allclose(actual, np.maximum(0, 1 - np.abs(X)))
 
 
-@pytest.mark.backends("torch", "jax")
+@COMPILED
 def test_a_number_first_is_taken_by_a_compiler(backend: Any) -> None:
-    f = xg.function(lambda x: all_of_them(1, x), native=False)
-    options = {"backend": "aot_eager"} if backend.name == "torch" else {}
-    actual = xg.jit(f, backend.name, **options)(backend.array(X))
-    np.testing.assert_allclose(backend.numpy(actual), expected(X), rtol=1e-5)
+    f, h = xg.function(lambda x: all_of_them(1, x), native=False), 1e-6
+    slope = (expected(X + np.float64(h)) - expected(X - np.float64(h))) / (2 * h)
+    for options in COMPILERS[backend.name]:
+        compiled = xg.jit(lambda x: f(x), backend.name, **options)
+        y, (gradient,) = pull(backend, compiled, (X,))
+        np.testing.assert_allclose(y, expected(X), rtol=1e-5)
+        np.testing.assert_allclose(gradient, slope, rtol=1e-3)

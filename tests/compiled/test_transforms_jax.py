@@ -24,13 +24,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
 
 
-def test_a_python_number_is_differentiated_too() -> None:
-    act = xg.activation("Heaviside")
-    with xg.use("triangular"):
-        assert float(jax.grad(act)(0.25)) == 0.75
-        assert float(jax.jit(jax.grad(act))(-0.25)) == 0.75
-
-
 def test_keys_mapped_over_give_each_example_its_own_draws() -> None:
     act = xg.activation("Linear")
 

@@ -18,6 +18,7 @@ from multigrad import xp
 from ..golden import digests
 from ..golden.graphs import captured_texts, emitted_texts
 from ..harness.ejecting import load
+from ..harness.traced import taped
 from ..support.sampling import sample
 
 X = np.linspace(-2.0, 2.0, 1000, dtype=np.float32)
@@ -135,12 +136,7 @@ def test_tensorflow_runs_the_ops_of_a_hand_written_custom_gradient(rule: str) ->
             return act(x)
 
     def ops_of(f: Any) -> list[str]:
-        def gradient(x: Any) -> Any:
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = tf.reduce_sum(f(x))
-            return tape.gradient(y, x)
-
+        gradient = taped(lambda x: tf.reduce_sum(f(x)))
         graph = tf.function(gradient).get_concrete_function(tf.TensorSpec([None])).graph
         # Identity and Placeholder nodes are wiring; the guard is an extra captured placeholder.
         return sorted(op.type for op in graph.get_operations() if op.type not in WIRING)

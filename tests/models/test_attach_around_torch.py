@@ -18,7 +18,6 @@ from ..harness.models.attached import (
     DOUBLES,
     GUIDES,
     READS_TIN,
-    Block,
     gradient,
     make_net,
     named_rules,  # noqa: F401 (a fixture)
@@ -110,40 +109,6 @@ def test_under_autocast_a_rules_gradient_has_the_inputs_dtype() -> None:
             given = gradient(net)
     assert given.dtype is torch.float32
     torch.testing.assert_close(given, expected, rtol=0.1, atol=0.05 * float(expected.abs().max()))
-
-
-class Checkpointed(nn.Module):
-    """Regions that run again within backward: a closure, and a block."""
-
-    def __init__(self, reentrant: bool | None) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.fc, self.block, self.reentrant = nn.Linear(4, 4), Block(), reentrant
-
-    def region(self, function: Any, x: Any) -> Any:
-        if self.reentrant is None:
-            return function(x)
-        return torch.utils.checkpoint.checkpoint(function, x, use_reentrant=self.reentrant)
-
-    def forward(self, x: Any) -> Any:
-        def inner(x: Any) -> Any:
-            return F.relu(x * 2.0)
-
-        return self.region(self.block, self.region(inner, self.fc(x)))
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_a_region_that_runs_again_has_the_rules_of_its_forward(reentrant: bool) -> None:
-    given, expected = [], []
-    for found, how in ((given, reentrant), (expected, None)):
-        model = Checkpointed(how)
-        x = X.clone().requires_grad_()
-        with xg.attach(model, {"relu": READS_TIN, "block.b": DOUBLES}):
-            y = model(x)
-            y.sum().backward()
-        found += [x.grad, *(p.grad for p in model.parameters())]
-    for mine, its in zip(given, expected, strict=True):
-        torch.testing.assert_close(mine, its)
 
 
 def test_threads_each_have_the_rules_of_their_own_models() -> None:

@@ -24,6 +24,7 @@ from multigrad.functions import captures
 from multigrad.graph.passes.simplify import substitute
 
 from ...harness.torch_class import torch_class
+from ...harness.traced import taped
 
 X = np.linspace(-1.7, 2.3, 12, dtype=np.float32).reshape(3, 4)
 ONES = np.ones_like(X)
@@ -311,11 +312,6 @@ def test_a_first_use_where_not_even_the_number_of_axes_is_known() -> None:
     def unit(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out / xp.sqrt(xp.sum(grad_out * grad_out))
 
-    @tf.function(input_signature=[tf.TensorSpec(None)])
-    def gradient(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = xg.activation("Linear", unit)(x)
-        return tape.gradient(y, x)
-
+    gradient = taped(lambda x: xg.activation("Linear", unit)(x))
+    gradient = tf.function(gradient, input_signature=[tf.TensorSpec(None)])
     np.testing.assert_allclose(gradient(tf.ones((2, 2))), np.full((2, 2), 0.5))

@@ -17,6 +17,7 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from ...harness.models.overridden import scaled_by, tenfold  # noqa: F401
+from ...harness.traced import taped
 
 X = tf.constant([-1.0, 0.5, 2.0])
 WEIGHTS = tf.constant([1.0, 2.0, 3.0])
@@ -60,11 +61,8 @@ PLACES = [
 ]
 
 
-def gradient(function: Callable[..., Any], x: Any = X) -> Any:
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x)
-    return tape.gradient(y, x)
+def gradient(function: Callable[..., Any]) -> Any:
+    return taped(function)(X)
 
 
 @pytest.mark.parametrize("way", ["eager", "graph", "xla"])
@@ -124,7 +122,7 @@ def test_an_op_of_integers_keeps_its_own_gradient_beside_one_of_floats() -> None
 
 
 def test_a_gradient_that_the_function_takes_is_the_rules() -> None:
-    overridden = xg.override(lambda x: gradient(plain, x), {"relu": "tenfold"})
+    overridden = xg.override(taped(plain), {"relu": "tenfold"})
     np.testing.assert_array_equal(overridden(X), EXPECTED)
 
 
@@ -157,10 +155,7 @@ def test_what_runs_again_in_backward_is_refused_and_the_way_out_works() -> None:
     inside = tf.recompute_grad(xg.override(plain, {"relu": "tenfold"}))
     outside = xg.override(lambda x: inside(x) + plain(x), {"relu": "tenfold"})
     for function, times in ((inside, 1.0), (outside, 2.0)):
-        with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = function(X)
-        assert np.array_equal(tape.gradient(y, X), times * EXPECTED)
+        assert np.array_equal(gradient(function), times * EXPECTED)
 
 
 def test_after_a_call_nothing_of_tensorflow_is_changed() -> None:
@@ -178,24 +173,12 @@ def test_after_a_call_nothing_of_tensorflow_is_changed() -> None:
 
 
 def test_a_schedule_and_a_variable_are_read_at_each_call_of_a_tf_function() -> None:
-    def compiled(function: Any, traces: list[int]) -> Any:
-        @tf.function
-        def slope(x: Any) -> Any:
-            traces.append(1)
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = function(x)
-            return tape.gradient(y, x)
-
-        return slope
-
     schedule, variable = xg.schedule.linear(1.0, 2.0, steps=1), tf.Variable(1.0)
     for number, step in ((schedule, schedule.step), (variable, lambda: variable.assign(2.0))):
-        traces: list[int] = []
         rule = xg.get("triangular").with_params(width=number)
-        slope = compiled(xg.override(tf.nn.relu, {"relu": rule}), traces)
+        slope = tf.function(taped(xg.override(tf.nn.relu, {"relu": rule})))
         x = tf.constant([0.5])
         assert slope(x).numpy() == [0.5]
         step()
         assert slope(x).numpy() == [0.75]
-        assert len(traces) == 1
+        assert slope.experimental_get_tracing_count() == 1
