@@ -26,6 +26,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import multigrad as xg
@@ -76,7 +77,7 @@ def find_with_inputs(
     words: Sequence[str] = (),
     dtype: str = "",
     *,
-    locked: Mapping[str, Any] | None = None,
+    locked: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Any, list[Any]]:
     """Return the object that a word names, and the inputs with which it was captured, or that its
     module states, if any.
@@ -89,7 +90,7 @@ def find_with_inputs(
         words: the inputs; else those that the module states, or guessed ones.
         dtype: of the words that name none, float32 if it is "". With a dtype the gradient has to
             run, too.
-        locked: inputs by the arguments' names, which come before all others.
+        locked: all arguments of a lock by their names, `...` where it does not hold the input.
     """
     names = names_of(what)
     name, *others = names
@@ -115,11 +116,19 @@ def find_with_inputs(
     # A Function stays in the forms in which its module called it.
     if not (words or is_foreign or (is_function and (dtype or not is_known(obj)))):
         return obj, [*(stated or ())]
-    names = [*(function.parameters.parameters if locked and function.parameters else ())]
+    signature = function.parameters if locked else None
+    parameters = signature.parameters.values() if signature else ()
+    positional = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
 
     def as_locked(inputs: Sequence[Any]) -> list[Any]:
-        pairs = itertools.zip_longest(names[: len(inputs)], inputs)
-        return [(locked or {}).get(n, each) for n, each in pairs]
+        pairs = [*itertools.zip_longest(positional, inputs)]
+        # A last argument that the lock lacks had its default; None: one of `*args`.
+        while pairs and (p := pairs[-1][0]) and p.name not in locked and p.default is not p.empty:
+            pairs.pop()
+        return [
+            each if p is None or (value := locked.get(p.name, ...)) is ... else value
+            for p, each in pairs
+        ]
 
     run_original = lambda fn, inputs: run_where_it_ends(fn, as_locked(inputs))
     _, _, inputs = choose_inputs(name, obj, words, stated, run_original, dtype=dtype or "float32")

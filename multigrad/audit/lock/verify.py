@@ -222,13 +222,14 @@ def check_entries(lock: LockFile) -> None:
 
 
 def locked_inputs(entry: Data, where: str = "arguments") -> dict[str, Any]:
-    """Return with what a Function was locked, as far as the lock has it: arrays and plain values,
-    by the arguments' names.
+    """Return with what a Function was locked, by the arguments' names: arrays and plain values,
+    `...` where the lock does not hold them.
     """
     leaves = read_leaves(entry.get("arguments", []), where)
     # The last vector is of the inputs themselves, where they fit NumPy's reference.
     numbers = entry["vectors"][-1]["inputs"] if entry["vectors"] else {}
-    inputs = {leaf.name: leaf.value for leaf in leaves if leaf.kind == "static"}
+    inputs: dict[str, Any] = {leaf.path.partition("[")[0]: ... for leaf in leaves}
+    inputs |= {leaf.name: leaf.value for leaf in leaves if leaf.kind == "static"}
     for leaf in leaves:
         data = numbers.get(leaf.name)
         if isinstance(data, str):

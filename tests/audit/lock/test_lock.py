@@ -462,14 +462,22 @@ def test_a_custom_gradient_of_a_framework_is_converted_and_locked(
         "import torch\n"
         "class Twice(torch.autograd.Function):\n"
         "    @staticmethod\n"
-        "    def forward(ctx, x): return 2 * x\n"
+        "    def forward(ctx, x, factor=2): return factor * x\n"
         "    @staticmethod\n"
-        "    def backward(ctx, grad_out): return 3 * grad_out\n"
-        "GRADIENT_INPUTS = {'Twice': [torch.ones(3)]}\n"
+        "    def backward(ctx, grad_out): return 3 * grad_out, None\n"
+        "class Again(Twice): pass\n"
+        "GRADIENT_INPUTS = {'Twice': [torch.ones(3)], 'Again': [torch.ones(3), 2]}\n"
     )
-    (tmp_path / "twice_of_mine.py").write_text(source)
-    done = invoke("lock", "twice_of_mine:Twice", "multigrad:sign")
+    file = tmp_path / "twice_of_mine.py"
+    file.write_text(source)
+    done = invoke("lock", "twice_of_mine:Twice", "twice_of_mine:Again", "multigrad:sign")
     assert done.exit_code == 0, done.output
+    # What has its default may be given or not.
+    sys.modules.pop(file.stem)
+    file.write_text(
+        source + "GRADIENT_INPUTS = dict(zip(GRADIENT_INPUTS, [*GRADIENT_INPUTS.values()][::-1]))\n"
+    )
+    assert "nothing changed" in invoke("verify").output
     vector, stated = read_lock(tmp_path / "gradients.lock").objects["twice_of_mine:Twice"][
         "vectors"
     ]
