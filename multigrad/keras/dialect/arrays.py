@@ -185,7 +185,9 @@ def relu(
 ) -> Tensor:
     if any(type(n) not in (int, float) or n != 0 for n in (negative_slope, threshold)):
         raise TypeError("relu with a slope or a threshold")
-    return xp.relu(x) if max_value is None else xp.clip(x, 0.0, max_value)
+    if max_value == 6:  # as Keras does, which decides on the gradient at both ends
+        return xp.relu6(x)
+    return xp.relu(x) if max_value is None else xp.clip(xp.relu(x), 0.0, max_value)
 
 
 def linear(x: Tensor) -> Tensor:

@@ -230,6 +230,16 @@ def test_a_name_of_keras_means_what_keras_computes(monkeypatch: pytest.MonkeyPat
     assert outcome.counts["equal"] > 5 * len(outcome.refused), outcome.refused
 
 
+@pytest.mark.parametrize("limit", [6, 1.5])
+def test_relu_up_to_a_limit_has_keras_s_gradient_at_zero(limit: float) -> None:
+    x = keras.ops.convert_to_tensor(np.float32([-1, 0, 1, 7]))
+    call = lambda x: keras.activations.relu(x, max_value=limit)
+    captured, own = (
+        xg.vjp(f, x)[1](keras.ops.ones_like(x))[0] for f in (xg.function(call, native=False), call)
+    )
+    assert keras.ops.all(captured == own)
+
+
 # Functions of Keras that no row knows are captured by the trace of the backend that it runs on.
 
 
