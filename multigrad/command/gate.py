@@ -59,6 +59,7 @@ TMPDIR XDG_CACHE_HOME MPLCONFIGDIR MULTIGRAD_CACHE JAX_COMPILATION_CACHE_DIR
 TORCHINDUCTOR_CACHE_DIR TORCH_EXTENSIONS_DIR TRITON_CACHE_DIR
 """
 WARM = ("torch",)  # imported before processes are forked: their threads start with their work
+NEVER_FORKED = {"jax", "tensorflow"}  # threads of theirs, which a fork may wait for for ever
 MOST_BYTES_OF_A_FILE = 2**26  # compilers write some
 NO_FUNCTIONS = ("get_inputs", "get_init_inputs")
 OUT_OF_MEMORY = re.compile(r"MemoryError|allocate memory|out of memory|SIGKILL")
@@ -109,10 +110,12 @@ def gate_files(asked: GateRequest) -> GateVerdict:
     for name in WARM:
         if re.search(rf"\b{name}\b", text) and importlib.util.find_spec(name) is not None:
             importlib.import_module(name)
+    # only a program that calls this has imported one of those
+    method = "fork" if NEVER_FORKED.isdisjoint(sys.modules) else "spawn"
     with (
         tempfile.TemporaryDirectory() as folder,
-        Apart(asked.limit, "fork") as kernel_process,
-        Apart(asked.limit, "fork") as reference_process,
+        Apart(asked.limit, method) as kernel_process,
+        Apart(asked.limit, method) as reference_process,
     ):
         kernel_process.first = [(wall_in, folder, asked.memory, asked.reference)]
         reference_process.first = [(wall_in, folder, asked.memory)]

@@ -204,6 +204,14 @@ def imported() -> None:
     pytest.importorskip("torch")  # two seconds, which are not the test's
 
 
+def test_a_program_with_threads_of_a_framework_is_not_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "NEVER_FORKED", {"numpy"})
+    monkeypatch.setattr("os.fork", lambda: pytest.fail("a fork waits for them for ever"))
+    assert gated(tmp_path, KERNEL.replace("BODY", "pass")).ok
+
+
 @pytest.mark.needs("torch")
 def test_models_are_compared_with_equal_parameters(tmp_path: Path, imported: None) -> None:
     verdict = gated(tmp_path, NEW, MODEL, dtypes=("float32",))
