@@ -62,6 +62,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "mapped branch": lambda x: jax.vmap(
         lambda r: lax.cond(r[0] > 1, lambda r: jnp.log(r[0]), lambda r: r[1], r)
     )(x),
+    "a way that is not taken": lambda x: jax.vmap(
+        lambda r: lax.cond(jnp.sum(x) > 100, lambda r: jnp.sqrt(r - 100), jnp.exp, r)
+    )(x),
     "recurrence": lambda x: lax.scan(lambda c, r: (0.5 * c + r, c * r), x[0], x, reverse=True),
     "horner": lambda x: lax.fori_loop(0, 2, lambda i, c: c * x[i] + i, x[0]),
     "chosen rows": lambda x: jax.vmap(lambda r: lax.dynamic_slice(r, (jnp.argmax(r),), (2,)))(x),
