@@ -15,6 +15,7 @@ from torch.nn import Module
 from torch.utils.hooks import BackwardHook
 
 from multigrad.capture.foreign_calls import Interception, comes_to_us
+from multigrad.capture.meanings.creation import stand_in_for
 from multigrad.capture.values.oracle import is_capturing
 from multigrad.functions.importer_api import import_once
 from multigrad.graph.support.trees import optree
@@ -185,6 +186,15 @@ def enter_hooked(hook: Any, args: tuple[Any, ...]) -> Any:
     return ENTER_HOOKED(hook, args)
 
 
+def as_tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a symbolic value as a tensor in code of torch's own, as its distributions; apply torch
+    to anything else.
+    """
+    if not isinstance(data, Value):
+        return AS_TENSOR(data, *args, **kwargs)
+    return CONVERT.run(data.trace, data, *args, **kwargs)
+
+
 class Engine:
     """torch's engine while captures run.
 
@@ -202,6 +212,8 @@ class Engine:
         ENGINE.queue_callback(callback)
 
 
+AS_TENSOR: Any = torch.as_tensor
+CONVERT: Any = stand_in_for("as_tensor", AS_TENSOR)
 ENGINE: Any = torch.autograd.Variable._execution_engine
 ENTER_HOOKED: Any = BackwardHook.setup_input_hook
 NO_SETUP: Any = torch.autograd.Function.setup_context
@@ -212,6 +224,7 @@ CALLERS = threading.local()
 PYTHON_APPLY = getattr(torch.autograd.Function.apply, "__code__", None)
 
 INTERCEPTIONS = (
+    Interception(torch, "as_tensor", as_tensor),
     Interception(FunctionMeta, "__getattribute__", read),
     Interception(torch.autograd.function, "custom_function_call", apply_in_transform),
     Interception(BackwardHook, "setup_input_hook", enter_hooked),

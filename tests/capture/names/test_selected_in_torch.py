@@ -144,7 +144,14 @@ def independent(loc: Any, scale: Any) -> Any:
     return torch.distributions.Independent(own, 1).log_prob(loc) * loc
 
 
-@pytest.mark.parametrize("function", [normal, bernoulli, independent], ids=lambda f: f.__name__)
+def gamma(loc: Any, scale: Any) -> Any:
+    return torch.distributions.Gamma(loc.exp(), scale).log_prob(scale)  # by torch.as_tensor
+
+
+DENSITIES = (normal, bernoulli, independent, gamma)
+
+
+@pytest.mark.parametrize("function", DENSITIES, ids=lambda f: f.__name__)
 def test_a_density_is_that_of_torch_with_its_gradient(function: Any, backend: Any) -> None:
     def of_loc(x: Any) -> Any:
         return function(x, torch.tensor(SCALE))
