@@ -70,8 +70,9 @@ RAISES = ("RAISE_VARARGS", "RERAISE")
 MATCHES = ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH")
 RETURNS = ("RETURN_VALUE", "RETURN_CONST", "RETURN_GENERATOR", "YIELD_VALUE", "SEND")
 JUMPS = frozenset(dis.opname[code] for code in (*dis.hasjrel, *dis.hasjabs))
-CALLS = ("CALL", "CALL_FUNCTION")  # the second before Python 3.11
+CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD")  # the last two before Python 3.11
 LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_COMMON_CONSTANT")
+INNER_LOADS = ("LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_METHOD")
 # Exceptions that Python itself catches: at the end of a sequence, for a missing attribute.
 SIGNALS = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "AttributeError")
 # Methods with names of Python's in which an exception is no signal to Python.
@@ -134,10 +135,10 @@ def _jump_after(frame: FrameType | None, called: Any) -> tuple[CodeType, int, bo
         return None
     rows, position = _find(frame.f_code, frame.f_lasti)
     if position < len(rows) and rows[position].opname.startswith("CALL"):
-        name = "bool" if called is bool else called.co_name
-        function = frame.f_globals.get(name, bool)
-        is_it = getattr(function, "__code__", function) is called
-        if not (is_it and _is_call(rows, position, name, 1 if called is bool else None)):
+        # Who is called is known by its frame, but that of `bool`, which has none.
+        name, count = ("bool", 1) if called is bool else (called.co_name, None)
+        is_it = called is not bool or frame.f_globals.get(name, bool) is bool
+        if not (is_it and _is_call(rows, position, name, count)):
             return None
         position += 1
     elif called is not bool:
@@ -189,8 +190,9 @@ def is_searched(frame: FrameType) -> bool:
 
 
 def _is_call(rows: Sequence[dis.Instruction], position: int, name: str, count: int | None) -> bool:
-    # Walks back along the stack effects to the load of the called function; None: of any count.
-    call = rows[position]
+    # Walks back along the stack effects to the load of the called function; None: one in Python, of
+    # any count, that may be a method or a name of the function around it.
+    call, loads = rows[position], LOADS if count is not None else (*LOADS, *INNER_LOADS)
     if call.opname not in CALLS or (count is not None and call.arg != count):
         return False
     count = call.arg or 0
@@ -201,7 +203,7 @@ def _is_call(rows: Sequence[dis.Instruction], position: int, name: str, count: i
         if row.opname in JUMPS:
             return False
         height += dis.stack_effect(row.opcode, row.arg, jump=False)
-        if row.opname in LOADS and row.argval == name:
+        if row.opname in loads and row.argval == name:
             return height in (count + 1, count + 2)  # what is called, its arguments, and NULL
     return False
 

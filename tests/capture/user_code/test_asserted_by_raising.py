@@ -48,6 +48,20 @@ def raises_what_a_helper_finds(ctx: Any, x: Any) -> Any:
     return x * 3
 
 
+class Limits:
+    def is_passed(self, x: Any, bound: float) -> bool:
+        return not bool((x < bound).all())
+
+
+def raises_what_a_method_finds(ctx: Any, x: Any) -> Any:
+    def is_inside(x: Any) -> bool:
+        return bool((x > -9).all())
+
+    if Limits().is_passed(x, 10) or not is_inside(-x):
+        raise ValueError("too large")
+    return x * 3
+
+
 def raises_after_a_call_of_a_call(ctx: Any, x: Any) -> Any:
     for each in (x, None):
         if each is not None and not bool(torch.le(each, 10.0).all()):
@@ -78,6 +92,7 @@ def raises_in_a_library(ctx: Any, x: Any) -> Any:
         raises_itself,
         raises_in_a_helper,
         raises_what_a_helper_finds,
+        raises_what_a_method_finds,
         raises_after_a_call_of_a_call,
         raises_at_the_end,
         raises_where_numbers_differ,
