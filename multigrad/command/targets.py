@@ -385,9 +385,10 @@ def _kind_of(value: Any, name: str, module: types.ModuleType, home: str) -> str 
 def _makes_gradient(value: Any) -> bool:
     if not inspect.isfunction(value):
         return False
-    names, inner = {*value.__code__.co_names}, nested_codes(value.__code__)
+    # A forward of its own: what asks for the type of a custom gradient, or decorates, has none.
+    names, inner = {*value.__code__.co_names}, nested_codes(value.__code__)[1:]
     is_class = "Function" in names and any(code.co_name == "backward" for code in inner)
-    return is_class or not MAKERS.isdisjoint(names)
+    return is_class or (bool(inner) and not MAKERS.isdisjoint(names))
 
 
 def _is_written_as_rule(value: Any, is_surely: bool = False) -> bool:
