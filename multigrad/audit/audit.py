@@ -204,7 +204,8 @@ def audit(
             name, or `surrogate` is none of these.
     """
     chosen_laws = choose_laws(laws)
-    if not (surrogate in (None, True, False, CLIPS) or callable(surrogate)):
+    is_word = isinstance(surrogate, bool | str | None) and surrogate in (None, True, False, CLIPS)
+    if not (is_word or callable(surrogate)):
         raise RuleTypeError(
             f'surrogate is True, False, "{CLIPS}" or the function whose derivative is meant, got '
             f"{surrogate!r}"

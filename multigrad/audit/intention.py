@@ -58,7 +58,8 @@ def stated_intention(obj: Any, name: str) -> Surrogate:
         intention = getattr(intention, "__func__", intention)
         if isinstance(intention, Mapping):
             intention = intention.get(name)
-        if isinstance(intention, bool) or callable(intention) or intention == CLIPS:
+        is_word = isinstance(intention, bool | str) and intention in (True, False, CLIPS)
+        if is_word or callable(intention):
             return intention
     return None
 

@@ -41,7 +41,6 @@ from ..look.subject import (
     brackets,
     find_original,
     is_float_array,
-    name_paths,
     not_compared,
     precision,
     read_arguments,
@@ -53,9 +52,9 @@ from .seeds import Seeds
 
 Array = Any
 Tensor = Any
+CLIPS, IS_CLIPPED = "cotangent", "it is said to change its cotangent"
 # Whether a gradient is meant to differ, CLIPS, or whose derivative it is; None: not known.
 Surrogate = bool | str | Callable[..., Any] | None
-CLIPS, IS_CLIPPED = "cotangent", "it is said to change its cotangent"
 Arrays = list[Any]  # None where there is none
 Weigh = Callable[[Arrays], float]
 SEED = 20
@@ -195,14 +194,13 @@ class Trial:
     @cached_property
     def names(self) -> list[str]:
         """The names of the tensors: x, pair[0]; of a module's parameters, those that it gives."""
-        paths = name_paths([*self.input_names], self.arguments.tree)
-        inputs = [paths[place] for place in self.arguments.places[: self.input_count]]
+        inputs = self.arguments.paths(self.input_names)[: self.input_count]
         return [*inputs, *getattr(self.call, "parameter_names", ())]
 
     @property
     def not_compared(self) -> str:
         """Which plain numbers have a gradient that no run shows, in a sentence; "" if none has."""
-        return not_compared(self.call, self.backend, self.arguments, [*self.input_names])
+        return not_compared(self.call, self.backend, self.arguments, self.input_names)
 
     def named(self, text: str) -> str:
         """Return a message with the names of the parameters in place of `argument 0`."""
@@ -478,7 +476,8 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         trial = Trial(
             subject.name, call, home, arguments,
             is_surrogate=subject.is_surrogate if surrogate is None else bool(surrogate),
-            is_linear=surrogate != CLIPS, intention=IS_CLIPPED if surrogate == CLIPS else "",
+            is_linear=not isinstance(surrogate, str),
+            intention=IS_CLIPPED if isinstance(surrogate, str) else "",
             meant=surrogate if callable(surrogate) else call if surrogate is False else None,
             converted=converted, forward=forward, original=obj,
             input_names=tuple(getattr(call, "input_names", names)),

@@ -228,7 +228,7 @@ def _compare_weighted(
     for n, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
         if not is_float_array(array):
             continue
-        path = inputs.paths[n]
+        path = inputs.paths(inputs.names)[n]
         values = np.zeros_like(array) if gradient is None else gradient
         for index in pick(array.shape, MOST_ELEMENTS):
             slope, is_smooth = slope_at(weigh, arrays, n, index)

@@ -227,7 +227,7 @@ def _expect(
     rows = list(outputs)
     for n, (name, array) in enumerate(zip(graphs.inputs, wide, strict=True)):
         if is_float_array(array):
-            labels.append(f"gradient of {inputs.paths[n]}")
+            labels.append(f"gradient of {inputs.paths(inputs.names)[n]}")
             rows.append(gradients.get(name, Bounded(np.zeros_like(array), 0.0)))
     return labels, rows
 

@@ -205,6 +205,11 @@ class Arguments:
     def arrays(self) -> list[Array]:
         return [self.leaves[place] for place in self.places]
 
+    def paths(self, names: Sequence[str]) -> list[str]:
+        """Return the name of each tensor, by those of the positional parameters."""
+        paths = name_paths([*names], self.tree)
+        return [paths[place] for place in self.places]
+
     def cast(self, dtype: str) -> list[Array]:
         """Return the arrays, floats in the given dtype."""
         return [as_float(array, dtype) if is_float_array(array) else array for array in self.arrays]
@@ -264,12 +269,6 @@ class Inputs(Arguments):
     names: list[str]
     owner: Backend | None
 
-    @property
-    def paths(self) -> list[str]:
-        """The name of each tensor."""
-        paths = name_paths(self.names, self.tree)
-        return [paths[place] for place in self.places]
-
 
 def brackets(index: Sequence[int]) -> str:
     """Return an index as it is written: [1][2]."""
@@ -325,7 +324,7 @@ def name_paths(names: list[str], tree: Any) -> list[str]:
 
 
 def not_compared(
-    call: Callable[..., Any], backend: Backend, arguments: Arguments, names: list[str]
+    call: Callable[..., Any], backend: Backend, arguments: Arguments, names: Sequence[str]
 ) -> str:
     """Return which plain numbers among the arguments of a call have a gradient, which shows only
     for tensors in their place, so that nothing compares it; "" if none has.
@@ -335,7 +334,7 @@ def not_compared(
     """
     # Tensors make a form of their own, which is not to be the latest of the caller's Function.
     call = Function(call.recipe, call, prove=False) if isinstance(call, Function) else call
-    paths, found = name_paths(names, arguments.tree), list[str]()
+    paths, found = name_paths([*names], arguments.tree), list[str]()
     dtype = next((a.dtype for a in arguments.arrays if is_float_array(a)), np.dtype("float64"))
     for place, leaf in enumerate(arguments.leaves):
         if not isinstance(leaf, float | np.floating):
