@@ -463,8 +463,11 @@ def render_conventions() -> str:
         "and in these functions: `torch.copysign` at 0, `torch.nextafter` and `torch.kthvalue` of "
         "equal numbers; `jax.numpy.copysign` at -0, `jax.numpy.hypot` at (0, 0), "
         "`jax.lax.cummax` and `cummin` of equal numbers, `jax.numpy.linalg.norm` at zeros; "
-        "`tf.math.cumprod` beside a zero. Where the choice matters, write it out: "
-        "`where(x > y, x, y)`.",
+        "`tf.math.cumprod` beside a zero. Some functions of Keras have at these points, on every "
+        "backend of Keras, what they have on torch: `abs` at 0, `clip` and `hard_tanh` at their "
+        "limits, `leaky_relu`, `selu` and `celu` at 0, `maximum` and `minimum` of a tensor and an "
+        "equal number, `cumprod` beside a zero, and the losses that call them. Where the choice "
+        "matters, write it out: `where(x > y, x, y)`.",
         "## Release by release",
         "Everything that differs between these releases among the probes of "
         "`multigrad/audit/lock/probes.txt`, in float32 on a CPU, in November 2026; *-*: there is "
