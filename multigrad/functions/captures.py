@@ -7,7 +7,7 @@ the code as written (the proof). Within another capture a variant's graphs are r
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -154,9 +154,7 @@ class Captures:
                 fact_names = ", ".join(need.facts) or "the shape of what it computed"
                 message = f"{self.recipe.subject} needs {fact_names} in a way not captured"
                 raise NotCaptured(TraceError(message)) from need
-            self.facts = self.facts | set(need.facts)
-            if need.place is not None:
-                self.places = {**dict.fromkeys(need.facts, need.place), **self.places}
+            self._require(need.facts, need.place)
             raise
         self._look_outside(variant, layout, facts, leaves)
         variant = variant.laid_out(layout.without_objects())
@@ -166,6 +164,11 @@ class Captures:
             self.variants[layout.key, items_key(variant.facts)] = variant
             raise NeedsConcrete(*self.facts, noted=False)
         return variant
+
+    def _require(self, facts: Iterable[str], place: Location | None) -> None:
+        self.facts = self.facts | frozenset(facts)
+        if place is not None:
+            self.places = {**dict.fromkeys(facts, place), **self.places}
 
     def _look_outside(
         self, variant: Variant, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]
@@ -188,10 +191,7 @@ class Captures:
                 values = look_up() if None in values.values() else values
                 Shapes({**facts, **values}).computed(node)
             except IndexError:
-                self.facts = self.facts | needed_facts
-                if node in variant.graphs.forward.locations:
-                    place = variant.graphs.forward.locations[node]
-                    self.places = {**dict.fromkeys(needed_facts, place), **self.places}
+                self._require(needed_facts, variant.graphs.forward.locations.get(node))
                 raise NeedsConcrete(*needed_facts) from None
 
     def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:

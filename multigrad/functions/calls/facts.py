@@ -122,8 +122,8 @@ def lengths_of(value: Any, unknown: int) -> tuple[int, ...] | None:
     if shape is not None or facts.lengths is None:
         return shape
     needed = frozenset(needed_shapes(value.node))
-    found = facts.lengths(needed, unknown)
-    if None in found.values() or found == facts.lengths(needed, unknown + 1):
+    found = facts.lengths(needed, unknown=unknown)
+    if None in found.values() or found == facts.lengths(needed, unknown=unknown + 1):
         return None
     return Shapes({**facts, **found}).computed(value.node)
 

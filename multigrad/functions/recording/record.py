@@ -133,16 +133,15 @@ def _capture(
 ) -> tuple[Trace, Variant]:
     recording = _Recording(recipe, layout, facts, path)
     if leaves:
-        recording.trace.facts.lengths = lambda needed, unknown: gather_facts(
-            recipe.subject, needed, layout, leaves, unknown=unknown
-        )
-    if leaves and not any(isinstance(leaf, Value) for leaf in leaves):
+        gather = partial(gather_facts, recipe.subject, layout=layout, leaves=leaves)
+        recording.trace.facts.lengths = gather
+        if not any(isinstance(leaf, Value) for leaf in leaves):
 
-        def find(needed: Sequence[str]) -> dict[str, Any]:
-            gathered = gather_facts(recipe.subject, frozenset(needed), layout, leaves)
-            return {fact: gathered[fact] for fact in needed}
+            def find(needed: Sequence[str]) -> dict[str, Any]:
+                gathered = gather(frozenset(needed))
+                return {fact: gathered[fact] for fact in needed}
 
-        recording.trace.facts.find = find
+            recording.trace.facts.find = find
     variant = recording.run_asking()
     trace = recording.trace
     # Code that looks at memory is recorded for tensors that are not contiguous, too.
