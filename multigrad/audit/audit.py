@@ -291,10 +291,11 @@ def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = Non
 
     A Function is run in float64, and each element of its inputs moved by small steps to both sides.
     Where the differences do not settle, the function has a kink or a jump there: such elements are
-    left out of the verdict, and counted. Whatever `xg.audit` takes for meant to differ passes where
-    it is finite, and the report says why. An activation with a rule, or a rule (under Linear), is
-    compared with the activation's true derivative: its gradient is meant to differ, so the report
-    says by how much.
+    left out of the verdict, and counted. If `SURROGATE` in its class or module is a function, its
+    gradient is compared with the derivative of that. Whatever else `xg.audit` takes for meant to
+    differ passes where it is finite, and the report says why. An activation with a rule, or a rule
+    (under Linear), is compared with the activation's true derivative: its gradient is meant to
+    differ, so the report says by how much.
 
     Args:
         obj: an activation (also a module or layer), a rule or its name, or whatever else
@@ -312,7 +313,11 @@ def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = Non
     subject = subject_of(obj)
     arrays = inputs or make_inputs(subject)
     data, named = read_inputs(subject, arrays), None if backend is None else load_backend(backend)
+    meant = stated_intention(obj, name_of(obj))
     try:
+        if callable(meant):
+            subject = replace(subject, is_surrogate=False, meant=meant)
+            named = named or trial_as_intended(obj, arrays)[0].backend
         report = compare(subject, data, named)
     except Exception as error:
         lists = (optree.tree_leaves(x) for x in inputs if type(x) is list)
@@ -320,11 +325,15 @@ def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = Non
             raise
         text = f"{subject.name} does not run with a list of numbers: {brief(error)}"
         raise RuleTypeError(f"{text}; for a tensor, give numpy.array(x)") from error
+    if callable(meant):
+        return replace(
+            report, intention="compared with the derivative of the function in SURROGATE"
+        )
     if report.ok or not report.compared or subject.is_surrogate:
         return report
     trial, _ = trial_as_intended(obj, arrays)
     if not trial.is_surrogate or trial.contradiction:
-        return report
+        return replace(report, intention=trial.named(trial.contradiction))
     as_surrogate = compare(replace(subject, is_surrogate=True), data, named)
     return replace(as_surrogate, intention=trial.intention or "SURROGATE says that it differs")
 

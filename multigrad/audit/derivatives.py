@@ -50,13 +50,24 @@ MOST_PLACES = 64  # elements whose differences are taken
 MOST_STEPS = 24  # elements that tell whether an output is flat
 MOST_LOST = 1e-2  # by a forward in float32 whose gradient is compared
 FINE = 1e-7  # what a small number beside a divisor may change in float64
-UNCOMPARED = "Nothing compares its numbers: surrogate=f does, with the derivative of f"
-FLAT = f"its forward is flat: it is a surrogate, which is meant to differ. {UNCOMPARED}"
+UNCOMPARED = "are not compared"
 
 
 def require_float64(trial: Trial) -> None:
     if trial.digits != "float64":
         raise NotApplicable("it does not compute in float64, in which differences are taken")
+
+
+def how_to_compare(trial: Trial) -> str:
+    """Return the sentence on a surrogate that nothing says more of."""
+    stated = f'SURROGATE = {{"{trial.name}": f}} in its module'
+    compares = "compares them with the derivative of f"
+    return f"Its numbers {UNCOMPARED}: surrogate=f, or {stated}, {compares}"
+
+
+def excuse_flat(trial: Trial) -> NotApplicable:
+    excuse = "its forward is flat: it is a surrogate, which is meant to differ"
+    return NotApplicable(f"{excuse}. {how_to_compare(trial)}")
 
 
 # --- functions of a step, for differences ---------------------------------------------------------
@@ -182,7 +193,7 @@ def _judge_in_float64(trial: Trial) -> str:
     # Wrong and flat: a surrogate, unless the caller has said what is meant.
     is_flat = not any(each.slope for each in elements)
     if faults and _may_be_surrogate(trial, is_flat or _has_flat_output(trial)):
-        raise NotApplicable(FLAT)
+        raise excuse_flat(trial)
     if faults:
         factor = _factor_of(elements)
         remark = "" if factor in (None, 0.0, 1.0) else f"; it is {factor:g} times that everywhere"
@@ -443,7 +454,7 @@ def _judge_in_float32(trial: Trial) -> str:
     # Stairs are flat under a short step and sloped under a long one: a surrogate again.
     if (message and not has_slope) or (has_stairs and not message):
         if _may_be_surrogate(trial):
-            raise NotApplicable(FLAT)
+            raise excuse_flat(trial)
         message = message or "a gradient, where the forward is flat at these inputs alone"
     if not compared_count:
         raise NotApplicable("it computes in float32, and differences tell nothing there")

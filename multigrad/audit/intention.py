@@ -10,6 +10,7 @@ where the forward is the identity, a gradient that passes through only where the
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Mapping
@@ -19,9 +20,18 @@ from typing import Any
 import numpy as np
 
 from ..backend.values import is_float_tensor
-from ..look.subject import origin_of
-from .derivatives import UNCOMPARED, factor_of_derivative
-from .trial import CLIPS, Arrays, Surrogate, Trial, find_difference, flat_outputs
+from ..functions.calls.arguments import replace_at
+from ..look.subject import brackets, origin_of
+from .derivatives import UNCOMPARED, factor_of_derivative, how_to_compare
+from .trial import (
+    CLIPS,
+    Arrays,
+    Surrogate,
+    Trial,
+    find_difference,
+    flat_outputs,
+    place_of_largest,
+)
 
 IN_CODE = "SURROGATE"
 # Whole words of a name: "GradReverse" and "grad_reverse" have "reverse", "Signed" has no "sign".
@@ -34,6 +44,8 @@ STEPS = {
     *("quantize", "quantizer", "quantized", "quantization", "round", "rounding", "sign"),
     *("spike", "spiking", "ternarize", "ternary", "vq"),
 }
+# Any curve is meant, or no function of each element by itself.
+OF_ANY_SHAPE = {*MEANT, "heaviside", "spike", "spiking", "vq"}
 # In a docstring, where "round" and "reverse" mean much else.
 IN_DOCSTRINGS = {
     r"straight[- ]through": "straightthrough",
@@ -41,6 +53,8 @@ IN_DOCSTRINGS = {
     r"gradient[- ]reversal|revers\w+ (the )?gradient": "reversal",
 }
 ALL_BUT_JUMPS = 0.95  # of the elements: a step from one value to the next is rare
+POINTS = 64  # of a way over the jumps of a quantizer
+JUMPS = 4  # as many, and the height tells the factor of its gradient
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -101,7 +115,7 @@ def _recognize(trial: Trial, words: Mapping[str, str]) -> Trial:
     passing_places = [n for n in trial.floats if _passes(u, gradients[n])]
     flat_places = [n for n in trial.floats if len(flat_outputs(trial, n)) == len(outputs)]
     places = [n for n in passing_places if n in flat_places]
-    reason = ""
+    reason = contradiction = ""
     said = words.keys()
     hints = said & MEANT or (said & PASSING if passing_places or flat_places else set())
     # Few values but for signs, as binary weights times a mean have.
@@ -113,14 +127,24 @@ def _recognize(trial: Trial, words: Mapping[str, str]) -> Trial:
         is_flat = len(flat_outputs(trial, places[0], ALL_BUT_JUMPS)) == len(outputs)
         where = trial.names[places[0]] if is_flat else f"most elements of {trial.names[places[0]]}"
         reason = f"its forward is flat in {where}, whose gradient is the cotangent"
-        if len(trial.floats) > len(places):
-            reason += ". Those of its other arguments are not compared: xg.gate compares them"
     elif hints:
-        reason = f"its {words[min(hints)]}. {UNCOMPARED}"
+        held: dict[int, str | None] = dict.fromkeys(passing_places, "")
+        if not held and not said & OF_ANY_SHAPE:
+            held = {n: _strays(trial, n) for n in flat_places}
+        places = [n for n, fault in held.items() if fault is not None]
+        contradiction = next(filter(None, held.values()), "")
+        reason = f"its {words[min(hints)]}"
+        if places:
+            names = ", ".join(trial.names[n] for n in places)
+            what = "is the cotangent" if passing_places else "adds up to what its forward rises by"
+            reason += f", and the gradient of {names} {what}"
+        else:
+            reason += f". {how_to_compare(trial)}"
     if not reason:
         return trial
+    if places and len(trial.floats) > len(places):
+        reason += f". Those of its other arguments {UNCOMPARED}: xg.gate compares them"
     kind = "it is straight-through" if passing_places else "it is a surrogate"
-    contradiction = ""
     # A docstring may speak of another estimator; a name that says STE promises the cotangent.
     if _split(trial.name).keys() & PASSING and not passing_places and len(u) == 1:
         same_shaped = [g for g in gradients if g is not None and g.shape == u[0].shape]
@@ -172,6 +196,42 @@ def _passes(u: Arrays, gradient: Any) -> bool:
         return False
     is_same = np.isclose(gradient, u[0], rtol=1e-6, atol=0)
     return bool(is_same.any() and (is_same | (gradient == 0)).all())
+
+
+def _strays(trial: Trial, n: int) -> str | None:
+    """Return where a gradient is not that of a curve which the steps of its forward follow, as
+    those of LSQ, PACT and DoReFa are; "" if nowhere, None where there are too few jumps to tell.
+
+    Elements move through the numbers given, each to that of another, and a gradient adds up to what
+    the forward rises by, but for the last jump.
+    """
+    start = trial.inputs[n].astype(np.float64)
+    way = start.ravel()[::-1].reshape(start.shape) - start
+    values, slopes = [], []
+    for t in np.linspace(0, 1, POINTS + 1):
+        moved = (start + t * way).astype(trial.inputs[n].dtype)
+        run, u = trial.start(replace_at(trial.inputs, [n], [moved]))
+        outputs, gradient = run.arrays(), run.gradients(u)[n]
+        if len(u) != 1 or gradient is None or not gradient.shape == u[0].shape == way.shape:
+            return None
+        values.append(outputs[0].astype(np.float64))
+        slopes.append(gradient.astype(np.float64) / u[0] * way)
+    moves = np.diff(values, axis=0)
+    rise, jump = moves.sum(0), np.abs(moves).max(0)
+    total = np.mean([(a + b) / 2 for a, b in itertools.pairwise(slopes)], axis=0)
+    # Where a slope changes between two points, the sum is off by no more than one of them.
+    allowed = jump + np.abs(slopes).max(0) / POINTS
+    tells = (jump > 0) & (np.abs(rise) >= JUMPS * jump)
+    if not tells.any():
+        return None
+    place = place_of_largest(np.where(tells, np.abs(total - rise) / allowed, 0))
+    if abs(total[place] - rise[place]) <= allowed[place]:
+        return ""
+    return (
+        f"argument {n}{brackets(place)}: its gradient is not the cotangent, nor that with zeros in "
+        f"it; from {start[place]:.6g} to {(start + way)[place]:.6g} the forward changes by "
+        f"{rise[place]:.6g}, and the gradient adds up to {total[place]:.6g}"
+    )
 
 
 def _scaled(trial: Trial, factor: float, why: str) -> Trial:

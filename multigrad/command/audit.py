@@ -26,6 +26,7 @@ from multigrad.audit.audit import (
     Finding,
     audit,
 )
+from multigrad.audit.derivatives import UNCOMPARED
 from multigrad.audit.gate import Side
 from multigrad.audit.laws import LAWS
 from multigrad.command import STOPPED
@@ -169,9 +170,16 @@ def summarize(reports: Iterable[AuditReport]) -> str:
     broken_counts = Counter(finding.law for report in audits for finding in report.findings)
     unrun_count = sum(bool(report.problem) for report in audits)
     kept = [report for report in audits if report.ok]
-    exempt = (DERIVATIVE, NOT_APPLICABLE)
-    exempt_count = sum(exempt in ((law.law, law.state) for law in each.laws) for each in kept)
-    remark = f" ({exempt_count} without the derivative's)" if exempt_count else ""
+    exempt = [
+        law.reason
+        for report in kept
+        for law in report.laws
+        if (law.law, law.state) == (DERIVATIVE, NOT_APPLICABLE)
+    ]
+    uncompared_count = sum(UNCOMPARED in reason for reason in exempt)
+    uncompared = f", {uncompared_count} with gradients that {UNCOMPARED}"
+    remark = f"{len(exempt)} without the derivative's{uncompared * bool(uncompared_count)}"
+    remark = f" ({remark})" if exempt else ""
     lines = [
         f"{len(audits)} audited: {len(kept)} keep every law{remark}, {unrun_count} could not be run"
     ]

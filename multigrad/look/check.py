@@ -182,7 +182,8 @@ class CheckedCase:
     def outputs(self, arrays: Sequence[Array]) -> list[Array]:
         tensors = [self.backend.tensors.from_numpy(array) for array in arrays]
         # Outputs that are no tensors, such as numbers, have no gradient.
-        leaves = optree.tree_leaves(self.subject.call(*self.inputs.nest(tensors)[0]))
+        stated = self.subject.meant or self.subject.call
+        leaves = optree.tree_leaves(stated(*self.inputs.nest(tensors)[0]))
         flat = [y for y in leaves if hasattr(y, "dtype")]
         each = [np.asarray(self.backend.tensors.to_numpy(y)) for y in flat]
         return [array for array in each if is_float_array(array)]

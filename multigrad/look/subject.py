@@ -90,6 +90,7 @@ class Subject:
         function: a Function, or what multigrad makes of somebody else's code.
         forward: the activation, where it is one; its derivative is known.
         is_surrogate: whether its gradient is meant to differ from the true one.
+        meant: the function whose derivative it is meant to be; None: its own.
         homes: of code that is written for a framework, where it may run, the likeliest first.
         is_custom: whether it is somebody else's custom gradient itself, not a function that may
             apply one.
@@ -100,6 +101,7 @@ class Subject:
     function: Any = None
     forward: Forward | None = None
     is_surrogate: bool = False
+    meant: Any = None
     homes: tuple[Backend, ...] = ()
     is_custom: bool = False
 

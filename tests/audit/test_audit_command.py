@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.audit.audit import choose_laws
-from multigrad.command.audit import AuditRequest, audit_targets
+from multigrad.command.audit import AuditRequest, audit_targets, summarize
 from multigrad.errors import MultigradError
 from multigrad.testing import assert_gradient
 
@@ -99,6 +99,17 @@ def test_functions_of_a_file_are_audited_and_the_broken_law_is_told(ours: Path) 
         "  derivative: broken: " in said
     )
     assert "2 audited: 1 keep every law, 0 could not be run\n  derivative: 1 broken" in said
+
+
+def test_the_summary_counts_what_is_not_compared_and_the_report_says_what_to_write() -> None:
+    def steps(x: Any) -> Any:
+        return xg.xp.round(x)
+
+    doubled = xg.function(steps, lambda g, x: 2 * g)
+    report = xg.audit(doubled, np.linspace(-2, 2, 9), laws=["derivative"])
+    assert 'SURROGATE = {"steps": f} in its module' in str(report)
+    remark = "1 without the derivative's, 1 with gradients that are not compared"
+    assert summarize([report]) == f"1 audited: 1 keep every law ({remark}), 0 could not be run"
 
 
 def test_a_saved_function_has_a_positive_bound_guessed_and_is_loaded_by_the_lines_to_copy(

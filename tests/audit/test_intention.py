@@ -95,6 +95,50 @@ def test_a_quantizer_with_a_learned_step_is_not_accused(name: str, step: float) 
     assert derivative(lsq(name), X, np.array(step, np.float32)).state == "does not apply"
 
 
+def levels(x: Any, count: int) -> Any:
+    return (count * (x + 1) / 2).round() * 2 / count - 1
+
+
+ROWS = [
+    # As LSQ and PACT have it, integers as I-BERT does, and DoReFa's tanh, times a scale.
+    (lambda v, s: v.round().clamp(-8, 7) * s, lambda g, v, s: g * (v.abs() < 7), "the cotangent"),
+    (lambda v, s: v.round(), lambda g, v, s: g / s, "x adds up to"),
+    (
+        lambda v, s: levels((s * v).tanh(), 15) * s,
+        lambda g, v, s: g * s / (s * v).cosh() ** 2,
+        "x adds up to",
+    ),
+    (lambda v, s: v.sign() * s, lambda g, v, s: g * s / (s * v).cosh() ** 2, "are not compared"),
+    (lambda v, s: v.round().clamp(-8, 7) * s, lambda g, v, s: g * s * (v.abs() < 7), None),
+    (lambda v, s: v.round().clamp(-8, 7) * s, lambda g, v, s: 2 * g, None),
+    (lambda v, s: v.round().clamp(-8, 7) * s, lambda g, v, s: -g, None),
+    (lambda v, s: v.round(), lambda g, v, s: g * s, None),
+    (lambda v, s: levels((s * v).tanh(), 15) * s, lambda g, v, s: g / (s * v).cosh() ** 2, None),
+]
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(("forward", "backward", "said"), ROWS)
+@pytest.mark.parametrize("documented", [False, True])
+def test_a_quantizer_is_held_to_what_its_forward_rises_by(
+    forward: Any, backward: Any, said: str | None, *, documented: bool
+) -> None:
+    def keeps(ctx: Any, x: Any, scale: Any) -> Any:
+        ctx.save_for_backward(x, scale)
+        return forward(x / scale, scale)
+
+    def of_both(ctx: Any, g: Any) -> Any:
+        x, scale = ctx.saved_tensors
+        return backward(g, x / scale, scale), (g * x).sum()
+
+    name, text = ("Layer", "Straight-through.") if documented else ("ScaledQuant", "")
+    x = np.random.default_rng(0).standard_normal((3, 8), np.float32)
+    quantizer = named(name, keeps, of_both, __doc__=text)
+    (found,) = xg.audit(quantizer, x, np.array(0.2, np.float32), laws=["derivative"]).laws
+    assert found.state == ("broken" if said is None else "does not apply"), str(found)
+    assert (said or "the forward changes by") in found.reason
+
+
 @pytest.mark.needs("torch")
 def test_vector_quantization_whose_codes_lie_close_is_not_accused_but_for_faults() -> None:
     def nearest(ctx: Any, x: Any, codes: Any) -> Any:
@@ -218,8 +262,11 @@ def test_code_states_what_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
         return named("Square", keeps_x(lambda x: x * x), halved, **attributes)
 
     assert derivative(square(SURROGATE=True), X).state == "does not apply"
-    assert derivative(square(SURROGATE=lambda x: x * x / 2), X).state == "kept"
-    assert derivative(square(SURROGATE=lambda x: x * x * 3), X).state == "broken"
+    for factor, state in ((0.5, "kept"), (3, "broken")):
+        stated = square(SURROGATE=lambda x, factor=factor: x * x * factor)
+        assert derivative(stated, X).state == state
+        for fn in (stated, xg.convert(stated)):
+            assert xg.check(fn, X).ok is (state == "kept")
     module: Any = types.ModuleType("code_of_a_user")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     ours = square(__module__=module.__name__)
