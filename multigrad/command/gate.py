@@ -59,7 +59,7 @@ TMPDIR XDG_CACHE_HOME MPLCONFIGDIR MULTIGRAD_CACHE JAX_COMPILATION_CACHE_DIR
 TORCHINDUCTOR_CACHE_DIR TORCH_EXTENSIONS_DIR TRITON_CACHE_DIR
 """
 WARM = ("torch",)  # imported before processes are forked: their threads start with their work
-NEVER_FORKED = {"jax", "tensorflow"}  # threads of theirs, which a fork may wait for for ever
+NEVER_FORKED = {"jax", "tensorflow"}  # a fork may wait for their threads without end
 MOST_BYTES_OF_A_FILE = 2**26  # compilers write some
 NO_FUNCTIONS = ("get_inputs", "get_init_inputs")
 OUT_OF_MEMORY = re.compile(r"MemoryError|allocate memory|out of memory|SIGKILL")
