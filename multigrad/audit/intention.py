@@ -10,7 +10,6 @@ where the forward is the identity, a gradient that passes through only where the
 from __future__ import annotations
 
 import inspect
-import itertools
 import re
 import sys
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ import numpy as np
 
 from ..backend.values import is_float_tensor
 from ..functions.calls.arguments import replace_at
+from ..look.check import pick
 from ..look.subject import brackets, origin_of
 from .derivatives import UNCOMPARED, factor_of_derivative, how_to_compare
 from .trial import (
@@ -30,7 +30,6 @@ from .trial import (
     Trial,
     find_difference,
     flat_outputs,
-    place_of_largest,
 )
 
 IN_CODE = "SURROGATE"
@@ -53,8 +52,9 @@ IN_DOCSTRINGS = {
     r"gradient[- ]reversal|revers\w+ (the )?gradient": "reversal",
 }
 ALL_BUT_JUMPS = 0.95  # of the elements: a step from one value to the next is rare
-POINTS = 64  # of a way over the jumps of a quantizer
-JUMPS = 4  # as many, and the height tells the factor of its gradient
+PLACES = 4  # elements of a quantizer's argument that are moved over its jumps
+POINTS = 64  # of each way
+JUMPS = 4  # as many, and their height tells the factor of its gradient
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -202,36 +202,45 @@ def _strays(trial: Trial, n: int) -> str | None:
     """Return where a gradient is not that of a curve which the steps of its forward follow, as
     those of LSQ, PACT and DoReFa are; "" if nowhere, None where there are too few jumps to tell.
 
-    Elements move through the numbers given, each to that of another, and a gradient adds up to what
-    the forward rises by, but for the last jump.
+    Elements move, one at a time, to the largest or the smallest number of their argument. For the
+    same element of the output, the gradient adds up to what that rises by, but for one jump.
     """
-    start = trial.inputs[n].astype(np.float64)
-    way = start.ravel()[::-1].reshape(start.shape) - start
-    values, slopes = [], []
-    for t in np.linspace(0, 1, POINTS + 1):
-        moved = (start + t * way).astype(trial.inputs[n].dtype)
-        run, u = trial.start(replace_at(trial.inputs, [n], [moved]))
-        outputs, gradient = run.arrays(), run.gradients(u)[n]
-        if len(u) != 1 or gradient is None or not gradient.shape == u[0].shape == way.shape:
-            return None
-        values.append(outputs[0].astype(np.float64))
-        slopes.append(gradient.astype(np.float64) / u[0] * way)
-    moves = np.diff(values, axis=0)
-    rise, jump = moves.sum(0), np.abs(moves).max(0)
-    total = np.mean([(a + b) / 2 for a, b in itertools.pairwise(slopes)], axis=0)
-    # Where a slope changes between two points, the sum is off by no more than one of them.
-    allowed = jump + np.abs(slopes).max(0) / POINTS
-    tells = (jump > 0) & (np.abs(rise) >= JUMPS * jump)
-    if not tells.any():
-        return None
-    place = place_of_largest(np.where(tells, np.abs(total - rise) / allowed, 0))
-    if abs(total[place] - rise[place]) <= allowed[place]:
-        return ""
-    return (
-        f"argument {n}{brackets(place)}: its gradient is not the cotangent, nor that with zeros in "
-        f"it; from {start[place]:.6g} to {(start + way)[place]:.6g} the forward changes by "
-        f"{rise[place]:.6g}, and the gradient adds up to {total[place]:.6g}"
-    )
+    inputs, is_told = trial.inputs, False
+    x = inputs[n]
+    for place in pick(x.shape, PLACES):
+        start, end = float(x[place]), float(max(x.min(), x.max(), key=lambda a: abs(a - x[place])))
+        values, slopes = [], []
+        for number in np.linspace(start, end, POINTS + 1):
+            moved = x.copy()
+            moved[place] = number
+            run = trial.run(replace_at(inputs, [n], [moved]))
+            outputs = run.arrays()
+            if [y.shape for y in outputs] != [x.shape]:
+                return None
+            cotangent = np.zeros_like(outputs[0])
+            cotangent[place] = 1
+            gradient = run.gradients([cotangent])[n]
+            if gradient is None:
+                return None
+            values.append(float(outputs[0][place]))
+            slopes.append(float(gradient[place]))
+        jumps = np.diff(values)
+        rise, jump = float(jumps.sum()), float(np.abs(jumps).max())
+        if not abs(rise) >= JUMPS * jump > 0:
+            continue
+        is_told, step = True, (end - start) / POINTS
+        # Beyond its first and its last jump a forward is at a bound, where gradients go on or stop.
+        first, *_, last = np.flatnonzero(jumps)
+        between = np.array(slopes[first : last + 2])
+        total = step * float(between.sum() - (between[0] + between[-1]) / 2)
+        # Where a slope changes between two points, the sum is off by no more than one of them.
+        if not abs(total - rise) <= jump + abs(step) * float(np.abs(between).max()):
+            return (
+                f"argument {n}{brackets(place)}: its gradient is not the cotangent, nor that with "
+                f"zeros in it; from {start:.6g} to {end:.6g} the forward changes by {rise:.6g}, "
+                f"and the gradient adds up to {total:.6g}"
+            )
+    return "" if is_told else None
 
 
 def _scaled(trial: Trial, factor: float, why: str) -> Trial:

@@ -99,10 +99,17 @@ def levels(x: Any, count: int) -> Any:
     return (count * (x + 1) / 2).round() * 2 / count - 1
 
 
+def of_shares(g: Any, v: Any, s: Any) -> Any:
+    size = v.abs().amax(1, keepdim=True)
+    shares = v / size
+    return 15 / size * (g - (shares.abs() == 1) * shares * (g * shares).sum(1, keepdim=True))
+
+
 ROWS = [
-    # As LSQ and PACT have it, integers as I-BERT does, and DoReFa's tanh, times a scale.
+    # As LSQ and PACT have it, integers as I-BERT does, DoReFa's tanh, and a row over its largest.
     (lambda v, s: v.round().clamp(-8, 7) * s, lambda g, v, s: g * (v.abs() < 7), "the cotangent"),
-    (lambda v, s: v.round(), lambda g, v, s: g / s, "x adds up to"),
+    (lambda v, s: v.round().clamp(-8, 7), lambda g, v, s: g / s, "x adds up to"),
+    (lambda v, s: (15 * v / v.abs().amax(1, keepdim=True)).round() * s, of_shares, "x adds up to"),
     (
         lambda v, s: levels((s * v).tanh(), 15) * s,
         lambda g, v, s: g * s / (s * v).cosh() ** 2,
