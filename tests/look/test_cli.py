@@ -285,7 +285,7 @@ MISTAKES = [
     ("convert functions_of_mine:scaled --input 4x6 --input 4x5", "fits x, scale: --input 4x6 --i"),
     ("parity triangular --dtype float31", "'float31' is not one of 'float16', 'bfloat16'"),
     ("rules zqxwv", "no rule like 'zqxwv' among"),
-    ("rules spykes", "did you mean 'spikes'?"),
+    ("rules arxyv", "did you mean 'arxiv'?"),
     ("lock multigrad:clmp", "multigrad has no multigrad.xp.clmp; did you mean"),
     ("eject triangulr --backend numpy", "did you mean 'triangular'"),
     ("eject triangular --backend tinygrad", "no backend named 'tinygrad'"),

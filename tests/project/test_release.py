@@ -31,7 +31,8 @@ def copied(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     changelog = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
-    mentioned = changelog.replace("## [Unreleased]\n", "## [Unreleased]\n\n### Added\n\n- A.\n", 1)
+    unreleased = r"(?s)(?<=## \[Unreleased\]\n).*?(?=\n## \[)"
+    mentioned = re.sub(unreleased, "\n### Added\n\n- A.\n", changelog, count=1)
     (tmp_path / "CHANGELOG.md").write_text(mentioned, encoding="utf-8")
     return tmp_path
 
