@@ -135,7 +135,7 @@ class Captures:
             message = f"function {name!r} got an object that holds what has no hash: {error}"
             raise NotCaptured(TraceError(message)) from error
         variant = self.variants.get(key)
-        if variant is not None:
+        if variant is not None and not (leaves and self.looks_outside(variant, layout, leaves)):
             return variant
         if not self.facts <= facts.keys():
             # Facts that one capture of the code asked for are facts of all.
@@ -156,7 +156,8 @@ class Captures:
                 raise NotCaptured(TraceError(message)) from need
             self._require(need.facts, need.place)
             raise
-        self._look_outside(variant, layout, facts, leaves)
+        if self.looks_outside(variant, layout, leaves):
+            raise NeedsConcrete(*self.facts, noted=False)
         variant = variant.laid_out(layout.without_objects())
         # The capture fixed more facts itself: it is stored under these, and the call begins anew.
         if not variant.facts.keys() <= facts.keys():
@@ -170,29 +171,31 @@ class Captures:
         if place is not None:
             self.places = {**dict.fromkeys(facts, place), **self.places}
 
-    def _look_outside(
-        self, variant: Variant, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]
-    ) -> None:
+    def open_indices(self, variant: Variant) -> dict[Node, frozenset[str]]:
+        """Return the ops with a constant index that a library moves inside, or drops, where it lies
+        outside, which a variant leaves open; and the facts that tell it.
+        """
         indexed = [node for node in variant.graphs.forward.nodes if node.op in INDEXED]
         dialect = find_dialect(self.recipe.dialect()) if indexed else None
-        # Unless a library refuses a constant index that lies outside, its meaning depends on the
-        # shape, which becomes a fact.
         if dialect is None or dialect.habits.outside[0] == "refused":
-            return
+            return {}
         shapes = Shapes({})
-        for node in indexed:
-            needed_facts = frozenset(needed_shapes(node, shapes))
-            if needed_facts <= facts.keys():
-                continue
+        needed = {node: frozenset(needed_shapes(node, shapes)) for node in indexed}
+        return {node: facts for node, facts in needed.items() if not facts <= variant.facts.keys()}
+
+    def looks_outside(self, variant: Variant, layout: Layout, leaves: Sequence[Any]) -> bool:
+        """Return whether an open index lies outside in a call; the shape then becomes a fact."""
+        for node, needed_facts in self.open_indices(variant).items():
             look_up = partial(gather_facts, self.recipe.subject, needed_facts, layout, leaves)
             try:
                 # An index that fits an axis of 1 fits any: lengths may be open, as of a batch.
                 values = look_up(unknown=1)
                 values = look_up() if None in values.values() else values
-                Shapes({**facts, **values}).computed(node)
+                Shapes({**variant.facts, **values}).computed(node)
             except IndexError:
                 self._require(needed_facts, variant.graphs.forward.locations.get(node))
-                raise NeedsConcrete(*needed_facts) from None
+                return True
+        return False
 
     def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
         # A variant captured for wide floats may hold in 16 bits, too: its `reach` tells in which.

@@ -6,6 +6,7 @@ An entry is built at the first call of its layout, from the outside in:
     _build                 opens and completes the leaves; finds layout and backend
     _entry_for             as written, or captured; as written if the capture fails
     _captured_entry        one entry for each set of facts, if the capture needs facts
+    _entry_by_lengths      another where a constant index lies outside, if its library allows that
     _entry_by_decision     graphs, or the code as written but under some transforms
     _lowered_entry         graphs, with what is checked before each call
     _native_entry          the code as written
@@ -24,7 +25,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import FUNCTION_READERS
 from ..backend.emitted import Attached
 from ..backend.values import framework_of, in_one_framework
-from ..errors import GradientError, RuleTypeError, TraceError
+from ..errors import GradientError, PlaceError, RuleTypeError, TraceError
 from ..graph.support.params import Fused
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
@@ -305,19 +306,13 @@ class Entries:
             return self._native_entry(layout.without_objects(), backend, None, reason)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        decision = self.decide(EAGER, layout, leaves, backend)
-        entry = self._entry_by_decision(decision, layout, backend)
+        entry = self._entry_by_lengths(layout, backend, leaves)
         if not self.captures.facts - {"dtype"}:
             return entry
         layout = layout.without_objects()
 
         def build(leaves: Sequence[Any]) -> Entry:
-            call_layout = layout.with_objects(leaves)
-
-            def capture() -> Entry:
-                decision = self.decide(EAGER, call_layout, leaves, backend)
-                return self._entry_by_decision(decision, layout, backend)
-
+            capture = partial(self._entry_by_lengths, layout.with_objects(leaves), backend, leaves)
             return self._captured_or_native(layout, backend, capture)
 
         table, on_call = EntriesByFacts(self.captures, layout, build), backend.compiler.on_call
@@ -331,6 +326,29 @@ class Entries:
             return choose(leaves).run(leaves, draws)
 
         return Entry(run_chosen)
+
+    def _entry_by_lengths(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
+        decision = self.decide(EAGER, layout, leaves, backend)
+        variant, layout = decision.variant, layout.without_objects()
+        entry = self._entry_by_decision(decision, layout, backend)
+        if decision.reason or not self.captures.open_indices(variant):
+            return entry
+        by_facts: list[Entry] = []
+
+        def run_inside(leaves: Sequence[Any], draws: KeySource) -> Any:
+            try:
+                return entry.run(leaves, draws)
+            except PlaceError:
+                # Here a constant index lies outside, which its library gives a meaning.
+                call_layout = layout.with_objects(leaves)
+                if not self.captures.looks_outside(variant, call_layout, leaves):
+                    raise
+                if not by_facts:
+                    capture = partial(self._captured_entry, call_layout, backend, leaves)
+                    by_facts.append(self._captured_or_native(layout, backend, capture))
+            return by_facts[0].run(leaves, draws)
+
+        return Entry(run_inside)
 
     def _entry_by_decision(self, decision: Decision, layout: Layout, backend: Backend) -> Entry:
         variant = decision.variant

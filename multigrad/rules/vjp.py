@@ -300,6 +300,7 @@ def _keep(
         variant.graphs.is_random
         or variant.assumed
         or variant.updates
+        or function.captures.open_indices(variant)
         or not variant.outputs.is_leaf()
         or order != tuple(range(len(leaves)))
         or not all(leaf.is_float for leaf in layout.leaves[:count])

@@ -169,6 +169,26 @@ def test_an_index_into_known_lengths_leaves_others_open(is_inner: bool) -> None:
         tf.function(row, input_signature=signature)(tf.constant(GRID))
 
 
+@pytest.mark.parametrize(
+    "read",
+    [lambda x: jnp.exp(x)[:, 2], lambda x: x[:, -3] * 1.0, lambda x: jnp.take(x, 2, axis=1)],
+    ids=["behind", "before", "taken"],
+)
+@pytest.mark.parametrize("columns", [(3, 2, 3), (2, 3, 2)])
+def test_an_index_outside_means_what_it_means_in_jax_whatever_was_called_first(
+    read: Any, columns: tuple[int, ...]
+) -> None:
+    function = xg.function(read, native=False)
+    for count in columns:
+        x = jnp.arange(8.0 * count).reshape(8, count) / 10
+        expected = *jax.vjp(read, x)[1](jnp.ones(8)), read(x)
+        actual = *jax.vjp(function, x)[1](jnp.ones(8)), function(x)
+        outputs, pull = xg.vjp(function, np.asarray(x))
+        for given in (actual, (*pull(np.ones(8, np.float32)), outputs)):
+            for a, e in zip(given, expected, strict=True):
+                np.testing.assert_allclose(a, e, rtol=1e-6)
+
+
 def test_an_imported_function_may_be_differentiated_twice_and_compiled_on_jax() -> None:
     function, (x,) = cases("safe_norm")
     imported = xg.from_custom_vjp(function)
