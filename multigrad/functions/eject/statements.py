@@ -189,7 +189,9 @@ def _find_free(
     """
     if id(node) in dropped:
         return
-    if isinstance(node, ast.Nonlocal | ast.Global):
+    if isinstance(node, ast.Global | ast.Nonlocal):
+        if isinstance(node, ast.Nonlocal) and bound.issuperset(node.names):
+            return  # a variable of a function around it, within the text
         raise UnsupportedOp(f"it changes a variable outside it, {', '.join(node.names)}")
     if isinstance(node, ast.arg | ast.AnnAssign):  # the annotation is taken off
         if isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -240,6 +242,7 @@ def _free_name(
 def _bound(node: ast.AST) -> frozenset[str]:
     """Return the names that a function, or the top level, binds; inner functions bind their own."""
     names: set[str] = set()
+    outer_names: set[str] = set()
     args = getattr(node, "args", None)
     if isinstance(args, ast.arguments):
         parameters = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
@@ -259,8 +262,10 @@ def _bound(node: ast.AST) -> frozenset[str]:
             names.update(alias.asname or alias.name.partition(".")[0] for alias in each.names)
         elif isinstance(each, ast.ExceptHandler) and each.name:
             names.add(each.name)
+        elif isinstance(each, ast.Global | ast.Nonlocal):
+            outer_names.update(each.names)
         stack.extend(ast.iter_child_nodes(each))
-    return frozenset(names)
+    return frozenset(names - outer_names)
 
 
 class ModuleSource:
