@@ -29,7 +29,7 @@ from multigrad.graph import ops
 from multigrad.graph.ops.arrays.loops import limited
 from multigrad.graph.support.threads import set_within
 
-from .attach.render import REHEARSED
+from .attach.vjp import REHEARSED
 from .distributed import mapped_axes, with_axes
 from .jaxprs import (
     INLINED,

@@ -151,6 +151,53 @@ def test_control_flow_and_checkpoints_keep_both_orders(
         close(jax.jit(jax.jacrev(first))(case.x), hessian_of(case))
 
 
+def lower_spike() -> Any:
+    return xg.lower("arctan", "jax", forward="Heaviside", forward_mode=True)
+
+
+@in_64_bits
+@pytest.mark.parametrize("make", [lambda: xg.activation("Heaviside", "arctan"), lower_spike])
+def test_second_derivatives_in_a_loop_are_those_outside_also_through_the_output(
+    make: Callable[[], Any],
+) -> None:
+    """In `s(x) x`, s itself is a residual: jax's own `custom_jvp` loses its gradient in a scan."""
+    from jax import grad, jacfwd, jacrev, jvp, lax
+
+    s = make()
+
+    def f(x: Tensor) -> Tensor:
+        return s(x) * x
+
+    def scan(x: Tensor) -> Tensor:
+        return lax.scan(lambda c, _: (f(c), None), x, None, length=1)[0]
+
+    loops: list[Callable[[Tensor], Tensor]] = [
+        scan,
+        lambda x: lax.fori_loop(0, 1, lambda _, c: f(c), x),
+        lambda x: lax.cond(x > -1.0, scan, lambda x: 0.0 * x, x),
+        lambda x: jax.vmap(scan)(x[None])[0],
+        lambda x: lax.scan(jax.checkpoint(lambda c, _: (f(c), None)), x, None, length=1)[0],
+    ]
+    x, one = jnp.float64(0.3), jnp.float64(1.0)
+    slope = 1.0 / (1.0 + (np.pi * 0.3) ** 2)
+    expected = 2.0 * slope - 2.0 * (0.3 * np.pi * slope) ** 2
+    pairs = [(grad, grad), (jacrev, jacfwd), (jacfwd, jacfwd)]
+    of_each = jax.jit(lambda x: [second(first(f))(x) for f in loops for first, second in pairs])
+    close(of_each(x), [expected] * len(loops) * len(pairs))
+    close(jvp(jax.jit(grad(scan)), (x,), (one,))[1], expected)
+
+    def while_loop(x: Tensor) -> Tensor:
+        return lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, f(c[1])), (0, x))[1]
+
+    close(jvp(lambda x: jvp(while_loop, (x,), (one,))[1], (x,), (one,))[1], expected)
+
+    # the first derivative is by another factor than the second
+    def mixed(c: Tensor, x: Tensor) -> Tensor:
+        return lax.scan(lambda c, x: (s(x) * c, None), c, x[None])[0]
+
+    close(jax.jit(grad(grad(mixed), 1))(one, x), slope)
+
+
 @in_64_bits
 @pytest.mark.parametrize("rule", ["triangular", "rectangular", "clip_norm"])
 def test_donated_buffers_and_static_arguments_are_taken(rule: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,7 +26,7 @@ from ..compile import is_tracing_kept
 from ..kernels import random
 from ..kernels.elementwise import is_staged_out, is_tensor, opaque
 from ..versions import core, primal_of
-from .vjp import PUSHING, forbid_derivative, tangent_of
+from .vjp import PUSHING, REHEARSED, custom_jvp, forbid_derivative, tangent_of
 
 if TYPE_CHECKING:
     from multigrad.backend import Body, Emitted
@@ -203,10 +202,6 @@ def traced_once(run: Callable[..., Any], *, numbers: bool = True) -> Callable[..
     return once
 
 
-# Whether a trace is for a proof, which interprets the jaxpr and never compiles it.
-REHEARSED: ContextVar[bool] = ContextVar("multigrad_jax_rehearsed", default=False)
-
-
 def staged(run: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that writes the equations of jax's cached trace inline, or as one call."""
     # Both take the same trace. To write an equation inline costs some twenty Python calls, which
@@ -222,7 +217,7 @@ def staged(run: Callable[..., Any]) -> Callable[..., Any]:
 NAMESPACE = {
     "StaticShape": StaticShape,
     "asarray": jnp.asarray,
-    "custom_jvp": jax.custom_jvp,
+    "custom_jvp": custom_jvp,
     "custom_vjp": custom_vjp,
     "no_tangent": no_tangent,
 }
@@ -377,6 +372,9 @@ def _push(primals: Sequence[Tensor], tangents: Sequence[Any], *, pair: LinearPai
 
 
 def _batch(axis: Any, args: Sequence[Tensor], axes: Sequence[Any], *, pair: LinearPair) -> Any:
+    # jax asks this rule even where nothing is mapped, and then nothing may become so
+    if all(place is None for place in axes):
+        return MOVED.bind(*args, pair=pair), [None] * len(pair.found)
     size, count = axis.size, pair.count
     linear = [
         jnp.broadcast_to(x, (size, *x.shape)) if place is None else jnp.moveaxis(x, place, 0)
@@ -437,7 +435,7 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
         changes = [by_output[i] if i in by_output else _zeros(t) for i, t in enumerate(out_types)]
         return outputs, changes[0] if emitted.single else tuple(changes)
 
-    function = jax.custom_jvp(primal_of(native))
+    function = custom_jvp(primal_of(native))
     function.defjvp(rule, symbolic_zeros=True)
     function.in_reverse_mode = native
     # the emitted forward calls the function by name: from here on, this one

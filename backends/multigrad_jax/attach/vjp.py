@@ -4,6 +4,7 @@ gradients at once.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +16,7 @@ import numpy as np
 from multigrad.backend.values import run_on_tensors_alone
 from multigrad.errors import GradientError
 
+from ..compile import is_tracing_kept
 from ..kernels.elementwise import is_tensor
 
 if TYPE_CHECKING:
@@ -48,10 +50,41 @@ def vjp(
     return outputs, pullback
 
 
+# Whether a trace is for a proof, which interprets the jaxpr and never compiles it.
+REHEARSED: ContextVar[bool] = ContextVar("multigrad_jax_rehearsed", default=False)
+
+
+def custom_jvp(compute: Callable[..., Any]) -> Any:
+    """Return a `jax.custom_jvp` function that a `scan` keeps where it is differentiated.
+
+    The derivative of a `scan` (jax 0.10) has the bare primal in place of the function, so that a
+    second derivative would be the primal's. A checkpoint is left whole there: so the primal, where
+    jax stages it out, is the same function in a checkpoint, which recomputes nothing.
+    """
+    inside = jax.custom_jvp(compute)
+    policy = jax.checkpoint_policies.everything_saveable
+    whole = jax.checkpoint(inside, prevent_cse=False, policy=policy)
+
+    @functools.wraps(compute)
+    def primal(*args: Any) -> Any:
+        is_kept = is_tracing_kept() and not REHEARSED.get()
+        return (whole if is_kept else compute)(*args)
+
+    function = jax.custom_jvp(primal)
+    define = function.defjvp
+
+    def defjvp(rule: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        inside.defjvp(rule, symbolic_zeros)
+        return define(rule, symbolic_zeros)
+
+    function.defjvp = defjvp
+    return function
+
+
 def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
     """Return the identity, which raises where a derivative of it is taken."""
 
-    @jax.custom_jvp
+    @custom_jvp
     def once(x: Tensor) -> Tensor:
         return x
 
