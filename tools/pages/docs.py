@@ -420,10 +420,11 @@ def render_estimators() -> str:
         "In the tables, `g` is the gradient that arrives, and *x: 1* means that x receives g times "
         "1. You may pass a number for any tensor but the first, which then gets no gradient, and a "
         "tensor for any number. *Numbers* lists defaults and ranges; a number out of range, or a "
-        "shape that does not fit, is an error in the call. The result has the dtype of the first "
-        "tensor, each gradient that of its argument: a bfloat16 x with a float32 step gives "
-        "bfloat16, where hand-written torch code gives float32. The [gallery](gallery.md) draws "
-        "them.",
+        "shape that does not fit, is an error in the call. A number may change with each call, in "
+        "[compiled code](how_to/compiled_code.md#what-each-compiler-does), too. The result has the "
+        "dtype of the first tensor, each gradient that of its argument: a bfloat16 x with a "
+        "float32 step gives bfloat16, where hand-written torch code gives float32. The "
+        "[gallery](gallery.md) draws them.",
         library_docs.ESTIMATOR_EXAMPLE,
         *tables,
     )

@@ -4,7 +4,8 @@ Dynamo passes only constants to code outside the trace. So `describe` turns argu
 plain tuples, of which the first word says what follows:
 
     ("tensor", dtype, shape, requires_grad, device type)
-    ("value", the value itself)                     also numbers, made concrete
+    ("number",)                                     a float that Dynamo has as a symbol
+    ("value", the value itself)                     all other numbers, made concrete
     ("tuple" or "list", descriptions)               another word is a namedtuple's: refused
     ("dict", names in order, descriptions)
 
@@ -47,13 +48,17 @@ def is_object(value: Any) -> bool:
     return not (isinstance(value, PLAIN) or callable(value))
 
 
-def describe(value: Any, tensors: list[Tensor], lengths: str | None) -> Any:
+def describe(
+    value: Any, tensors: list[Tensor], lengths: str | None, numbers: list[Tensor] | None = None
+) -> Any:
     """Return the description of an argument, and append its tensors to `tensors` in order.
 
     Args:
         lengths: the positions of the tensors whose lengths it has ("0,2"). A compiled call is for
             these alone; of other tensors it has the rank, as the size of a batch may change. None:
             of all, with some number for a length that Dynamo leaves open.
+        numbers: floats that have changed between calls are appended to it as tensors, so that one
+            graph is for all; None: they are made concrete.
     """
     if isinstance(value, torch.Tensor):
         shape: Any = value.ndim
@@ -66,12 +71,15 @@ def describe(value: Any, tensors: list[Tensor], lengths: str | None) -> Any:
         requires_grad = introspection.requires_grad(value)
         return ("tensor", value.dtype, shape, requires_grad, value.device.type)
     if isinstance(value, tuple | list):
-        inner = [describe(each, tensors, lengths) for each in value]
+        inner = [describe(each, tensors, lengths, numbers) for each in value]
         return (type(value).__name__, tuple(inner))
     if isinstance(value, dict):
         names = sorted(value)
-        inner = [describe(value[name], tensors, lengths) for name in names]
+        inner = [describe(value[name], tensors, lengths, numbers) for name in names]
         return ("dict", tuple(names), tuple(inner))
+    if isinstance(value, float) and numbers is not None and not is_fixed(value):
+        numbers.append(as_input(value))
+        return ("number",)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return ("value", make_concrete(value))
     return ("value", value)
@@ -82,12 +90,21 @@ def make_concrete(n: Any) -> Any:
     return torch.fx.experimental.symbolic_shapes.guard_scalar(n)
 
 
+def as_input(number: float) -> Tensor:
+    # By a product: for torch.tensor(number) and its like Dynamo makes a graph per number (2.13).
+    return torch.ones((), dtype=torch.float64, device="cpu") * number
+
+
 def is_fixed(n: Any) -> bool:
-    """Return whether a length is not left open, by Dynamo or by an exporter."""
+    """Return whether a number is not left open, by Dynamo or by an exporter."""
     return torch.fx.experimental.symbolic_shapes.has_static_value(n)
 
 
 # --- outside the trace ---------------------------------------------------------------------------
+
+
+class OpenNumber:
+    """Stands for a number that is not known: an input of the graph."""
 
 
 def restore(described: Any) -> Any:
@@ -98,6 +115,8 @@ def restore(described: Any) -> Any:
             tensor = torch.empty(lengths, dtype=dtype, device="meta", requires_grad=requires_grad)
             setattr(tensor, introspection.STANDS_ON, device_type)
             return tensor
+        case ("number",):
+            return OpenNumber()
         case ("value", value):
             return value
         case ("dict", names, inner):
@@ -115,7 +134,7 @@ def shapes_in(described: Any) -> list[Any]:
     match described:
         case ("tensor", _, shape, _, _):
             return [shape]
-        case ("value", _):
+        case ("value", _) | ("number",):
             return []
         case _:
             return [shape for each in described[-1] for shape in shapes_in(each)]

@@ -1,7 +1,7 @@
 """A call in compiled code: the class that a Function is lowered to, with its numbers as literals.
 
-Dynamo would make inputs of Python floats, so a call is emitted for each set of numbers, and only
-tensors are its inputs. For `xg.function(...)` of a tensor, a number and a random draw that is
+A number that has changed between calls is a tensor without axes, and an input after the tensors.
+For `xg.function(...)` of a tensor, a number and a random draw that is
 
     def call(x0):
         y0 = Native.apply(x0.clone(), 0.5, draw_key())
@@ -13,6 +13,7 @@ captured variant, the code, and calls of Functions; `activation_calls.py` has th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.captures import capture
 from multigrad.functions.function import Function
 from multigrad.functions.saving import as_operator
+from multigrad.graph.ir.types import T
 from multigrad.graph.support.threads import SERIALS
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.lower import lower_graphs
@@ -42,12 +44,12 @@ from multigrad.trace.trace import NeedsConcrete
 
 from ..attach.host import GUESTS, TransformedGuest
 from ..export import asks_for_operators, note_sized, register
-from .arguments import draw_key_argument, new_numbers, restore, shapes_in
+from .arguments import OpenNumber, draw_key_argument, new_numbers, restore, shapes_in
 
 Tensor: TypeAlias = Any
 # What `prepare` answers if it needs more: the lengths of tensors, whose positions follow
-# ("lengths?0,2"); what is in force; its numbers.
-LENGTHS, READS, NUMBERS = "lengths?", "reads?", "numbers?"
+# ("lengths?0,2"); what is in force; its numbers; the numbers among the arguments.
+LENGTHS, READS, NUMBERS, VALUES = "lengths?", "reads?", "numbers?", "values?"
 
 
 class MoreNeeded(Exception):
@@ -93,8 +95,10 @@ def find_variant(
     recipe, layout = function.recipe, find_layout(function, leaves, tree)
     while True:
         fact_names = function.captures.facts
-        places = places_of(fact_names, layout, first_tensor(layout))
+        places = [*places_of(fact_names, layout, first_tensor(layout))]
         sized = {i for _, kind, i in places if kind == "shape"}
+        if any(kind == "param" and i is not None and is_open(leaves[i]) for _, kind, i in places):
+            raise MoreNeeded(VALUES)
         tensors = [i for i, leaf in enumerate(leaves) if is_tensor(leaf)]
         require_lengths(recipe.subject, described, [n for n, i in enumerate(tensors) if i in sized])
         facts = gather_facts(recipe.subject, fact_names, layout, leaves)
@@ -135,11 +139,16 @@ def require_lengths(subject: str, described: Any, positions: Iterable[int]) -> N
 
 def find_layout(function: Function, leaves: Sequence[Any], tree: Any) -> Layout:
     tree = tree or flatten(tuple(leaves), {})[1]
+    leaves = [1.0 if is_open(leaf) else leaf for leaf in leaves]
     return function.recipe.lay_out(function.parameters, leaves, tree)
 
 
 def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
+
+
+def is_open(value: Any) -> bool:
+    return isinstance(value, OpenNumber)
 
 
 # --- its code ------------------------------------------------------------------------------------
@@ -158,6 +167,7 @@ def emit_call(
     parameters: Sequence[str],
     *,
     is_uncast: bool = False,
+    like: str = "",
 ) -> CompiledCall:
     """Return calls of the lowered class.
 
@@ -170,6 +180,8 @@ def emit_call(
         key: that of random code, which is the last argument: its source, and what this names.
         parameters: those of the calls, tensors first.
         is_uncast: whether the call ignores the autocast around it.
+        like: the parameter whose dtype the outputs take, where a number that is a tensor without
+            axes could widen them; "": none could.
     """
     lowering = lower_graphs(variant.graphs, load_backend("torch"), style="compiled")
     native, emitted = lowering.native, lowering.emitted
@@ -189,13 +201,17 @@ def emit_call(
         arguments.append(key_source)
     outputs = emitted.names.outputs
     results = [f"y{i}" for i in range(len(outputs))]
+    returned = list(map(copied, outputs, results))
+    if like:
+        nodes = zip(returned, variant.graphs.forward.outputs, strict=True)
+        returned = [f"{y}.to({like}.dtype)" if node.type.dtype == T else y for y, node in nodes]
     if is_uncast:
         # Backward, too, is compiled under the autocast around forward.
         for each in {native, native.eager}:
             each.backward = staticmethod(without_autocast(each.backward))
     source = f"""def call({", ".join(parameters)}):
     {", ".join(results)} = {"apply" if is_uncast else "Native.apply"}({", ".join(arguments)})
-    return {", ".join(map(copied, outputs, results))}
+    return {", ".join(returned)}
 """
     # `native.eager` is the class for calls outside transforms.
     plain, in_graph = (
@@ -264,10 +280,12 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
     layout = variant.layout
     numbers = [leaves[i] for i in layout.indices("number")]
     # Tensors have no values while Dynamo traces, so numbers that are tensors are not checked.
-    if not any(map(is_tensor, numbers)):
+    if not any(is_tensor(number) or is_open(number) for number in numbers):
         recipe.arguments.check(load_backend("torch"), leaves)
-    sources = list(map(write_number, numbers))
+    inputs = (f"n{i}" for i in itertools.count())
+    sources = [next(inputs) if is_open(number) else write_number(number) for number in numbers]
     parameters = [f"x{i}" for i in range(len(layout.tensors))]
+    parameters += [f"n{i}" for i in range(sum(map(is_open, numbers)))]
     if asks_for_operators():
         call = emit_operator(function, variant, sources, parameters)
     else:
@@ -277,7 +295,9 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
             torch._C._is_any_autocast_enabled()
             and form_under_autocast(recipe, variant, load_backend("torch"), function.native) != SAME
         )
-        call = emit_call(variant, sources, key, parameters, is_uncast=is_uncast)
+        floats = [x for x, leaf in zip(parameters, layout.tensors, strict=False) if leaf.is_float]
+        like = floats[0] if floats and any(map(is_open, numbers)) else ""
+        call = emit_call(variant, sources, key, parameters, is_uncast=is_uncast, like=like)
     is_bare = len(variant.graphs.cotangents) == 1
     return replace(call, assemble=emit_assembly(variant.outputs, variant.fixed, is_bare))
 

@@ -21,6 +21,7 @@ import torch
 from multigrad.backend import Reader
 from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.function import Function, by_identifier
+from multigrad.graph.support.params import show
 from multigrad.graph.support.trees import optree
 from multigrad.rules.activation import Activation, activation, by_key
 from multigrad.rules.context import RuleInForce
@@ -34,10 +35,12 @@ from ..export import asks_for_operators, note_refused
 from ..state import without_modes
 from .activation_calls import call_of_activation
 from .arguments import (
+    as_input,
     describe,
     has_keywords,
     is_fixed,
     is_object,
+    make_concrete,
     new_numbers,
     number_application,
     restore,
@@ -48,9 +51,11 @@ from .calls import (
     NUMBERS,
     OWN_TENSORS,
     READS,
+    VALUES,
     CompiledCall,
     MoreNeeded,
     call_of_function,
+    is_open,
     known_variants,
     reads_more,
 )
@@ -61,6 +66,7 @@ from .dynamo_guards import (
     check_mirror,
     is_under_jit,
     numbers_are_inputs,
+    reads_numbers,
 )
 
 Tensor: TypeAlias = Any
@@ -91,9 +97,16 @@ def is_exporting() -> bool:
 # --- what Dynamo traces --------------------------------------------------------------------------
 
 
-def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()) -> Tensor:
+def call_activation(
+    activation: Activation | WithNumbers, x: Tensor, values: tuple[Any, ...] = ()
+) -> Tensor:
     """Apply an activation in traced code, instead of `Activation.__call__` or `call_with`."""
+    if isinstance(activation, WithNumbers):
+        return activation(x)
     subject = (activation.key, activation.forward.key)
+    own_rule = activation.own_in_force() if values else None
+    if own_rule is not None:  # Dynamo guards on comparisons of numbers among the values
+        own_rule.specialization.check_each(values)
     if is_partial(x):
         torch._dynamo.graph_break(msg="a partial DTensor")
         return apply_activation(activation, x, values)
@@ -115,11 +128,38 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...
         values = getattr(CALLS, name + "_tensors")
     elif IN_FORCE_TENSORS in words:
         values = MIRROR.param_tensors
-    for value in values:
-        if isinstance(value, Cell):
-            value = value.tensor[0]
-        inputs = (*inputs, value.to(x.dtype) if x.ndim == 0 else value)
+    for value in map(as_passed, values):
+        if x.ndim == 0 and isinstance(value, torch.Tensor):
+            value = value.to(x.dtype)
+        inputs = (*inputs, value)
     return run(name, x, application, *inputs)
+
+
+def as_passed(value: Any) -> Any:
+    if isinstance(value, Cell):
+        return value.tensor[0]
+    is_open = isinstance(value, float) and not is_fixed(value)
+    return as_input(value) if is_open else value
+
+
+class WithNumbers:
+    """An activation that traced code makes, with the params that are inputs of the graph."""
+
+    def __init__(self, activation: Activation, numbers: dict[str, float]) -> None:
+        self.activation, self.numbers = activation, numbers
+        self.params = {**activation.params, **numbers}
+
+    def own_in_force(self) -> RuleInForce:
+        in_force = self.activation.own_in_force()
+        assert in_force is not None
+        values = tuple({**in_force.numbers, **self.numbers}.values())
+        return in_force.with_values(values, in_force.own_token)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.activation, name)
+
+    def __call__(self, x: Tensor, **params: Any) -> Tensor:
+        return self.activation(x, **{**self.numbers, **params})
 
 
 def made_activation(forward: Any, rule: Any = None, params: Any = None, **options: Any) -> Any:
@@ -129,8 +169,15 @@ def made_activation(forward: Any, rule: Any = None, params: Any = None, **option
     values = (forward, rule, *numbers.values(), *options.values())
     # An object may change later, and a tensor with each call.
     if all(each is None or isinstance(each, str | int | float) for each in values):
-        given = {**options, "forward": forward, "rule": rule, "params": numbers}
-        answer = make_activation(describe(given, [], ""), EPOCH.text)
+        given = describe({**options, "forward": forward, "rule": rule}, [], "")
+        inputs: list[Tensor] = []
+        answer = make_activation(given, describe(numbers, [], "", inputs), EPOCH.text)
+        if answer == VALUES:
+            inputs = []
+            answer = make_activation(given, describe(numbers, [], ""), EPOCH.text)
+        if inputs and not answer.startswith(REFUSED):
+            floats = {name: each for name, each in numbers.items() if isinstance(each, float)}
+            return WithNumbers(getattr(CALLS, answer), floats)
     if answer.startswith(REFUSED):
         torch._dynamo.graph_break(msg=answer)
         return make_outside(forward, rule, params, **options)
@@ -152,9 +199,9 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
         # Called in a capture that `prepare` began: its values are symbols of ours.
         return function._apply(args, kwargs)
     if any(map(is_object, args)) and not kwargs:
-        name, tensors = class_for_objects(function.identifier), []
+        name, tensors, numbers = class_for_objects(function.identifier), [], []
     else:
-        name, tensors = ask(function.identifier, (args, kwargs), False)
+        name, tensors, numbers = ask(function.identifier, (args, kwargs), False)
     if name.startswith(OWN_CLASS):
         return apply_class(name, args)
     if name.startswith(REFUSED):
@@ -167,19 +214,21 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
         torch._dynamo.graph_break(msg="a partial DTensor")
         return apply_function(function, args, kwargs)
     tensors = [keep_placements(x) for x in tensors]
-    return getattr(CALLS, name + "_assemble")(run(name, *tensors))
+    return getattr(CALLS, name + "_assemble")(run(name, *tensors, *numbers))
 
 
-def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tensor]]:
-    """Return the answer of `prepare`, and the tensors among the arguments."""
+def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tensor], list[Tensor]]:
+    """Return the answer of `prepare`, and of the arguments the tensors and the open numbers."""
     is_dual = torch.autograd.forward_ad._current_level >= 0
     if is_dual and not torch._C._are_functorch_transforms_active():
         # Dynamo (torch 2.15) would give the tangent of the forward itself; eager code does not.
-        return f"{REFUSED}dual numbers in compiled code", []
-    lengths, has_numbers = "", False
+        return f"{REFUSED}dual numbers in compiled code", [], []
+    lengths, has_numbers, has_values = "", False, False
     while True:
         tensors: list[Tensor] = []
-        description, token, epoch = describe(arguments, tensors, lengths), "", ""
+        numbers: list[Tensor] = []
+        token = epoch = ""
+        description = describe(arguments, tensors, lengths, None if has_values else numbers)
         # Dynamo guards on each string that is read here, so only what `prepare` asks for is read.
         if reads_rules:
             token, epoch = MIRROR.exact_token if has_numbers else MIRROR.token, EPOCH.text
@@ -190,13 +239,15 @@ def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tens
             if not all(is_fixed(n) for x in asked for n in x.shape):
                 name = class_for_open(subject, describe(arguments, [], None))
                 if name:
-                    return name, tensors
+                    return name, tensors, []
         elif answer == NUMBERS:
             has_numbers = True
+        elif answer == VALUES:
+            has_values = True
         elif answer == READS:
             reads_rules = True
         else:
-            return answer, tensors
+            return answer, tensors, numbers
 
 
 def apply_class(name: str, args: tuple[Any, ...]) -> Any:
@@ -273,18 +324,40 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
 
 
 @dynamo.assume_constant_result
-def make_activation(described: Any, epoch: str) -> str:
-    """Make an activation; return its name in CALLS, or REFUSED and why there is none."""
-    key = (activation, repr(described), epoch)  # 1, 1.0, True are equal
+def make_activation(described: Any, described_params: Any, epoch: str) -> str:
+    """Make an activation; return its name in CALLS, or REFUSED and why there is none.
+
+    If one of its params is open, each call passes all floats; VALUES if its rule allows none.
+    """
+    key = (activation, repr((described, described_params)), epoch)  # 1, 1.0, True are equal
     try:
         if key not in NAMES:
+            params, floats = restore(described_params), set()
+            if any(map(is_open, params.values())):
+                floats = {name for name, v in params.items() if is_open(v) or type(v) is float}
+                params = {name: value for name, value in params.items() if name not in floats}
+            made = activation(**restore(described), params=params)
+            if floats and not takes_inputs(made, floats):
+                return VALUES
             name = f"made_{next(new_numbers)}"
-            setattr(CALLS, name, activation(**restore(described)))
+            setattr(CALLS, name, made)
             NAMES[key] = name
     except Exception as error:  # noqa: BLE001
         # Dynamo would wrap it; eager code raises it again after the graph break.
         return f"{REFUSED}{type(error).__name__}: {error}"
     return NAMES[key]
+
+
+def takes_inputs(made: Activation, names: set[str]) -> bool:
+    """Return whether the values of these params may be open: nothing but a call reads them."""
+    in_force = made.own_in_force()
+    if in_force is None or not names.issubset(made.runtime) or reads_numbers(in_force):
+        return False
+    return in_force.specialization._ranges is not None
+
+
+def show_concrete(value: Any) -> str:
+    return repr(make_concrete(value) if isinstance(value, int | float) else value)
 
 
 @dynamo.at_import
@@ -293,6 +366,7 @@ def substitute() -> None:
     if versions.COMPILES:
         torch.compiler.substitute_in_graph(activation, skip_signature_check=True)(made_activation)
         torch.compiler.substitute_in_graph(get)(find_rule)
+        torch.compiler.substitute_in_graph(show)(show_concrete)
 
 
 def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:

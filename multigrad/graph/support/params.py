@@ -15,6 +15,7 @@ import math
 import operator
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -122,7 +123,8 @@ COMPARISONS: Mapping[str, Compare] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-FINITE = ((operator.gt, -math.inf), (operator.lt, math.inf))
+# Not by infinity: of a symbol that is never infinite, Dynamo (torch 2.13) takes that for true.
+FINITE = ((operator.ge, -sys.float_info.max), (operator.le, sys.float_info.max))
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 CONDITION = re.compile(rf"(>=|<=|!=|>|<)\s*({NUMBER}|[^\W\d]\w*)")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -195,7 +197,8 @@ class Range:
             value = as_number(value)
             if value is None:
                 return True
-        if math.isnan(value):
+        # NaN; not by math.isnan, of which Dynamo makes no guard (torch 2.13).
+        if not -math.inf <= value <= math.inf:
             return False
         for compare, bound in self.conditions:
             if type(bound) is str:
@@ -215,9 +218,9 @@ class Range:
         """
         if not self.holds(value, others):
             fixed = {other: others[other] for other in sorted(self.others) if other in others}
-            context = "".join(f" with {other} = {fixed[other]!r}" for other in fixed)
+            context = "".join(f" with {other} = {show(fixed[other])}" for other in fixed)
             raise RuleValueError(
-                f"{subject}: param {name!r} is {self.text}, got {value!r:.40}{context}"
+                f"{subject}: param {name!r} is {self.text}, got {show(value):.40}{context}"
             )
 
     def __repr__(self) -> str:
@@ -225,6 +228,11 @@ class Range:
 
     def __reduce__(self) -> Any:
         return pickled(Range.read, self.text)
+
+
+def show(value: Any) -> str:
+    """Return its repr; a compiler whose symbols have none puts a function in place of this one."""
+    return repr(value)
 
 
 def as_number(value: Any) -> Number | None:

@@ -177,7 +177,8 @@ def convert(subject: str, name: str, annotation: str, value: Any) -> Any:
 # --- shapes: each check returns "" if a shape fits the first argument's, else the expected one ----
 def shape_of(value: Any) -> Shape | None:
     """Return a value's shape; None: it has none, or it is not known yet."""
-    if isinstance(value, Value):
+    # Dynamo (torch 2.13) asks no symbol of a number for its attributes.
+    if isinstance(value, Value) or type(value) in (int, float):
         return None
     shape = getattr(value, "shape", None)
     if shape is None or getattr(shape, "rank", 0) is None:

@@ -1,0 +1,91 @@
+"""Numbers that change from call to call under torch.compile: two graphs, as by a class of torch."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import pytest
+
+import multigrad as xg
+
+torch: Any = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.needs("torch"), pytest.mark.usefixtures("torch_compiles")]
+
+Tensor: TypeAlias = Any
+NUMBERS = [0.05 * i for i in range(1, 13)]
+
+
+class Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, alpha: float) -> Tensor:
+        ctx.alpha = alpha
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> Any:
+        return -ctx.alpha * grad_out, None
+
+
+@xg.custom_gradient
+def mean(x: Tensor, factor: float) -> Any:
+    return x.mean() * factor, lambda g: g * (1.0 / factor) * xg.xp.ones_like(x)
+
+
+class Annealed(torch.nn.Module):
+    clip = 0.0
+
+    def forward(self, x: Tensor, number: float) -> Tensor:
+        self.clip = number
+        levels = xg.estimators.fake_quantize(x, -number, number)
+        return xg.estimators.ste_sign(x, clip=self.clip) + levels + mean(x, number)
+
+
+converted, window = xg.convert(Reversal), xg.activation("Heaviside", "triangular")
+
+
+def made(x: Tensor, number: float) -> Tensor:
+    act = xg.Activation("Heaviside", "triangular", {"width": number})
+    return act(x) * act.width + xg.activation("Linear", "gradient_reversal", {"alpha": number})(x)
+
+
+CASES: dict[str, tuple[Any, tuple[float, ...], str]] = {
+    "estimator": (xg.estimators.gradient_reversal, (float("nan"), float("-inf")), "param 'alpha'"),
+    "estimators of a module": (Annealed(), (-1.0, float("inf")), "param '(low|clip)'"),
+    "converted class": (converted.apply, (), ""),
+    "activation made there": (made, (-1.0, float("nan")), "param 'width'"),
+    "param of a call": (lambda x, n: window(x, width=n), (-1.0, float("nan")), "param 'width'"),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "compiler"),
+    [
+        *((case, torch.compile) for case in CASES),
+        ("estimator", xg.jit),
+        ("param of a call", xg.jit),
+    ],
+)
+def test_a_number_that_changes_takes_two_graphs(case: str, compiler: Any) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    function, wrong, name = CASES[case]
+    torch._dynamo.reset()
+    graphs = CompileCounterWithBackend("aot_eager")
+    options = {"backend": graphs, "fullgraph": True}
+    f = compiler(lambda x, n: function(x, n), **options)
+
+    def both(run: Any, number: float) -> tuple[Tensor, Tensor]:
+        x = torch.linspace(-2.0, 2.0, 9, requires_grad=True)
+        y = run(x, number)
+        return y.detach(), torch.autograd.grad(y.sum(), x)[0]
+
+    for number in NUMBERS:
+        torch.testing.assert_close(both(f, number), both(function, number), rtol=1e-6, atol=0.0)
+    assert graphs.frame_count == 2
+    for number in wrong:
+        with pytest.raises(xg.RuleError, match=name):
+            both(function, number)
+        # Dynamo quotes the message in its own error.
+        with pytest.raises((xg.RuleError, RuntimeError), match=name.replace("'", r"\\?'")):
+            both(f, number)
