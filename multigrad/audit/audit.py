@@ -46,7 +46,7 @@ from .trial import CLIPS, Law, NotApplicable, Surrogate, Trial, trial_of
 
 REPEATABLE = "repeatable"
 DERIVATIVE = "derivative"
-# What to say, by the law, where a gradient is meant to break it.
+# What to write, by the law, where a gradient is meant to break it, or is to keep it.
 HINTS = {
     DERIVATIVE: (
         "; if it is meant to differ, say so: surrogate=True in code, --surrogate on the command "
@@ -55,6 +55,10 @@ HINTS = {
     "linear": (
         "; if it clips or normalizes its cotangent on purpose, say so: "
         f'surrogate="{CLIPS}" in code, or SURROGATE = {{NAME: "{CLIPS}"}} in the module'
+    ),
+    "second derivative": (
+        "; save the inputs rather than what the forward computes from them, or refuse: a backward "
+        "under torch's @once_differentiable raises an error"
     ),
 }
 LONGEST = 0.3  # seconds of a search for smaller inputs
