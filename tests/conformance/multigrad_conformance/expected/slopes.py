@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from ..programs.kernels.elementwise import lgamma_scale
+
 Wide = Any
 INF, NAN = np.inf, np.nan
 
@@ -67,8 +69,27 @@ PROMISED_VALUES: dict[str, tuple[tuple[float, float], ...]] = {
     "digamma": ((-INF, NAN),),
     "lgamma": ((-INF, INF),),
 }  # fmt: skip
-# What 4 eps is taken of, where a slope cancels or stands in an exponent: (x, slope) -> the largest
-# value on the way.
+# What 4 eps is taken of where it is not the value: the largest on the way, by (operand, value).
+SCALES: dict[str, Callable[[Wide, Wide], Wide]] = {
+    "gelu": lambda x, y: np.abs(x),
+    "silu": lambda x, y: np.abs(x),
+    "elu": lambda x, y: np.abs(y) + 1,
+    "softplus": lambda x, y: np.abs(x) + 1,
+    "sigmoid": lambda x, y: np.ones_like(x),
+    "erfc": lambda x, y: np.abs(y) * (1 + x * x),  # the square in the exponent
+    "ndtr": lambda x, y: np.abs(y) * (1 + x * x),
+    "log_ndtr": lambda x, y: np.abs(y) * (1 + x * x),
+    "sinc": lambda x, y: np.ones_like(x),
+    "i1e": lambda x, y: 3 * np.abs(y),  # Cephes's series in float32
+    "lgamma": lgamma_scale,
+    "digamma": lambda x, y: np.abs(y) + 2.5,
+    "logit": lambda x, y: np.abs(y) + 1,
+    "mish": lambda x, y: np.abs(x),
+    "tanh_shrink": lambda x, y: np.abs(x),
+    "logaddexp": lambda a, y: np.abs(y) + 1,
+    "lerp": lambda start, y: np.abs(y) + np.abs(start),
+}
+# The same of a slope that cancels or stands in an exponent: (x, slope).
 PEAKS: dict[str, Callable[[Wide, Wide], Wide]] = {
     "exp2": lambda x, y: np.exp2(x),
     "i0e": bessel_peak,
@@ -137,7 +158,7 @@ TERNARY: dict[str, Callable[[Wide, Wide, Wide], tuple[Wide, ...]]] = {
         np.where(condition > 0.5, a, b), where_true(condition > 0.5), where_true(~(condition > 0.5))
     ),
 }  # fmt: skip
-# The largest value on the way to both slopes, where it is not one of them.
+# The same of both slopes of two operands: (a, b, slope).
 BINARY_PEAKS: dict[str, Callable[[Wide, Wide, Wide], Wide]] = {
     "logaddexp": lambda a, b, y: np.abs(y) * (1 + np.abs(a - b)),
     # b - 1 is rounded, and stands in the exponent

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import special
 
 import multigrad as xg
 from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.trace.xp import all as neutral
 
 from ..differences import DESIGNED, allowed, flushes, kept
+from ..expected.slopes import SCALES
 from ..ops.test_ops import REDUCTIONS as BASIC
 from ..ops.test_ops import assert_close, reduce_exactly, widen
 from ..ops.test_ops_arrays import PEAKED, REDUCTIONS, as_one_axis, exactly_equal
-from ..ops.test_ops_elementwise import BINARY, SCALES
+from ..ops.test_ops_elementwise import BINARY
 from ..ops.test_ops_ordering import ALONG, EXACT
 from ..ops.test_ops_shapes import MOVES
 from ..oracles import DTYPES, FLOAT32, FLOAT64, edge_values, finfo, slack, spread, subnormals
@@ -47,9 +47,6 @@ def is_right(name: str, actual: Any, expected: Wide, scale: Wide, ulps: float) -
 
 
 def scale_of(name: str, expected: Wide, *operands: Wide) -> Wide:
-    if name == "lgamma":  # by reflection below zero, which cancels
-        reflected = special.gammaln(1 - np.minimum(operands[0], 0).astype(np.float64))
-        return np.abs(expected) + 8 + np.where(np.isfinite(reflected), reflected, 0)
     return SCALES[name](operands[0], expected) if name in SCALES else expected
 
 

@@ -3,7 +3,7 @@ exact value and derivative.
 
 They are those of the vectors that are kept (`expected/exact.py`), and slopes of several operands at
 infinities and zeros those of calculus (`expected/slopes.py`). A number must be within 4 eps of the
-exact one, or of the largest value met on the way to it (PEAKS); what is not finite must be equal.
+exact one, or of the largest value met on the way to it; what is not finite must be equal.
 Where a framework takes subnormal numbers for zero, the derivative at zero is right too.
 """
 
@@ -49,8 +49,8 @@ Wide = Any
 UNARY = names_of(1)
 OF_AN_OP = (
     "the op and its VJP are in multigrad/graph/ops, what they are compared with in "
-    "tools/vectors/elementwise.py and expected/slopes.py, whose PEAKS have the largest term of a "
-    "slope that cancels"
+    "tools/vectors/elementwise.py and expected/slopes.py; where terms cancel, the largest is in "
+    "SCALES there for a value, PEAKS for a slope, BINARY_PEAKS for the slopes of two operands"
 )
 CALLS: dict[str, Callable[..., Any]] = {
     "polygamma": lambda x: xp.polygamma(1, x),

@@ -45,7 +45,8 @@ def lgamma(x: Array) -> Array:
 
 
 def lgamma_scale(x: Array, y: Array) -> Array:
-    reflected = special.gammaln(1 - np.minimum(x, 0))  # below zero by reflection, which cancels
+    # Below zero by reflection, which cancels.
+    reflected = special.gammaln(1 - np.minimum(x, 0).astype(np.float64))
     return np.abs(y) + 8 + np.where(np.isfinite(reflected), reflected, 0)
 
 
