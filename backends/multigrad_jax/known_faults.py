@@ -35,4 +35,26 @@ def found(wrap):
     return float(tangent.sum()) != float((pull(jnp.ones_like(tangent))[0] * v).sum())
 """,
     ),
+    Fault(
+        "custom_jvp in a scan",
+        "a second derivative through jax.lax.scan or fori_loop has that of the plain code for the "
+        "output of a jax.custom_jvp function",
+        "use jax.custom_vjp, or multigrad's function of the same rule",
+        """\
+import jax
+from jax import numpy as jnp
+@jax.custom_jvp
+def step(x):
+    return jnp.where(x > 0, 1.0, 0.0)
+@step.defjvp
+def rule(primals, tangents):
+    return step(*primals), tangents[0] / (1 + primals[0] ** 2)
+def found(wrap):
+    spike = wrap(step)
+    loss = lambda x: spike(x) * x
+    loop = lambda x: jax.lax.scan(lambda c, _: (loss(c), None), x, None, 1)[0]
+    first, second = (jax.grad(jax.grad(f))(0.5) for f in (loss, loop))
+    return abs(float(first - second)) > 1e-3
+""",
+    ),
 )  # fmt: skip
