@@ -41,12 +41,13 @@ class Annealed(torch.nn.Module):
         return xg.estimators.ste_sign(x, clip=self.clip) + levels + mean(x, number)
 
 
-converted, window = xg.convert(Reversal), xg.activation("Heaviside", "triangular")
+converted = xg.convert(Reversal)
+window = xg.activation("Heaviside", "rectangular")
 
 
 def made(x: Tensor, number: float) -> Tensor:
-    act = xg.Activation("Heaviside", "triangular", {"width": number})
-    return act(x) * act.width + xg.activation("Linear", "gradient_reversal", {"alpha": number})(x)
+    own = xg.Activation("Heaviside", "triangular", {"width": number})
+    return own(x) * own.width + xg.activation("Linear", "gradient_reversal", {"alpha": number})(x)
 
 
 CASES: dict[str, tuple[Any, tuple[float, ...], str]] = {
@@ -54,7 +55,11 @@ CASES: dict[str, tuple[Any, tuple[float, ...], str]] = {
     "estimators of a module": (Annealed(), (-1.0, float("inf")), "param '(low|clip)'"),
     "converted class": (converted.apply, (), ""),
     "activation made there": (made, (-1.0, float("nan")), "param 'width'"),
-    "param of a call": (lambda x, n: window(x, width=n), (-1.0, float("nan")), "param 'width'"),
+    "param of a call": (
+        lambda x, n: window(x, b=n),
+        (-1.0, float("nan")),
+        "param 'b'",
+    ),
 }
 
 
@@ -89,3 +94,16 @@ def test_a_number_that_changes_takes_two_graphs(case: str, compiler: Any) -> Non
         # Dynamo quotes the message in its own error.
         with pytest.raises((xg.RuleError, RuntimeError), match=name.replace("'", r"\\?'")):
             both(f, number)
+
+
+def test_a_number_that_code_branches_on_is_named_before_torch_keeps_no_more_graphs() -> None:
+    @xg.custom_gradient
+    def steep(x: Tensor, slope: float) -> Any:
+        return x if slope > 0.5 else 2.0 * x, lambda g: g * slope
+
+    torch._dynamo.reset()
+    f, x = torch.compile(lambda x, n: steep(x, n), backend="eager"), torch.ones(2)
+    for number in range(1, torch._dynamo.config.recompile_limit):
+        f(x, 0.1 * number)
+    with pytest.warns(UserWarning, match="slope on which function 'steep' branches"):
+        f(x, 0.95)

@@ -105,8 +105,9 @@ def call_activation(
         return activation(x)
     subject = (activation.key, activation.forward.key)
     own_rule = activation.own_in_force() if values else None
-    if own_rule is not None:  # Dynamo guards on comparisons of numbers among the values
-        own_rule.specialization.check_each(values)
+    # Dynamo guards on comparisons of numbers among the values; it cannot read how parts are found.
+    if own_rule is not None and not own_rule.specialization.rule.parts:
+        own_rule.specialization.check_anew(values)
     if is_partial(x):
         torch._dynamo.graph_break(msg="a partial DTensor")
         return apply_activation(activation, x, values)
@@ -330,9 +331,10 @@ def make_activation(described: Any, described_params: Any, epoch: str) -> str:
     If one of its params is open, each call passes all floats; VALUES if its rule allows none.
     """
     key = (activation, repr((described, described_params)), epoch)  # 1, 1.0, True are equal
+    floats: set[str] = set()
     try:
         if key not in NAMES:
-            params, floats = restore(described_params), set()
+            params = restore(described_params)
             if any(map(is_open, params.values())):
                 floats = {name for name, v in params.items() if is_open(v) or type(v) is float}
                 params = {name: value for name, value in params.items() if name not in floats}
@@ -344,7 +346,7 @@ def make_activation(described: Any, described_params: Any, epoch: str) -> str:
             NAMES[key] = name
     except Exception as error:  # noqa: BLE001
         # Dynamo would wrap it; eager code raises it again after the graph break.
-        return f"{REFUSED}{type(error).__name__}: {error}"
+        return VALUES if floats else f"{REFUSED}{type(error).__name__}: {error}"
     return NAMES[key]
 
 
@@ -353,7 +355,7 @@ def takes_inputs(made: Activation, names: set[str]) -> bool:
     in_force = made.own_in_force()
     if in_force is None or not names.issubset(made.runtime) or reads_numbers(in_force):
         return False
-    return in_force.specialization._ranges is not None
+    return not in_force.specialization.rule.parts
 
 
 def show_concrete(value: Any) -> str:
@@ -408,8 +410,9 @@ def find_activation(
         key = (*key, number_application(literal_rule.counter))
     if key in NAMES:
         return NAMES[key]
-    if literal_rule is not None:
-        warn_of_graphs(literal_rule)
+    if literal_rule is not None and (literal_rule.values or literal_rule.counter is not None):
+        cause = f"or keys of rule {literal_rule.specialization.rule.name!r}"
+        warn_of_graphs(cause, ". xg.jit makes one graph for all")
     return store(key, call_of_activation(activation, in_force, described, token))
 
 
@@ -427,6 +430,9 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
     if key in NAMES:
         return NAMES[key]
     call = call_of_function(function, described)
+    read = [fact[6:] for fact in sorted(function.captures.facts) if fact.startswith("param:")]
+    if read:
+        warn_of_graphs(f"{', '.join(read)} on which {function.recipe.subject} branches", "")
     # Again: the capture may have found that the code reads more than its arguments.
     if not epoch and reads_more(function):
         raise MoreNeeded(READS)
@@ -500,17 +506,16 @@ def store_class(function: Function, has_keywords: bool = False, prefix: str = OW
     return name
 
 
-def warn_of_graphs(in_force: RuleInForce) -> None:
-    """Warn at the last graph that Dynamo keeps of one code, if numbers or keys may be why."""
+def warn_of_graphs(cause: str, advice: str) -> None:
+    """Warn at the last graph that Dynamo keeps of one code, for which numbers may be the cause."""
     context = torch._guards.CompileContext.try_get()
     count = getattr(getattr(context, "compile_id", None), "frame_compile_id", None)
     limit = getattr(torch._dynamo.config, "recompile_limit", 0)
-    if count == limit - 1 and (in_force.values or in_force.counter is not None):
+    if count == limit - 1:
         warnings.warn(
             f"torch.compile has made {limit} graphs of one function, perhaps for as many numbers "
-            f"or keys of rule {in_force.specialization.rule.name!r}, and at the next one it runs "
-            f"eagerly or, with fullgraph=True, raises FailOnRecompileLimitHit. xg.jit makes one "
-            f"graph for all",
+            f"{cause}, and at the next one it runs eagerly or, with fullgraph=True, raises "
+            f"FailOnRecompileLimitHit{advice}",
             UserWarning,
             stacklevel=2,
         )

@@ -198,7 +198,8 @@ class Rule(InNotebooks):
             if name in values and not limits.holds(values[name], values)
         ]
         # Of two that do not fit each other the one that was given is to blame, not a default.
-        for name in sorted(wrong, key=lambda name: values[name] == self.params.get(name)):
+        given = [name for name in wrong if values[name] != self.params.get(name)]
+        for name in (*given, *wrong):
             self.own_ranges[name].check(f"rule {self.name!r}", name, values[name], values)
         for part in self._resolved_parts():
             part._check_ranges(

@@ -105,19 +105,20 @@ class Specialization:
         """
         if values == self.checked_values:
             return
-        if self._ranges is None:
+        self.check_anew(values)
+        self.checked_values = values
+
+    def check_anew(self, values: tuple[Any, ...]) -> None:
+        """Check values against their ranges; compilers may trace it."""
+        fits = self._ranges is not None
+        for i, low, high, limits in self._ranges or ():  # a loop: each new number comes here
+            value = values[i]
+            if not (type(value) is float and low < value < high) and not limits.holds(value):
+                fits = False
+        if not fits:
             rule, params = self.fill_bound(self.name_values(values))
             # The parts of a series have defaults of their own; else all values are given.
             rule._check_ranges(params, with_defaults=bool(rule.parts))
-        self.check_each(values)
-        self.checked_values = values
-
-    def check_each(self, values: tuple[Any, ...]) -> None:
-        """Check values that do not depend on others; compilers may trace it."""
-        for i, low, high, limits in self._ranges or ():  # a loop: each new number comes here
-            value = values[i]
-            if not (type(value) is float and low < value < high):
-                limits.check(self.subject, self.runtime[i], value)
 
     def name_values(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """Return all params by name: the static ones, and these values of the run-time ones."""
