@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-NOTICE = "<!-- Written by `tools/write_pages.py`; change what it is written from. -->"
+NOTICE = "<!-- Written by `tools/write_pages.py`; its sentences are in `tools/pages/`. -->"
 
 
 def page(title: str, *parts: str) -> str:
