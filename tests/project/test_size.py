@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from size import LOOSE, ROOT, budget, measured
+import size
+from size import ROOT, budget, measured
 
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git lists the files")
 ADVICE = "write tools/size.txt anew by `python tools/size.py`"
@@ -15,16 +18,26 @@ def test_each_room_has_a_row_of_the_budget() -> None:
 
 
 def test_no_room_is_larger_than_its_budget_and_no_budget_is_loose() -> None:
-    found = measured()
-    rows = {name: row for name, row in budget().items() if name in found}
-    above = {name: found[name] for name, row in rows.items() if found[name] > row.lines}
-    assert above == {}, (
-        f"remove as many lines as came, or {ADVICE}, and say in each row that rose what it bought"
-    )
-    loose = {
-        name: found[name] for name, row in rows.items() if row.lines > found[name] * (1 + LOOSE) + 1
+    rows = budget()
+    found = {
+        name: (rows[name].lines, lines)
+        for name, lines in measured().items()
+        if name in rows and not rows[name].holds(lines)
     }
-    assert loose == {}, f"lines went: {ADVICE}"
+    assert found == {}, (
+        f"where lines came, remove as many, or say in the row what they bought: {ADVICE}"
+    )
+
+
+def test_rows_that_hold_are_left_and_those_that_rise_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(size, "TABLE", tmp_path / "size.txt")
+    monkeypatch.setattr(size, "measured", lambda: {"a": 995, "b": 1001})
+    size.TABLE.write_text("a | 1000 | 900 | why\nb | 1000 | 1000 |\n")
+    size.write()
+    assert budget() == {"a": size.Row(1000, 900, "why"), "b": size.Row(1001, 1000, "")}
+    assert capsys.readouterr().out.startswith("b rose from 1000 to 1001 lines")
 
 
 def test_a_row_above_its_fewest_says_what_it_bought() -> None:
