@@ -248,4 +248,22 @@ def found(wrap):
 """,
         "pytorch/pytorch#196702",
     ),
+    Fault(
+        "second derivative of while_loop",
+        "a second derivative through torch.while_loop takes what its body computes on the way for "
+        "constants",
+        "use torch 2.14, or a loop of Python",
+        """\
+import torch
+def found(wrap):
+    f = lambda x: torch.exp(torch.sin(x)) * x
+    step = lambda i, x: (i + 1, f(x))
+    loop = wrap(lambda x: torch.while_loop(lambda i, x: i < 1, step, (torch.tensor(0), x))[1])
+    def second(f):
+        x = torch.tensor([0.5], requires_grad=True)
+        (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+        return float(torch.autograd.grad(first.sum(), x)[0])
+    return abs(second(loop) - second(f)) > 1e-3
+""",
+    ),
 )  # fmt: skip

@@ -48,6 +48,7 @@ MISSPELLED = [
     ("attribution", "epsilom", "epsilon"),
     ("attribution", "epsilon_gamma_box", "composites.epsilon_gamma_box"),
     ("attribution.composites", "epsilon_pls", "epsilon_plus"),
+    ("", "rule", "register"),
     ("transforms", "triangluar", "triangular"),
     ("optax", "aply_rule", "apply_rule"),
     ("testing", "assert_gradint", "assert_gradient"),

@@ -243,14 +243,15 @@ def known_fault_parts() -> tuple[str, ...]:
         "gets wrong. `multigrad doctor` and `xg.doctor()` run the code of each in your installed "
         "versions, for the function as written and for what `xg.convert` makes of it, so that a "
         "patched build is judged correctly. The tables show some releases, with the result of the "
-        "converted function in brackets; `-`: the fault is absent, or its code raises an error."
+        "converted function in brackets; `-`: the fault is absent, or its code raises an error; "
+        "`?`: not asked."
     )
     return said, *sections
 
 
 def _at(told: Mapping[str, str], fault: str) -> str:
-    state, _, converted = told.get(fault, "").partition(", ")
-    return f"present ({converted})" if state == PRESENT else "-"
+    state, _, converted = told.get(fault, "?").partition(", ")
+    return f"present ({converted})" if state == PRESENT else state if state == "?" else "-"
 
 
 # --- gates --------------------------------------------------------------------------------------

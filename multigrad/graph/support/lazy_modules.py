@@ -89,7 +89,8 @@ def missing_name_error(module: str, name: str, known: Iterable[str]) -> Attribut
     known = list(known)
     # Public names of public modules within may be meant, too: "composites.epsilon_gamma_box".
     parts = {part: getattr(imported_module(f"{module}.{part}"), "__all__", ()) for part in known}
-    places = {each: f"{part}.{each}" for part in parts for each in parts[part]}
+    places = {"rule": "register"} if "register" in known else {}
+    places |= {each: f"{part}.{each}" for part in parts for each in parts[part]}
     hint = f"; did you mean {places[name]!r}?" if name in places else suggest(name, known)
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
