@@ -22,7 +22,7 @@ from ..look.check import (
     weighted_sum,
     weights_where_finite,
 )
-from ..look.subject import as_float, brackets
+from ..look.subject import as_float, brackets, not_compared
 from .dtypes import differs_in
 from .trial import (
     SEED,
@@ -162,7 +162,9 @@ def judge_derivative(trial: Trial) -> str:
     if trial.is_surrogate and trial.meant is None:
         raise NotApplicable(trial.intention or "it is a surrogate, which is meant to differ")
     judge = _judge_in_float32 if trial.digits == "float32" else _judge_in_float64
-    return judge(trial) or Remark("; ".join(filter(None, (trial.intention, trial.not_compared))))
+    return judge(trial) or Remark(
+        "; ".join(filter(None, (trial.intention, not_compared(trial.numbers_with_gradient))))
+    )
 
 
 def _judge_in_float64(trial: Trial) -> str:

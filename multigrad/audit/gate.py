@@ -24,7 +24,7 @@ from ..functions.calls.arguments import owner_of
 from ..functions.proof.compare import eps_of
 from ..graph.ops.numerics import as_numpy_dtype, ignoring_warnings
 from ..look.convert import brief
-from ..look.subject import Report, as_float, brackets, in_dtype
+from ..look.subject import Report, as_float, brackets, in_dtype, not_compared
 from .audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditReport, Finding, audit, choose_laws
 from .modes import kept_tensors
 from .parameters import keeping_dtypes, open_up
@@ -188,7 +188,7 @@ class Side:
         return numbers_in_code(self.trial)
 
     def not_compared(self) -> str:
-        return self.trial.not_compared
+        return not_compared(self.trial.numbers_with_gradient)
 
 
 def _rounded(arrays: Arrays, dtype: str) -> Arrays:

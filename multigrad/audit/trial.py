@@ -41,7 +41,7 @@ from ..look.subject import (
     brackets,
     find_original,
     is_float_array,
-    not_compared,
+    numbers_with_gradient,
     precision,
     read_arguments,
     subject_of,
@@ -198,9 +198,9 @@ class Trial:
         return [*inputs, *getattr(self.call, "parameter_names", ())]
 
     @property
-    def not_compared(self) -> str:
-        """Which plain numbers have a gradient that no run shows, in a sentence; "" if none has."""
-        return not_compared(self.call, self.backend, self.arguments, self.input_names)
+    def numbers_with_gradient(self) -> dict[int, str]:
+        """The places and names of the plain numbers that have a gradient, which no run shows."""
+        return numbers_with_gradient(self.call, self.backend, self.arguments, self.input_names)
 
     def named(self, text: str) -> str:
         """Return a message with the names of the parameters in place of `argument 0`."""

@@ -257,7 +257,7 @@ def check(
     from .targets import find_with_inputs
 
     with working(f"checking {target}"):
-        found, arrays = find_with_inputs(target, forward, inputs or (), "float64")
+        found, arrays, _ = find_with_inputs(target, forward, inputs or (), "float64")
         report = xg.check(found, *arrays, backend=backend)
     typer.echo(report)
     # A wrong gradient is a result, not an error: it has its own exit status.
@@ -286,7 +286,7 @@ def parity(
 
     reports: list[ParityReport] = []
     kind = dtype.value if dtype else "float32"
-    found, arrays = find_with_inputs(target, forward, inputs or (), kind)
+    found, arrays, _ = find_with_inputs(target, forward, inputs or (), kind)
     is_made = not arrays
     arrays = arrays or [*make_inputs(subject_of(found))]
     if is_made or (dtype and not inputs):

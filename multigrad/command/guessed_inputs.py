@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from multigrad.audit.parameters import open_up
+from multigrad.audit.trial import trial_of
 from multigrad.capture.user_code.object_state import held_by, read_state
 from multigrad.command.named_objects import FORMS, SEED, draw, read_inputs
 from multigrad.errors import MultigradError
@@ -43,6 +45,8 @@ from multigrad.rules.activation import Activation
 from multigrad.rules.model.rule import Rule
 
 NUMBER = 2  # a guessed length or factor
+# What a tensor that replaces a guessed number is drawn from: near that number.
+SCALAR_KINDS: Mapping[type, str] = {int: "1..3", float: "uniform"}
 # Guesses for arguments that take no tensor: by annotation, else by name.
 NUMBERS: Mapping[str, Any] = {"bool": True, "int": NUMBER, "float": 0.5, "str": "mean"}
 AXES = ("axis", "axes", "dim", "dims")
@@ -97,6 +101,7 @@ def choose_inputs(
         try:
             with ignoring_warnings():  # what it says of guesses is no news
                 run(fn, inputs)
+                inputs = _with_scalars(fn, inputs, run) if source == GUESSED else inputs
         except Exception as error:  # of the user's code
             # The problem with the surest inputs is the one to report.
             failure = failure or error
@@ -109,6 +114,24 @@ def choose_inputs(
     problem = "nobody knows its arguments" if failure is None else brief(failure).rstrip(".")
     message = f"no inputs that were guessed fit {what}: {problem}; {inputs_to_type(fn, ())}"
     raise MultigradError(message) from failure
+
+
+def _with_scalars(fn: Any, inputs: Inputs, run: Callable[[Any, Sequence[Any]], object]) -> Inputs:
+    """Return guessed inputs with scalar tensors for the numbers among them that have a gradient,
+    which nothing would compare; a number stays where the code tells that it is one.
+    """
+    parameters, generator = _parameters_of(fn), np.random.default_rng(SEED)
+    likely = _likely_inputs(parameters, _stated_of(fn, parameters), SHAPE, generator)
+    for n, (number, guess) in enumerate(zip(inputs, likely, strict=False)):
+        if type(number) not in SCALAR_KINDS or not isinstance(guess, np.ndarray):
+            continue
+        scalar = draw((), SCALAR_KINDS[type(number)], generator)
+        with contextlib.suppress(Exception):  # of the user's code, which takes no tensor there
+            if n in trial_of(*open_up(fn, inputs), None).numbers_with_gradient:
+                changed = [*inputs[:n], scalar, *inputs[n + 1 :]]
+                run(fn, changed)
+                inputs = changed
+    return inputs
 
 
 def described_inputs(fn: Any) -> Iterator[tuple[str, Inputs]]:
@@ -151,7 +174,7 @@ def _guesses(fn: Any) -> Iterator[Inputs]:
         with contextlib.suppress(MultigradError):
             yield in_dtype(make_inputs(subject_of(fn)), "float32")
     parameters = _parameters_of(fn) or [None]
-    flags = {**_numbers_of(fn, parameters), **_flags_of(_code_of(fn))}
+    flags = _stated_of(fn, parameters)
     for shape in (*_shapes_by_weights(fn), *SHAPES):
         generator = np.random.default_rng(SEED)
         likely = _likely_inputs(parameters, flags, shape, generator)
@@ -208,6 +231,10 @@ def _likely_inputs(
         flags[name] if name in flags and (is_float[n] or flags[name] is False) else guesses[n]
         for n, name in enumerate(names)
     ]
+
+
+def _stated_of(fn: Any, parameters: Sequence[Any]) -> dict[str, Any]:
+    return {**_numbers_of(fn, parameters), **_flags_of(_code_of(fn))}
 
 
 def _numbers_of(fn: Any, parameters: Sequence[Any]) -> dict[str, Any]:
@@ -363,13 +390,15 @@ def inputs_to_type(obj: Any, guesses: Iterable[Inputs] | None = None) -> str:
 
 
 def _as_words(inputs: Inputs) -> str:
-    return " ".join(f"--input {_as_word(x)}" for x in inputs)
+    return " ".join(f"--input {as_word(x)}" for x in inputs)
 
 
-def _as_word(value: Any) -> str:
+def as_word(value: Any) -> str:
     if not isinstance(value, np.ndarray):
         return repr(value)
     kind = value.dtype.name
+    if not value.ndim and kind == "float32" and 1 < value < 3:
+        kind = SCALAR_KINDS[int]
     if value.size and kind == "float32" and value.min() > 0 and value.max() < 1:
         kind = "uniform"
     shape = "x".join(map(str, value.shape)) or "scalar"

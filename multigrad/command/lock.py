@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from multigrad.audit.lock.verify import (
     verify_frameworks,
     verify_objects,
 )
+from multigrad.audit.trial import trial_of
 from multigrad.command import STOPPED
-from multigrad.command.guessed_inputs import INPUTS_IN_CODE
+from multigrad.command.guessed_inputs import GUESSED, INPUTS_IN_CODE, as_word
 from multigrad.command.options import FAILED, Progress
 from multigrad.command.targets import find_with_inputs, names_of
 from multigrad.errors import MultigradError, suggest
@@ -54,13 +55,15 @@ def write_lock(
     check_frameworks(frameworks)
     lock = LockFile()
     named_probes: dict[str, Probe] = {}
+    remarks = list[str]()
     for word in named:
         # A framework's function gives probes; any other word names a rule or a Function.
         if word_probes := function_probes(word):
             named_probes |= word_probes
         for name in () if word_probes else names_of(word):
-            found = (None, ()) if is_file(name) else find_with_inputs(name)
-            lock.objects[name] = make_entry(name, *found)
+            found, inputs, source = (None, (), "") if is_file(name) else find_with_inputs(name)
+            lock.objects[name] = make_entry(name, found, inputs)
+            remarks += [f"  {name}: {each}" for each in inputs_remarks(found, inputs, source)]
     lock.probes = named_probes
     # Another Python runs nothing but probes.
     if frameworks or not named or (python and not named_probes):
@@ -91,7 +94,7 @@ def write_lock(
     parts = [f"{len(lock.objects)} {words}"] if lock.objects else []
     if lock.probes:
         parts.append(f"{count} probes of {', '.join(versions) or 'no framework'}")
-    lines = [f"{out}: {', '.join(parts)}"]
+    lines = [f"{out}: {', '.join(parts)}", *remarks]
     lines += [
         f"  {name}: its graph alone, no numbers: {entry['without']}"
         + (f"; {INPUTS_IN_CODE} in its module states others" if ":" in name else "")
@@ -99,6 +102,19 @@ def write_lock(
         if "without" in entry
     ]
     return "\n".join(lines), is_whole
+
+
+def inputs_remarks(found: Any, inputs: Sequence[Any], source: str) -> Iterator[str]:
+    """Yield with what a Function was locked where that was guessed, and what its vectors lack."""
+    if source.startswith(GUESSED):
+        words = ", ".join(map(as_word, inputs))
+        yield f"locked with inputs that were guessed: {words}; {INPUTS_IN_CODE} states others"
+    numbers = trial_of(found, inputs, None).numbers_with_gradient if inputs else {}
+    if numbers:
+        yield (
+            f"its vectors have no gradient of {', '.join(numbers.values())}, given as a plain "
+            f"number; give an array, by {INPUTS_IN_CODE} in its module"
+        )
 
 
 def ask(

@@ -78,9 +78,9 @@ def find_with_inputs(
     dtype: str = "",
     *,
     locked: Mapping[str, Any] = MappingProxyType({}),
-) -> tuple[Any, list[Any]]:
+) -> tuple[Any, list[Any], str]:
     """Return the object that a word names, and the inputs with which it was captured, or that its
-    module states, if any.
+    module states, if any; and where they are from, as `choose_inputs` says it.
 
     A custom gradient of a framework, or a function that applies one, is converted and called once,
     a Function if nobody called it.
@@ -105,7 +105,7 @@ def find_with_inputs(
     if forward is not None:
         obj = resolve(obj) if inspect.isfunction(obj) else obj
         arrays = read_inputs(words, dtype or "float32") or [*(stated or ())]
-        return xg.activation(find_forward(forward), rule=obj), arrays
+        return xg.activation(find_forward(forward), rule=obj), arrays, ""
     if isinstance(obj, Rule) and words:
         raise MultigradError(f"{what} is a rule, which takes --input only with --forward")
     is_function = isinstance(obj, Function)
@@ -115,7 +115,7 @@ def find_with_inputs(
     function: Any = xg.convert(obj) if is_foreign else obj
     # A Function stays in the forms in which its module called it.
     if not (words or is_foreign or (is_function and (dtype or not is_known(obj)))):
-        return obj, [*(stated or ())]
+        return obj, [*(stated or ())], ""
     signature = function.parameters if locked else None
     parameters = signature.parameters.values() if signature else ()
     positional = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
@@ -131,7 +131,9 @@ def find_with_inputs(
         ]
 
     run_original = lambda fn, inputs: run_where_it_ends(fn, as_locked(inputs))
-    _, _, inputs = choose_inputs(name, obj, words, stated, run_original, dtype=dtype or "float32")
+    source, _, inputs = choose_inputs(
+        name, obj, words, stated, run_original, dtype=dtype or "float32"
+    )
     inputs = as_locked(inputs)
     try:
         # The first call captures the graph.
@@ -142,7 +144,7 @@ def find_with_inputs(
     except Exception as error:  # of the framework, too
         reason = "; ".join([brief(error).rstrip("."), *number_hints(words)])
         raise MultigradError(f"{name} does not run: {reason}") from error
-    return function, inputs
+    return function, inputs, source
 
 
 def find_forward(word: str) -> Any:

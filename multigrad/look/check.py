@@ -25,6 +25,7 @@ from .subject import (
     brackets,
     is_float_array,
     not_compared,
+    numbers_with_gradient,
     precision,
     run_arrays,
 )
@@ -167,8 +168,8 @@ def compare(subject: Subject, data: Inputs, backend: Backend | None = None) -> C
         if is_ruled:
             return _compare_surrogate(checked_case)
         report = _compare_numerically(checked_case)
-    sentence = not_compared(subject.call, checked_case.backend, data, data.names)
-    return replace(report, not_compared=sentence)
+    numbers = numbers_with_gradient(subject.call, checked_case.backend, data, data.names)
+    return replace(report, not_compared=not_compared(numbers))
 
 
 @dataclass(frozen=True, slots=True)

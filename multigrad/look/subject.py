@@ -325,21 +325,21 @@ def name_paths(names: list[str], tree: Any) -> list[str]:
     return paths
 
 
-def not_compared(
+def numbers_with_gradient(
     call: Callable[..., Any], backend: Backend, arguments: Arguments, names: Sequence[str]
-) -> str:
-    """Return which plain numbers among the arguments of a call have a gradient, which shows only
-    for tensors in their place, so that nothing compares it; "" if none has.
+) -> dict[int, str]:
+    """Return the places and names of the plain numbers among the arguments of a call that have a
+    gradient: it shows only for tensors in their place, so that nothing compares it.
 
     Args:
         names: those of the positional parameters.
     """
     # Tensors make a form of their own, which is not to be the latest of the caller's Function.
     call = Function(call.recipe, call, prove=False) if isinstance(call, Function) else call
-    paths, found = name_paths([*names], arguments.tree), list[str]()
+    paths, found = name_paths([*names], arguments.tree), dict[int, str]()
     dtype = next((a.dtype for a in arguments.arrays if is_float_array(a)), np.dtype("float64"))
     for place, leaf in enumerate(arguments.leaves):
-        if not isinstance(leaf, float | np.floating):
+        if isinstance(leaf, bool) or not isinstance(leaf, int | float | np.floating):
             continue
         leaves = replace_at(arguments.leaves, [place], [np.asarray(leaf, dtype)])
         places = (*arguments.places, place)
@@ -349,10 +349,15 @@ def not_compared(
             gradient = with_tensor.differentiate(call, backend, cotangent)[1][-1]
             # Zeros are none: a framework makes them of None, which code returns for constants.
             if gradient is not None and np.any(backend.tensors.to_numpy(gradient)):
-                found.append(paths[place])
-    kind = "a plain number" if len(found) == 1 else "plain numbers"
+                found[place] = paths[place]
+    return found
+
+
+def not_compared(numbers: Mapping[int, str]) -> str:
+    """Return which plain numbers have a gradient that is not compared, as a remark; "" if none."""
+    kind = "a plain number" if len(numbers) == 1 else "plain numbers"
     remark = f'({kind}; give "scalar" on the command line, or an array)'
-    return f"not compared: {', '.join(found)} {remark}" if found else ""
+    return f"not compared: {', '.join(numbers.values())} {remark}" if numbers else ""
 
 
 def precision(backend: Backend, dtype: str) -> AbstractContextManager[Any]:

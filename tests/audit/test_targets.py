@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from multigrad.audit.lock.lockfile import read_lock
 from multigrad.command.audit import AuditRequest, audit_named, audit_targets
 from multigrad.command.convert import ConvertRequest, convert_one
+from multigrad.command.lock import write_lock
 from multigrad.command.named_objects import import_named
 from multigrad.command.targets import find, find_targets, find_with_inputs
 from multigrad.errors import MultigradError
@@ -325,19 +327,57 @@ class Entropy(Function):
     def backward(ctx, g):
         p, labels = ctx.saved_tensors
         return g * (p - torch.nn.functional.one_hot(labels, p.shape[1])) / len(p), None
+
+
+class Warm(Function):  # its gradient fits a scalar alone
+    @staticmethod
+    def forward(ctx, x, t):
+        ctx.save_for_backward(x, torch.as_tensor(t))
+        return x * t
+
+    @staticmethod
+    def backward(ctx, g):
+        x, t = ctx.saved_tensors
+        return g * t, (g * x).sum()
+
+
+class Stated(Warm):
+    pass
+
+
+GRADIENT_INPUTS = {"Stated": [torch.ones(3), 2]}
 """
+STATED = "GRADIENT_INPUTS states others"
+ARRAY = "give an array, by GRADIENT_INPUTS in its module"
 
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("name", "given"),
-    [("Levels", "float32[4, 6], float32[], 0.5, 1.0"), ("Entropy", "float32[4, 6], int64[4]")],
+    [
+        ("Levels", "float32[4, 6], float32[], 0.5, 1.0"),
+        ("Entropy", "float32[4, 6], int64[4]"),
+        ("Warm", "float32[4, 6], float32[]"),
+    ],
 )
 def test_all_commands_choose_the_same_inputs(tmp_path: Path, name: str, given: str) -> None:
     (tmp_path / "guessable.py").write_text(GUESSABLE)
     target = f"{tmp_path}/guessable.py:{name}"
     assert audit_named(target, AuditRequest(laws=("zero",))).inputs == given
-    _, inputs = find_with_inputs(target)  # of show, check, parity and lock
+    _, inputs, _ = find_with_inputs(target)  # of show, check, parity and lock
     words = [f"{x.dtype}{[*x.shape]}" if hasattr(x, "shape") else str(x) for x in inputs]
     assert ", ".join(words) == given
     assert convert_one(target, ConvertRequest(transforms=False), ["torch"]).ok
+
+
+@pytest.mark.needs("torch")
+def test_a_lock_says_which_inputs_were_guessed_and_which_gradient_it_lacks(tmp_path: Path) -> None:
+    (file := tmp_path / "guessable.py").write_text(GUESSABLE)
+    lock_file = tmp_path / "gradients.lock"
+    said, _ = write_lock([f"{file}:Warm", f"{file}:Stated"], lock_file, (), None)
+    assert said.splitlines()[1:] == [
+        f"  {file}:Warm: locked with inputs that were guessed: 4x6, scalar:1..3; {STATED}",
+        f"  {file}:Stated: its vectors have no gradient of t, given as a plain number; {ARRAY}",
+    ]
+    vectors = read_lock(lock_file).objects[f"{file}:Warm"]["vectors"]
+    assert all("t" in vector["gradients"] for vector in vectors)
