@@ -255,7 +255,7 @@ def heatmap(
 
 def refuse_colors_last(shape: tuple[int, ...]) -> None:
     first, middle, last = shape[-3:] if len(shape) in (3, 4) else (1, 1, 1)
-    if last in (3, 4) and min(first, middle) > 4:
+    if last in IMAGE_CHANNELS and min(first, middle) > 4:
         raise RuleValueError(
             f"relevance of shape {shape} looks like {SHAPES['last']}: write channels='last', or "
             f"channels='first' if {first} is the number of channels"

@@ -447,6 +447,7 @@ def test_it_is_drawn_on_axes_that_are_given() -> None:
     [
         (np.ones(3), {}, r"relevance is \(H, W\), \(C, H, W\) .* got shape \(3,\)"),
         (np.ones((16, 16, 3)), {}, r"\(16, 16, 3\) looks like .* write channels='last'"),
+        (np.ones((16, 16, 1)), {}, r"\(16, 16, 1\) looks like .* write channels='last'"),
         (np.ones((2, 9, 8, 3)), {}, r"\(2, 9, 8, 3\) looks like .* write channels='last'"),
         (np.full((2, 3), np.nan), {}, "6 of 6 numbers that are infinite or NaN"),
         ("heat", {}, "array of real numbers.*got str 'heat'"),
