@@ -197,8 +197,6 @@ class SymbolicShape(_LibraryShape):
         return xp.size(self.value)
 
     def _known(self) -> tuple[int, ...]:
-        if self.value.node.type.kind == "scalar":
-            return KnownShape()
         raise NeedsConcrete(*needed_shapes(self.value.node))  # a known one is a tuple
 
 

@@ -318,9 +318,11 @@ def block_diag(*matrices: Tensor) -> Tensor:
 
 def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Return each tensor repeated to the common shape; a number fills it in the library's dtype."""
+    if all(map(is_number, tensors)):
+        return tensors  # none has an axis
     symbols = [x for x in tensors if is_symbolic_tensor(x)]
     if not symbols:
-        raise TypeError("no symbolic tensor among those to broadcast")
+        raise TypeError("it gives tensors that are not symbolic the shape of one another")
     shapes = [
         known_shape(x) if is_symbolic_tensor(x) else np.shape(x)
         for x in tensors

@@ -101,7 +101,9 @@ class V(Value):
     @property
     def shape(self) -> Any:
         lengths = known_shape(self)
-        return SymbolicShape(self) if lengths is None else KnownShape(lengths)
+        if lengths is None and self.node.type.kind != "scalar":
+            return SymbolicShape(self)
+        return KnownShape(lengths or ())
 
     @property
     def size(self) -> Any:

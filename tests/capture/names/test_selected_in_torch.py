@@ -148,7 +148,11 @@ def gamma(loc: Any, scale: Any) -> Any:
     return torch.distributions.Gamma(loc.exp(), scale).log_prob(scale)  # by torch.as_tensor
 
 
-DENSITIES = (normal, bernoulli, independent, gamma)
+def inverse_gamma(loc: Any, scale: Any) -> Any:  # to the power of a tensor of no axes
+    return torch.distributions.InverseGamma(scale, loc.exp()).log_prob(scale)
+
+
+DENSITIES = (normal, bernoulli, independent, gamma, inverse_gamma)
 
 
 @pytest.mark.parametrize("function", DENSITIES, ids=lambda f: f.__name__)
