@@ -14,6 +14,8 @@ import multigrad as xg
 from multigrad.command import gate as gates
 from multigrad.errors import MultigradError, RuleTypeError
 
+from ..harness.commands import invoke
+
 pytest.importorskip("typer")
 pytest.importorskip("resource")  # of POSIX
 FEW = ("derivative", "zero")
@@ -251,21 +253,17 @@ def test_a_warm_process_answers_each_line(
 
 
 def test_the_command_exits_with_the_verdict(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from multigrad.command.app import app
-
     (tmp_path / "kernel.py").write_text(KERNEL.replace("BODY", "grad_out = grad_out / 2"))
     (tmp_path / "reference.py").write_text(REFERENCE)
     words = ["gate", "kernel.py", "--reference", "reference.py", "--law", "zero", "--json"]
     words = [str(tmp_path / each) if each.endswith(".py") else each for each in words]
-    result = CliRunner().invoke(app, words)
+    result = invoke(*words)
     assert result.exit_code == 1 and not json.loads(result.stdout)["ok"]
     named = [f"{each}:square" if each.endswith(".py") else each for each in words]
-    assert CliRunner().invoke(app, named).exit_code == 1
+    assert invoke(*named).exit_code == 1
     (tmp_path / "reference.py").write_text(f"{REFERENCE}\n1 / 0\n")
-    assert CliRunner().invoke(app, words).exit_code == 2
-    assert CliRunner().invoke(app, words[:2]).exit_code == 2
+    assert invoke(*words).exit_code == 2
+    assert invoke(*words[:2]).exit_code == 2
 
 
 def nearest_row(find: Any, most: int = 10**6) -> Any:

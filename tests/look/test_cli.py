@@ -15,53 +15,39 @@ import pytest
 import multigrad as xg
 from multigrad.command import SELDOM
 
+from ..harness.commands import invoke
 from ..harness.hidden import run_python
 
-pytestmark = pytest.mark.anywhere
+pytestmark = [pytest.mark.anywhere, pytest.mark.needs("typer", "rich")]
 
 COMMANDS = [
     "backends", "rules", "show", "source", "check", "parity", "convert", "eject",
     "plot", "lock", "verify", "cache",
 ]  # fmt: skip
-needs_cli = pytest.mark.needs("typer", "rich")
 
 
-@pytest.fixture
-def invoke(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run the command with these words; the screen is wide enough for every table."""
-    from typer.testing import CliRunner
-
-    from multigrad.command.app import app
-
-    monkeypatch.setenv("COLUMNS", "200")
-    runner = CliRunner()
-    return lambda *words: runner.invoke(app, list(words))
-
-
-@needs_cli
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_an_example_of_the_command(invoke: Any, command: str) -> None:
+def test_help_shows_an_example_of_the_command(command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
+    assert result.output == invoke(command, "-h").output
     assert f"Example: multigrad {command}" in result.output
 
 
-@needs_cli
-def test_help_without_a_command_names_them_all(invoke: Any) -> None:
-    output = invoke("--help").output
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_without_a_command_names_them_all(option: str) -> None:
+    output = invoke(option).output
     assert all(command in output for command in COMMANDS)
 
 
-@needs_cli
 @pytest.mark.parametrize("command", ["backends", "rules", "show"])
-def test_the_example_in_the_help_runs(invoke: Any, command: str) -> None:
+def test_the_example_in_the_help_runs(command: str) -> None:
     example = invoke(command, "--help").output.partition("Example: multigrad ")[2]
     result = invoke(*example.splitlines()[0].strip(" │").split())
     assert result.exit_code == 0, result.output
 
 
-@needs_cli
-def test_backends_lists_each_backend_with_its_version_or_the_reason_why_not(invoke: Any) -> None:
+def test_backends_lists_each_backend_with_its_version_or_the_reason_why_not() -> None:
     lines = invoke("backends").output.splitlines()
     for row in xg.backends():
         (line,) = [line for line in lines if row.name in line.split()]
@@ -70,9 +56,8 @@ def test_backends_lists_each_backend_with_its_version_or_the_reason_why_not(invo
     assert any("numpy" in line and np.__version__ in line for line in lines)
 
 
-@needs_cli
 def test_cache_shows_what_is_kept_and_clears_what_is_ours(
-    invoke: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert "MULTIGRAD_CACHE is off, so nothing is kept" in invoke("cache").output
     monkeypatch.setenv("MULTIGRAD_CACHE", str(tmp_path / "kept"))
@@ -87,48 +72,28 @@ def test_cache_shows_what_is_kept_and_clears_what_is_ours(
     assert (tmp_path / "kept" / "mine.txt").exists()
 
 
-@needs_cli
-def test_show_prints_the_graph_of_a_rule(invoke: Any) -> None:
+def test_show_prints_the_graph_of_a_rule_with_its_forward() -> None:
     assert invoke("show", "triangular").output.strip() == xg.show("triangular").strip()
-
-
-@needs_cli
-def test_show_under_an_activation_prints_forward_too(invoke: Any) -> None:
-    alone = invoke("show", "triangular").output
-    under = invoke("show", "triangular", "--forward", "Heaviside").output
-    assert under != alone
-    assert "Heaviside" in under
     assert "arctan(tin" in invoke("show", "triangular", "--forward", "numpy:arctan").output
 
 
-@needs_cli
-def test_show_with_memory_says_what_is_kept_and_in_how_many_bytes(invoke: Any) -> None:
+def test_show_with_memory_says_what_is_kept_and_in_how_many_bytes() -> None:
     words = ("show", "rectangular", "--forward", "Heaviside")
     graph, kept = invoke(*words).output, invoke(*words, "--memory").output
-    assert kept.startswith(graph.strip())
     act = xg.activation("Heaviside", rule="rectangular")
+    assert graph.strip() == xg.show(act).strip()
+    assert kept.startswith(graph.strip())
     assert kept.strip() == xg.show(act, memory=True).strip()
     last = kept.partition("kept for backward")[2]
     assert "kept = and(ge(tin, a), le(tin, b))" in last
     assert "1 byte per element" in last
 
 
-@needs_cli
-def test_source_prints_the_code_of_one_backend(invoke: Any) -> None:
-    words = ("source", "triangular", "numpy", "--forward", "Heaviside")
-    expected = xg.source(xg.get("triangular"), "numpy", forward="Heaviside")
-    output = invoke(*words).output
-    assert output.strip() == expected.strip()
-    compile(output, "source", "exec")
-
-
-@needs_cli
-def test_a_backend_is_named_by_one_option_in_every_command(invoke: Any) -> None:
-    expected = xg.source("triangular", "numpy").strip()
-    for words in (("triangular",), ("triangular", "numpy"), ("numpy", "triangular")):
-        assert invoke("source", *words).output.strip() == expected
-    assert invoke("source", "triangular", "--backend", "numpy").output.strip() == expected
+def test_a_backend_is_named_by_one_option_in_every_command() -> None:
     words = ("triangular", "--forward", "Heaviside")
+    expected = xg.source("triangular", "numpy", forward="Heaviside").strip()
+    for given in (words, (*words, "numpy"), ("numpy", *words), (*words, "--backend", "numpy")):
+        assert invoke("source", *given).output.strip() == expected
     (several,) = {
         invoke("parity", *words, name, "numpy").output for name in ("--backend", "--backends")
     }
@@ -142,7 +107,6 @@ COMPLETING = {"_MULTIGRAD_COMPLETE": "complete_bash"}
 COMPLETED = "import sys; sys.argv[0] = 'multigrad'; import multigrad.cli as c; c.main()"
 
 
-@needs_cli
 @pytest.mark.parametrize(
     ("words", "completed"),
     [("par", ["parity"]), ("show triang", ["triangular"]), ("lock ./mi", ["./mine.py"])],
@@ -156,9 +120,8 @@ def test_a_shell_completes_commands_and_targets(
     assert run.stdout.split() == completed, run.stderr
 
 
-@needs_cli
 @pytest.mark.parametrize("words", [["demo", "--quick"], ["bench", "gpu"], ["demo", "-h"]])
-def test_what_needs_a_clone_says_where_it_is(invoke: Any, words: list[str]) -> None:
+def test_what_needs_a_clone_says_where_it_is(words: list[str]) -> None:
     result = invoke(*words)
     assert result.exit_code == 2
     assert f"type: python -m tox run -e {words[0]}" in result.stderr
@@ -176,7 +139,6 @@ def test_without_the_extra_the_command_names_the_install_line(missing: str) -> N
     assert "Traceback" not in result.stderr
 
 
-@needs_cli
 def test_the_module_runs_as_the_command() -> None:
     result = run_python("-m", "multigrad.cli", "show", "no_such_rule")
     assert result.returncode == 2
@@ -222,8 +184,7 @@ def module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     return "functions_of_mine"
 
 
-@needs_cli
-def test_check_tells_a_right_gradient_from_a_wrong_one(invoke: Any, module: str) -> None:
+def test_check_tells_a_right_gradient_from_a_wrong_one(module: str) -> None:
     right = invoke("check", f"{module}:clipped", "--input", "3x4", "--input", "1.5")
     assert right.exit_code == 0
     assert "the gradient is the true one" in right.output
@@ -232,21 +193,17 @@ def test_check_tells_a_right_gradient_from_a_wrong_one(invoke: Any, module: str)
     assert "THE GRADIENT IS WRONG" in wrong.output
 
 
-@needs_cli
-def test_check_of_a_rule_under_an_activation_describes_it(invoke: Any, module: str) -> None:
+def test_check_of_a_rule_under_an_activation_describes_it(module: str) -> None:
     result = invoke("check", f"{module}:window", "--forward", "Heaviside")
     assert result.exit_code == 0
     assert "the surrogate differs from the true derivative by at most 1" in result.output
 
 
-@needs_cli
 @pytest.mark.parametrize(
     "words", [("rule.json", "--forward", "Heaviside"), ("functions_of_mine.py:clipped",)]
 )
 @pytest.mark.usefixtures("module")
-def test_parity_of_a_saved_rule_and_of_a_function_in_sixteen_bits(
-    invoke: Any, words: tuple[str, ...]
-) -> None:
+def test_parity_of_a_saved_rule_and_of_a_function_in_sixteen_bits(words: tuple[str, ...]) -> None:
     xg.save(xg.get("triangular"), "rule.json")
     result = invoke("parity", *words, "--backends", "numpy", "--dtype", "float16")
     assert result.exit_code == 0, result.output
@@ -254,15 +211,15 @@ def test_parity_of_a_saved_rule_and_of_a_function_in_sixteen_bits(
     assert "float16" in result.output and "float32" not in result.output
 
 
-@needs_cli
 @pytest.mark.usefixtures("module")
-def test_rules_are_found_by_a_word_that_is_nearly_in_their_names(invoke: Any) -> None:
+def test_rules_are_found_by_a_word_that_is_nearly_in_their_names() -> None:
     for word in ("triangl", "triangle", "triangular"):
         rows = json.loads(invoke("rules", word, "--json").output)
         assert {"triangular", "spyx.triangular"} <= {row["name"] for row in rows}
 
 
 MISTAKES = [
+    ("shwo", "Did you mean 'show'"),
     ("show triangluar", "did you mean 'triangular'"),
     ("show triangular --forward Heavyside", "did you mean 'Heaviside'"),
     ("source triangluar numpy", "did you mean 'triangular'"),
@@ -294,10 +251,9 @@ MISTAKES = [
 ]
 
 
-@needs_cli
 @pytest.mark.usefixtures("module")
 @pytest.mark.parametrize(("line", "message"), MISTAKES)
-def test_a_mistake_is_told_with_what_was_meant(invoke: Any, line: str, message: str) -> None:
+def test_a_mistake_is_told_with_what_was_meant(line: str, message: str) -> None:
     result = invoke(*line.split())
     assert result.exit_code == 2
     assert message in result.output
@@ -320,7 +276,6 @@ class Scaled(torch.autograd.Function):
 """
 
 
-@needs_cli
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("target", ["{}.py", "{}.py:Scaled", "{}:Scaled", "{}"])
 @pytest.mark.parametrize(
@@ -333,7 +288,6 @@ class Scaled(torch.autograd.Function):
     ],
 )
 def test_commands_convert_a_custom_gradient_of_a_file_or_a_module(
-    invoke: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     command: str,
@@ -353,8 +307,7 @@ def test_commands_convert_a_custom_gradient_of_a_file_or_a_module(
 # --- eject ----------------------------------------------------------------------------------------
 
 
-@needs_cli
-def test_eject_prints_a_file_with_the_params_that_are_given(invoke: Any) -> None:
+def test_eject_prints_a_file_with_the_params_that_are_given() -> None:
     words = ["eject", "triangular", "--backend", "numpy", "--forward", "heaviside"]
     result = invoke(*words, "--param", "width=2.0")
     assert result.exit_code == 0, result.output
@@ -364,9 +317,8 @@ def test_eject_prints_a_file_with_the_params_that_are_given(invoke: Any) -> None
     assert "def triangular(tin, width=2.0):" in text
 
 
-@needs_cli
 @pytest.mark.usefixtures("module")
-def test_eject_says_which_shapes_a_file_is_for(invoke: Any) -> None:
+def test_eject_says_which_shapes_a_file_is_for() -> None:
     code = "\n\ndef rows(x):\n    return xp.stack([x[i] * i for i in range(x.shape[0])])\n"
     Path("rows_of_mine.py").write_text(f"{MODULE}{code}\n\nrows = xg.function(rows, None)\n")
     result = invoke("eject", "rows_of_mine.py:rows", "--backend", "numpy", "--out", "rows.py")
@@ -374,8 +326,7 @@ def test_eject_says_which_shapes_a_file_is_for(invoke: Any) -> None:
     assert "For x of shape (4, any)" in Path("rows.py").read_text()
 
 
-@needs_cli
-def test_eject_writes_over_no_file_unless_it_is_told_to(invoke: Any, tmp_path: Path) -> None:
+def test_eject_writes_over_no_file_unless_it_is_told_to(tmp_path: Path) -> None:
     xg.save(xg.get("rectangular").with_params(a=-0.25), tmp_path / "saved.json")
     out = tmp_path / "spike.py"
     words = ["eject", str(tmp_path / "saved.json"), "--backend", "numpy", "--out", str(out)]
@@ -408,7 +359,6 @@ except SystemExit:
 """
 
 
-@needs_cli
 def test_a_command_searches_for_garbage_only_once_it_is_at_work() -> None:
     """Among what it has made, not in 100,000 objects that the libraries are made of."""
     most, is_on = run_python("-c", SEARCHED).stdout.split()[-2:]
@@ -416,19 +366,10 @@ def test_a_command_searches_for_garbage_only_once_it_is_at_work() -> None:
     assert is_on == "True"
 
 
-@needs_cli
-def test_the_version_is_printed(invoke: Any) -> None:
+def test_the_version_is_printed() -> None:
     assert invoke("--version").output.strip() == f"multigrad {xg.__version__}"
 
 
-@needs_cli
-def test_a_misspelled_command_is_told_with_the_right_one(invoke: Any) -> None:
-    result = invoke("shwo")
-    assert result.exit_code == 2
-    assert "Did you mean 'show'" in result.output
-
-
-@needs_cli
 @pytest.mark.parametrize("where", ["multigrad.command.app.app", "multigrad.command._run"])
 def test_an_interrupt_ends_in_one_line(where: str) -> None:
     module, _, name = where.rpartition(".")
@@ -440,15 +381,6 @@ def test_an_interrupt_ends_in_one_line(where: str) -> None:
     assert (result.returncode, result.stderr) == (130, "stopped\n")
 
 
-@needs_cli
-@pytest.mark.parametrize("words", [["-h"], ["show", "-h"]], ids=" ".join)
-def test_the_short_option_asks_for_help_too(invoke: Any, words: list[str]) -> None:
-    result = invoke(*words)
-    assert result.exit_code == 0
-    assert "Usage:" in result.output
-
-
-@needs_cli
 def test_inputs_of_a_saved_function_are_guessed_without_any_framework(tmp_path: Path) -> None:
     xg.save(xg.get("triangular").under("Heaviside"), file := str(tmp_path / "act.json"))
     command = [sys.executable, "-m", "multigrad.cli", "check", file]
@@ -456,7 +388,6 @@ def test_inputs_of_a_saved_function_are_guessed_without_any_framework(tmp_path: 
     assert "the surrogate differs from the true derivative by at most" in done.stdout, done
 
 
-@needs_cli
 def test_a_reader_that_has_gone_is_no_error_of_the_command() -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -20,6 +20,7 @@ from multigrad.command.named_objects import import_named
 from multigrad.look import convert as converting
 from multigrad.look.convert import convert
 
+from ..harness import commands
 from ..harness.torch_class import torch_class
 
 pytestmark = pytest.mark.needs("typer", "rich")
@@ -150,15 +151,10 @@ def module(backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.fixture
-def invoke(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def invoke(backend: Any) -> Any:
     """Run `multigrad convert` with these words on NumPy and one framework, uncompiled."""
-    from typer.testing import CliRunner
-
-    from multigrad.command.app import app
-
-    runner = CliRunner()
     options = ("--backends", f"numpy,{backend.name}", "--compiled", "")
-    return lambda *words: runner.invoke(app, ["convert", *words, *options])
+    return lambda *words: commands.invoke("convert", *words, *options)
 
 
 @everywhere

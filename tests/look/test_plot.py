@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ..harness import commands
 
 pytestmark = pytest.mark.needs("matplotlib")
 
@@ -249,14 +252,8 @@ def test_a_function_of_yours_is_a_rule(ax: Any) -> None:
 
 
 def test_without_axes_there_is_a_new_figure() -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     one, other = xg.plot("triangular"), xg.plot("arctan")
     assert one.figure is not other.figure
-    pyplot.close("all")
 
 
 @pytest.mark.parametrize(
@@ -301,13 +298,8 @@ def test_a_function_of_no_curve_is_refused(ax: Any) -> None:
 
 @pytest.fixture
 def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
-    from typer.testing import CliRunner
-
-    from multigrad.command.app import app
-
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
-    return lambda *words: CliRunner().invoke(app, ["plot", *words])
+    return partial(commands.invoke, "plot")
 
 
 @pytest.mark.needs("typer", "rich")
@@ -435,10 +427,7 @@ def test_tensors_of_every_framework_are_drawn(backend: Any) -> None:
     np.testing.assert_allclose(np.array(drawn), relevance.sum(0), rtol=1e-6)
 
 
-def test_it_is_drawn_on_axes_that_are_given() -> None:
-    from matplotlib.figure import Figure
-
-    ax = Figure().subplots()
+def test_it_is_drawn_on_axes_that_are_given(ax: Any) -> None:
     assert xg.heatmap(np.ones((3, 3)), ax=ax) is ax
 
 

@@ -29,6 +29,7 @@ from multigrad.audit.lock.verify import make_entry, verify_frameworks
 from multigrad.errors import FormatError, MultigradError
 from multigrad.functions.documents.format import digest
 
+from ...harness import commands
 from ...harness.formats import fits
 from ...harness.hidden import run_python
 from ...versions.conventions import differences
@@ -41,13 +42,8 @@ POW = Probe("torch.pow(x, y)", "at (0, 0)", {"x": "0x0p+0", "y": "0x0p+0"})
 @pytest.fixture
 def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Run the command with these words, in an empty folder."""
-    from typer.testing import CliRunner
-
-    from multigrad.command.app import app
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    return lambda *words: CliRunner().invoke(app, list(words))
+    return commands.invoke
 
 
 def gives(value: str, **derivative: str | None) -> dict[str, Any]:

@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.dialect import find_dialect
-from multigrad.command.app import app
 from multigrad.errors import DisprovedError, NativeRuleWarning, NotProvenWarning
 from multigrad.trace.xp import all as xp
 
+from ...harness.commands import invoke
 from ...harness.torch_class import torch_class
 
 R = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
@@ -390,7 +389,7 @@ def test_convert_says_what_does_not_end_on_guessed_inputs_and_goes_on(
 ) -> None:
     (tmp_path / "newtons_roots.py").write_text(MODULE, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    result = CliRunner().invoke(app, ["convert", "newtons_roots"])
+    result = invoke("convert", "newtons_roots")
     (row,) = (line for line in result.output.splitlines() if ":Root" in line)
     assert "'forward' has not ended after 100,000 steps" in row
     assert "equal" in next(line for line in result.output.splitlines() if ":Twice" in line)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from typer.testing import CliRunner
 
 import multigrad as xg
-from multigrad.command.app import app
 
+from ...harness.commands import invoke
 from ...harness.estimator_cases import (
     ARGUMENTS,
     BFLOAT16,
@@ -427,8 +426,7 @@ def test_the_docstring_has_a_forward_gradients_and_a_source(name: str) -> None:
 
 
 def test_the_command_line_finds_them_by_name() -> None:
-    invoke = CliRunner().invoke
-    shown = invoke(app, ["show", "estimators.lsq"])
+    shown = invoke("show", "estimators.lsq")
     assert shown.exit_code == 0 and "lsq(x: T[...], step" in shown.output
-    refused = invoke(app, ["show", "estimators.lsqq"])
+    refused = invoke("show", "estimators.lsqq")
     assert refused.exit_code == 2 and "did you mean 'lsq'" in refused.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,15 @@ import pytest
 import multigrad as xg
 from pages import same_names
 
+from ...harness import commands
+
 OWN = "multigrad.rules.library."
 # Of the library: other tests register their own.
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
 needs_cli = pytest.mark.needs("typer", "rich")
 
 
-@pytest.fixture
-def invoke(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run the command with these words, on a screen of a width."""
-    from typer.testing import CliRunner
-
-    from multigrad.command.app import app
-
-    def run(*words: str, width: int = 100) -> Any:
-        monkeypatch.setenv("COLUMNS", str(width))
-        return CliRunner().invoke(app, ["rules", *words])
-
-    return run
+invoke = partial(commands.invoke, "rules", width=100)
 
 
 @pytest.fixture
@@ -42,7 +34,7 @@ def needy() -> str:
 
 
 @needs_cli
-def test_every_rule_stands_with_its_defaults_above_its_formula(invoke: Any) -> None:
+def test_every_rule_stands_with_its_defaults_above_its_formula() -> None:
     lines = invoke().output.splitlines()
     named = {line.split()[0]: i for i, line in enumerate(lines) if line[:2] == "  " != line[2:4]}
     assert set(LIBRARY) <= named.keys()
@@ -53,7 +45,7 @@ def test_every_rule_stands_with_its_defaults_above_its_formula(invoke: Any) -> N
 
 @needs_cli
 @pytest.mark.parametrize("width", [40, 60, 140])
-def test_no_line_is_wider_than_the_screen(invoke: Any, width: int) -> None:
+def test_no_line_is_wider_than_the_screen(width: int) -> None:
     output = "".join(
         invoke("--family", each, width=width).output for each in ("surrogate", "peers")
     )
@@ -63,7 +55,7 @@ def test_no_line_is_wider_than_the_screen(invoke: Any, width: int) -> None:
 
 
 @needs_cli
-def test_a_family_is_headed_by_what_its_module_says(invoke: Any) -> None:
+def test_a_family_is_headed_by_what_its_module_says() -> None:
     from multigrad.rules.library import transforms
 
     lines = invoke("--family", "transforms", width=200).output.splitlines()
@@ -84,9 +76,7 @@ def test_a_family_is_headed_by_what_its_module_says(invoke: Any) -> None:
         ("triangluar", {"triangular"}),
     ],
 )
-def test_like_finds_by_name_formula_source_and_spelling(
-    invoke: Any, word: str, names: set[str]
-) -> None:
+def test_like_finds_by_name_formula_source_and_spelling(word: str, names: set[str]) -> None:
     result = invoke("--like", word, "--json")
     assert names <= {row["name"] for row in json.loads(result.output)}
     assert len(json.loads(result.output)) < 10
@@ -102,14 +92,14 @@ def test_like_finds_by_name_formula_source_and_spelling(
         (("--family", "transforms", "--like", "arctan"), "no rule like 'arctan' among "),
     ],
 )
-def test_what_finds_nothing_is_an_error(invoke: Any, words: Any, message: str) -> None:
+def test_what_finds_nothing_is_an_error(words: Any, message: str) -> None:
     result = invoke(*words)
     assert result.exit_code == 2
     assert message in result.output
 
 
 @needs_cli
-def test_estimators_are_listed_when_asked_for_and_found_by_a_word(invoke: Any) -> None:
+def test_estimators_are_listed_when_asked_for_and_found_by_a_word() -> None:
     rows = json.loads(invoke("--estimators", "--json").output)
     assert {row["name"] for row in rows} == set(xg.estimators.catalogue())
     assert {row["kind"] for row in rows} == {"estimator"}
@@ -121,7 +111,7 @@ def test_estimators_are_listed_when_asked_for_and_found_by_a_word(invoke: Any) -
 
 
 @needs_cli
-def test_json_has_all_that_is_said_of_a_rule(invoke: Any) -> None:
+def test_json_has_all_that_is_said_of_a_rule() -> None:
     rows = {row["name"]: row for row in json.loads(invoke("--json").output)}
     assert rows.keys() == set(xg.rules())
     row = rows["rectangular"]
@@ -136,7 +126,7 @@ def test_json_has_all_that_is_said_of_a_rule(invoke: Any) -> None:
 
 
 @needs_cli
-def test_a_rule_of_yours_comes_first_and_marks_what_must_be_given(invoke: Any, needy: str) -> None:
+def test_a_rule_of_yours_comes_first_and_marks_what_must_be_given(needy: str) -> None:
     lines = invoke().output.splitlines()
     assert lines[0] == "Rules of yours"
     (line,) = [line for line in lines if needy in line]

@@ -21,6 +21,7 @@ from multigrad.audit.lock import verify
 from multigrad.functions.documents.format import digest, hash_of
 
 from ...data.releases import write as releases
+from ...harness.commands import invoke
 
 Array = Any
 HERE = releases.HERE
@@ -126,12 +127,8 @@ def test_a_lock_is_verified(file: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def verify_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run `multigrad verify` in a folder."""
-    from typer.testing import CliRunner
-
-    from multigrad.command.app import app
-
     monkeypatch.chdir(folder)
-    return CliRunner().invoke(app, ["verify"])
+    return invoke("verify")
 
 
 # --- other versions ------------------------------------------------------------------------------

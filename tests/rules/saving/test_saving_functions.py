@@ -19,6 +19,7 @@ from multigrad_conformance.under_test import pull
 
 from ...conftest import BACKENDS, find_backend
 from ...data.releases import write as releases
+from ...harness.commands import invoke
 from .test_saving import read_elsewhere
 
 xp = xg.xp
@@ -265,10 +266,6 @@ def test_what_was_never_called_is_not_saved_by_a_guess_of_its_tensors(tmp_path: 
 
 @pytest.mark.needs("typer", "rich")
 def test_commands_take_a_file_in_the_form_that_it_is_saved_in(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from multigrad.command.app import app
-
     scaled = xg.function(lambda x, alpha: x * alpha, lambda grad_out, x, alpha: (grad_out, None))
     scaled(X, 0.5)
     by_rank = xg.function(lambda x, y: x * y.ndim, lambda g, x, y: (g * y.ndim, 0.0 * y))
@@ -276,7 +273,7 @@ def test_commands_take_a_file_in_the_form_that_it_is_saved_in(tmp_path: Path) ->
     for name, function in {"scaled": scaled, "by_rank": by_rank}.items():
         xg.save(function, tmp_path / f"{name}.json")
         for command in ("show", "source", "check", "parity --backend numpy"):
-            result = CliRunner().invoke(app, [*command.split(), str(tmp_path / f"{name}.json")])
+            result = invoke(*command.split(), tmp_path / f"{name}.json")
             assert result.exit_code == 0, result.output
 
 
