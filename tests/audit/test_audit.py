@@ -20,6 +20,8 @@ from scipy import special
 import multigrad as xg
 from multigrad.errors import RuleTypeError
 
+from ..harness.torch_class import torch_class
+
 X = np.random.default_rng(3).standard_normal((3, 4)).astype(np.float32)
 QUICK = (
     "type", "repeatable", "derivative", "linear", "scale", "ones", "zero", "strided cotangent",
@@ -35,12 +37,6 @@ def broken(report: Any) -> set[str]:
 
 
 # --- faults that are planted ----------------------------------------------------------------------
-
-
-def torch_class(forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
-    torch: Any = import_module("torch")
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type("Planted", (torch.autograd.Function,), methods)
 
 
 def keeps(ctx: Any, x: Any) -> Any:
@@ -138,7 +134,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_breaks_its_law(fault: str) -> None:
     forward, backward, laws = FAULTS[fault]
-    report = xg.audit(torch_class(forward, backward), X, laws=QUICK)
+    report = xg.audit(torch_class(backward)(forward), X, laws=QUICK)
     if fault == "zero over zero":  # either shows it
         assert laws & broken(report)
     else:
@@ -149,7 +145,7 @@ def test_a_planted_fault_breaks_its_law(fault: str) -> None:
 @pytest.mark.needs("torch")
 @pytest.mark.usefixtures("torch_compiles")
 def test_a_class_that_keeps_every_law_is_not_accused() -> None:
-    report = xg.audit(torch_class(keeps, lambda ctx, g: 2 * saved(ctx) * g), X)
+    report = xg.audit(torch_class(lambda ctx, g: 2 * saved(ctx) * g)(keeps), X)
     assert report.ok
     states = {finding.law: finding.state for finding in report.laws}
     assert states["vmap"] == "refused"  # torch says that it wants setup_context
@@ -164,7 +160,7 @@ def square_of(backend: Any, factor: float) -> Any:
     if backend.name == "numpy":
         return xg.function(lambda x: x * x, lambda g, x: factor * x * g)
     if backend.name == "torch":
-        return torch_class(keeps, lambda ctx, g: factor * saved(ctx) * g)
+        return torch_class(lambda ctx, g: factor * saved(ctx) * g)(keeps)
     if backend.name == "jax":
         square = import_module("jax").custom_vjp(lambda x: x * x)
         square.defvjp(lambda x: (x * x, x), lambda x, g: (factor * x * g,))
@@ -225,7 +221,7 @@ def test_a_class_that_computes_in_float32_is_linear_to_its_digits() -> None:
         ctx.save_for_backward(x)
         return x.float() * 3
 
-    report = xg.audit(torch_class(forward, lambda ctx, grad_out: grad_out * 3), X, laws=QUICK)
+    report = xg.audit(torch_class(lambda ctx, grad_out: grad_out * 3)(forward), X, laws=QUICK)
     assert broken(report) == set()
 
 
@@ -244,7 +240,7 @@ def test_what_rounds_in_float32_is_a_surrogate_though_it_has_another_derivative_
     for n in range(8):
         x = np.random.default_rng(n).standard_normal((3, 4)).astype(np.float32)
         scale = np.array(0.01, np.float32)
-        assert xg.audit(torch_class(forward, backward), x, scale, laws=["derivative"]).ok
+        assert xg.audit(torch_class(backward)(forward), x, scale, laws=["derivative"]).ok
 
 
 @pytest.mark.parametrize(
@@ -297,7 +293,7 @@ def test_what_oscillates_within_a_step_is_not_told_from_its_derivative() -> None
 @pytest.mark.usefixtures("torch_compiles")
 def test_what_a_compiled_forward_gives_away_is_no_fault() -> None:
     torch: Any = import_module("torch")
-    own = torch_class(keeps, lambda ctx, grad_out: 2 * grad_out * saved(ctx))
+    own = torch_class(lambda ctx, grad_out: 2 * grad_out * saved(ctx))(keeps)
 
     def broken_into_two(x: Any) -> Any:
         y = torch.softmax(x @ x, 0).sin() @ x
@@ -319,7 +315,7 @@ def test_a_forward_that_hides_steps_from_autodiff_is_not_accused() -> None:
         return x.new_tensor(x.detach().numpy() ** 2)
 
     for forward in (hides_one, hides_all):
-        report = xg.audit(torch_class(forward, lambda ctx, g: 2 * saved(ctx) * g), X)
+        report = xg.audit(torch_class(lambda ctx, g: 2 * saved(ctx) * g)(forward), X)
         assert report.ok, str(report)
 
 
@@ -350,10 +346,10 @@ def draws(ctx: Any, x: Any) -> Any:
 def test_what_draws_gets_the_same_numbers_for_each_law_and_leaves_the_generator() -> None:
     torch: Any = import_module("torch")
     before = torch.get_rng_state()
-    right = xg.audit(torch_class(draws, lambda ctx, g: saved(ctx) * g), X, laws=["seeded", *QUICK])
+    right = xg.audit(torch_class(lambda ctx, g: saved(ctx) * g)(draws), X, laws=["seeded", *QUICK])
     assert right.ok and right.laws[0].state == "kept" and "the same seed" in right.laws[0].reason
     assert torch.equal(torch.get_rng_state(), before)
-    wrong = xg.audit(torch_class(draws, lambda ctx, g: g), X, laws=QUICK)
+    wrong = xg.audit(torch_class(lambda ctx, g: g)(draws), X, laws=QUICK)
     assert "derivative" in broken(wrong)
 
 
@@ -362,7 +358,7 @@ def test_what_no_seed_makes_repeatable_is_told_once() -> None:
     def forward(ctx: Any, x: Any) -> Any:
         return x * (1 + secrets.randbelow(1000))
 
-    function = torch_class(forward, lambda ctx, grad_out: grad_out)
+    function = torch_class(lambda ctx, grad_out: grad_out)(forward)
     report = xg.audit(function, X, laws=["seeded", *QUICK])
     assert broken(report) == {"repeatable"}
     reasons = {each.reason for each in report.laws if each.law == "linear"}
@@ -376,7 +372,7 @@ def test_a_race_of_one_in_forty_is_found() -> None:
     def races(ctx: Any, grad_out: Any) -> Any:
         return 2 * saved(ctx) * grad_out * (1.0 if next(calls) % 40 != 39 else 1.001)
 
-    report = xg.audit(torch_class(keeps, races), X, laws=["repeatable"])
+    report = xg.audit(torch_class(races)(keeps), X, laws=["repeatable"])
     assert broken(report) == {"repeatable"} and "call" in report.laws[0].reason
 
 
@@ -407,7 +403,7 @@ def test_a_fault_of_one_size_is_found_from_a_small_input(fault: str, is_surrogat
         return spoil(x, grad_out if is_surrogate else 2 * x * grad_out)
 
     given = np.linspace(0.5, 2.0, 4 * 64).reshape(4, 64)
-    function = torch_class(keeps, backward)
+    function = torch_class(backward)(keeps)
     report = xg.audit(function, given, laws=["sizes"], surrogate=is_surrogate)
     assert broken(report) == {"sizes"}, str(report)
     assert "in place of" in report.laws[0].reason
@@ -432,7 +428,7 @@ def test_an_order_and_its_inverse_stay_so_at_other_lengths() -> None:
 
     order = np.array([2, 0, 3, 1, 4])
     args = np.linspace(-2.0, 2.0, 15).reshape(5, 3), order, np.argsort(order)
-    report = xg.audit(torch_class(forward, backward), *args, laws=["sizes"])
+    report = xg.audit(torch_class(backward)(forward), *args, laws=["sizes"])
     assert [law.state for law in report.laws] == ["kept"]
 
 
@@ -446,7 +442,7 @@ def test_a_neuron_whose_one_output_is_flat_has_a_surrogate() -> None:
         (x,) = ctx.saved_tensors
         return of_spikes / (1 + x.abs()) ** 2 + 2 * x * of_squares
 
-    report = xg.audit(torch_class(forward, backward), X, laws=QUICK)
+    report = xg.audit(torch_class(backward)(forward), X, laws=QUICK)
     assert broken(report) == set()
     (derivative,) = (each for each in report.laws if each.law == "derivative")
     assert derivative.reason.startswith("its forward is flat: it is a surrogate, ")
@@ -489,17 +485,15 @@ def test_a_straight_through_gradient_is_held_against_what_is_meant_at_far_number
 def test_numbers_and_memory_that_is_kept_already_count_nothing() -> None:
     import torch
 
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, pair: Any) -> Any:
-            ctx.save_for_backward(x, x.view(-1))
-            ctx.pair = pair
-            return x * x * pair[0] + pair[1]
+    def backward(ctx: Any, g: Any) -> Any:
+        x, flat = ctx.saved_tensors
+        return g * (x + flat) * ctx.pair[0], None
 
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            x, flat = ctx.saved_tensors
-            return g * (x + flat) * ctx.pair[0], None
+    @torch_class(backward)
+    def Scaled(ctx: Any, x: Any, pair: Any) -> Any:
+        ctx.save_for_backward(x, x.view(-1))
+        ctx.pair = pair
+        return x * x * pair[0] + pair[1]
 
     def storages() -> dict[int, int]:
         # A transform of an earlier test leaves some that are wrapped.

@@ -55,16 +55,14 @@ def test_a_pair_says_what_it_keeps_by_a_third_function() -> None:
 def test_the_gradients_of_a_module_s_parameters_are_audited_by_name() -> None:
     import torch
 
-    class Product(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, weight: Any) -> Any:
-            ctx.save_for_backward(x, weight)
-            return x @ weight.T
+    def backward(ctx: Any, grad_out: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        return grad_out @ weight, 0.5 * grad_out.T @ x
 
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            x, weight = ctx.saved_tensors
-            return grad_out @ weight, 0.5 * grad_out.T @ x
+    @torch_class(backward)
+    def Product(ctx: Any, x: Any, weight: Any) -> Any:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
 
     class Layer(torch.nn.Module):
         def __init__(self) -> None:

@@ -13,6 +13,8 @@ import multigrad as xg
 from multigrad.errors import RuleTypeError
 from multigrad.testing import assert_gradients, assert_parity
 
+from ..harness.torch_class import torch_class
+
 pytestmark = pytest.mark.anywhere
 
 xp = xg.xp
@@ -317,15 +319,10 @@ def test_a_pair_is_taken_as_by_an_audit() -> None:
 def test_a_class_is_taken_as_by_an_audit_and_its_backward_runs() -> None:
     import torch
 
-    class Halved(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x * x
-
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            return grad_out * ctx.saved_tensors[0]
+    @torch_class(lambda ctx, grad_out: grad_out * ctx.saved_tensors[0])
+    def Halved(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
 
     x = torch.tensor([1.0, 3.0])
     assert not xg.check(Halved, x).ok

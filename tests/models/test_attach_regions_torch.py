@@ -44,16 +44,30 @@ def through(function: Callable[[Any], Any], x: Any, reentrant: bool) -> Any:
     return checkpoint(function, x, use_reentrant=reentrant).sum()
 
 
+def stepped() -> tuple[Any, Callable[[], object]]:
+    width = xg.schedule.linear(1.0, 2.0, steps=1)
+    return xg.get("triangular").with_params(width=width), width.step
+
+
+def registered_anew() -> tuple[Any, Callable[[], object]]:
+    def times(factor: float) -> None:
+        xg.register("replaced", override=True)(lambda ctx, grad_out, tin: factor * grad_out)
+
+    times(0.5)
+    return "replaced", partial(times, 0.75)
+
+
 @REENTRANT
 @EVERY_WAY
-def test_a_schedule_that_is_stepped_before_backward_acts_at_the_next_forward(
-    way: Any, reentrant: bool
+@pytest.mark.parametrize("make", [stepped, registered_anew])
+def test_a_rule_that_changes_before_backward_acts_changed_at_the_next_forward(
+    way: Any, make: Any, reentrant: bool
 ) -> None:
-    width = xg.schedule.linear(1.0, 2.0, steps=1)
-    function = way(xg.get("triangular").with_params(width=width))
+    rule, change = make()
+    function = way(rule)
     x = torch.tensor([0.5], requires_grad=True)
     y = through(function, x, reentrant)
-    width.step()
+    change()
     y.backward()
     assert x.grad.item() == 0.5
     x.grad = None
@@ -74,26 +88,6 @@ def test_regions_of_several_steps_each_have_the_number_of_theirs(reentrant: bool
     for y in reversed(ys):
         y.backward()
     assert [x.grad.item() for x in xs] == [0.5, 0.75, 0.875]
-
-
-@REENTRANT
-@EVERY_WAY
-def test_a_name_that_is_registered_anew_before_backward_acts_at_the_next_forward(
-    way: Any, reentrant: bool
-) -> None:
-    def times(factor: float) -> None:
-        xg.register("replaced", override=True)(lambda ctx, grad_out, tin: factor * grad_out)
-
-    times(10.0)
-    function = way("replaced")
-    x = torch.ones(1, requires_grad=True)
-    y = through(function, x, reentrant)
-    times(3.0)
-    y.backward()
-    assert x.grad.item() == 10.0
-    x.grad = None
-    through(function, x, reentrant).backward()
-    assert x.grad.item() == 3.0
 
 
 @REENTRANT

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
 from ..harness.models.attached import Net, gradient, make_net, named_rules  # noqa: F401 (a fixture)
+from ..harness.torch_class import torch_class
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -25,18 +26,11 @@ def net() -> Any:
     return make_net()
 
 
-class Guided(torch.autograd.Function):
+@torch_class(lambda ctx, grad: grad.clamp(min=0) * (ctx.saved_tensors[0] > 0))
+def Guided(ctx: Any, x: Any) -> Any:
     """What "attached_guides" is under relu, written with torch alone."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return x.relu()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return grad.clamp(min=0) * (x > 0)
+    ctx.save_for_backward(x)
+    return x.relu()
 
 
 def forward_by_hand(net: Any, x: Any, inner: Any = F.relu, outer: Any = F.relu) -> Any:
@@ -280,19 +274,12 @@ def test_a_name_means_the_rule_that_is_registered_now() -> None:
             torch.testing.assert_close(two, 2.0 * one)
 
 
-class Sigmoid(torch.autograd.Function):
+@torch_class(lambda ctx, grad: grad * ctx.saved_tensors[0] * (1 - ctx.saved_tensors[0]))
+def Sigmoid(ctx: Any, x: Any) -> Any:
     """A Function with an operation inside."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        y = torch.sigmoid(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (y,) = ctx.saved_tensors
-        return grad * y * (1 - y)
+    y = torch.sigmoid(x)
+    ctx.save_for_backward(y)
+    return y
 
 
 class Inside(nn.Module):

@@ -12,6 +12,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.own_library import OWN
+
 torch = pytest.importorskip("torch")
 tf = pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.peers, pytest.mark.needs("torch", "tensorflow")]
@@ -25,20 +27,10 @@ G = generator.standard_normal(X.shape).astype(np.float32)
 STEPS = np.array([0.37, 0.53, 1.1, 0.21], np.float32)
 
 
-def in_torch(function: Callable[..., Any], *tensors: Any) -> list[Any]:
+def pulled(library: str, function: Callable[..., Any], *tensors: Any) -> list[Any]:
     """The output and the gradients of all tensors."""
-    leaves = [torch.tensor(each, requires_grad=True) for each in tensors]
-    y = function(*leaves)
-    y.backward(torch.tensor(G.reshape(y.shape)))
-    return [y.detach().numpy(), *(None if x.grad is None else x.grad.numpy() for x in leaves)]
-
-
-def in_tensorflow(function: Callable[..., Any], x: Any) -> list[Any]:
-    tensor = tf.constant(x)
-    with tf.GradientTape() as tape:
-        tape.watch(tensor)
-        y = function(tensor)
-    return [y.numpy(), tape.gradient(y, tensor, tf.constant(G)).numpy()]
+    y, pull = OWN[library](function, *tensors)
+    return [y, *pull(G)]
 
 
 def assert_equal_numbers(mine: list[Any], other: list[Any], rtol: float = 2e-6) -> None:
@@ -54,25 +46,17 @@ def test_fake_quantization_is_that_of_tensorflow(narrow: bool) -> None:
     low, high = np.float32(-1.3), np.float32(2.2)
     native = tf.quantization.fake_quant_with_min_max_vars
     assert_equal_numbers(
-        in_tensorflow(lambda x: E.fake_quantize(x, low, high, 4, narrow), X),
-        in_tensorflow(lambda x: native(x, low, high, 4, narrow), X),
+        pulled("tensorflow", lambda x: E.fake_quantize(x, low, high, 4, narrow), X),
+        pulled("tensorflow", lambda x: native(x, low, high, 4, narrow), X),
     )
 
 
 def test_learned_ends_get_the_gradients_of_tensorflow() -> None:
-    low, high = tf.constant(-STEPS * 1.7), tf.constant(STEPS * 2.1)
     native = tf.quantization.fake_quant_with_min_max_vars_per_channel
-    found = []
-    for function in (
-        lambda x: E.fake_quantize(x, low, high, 3),
-        lambda x: native(x, low, high, num_bits=3),
-    ):
-        x = tf.constant(X)
-        with tf.GradientTape() as tape:
-            tape.watch([x, low, high])
-            y = function(x)
-        found.append([y, *tape.gradient(y, [x, low, high], tf.constant(G))])
-    assert_equal_numbers(*found, rtol=1e-5)
+    given = X, -STEPS * 1.7, STEPS * 2.1
+    mine = pulled("tensorflow", lambda *tensors: E.fake_quantize(*tensors, 3), *given)
+    other = pulled("tensorflow", lambda *tensors: native(*tensors, num_bits=3), *given)
+    assert_equal_numbers(mine, other, rtol=1e-5)
 
 
 def test_hard_gumbel_draws_are_as_frequent_as_torchs() -> None:
@@ -88,11 +72,12 @@ def test_hard_gumbel_draws_are_as_frequent_as_torchs() -> None:
 def test_the_rotation_trick_is_that_of_vector_quantize_pytorch() -> None:
     peer = pytest.importorskip("vector_quantize_pytorch.vector_quantize_pytorch")
     q = generator.standard_normal(X.shape).astype(np.float32)
-    mine = in_torch(lambda x: E.rotation_trick(x, torch.tensor(q)), X)
-    other = in_torch(lambda x: peer.rotate_to(x, torch.tensor(q)), X)
-    assert_equal_numbers(mine, other, rtol=1e-4)
-    straight = in_torch(lambda x: E.straight_through(x, torch.tensor(q)), X)
-    assert_equal_numbers(straight, in_torch(lambda x: peer.straight_through(x, torch.tensor(q)), X))
+    for ours, theirs, rtol in (
+        (E.rotation_trick, peer.rotate_to, 1e-4),
+        (E.straight_through, peer.straight_through, 2e-6),
+    ):
+        found = [pulled("torch", lambda x, f=f: f(x, torch.tensor(q)), X) for f in (ours, theirs)]
+        assert_equal_numbers(*found, rtol)
 
 
 def test_the_nearest_code_is_that_of_vector_quantize_pytorch() -> None:

@@ -17,6 +17,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.own_library import in_tensorflow
+
 tf = pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.peers, pytest.mark.needs("tensorflow", "keras")]
 
@@ -39,11 +41,8 @@ G = np.linspace(-1, 2, X.size, dtype=np.float32).reshape(X.shape)
 
 
 def pulled(quantizer: Any, x: Any = X, g: Any = G) -> tuple[Any, Any]:
-    given = tf.constant(x)
-    with tf.GradientTape() as tape:
-        tape.watch(given)
-        y = quantizer(given)
-    return y.numpy(), tape.gradient(y, given, tf.constant(g)).numpy()
+    y, pull = in_tensorflow(quantizer, x)
+    return y.numpy(), pull(g)[0].numpy()
 
 
 def assert_equal_numbers(mine: tuple[Any, Any], expected: tuple[Any, Any], rtol: float) -> None:

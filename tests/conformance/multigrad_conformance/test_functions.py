@@ -237,8 +237,6 @@ def test_random_draws_in_a_function_are_those_of_its_key(backend: Any) -> None:
 
 
 def test_a_lowered_function_is_called_with_its_tensors_and_numbers(backend: Any) -> None:
-    from .under_test import as_function
-
     function = xg.custom_gradient(weighted)
     function(X, W, 2.0)
     native = as_function(xg.lower(function, backend.name))

@@ -19,6 +19,7 @@ from multigrad.rules.model.activation_function import graphs_under
 from multigrad.rules.registry import resolve
 
 from .oracles import DTYPES, FLOAT32, LIBRARY, spread
+from .under_test import pull
 
 Tensor = Any
 X = np.array([-2.0, -0.5, -0.25, 0.0, 0.5, 0.75, 3.0], np.float32)
@@ -90,10 +91,9 @@ def test_a_changed_number_is_an_argument_of_one_lowering(
         for width in (0.3, 0.6, 5.0):
             with xg.use(rule, params={"width": width}):
                 assert tuple(act(backend.array(X)).shape) == X.shape
-                y, pullback = xg.vjp(act, backend.array(X))
-                (gradient,) = pullback(backend.array(G))
-            np.testing.assert_array_equal(backend.numpy(y), np.maximum(X, 0))
-            np.testing.assert_array_equal(backend.numpy(gradient), G * (np.abs(X) < width))
+                y, (gradient,) = pull(backend, act, (X,), G)
+            np.testing.assert_array_equal(y, np.maximum(X, 0))
+            np.testing.assert_array_equal(gradient, G * (np.abs(X) < width))
         assert len(lowered) == 1
     finally:
         xg.unregister("conformance_window")
@@ -101,10 +101,8 @@ def test_a_changed_number_is_an_argument_of_one_lowering(
 
 def test_a_param_may_be_a_tensor_of_the_backend(backend: Any) -> None:
     with xg.use("triangular", params={"width": backend.array(np.float32(2.0))}):
-        _, pullback = xg.vjp(xg.activation("Heaviside"), backend.array(X))
-        (gradient,) = pullback(backend.array(G))
-    expected = G * np.maximum(1 - np.abs(X) / 2, 0)
-    np.testing.assert_allclose(backend.numpy(gradient), expected, rtol=1e-6)
+        _, (gradient,) = pull(backend, xg.activation("Heaviside"), (X,), G)
+    np.testing.assert_allclose(gradient, G * np.maximum(1 - np.abs(X) / 2, 0), rtol=1e-6)
 
 
 # --- residuals ------------------------------------------------------------------------------------
@@ -138,15 +136,14 @@ def test_of_a_rectifier_its_output_is_kept_where_nobody_overwrites_it_unnoticed(
         assert len(names) == 1 and dtypes == ["bool"]
 
 
-def test_what_needs_nothing_keeps_nothing(backend: Any) -> None:
-    assert residuals(backend, "d(Linear)", "Tanh") == ((), [])
-    assert residuals(backend, "scale", "Tanh") == ((), [])
-
-
-def test_a_derivative_that_the_output_tells_keeps_the_output(backend: Any) -> None:
-    lowered = lower_graphs(graphs_under(None, find_forward("Logistic"), {}), backend.row)
-    assert lowered.emitted is not None
-    assert lowered.emitted.residuals.names == ("output",)
+@pytest.mark.parametrize(
+    ("rule", "forward", "names"),
+    [("d(Linear)", "Tanh", ()), ("scale", "Tanh", ()), ("d(Logistic)", "Logistic", ("output",))],
+)
+def test_nothing_or_the_output_is_kept_where_that_tells_the_gradient(
+    backend: Any, rule: str, forward: str, names: tuple[str, ...]
+) -> None:
+    assert residuals(backend, rule, forward) == (names, [])
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -208,15 +205,10 @@ def test_compiled_code_gives_the_same_and_follows_the_rule_in_force(backend: Any
         return
     for width in (0.6, 2.0):
         with xg.use("triangular", params={"width": width}):
-            y, (gradient,) = compiled_vjp(backend, compiled)
+            y, (gradient,) = pull(backend, compiled, (X,), G)
         np.testing.assert_array_equal(y, (X > 0).astype(np.float32))
         expected = G * np.maximum(1 - np.abs(X) / width, 0)
         np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-7)
-
-
-def compiled_vjp(backend: Any, f: Any) -> Any:
-    y, pullback = xg.vjp(f, backend.array(X))
-    return backend.numpy(y), [backend.numpy(g) for g in pullback(backend.array(G))]
 
 
 # --- everything at once ---------------------------------------------------------------------------

@@ -15,6 +15,8 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.torch_class import torch_class
+
 WARM = 3  # calls, after which nothing is captured or compiled any more
 # Of a class of torch in forward, where `apply` is Python. It is C++ since 2.14, and no faster: a
 # call of a rule takes 0.7 to 0.9 times as long as one of the class there, too.
@@ -56,17 +58,15 @@ def make_rule() -> Any:
 def test_an_eager_call_takes_few_more_opcodes_than_a_class_of_torch() -> None:
     import torch
 
-    class Plain(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, width: float) -> Any:
-            ctx.save_for_backward(x)
-            ctx.width = width
-            return (x > 0).to(x.dtype)
+    def backward(ctx: Any, grad_out: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return grad_out * (1 - x.abs() / ctx.width).clamp(min=0), None
 
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            (x,) = ctx.saved_tensors
-            return grad_out * (1 - x.abs() / ctx.width).clamp(min=0), None
+    @torch_class(backward)
+    def Plain(ctx: Any, x: Any, width: float) -> Any:
+        ctx.save_for_backward(x)
+        ctx.width = width
+        return (x > 0).to(x.dtype)
 
     x, grad_out = torch.linspace(-2, 2, 5, requires_grad=True), torch.ones(5)
 
