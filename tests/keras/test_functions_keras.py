@@ -14,6 +14,8 @@ import pytest
 
 import multigrad as xg
 
+from .test_custom_gradient_keras import mixed
+
 keras: Any = pytest.importorskip("keras")
 xk: Any = pytest.importorskip("multigrad.keras")
 
@@ -197,15 +199,6 @@ def test_a_random_function_needs_a_key_or_a_layer_where_there_is_no_generator() 
 # --- what is saved --------------------------------------------------------------------------------
 
 
-def scaled_pair(x: Any, w: Any, scale: float, mode: str = "plus") -> Any:
-    def grad(upstream: Any) -> Any:
-        total = upstream["product"] + upstream["others"][0]
-        return total * scale, total * 10.0, None
-
-    others = [x + w if mode == "plus" else x - w]
-    return {"product": x * w * scale, "others": others}, grad
-
-
 def build_pair(call: Any) -> Any:
     """Give a model around a function of two tensors, a number and a word."""
     keras.utils.set_random_seed(3)
@@ -215,7 +208,7 @@ def build_pair(call: Any) -> Any:
 
 
 def test_a_loaded_layer_has_its_backend_and_a_clone_its_function(tmp_path: Path) -> None:
-    model = build_pair(xk.CustomGradient(xg.custom_gradient(scaled_pair), "numpy", name="pair"))
+    model = build_pair(xk.CustomGradient(xg.custom_gradient(mixed), "numpy", name="pair"))
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
     loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
@@ -336,12 +329,12 @@ def test_an_unknown_backend_is_refused_and_the_layer_stays_usable() -> None:
 
 
 def test_a_wrong_call_names_the_layer_and_the_function() -> None:
-    layer = xk.CustomGradient(xg.custom_gradient(scaled_pair), name="gate")
-    with pytest.raises(TypeError, match=r"layer 'gate', function 'scaled_pair': missing.*'scale'"):
+    layer = xk.CustomGradient(xg.custom_gradient(mixed), name="gate")
+    with pytest.raises(TypeError, match=r"layer 'gate', function 'mixed': missing.*'scale'"):
         layer(X, X)
-    with pytest.raises(xg.RuleError, match=r"'w' .*scaled_pair\.bind\(\{.*\"scale\": \.\.\.\}"):
+    with pytest.raises(xg.RuleError, match=r"'w' .*mixed\.bind\(\{.*\"scale\": \.\.\.\}"):
         keras.Sequential([keras.Input((3,)), layer])
-    with pytest.raises(TypeError, match="'scaled_pair' takes no 'scael'; did you mean 'scale'"):
+    with pytest.raises(TypeError, match="'mixed' takes no 'scael'; did you mean 'scale'"):
         layer(X, X, 1.0, scael=2.0)
 
 

@@ -133,6 +133,7 @@ def summed(x, axis, keepdims: bool):
     return x.sum(axis, keepdims=keepdims)
 summed.defvjp(lambda x, *fixed: (summed(x, *fixed), x), lambda axis, keep, x, g: (g + 0 * x,))
 """
+X = np.linspace(-2.0, 2.0, 24, dtype=np.float32).reshape(4, 6)
 MODULES = {"torch": TORCH, "jax": JAX, "tensorflow": TENSORFLOW}
 
 
@@ -293,12 +294,11 @@ def test_a_mistake_is_said_with_what_to_write(
 @pytest.mark.backends("jax", "tensorflow")
 def test_it_also_runs_compiled(backend: Any, module: str) -> None:
     spikes = import_named(module)
-    x = np.linspace(-2.0, 2.0, 24, dtype=np.float32).reshape(4, 6)
-    report = convert(spikes.around, x, backends=[backend.name], compiled=[backend.name])
+    report = convert(spikes.around, X, backends=[backend.name], compiled=[backend.name])
     assert report.ok
     assert str(report.verdicts[0]) == "converted, equal"
     # What the original cannot do under a compiler is no fault of ours.
-    branching = convert(spikes.Branching, x, backends=[backend.name], compiled=[backend.name])
+    branching = convert(spikes.Branching, X, backends=[backend.name], compiled=[backend.name])
     assert branching.verdicts[0].state == "as it is"
 
 
@@ -374,8 +374,7 @@ def test_a_class_that_is_equal_but_for_vmap_says_so(backend: Any) -> None:
         y.scale = 2.0
         return y
 
-    x = np.linspace(-2.0, 2.0, 24, dtype=np.float32).reshape(4, 6)
-    found = convert(Rounded, x, backends=["torch"], transforms=True)
+    found = convert(Rounded, X, backends=["torch"], transforms=True)
     assert in_words(found)["vmap"] == "refused"
     reason = found.transforms[0].reason
     assert "'Rounded'" in reason
@@ -388,14 +387,13 @@ def test_a_class_that_is_equal_but_for_vmap_says_so(backend: Any) -> None:
 def test_other_numbers_under_a_transform_differ(
     backend: Any, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x = np.linspace(-2.0, 2.0, 24, dtype=np.float32).reshape(4, 6)
     run, doubled = converting.run_mapped, import_named(module).Doubled
 
     def run_otherwise(*given: Any) -> Any:
         return {name: found * 1.001 for name, found in run(*given).items()}
 
     monkeypatch.setattr(converting, "run_mapped", run_otherwise)
-    found = convert(doubled, x, backends=[backend.name], transforms=True)
+    found = convert(doubled, X, backends=[backend.name], transforms=True)
     assert in_words(found) == {"vmap": "differs", "compile": "equal"}
     assert "instead of" in found.transforms[0].reason
     assert not found.ok
@@ -406,6 +404,5 @@ def test_numbers_and_words_among_the_inputs_stay_fixed_under_transforms(
     backend: Any, module: str
 ) -> None:
     numbered = import_named(module).Numbered
-    x = np.linspace(-2.0, 2.0, 24, dtype=np.float32).reshape(4, 6)
-    found = convert(numbered, 5, x, backends=[backend.name], transforms=True)
+    found = convert(numbered, 5, X, backends=[backend.name], transforms=True)
     assert in_words(found) == {"vmap": "equal", "compile": "equal"}

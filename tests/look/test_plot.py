@@ -50,6 +50,7 @@ def failing(ctx: Any, grad_out: Any, tin: Any) -> Any:
 
 
 quantizer = xg.function(quantized, quantized_gradient)
+total = xg.function(lambda x: x.sum(), lambda grad_out, x: grad_out * xg.xp.ones_like(x))
 
 
 def test_a_rule_under_an_activation_has_forward_derivative_and_a_curve_per_value(ax: Any) -> None:
@@ -138,20 +139,20 @@ def test_one_that_looks_at_the_sign_of_both_is_drawn_for_both(ax: Any) -> None:
     assert at(drawn["tin = -1"], 1.5) == at(drawn["tin = 1"], -1.5) == 0.0
 
 
-def test_one_that_needs_all_of_a_gradient_is_drawn_by_an_example(ax: Any) -> None:
-    xg.plot("centralize", ax=ax)
+def limited(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out * xg.xp.minimum(xg.xp.max(xg.xp.abs(tin)), 0.3)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"), [("centralize", lambda g: g - g.mean()), (limited, lambda g: 0.3 * g)]
+)
+def test_one_that_needs_all_of_a_gradient_or_input_is_drawn_by_an_example(
+    ax: Any, rule: Any, expected: Any
+) -> None:
+    xg.plot(rule, ax=ax)
     before, after = lines(ax).values()
-    assert after[1] == pytest.approx(before[1] - before[1].mean())
-    assert "centralize" in ax.get_legend().get_texts()[1].get_text()
-
-
-def test_one_that_looks_at_all_of_its_input_up_to_a_limit_is_drawn_by_an_example(ax: Any) -> None:
-    def limited(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return grad_out * xg.xp.minimum(xg.xp.max(xg.xp.abs(tin)), 0.3)
-
-    xg.plot(limited, ax=ax)
-    before, after = lines(ax).values()
-    assert after[1] == pytest.approx(0.3 * before[1])
+    assert after[1] == pytest.approx(expected(before[1]))
+    assert getattr(rule, "__name__", rule) in ax.get_legend().get_texts()[1].get_text()
 
 
 def test_a_random_rule_has_a_draw_a_mean_and_a_band_and_says_so(ax: Any) -> None:
@@ -278,6 +279,7 @@ def test_without_axes_there_is_a_new_figure() -> None:
         (quantizer, {"params": {"stpe": 1.0}}, TypeError, "did you mean 'step'"),
         (xg.estimators.lsq, {}, TypeError, "of one tensor, and lsq lacks step: give a number"),
         (xg.estimators.lsq, {"params": {"step": -1.0}}, ValueError, "'step' is > 0"),
+        (total, {}, ValueError, r"has no curve: of 401 numbers it makes shape \(\)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_drawn_is_said(
@@ -285,12 +287,6 @@ def test_what_cannot_be_drawn_is_said(
 ) -> None:
     with pytest.raises(error, match=message):
         xg.plot(what, ax=ax, **given)
-
-
-def test_a_function_of_no_curve_is_refused(ax: Any) -> None:
-    total = xg.function(lambda x: x.sum(), lambda grad_out, x: grad_out * xg.xp.ones_like(x))
-    with pytest.raises(ValueError, match=r"has no curve: of 401 numbers it makes shape \(\)"):
-        xg.plot(total, ax=ax)
 
 
 # --- the command --------------------------------------------------------------------------------

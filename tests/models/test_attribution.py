@@ -18,6 +18,7 @@ import pytest
 import multigrad as xg
 from multigrad.models import attribution as lrp
 from multigrad_conformance.oracles import Draws, fold_in
+from multigrad_conformance.under_test import as_tensors, pull
 
 RNG = np.random.default_rng(14)
 E = 1e-6
@@ -128,8 +129,8 @@ def attributes_of(case: tuple[Any, ...]) -> dict[str, Any]:
 
 def relevance(backend: Any, layer: Any, tensors: Any, given: Any) -> tuple[Any, Any]:
     """What a layer gives and what it sends back to x."""
-    out, pull = xg.vjp(layer, *[None if t is None else backend.array(t) for t in tensors])
-    returned = pull(backend.array(given(backend.numpy(out))))
+    out, back = xg.vjp(layer, *as_tensors(backend, tensors))
+    returned = back(backend.array(given(backend.numpy(out))))
     return backend.numpy(out), backend.numpy(returned[0])
 
 
@@ -233,9 +234,8 @@ def test_pooling_shares_out_by_what_each_element_brought(backend: Any, name: str
 def test_an_addition_shares_out_by_what_each_summand_brought(backend: Any) -> None:
     a, b = array(2, 3, 4), array(3, 1)
     layer = lrp.norm().over("addition")
-    out, pull = xg.vjp(layer, backend.array(a), backend.array(b))
-    given = some(backend.numpy(out))
-    of_a, of_b = map(backend.numpy, pull(backend.array(given))[:2])
+    given = some(a + b)
+    _, (of_a, of_b, *_) = pull(backend, layer, (a, b), given)
     ratio = given / away((a + b).astype(float), E)
     compare(of_a, a * ratio)
     compare(of_b, (b * ratio).sum((0, 2))[:, None])
@@ -280,12 +280,11 @@ def test_what_the_layer_computed_itself_is_returned_and_keeps_its_gradient(backe
     x, weight, bias = array(2, 3), array(3, 2), array(2)
     out = (x @ weight + bias + 1).astype(np.float32)  # no value of the formula
     layer = lrp.epsilon().over("linear")
-    result, pull = xg.vjp(layer, *map(backend.array, (x, weight, bias, out)))
-    np.testing.assert_array_equal(backend.numpy(result), out)
     given = some(out)
-    of_x, *_, of_out = pull(backend.array(given))[:4]
-    np.testing.assert_array_equal(backend.numpy(of_out), given)
-    compare(backend.numpy(of_x), x * ((given / away(out, E)) @ weight.T))
+    result, (of_x, _, _, of_out, *_) = pull(backend, layer, (x, weight, bias, out), given)
+    np.testing.assert_array_equal(result, out)
+    np.testing.assert_array_equal(of_out, given)
+    compare(of_x, x * ((given / away(out, E)) @ weight.T))
 
 
 def test_weights_get_nothing_of_the_relevance() -> None:

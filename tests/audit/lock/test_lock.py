@@ -194,47 +194,37 @@ def test_a_python_that_is_not_there_is_an_error() -> None:
 # --- sentences -----------------------------------------------------------------------------------
 
 
-def test_a_change_is_named_in_a_sentence() -> None:
-    one, zero = gives("0x0p+0", x="0x1p+0"), gives("0x0p+0", x="0x0p+0")
-    assert sentences(CLAMP, one, zero) == [
-        "clamp's derivative at its lower bound is 1 in torch 2.13.0 and 0 in this one (2.4.0)"
-    ]
-    assert sentences(CLAMP, one, one) == []
-    assert sentences(CLAMP, zero, gives("nan", x="0x0p+0")) == [
-        "clamp at its lower bound is 0 in torch 2.13.0 and NaN in this one (2.4.0)"
-    ]
-    assert sentences(CLAMP, one, gives("0x0p+0", x=None)) == [
-        "clamp's derivative at its lower bound is 1 in torch 2.13.0 and none in this one (2.4.0)"
-    ]
+ZERO, ONE, INFINITE = (gives("0x0p+0", x=each) for each in ("0x0p+0", "0x1p+0", "inf"))
+GONE = {"missing": True}
+EARLIER, NOW = "in torch 2.13.0", "in this one (2.4.0)"
+SLOPE = "clamp's derivative at its lower bound is"
 
 
-def test_a_number_in_place_of_an_infinity_is_a_change() -> None:
-    infinite = gives("0x0p+0", x="inf")
-    assert sentences(CLAMP, infinite, gives("0x0p+0", x="0x1p+0")) == [
-        "clamp's derivative at its lower bound is inf in torch 2.13.0 and 1 in this one (2.4.0)"
-    ]
-    assert sentences(CLAMP, infinite, infinite) == []
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (ONE, ZERO, f"{SLOPE} 1 {EARLIER} and 0 {NOW}"),
+        (ZERO, gives("nan", x="0x0p+0"), f"clamp at its lower bound is 0 {EARLIER} and NaN {NOW}"),
+        (ONE, gives("0x0p+0", x=None), f"{SLOPE} 1 {EARLIER} and none {NOW}"),
+        (INFINITE, ONE, f"{SLOPE} inf {EARLIER} and 1 {NOW}"),
+        (ZERO, GONE, f"torch.clamp is {EARLIER}, and is not {NOW}"),
+        (GONE, ZERO, f"torch.clamp is not {EARLIER}, and is {NOW}"),
+        (
+            {"raises": "RuntimeError"},
+            ZERO,
+            f"clamp at its lower bound raises RuntimeError {EARLIER} and runs {NOW}",
+        ),
+    ],
+)
+def test_a_change_is_named_in_a_sentence(before: Any, after: Any, said: str) -> None:
+    assert sentences(CLAMP, before, after) == [said]
+    assert sentences(CLAMP, before, before) == sentences(CLAMP, after, after) == []
 
 
 def test_a_function_of_two_says_which() -> None:
-    before = gives("0x1p+0", x="0x0p+0", y="-inf")
-    assert sentences(POW, before, gives("0x1p+0", x="0x0p+0", y="nan")) == [
-        "pow's derivative for y at (0, 0) is -inf in torch 2.13.0 and NaN in this one (2.4.0)"
-    ]
-
-
-def test_a_function_that_goes_or_raises_is_named() -> None:
-    runs, gone = gives("0x0p+0", x="0x0p+0"), {"missing": True}
-    assert sentences(CLAMP, runs, gone) == [
-        "torch.clamp is in torch 2.13.0, and is not in this one (2.4.0)"
-    ]
-    assert sentences(CLAMP, gone, runs) == [
-        "torch.clamp is not in torch 2.13.0, and is in this one (2.4.0)"
-    ]
-    assert sentences(CLAMP, {"raises": "RuntimeError"}, runs) == [
-        "clamp at its lower bound raises RuntimeError in torch 2.13.0 and runs in this one (2.4.0)"
-    ]
-    assert sentences(CLAMP, gone, gone) == []
+    before, after = (gives("0x1p+0", x="0x0p+0", y=each) for each in ("-inf", "nan"))
+    said = f"pow's derivative for y at (0, 0) is -inf {EARLIER} and NaN {NOW}"
+    assert sentences(POW, before, after) == [said]
 
 
 def test_roundings_and_signs_of_zeros_are_said_and_not_failed() -> None:

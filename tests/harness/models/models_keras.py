@@ -11,6 +11,8 @@ import pytest
 
 import multigrad as xg
 
+from ..traced import taped
+
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(8, 6)).astype(np.float32)
 Y = RNG.normal(size=(8, 6)).astype(np.float32)
@@ -92,13 +94,7 @@ def compile_gradient(f: Any) -> Callable[[Any], Any]:
         return run
     import tensorflow as tf
 
-    @tf.function
-    def compute(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = f(x)
-        return tape.gradient(y, x)
-
+    compute = tf.function(taped(f))
     return lambda x: compute(tf.constant(x)).numpy()
 
 

@@ -11,6 +11,8 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.own_library import assert_as_in
+
 pytestmark = pytest.mark.needs("keras")
 HOST = os.environ.get("KERAS_BACKEND", "")
 X = (np.arange(24, dtype=np.float32) * 0.75 - 8).reshape(4, 6)  # exact in 8 bits
@@ -101,19 +103,9 @@ def test_it_gives_what_keras_gives(options: dict[str, Any], low: Any, high: Any)
     def weighted(x: Any, low: Any, high: Any) -> Any:
         return keras.quantizers.fake_quant_with_min_max_vars(x, low, high, **options) * x
 
-    captured = xg.function(weighted, native=False)
-    if HOST != "tensorflow":  # elsewhere Keras writes the gradient by keras.ops.custom_gradient
-        with pytest.raises(xg.TraceError, match=r"quantizers.py:\d+\) calls .*custom_gradient"):
-            captured(X, low, high)
+    if HOST == "tensorflow":
+        assert_as_in("tensorflow", weighted, X, np.asarray(low), np.asarray(high))
         return
-    import tensorflow as tf
-
-    arrays = [tf.constant(array) for array in (X, low, high)]
-    with tf.GradientTape() as tape:
-        tape.watch(arrays)
-        expected = weighted(*arrays)
-    result, pull = xg.vjp(captured, X, low, high)
-    np.testing.assert_allclose(result, expected, rtol=1e-5)
-    ones = np.ones_like(result)
-    for one, other in zip(pull(ones), tape.gradient(expected, arrays), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    # Elsewhere Keras writes the gradient by keras.ops.custom_gradient.
+    with pytest.raises(xg.TraceError, match=r"quantizers.py:\d+\) calls .*custom_gradient"):
+        xg.function(weighted, native=False)(X, low, high)

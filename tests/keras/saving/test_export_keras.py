@@ -19,6 +19,7 @@ import pytest
 import multigrad as xg
 
 from ...harness.hidden import run_python
+from ...harness.traced import taped
 
 keras: Any = pytest.importorskip("keras")
 xk: Any = pytest.importorskip("multigrad.keras")
@@ -158,12 +159,8 @@ def test_a_saved_model_keeps_the_params_as_variables(network: Any, tmp_path: Pat
         v for v in loaded.non_trainable_variables if v.shape == () and v.dtype == tf.float32
     )
     width.assign(0.75)
-    x = tf.constant(network.x)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = loaded.serve(x)
-    expected = gradient_of(model, network, "annealed")
-    np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=0, atol=1e-6)
+    gradient = taped(loaded.serve)(tf.constant(network.x))
+    np.testing.assert_allclose(gradient, gradient_of(model, network, "annealed"), rtol=0, atol=1e-6)
 
 
 @on("tensorflow", "jax")
@@ -174,13 +171,11 @@ def test_a_random_rule_goes_on_drawing_in_a_saved_model(network: Any, tmp_path: 
     model = network.build(xk.Activation("Tanh", rule="noise", params={"sigma": 1.0}))
     model.export(tmp_path / "model", format="tf_saved_model", verbose=False)
     loaded = tf.saved_model.load(str(tmp_path / "model"))
-    x, found = tf.constant(network.x), []
-    for _ in range(2):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = loaded.serve(x)
-        found.append(tape.gradient(y, x).numpy())
-        np.testing.assert_allclose(y, model.predict(network.x, verbose=0), rtol=0, atol=1e-6)
+    x = tf.constant(network.x)
+    found = [taped(loaded.serve)(x) for _ in range(2)]
+    np.testing.assert_allclose(
+        loaded.serve(x), model.predict(network.x, verbose=0), rtol=0, atol=1e-6
+    )
     assert np.abs(found[0] - found[1]).max() > 0.1
 
 
