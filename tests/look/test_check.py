@@ -225,9 +225,13 @@ def test_a_gradient_that_is_tiny_is_compared_with_its_own_size() -> None:
         return x * 1e-4 + w * 1e-9
 
     x = np.linspace(-1.0, 1.0, 5)
-    assert xg.check((tiny, lambda up, x: up * 1e-8), x).ok
-    assert not xg.check((tiny, lambda up, x: up * 2e-8), x).ok
-    assert not xg.check((uneven, lambda up, x, w: (up * 1e-4, up * 3e-9)), x + 2.0, x + 2.0).ok
+    rows: list[tuple[Any, tuple[Any, ...], bool]] = [
+        ((tiny, lambda up, x: up * 1e-8), (x,), True),
+        ((tiny, lambda up, x: up * 2e-8), (x,), False),
+        ((uneven, lambda up, x, w: (up * 1e-4, up * 3e-9)), (x + 2.0, x + 2.0), False),
+    ]
+    for pair, inputs, is_right in rows:
+        assert xg.check(pair, *inputs).ok == is_right
 
 
 def test_rounding_of_a_gradient_that_is_zero_is_no_error() -> None:

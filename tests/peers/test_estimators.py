@@ -54,7 +54,7 @@ def test_fake_quantization_is_that_of_tensorflow(narrow: bool) -> None:
 def test_learned_ends_get_the_gradients_of_tensorflow() -> None:
     native = tf.quantization.fake_quant_with_min_max_vars_per_channel
     given = X, -STEPS * 1.7, STEPS * 2.1
-    mine = pulled("tensorflow", lambda *tensors: E.fake_quantize(*tensors, 3), *given)
+    mine = pulled("tensorflow", lambda x, a, b: E.fake_quantize(x, a, b, 3), *given)
     other = pulled("tensorflow", lambda *tensors: native(*tensors, num_bits=3), *given)
     assert_equal_numbers(mine, other, rtol=1e-5)
 
@@ -72,12 +72,13 @@ def test_hard_gumbel_draws_are_as_frequent_as_torchs() -> None:
 def test_the_rotation_trick_is_that_of_vector_quantize_pytorch() -> None:
     peer = pytest.importorskip("vector_quantize_pytorch.vector_quantize_pytorch")
     q = generator.standard_normal(X.shape).astype(np.float32)
-    for ours, theirs, rtol in (
+    rows: list[tuple[Any, Any, float]] = [
         (E.rotation_trick, peer.rotate_to, 1e-4),
         (E.straight_through, peer.straight_through, 2e-6),
-    ):
+    ]
+    for ours, theirs, rtol in rows:
         found = [pulled("torch", lambda x, f=f: f(x, torch.tensor(q)), X) for f in (ours, theirs)]
-        assert_equal_numbers(*found, rtol)
+        assert_equal_numbers(*found, rtol=rtol)
 
 
 def test_the_nearest_code_is_that_of_vector_quantize_pytorch() -> None:

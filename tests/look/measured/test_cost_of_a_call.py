@@ -58,11 +58,11 @@ def make_rule() -> Any:
 def test_an_eager_call_takes_few_more_opcodes_than_a_class_of_torch() -> None:
     import torch
 
-    def backward(ctx: Any, grad_out: Any) -> Any:
+    def triangle(ctx: Any, grad_out: Any) -> Any:
         (x,) = ctx.saved_tensors
         return grad_out * (1 - x.abs() / ctx.width).clamp(min=0), None
 
-    @torch_class(backward)
+    @torch_class(triangle)
     def Plain(ctx: Any, x: Any, width: float) -> Any:
         ctx.save_for_backward(x)
         ctx.width = width
