@@ -214,6 +214,15 @@ def compare_call(
         outcome.differing.append(f"{said} of {arrays[0].tolist()}: {reason[:200]}")
 
 
+def assert_as_the_librarys(
+    library: str, said: str, call: Callable[..., Any], arrays: Sequence[Any], captured: Any = None
+) -> None:
+    """Assert what `compare_call` compares, of one call that the library takes."""
+    outcome = Compared()
+    compare_call(Library(library), said, call, arrays, outcome, captured)
+    assert outcome.counts["equal"] and not outcome.differing, (outcome.differing, outcome.refused)
+
+
 def _run(library: Library, call: Any, tensors: list[Any]) -> tuple[Any, Any]:
     """Return the library's own results and its pullback; None where it has none for this call."""
     if library.name == "numpy":

@@ -24,12 +24,10 @@ def transposed_and_strided(x: Any) -> Any:
 
 
 @pytest.mark.backends("numpy", "torch")
-def test_strided_inputs_and_expanded_gradients_give_the_same_numbers(backend: Any) -> None:
-    for rule in DETERMINISTIC:
-        assert_strided(backend, rule)
-
-
-def assert_strided(backend: Any, rule: str) -> None:
+@pytest.mark.parametrize("rule", DETERMINISTIC)
+def test_strided_inputs_and_expanded_gradients_give_the_same_numbers(
+    backend: Any, rule: str
+) -> None:
     base = spread((4, 6), FLOAT32)
     x, one = transposed_and_strided(base), np.float32(0.5)
     f = xg.lower(rule, backend.name, forward="Tanh")

@@ -19,7 +19,12 @@ from torch.utils.checkpoint import checkpoint
 from ..harness.models.attached import DOUBLES, named_rules  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.needs("torch")
-REENTRANT = pytest.mark.parametrize("reentrant", [True, False])
+
+
+@pytest.fixture(params=[True, False])
+def reentrant(request: pytest.FixtureRequest) -> bool:
+    """Whether torch runs the region again as a step of its own in backward."""
+    return request.param
 
 
 def attached(kind: Any, selector: str, rule: Any) -> Any:
@@ -57,7 +62,6 @@ def registered_anew() -> tuple[Any, Callable[[], object]]:
     return "replaced", partial(times, 0.75)
 
 
-@REENTRANT
 @EVERY_WAY
 @pytest.mark.parametrize("make", [stepped, registered_anew])
 def test_a_rule_that_changes_before_backward_acts_changed_at_the_next_forward(
@@ -75,7 +79,6 @@ def test_a_rule_that_changes_before_backward_acts_changed_at_the_next_forward(
     assert x.grad.item() == 0.75
 
 
-@REENTRANT
 def test_regions_of_several_steps_each_have_the_number_of_theirs(reentrant: bool) -> None:
     width = xg.schedule.piecewise({0: 1.0, 1: 2.0, 2: 4.0})
     function = by_operation(xg.get("triangular").with_params(width=width))
@@ -90,7 +93,6 @@ def test_regions_of_several_steps_each_have_the_number_of_theirs(reentrant: bool
     assert [x.grad.item() for x in xs] == [0.5, 0.75, 0.875]
 
 
-@REENTRANT
 @EVERY_WAY
 def test_a_random_rule_draws_anew_at_each_step(way: Any, reentrant: bool) -> None:
     function, found = way("noise"), []
@@ -119,7 +121,6 @@ def test_draws_of_a_reentrant_region_stay_with_the_calls_that_made_them() -> Non
         assert torch.equal(run(), run())
 
 
-@REENTRANT
 @pytest.mark.parametrize(
     ("selector", "rule"),
     [("0", DOUBLES), ("relu", DOUBLES), ("1", xg.attribution.epsilon(0.5)), ("1", DOUBLES)],
@@ -146,7 +147,6 @@ def test_a_handle_that_is_detached_before_backward_acts_in_the_second_run(
         torch.testing.assert_close(mine, its)
 
 
-@REENTRANT
 @pytest.mark.parametrize("is_function", [False, True])
 def test_code_beside_a_model_in_a_region_keeps_its_gradient_in_the_second_run(
     is_function: bool, reentrant: bool
@@ -188,7 +188,6 @@ def test_a_composite_that_is_detached_before_backward_acts_in_the_second_run() -
     torch.testing.assert_close(run(False), run(None))
 
 
-@REENTRANT
 @pytest.mark.parametrize("selector", ["0", "relu"])
 @pytest.mark.parametrize("has_other", [True, False])
 def test_a_rule_that_is_attached_before_backward_acts_at_the_next_forward(
@@ -219,7 +218,6 @@ def zero_all() -> Iterator[None]:
     xg.unregister("zero_all")
 
 
-@REENTRANT
 @pytest.mark.parametrize("outer_reentrant", [True, False])
 def test_a_region_within_a_region_has_what_stood_at_the_first_run_of_both(
     outer_reentrant: bool, reentrant: bool

@@ -169,6 +169,12 @@ def test_assertions_for_other_suites_load_no_pytest(tmp_path: Path) -> None:
     assert not loaded_after("import multigrad.testing", tmp_path) & {"pytest", "hypothesis"}
 
 
+def test_surrogates_of_other_packages_load_none_of_them_and_no_framework(tmp_path: Path) -> None:
+    packages = ["snntorch", "spikingjelly", "norse"]
+    code = "; ".join(f"import multigrad.compat.{name}" for name in packages)
+    assert not loaded_after(code, tmp_path) & {*FRAMEWORKS, *packages}
+
+
 def test_a_rule_on_numpy_arrays_loads_no_framework(tmp_path: Path) -> None:
     code = """
 import numpy as np

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -18,22 +16,16 @@ import multigrad as xg
 from multigrad_conformance.expected.curves import CURVES
 from multigrad_conformance.oracles import FLOAT32, Draws, exact
 
+torch: Any = pytest.importorskip("torch")
+
+from multigrad.compat import norse, snntorch
+from multigrad.compat.spikingjelly import surrogate
+
+pytestmark = pytest.mark.needs("torch")
 X = np.array([-2.0, -0.25, -0.0, 0.0, 0.25, 0.5, 2.0], np.float32)
 
 
-@pytest.mark.anywhere
-def test_importing_them_imports_no_framework() -> None:
-    code = (
-        "import sys, multigrad.compat.snntorch, multigrad.compat.spikingjelly\n"
-        "import multigrad.compat.norse\n"
-        "assert not {'torch', 'jax', 'tensorflow', 'snntorch', 'norse'} & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def pulled(spike: Any) -> tuple[Any, Any]:
-    import torch
-
     x = torch.from_numpy(X).requires_grad_()
     y = spike(x)
     return y.detach().numpy(), torch.autograd.grad(y.sum(), x)[0].numpy()
@@ -52,13 +44,10 @@ SNNTORCH = {
 }  # fmt: skip
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", SNNTORCH)
 def test_snntorchs_surrogates_step_at_zero_with_its_gradients(name: str) -> None:
-    from multigrad.compat.snntorch import surrogate
-
     for params in ({}, SNNTORCH[name]):
-        spike = getattr(surrogate, name)(**params)
+        spike = getattr(snntorch.surrogate, name)(**params)
         for each in (spike, copy.deepcopy(spike), pickle.loads(pickle.dumps(spike))):
             y, grad = pulled(each)
             np.testing.assert_array_equal(y, X > 0)
@@ -70,31 +59,26 @@ def own(input_: Any, grad_input: Any, spikes: Any) -> Any:
     return grad_input * (1 - abs(input_)) + spikes
 
 
-@pytest.mark.needs("torch")
 def test_snntorchs_custom_surrogates_and_classes() -> None:
-    import torch
-
-    import multigrad.compat.snntorch as surrogate
-
-    _, grad = pulled(surrogate.custom_surrogate(own))
+    _, grad = pulled(snntorch.custom_surrogate(own))
     np.testing.assert_allclose(grad, (1 - abs(X)) + (X > 0))
-    _, grad = pulled(lambda x: surrogate.FastSigmoid.apply(x, 10))
+    _, grad = pulled(lambda x: snntorch.FastSigmoid.apply(x, 10))
     np.testing.assert_allclose(grad, expected_factor("snntorch.fast_sigmoid", slope=10), rtol=1e-6)
-    _, same = pulled(lambda x: surrogate.FastSigmoid.apply(x, slope=10))
+    _, same = pulled(lambda x: snntorch.FastSigmoid.apply(x, slope=10))
     np.testing.assert_array_equal(same, grad)
     for call, words in (
-        (lambda: surrogate.FastSigmoid.apply(torch.ones(2), 25, 3), "fast_sigmoid: too many"),
-        (lambda: surrogate.FastSigmoid()(torch.ones(2)), r"fast_sigmoid\(\).*\.apply"),
-        (lambda: surrogate.fast_sigmoid(torch.ones(2)), r"write surrogate.fast_sigmoid\(\)"),
-        (lambda: surrogate.custom_surrogate(3), r"f\(input_, grad_input, spikes\), got 3"),
+        (lambda: snntorch.FastSigmoid.apply(torch.ones(2), 25, 3), "fast_sigmoid: too many"),
+        (lambda: snntorch.FastSigmoid()(torch.ones(2)), r"fast_sigmoid\(\).*\.apply"),
+        (lambda: snntorch.fast_sigmoid(torch.ones(2)), r"write surrogate.fast_sigmoid\(\)"),
+        (lambda: snntorch.custom_surrogate(3), r"f\(input_, grad_input, spikes\), got 3"),
     ):
         with pytest.raises(xg.RuleError, match=words):
             call()
-    assert surrogate.surrogate is surrogate
+    assert snntorch.surrogate is snntorch
     with pytest.raises(AttributeError, match="fast_sigmoide"):
-        surrogate.fast_sigmoide  # noqa: B018
+        snntorch.fast_sigmoide  # noqa: B018
     torch.manual_seed(0)
-    below = pulled(surrogate.SSO(mean=0.5))[1][X <= 0]
+    below = pulled(snntorch.SSO(mean=0.5))[1][X <= 0]
     assert ((below >= 0) & (below < 0.2)).all() and len(set(below)) == len(below)
 
 
@@ -119,13 +103,8 @@ SPIKINGJELLY = {
 }
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", SPIKINGJELLY)
 def test_spikingjellys_surrogates_step_from_zero_with_its_gradients(name: str) -> None:
-    import torch
-
-    from multigrad.compat.spikingjelly import surrogate
-
     function, others = SPIKINGJELLY[name]
     for params in ({}, others):
         spike = getattr(surrogate, name)(**params)
@@ -142,12 +121,7 @@ def test_spikingjellys_surrogates_step_from_zero_with_its_gradients(name: str) -
     np.testing.assert_allclose(applied[1], expected, rtol=2e-6, atol=1e-6)
 
 
-@pytest.mark.needs("torch")
 def test_spikingjellys_functions_beside_its_classes(capsys: pytest.CaptureFixture[str]) -> None:
-    import torch
-
-    from multigrad.compat.spikingjelly import surrogate
-
     g, x = torch.tensor([2.0, -1.0]), torch.tensor([0.25, -1.0])
     for name, params in (("atan", (3.0,)), ("piecewise_leaky_relu", (0.5, 0.2))):
         grad, *rest = getattr(surrogate, f"{name}_backward")(g, x, *params)
@@ -161,13 +135,8 @@ def test_spikingjellys_functions_beside_its_classes(capsys: pytest.CaptureFixtur
     assert "maximum error" in capsys.readouterr().out
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", sorted({*SPIKINGJELLY} - {"SuperSpike", "FakeNumericalGradient"}))
 def test_where_it_does_not_spike_its_function_has_the_rules_gradient(name: str) -> None:
-    import torch
-
-    from multigrad.compat.spikingjelly import surrogate
-
     function, params = SPIKINGJELLY[name]
     spike = getattr(surrogate, name)(**params, spiking=False)
     words = ", ".join(f"{key}={value}" for key, value in (params | {"spiking": False}).items())
@@ -181,10 +150,7 @@ def test_where_it_does_not_spike_its_function_has_the_rules_gradient(name: str) 
     assert torch.equal(spike(x), (x >= 0).double())
 
 
-@pytest.mark.needs("torch")
 def test_a_surrogate_without_a_primitive_function_only_spikes() -> None:
-    from multigrad.compat.spikingjelly import surrogate
-
     for spike in (surrogate.SuperSpike(), xg.Activation("Heaviside", "fast_sigmoid")):
         with pytest.raises(xg.RuleError, match="no primitive function"):
             spike.set_spiking_mode(False)
@@ -193,7 +159,6 @@ def test_a_surrogate_without_a_primitive_function_only_spikes() -> None:
         xg.Activation("ReLU", "arctan").set_spiking_mode(False)
 
 
-@pytest.mark.needs("torch")
 def test_the_params_of_a_torch_activation_are_attributes() -> None:
     act = xg.Activation("Heaviside", "arctan")
     assert act.alpha == 2.0
@@ -207,12 +172,7 @@ def test_the_params_of_a_torch_activation_are_attributes() -> None:
         act.beta  # noqa: B018
 
 
-@pytest.mark.needs("torch")
 def test_an_assigned_param_acts_in_a_compiled_module() -> None:
-    import torch
-
-    from multigrad.compat.spikingjelly import surrogate
-
     spike = surrogate.ATan()
     compiled = torch.compile(spike, backend="aot_eager")
     assert pulled(compiled)[1][2] == 1.0
@@ -223,10 +183,7 @@ def test_an_assigned_param_acts_in_a_compiled_module() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.needs("torch")
 def test_counts_of_spikes_are_rounded_with_a_window_for_the_gradient() -> None:
-    from multigrad.compat.spikingjelly import surrogate
-
     y, grad = pulled(surrogate.MultiLevelSpikeCount(1, grad_window=(-0.5, 0.5)))
     np.testing.assert_array_equal(y, np.round(np.clip(X, 0, 1)))
     np.testing.assert_array_equal(grad, abs(X) <= 0.5)
@@ -235,10 +192,7 @@ def test_counts_of_spikes_are_rounded_with_a_window_for_the_gradient() -> None:
             surrogate.MultiLevelSpikeCount(wrong)
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize("spikes", [{"ours": "triangular"}, {3: abs}], ids=["a word", "a number"])
 def test_what_is_no_method_of_norse_is_refused(spikes: Any) -> None:
-    from multigrad.compat.norse import methods
-
-    with pytest.raises(xg.RuleError, match="a name and a function"), methods(spikes):
+    with pytest.raises(xg.RuleError, match="a name and a function"), norse.methods(spikes):
         pass

@@ -78,7 +78,7 @@ def installed_keras_backends() -> list[str]:
     return [chosen] if chosen else INSTALLED
 
 
-@pytest.fixture
+@pytest.fixture(params=ALL)
 def keras_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A framework that Keras runs on."""
     if request.param not in installed_keras_backends():
@@ -88,7 +88,6 @@ def keras_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.parametrize("keras_backend", ALL, indirect=True)
 def test_keras_example_fits_and_rebuilds(keras_backend: str, tmp_path: Path) -> None:
     output = run_example("04_keras.py", tmp_path)
     assert f"on {keras_backend}" in output
@@ -197,7 +196,6 @@ def test_flax_network_of_binary_neurons_learns_under_a_rule_for_its_gradients(
 
 
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.parametrize("keras_backend", ALL, indirect=True)
 @pytest.mark.usefixtures("keras_backend")
 def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(tmp_path: Path) -> None:
     output = run_example("keras_layers/switch_backends.py", tmp_path)
@@ -211,7 +209,6 @@ def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(tmp_p
 
 
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.parametrize("keras_backend", ALL, indirect=True)
 @pytest.mark.usefixtures("keras_backend")
 def test_keras_example_anneals_the_width_in_every_batch(tmp_path: Path) -> None:
     output = run_example("keras_layers/anneal_a_surrogate.py", tmp_path)

@@ -14,8 +14,7 @@ import pytest
 
 import multigrad as xg
 
-from ...dtypes.names import Compared, compare_call
-from ...dtypes.table import Library
+from ...dtypes.names import assert_as_the_librarys
 from ...harness.capturing import rules_in
 
 keras: Any = pytest.importorskip("keras")
@@ -248,9 +247,7 @@ def test_whole_numbers_are_close_as_the_backend_says(dtype: str, more: Any) -> N
 
     largest = {"bool": 1, "int8": 127}.get(dtype, 2**24)
     x, y = np.array([1, 0, 1, largest], dtype), np.array([1, 1, 0, largest - 1], dtype)
-    given = [keras.ops.convert_to_tensor(each) for each in (x, y)]
-    found, expected = xg.function(close, native=False)(*given), close(*given)
-    np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (found, expected)))
+    assert_as_the_librarys("keras", "isclose", close, (x, y))
 
 
 def test_loops_of_keras_are_scans() -> None:
@@ -264,6 +261,4 @@ def test_loops_of_keras_are_scans() -> None:
         "cond": lambda x: ops.cond(ops.sum(x) > 0, lambda: x * 2, lambda: -x),
     }
     for name, program in programs.items():
-        outcome = Compared()
-        compare_call(Library("keras"), f"{name}()", program, inputs()[1:], outcome)
-        assert not outcome.differing and not outcome.refused
+        assert_as_the_librarys("keras", f"{name}()", program, inputs()[1:])

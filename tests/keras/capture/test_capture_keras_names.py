@@ -14,7 +14,7 @@ import pytest
 
 import multigrad as xg
 
-from ...dtypes.names import Compared, compare, compare_call, ways_of
+from ...dtypes.names import Compared, assert_as_the_librarys, compare, compare_call, ways_of
 from ...dtypes.table import Library
 from ...golden import digests
 from ...golden.graphs import captured_texts
@@ -259,9 +259,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_function_without_a_row_has_its_numbers_and_gradient(name: str) -> None:
-    outcome, function = Compared(), xg.function(CALLS[name], native=False)
-    compare_call(Library("keras"), f"{name}()", CALLS[name], [X], outcome, function)
-    assert not outcome.differing and not outcome.refused
+    function = xg.function(CALLS[name], native=False)
+    assert_as_the_librarys("keras", f"{name}()", CALLS[name], [X], function)
     assert f"by keras's own trace of {name}" in str(xg.show(function))
 
 

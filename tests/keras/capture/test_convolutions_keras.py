@@ -10,6 +10,8 @@ import pytest
 
 import multigrad as xg
 
+from ...dtypes.names import assert_as_the_librarys
+
 keras: Any = pytest.importorskip("keras")
 pytestmark = pytest.mark.needs("keras")
 RNG = np.random.default_rng(6)
@@ -44,9 +46,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 def test_it_means_what_it_means_in_keras(name: str) -> None:
     function, shapes = CASES[name]
     arrays = [RNG.normal(size=shape).astype(np.float32) for shape in shapes]
-    expected = function(*map(keras.ops.convert_to_tensor, arrays))
-    result = xg.function(function, native=False)(*arrays)
-    np.testing.assert_allclose(result, keras.ops.convert_to_numpy(expected), rtol=1e-4, atol=1e-5)
+    assert_as_the_librarys("keras", f"{name}()", function, arrays)
 
 
 @pytest.mark.parametrize(

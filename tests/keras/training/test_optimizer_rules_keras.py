@@ -124,16 +124,19 @@ def test_a_rule_that_runs_as_it_is_has_plain_params(ruled: Ruled) -> None:
     assert_close(train(linear(optimizer)), step(lambda g: 3 * np.tanh(g)))
 
 
+def jammed(found: list[Any], key: int, step: int) -> list[Any]:
+    """Give gradients after "full_jam" in one step."""
+    own = random.fold_in(random.key_from_int(key), step)
+    return [
+        g * random.uniform(random.fold_in(own, n), g.shape, np.float32) for n, g in enumerate(found)
+    ]
+
+
 def test_random_rules_draw_by_key_step_and_gradient(ruled: Ruled, mode: dict[str, Any]) -> None:
     weights = [W.astype(np.float64), np.zeros(3)]
     for s in range(2):
-        key = random.fold_in(random.key_from_int(7), s)
-        jams = [
-            random.uniform(random.fold_in(key, n), w.shape, np.float32)
-            for n, w in enumerate(weights)
-        ]
-        found = zip(weights, gradients(weights), jams, strict=True)
-        weights = [w - RATE * g * jam for w, g, jam in found]
+        found = zip(weights, jammed(gradients(weights), 7, s), strict=True)
+        weights = [w - RATE * g for w, g in found]
     assert_close(train(linear(ruled(sgd(), "full_jam", key=7), **mode), epochs=2), weights)
 
 
@@ -275,12 +278,9 @@ def test_draws_differ_between_accumulated_gradients(ruled: Ruled) -> None:
     optimizer = ruled(sgd(gradient_accumulation_steps=2), "full_jam", key=5)
     model = linear(optimizer)
     start = [W.astype(np.float64), np.zeros(3)]
-    total = [np.zeros_like(w) for w in start]
-    for s in range(2):
-        key = random.fold_in(random.key_from_int(5), s)
-        for n, g in enumerate(gradients(start)):
-            total[n] += g * random.uniform(random.fold_in(key, n), g.shape, np.float32) / 2
-    assert_close(train(model, epochs=2), [w - RATE * g for w, g in zip(start, total, strict=True)])
+    steps = [jammed(gradients(start), 5, s) for s in range(2)]
+    expected = [w - RATE * (a + b) / 2 for w, a, b in zip(start, *steps, strict=True)]
+    assert_close(train(model, epochs=2), expected)
 
 
 def test_averages_are_those_of_the_inner_optimizer(
@@ -379,12 +379,8 @@ def test_frozen_layers_stay_and_do_not_count_as_gradients(
 ) -> None:
     frozen = keras.layers.Dense(4, kernel_initializer="identity", trainable=False)
     model = linear(ruled(sgd(), "full_jam", key=7), (frozen,), **usual_mode)
-    key = random.fold_in(random.key_from_int(7), 0)
     start = [W.astype(np.float64), np.zeros(3)]
-    expected = [
-        w - RATE * g * random.uniform(random.fold_in(key, n), g.shape, np.float32)
-        for n, (w, g) in enumerate(zip(start, gradients(start), strict=True))
-    ]
+    expected = [w - RATE * g for w, g in zip(start, jammed(gradients(start), 7, 0), strict=True)]
     found = train(model)
     assert_close(found[2:], expected)
     np.testing.assert_array_equal(found[0], np.eye(4))
