@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import itertools
 import os
 import re
 import sys
@@ -58,28 +57,29 @@ def names_library(function: types.FunctionType) -> bool:
 def readings_of(function: types.FunctionType) -> tuple[str, ...]:
     """Return the libraries that a function may be written in, the likeliest first.
 
-    The function's own names decide, then its module's imports. NumPy's constants are used in all
-    libraries' code, so NumPy decides only if no framework is mentioned; `xg.xp` decides if it is
-    mentioned without one.
+    The function's own names decide, then the imports of the installed modules whose functions it
+    calls, then those of its own module. NumPy's constants are used in all libraries' code, so NumPy
+    decides only if no framework is mentioned; `xg.xp` decides if it is mentioned without one.
     """
     packages = tuple(dict.fromkeys(_mentioned_packages(function, set())))
-    named_frameworks = tuple([each for each in packages if each in DIALECTS and each != "numpy"])
+    named_frameworks = _frameworks(packages)
     # 1. The code names frameworks: it is written in one of them.
     if named_frameworks:
         return named_frameworks
     # 2. It names `xg.xp` and nothing else.
     if packages == (OWN,):
         return packages
-    imports = dict.fromkeys(_packages(function.__globals__.values()))
-    imported_frameworks = tuple([each for each in imports if each in DIALECTS and each != "numpy"])
-    # 3. It names NumPy: NumPy's, unless all that it takes from there are constants and its file
-    # imports a framework. The methods that it calls may still be such a framework's.
+    imports = _packages(function.__globals__.values())
+    called = [name for each in packages if each not in DIALECTS for name in _imported_by(each)]
+    imported_frameworks = _frameworks(called or imports)
+    # 3. It names NumPy: NumPy's, unless all that it takes from there are constants and what it
+    # calls, or its file, imports a framework. Its methods may still be such a framework's.
     if "numpy" in packages and not (imported_frameworks and _reads_constants_only(function)):
         return ("numpy", *imported_frameworks)
     # 4. It names `xg.xp` beside other packages, or beside NumPy's constants.
     if OWN in packages:
         return (OWN,)
-    # 5. Its names decide nothing, but its file imports frameworks.
+    # 5. Its names decide nothing, but what it calls, or its file, imports frameworks.
     if imported_frameworks:
         return imported_frameworks
     # 6. It names a package without a dialect.
@@ -115,16 +115,23 @@ def first_dtype_owner(
 def _reads_constants_only(function: types.FunctionType) -> bool:
     # Whether all that a function takes from NumPy are numbers and classes: `np.pi`, `np.float32`.
     # Without it: test_numbers_of_numpys_beside_methods_are_no_decision_for_numpy is refused.
-    values: list[Any] = [v for _, v in mentioned(function) if not isinstance(v, types.ModuleType)]
+    return not any(_packages((value,)) == ["numpy"] for value in _functions_read(function))
+
+
+def _functions_read(function: types.FunctionType) -> Iterator[Any]:
+    # What a function reads by a global name or from its closure, or from a module that it reads
+    # there (`np.linalg.norm`), and may call: no classes.
+    around = dict(zip(function.__code__.co_freevars, held_around(function), strict=True))
+    spaces = {"LOAD_GLOBAL": function.__globals__, "LOAD_DEREF": around}
     for code in nested_codes(function.__code__):
-        rows = list(dis.get_instructions(code))
-        for row, following in itertools.pairwise(rows):
-            module = function.__globals__.get(row.argval) if row.opname == "LOAD_GLOBAL" else None
-            if isinstance(module, types.ModuleType) and _packages((module,)) == ["numpy"]:
-                values.append(getattr(module, str(following.argval), None))
-    return not any(
-        callable(v) and not isinstance(v, type) and _packages((v,)) == ["numpy"] for v in values
-    )
+        value: Any = None
+        for row in dis.get_instructions(code):
+            if row.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                value = vars(value).get(row.argval) if isinstance(value, types.ModuleType) else None
+            elif row.opname != "EXTENDED_ARG":
+                value = spaces.get(row.opname, {}).get(row.argval)
+            if callable(value) and not isinstance(value, type):
+                yield value
 
 
 def library_for(trace: Trace, method: str) -> str:
@@ -154,8 +161,9 @@ def _mentioned_packages(
     namespace = function.__globals__
     values = [namespace[name] for name in names if name in namespace]
     cell_contents = held_around(function)
-    yield from _packages(values)
-    yield from _packages(cell_contents)
+    yield from _packages((*values, *cell_contents))
+    homes = (str(getattr(value, "__module__", "")) for value in _functions_read(function))
+    yield from filter(_imported_by, homes)
     for name in names:  # imported inside the function
         root = name.partition(".")[0]
         if root in DIALECTS and root in sys.modules and name not in namespace:
@@ -169,6 +177,20 @@ def _mentioned_packages(
                 yield from _mentioned_packages(value, seen)
         elif isinstance(value, types.ModuleType) and _owner(value) == "user":
             yield from _packages(vars(value).values())
+
+
+def _frameworks(packages: Iterable[str]) -> tuple[str, ...]:
+    return tuple(each for each in dict.fromkeys(packages) if each in DIALECTS and each != "numpy")
+
+
+def _imported_by(module: str) -> tuple[str, ...]:
+    # The framework that an installed module belongs to, or else the only one that it imports.
+    loaded, root = sys.modules.get(module), module.partition(".")[0]
+    file = getattr(loaded, "__file__", None)
+    if root in DIALECTS or file is None or root.startswith(OWN) or not is_library_file(file):
+        return _frameworks((root,))
+    frameworks = _frameworks(_packages(vars(loaded).values()))
+    return frameworks if len(frameworks) == 1 else ()
 
 
 def _packages(values: Iterable[Any]) -> list[str]:

@@ -5,6 +5,7 @@ its author.
 from __future__ import annotations
 
 import functools
+import sys
 import textwrap
 import types
 from typing import Any
@@ -73,9 +74,15 @@ def test_one_function_under_two_names_keeps_both_its_libraries() -> None:
             "def scaled(ctx, g, t):\n    return g * t.std() * float(np.float32(1)) + 0 * "
             "torch.relu(g)\n"
         ),
+        # Functions of an installed library, which imports torch alone.
+        "from of_torch import same\ndef scaled(ctx, g, t):\n    return g * same(t).std()\n",
+        "import of_torch\ndef scaled(ctx, g, t):\n    return g * of_torch.inner.same(t).std()\n",
     ],
 )
-def test_what_a_rule_mentions_decides(source: str) -> None:
+def test_what_a_rule_mentions_decides(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = module_of("def same(t):\n    return t\n", "import torch\n__name__ = 'of_torch'\n")
+    library.inner, library.__file__ = library, "/site-packages/of_torch.py"
+    monkeypatch.setitem(sys.modules, "of_torch", library)
     rule = xg.compose(module_of(source).scaled)
     found = rule(None, np.ones_like(G), G)
     np.testing.assert_allclose(found, np.full_like(G, G.std(ddof=1)), rtol=1e-6)
