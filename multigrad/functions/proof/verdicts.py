@@ -10,6 +10,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...errors import DisprovedError, NotProvenWarning, RuleValueError
 from ...graph.ir.graph import Location
 from .compare import Disagreement
@@ -96,6 +98,10 @@ def leave_open(subject: ProofSubject, reason: str) -> str:
 
 
 def describe(error: BaseException) -> str:
+    # Code that names no library is run on NumPy first, and other libraries' arrays have more.
+    if isinstance(error, AttributeError) and isinstance(error.obj, np.ndarray | np.generic):
+        advice = "say in which library it is written: dialect='torch', for example"
+        return f"NumPy's arrays have no .{error.name}; {advice}"
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 

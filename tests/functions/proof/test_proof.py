@@ -18,9 +18,11 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.dialect import find_dialect
 from multigrad.errors import NativeRuleWarning, NotProvenWarning, TraceError
 from multigrad.functions import captures
+from multigrad.functions.proof import run
 from multigrad.graph.passes.simplify import substitute
 
 from ...harness.torch_class import torch_class
@@ -276,6 +278,12 @@ def test_what_could_not_be_proven_is_marked_and_under_all_said_loudly(
     proving("all")
     with pytest.warns(NotProvenWarning, match=reason):
         xg.show(rule_of(weighted))
+
+
+def test_a_method_that_numpy_lacks_asks_for_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "in_use", lambda: [load_backend("numpy")])  # none that has it
+    shown = xg.show(rule_of(lambda ctx, grad_out, tin: grad_out * tin.abs()))
+    assert "not proven: NumPy's arrays have no .abs; say in which library" in shown
 
 
 def test_a_rule_is_proven_on_the_shape_that_it_is_called_with() -> None:
