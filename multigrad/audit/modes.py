@@ -175,7 +175,7 @@ def judge_bytes(trial: Trial) -> str:
         unread_residuals = [each for each in unread_residuals if each.where in unread_places]
     total = sum(each.size for each in residuals)
     if not unread_residuals:
-        return Remark(f"{total} bytes are kept{_least(trial)}")
+        return Remark(f"{total} bytes are kept in {trial.wide}{_least(trial)}")
     return (
         f"its backward reads no number of {' and '.join(each.where for each in unread_residuals)}: "
         f"{sum(each.size for each in unread_residuals)} of {total} bytes that are kept"

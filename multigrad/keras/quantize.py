@@ -208,6 +208,11 @@ class Quantized(keras.layers.Wrapper):
             read_quantization(f"layer {self.name!r}", "weights", weights, bits)
             refuse_recomputed(self.name, layer)
         if activations is not None:
+            if isinstance(layer, keras.Model):
+                raise RuleTypeError(
+                    f"layer {self.name!r}: a network takes no quantizer of inputs: quantize the "
+                    "layers within it"
+                )
             self.inputs_quantizer = Quantizer(
                 activations, bits, None, sample, name="inputs_quantizer", dtype=layer.dtype_policy
             )

@@ -171,7 +171,8 @@ def quantize(
         weights: the name of an estimator: "lsq", "lsq_plus", "fake_quantize", "dorefa", "ste_sign",
             "ste_ternary", "approx_sign", "swish_sign". Or with options, {"name": "lsq", "bits": 8,
             "signed": False}; or a Function of one tensor of one's own; or None.
-        activations: the same of the layer's first argument, "pact" and "ste_heaviside" too.
+        activations: the same of the layer's first argument, "pact" and "ste_heaviside" too; not for
+            a network, whose layers are then quantized one by one.
         bits: the bit width, unless a description gives one.
         axis: the axes of a weight along which each index has its own numbers: -1 for the output
             channels of Keras's Dense and Conv, 0 for those of torch's; None: one for all.

@@ -503,7 +503,7 @@ def test_numbers_and_memory_that_is_kept_already_count_nothing() -> None:
 
     x = torch.tensor([0.5, -1.0, 2.0])
     report = xg.audit(Scaled, x, (2.0, 3.0), laws=["bytes"])
-    assert report.laws[0].reason == "24 bytes are kept, 24 once it is converted"
+    assert report.laws[0].reason == "24 bytes are kept in float64, 24 once it is converted"
     # The tensors that Python makes of the numbers are the same in each call.
     converted = xg.convert(Scaled)
     assert converted(x.requires_grad_(), (2.0, 3.0)).grad_fn.values[-1].ndim == 0

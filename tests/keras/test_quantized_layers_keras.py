@@ -229,6 +229,8 @@ def test_what_cannot_be_quantized_is_said() -> None:
         xg.quantize(keras.layers.ReLU()).build((None, 3))
     with pytest.raises(xg.RuleError, match="has 2 axes, and none is axis=2"):
         xk.QuantDense(3, axis=2).build((None, 3))
+    with pytest.raises(xg.RuleError, match="quantize the layers within it"):
+        xg.quantize(keras.Sequential([keras.layers.Dense(3)]), activations="lsq")
     within = keras.layers.Dense(3)
     xg.quantize(within).build((None, 3))
     with pytest.raises(xg.RuleError, match="is quantized already"):

@@ -165,7 +165,8 @@ def test_what_cannot_be_quantized_is_said() -> None:
         (nn.LazyLinear(3), {}, "call the module once"),
         (nn.LSTM(4, 3), {}, "hands its weights to torch's kernels"),
         (once, {}, "is quantized already"),
-        (nn.Sequential(nn.ReLU()), {"weights": None, "activations": "lsq"}, "a container"),
+        (nn.Sequential(nn.ReLU()), {"weights": None, "activations": "lsq"}, "a network, or a"),
+        (nn.TransformerEncoderLayer(4, 1, 4), {"activations": "lsq"}, "quantize the layers within"),
         (torch.sin, {}, r"xg\.estimators\.lsq\(weight, step"),
     ):
         layer: Any = given

@@ -94,9 +94,9 @@ def plan_weights(
 
 def plan_inputs(module: nn.Module, shown: str, how: Quantization, sample: Any) -> Quantizer:
     """Return a quantizer that starts from a sample of inputs, or from a standard normal."""
-    if isinstance(module, CONTAINERS) or hasattr(module, INPUTS):
+    if isinstance(module, CONTAINERS) or is_network(module) or hasattr(module, INPUTS):
         raise RuleTypeError(
-            f"{shown}: a container, or one whose inputs are quantized, takes no quantizer of "
+            f"{shown}: a network, or a layer whose inputs are quantized, takes no quantizer of "
             "inputs: quantize the layers within it"
         )
     statistics = STANDARD
@@ -104,6 +104,18 @@ def plan_inputs(module: nn.Module, shown: str, how: Quantization, sample: Any) -
         is_tensor = isinstance(sample, torch.Tensor) and not sample.is_meta
         statistics = look_at(sample.detach().cpu().double().numpy() if is_tensor else sample, ())
     return Quantizer(how, statistics, like=next(module.parameters(), None))
+
+
+def is_network(module: nn.Module) -> bool:
+    """Return whether weights are in several layers within a module, and none are its own."""
+    owners = [
+        layer
+        for path, layer in module.named_modules()
+        if parametrize.is_parametrized(layer)
+        or any(weight.ndim >= 2 for weight in layer.parameters(recurse=False))
+        if "parametrizations" not in path.split(".")
+    ]
+    return len(owners) > 1 and module not in owners
 
 
 def put_on_weight(owner: nn.Module, name: str, quantizer: Quantizer) -> None:
