@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,12 +13,14 @@ import pytest
 
 import multigrad as xg
 from multigrad.audit.audit import choose_laws
+from multigrad.audit.smallest import lines_to_copy
 from multigrad.command.audit import AuditRequest, audit_targets, summarize
 from multigrad.errors import MultigradError
 from multigrad.testing import assert_gradient
 
 pytest.importorskip("typer")
 LAWS = ("derivative", "zero", "linear")
+X = np.array([[0.3, -1.2, 2.2], [0.7, 1.4, -0.6]], np.float32)
 GUESSED = "guessed: --input 4x6; give others so, or by GRADIENT_INPUTS"
 OURS = """
 import numpy as np
@@ -267,6 +270,78 @@ def test_a_number_is_guessed_for_what_has_no_gradient_and_a_maker_of_gradients_l
     assert f"{file}:Limited on torch with float32[4, 6], 0.5, -0.5: 2 laws kept, 1 broken" in said
     what = f"which makes its custom gradient when called: name {file}:sine"
     assert said.startswith(f"left out: sine, {what}\n")
+
+
+halved = xg.function(lambda x: x * x, lambda g, x: g * x)
+
+
+def of_first(pair: Any, options: Any) -> Any:
+    return halved(pair[0]) * options["factor"]
+
+
+def audit_again(report: Any, **own: Any) -> Any:
+    """Run the lines to copy, with what the reader puts in for what they cannot write."""
+    lines = [each for each in report.reproducer if each.partition(" = ...")[0] not in own]
+    exec("\n".join(lines).replace("print(", "again = ("), names := own)  # noqa: S102
+    return names["again"]
+
+
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
+def test_the_lines_to_copy_run_and_show_the_finding(backend: Any) -> None:
+    x, alike = backend.array(X), backend.array(np.full((3, 50), 0.5))
+    report = xg.audit(halved, backend.array(np.tile(X, (5, 1))), laws=["derivative", "edges"])
+    assert len(report.reproducer) <= 6
+    again = audit_again(report)
+    assert [each.law for each in again.findings] == ["derivative"]
+    # Broken laws come first, those that do not apply in one line, and the lines unindented.
+    lines = str(report).splitlines()
+    assert "derivative: broken" in lines[1]
+    assert sum("does not apply" in line for line in lines) == 1
+    assert tuple(lines[-len(report.reproducer) :]) == report.reproducer
+
+    options = {"factor": 2.0, 3: (float("nan"), [None, "it's", max], X.dtype.type), "no": ()}
+    report = xg.audit(of_first, (x, alike), options, laws=["derivative"])
+    assert report.findings[0].reason.startswith("pair[0][0][")
+    again = audit_again(report)
+    assert again.findings[0].reason == report.findings[0].reason
+    assert again.inputs == report.inputs
+
+
+def test_the_lines_to_copy_have_a_variable_for_what_no_text_makes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = X, np.linspace(0.1, 2.0, 60, dtype=np.float32)
+    own = {
+        "fn": lambda pair, f: halved(f(pair[0])) + pair[1].sum(),
+        "x1": lambda x: x,
+        "surrogate": lambda pair, f: f(pair[0]) ** 2 + pair[1].sum(),
+    }
+    fn, change, surrogate = own.values()
+    report = xg.audit(fn, pair, change, laws=["derivative"], surrogate=surrogate)
+    variables = [each for each in report.reproducer if " = ...  # " in each]
+    assert [each.partition(" = ")[0] for each in variables] == ["fn", "x0_1", "x1", "surrogate"]
+    assert variables[1].endswith("# put your own here: float32[60]")
+    assert variables[3].partition(":")[2].startswith(" <lambda> at test_audit_command.py:")
+    again = audit_again(report, **own, x0_1=pair[1])
+    assert again.findings[0].reason == report.findings[0].reason
+    # A name of a script, which a new process lacks, is a variable, too.
+    monkeypatch.setattr(sys.modules["__main__"], "of_script", fn, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py", raising=False)
+    lines = lines_to_copy(fn, "numpy", "derivative", [change], None)
+    assert lines[1].startswith(
+        "of_script = ...  # put your own here: <lambda> at test_audit_command"
+    )
+
+
+@pytest.mark.needs("torch")
+def test_the_lines_to_copy_convert_a_class_again() -> None:
+    from ..written.autograd_classes import ForgetsToSum
+
+    lines = lines_to_copy(xg.convert(ForgetsToSum), "torch", "derivative", [1.0], None)
+    assert lines[1:] == (
+        f"from {ForgetsToSum.__module__} import ForgetsToSum",
+        'print(xg.audit(xg.convert(ForgetsToSum), 1.0, laws=["derivative"]))',
+    )
 
 
 # --- in a test suite ------------------------------------------------------------------------------

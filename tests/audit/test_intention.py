@@ -9,7 +9,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,14 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.audit.smallest import lines_to_copy
 
+torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
 X = np.array([[0.3, -1.2, 2.2], [0.7, 1.4, -0.6]], np.float32)
 LAWS = ["derivative", "edges", "far numbers", "sizes", "second derivative", "linear"]
 
 
 def named(name: str, forward: Any, backward: Any, **attributes: Any) -> Any:
-    torch: Any = import_module("torch")
     body = {"forward": staticmethod(forward), "backward": staticmethod(backward), **attributes}
     return type(name, (torch.autograd.Function,), body)
 
@@ -65,7 +64,6 @@ def lsq(name: str) -> Any:
     return named(name, forward, backward)
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", ["GradientReversal", "Layer"])
 def test_a_reversal_is_compared_with_its_constant(name: str) -> None:
     def forward(ctx: Any, x: Any, rate: float) -> Any:
@@ -76,7 +74,6 @@ def test_a_reversal_is_compared_with_its_constant(name: str) -> None:
     assert (found.state, "-0.7 times the derivative" in found.reason) == ("kept", True)
 
 
-@pytest.mark.needs("torch")
 def test_a_reversal_of_a_function_needs_a_name_and_one_constant() -> None:
     def sine(name: str, change: Any) -> Any:
         return named(name, keeps_x(lambda x: x.sin()), of_x(change))
@@ -88,7 +85,6 @@ def test_a_reversal_of_a_function_needs_a_name_and_one_constant() -> None:
     assert derivative(uneven, X).state == "broken"
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize("step", [0.1, 0.7])
 @pytest.mark.parametrize("name", ["LSQ", "Layer"])
 def test_a_quantizer_with_a_learned_step_is_not_accused(name: str, step: float) -> None:
@@ -124,7 +120,6 @@ ROWS = [
 ]
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize(("forward", "backward", "said"), ROWS)
 @pytest.mark.parametrize("documented", [False, True])
 def test_a_quantizer_is_held_to_what_its_forward_rises_by(
@@ -146,7 +141,6 @@ def test_a_quantizer_is_held_to_what_its_forward_rises_by(
     assert (said or "the forward changes by") in found.reason
 
 
-@pytest.mark.needs("torch")
 def test_vector_quantization_whose_codes_lie_close_is_not_accused_but_for_faults() -> None:
     def nearest(ctx: Any, x: Any, codes: Any) -> Any:
         squares = x.square().sum(1, keepdim=True) + codes.square().sum(1)
@@ -173,7 +167,6 @@ def test_vector_quantization_whose_codes_lie_close_is_not_accused_but_for_faults
     assert "float16" in {each.law for each in wrong.findings}
 
 
-@pytest.mark.needs("torch")
 def test_what_passes_an_argument_through_and_binary_weights_are_not_accused() -> None:
     vq = named("Layer", lambda ctx, x, q: x + (q - x), lambda ctx, g: (g, None))
     assert "straight-through" in derivative(vq, X, np.round(X)).reason
@@ -190,7 +183,6 @@ def test_what_passes_an_argument_through_and_binary_weights_are_not_accused() ->
     assert derivative(named("Layer", xnor, masked), X).state == "broken"
 
 
-@pytest.mark.needs("torch")
 def test_a_straight_through_estimator_is_held_to_its_name() -> None:
     def ste(name: str, change: Any) -> Any:
         return named(name, keeps_x(lambda x: x.round()), of_x(change))
@@ -208,7 +200,6 @@ def test_a_straight_through_estimator_is_held_to_its_name() -> None:
     assert (doubled.state, "not the cotangent" in doubled.reason) == ("broken", True)
 
 
-@pytest.mark.needs("torch")
 def test_what_clips_its_cotangent_keeps_all_laws_but_those_that_it_is_said_to_break(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -231,7 +222,6 @@ def test_what_clips_its_cotangent_keeps_all_laws_but_those_that_it_is_said_to_br
     assert [each.law for each in wrong.findings] == ["zero"]
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("forward", "backward"),
     [
@@ -249,7 +239,6 @@ def test_a_wrong_derivative_stays_broken(name: str, forward: Any, backward: Any)
     assert "SURROGATE = True" in found.matters
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize(("factor", "state"), [(1.0, "kept"), (2.0, "broken")])
 def test_a_clamp_whose_gradient_is_zero_where_it_is_flat_is_held_to_its_derivative(
     factor: float, state: str
@@ -262,7 +251,6 @@ def test_a_clamp_whose_gradient_is_zero_where_it_is_flat_is_held_to_its_derivati
     assert derivative(clamp, X).state == state
 
 
-@pytest.mark.needs("torch")
 def test_code_states_what_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     def square(**attributes: Any) -> Any:
         halved = of_x(lambda g, x: g * x)
@@ -289,10 +277,8 @@ def test_code_states_what_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     assert derivative(named("Layer", steps, doubled, SURROGATE=False), X).state == "broken"
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize("negative", [2, 3, 4, 6])
 def test_a_forward_that_is_flat_in_places_excuses_no_gradient(negative: int) -> None:
-    torch: Any = import_module("torch")
     x = X * np.where(np.arange(6) < negative, -1, 1).reshape(2, 3).astype(X.dtype) * np.sign(X)
     relu, clip = keeps_x(lambda x: x.clamp(min=0)), keeps_x(lambda x: x.clamp(-0.5, 0.5))
     twice = named("Layer", relu, of_x(lambda g, x: 2 * g))
@@ -347,7 +333,6 @@ def test_square():
 """
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.usefixtures("torch_compiles")
 def test_a_failure_under_pytest_takes_at_most_40_lines(tmp_path: Path) -> None:
     (tmp_path / "test_square.py").write_text(FAILING)
@@ -362,80 +347,7 @@ def test_a_failure_under_pytest_takes_at_most_40_lines(tmp_path: Path) -> None:
     assert len(said.splitlines()) <= 40
 
 
-halved = xg.function(lambda x: x * x, lambda g, x: g * x)
-
-
-def of_first(pair: Any, options: Any) -> Any:
-    return halved(pair[0]) * options["factor"]
-
-
-def audit_again(report: Any, **own: Any) -> Any:
-    """Run the lines to copy, with what the reader puts in for what they cannot write."""
-    lines = [each for each in report.reproducer if each.partition(" = ...")[0] not in own]
-    exec("\n".join(lines).replace("print(", "again = ("), names := own)  # noqa: S102
-    return names["again"]
-
-
-@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
-def test_the_lines_to_copy_run_and_show_the_finding(backend: Any) -> None:
-    x, alike = backend.array(X), backend.array(np.full((3, 50), 0.5))
-    report = xg.audit(halved, backend.array(np.tile(X, (5, 1))), laws=["derivative", "edges"])
-    assert len(report.reproducer) <= 6
-    again = audit_again(report)
-    assert [each.law for each in again.findings] == ["derivative"]
-    # Broken laws come first, those that do not apply in one line, and the lines unindented.
-    lines = str(report).splitlines()
-    assert "derivative: broken" in lines[1]
-    assert sum("does not apply" in line for line in lines) == 1
-    assert tuple(lines[-len(report.reproducer) :]) == report.reproducer
-
-    options = {"factor": 2.0, 3: (float("nan"), [None, "it's", max], X.dtype.type), "no": ()}
-    report = xg.audit(of_first, (x, alike), options, laws=["derivative"])
-    assert report.findings[0].reason.startswith("pair[0][0][")
-    again = audit_again(report)
-    assert again.findings[0].reason == report.findings[0].reason
-    assert again.inputs == report.inputs
-
-
-def test_the_lines_to_copy_have_a_variable_for_what_no_text_makes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pair = X, np.linspace(0.1, 2.0, 60, dtype=np.float32)
-    own = {
-        "fn": lambda pair, f: halved(f(pair[0])) + pair[1].sum(),
-        "x1": lambda x: x,
-        "surrogate": lambda pair, f: f(pair[0]) ** 2 + pair[1].sum(),
-    }
-    fn, change, surrogate = own.values()
-    report = xg.audit(fn, pair, change, laws=["derivative"], surrogate=surrogate)
-    variables = [each for each in report.reproducer if " = ...  # " in each]
-    assert [each.partition(" = ")[0] for each in variables] == ["fn", "x0_1", "x1", "surrogate"]
-    assert variables[1].endswith("# put your own here: float32[60]")
-    assert variables[3].partition(":")[2].startswith(" <lambda> at test_intention.py:")
-    again = audit_again(report, **own, x0_1=pair[1])
-    assert again.findings[0].reason == report.findings[0].reason
-    # A name of a script, which a new process lacks, is a variable, too.
-    monkeypatch.setattr(sys.modules["__main__"], "of_script", fn, raising=False)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py", raising=False)
-    lines = lines_to_copy(fn, "numpy", "derivative", [change], None)
-    assert lines[1].startswith("of_script = ...  # put your own here: <lambda> at test_intention")
-
-
-@pytest.mark.needs("torch")
-def test_the_lines_to_copy_convert_a_class_again() -> None:
-    from ..written.autograd_classes import ForgetsToSum
-
-    lines = lines_to_copy(xg.convert(ForgetsToSum), "torch", "derivative", [1.0], None)
-    assert lines[1:] == (
-        f"from {ForgetsToSum.__module__} import ForgetsToSum",
-        'print(xg.audit(xg.convert(ForgetsToSum), 1.0, laws=["derivative"]))',
-    )
-
-
-@pytest.mark.needs("torch")
 def test_a_difference_that_happens_to_be_one_of_its_arguments_is_no_reversal() -> None:
-    import torch
-
     x = torch.linspace(0.5, 2.0, 4)
     report = xg.audit(torch.sub, x, x / 2, laws=["derivative"])
     assert report.ok and not report.laws[0].reason

@@ -23,8 +23,10 @@ from multigrad.look.convert import convert
 from ..harness import commands
 from ..harness.torch_class import torch_class
 
-pytestmark = pytest.mark.needs("typer", "rich")
-everywhere = pytest.mark.backends("torch", "jax", "tensorflow")
+pytestmark = [
+    pytest.mark.needs("typer", "rich"),
+    pytest.mark.backends("torch", "jax", "tensorflow"),
+]
 # One module for each framework: a custom gradient that converts, one that does not, a function
 # that applies the first, and one whose first argument is no tensor.
 TORCH = """
@@ -158,7 +160,6 @@ def invoke(backend: Any) -> Any:
     return lambda *words: commands.invoke("convert", *words, *options)
 
 
-@everywhere
 def test_a_custom_gradient_is_equal_to_itself_everywhere(
     backend: Any, module: str, invoke: Any
 ) -> None:
@@ -184,7 +185,6 @@ def test_tensors_among_the_inputs_are_tensors_on_every_backend(module: str, invo
     assert [str(each) for each in found.verdicts] == ["converted, equal"]
 
 
-@everywhere
 def test_a_function_that_applies_one_is_compared_with_its_gradient(
     backend: Any, module: str, invoke: Any
 ) -> None:
@@ -196,7 +196,6 @@ def test_a_function_that_applies_one_is_compared_with_its_gradient(
     assert states == {"vmap": "equal", "compile": "equal"}
 
 
-@everywhere
 def test_what_is_not_captured_is_refused_by_its_line_and_runs_at_home(
     backend: Any, module: str, invoke: Any
 ) -> None:
@@ -210,7 +209,6 @@ def test_what_is_not_captured_is_refused_by_its_line_and_runs_at_home(
     assert compiled.startswith("  compile      refused: ")
 
 
-@everywhere
 def test_a_package_is_a_table_of_what_its_modules_define(
     backend: Any, module: str, invoke: Any
 ) -> None:
@@ -230,7 +228,6 @@ def test_a_package_is_a_table_of_what_its_modules_define(
     assert "no_such_library" in result.output
 
 
-@everywhere
 def test_inputs_come_in_the_order_of_the_arguments_or_from_the_module(
     module: str, invoke: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +251,6 @@ def test_an_argument_that_takes_no_tensor_is_tried_with_a_number(
     assert "4 of 4 custom gradients: 4 converted, equal" in result.output
 
 
-@everywhere
 def test_other_numbers_than_the_originals_are_an_error(
     module: str, invoke: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +266,6 @@ def test_other_numbers_than_the_originals_are_an_error(
     assert result.output.count("differs: output: ") == 4  # of vmap and compile, too
 
 
-@everywhere
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
@@ -383,7 +378,6 @@ def test_a_class_that_is_equal_but_for_vmap_says_so(backend: Any) -> None:
     assert found.ok
 
 
-@everywhere
 def test_other_numbers_under_a_transform_differ(
     backend: Any, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,7 +393,6 @@ def test_other_numbers_under_a_transform_differ(
     assert not found.ok
 
 
-@everywhere
 def test_numbers_and_words_among_the_inputs_stay_fixed_under_transforms(
     backend: Any, module: str
 ) -> None:

@@ -23,7 +23,11 @@ Tensor = Any
 X = np.array([[0.5, -1.0, 2.0], [3.0, 0.25, -0.75]], np.float32)
 W = np.array([[1.5, 2.0, -0.5], [0.25, -1.0, 4.0]], np.float32)
 G = np.array([[1.0, -2.0, 0.5], [0.25, 3.0, -1.0]], np.float32)
-either_way = pytest.mark.parametrize("native", [None, True], ids=["captured", "as it is"])
+
+
+@pytest.fixture(params=[None, True], ids=["captured", "as it is"])
+def native(request: pytest.FixtureRequest) -> bool | None:
+    return request.param
 
 
 def weighted(x: Tensor, w: Tensor, scale: float) -> Any:
@@ -36,7 +40,6 @@ def weighted(x: Tensor, w: Tensor, scale: float) -> Any:
     return (x * w * scale, x + w), grad
 
 
-@either_way
 def test_several_inputs_outputs_and_a_number(backend: Any, native: bool | None) -> None:
     function = xg.custom_gradient(weighted, native=native)
     # NumPy makes float32 of bfloat16 beside a number.
@@ -59,7 +62,6 @@ def test_several_inputs_outputs_and_a_number(backend: Any, native: bool | None) 
         assert gradients[2] is None
 
 
-@either_way
 def test_a_cotangent_of_none_is_zero(backend: Any, native: bool | None) -> None:
     function = xg.custom_gradient(weighted, native=native)
     _, (grad_x, grad_w, _) = pull(backend, function, (X, W, 2.0), (None, G))
@@ -83,7 +85,6 @@ def chosen(x: Tensor, index: Tensor, flag: Tensor) -> Any:
     return xp.where(index > 0, x, 0.0 * x), grad
 
 
-@either_way
 @pytest.mark.parametrize("kind", ["int32", "int64"])
 def test_integers_and_bools_are_inputs_without_gradient(
     backend: Any, native: bool | None, kind: str
@@ -96,7 +97,6 @@ def test_integers_and_bools_are_inputs_without_gradient(
     assert gradients[1] is None and gradients[2] is None
 
 
-@either_way
 def test_a_gradient_of_none_is_zero(backend: Any, native: bool | None) -> None:
     function = xg.custom_gradient(
         lambda x, w: (x * w, lambda upstream: (None, upstream)), native=native
@@ -106,7 +106,6 @@ def test_a_gradient_of_none_is_zero(backend: Any, native: bool | None) -> None:
     np.testing.assert_array_equal(grad_w, G)
 
 
-@either_way
 @pytest.mark.parametrize("flat", [False, True])
 def test_arguments_and_outputs_may_be_nested(backend: Any, native: bool | None, flat: bool) -> None:
     def layer(given: Any, mode: str) -> Any:
@@ -130,7 +129,6 @@ def test_arguments_and_outputs_may_be_nested(backend: Any, native: bool | None, 
     np.testing.assert_array_equal(gradients["rest"][1], G)
 
 
-@either_way
 def test_inputs_of_different_shapes_have_gradients_of_their_own(
     backend: Any, native: bool | None
 ) -> None:
@@ -148,7 +146,6 @@ def test_inputs_of_different_shapes_have_gradients_of_their_own(
         np.testing.assert_allclose(grad_bias, g.sum(axis=0), rtol=1e-6)
 
 
-@either_way
 def test_a_gradient_of_another_shape_is_refused_by_its_argument(
     backend: Any, native: bool | None
 ) -> None:
@@ -161,14 +158,12 @@ def test_a_gradient_of_another_shape_is_refused_by_its_argument(
         pull(backend, function, (X, W), G)
 
 
-@either_way
 def test_a_wrong_number_of_gradients_is_refused(backend: Any, native: bool | None) -> None:
     function = xg.custom_gradient(lambda x, w: (x * w, lambda upstream: (upstream,)), native=native)
     with pytest.raises(GradientError, match=r"1 gradient for 2 arguments \(x, w\)"):
         pull(backend, function, (X, W), G)
 
 
-@either_way
 def test_a_gradient_of_another_float_dtype_is_cast(backend: Any, native: bool | None) -> None:
     function = xg.custom_gradient(
         lambda x: (x * 2.0, lambda upstream: xp.astype(upstream * 0 + 3, "float16")), native=native
@@ -178,7 +173,6 @@ def test_a_gradient_of_another_float_dtype_is_cast(backend: Any, native: bool | 
     np.testing.assert_array_equal(gradients[0], np.full_like(X, 3.0))
 
 
-@either_way
 def test_an_exception_in_the_users_function_arrives_as_it_was_raised(
     backend: Any, native: bool | None
 ) -> None:

@@ -23,7 +23,7 @@ from ...harness.models.overridden import scaled_by, tenfold  # noqa: F401
 X = np.array([[-1.5, -0.25, 0.0], [0.5, 1.0, 2.0]], np.float32)
 LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy", "tensorflow": "tensorflow"}
 
-overriding = pytest.mark.backends(*LIBRARIES)
+pytestmark = pytest.mark.backends(*LIBRARIES)
 
 
 def network(library: Any) -> Any:
@@ -35,7 +35,6 @@ def network(library: Any) -> Any:
     return function
 
 
-@overriding
 @pytest.mark.parametrize("rule", ["straight_through", "rectangular"])
 def test_the_gradient_is_the_same_on_every_framework(backend: Any, rule: str) -> None:
     library = importlib.import_module(LIBRARIES[backend.name])
@@ -50,7 +49,6 @@ def test_the_gradient_is_the_same_on_every_framework(backend: Any, rule: str) ->
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@overriding
 def test_rules_are_attached_to_a_function_as_to_a_model(backend: Any) -> None:
     library = importlib.import_module(LIBRARIES[backend.name])
     rules = {"sign": "straight_through"}
@@ -61,7 +59,6 @@ def test_rules_are_attached_to_a_function_as_to_a_model(backend: Any) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@overriding
 def test_two_operations_take_two_rules(backend: Any) -> None:
     library = importlib.import_module(LIBRARIES[backend.name])
     rules = {"sign": "straight_through", "tanh": xg.get("straight_through")}
@@ -70,7 +67,6 @@ def test_two_operations_take_two_rules(backend: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@overriding
 def test_other_inputs_keep_their_gradients(backend: Any) -> None:
     library = importlib.import_module(LIBRARIES[backend.name])
     overridden = xg.override(lambda x, w: library.sign(x * w) * w, {library.sign: "tenfold"})
@@ -79,7 +75,6 @@ def test_other_inputs_keep_their_gradients(backend: Any) -> None:
     np.testing.assert_array_equal(in_w, np.sign(X_NUMPY) + 10 * X_NUMPY * WEIGHTS * (X_NUMPY > 0))
 
 
-@overriding
 def test_a_name_means_the_rule_that_is_registered_now(backend: Any) -> None:
     library = importlib.import_module(LIBRARIES[backend.name])
     overridden = xg.override(library.sign, {"sign": "tenfold"})
