@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from multigrad.backend.differences import Fault
 from multigrad.errors import MultigradError, RuleTypeError
 from multigrad.graph.support.installed import is_older
 
+from ..harness.hidden import python
 from ..versions import known_faults
 
 TAMED = [Fault("gone", "", "", "def found(wrap): return False")]
@@ -82,5 +81,4 @@ def test_the_faults_are_read_without_an_import_of_their_framework() -> None:
         "import sys; from multigrad.audit.doctor import known_faults; print([*known_faults()]); "
         "assert not {'torch', 'jax', 'tensorflow'} & sys.modules.keys()"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "['jax', 'tensorflow', 'torch']"
+    assert python("-c", code).strip() == "['jax', 'tensorflow', 'torch']"

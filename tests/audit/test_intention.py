@@ -6,7 +6,6 @@ The classes are written as their papers' code is: GRL (Ganin 2015), LSQ (Esser 2
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -16,6 +15,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ..harness.hidden import run_python
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
@@ -336,10 +337,8 @@ def test_square():
 @pytest.mark.usefixtures("torch_compiles")
 def test_a_failure_under_pytest_takes_at_most_40_lines(tmp_path: Path) -> None:
     (tmp_path / "test_square.py").write_text(FAILING)
-    asked = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--log-level=DEBUG"]
-    said = subprocess.run(
-        [*asked, "test_square.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    ).stdout
+    asked = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--log-level=DEBUG")
+    said = run_python(*asked, "test_square.py", cwd=tmp_path).stdout
     assert "derivative is broken by inputs as small as these" in said
     assert "from test_square import Square" in said
     assert "assert_gradient(\n" not in said  # of our own frame

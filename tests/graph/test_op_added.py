@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import pytest
 
 import multigrad as xg
 
-from ..harness.hidden import python
+from ..harness.hidden import python, run_python
 
 CONFORMANCE = Path(__file__).parents[1] / "conformance" / "multigrad_conformance"
 AUTHOR = """
@@ -118,15 +116,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(CONFORMANCE, folder / CONFORMANCE.name)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run(
-        [sys.executable, "-c", AUTHOR],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    run = run_python("-c", AUTHOR, timeout=300, cwd=folder, PYTHONPATH=path)
     lines = [line for line in run.stdout.splitlines() if line.startswith("RESULTS ")]
     assert lines, run.stdout[-2000:] + run.stderr[-2000:]
     return [(test, outcome) for test, outcome in json.loads(lines[0].removeprefix("RESULTS "))]

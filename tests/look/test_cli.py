@@ -383,8 +383,7 @@ def test_an_interrupt_ends_in_one_line(where: str) -> None:
 
 def test_inputs_of_a_saved_function_are_guessed_without_any_framework(tmp_path: Path) -> None:
     xg.save(xg.get("triangular").under("Heaviside"), file := str(tmp_path / "act.json"))
-    command = [sys.executable, "-m", "multigrad.cli", "check", file]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = run_python("-m", "multigrad.cli", "check", file)
     assert "the surrogate differs from the true derivative by at most" in done.stdout, done
 
 

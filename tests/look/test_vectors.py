@@ -6,8 +6,6 @@ import functools
 import json
 import math
 import re
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from multigrad_conformance import vectors as shipped
 from multigrad_conformance.oracles import settings
 from multigrad_conformance.vectors import IN_LISTS, IN_SETS, NoVectors, read_document, write
 from tests.harness.formats import fits
+from tests.harness.hidden import python, run_python
 from vectors.cases import formula_of_or_none, rule_sets
 from vectors.document import vectors_of
 from vectors.elementwise import OURS, Formula
@@ -77,8 +76,7 @@ def kept_subjects() -> list[dict[str, Any]]:
 
 def test_the_tool_prints_the_vectors_of_what_is_named() -> None:
     tool = Path(__file__).parents[2] / "tools" / "vectors"
-    command = [sys.executable, str(tool), "triangular", "xp.relu"]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    printed = python(tool, "triangular", "xp.relu")
     assert printed == write(vectors_of("triangular", "xp.relu"))
 
 
@@ -107,8 +105,7 @@ def test_a_tool_ends_in_one_line_at_an_interrupt(tool: str, called: str) -> None
         f"sys.argv = ['tool', 'xp.relu'][: 1 + ('vectors' in '{tool}')]\n"
         f"runpy.run_path('tools/{tool}', run_name='__main__')"
     )
-    root, words = Path(__file__).parents[2], [sys.executable, "-c", code]
-    done = subprocess.run(words, check=False, cwd=root, capture_output=True, text=True)
+    done = run_python("-c", code, cwd=Path(__file__).parents[2])
     assert (done.returncode, done.stderr) == (130, "stopped\n")
 
 

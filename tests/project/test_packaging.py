@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ..harness.hidden import python
 from .test_architecture import ROOMS
 
 pytestmark = pytest.mark.anywhere
@@ -44,17 +43,7 @@ def loaded_after(code: str, folder: Path) -> set[str]:
 
 def printed_by(code: str, folder: Path) -> list[str]:
     """Run `code` in a fresh interpreter, outside the source folder: the lines that it prints."""
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        check=False,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines()
+    return python("-c", code, cwd=folder).splitlines()
 
 
 def list_sources(folder: Path) -> set[Path]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from ..harness.hidden import run_python
 
 RIGHT = """
 from __future__ import annotations
@@ -178,10 +179,7 @@ def check(checker: str, folder: Path) -> set[str]:
         settings["reportMissingModuleSource"] = False
         (folder / "pyrightconfig.json").write_text(json.dumps(settings))
         command = [checker, "--pythonpath", sys.executable]
-    run = subprocess.run(
-        [sys.executable, "-m", *command],
-        check=False, cwd=folder, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    run = run_python("-m", *command, cwd=folder, timeout=300)
     assert run.returncode in (0, 1), run.stdout + run.stderr
     found = re.findall(r"(\w+\.py):(\d+).*error:(.*)", run.stdout)
     print(run.stdout)

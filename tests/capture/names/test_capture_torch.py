@@ -13,6 +13,7 @@ import pytest
 import multigrad as xg
 
 from ...harness.capturing import inputs
+from ...harness.hidden import python
 
 pytestmark = [
     pytest.mark.needs("torch"),
@@ -74,8 +75,6 @@ def test_any_callable_is_a_rule(make: Callable[[], Any], backend: Any, captured:
 
 
 def test_torch_rule_runs_elsewhere_when_torch_came_late(captured: Any, tmp_path: Path) -> None:
-    import subprocess
-    import sys
 
     code = """
 import numpy as np
@@ -86,7 +85,4 @@ import torch
 rule = xg.register("late", native=False)(lambda ctx, g, x: torch.where(x > 0, g, 0.0))
 assert rule(None, x, x).tolist() == [0.0, 2.0]
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    python("-c", code, cwd=tmp_path)

@@ -5,8 +5,6 @@ multigrad is and where it is not, and no other one.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +16,8 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 from multigrad.errors import FormatError, GradientError, RuleTypeError, TraceError, UnsupportedOp
+
+from ...harness.hidden import python
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.usefixtures("torch_compiles")]
@@ -158,9 +158,7 @@ def test_another_process_has_them_once_it_knows_the_operators(
     register: str, exported: Exported
 ) -> None:
     torch.save(torch.tensor(X), exported.folder / "x.pt")
-    command = [sys.executable, "-c", LOAD.format(register=register), str(exported.folder)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    python("-c", LOAD.format(register=register), exported.folder)
     assert equal(torch.load(exported.folder / "found.pt"), exported.expected)
 
 
