@@ -315,38 +315,29 @@ def test_handles_of_hooks_still_take_them_off_after_a_quantization_that_failed()
     assert not model._forward_pre_hooks
 
 
-def gradients(kind: str, last: str) -> list[Any]:
-    """Give three gradients; over the last one nothing can be written, or no rule acts on it."""
-    if kind == "numpy":
-        found = [np.full(3, 2.0), np.full(4, 3.0), np.full(5, 4.0)]
-        if last == "read-only":
-            found[2].flags.writeable = False
-        return [*found[:2], np.full(5, 4)] if last == "of integers" else found
+def torchs(size: int, value: float, **options: Any) -> Any:
     import torch
 
-    found = [torch.full((3,), 2.0), torch.full((4,), 3.0)]
-    if last == "expanded":
-        return [*found, torch.full((1,), 4.0).expand(5)]
-    if last == "a leaf that requires grad":
-        return [*found, torch.full((5,), 4.0, requires_grad=True)]
-    return [*found, torch.full((5,), 4)]
+    return torch.full((size,), value, **options)
+
+
+# Over some nothing can be written, on others no rule acts.
+LAST: dict[str, Callable[[], Any]] = {
+    "read-only": lambda: np.broadcast_to(4.0, 5),
+    "of integers": lambda: np.full(5, 4),
+    "torch's, expanded": lambda: torchs(1, 4.0).expand(5),
+    "torch's, a leaf that requires grad": lambda: torchs(5, 4.0, requires_grad=True),
+    "torch's, of integers": lambda: torchs(5, 4),
+}
 
 
 @pytest.mark.parametrize(
-    ("kind", "last"),
-    [
-        ("numpy", "read-only"),
-        ("numpy", "of integers"),
-        pytest.param("torch", "expanded", marks=TORCH),
-        pytest.param("torch", "a leaf that requires grad", marks=TORCH),
-        pytest.param("torch", "of integers", marks=TORCH),
-    ],
+    "last", [pytest.param(name, marks=[TORCH] if "torch" in name else []) for name in LAST]
 )
 @pytest.mark.parametrize("rule", ["scale", "centralize"])
-def test_no_gradient_is_written_in_place_where_one_of_them_cannot_be(
-    kind: str, last: str, rule: str
-) -> None:
-    grads = gradients(kind, last)
+def test_no_gradient_is_written_in_place_where_one_of_them_cannot_be(last: str, rule: str) -> None:
+    full = torchs if "torch" in last else np.full
+    grads = [full(3, 2.0), full(4, 3.0), LAST[last]()]
     with pytest.raises((xg.RuleError, xg.GradientError)):
         xg.apply_to_gradients(grads, rule, in_place=True)
     for each, value in zip(grads, (2.0, 3.0, 4.0), strict=True):
@@ -360,7 +351,7 @@ def test_a_rule_that_fails_for_the_third_gradient_has_written_none() -> None:
         return 2.0 * grad_out
 
     rule = xg.register("fails", native=True)(refuses)
-    grads = gradients("numpy", "")
+    grads = [np.full(3, 2.0), np.full(4, 3.0), np.full(5, 4.0)]
     with pytest.raises(ValueError, match="five"):
         xg.apply_to_gradients(grads, rule, in_place=True)
     assert [each.tolist() for each in grads] == [[2.0] * 3, [3.0] * 4, [4.0] * 5]

@@ -15,14 +15,16 @@ tf: Any = pytest.importorskip("tensorflow")
 keras: Any = pytest.importorskip("keras")
 xk: Any = pytest.importorskip("multigrad.keras")
 
-pytestmark = [pytest.mark.needs("keras"), pytest.mark.needs("tensorflow")]
+pytestmark = [
+    pytest.mark.needs("keras", "tensorflow"),
+    pytest.mark.skipif(
+        os.environ.get("KERAS_BACKEND") != "tensorflow", reason="tf.recompute_grad is TensorFlow's"
+    ),
+]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_layer_with_params_runs_again_under_its_own_rule(compiled: bool) -> None:
-    if keras.config.backend() != "tensorflow":
-        pytest.skip("tf.recompute_grad is TensorFlow's")
-
     layer = xk.Activation("Heaviside", rule="triangular", params={"width": 2.0})
     values = np.linspace(-1.5, 1.5, 7, dtype=np.float32)
     layer.build(values.shape)
@@ -43,11 +45,6 @@ def test_a_layer_with_params_runs_again_under_its_own_rule(compiled: bool) -> No
 
 
 # --- what has changed between the two runs --------------------------------------------------------
-
-
-ON_TENSORFLOW = pytest.mark.skipif(
-    os.environ.get("KERAS_BACKEND") != "tensorflow", reason="tf.recompute_grad is TensorFlow's"
-)
 
 
 def rematerialized(rule: Any = None) -> Any:
@@ -72,7 +69,6 @@ def gradient_after(model: Any, change: Any) -> Any:
     return tape.gradient(y, x).numpy()
 
 
-@ON_TENSORFLOW
 @pytest.mark.parametrize("place", ["gate", "relu", "activation"])
 def test_a_schedule_stepped_before_backward_acts_at_the_next_forward(place: str) -> None:
     width = xg.schedule.linear(2.0, 4.0, steps=1)
@@ -86,7 +82,6 @@ def test_a_schedule_stepped_before_backward_acts_at_the_next_forward(place: str)
         assert np.abs(gradient_after(model, list) - before).max() > 1e-3
 
 
-@ON_TENSORFLOW
 @pytest.mark.parametrize("selector", ["gate", "relu", "*dense*"])
 def test_rules_that_are_detached_before_backward_are_missed_loudly(selector: str) -> None:
     model = rematerialized()
