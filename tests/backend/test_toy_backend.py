@@ -7,15 +7,14 @@ other processes.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ..harness.hidden import run_python
 from ..support.installed import CONFORMANCE, TOY, install
 
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "multigrad_conformance")
@@ -33,16 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(site: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python with the toy package installed, away from the sources."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        check=False,
-        cwd=site,
-        env={**os.environ, **environment, "PYTHONPATH": str(site)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    return run_python(*arguments, cwd=site, timeout=600, **environment, PYTHONPATH=str(site))
 
 
 def run_code(site: Path, code: str) -> str:

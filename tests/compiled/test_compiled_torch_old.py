@@ -5,10 +5,9 @@ A process believes that its torch is 2.4: what differs besides is in docs/versio
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from ..harness.hidden import python
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -98,15 +97,8 @@ except Exception as error:
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The lines that all of it prints, in one process: torch's compiler takes long to import."""
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + COMPILED + ATTACHED + REFUSED],
-        check=False,
-        cwd=tmp_path_factory.mktemp("old"),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    code = BEGIN + COMPILED + ATTACHED + REFUSED
+    return python("-c", code, cwd=tmp_path_factory.mktemp("old")).splitlines()
 
 
 def test_compiled_code_has_the_gradients_of_eager_code_and_says_that_it_breaks(

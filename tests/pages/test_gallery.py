@@ -26,6 +26,7 @@ from pages.gallery.snippets import read_snippets
 from pages.gallery.svg import draw_svg
 
 from ..harness.formats import Markup
+from ..harness.hidden import python
 
 needs_node = pytest.mark.skipif(
     shutil.which("node") is None, reason="node, which runs JavaScript, is not installed"
@@ -333,13 +334,8 @@ def test_the_tool_writes_the_page_with_the_rules_of_a_module(tmp_path: Path, pag
         '@xg.register("gallery_mine")\n'
         "def mine(ctx, grad_out, tin):\n    return 2 * grad_out\n"
     )
-    subprocess.run(
-        [sys.executable, str(TOOL), "my_rules", "--out", "rules.html"],
-        check=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        timeout=120,
-    )
+    found = os.pathsep.join([str(tmp_path), *sys.path])
+    python(TOOL, "my_rules", "--out", "rules.html", cwd=tmp_path, PYTHONPATH=found)
     written = (tmp_path / "rules.html").read_text(encoding="utf-8")
     assert set(re.findall('id="([^"]+)"', written)) >= library_rules() | {"gallery_mine"}
     assert written.partition("<section")[0] == page.partition("<section")[0]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from .. import mutation, turns
+from ..harness.hidden import run_python
 from ..support.sampling import IN_TURN, turn_of
 
 ROOT = Path(__file__).parents[2]
@@ -40,10 +39,8 @@ def test_one_that_hangs_is_ended_and_named_and_the_others_run(tmp_path: Path) ->
     (tmp_path / "test_hanging.py").write_text(HANGING)
     settings = f"-c{ROOT / 'pyproject.toml'}"
     short = ("-o", f"faulthandler_timeout={LIMIT}", "--rootdir", str(tmp_path))
-    command = ["pytest", "-n1", "-p", "no:cacheprovider", settings, *short, str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", *command], check=False, capture_output=True, text=True, timeout=100
-    )
+    words = ("-m", "pytest", "-n1", "-p", "no:cacheprovider", settings, *short, tmp_path)
+    done = run_python(*words, timeout=100)
     said = done.stdout + done.stderr
     for name in ("test_loop", "test_wait_outside_of_python"):
         assert f"in {name}" in said  # the stack
