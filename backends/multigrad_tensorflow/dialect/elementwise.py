@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.capture.meanings import composites
+from multigrad.capture import symbols
+from multigrad.capture.meanings import composites, layers
 from multigrad.capture.meanings.places import first_of, is_differentiated
 from multigrad.capture.symbols import SymbolicDType
 from multigrad.graph.ir.types import T, is_float
@@ -117,10 +118,6 @@ def truncatediv(x: Any, y: Any) -> Tensor:
     return xp.trunc(xp.divide(x, y))
 
 
-def squared_difference(x: Any, y: Any) -> Tensor:
-    return xp.square(xp.subtract(x, y))
-
-
 def polygamma(a: Any, x: Tensor) -> Tensor:
     if isinstance(a, Value) or int(a) != a:
         raise TypeError("polygamma of a static integer order only")
@@ -152,10 +149,6 @@ def clip_by_value(t: Tensor, clip_value_min: Any, clip_value_max: Any) -> Tensor
         return xp.clip(t, *ends)
     # of crossed limits TensorFlow gives the lower one, and `clip` the upper
     return maximum(minimum(t, clip_value_max), clip_value_min)
-
-
-def is_tensor(x: Any) -> bool:
-    return x.node.type.kind == "tensor"
 
 
 def as_number(value: Any) -> Any:
@@ -273,14 +266,14 @@ ALIASES: dict[Any, Handler] = {
             __name__: """
                 add_n; cast_to: cast; clip_by_value; constant; convert: convert_to_tensor; identity:
                 math.conj identity math.real raw_ops.Identity; floordiv: math.floordiv
-                raw_ops.FloorDiv; is_tensor;
-                multiply_no_nan: math.multiply_no_nan raw_ops.MulNoNan; math.polygamma;
-                math.polyval; squared_difference: math.squared_difference
-                raw_ops.SquaredDifference; truncatediv; where: where raw_ops.SelectV2; xdivy:
+                raw_ops.FloorDiv; multiply_no_nan: math.multiply_no_nan raw_ops.MulNoNan;
+                math.polygamma; math.polyval; truncatediv; where: where raw_ops.SelectV2; xdivy:
                 math.xdivy raw_ops.Xdivy; xlog1py: math.xlog1py raw_ops.Xlog1py; maximum: maximum
                 raw_ops.Maximum; minimum: minimum raw_ops.Minimum; selu: nn.selu raw_ops.Selu;
                 nn.dropout; leaky_relu: nn.leaky_relu raw_ops.LeakyRelu; nn.silu
             """,
+            layers: "squared_error: math.squared_difference raw_ops.SquaredDifference",
+            symbols: "is_tensor",
         }
     ),
     tf.quantization.fake_quant_with_min_max_args: by_vars,

@@ -28,7 +28,6 @@ from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
 
 from . import introspection
-from .introspection import same
 from .types import TENSOR, TORCH
 
 Tensor = Any
@@ -116,7 +115,7 @@ diagonal = viewing(TENSOR.called({matrices: "diagonal"})[torch.Tensor.diagonal])
 
 def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     """Write into the diagonal of a matrix; with more axes torch fills one through all of them."""
-    if len(introspection.lengths_of(x)) != 2 or wrap:
+    if len(shape_of(x)) != 2 or wrap:
         raise TypeError("fill_diagonal_ of other than a matrix, or with wrap")
     diagonal(x)[...] = fill_value
     return x
@@ -124,12 +123,14 @@ def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 
 # --- other orders of axes -------------------------------------------------------------------------
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    return same(input) if lacks_axes(input, dim0, dim1) else xp.swapaxes(input, dim0, dim1)
+    return (
+        arrays.renamed(input) if lacks_axes(input, dim0, dim1) else xp.swapaxes(input, dim0, dim1)
+    )
 
 
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     is_whole = lacks_axes(input, source, destination)
-    return same(input) if is_whole else xp.moveaxis(input, source, destination)
+    return arrays.renamed(input) if is_whole else xp.moveaxis(input, source, destination)
 
 
 def transpose_method(x: Tensor, *axes: Any, **named: Any) -> Tensor:

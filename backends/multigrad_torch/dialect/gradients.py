@@ -11,14 +11,13 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
+from multigrad.capture.meanings.parts import shape_of
 from multigrad.capture.taken_gradients import carries_gradient, renamed, take_gradients, tell_apart
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value
 from multigrad.trace.xp import all as xp
-
-from .introspection import lengths_of
 
 Tensor: TypeAlias = Any
 Function: TypeAlias = Callable[..., Any]
@@ -59,7 +58,7 @@ def heads_of(outputs: Sequence[Any], cotangents: Any) -> list[Any]:
     """Return the cotangents of outputs; only a tensor of one element has one by default."""
     heads = [None] * len(outputs) if cotangents is None else many(cotangents)
     for output, cotangent in zip(outputs, heads, strict=True):
-        if cotangent is None and any(n != 1 for n in lengths_of(output)):
+        if cotangent is None and any(n != 1 for n in shape_of(output)):
             raise TypeError("of a tensor with more than one element, without its cotangent")
     return heads
 
@@ -217,7 +216,7 @@ def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> F
             arguments[i] = each
         result = func(*arguments, **kwargs)
         value = result[0] if has_aux else result
-        if lengths_of(value):
+        if shape_of(value):
             raise TypeError("of a function that returns no number")
         gradients = gradients_like(value, xp.ones_like(value), sources, structure)
         return gradients if isinstance(argnums, tuple) else gradients[0], result
@@ -301,9 +300,7 @@ def vmap(
         if dims is None:
             raise trace.error(f"calls torch.func.vmap with in_dims={in_dims} of other arguments")
         counts = {
-            (lengths_of(leaf) if isinstance(leaf, Value) else leaf.shape)[dim]
-            for leaf, dim in zip(leaves, dims, strict=True)
-            if dim is not None
+            shape_of(leaf)[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None
         }
         if len(counts) != 1:
             raise trace.error(f"calls torch.func.vmap over {sorted(counts) or 'no'} rows")

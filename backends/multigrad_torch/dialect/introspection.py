@@ -21,15 +21,14 @@ from torch.autograd import forward_ad
 from multigrad.capture.copies.stand_ins import refusing
 from multigrad.capture.dialect import CHANGES, SWITCHES
 from multigrad.capture.meanings import arrays
+from multigrad.capture.meanings.parts import shape_of
 from multigrad.capture.name_tables import handlers_by_name
 from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape, cast
 from multigrad.capture.values import attributes, methods
 from multigrad.capture.values.memory import replace_node
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float
-from multigrad.graph.passes.facts import needed_shapes
 from multigrad.trace.assertions import AUTOCAST
-from multigrad.trace.axes import known_shape
 from multigrad.trace.python_protocols import (
     assume,
     gradient_of,
@@ -41,10 +40,8 @@ from multigrad.trace.trace import (
     NeedsConcrete,
     Trace,
     Value,
-    copy_of,
     dtype_name,
     is_symbolic_tensor,
-    mark_view,
 )
 from multigrad.trace.xp import all as xp
 
@@ -208,7 +205,7 @@ def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
         return methods.new_full(x, [0], 0.0)
     (argument, *other_args) = args
     if is_symbolic_tensor(argument) and not other_args:
-        return same(argument)
+        return arrays.renamed(argument)
     if isinstance(argument, SymbolicShape | KnownShape | torch.Size) and not other_args:
         return methods.new_full(x, argument, 0.0)
     if isinstance(argument, int | Value) and not is_symbolic_tensor(argument):
@@ -229,8 +226,8 @@ def resize_as_(x: Tensor, the_template: Tensor, *, memory_format: Any = None) ->
 
 
 def _given_room(x: Tensor, template: Tensor) -> Tensor:
-    shape = lengths_of(x)
-    if shape == lengths_of(template):
+    shape = shape_of(x)
+    if shape == shape_of(template):
         return x
     # Elements that exist, or views of them, would have to keep their memory.
     if shape != (0,) or x.base is not None or x.views or x.node.op is ops.INPUT:
@@ -247,24 +244,9 @@ def squeeze(x: Tensor, dim: Any = None) -> Tensor:
     shape = x.node.type.shape
     if isinstance(shape, tuple) and shape[-1] is True and shape[1] in (dim, None):
         return xp.squeeze(x, dim)  # a reduction has kept just these
-    lengths = lengths_of(x)
+    lengths = shape_of(x)
     unit_axes = tuple(i % len(lengths) for i in dims if lengths and lengths[i] == 1)
-    return xp.squeeze(x, unit_axes) if unit_axes else same(x)
-
-
-def same(x: Tensor) -> Tensor:
-    """Return another tensor in the same memory."""
-    view = copy_of(x)
-    mark_view(view, x, True)
-    return view
-
-
-def lengths_of(x: Tensor) -> tuple[int, ...]:
-    shape = known_shape(x)
-    if shape is None:
-        # Starts the capture again, with these shapes as facts.
-        raise NeedsConcrete(*needed_shapes(x.node))
-    return shape
+    return xp.squeeze(x, unit_axes) if unit_axes else arrays.renamed(x)
 
 
 def expand(x: Tensor, *sizes: Any) -> Tensor:
@@ -274,7 +256,7 @@ def expand(x: Tensor, *sizes: Any) -> Tensor:
         return arrays.expand(x, target)
     lengths = [-1 if isinstance(n, int) and n == -1 else n for n in target]
     if -1 in [n for n in lengths if isinstance(n, int)]:
-        shape = lengths_of(x)
+        shape = shape_of(x)
         extra = len(lengths) - len(shape)
         if any(isinstance(n, int) and n == -1 for n in lengths[: max(extra, 0)]):
             raise TypeError("expand keeps no length of an axis that is not there")

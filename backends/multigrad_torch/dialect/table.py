@@ -40,6 +40,7 @@ from multigrad.capture.meanings import (
     places,
     reductions,
 )
+from multigrad.capture.meanings.parts import shape_of
 from multigrad.capture.meanings.places import first_of, is_differentiated
 from multigrad.capture.name_tables import named, reflected
 from multigrad.capture.symbols import SymbolicShape
@@ -179,7 +180,7 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
         result = xp.sum_to(input, target.value)
         mark_view(result, input, False)  # the tensor itself, where there is nothing to sum
         return result
-    lengths, shape = [operator.index(n) for n in target], introspection.lengths_of(input)
+    lengths, shape = [operator.index(n) for n in target], shape_of(input)
     extra_axes = len(shape) - len(lengths)
     axes = [i + extra_axes for i, n in enumerate(lengths) if n == 1 != shape[i + extra_axes]]
     sums = xp.sum(input, axes, True) if axes else input

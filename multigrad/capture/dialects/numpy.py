@@ -19,7 +19,7 @@ from ..dialect import Classes, Dialect, Habits, Names, Tensors, register_dialect
 from ..meanings import arrays, complexes, composites, matrices, parts, places, reductions
 from ..name_tables import AliasesAndMore, Handler, Library, named
 from ..symbols import own_dtype
-from ..values import attributes
+from ..values import attributes, methods
 from ..values.oracle import StandInCall, TypeOracle, run_each
 from . import scipy
 
@@ -159,12 +159,6 @@ def _as(function: Any, results: tuple[Tensor, ...]) -> Any:
     return type(function(np.eye(1)))(*results)
 
 
-def clip(
-    x: Tensor, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None
-) -> Tensor:
-    return xp.clip(x, a_min if min is None else min, a_max if max is None else max)
-
-
 def select(conditions: Any, choices: Any, default: Any = 0) -> Tensor:
     """Return the choice of the first condition that holds."""
     result = default
@@ -300,11 +294,12 @@ FUNCTIONS: dict[Any, Handler] = {
     **NUMPY.taking_the_same(
         {
             composites: "packbits; unpackbits; isneginf; isposinf; logaddexp2",
+            methods: "clip",
             parts: "ediff1d; fliplr; flipud",
             places: "np_take: take",
             matrices: "kron; cross: linalg.cross; inner; matvec; vecmat",
             __name__: """
-                array_split; average; clip; cov; cross; cumulative_sum; divmod_: divmod;
+                array_split; average; cov; cross; cumulative_sum; divmod_: divmod;
                 heaviside; isclose; meshgrid; modf; nan_to_num; ndim; pad; ptp;
                 round_: round around; select; shape; size; split; vdot
             """,

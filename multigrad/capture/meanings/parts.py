@@ -232,8 +232,8 @@ def length(x: Tensor, axis: int) -> int:
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:
-    """Return the whole shape, which becomes a fact of the capture."""
-    return tuple(length(x, axis) for axis in range(rank(x)))
+    """Return the whole shape; that of a symbolic value becomes a fact of the capture."""
+    return tuple(x.shape)
 
 
 def rank(x: Any) -> int:

@@ -15,18 +15,17 @@ import numpy as np
 
 from ...graph import ops
 from ...graph.ir.types import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE, WHOLE, T, is_float
-from ...graph.passes.facts import needed_shapes
 from ...trace.axes import known_shape
 from ...trace.coercion import is_exact
 from ...trace.derived.custom_calls import route_gradient
-from ...trace.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, lift
+from ...trace.trace import Value, cast, cast_node, dtype_name, lift
 from ...trace.xp import all as xp
 from ...trace.xp import transposes
 from ...trace.xp.shapes import from_front
 from ..dialect import habits_of, leave_order_open
 from ..name_tables import Handler, handlers_by_name
 from ..symbols import cast_in_graph
-from .parts import cut, is_places, limited, put_slices
+from .parts import cut, is_places, limited, put_slices, shape_of
 
 Tensor = Any
 Reduction = Callable[..., Tensor]
@@ -252,16 +251,6 @@ def _others(x: Tensor, index: Tensor, dim: int) -> list[int]:
     if len(shape) != len(lengths):
         raise TypeError(f"an index of {len(lengths)} axes into a tensor of {len(shape)}")
     return [i for i, n in enumerate(shape) if i != dim % (len(shape) or 1) and n != lengths[i]]
-
-
-def shape_of(x: Any) -> tuple[int, ...]:
-    """Return a shape; that of a symbolic value becomes a fact of the capture."""
-    if not isinstance(x, Value):
-        return tuple(x.shape)
-    shape = known_shape(x)
-    if shape is None:
-        raise NeedsConcrete(*needed_shapes(x.node))
-    return shape
 
 
 def take_in_mode(x: Tensor, indices: Any, axis: int, mode: str) -> Tensor:

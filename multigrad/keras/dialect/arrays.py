@@ -29,6 +29,7 @@ from multigrad.capture.meanings.composites import is_whole
 from multigrad.capture.meanings.layers import channels_first, channels_last, per_axis
 from multigrad.capture.name_tables import Handler, Library, handlers_by_name, ops_by_name
 from multigrad.capture.symbols import own_dtype
+from multigrad.capture.values import methods
 from multigrad.graph import ops
 from multigrad.graph.ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, INT64, WHOLE, T
 from multigrad.trace.trace import Value, cast, copy_of
@@ -190,10 +191,6 @@ def relu(
     return xp.relu(x) if max_value is None else xp.clip(xp.relu(x), 0.0, max_value)
 
 
-def linear(x: Tensor) -> Tensor:
-    return x
-
-
 maximum, minimum = together(xp.maximum), together(xp.minimum)
 fmax, fmin = together(xp.fmax), together(xp.fmin)
 logical_and, logical_or = of_bools(xp.logical_and), of_bools(xp.logical_or)
@@ -229,7 +226,7 @@ ELEMENTWISE: dict[str, Handler] = {
 ACTIVATIONS: dict[str, Handler] = {
     **ops_by_name("exp: exponential; tanh; mish"),
     **SHARED_ACTIVATIONS,
-    "linear": linear,
+    **handlers_by_name({methods: "identity: linear"}),
     "relu": relu,
 }
 
