@@ -19,8 +19,6 @@ from tensorflow.python.eager.record import VariableWatcher
 from multigrad.capture.copies.run_or_import import run_written_in
 from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.user_code.signature import name_of
-from multigrad.errors import GradientError
-from multigrad.functions.calls.capture_errors import kind_name
 from multigrad.functions.calls.imported_gradients import (
     RECORDED,
     WithinOwnRules,
@@ -30,6 +28,7 @@ from multigrad.functions.calls.imported_gradients import (
 )
 from multigrad.functions.calls.parameters import read_parameters, signature_of
 from multigrad.functions.calls.recipe import ImportedGradient, Recipe, Recorded
+from multigrad.functions.code_recipes import pair_of
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import import_once
 from multigrad.trace.trace import Trace, Value
@@ -43,6 +42,7 @@ def make_nothing() -> Any:
     """Do nothing; decorated once to get the class that the decorator returns."""
 
 
+PAIR = "(outputs, grad_fn), as tf.custom_gradient does"
 DECORATED = type(tf.custom_gradient(make_nothing))
 PASS_THROUGH = tf.grad_pass_through(make_nothing)._f.__code__
 
@@ -79,7 +79,7 @@ def record_decorated(
         )
     with recording(function, (args, kwargs)):
         result = run_written_in("tensorflow", function, trace, *args, **kwargs)
-    outputs, grad = split_result(name, result)
+    outputs, grad = pair_of(name, result, PAIR)
 
     def pull(upstream: Any) -> Any:  # the gradient function may call the function again
         with recording(function, (args, kwargs)):
@@ -92,7 +92,7 @@ def run_decorated(
     function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Recorded:
     with VariableWatcher() as watcher:
-        outputs, grad = split_result(name, function(*args, **kwargs))
+        outputs, grad = pair_of(name, function(*args, **kwargs), PAIR)
     rows = read_parameters(grad)
     takes_variables = (
         rows is None
@@ -199,16 +199,6 @@ def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
         return forward(*args, **kwargs), grad
 
     return function
-
-
-def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
-    if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
-        description = "None" if result is None else f"a {kind_name(result)}"
-        raise GradientError(
-            f"function {name!r} returned {description}; expected (outputs, grad_fn), as "
-            "tf.custom_gradient does"
-        )
-    return result[0], result[1]
 
 
 def spread(outputs: Any, upstream: Any) -> list[Any]:

@@ -73,19 +73,23 @@ def recipe_of_gradient(
 
 def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
     """Return the checked outputs and gradient function that a decorated function returned."""
-    is_pair = isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])
-    if not is_pair:
-        kind = f"a {kind_name(result)}" if result is not None else "None"
-        raise GradientError(
-            f"function {name!r} returned {kind}; expected (outputs, grad), where grad(upstream) "
-            "returns the gradients of the arguments"
-        )
-    outputs, grad = result
+    expected = "(outputs, grad), where grad(upstream) returns the gradients of the arguments"
+    outputs, grad = pair_of(name, result, expected)
 
     def pull(upstream: Any) -> Any:
         return call_gradient(grad, upstream, outputs, args, kwargs)
 
     return Recorded(outputs, pull)
+
+
+def pair_of(name: str, result: Any, expected: str) -> tuple[Any, Callable[..., Any]]:
+    """Return the outputs and the gradient function that a function returned; GradientError for
+    anything else.
+    """
+    if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
+        kind = "None" if result is None else f"a {kind_name(result)}"
+        raise GradientError(f"function {name!r} returned {kind}; expected {expected}")
+    return result[0], result[1]
 
 
 def call_gradient(

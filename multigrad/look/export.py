@@ -32,7 +32,7 @@ from ..graph.support.trees import optree
 from ..rules.activation import Activation
 from ..rules.model.rule_in_force import read_number
 from ..rules.saving import from_dict
-from .subject import function_under
+from ..rules.vjp import function_under
 
 Tensor = Any
 StrPath = str | os.PathLike[str]
@@ -268,7 +268,7 @@ def _as_function_and_arguments(
         if len(inputs) != 1:
             raise RuleTypeError(f"{inner!r} takes one tensor, got {len(inputs)} inputs")
         # Schedules are settled: a file holds the numbers of this moment.
-        function, values = function_under(inner)
+        function, values, _ = function_under(inner)
         return function, (*inputs, *values)
     raise RuleTypeError(
         f"expected a Function or an activation for {path.name!r}, got {type(obj).__name__} "

@@ -33,7 +33,8 @@ from ..lowering.function_graph import PACK, FunctionGraph
 from ..models.layer_memory import Residual, Shape
 from ..models.override import is_model_of
 from ..rules.activation import Activation
-from .subject import Subject, function_under, subject_of
+from ..rules.vjp import function_under
+from .subject import Subject, subject_of
 
 COLUMNS = ("layer", "name", "what", "shape", "dtype", "bytes")
 
@@ -239,7 +240,7 @@ def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
             f"rule {in_force.specialization.rule.name!r} runs as it is (native=True), so it may "
             "read its whole input, which is kept"
         )
-    return function_under(activation)
+    return function_under(activation)[:2]
 
 
 def _residuals_of(

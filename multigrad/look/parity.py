@@ -23,12 +23,12 @@ from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation
 from ..rules.context import use
+from ..rules.vjp import function_under
 from ..trace.lookups import at_present
 from .subject import (
     Inputs,
     Report,
     Subject,
-    function_under,
     in_dtype,
     is_float_array,
     make_inputs,
@@ -245,7 +245,7 @@ def _graphs(
     if subject.function is not None:
         function, args, leaves = subject.function, inputs.nest(arrays)[0], inputs.leaves
     else:
-        function, values = function_under(subject.call)
+        function, values, _ = function_under(subject.call)
         args = leaves = (arrays[0], *values)
     try:
         variant = capture_example(function, *args)

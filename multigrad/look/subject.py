@@ -54,12 +54,11 @@ from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation
-from ..rules.model.activation_function import ForwardOfCode, put_under
+from ..rules.model.activation_function import ForwardOfCode
 from ..rules.model.rule import Rule
 from ..rules.model.specialization import Specialization
 from ..rules.registry import resolve
 from ..rules.vjp import vjp_leaves
-from ..trace.lookups import at_present
 
 Array = Any
 Tensor = Any
@@ -129,15 +128,6 @@ def subject_of(obj: Any) -> Subject:
     home = home_name(original.function.recipe.dialect())
     is_free = home in ("", "numpy") and isinstance(inner, FunctionType)
     return replace(original, homes=()) if is_free else original
-
-
-def function_under(activation: Activation) -> tuple[Function, tuple[Any, ...]]:
-    """Return an activation, with its rule, as a Function, and the current values of its params."""
-    in_force = activation.in_force()
-    if in_force is None:
-        return put_under(None, activation.forward), ()
-    function = put_under(in_force.specialization, activation.forward)
-    return function, tuple(at_present(in_force).values)
 
 
 def made_of_pair(obj: Any) -> Any:

@@ -93,7 +93,7 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
 def _as_before(f: Any, arrays: tuple[Any, ...]) -> tuple[Any, Pullback] | None:
     values: tuple[Any, ...] = ()
     if isinstance(f, Activation):
-        f, values, _ = _under(f, load_backend("numpy"))
+        f, values, _ = function_under(f, load_backend("numpy"))
     entry = f._known.get((PULLS, *[x.dtype for x in arrays], *map(type, values)))
     return None if entry is None else entry.run((*arrays, *values), FREE)
 
@@ -217,7 +217,7 @@ def as_function(
     """
     f = getattr(f, "captured_form", f)  # of what `override` returned
     if isinstance(f, Activation) and len(leaves) == 1:
-        function, values, draws = _under(f, backend)
+        function, values, draws = function_under(f, backend)
         leaves, tree = flatten((*leaves, *values), {})
     else:
         if isinstance(f, BoundFunction):
@@ -231,7 +231,12 @@ def as_function(
     return function, leaves, tree, draws
 
 
-def _under(f: Activation, backend: Backend) -> tuple[Function, tuple[Any, ...], KeySource]:
+def function_under(
+    f: Activation, backend: Backend | None = None
+) -> tuple[Function, tuple[Any, ...], KeySource]:
+    """Return an activation under its rule as a Function, the current values of its params, and
+    where its draws come from.
+    """
     in_force = f.in_force()
     if in_force is None:
         return put_under(None, f.forward), (), FREE
