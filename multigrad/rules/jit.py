@@ -323,8 +323,6 @@ class NumbersRead:
         self._held: tuple[weakref.ref[Moving], ...] = ()
 
     def arguments(self) -> tuple[Moving, ...]:
-        if not self._met:
-            return ()
         return tuple(alive(self._met))
 
     def add(self, met: Iterable[Moving], held: Iterable[Moving]) -> None:
@@ -333,8 +331,6 @@ class NumbersRead:
 
     def held_text(self) -> str:
         """Return the numbers that traces hold, as text; each trace is valid for one text."""
-        if not self._held:
-            return ""
         return "".join([f" {each.serial}={each.value!r}" for each in alive(self._held)])
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.backend.discovery import load_backend
 from multigrad_conformance.under_test import pull
 
 from ..support.threads import on_threads
@@ -107,6 +108,25 @@ def test_a_number_that_comes_as_a_tensor_is_looked_at_again(backend: Any) -> Non
         expected = run(backend, lambda x, w=value: spike(x, w), X)
         for _ in range(TIMES):
             assert_same_bits(run(backend, lambda x: spike(x, width), X), expected)
+
+
+def test_an_array_among_the_numbers_is_not_remembered() -> None:
+    native, width = xg.lower("triangular", "numpy", forward="Heaviside"), np.array(2.0)
+    expected = native.vjp(X, 0.5)[1](X)
+    native.vjp(X, width)
+    width[...] = 0.5
+    assert_same_bits([native.vjp(X, 0.5)[1](X)], [expected])
+
+
+@pytest.mark.backends("torch")
+def test_a_number_that_stays_a_tensor_is_looked_at_again(backend: Any) -> None:
+    # As one on a GPU does, for which nobody waits.
+    native, width = xg.lower("triangular", "torch", forward="Heaviside"), backend.array(2.0)
+    spike = load_backend("torch").autodiff.call(native, native.emitted)
+    expected = {value: run(backend, lambda x, w=value: spike(x, w), X) for value in (2.0, 0.5)}
+    for value in (2.0, 0.5, 2.0):
+        width.fill_(value)
+        assert_same_bits(run(backend, lambda x: spike(x, width), X), expected[value])
 
 
 def test_a_pullback_keeps_the_numbers_of_its_own_call(backend: Any, scaled: Any) -> None:

@@ -231,8 +231,7 @@ def as_operand(value: Any) -> Any:
     return asarray(value) if isinstance(value, generic) else value
 
 
-# Immutable numbers: a tuple of them may be remembered as it is.
-NUMBERS = frozenset({float, int, bool})
+# Immutable, and one number for one value but for zeros: a tuple of them may be remembered.
 FLOATS = frozenset({float})
 
 
@@ -252,17 +251,13 @@ def remembering(prepare: Callable[..., Any], emitted: Emitted) -> Callable[..., 
             return prepared
         prepared = prepare(lambda value: np.asarray(dtype.type(value)), *values)
         # Arrays may be changed in place, so they are prepared at each call.
-        if NUMBERS.issuperset(map(type, values)):
+        if FLOATS.issuperset(map(type, values)):
             latest = values, dtype, prepared
         return prepared
 
     return constants_of
 
 
-def is_same(values: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-    return (
-        FLOATS.issuperset(map(type, values))
-        and values == others
-        and FLOATS.issuperset(map(type, others))
-        and not (0.0 in values and repr(values) != repr(others))  # -0.0 equals 0.0
-    )
+def is_same(values: tuple[Any, ...], floats: tuple[Any, ...]) -> bool:
+    is_equal = FLOATS.issuperset(map(type, values)) and values == floats
+    return is_equal and not (0.0 in values and repr(values) != repr(floats))  # -0.0 equals 0.0
