@@ -65,6 +65,7 @@ class Captures:
         variants: the graphs, by layout and facts.
         facts: the names of the facts that the code has asked for; they only grow.
         places: the lines that asked for them, where known.
+        uncaptured: the layouts of calls that ran as written, as its code looks at values.
     """
 
     def __init__(self, recipe: Recipe, prove: bool, module: str) -> None:
@@ -74,6 +75,7 @@ class Captures:
         self.variants: dict[Any, Variant] = {}
         self.facts: frozenset[str] = frozenset()
         self.places: dict[str, Location] = {}
+        self.uncaptured: dict[Any, Layout] = {}
 
     def for_call(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the variant for a call's arguments, under the facts that turn out to be needed."""
@@ -197,6 +199,11 @@ class Captures:
                 return True
         return False
 
+    def keep_uncaptured(self, layout: Layout) -> None:
+        if len(self.uncaptured) >= MOST_VARIANTS:
+            self.uncaptured.clear()
+        self.uncaptured[layout.key, layout.dtype] = layout.without_objects()
+
     def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
         # A variant captured for wide floats may hold in 16 bits, too: its `reach` tells in which.
         if not layout.is_apart or layout.mixes_floats or "dtype" in self.facts:
@@ -256,7 +263,13 @@ def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_ca
 
 
 def renewed_variants(function: Function, door: Door) -> list[Variant]:
-    """Return the captured forms of a Function under the rule that is in force now."""
+    """Return the captured forms of a Function under the rule that is in force now.
+
+    Calls that ran as written are captured here.
+    """
+    for layout in tuple(function.captures.uncaptured.values()):
+        with suppress(Exception):  # of the author's code, too
+            function.captures.for_facts(layout, {"dtype": layout.dtype})
     variants: dict[int, Variant] = {}
     for variant in tuple(function.captures.variants.values()):
         try:
@@ -362,14 +375,20 @@ def over_dtypes(function: Function, variant: Variant) -> Variant:
     except Exception:  # noqa: BLE001  # of the author's code, which takes no such dtype
         return variant
     bfloat, single, double = map(_text, others)
-    graphs = half.graphs
-    forward, backward = (
-        with_dtype(graph, "float32", T) for graph in (graphs.forward, graphs.backward)
-    )
-    widened = replace(half, graphs=replace(graphs, forward=forward, backward=backward))
-    widens = _text(half) != single
-    if _text(half) != bfloat or single != double or (widens and _text(widened) != single):
+    if _text(half) != bfloat or single != double:
         return variant
+    graphs = half.graphs
+    widens = _text(half) != single
+    if widens:
+        try:
+            forward, backward = (
+                with_dtype(graph, "float32", T) for graph in (graphs.forward, graphs.backward)
+            )
+        except TypeError:  # a loop in float32, whose body keeps its dtype
+            return variant
+        widened = replace(half, graphs=replace(graphs, forward=forward, backward=backward))
+        if _text(widened) != single:
+            return variant
     graphs = replace(graphs, widens=widens, residuals=variant.graphs.residuals)
     return replace(half, graphs=graphs, layout=layout, facts=facts)
 

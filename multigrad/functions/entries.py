@@ -218,10 +218,15 @@ class Entries:
             f"numpy.array({name}), or a tensor, for {name}"
         )
 
-    @property
-    def runs_as_written(self) -> bool:
-        """Whether it runs as written while no compiler traces."""
-        return self.native is True or self.recipe.options.looks_at_values
+    def runs_as_written(self, layout: Layout) -> bool:
+        """Return whether such a call runs as written while no compiler traces.
+
+        What looks at values is captured later, if a file is to hold it; the layout is kept for it.
+        """
+        if self.recipe.options.looks_at_values:
+            self.captures.keep_uncaptured(layout)
+            return True
+        return self.native is True
 
     def _leaves_numbers_to_original(self, leaves: Sequence[Any]) -> bool:
         # Numbers alone name no framework: the original's library may make its own arrays of them.
@@ -273,7 +278,7 @@ class Entries:
 
     def _entry_for(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         # An imported gradient has its original on its own framework alone.
-        if self.runs_as_written and (
+        if self.runs_as_written(layout) and (
             self.recipe.imported is None or is_original_on(self.recipe, backend)
         ):
             reason = "it has native=True" if self.native else "its code looks at values"

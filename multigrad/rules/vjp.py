@@ -248,7 +248,7 @@ def _of_function(
     function: Function, leaves: Sequence[Any], tree: Any, draws: KeySource, backend: Backend
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
-    if function.entries.runs_as_written:
+    if function.entries.runs_as_written(layout):
         return _as_it_is(function, layout, leaves, backend, None)
     try:
         variant, reason, _ = function.entries.decide(PULLED, layout, leaves, backend)

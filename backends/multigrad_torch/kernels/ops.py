@@ -134,7 +134,11 @@ def keeping_dtypes(body: Function, dtypes: Sequence[torch.dtype]) -> Function:
     return turn
 
 
-in_python = scanning(lambda x: x.unbind(0), torch.stack, lambda like, shape: like.new_zeros(shape))
+def zeros_of(like: Tensor, shape: Any) -> Tensor:
+    return like.new_zeros(shape)
+
+
+in_python = scanning(torch.unbind, torch.stack, zeros_of)
 
 
 def turns(

@@ -156,6 +156,11 @@ def functions_for(backend: str, folder: Path) -> Iterator[tuple[str, Any, Any]]:
     made(X)
     xg.save(made, folder / "saved.json")
     yield "loaded", xg.load(folder / "saved.json"), ([X], ())
+    # A scan, and a while loop in its backward.
+    halve = lambda x: xp.fori_loop(0, 30, lambda i, z: 0.5 * xp.tanh(z) + x, xp.zeros_like(x))
+    equation = xg.implicit(lambda z, x: z - 0.5 * xp.tanh(z) - x, halve)
+    equation(X)
+    yield "equation", equation, ([X], ())
     if backend in OWN:
         own = OWN[backend]()
         own(X)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -293,6 +294,18 @@ def test_narrow_floats_keep_their_dtype(backend: Any, dtype: str) -> None:
     root = xg.implicit(lambda x, theta: x * x - theta, lambda theta: xp.sqrt(theta), accept=1e-2)
     _, (found,) = pulled(backend, root, (np.array([4.0, 9.0], dtype),), np.ones(2, dtype))
     assert_close(found.astype(float), np.array([1 / 4, 1 / 6]), 2 * eps)
+
+
+def test_a_saved_one_takes_the_dtypes_that_it_was_called_with(tmp_path: Path) -> None:
+    layer = xg.implicit(left_of, lambda w, b: iterate(w, b))
+    calls = [(W, B, U), [x.astype("float32") for x in (W, B, U)]]
+    expected = [xg.vjp(layer, w, b)[1](u) for w, b, u in calls]
+    xg.save(layer, tmp_path / "layer.json")
+    saved = xg.load(tmp_path / "layer.json")
+    for (w, b, u), gradients in zip(calls, expected, strict=True):
+        found = xg.vjp(saved, w, b)[1](u)
+        assert {x.dtype for x in found} == {u.dtype}
+        assert_close(found, gradients)
 
 
 # --- compilers and transforms ---------------------------------------------------------------------

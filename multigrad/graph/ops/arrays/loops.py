@@ -288,7 +288,11 @@ def scanning(
     return run
 
 
-run_scan = scanning(list, np.stack, lambda like, shape: np.zeros(shape, like.dtype))
+def zeros_of(like: Array, shape: Shape) -> Array:
+    return np.zeros(shape, like.dtype)
+
+
+run_scan = scanning(list, np.stack, zeros_of)
 
 
 def length_of(rows: Sequence[Any]) -> int:
