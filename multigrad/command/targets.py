@@ -51,7 +51,7 @@ from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.support.installed import OWN, install_line, requirements_of
 from multigrad.graph.support.lazy_modules import load_alone
 from multigrad.look.convert import brief, run_where_it_ends
-from multigrad.look.subject import origin_of, run
+from multigrad.look.subject import run
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import resolve
 
@@ -373,10 +373,8 @@ def _import(name: str, unimported: dict[str, str]) -> types.ModuleType | None:
 def _kind_of(value: Any, name: str, module: types.ModuleType, home: str) -> str | None:
     if not callable(value):
         return None
-    # A converted class, decorated where it stands, was made where the class was. Without
-    # `__module__` nobody knows where that is: it counts as imported.
-    origin = origin_of(value) or value
-    if f"{getattr(origin, '__module__', None)}.".startswith(f"{home}."):
+    # Without `__module__` nobody knows where it was made: it counts as imported.
+    if f"{getattr(value, '__module__', None)}.".startswith(f"{home}."):
         if isinstance(value, Rule) or (_is_of(value, module) and _is_written_as_rule(value, True)):
             return RULE
         if isinstance(value, Function) or is_custom(value):

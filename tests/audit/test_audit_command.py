@@ -30,6 +30,7 @@ import multigrad as xg
 square = xg.function(lambda x: x * x, lambda grad_out, x: 2.0 * x * grad_out)
 halved = xg.function(lambda x: x * x, lambda grad_out, x: x * grad_out)
 scaled = xg.function(lambda x, by: x * by, lambda grad_out, x, by: (grad_out * by, None))
+doubled = xg.implicit(lambda y, x: y - 2.0 * x, lambda x: 2.0 * x)
 GRADIENT_INPUTS = {"scaled": lambda: [np.array([1.0, 2.0]), 3.0]}
 """
 TORCHS = """
@@ -139,7 +140,7 @@ def test_a_saved_function_has_a_positive_bound_guessed_and_is_loaded_by_the_line
 def test_a_file_is_searched_for_functions_of_ours(ours: Path) -> None:
     code, said = run(str(ours))
     assert code == 1
-    assert "3 audited: 2 keep every law" in said
+    assert "4 audited: 3 keep every law" in said
 
 
 def test_where_no_guess_fits_the_line_to_type_is_told(ours: Path) -> None:
