@@ -8,6 +8,7 @@ into the source.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..backend.emitted import Checks
 from ..errors import GradientError, MultigradError, UnsupportedOp
 from ..graph.ir.graph import Graph, Location, every_node
 from ..graph.ir.types import FLOATS, UNKNOWN, T, is_float
+from ..graph.ops.result_shapes import Shape, summed_to
 from ..graph.passes.residuals import ResidualCut
 from ..trace.trace import dtype_name
 from .emit import Emission
@@ -160,13 +162,22 @@ def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any]
     def check_gradient(gradient: Tensor, expected: Any) -> Tensor:
         shape = gradient.shape
         if shape != expected and not shapes_agree(shape, expected):
-            raise GradientError(
-                f"function {function!r} returned a gradient of shape {tuple(shape)} for "
-                f"argument {argument!r} of shape {tuple(expected)}; expected the same shape"
-            )
+            raise unlike(function, argument, tuple(shape), tuple(expected))
         return gradient
 
     return check_gradient
+
+
+def unlike(function: str, argument: str, shape: Shape, expected: Shape) -> GradientError:
+    """Return the error for a gradient of another shape than that of its argument."""
+    hint = ""
+    with contextlib.suppress(GradientError):
+        summed_to(shape, expected)
+        hint = f": xp.sum_to(gradient, {argument}) undoes broadcasting"
+    return GradientError(
+        f"function {function!r} returned a gradient of shape {shape} for argument {argument!r} "
+        f"of shape {expected}; expected the same shape{hint}"
+    )
 
 
 def format_lengths(shape: Sequence[int | None]) -> str:

@@ -21,7 +21,7 @@ from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleW
 from ...graph import ops
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.trees import optree
-from ...lowering.checks import shapes_agree
+from ...lowering.checks import shapes_agree, unlike
 from .arguments import Layout, owner_of, replace_at
 from .capture_errors import defined_at
 from .effects import copied_all
@@ -234,10 +234,7 @@ def check_native(
             f"argument {path!r}; expected a tensor of its shape, or None"
         )
     if not shapes_agree(gradient.shape, tensor.shape):
-        raise GradientError(
-            f"function {function!r} returned a gradient of shape {tuple(gradient.shape)} for "
-            f"argument {path!r} of shape {tuple(tensor.shape)}; expected the same shape"
-        )
+        raise unlike(function, path, tuple(gradient.shape), tuple(tensor.shape))
     actual, expected = dtype_name(gradient.dtype), dtype_name(tensor.dtype)
     if actual != expected and actual in FLOATS:  # as the frameworks' engines do
         return backend.kernels.rows[ops.CAST](gradient, dtype=tensor.dtype)
