@@ -70,7 +70,7 @@ Inputs = list[Any]
 def choose_inputs(
     what: str,
     fn: Any,
-    words: Sequence[str],
+    words: Sequence[str] | None,
     stated: Any,
     run: Callable[[Any, Sequence[Any]], object],
     *,
@@ -81,6 +81,7 @@ def choose_inputs(
     the inputs: what words say, else what the module states, else the first that run.
 
     Args:
+        words: None: the command has no option for them.
         stated: by the module; None: it states none.
         run: raises an error for inputs that do not fit; given ones are not tried.
         dtype: of the words that name none.
@@ -112,7 +113,7 @@ def choose_inputs(
                 source = f"{GUESSED}: {_as_words(inputs)}; give others so, or by {INPUTS_IN_CODE}"
             return source, fn, [*inputs]
     problem = "nobody knows its arguments" if failure is None else brief(failure).rstrip(".")
-    message = f"no inputs that were guessed fit {what}: {problem}; {inputs_to_type(fn, ())}"
+    message = f"no inputs that were guessed fit {what}: {problem}; {inputs_to_type(fn, (), words)}"
     raise MultigradError(message) from failure
 
 
@@ -374,19 +375,22 @@ def _likely(
     return draw(shape, "float32", generator)
 
 
-def inputs_to_type(obj: Any, guesses: Iterable[Inputs] | None = None) -> str:
+def inputs_to_type(
+    obj: Any, guesses: Iterable[Inputs] | None = None, words: Sequence[str] | None = ()
+) -> str:
     """Return the names of the arguments that need inputs, and options for the first guess that
-    runs; without one, the forms of an input.
+    runs; without one, the forms of an input, or, if words are None, of what the module states.
     """
     names = ", ".join(p.name for p in _parameters_of(obj)) or "x"
     for inputs in guessed_inputs(obj) if guesses is None else guesses:
         with contextlib.suppress(Exception):  # of the user's code
             run_where_it_ends(obj, inputs)
             return f"give what fits {names}: {_as_words(inputs)}"
-    return (
-        f"give what fits {names}, an --input for each: {FORMS}; others, such as a dict, in the "
-        f"module: {INPUTS_IN_CODE} = {{NAME: [...]}}"
-    )
+    in_module = f"in the module: {INPUTS_IN_CODE} = {{NAME: [...]}}"
+    if words is None:
+        return f"state what fits {names} {in_module}"
+    forms = f"an --input for each: {FORMS}; others, such as a dict, {in_module}"
+    return f"give what fits {names}, {forms}"
 
 
 def _as_words(inputs: Inputs) -> str:

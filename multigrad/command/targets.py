@@ -66,7 +66,7 @@ DEPTH = 3  # of functions between a module and a custom gradient
 MOST_NAMED = 12  # targets in an error
 
 
-def find(what: str, forward: str | None = None, words: Sequence[str] = ()) -> Any:
+def find(what: str, forward: str | None = None, words: Sequence[str] | None = None) -> Any:
     """Return the rule, Function or activation that a word names; see `find_with_inputs`."""
     return find_with_inputs(what, forward, words)[0]
 
@@ -74,7 +74,7 @@ def find(what: str, forward: str | None = None, words: Sequence[str] = ()) -> An
 def find_with_inputs(
     what: str,
     forward: str | None = None,
-    words: Sequence[str] = (),
+    words: Sequence[str] | None = None,
     dtype: str = "",
     *,
     locked: Mapping[str, Any] = MappingProxyType({}),
@@ -87,7 +87,8 @@ def find_with_inputs(
 
     Args:
         forward: the activation to put a rule under.
-        words: the inputs; else those that the module states, or guessed ones.
+        words: the inputs; else those that the module states, or guessed ones. None: the command
+            has no option for them.
         dtype: of the words that name none, float32 if it is "". With a dtype the gradient has to
             run, too.
         locked: all arguments of a lock by their names, `...` where it does not hold the input.
@@ -104,7 +105,7 @@ def find_with_inputs(
         )
     if forward is not None:
         obj = resolve(obj) if inspect.isfunction(obj) else obj
-        arrays = read_inputs(words, dtype or "float32") or [*(stated or ())]
+        arrays = read_inputs(words or (), dtype or "float32") or [*(stated or ())]
         return xg.activation(find_forward(forward), rule=obj), arrays, ""
     if isinstance(obj, Rule) and words:
         raise MultigradError(f"{what} is a rule, which takes --input only with --forward")
@@ -142,7 +143,7 @@ def find_with_inputs(
             owners = filter(None, map(owner_of, inputs))
             run(function, next(owners, None) or load_backend("numpy"), inputs)
     except Exception as error:  # of the framework, too
-        reason = "; ".join([brief(error).rstrip("."), *number_hints(words)])
+        reason = "; ".join([brief(error).rstrip("."), *number_hints(words or ())])
         raise MultigradError(f"{name} does not run: {reason}") from error
     return function, inputs, source
 

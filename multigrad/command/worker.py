@@ -64,15 +64,16 @@ class Apart:
             self._start()
             for each in self.first:
                 self._ask(*each, limit=START)
-        return self._ask(function, *args, limit=self.limit)
+        option = "; --limit sets the seconds for each target"
+        return self._ask(function, *args, limit=self.limit, option=option)
 
-    def _ask(self, function: Callable[..., Any], *args: Any, limit: float) -> Any:
+    def _ask(self, function: Callable[..., Any], *args: Any, limit: float, option: str = "") -> Any:
         try:
             self._ours.send((function, args))
             if not self._ours.poll(limit):
                 # Python cannot stop a call from outside, only its process.
                 self._end()
-                raise Lost(f"it does not end within {limit:g} s")
+                raise Lost(f"it does not end within {limit:g} s{option}")
             is_returned, answer = self._ours.recv()
         except (EOFError, ConnectionError):
             raise Lost(f"it ends its process: {self._end()}") from None

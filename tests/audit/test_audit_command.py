@@ -220,7 +220,7 @@ def test_what_crashes_or_does_not_end_is_reported_and_the_rest_goes_on(tmp_path:
     code, said = run(str(file), asked=AuditRequest(laws=LAWS, limit=20.0))
     assert code == 1
     assert f"{file}:Aborts does not run: it ends its process: SIGABRT" in said
-    assert f"{file}:Hangs does not run: it does not end within 20 s" in said
+    assert f"{file}:Hangs does not run: it does not end within 20 s; --limit sets" in said
     assert f"{file}:Right on torch with float32[4, 6]: 3 laws kept, 0 broken" in said
     assert (
         f"{file}:Halved on torch with float32[4, 6], 2: 2 laws kept, 1 broken" in said

@@ -239,6 +239,7 @@ MISTAKES = [
     ("check nowhere.json", "No such file"),
     ("parity triangular --backends torhc", "no backend named 'torhc'"),
     ("check functions_of_mine:product", "; give what fits x, y, an --input for each: 4x6 (a"),
+    ("lock functions_of_mine:product", "; state what fits x, y in the module: GRADIENT_INPUTS"),
     ("convert functions_of_mine:scaled --input 4x6 --input 4x5", "fits x, scale: --input 4x6 --i"),
     ("parity triangular --dtype float31", "'float31' is not one of 'float16', 'bfloat16'"),
     ("rules zqxwv", "no rule like 'zqxwv' among"),

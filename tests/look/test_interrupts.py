@@ -141,7 +141,7 @@ def test_convert_gives_up_what_does_not_end_and_goes_on(package: Path) -> None:
     result = run_python("-m", "multigrad", *words, cwd=package)
     assert result.returncode == 1
     dashes = "-         " * 3
-    assert f"theirs:Endless  {dashes}given up: it does not end within 8 s" in result.stdout
+    assert f"theirs:Endless  {dashes}given up: it does not end within 8 s; --limit" in result.stdout
     assert "theirs:Then     equal" in result.stdout
     assert "2 converted, equal, 1 given up" in result.stdout
     assert result.stderr == ""  # no line of progress where there is no terminal
