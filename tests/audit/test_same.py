@@ -265,6 +265,13 @@ def test_a_path_keeps_the_laws_of_a_batch_or_says_which_example_counts_more(back
     report = xg.same(centered, "accumulation", p, given)
     assert not report.ok and "centered under accumulation" in str(report)
 
+    def masked(p: Any, b: Any) -> Any:
+        return xp.sum((b["x"] @ p) ** 2 * b["mask"]) / xp.sum(b["mask"])
+
+    # the mean over the second example alone is NaN
+    given = {"x": np.arange(32.0).reshape(4, 8) ** 0.5, "mask": np.array([1.0, 0.0, 1.0, 1.0])}
+    assert not xg.same(masked, "accumulation", backend.array(np.linspace(-1, 1, 8)), given).ok
+
 
 @pytest.mark.backends("torch")
 def test_padding_changes_nothing_unless_a_path_reads_hidden_positions(backend: Any) -> None:

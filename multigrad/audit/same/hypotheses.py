@@ -219,7 +219,8 @@ def explain_by_example_weights(comparison: Comparison) -> Reason | None:
         return None
     single_runs = [pair.run(pair.first, pair.with_examples([i])) for i in range(count)]
     columns = np.stack([_flat(pair, run) for run in single_runs], axis=1)
-    if columns.shape[0] < 2 * count:  # whose weights always fit
+    # Weights of so few numbers always fit; a mean over an example that is masked whole is NaN.
+    if columns.shape[0] < 2 * count or not np.isfinite(columns).all():
         return None
     wholes = np.stack([_flat(pair, run) for run in (a, b)], axis=1)
     weights, *_ = np.linalg.lstsq(columns, wholes, rcond=None)
