@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ...backend.contract import Ejection
 from ...backend.emitted import Emitted, find_like
 from ...graph import ops, random
 from ...graph.ir.types import T, Type
+from ...graph.ops import numerics
 from ...graph.random import draws
 
 Array = Any
@@ -117,6 +119,11 @@ def array(like: Array, *, dtype: Any, value: Array) -> Array:
     return value.astype(dtype)
 
 
+def from_scipy(name: str, module: str = "special") -> Any:
+    """Return a function of SciPy's."""
+    return getattr(import_module(f"scipy.{module}"), name)
+
+
 def read_key(key: Any) -> Any:
     """Return the two words of a key."""
     return random.key_pair(key)
@@ -147,6 +154,7 @@ EJECTION = Ejection(
     words=("pullback",),
     forms={
         ops.OPS["array"].numpy: array,
+        numerics.from_scipy: from_scipy,
         random.fold_in: fold_in,
         draws.lay_out: lay_out,
         random.normal: draws.normal,
