@@ -185,11 +185,12 @@ def _turn_loops(captured: Variant, inputs: Sequence[Any]) -> None:
     values: dict[str, Any] = {leaf.name: value for leaf, value in pairs}
     # The same key as everywhere here, so that loops turn as often as in the comparison.
     values["key"] = random.fold_in(key_from_int(KEY), 0)
-    for graph in (captured.graphs.forward, captured.graphs.backward):
-        if any(node.op is ops.WHILE_LOOP for node in graph.nodes):
-            results = run_reference(graph, values)
-            for n, (name, y) in enumerate(zip(captured.graphs.cotangents, results, strict=False)):
-                values[name] = cotangent(n, np.shape(y)).astype(y.dtype)
+    forward, backward = captured.graphs.forward, captured.graphs.backward
+    if any(node.op is ops.WHILE_LOOP for node in (*forward.nodes, *backward.nodes)):
+        results = run_reference(forward, values)
+        for n, (name, y) in enumerate(zip(captured.graphs.cotangents, results, strict=False)):
+            values[name] = cotangent(n, np.shape(y)).astype(y.dtype)
+        run_reference(backward, values)
 
 
 def _run_at_home(original: Subject, inputs: Sequence[Any]) -> tuple[Backend, Results]:

@@ -373,9 +373,11 @@ def test_a_rule_and_a_function_of_a_module_are_locked(invoke: Any, tmp_path: Pat
         "import numpy as np\nimport multigrad as xg\n"
         "rounded = xg.function(lambda x: xg.xp.round(x), lambda grad_out, x: grad_out * 1.0)\n"
         "rounded(np.ones(2))\n"
+        "doubled = xg.implicit(lambda y, x: y - 2.0 * x, lambda x: 2.0 * x)\n"  # loops in backward
     )
     (tmp_path / "locked_of_mine.py").write_text(source)
     assert invoke("lock", "locked_of_mine:rounded", "triangular", "numpy:sign").exit_code == 0
+    assert invoke("lock", "locked_of_mine:doubled", "--out", "doubled").exit_code == 0
     lock = read_lock(tmp_path / "gradients.lock")
     assert [entry["kind"] for entry in lock.objects.values()] == ["function", "rule"]
     source += (
