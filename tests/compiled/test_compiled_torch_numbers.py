@@ -79,6 +79,9 @@ def test_a_number_that_changes_takes_two_graphs(case: str, compiler: Any) -> Non
     graphs = CompileCounterWithBackend("aot_eager")
     options = {"backend": graphs, "fullgraph": True}
     f = compiler(lambda x, n: function(x, n), **options)
+    # a registration after the activation was made: its rule is looked up anew
+    xg.register("of another name")(lambda ctx, grad_out, tin: grad_out)
+    xg.unregister("of another name")
 
     def both(run: Any, number: float) -> tuple[Tensor, Tensor]:
         x = torch.linspace(-2.0, 2.0, 9, requires_grad=True)

@@ -23,7 +23,7 @@ from multigrad.functions.calls.capture_errors import NotCaptured
 from multigrad.functions.function import Function, by_identifier
 from multigrad.graph.support.params import show
 from multigrad.graph.support.trees import optree
-from multigrad.rules.activation import Activation, activation, by_key
+from multigrad.rules.activation import Activation, activation, by_key, own_rule_of
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.model.activation_function import forward_by_key
 from multigrad.rules.registry import get
@@ -104,7 +104,7 @@ def call_activation(
     if isinstance(activation, WithNumbers):
         return activation(x)
     subject = (activation.key, activation.forward.key)
-    own_rule = activation.own_in_force() if values else None
+    own_rule = find_own(activation) if values else None
     # Dynamo guards on comparisons of numbers among the values; it cannot read how parts are found.
     if own_rule is not None and not own_rule.specialization.rule.parts:
         own_rule.specialization.check_anew(values)
@@ -358,6 +358,26 @@ def takes_inputs(made: Activation, names: set[str]) -> bool:
     return not in_force.specialization.rule.parts
 
 
+def find_own(activation: Activation) -> RuleInForce | None:
+    """Return an activation's own rule in traced code, which cannot look it up anew."""
+    name = own_name(activation.key, EPOCH.text)
+    return getattr(CALLS, name) if name else activation.own_in_force()
+
+
+@dynamo.assume_constant_result
+def own_name(key: str, epoch: str) -> str:
+    """Return the name in CALLS of an activation's own rule; "" if there is none."""
+    try:
+        in_force = by_key[key].own_in_force()
+    except Exception:  # noqa: BLE001
+        return ""  # Dynamo would wrap it: it is raised again where the rule is used
+    if in_force is None:
+        return ""
+    name = NAMES.setdefault((own_name, key), f"own_{next(new_numbers)}")
+    setattr(CALLS, name, in_force)
+    return name
+
+
 def show_concrete(value: Any) -> str:
     return repr(make_concrete(value) if isinstance(value, int | float) else value)
 
@@ -368,6 +388,7 @@ def substitute() -> None:
     if versions.COMPILES:
         torch.compiler.substitute_in_graph(activation, skip_signature_check=True)(made_activation)
         torch.compiler.substitute_in_graph(get)(find_rule)
+        torch.compiler.substitute_in_graph(own_rule_of)(find_own)
         torch.compiler.substitute_in_graph(show)(show_concrete)
 
 

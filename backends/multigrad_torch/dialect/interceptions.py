@@ -214,6 +214,7 @@ class Engine:
 
 AS_TENSOR: Any = torch.as_tensor
 CONVERT: Any = stand_in_for("as_tensor", AS_TENSOR)
+vars(as_tensor)["original"] = AS_TENSOR
 ENGINE: Any = torch.autograd.Variable._execution_engine
 ENTER_HOOKED: Any = BackwardHook.setup_input_hook
 NO_SETUP: Any = torch.autograd.Function.setup_context

@@ -100,7 +100,9 @@ def stand_ins_of(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
         for name in (*CONVERTERS, *CREATORS):
             function = getattr(sys.modules.get(library), name, None)
             if function is not None:
-                stand_ins[function] = stand_in_for(name, function)
+                # What is replaced during captures is known by what user code imported, too.
+                original = getattr(function, "original", function)
+                stand_ins[function] = stand_ins[original] = stand_in_for(name, function)
     return stand_ins
 
 
