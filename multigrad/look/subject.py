@@ -147,7 +147,7 @@ def gives_surrogate(function: Any) -> bool:
 
 
 def origin_of(obj: Any) -> Any:
-    """Return what a Function was made from, such as an `autograd.Function`, or None."""
+    """Return the object that a Function was made from, such as an `autograd.Function`, if any."""
     return getattr(getattr(obj, "recipe", None), "origin", None)
 
 

@@ -275,7 +275,7 @@ def is_search(node: Node) -> bool:
 
 
 def read_by(node: Node) -> list[Node]:
-    """Return a node's operands without those inputs of which it reads only the shape."""
+    """Return a node's operands, leaving out inputs whose shape alone it reads."""
     return [
         operand
         for position, operand in enumerate(node.operands)
