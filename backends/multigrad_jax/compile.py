@@ -32,11 +32,12 @@ import jax
 from multigrad.backend import compilers
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import StaleTraceError
-from multigrad.graph.support.threads import SERIALS, make_lock
+from multigrad.graph.support.threads import SERIALS, make_lock, set_within
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.trace.active_rules import Moving, NumberRead
 from multigrad.trace.lookups import NAME, RULE_IN_FORCE, Lookup, is_collecting, look_up, note
+from multigrad.trace.trace import setting
 
 from .kernels import random
 from .versions import set_everywhere, take_current_trace
@@ -291,17 +292,15 @@ class _CompiledByJax(compilers.Run):
 
     @contextmanager
     def in_force(self, active: ActiveRules) -> Iterator[None]:
-        value, token_before = value_of(active.token), SHOWN.token
-        entered = ENTERED.set((*ENTERED.get(), EnteredUse(next(SERIALS), active.token, value)))
-        reset = CURRENT.set(active)
-        SHOWN.token = active.token
-        try:
-            with FRAME(value):  # on exit jax restores the one around it
-                yield
-        finally:
-            SHOWN.token = token_before
-            CURRENT.reset(reset)
-            ENTERED.reset(entered)
+        value = value_of(active.token)
+        entries = (*ENTERED.get(), EnteredUse(next(SERIALS), active.token, value))
+        with (
+            set_within(ENTERED, entries),
+            set_within(CURRENT, active),
+            setting(SHOWN, token=active.token),
+            FRAME(value),  # on exit jax restores the one around it
+        ):
+            yield
 
     def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
         first, second = (

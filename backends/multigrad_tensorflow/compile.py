@@ -13,7 +13,6 @@ import functools
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from traceback import walk_stack
 from typing import Any
 
@@ -293,16 +292,6 @@ class _CompiledByTensorflow(compilers.Run):
             return result, tf.constant(self.applied) if any(self.applied) else None
 
         self.run = tf.function(run, autograph=False, **options)
-
-    @contextmanager
-    def in_force(self, active: ActiveRules) -> Iterator[None]:
-        leave = on_enter(active.token)
-        reset = CURRENT.set(active)
-        try:
-            yield
-        finally:
-            CURRENT.reset(reset)
-            leave()
 
     def hidden(self, rules: Any) -> list[Tensor]:
         numbers = map(_as_number, self.numbers(load_backend("tensorflow")))

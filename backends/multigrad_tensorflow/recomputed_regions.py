@@ -17,7 +17,7 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from traceback import walk_stack
 from types import CodeType
@@ -27,10 +27,10 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
 from multigrad.backend import Reader
-from multigrad.backend.compiler_events import enter_rules, leave_rules
 from multigrad.errors import GradientError
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
+from multigrad.rules.jit import in_force
 from multigrad.trace.active_rules import Noted
 
 Tensor = Any
@@ -184,10 +184,7 @@ def recall(key: Any, value: Any) -> Any:
 
 @contextmanager
 def in_force_again(active: ActiveRules, noted: Noted) -> Iterator[None]:
-    with ExitStack() as stack:
-        stack.enter_context(noted.again())
-        stack.callback(leave_rules, enter_rules(active.token))
-        stack.callback(CURRENT.reset, CURRENT.set(active))
+    with noted.again(), in_force(active):
         yield
 
 

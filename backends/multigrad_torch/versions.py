@@ -17,6 +17,7 @@ import torch
 import torch.utils.checkpoint
 
 from multigrad.errors import MultigradError, UnsupportedOp
+from multigrad.trace.trace import setting
 
 RELEASE = tuple(map(int, re.findall(r"[0-9]+", torch.__version__)[:2]))
 # Features that need a newer torch than the rest; before it they raise an error with this name.
@@ -101,14 +102,9 @@ def force_eager(dynamo: ModuleType) -> AbstractContextManager[Any]:
 @contextmanager
 def _like_fx(dynamo: ModuleType) -> Iterator[None]:
     # Compiled functions run as written where torch.fx traces.
-    tracer = torch.fx._symbolic_trace
-    outer_flag = tracer._is_fx_tracing_flag
-    with dynamo.config.patch(error_on_nested_fx_trace=False):
-        tracer._is_fx_tracing_flag = True
-        try:
-            yield
-        finally:
-            tracer._is_fx_tracing_flag = outer_flag
+    tracing = setting(torch.fx._symbolic_trace, _is_fx_tracing_flag=True)
+    with dynamo.config.patch(error_on_nested_fx_trace=False), tracing:
+        yield
 
 
 def find_groups() -> Iterator[Any]:

@@ -14,6 +14,7 @@ from ..graph import ops, random
 from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..graph.passes.simplify import on_numbers, symbol_function
+from ..graph.support.threads import set_within
 from .contract import Backend
 from .discovery import backend_among, backend_of
 from .guest import SharedBuffer
@@ -209,11 +210,8 @@ def within_call(run: Callable[..., Any], leaves: Iterable[Any]) -> Callable[...,
     (dtype,) = dtypes
 
     def within(*args: Any, **kwargs: Any) -> Any:
-        token = _of_call.set(dtype)
-        try:
+        with set_within(_of_call, dtype):
             return run(*args, **kwargs)
-        finally:
-            _of_call.reset(token)
 
     return within
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import keras
 
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
+from ..graph.support.threads import set_within
 from ..rules.schedule import Schedule
 from .compiled_steps import FITTED, assign_number, put_callback_first, read_array
 from .layer import Activation
@@ -132,12 +133,9 @@ class Anneal(keras.callbacks.Callback):
             self._step(steps)
 
     def _step(self, number: int) -> None:
-        reset = FITTED.set(self._model)  # not `model`, which on jax restores all weights
-        try:
+        with set_within(FITTED, self._model):  # not `model`, which on jax restores all weights
             for schedule in self._schedules:
                 schedule.step(number)
-        finally:
-            FITTED.reset(reset)
 
     def _assign(self, schedule: Callable[[int], float], step: int) -> None:
         value = schedule(step)

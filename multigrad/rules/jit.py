@@ -24,7 +24,7 @@ from ..backend.discovery import backend_of, load_backend
 from ..errors import BackendNotFound, MultigradError
 from ..functions.function import Function
 from ..graph.support.params import P, R
-from ..graph.support.threads import SERIALS
+from ..graph.support.threads import SERIALS, set_within
 from ..trace.active_rules import FREE, Counter, KeySource, Moving, alive
 from ..trace.lookups import all_at_present, jit_tracing, read
 from . import registry
@@ -266,11 +266,10 @@ def advance(cut: Cut, applied: tuple[int, int]) -> None:
 @contextmanager
 def in_force(active: ActiveRules) -> Iterator[None]:
     leaves = enter_rules(active.token)
-    reset = CURRENT.set(active)
     try:
-        yield
+        with set_within(CURRENT, active):
+            yield
     finally:
-        CURRENT.reset(reset)
         leave_rules(leaves)
 
 

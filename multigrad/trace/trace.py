@@ -62,7 +62,7 @@ __all__ = [
 
 @contextmanager
 def setting(record: object, **values: Any) -> Iterator[None]:
-    """Give attributes of a trace, or of a record of it, other values; put them back at the end."""
+    """Give attributes of an object other values; put them back at the end."""
     old_values = {name: getattr(record, name) for name in values}
     for name, value in values.items():
         setattr(record, name, value)

@@ -15,6 +15,7 @@ import numpy as np
 
 from multigrad.backend.values import run_on_tensors_alone
 from multigrad.errors import GradientError
+from multigrad.graph.support.threads import set_within
 
 from ..compile import is_tracing_kept
 from ..kernels.elementwise import is_tensor
@@ -152,15 +153,13 @@ def jvp(
 ) -> tuple[list[Any], list[Any]]:
     """Return the outputs of a function of arrays, and their tangents."""
     moves = tuple(map(tangent_of, tangents, inputs))
-    token = PUSHING.set(True)
     try:
-        outputs, changes = jax.jvp(lambda *primals: tuple(run(primals)), tuple(inputs), moves)
+        with set_within(PUSHING, True):
+            outputs, changes = jax.jvp(lambda *primals: tuple(run(primals)), tuple(inputs), moves)
     except TypeError as error:
         if "custom_vjp" in str(error):
             raise NotImplementedError("a jax.custom_vjp has no forward mode") from error
         raise
-    finally:
-        PUSHING.reset(token)
     return list(outputs), list(changes)
 
 

@@ -40,6 +40,7 @@ from multigrad.functions.function import Function
 from multigrad.graph.support.threads import make_lock
 from multigrad.models.gradient_replacement import check_fit, replace_gradient
 from multigrad.models.override import Following, Meant, SelectedCalls, one_input, refuse_operation
+from multigrad.trace.trace import setting
 
 from ..recomputed_regions import FIRST, may_be_recomputed, on_call
 
@@ -119,7 +120,7 @@ def on_op(
             continue
         override.met.add(row[0])
         refuse_recomputed(override, type_)
-        with applying_rule():
+        with setting(THREAD, is_applying=True):
             make_again = partial(make_op, graph, type_, attrs, outputs[0].dtype)
             result = apply_rule(*row, inputs, outputs[0], make_again)
         THREAD.latest_result = result
@@ -172,16 +173,6 @@ def refuse_recomputed(override: OverrideRules, operation: str) -> None:
                 "tf.recompute_grad, which runs it again in backward, where the rule would not act. "
                 "Write tf.recompute_grad(xg.override(f, rules)) of the function inside"
             )
-
-
-@contextmanager
-def applying_rule() -> Iterator[None]:
-    """Mark the ops that are made meanwhile as the rule's, not the function's."""
-    THREAD.is_applying = True
-    try:
-        yield
-    finally:
-        THREAD.is_applying = False
 
 
 def is_float(x: Any) -> bool:
@@ -271,7 +262,7 @@ def call_with_rule(
         return function(*args, **kwargs)
     override.met.add(operation)
     refuse_recomputed(override, operation.name)
-    with applying_rule():
+    with setting(THREAD, is_applying=True):
         # the function runs on a stopped input, so that only the rule's gradient flows
         tin = tf.convert_to_tensor(arguments[position])
         arguments[position] = tf.stop_gradient(tin)

@@ -19,10 +19,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
 from multigrad.backend import Reader
-from multigrad.backend.compiler_events import enter_rules, leave_rules, show_tensors
+from multigrad.backend.compiler_events import show_tensors
 from multigrad.graph.support.threads import set_within
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
+from multigrad.rules.jit import in_force
 from multigrad.trace.active_rules import Noted
 
 from ..kernels import random
@@ -163,8 +164,7 @@ class RunAgain:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
-            stack.callback(leave_rules, enter_rules(self.active.token))
-            stack.callback(CURRENT.reset, CURRENT.set(self.active))
+            stack.enter_context(in_force(self.active))
             show_tensors(self.active)
             stack.enter_context(self.noted.again())
             # With hooks `may_run_again` is true, so activations look up what names meant then.

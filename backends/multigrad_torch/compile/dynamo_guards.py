@@ -30,6 +30,7 @@ from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce, use
 from multigrad.trace.active_rules import KeySource, Moving
 from multigrad.trace.lookups import all_at_present
+from multigrad.trace.trace import setting
 
 from .. import versions
 from ..dynamo import Namespace, keep_out
@@ -261,7 +262,6 @@ def mirroring(
     """Mirror a rule under `xg.jit`; its counter ends where eager code would leave it."""
     in_force, applications = active.activations, ApplicationCount()
     counter = None if in_force is None else in_force.counter
-    outer_state = MIRROR.token, MIRROR.exact_token, MIRROR.jit_inputs, MIRROR.applications
     with ExitStack() as stack:
         # Eager code after a graph break reads the same rules.
         if active is not CURRENT.get():
@@ -270,11 +270,10 @@ def mirroring(
             applications.start = counter.count
             counted_rule = in_force.with_draws(KeySource(in_force.key, applications))
             stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=counted_rule)))
-        MIRROR.token, MIRROR.exact_token = token, exact_token
-        MIRROR.jit_inputs, MIRROR.applications = inputs, applications
+        state = {"token": token, "exact_token": exact_token, "jit_inputs": inputs}
         try:
-            yield
+            with setting(MIRROR, applications=applications, **state):
+                yield
         finally:
-            MIRROR.token, MIRROR.exact_token, MIRROR.jit_inputs, MIRROR.applications = outer_state
             if counter is not None:
                 counter.advance(applications.number)

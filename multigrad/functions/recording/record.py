@@ -44,6 +44,7 @@ from ...graph.ir.graph import Graph, Node, every_node
 from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ...graph.passes.residuals import drop_marks, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
+from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, numbered
 from ...trace.assertions import ENTRANCES, ORDERS
@@ -101,18 +102,15 @@ def capture_function(
     if any(key == outer for outer in _in_progress.get()):
         message = f"function {recipe.name!r} applies itself to arguments like its own"
         raise AppliesItself(TraceError(message))
-    reset = _in_progress.set((*_in_progress.get(), key))
-    try:
-        with (
-            keeping_modes(),
-            intercepting(),
-            passing() as watched,
-            reading() as reads,
-            refusing_read(recipe.name, watched),
-        ):
-            variant = record_paths(partial(_capture, recipe, layout, facts, leaves))
-    finally:
-        _in_progress.reset(reset)
+    with (
+        set_within(_in_progress, (*_in_progress.get(), key)),
+        keeping_modes(),
+        intercepting(),
+        passing() as watched,
+        reading() as reads,
+        refusing_read(recipe.name, watched),
+    ):
+        variant = record_paths(partial(_capture, recipe, layout, facts, leaves))
     # What the code read besides its arguments must be among the facts.
     new_facts = {fact for fact, meaning in reads.items() if facts.get(fact, reads) != meaning}
     if not new_facts:
