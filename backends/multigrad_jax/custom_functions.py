@@ -15,7 +15,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from multigrad.capture.copies.run_or_import import run_written_in
 from multigrad.capture.user_code.inspection import contents, plain_function
 from multigrad.errors import GradientError, TraceError
-from multigrad.functions.calls.arguments import Layout, positional_names
+from multigrad.functions.calls.arguments import Layout, positional_names, replace_at
 from multigrad.functions.calls.capture_errors import kind_name
 from multigrad.functions.calls.imported_gradients import (
     RECORDED,
@@ -133,16 +133,11 @@ class PositionalArguments:
         return tuple(self.values[i] for i in self.positions)
 
     def merge(self, primals: Sequence[Any]) -> tuple[Any, ...]:
-        values = list(self.values)
-        for i, primal in zip(self.positions, primals, strict=True):
-            values[i] = primal
-        return tuple(values)
+        return tuple(replace_at(self.values, self.positions, primals))
 
     def arrange(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """Return gradients of the primals nested like (*args, kwargs)."""
-        all_gradients: list[Any] = [None] * len(self.values)
-        for i, gradient in zip(self.positions, gradients, strict=True):
-            all_gradients[i] = gradient
+        all_gradients = replace_at([None] * len(self.values), self.positions, gradients)
         positional = tuple(all_gradients[: self.spread])
         by_name = {name: all_gradients[i] for name, i in self.named.items()}
         return (*positional, by_name) if by_name else positional
@@ -347,17 +342,13 @@ def _run_jvp(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Re
     float_positions = [i for i, leaf in enumerate(leaves) if has_tangent(leaf)]
 
     def call(*primals: Tensor) -> Any:
-        values = list(leaves)
-        for i, value in zip(float_positions, primals, strict=True):
-            values[i] = value
+        values = replace_at(leaves, float_positions, primals)
         return function(*arguments.merge(optree.tree_unflatten(tree, values)))
 
     outputs, pullback = jax.vjp(call, *(leaves[i] for i in float_positions))
 
     def pull(upstream: Any) -> tuple[Any, ...]:
-        gradients: list[Any] = [None] * len(leaves)
-        for i, gradient in zip(float_positions, pullback(upstream), strict=True):
-            gradients[i] = gradient
+        gradients = replace_at([None] * len(leaves), float_positions, pullback(upstream))
         return arguments.arrange(optree.tree_unflatten(tree, gradients))
 
     return Recorded(outputs, pull)

@@ -17,6 +17,7 @@ from jax.interpreters import ad, batching
 from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.user_code.inspection import plain_function
 from multigrad.errors import RuleTypeError
+from multigrad.functions.calls.arguments import replace_at
 from multigrad.functions.calls.imported_gradients import WithinOwnRules, recording
 from multigrad.functions.calls.recipe import ImportedGradient, Options, Recipe
 from multigrad.functions.code_recipes import recipe_of_gradient
@@ -123,10 +124,7 @@ class JaxCall:
     avals: tuple[Any, ...] = ()
 
     def arguments(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        leaves = list(self.leaves)
-        for place, array in zip(self.places, arrays, strict=True):
-            leaves[place] = array
-        return jax.tree.unflatten(self.tree, leaves)
+        return jax.tree.unflatten(self.tree, replace_at(self.leaves, self.places, arrays))
 
     def run(self, *arrays: Tensor) -> list[Tensor]:
         """Call the function through jax; calls within its rules become equations again."""

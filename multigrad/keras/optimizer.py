@@ -15,6 +15,7 @@ import numpy as np
 
 from ..backend.discovery import backend_of
 from ..errors import RuleError, RuleTypeError, RuleValueError
+from ..functions.calls.arguments import replace_at
 from ..rules.context import normalize_key
 from ..rules.gradients import GradientRule
 from ..rules.model.lookup import resolve, unknown_keyword_error
@@ -226,10 +227,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
 
             context = tf.distribute.get_replica_context()
             dense = dense if context is None else context.all_reduce("SUM", dense)
-        grads = list(grads)
-        for i, grad in zip(places, self._apply_rule(dense), strict=True):
-            grads[i] = grad
-        return grads
+        return replace_at(grads, places, self._apply_rule(dense))
 
     @opaque
     def _apply_rule(self, grads: list[Tensor]) -> list[Tensor]:

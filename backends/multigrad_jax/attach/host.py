@@ -21,6 +21,7 @@ import numpy as np
 
 from multigrad.backend import Backend, Guest, Kind, Pull, SharedBuffer, kind_of, make_zeros
 from multigrad.capture.user_code.inspection import contents
+from multigrad.functions.calls.arguments import replace_at
 from multigrad.functions.function import Function
 
 from ..distributed import Varying, vary_alike, vary_as, varying
@@ -299,10 +300,8 @@ class _Traced:
         )
 
         def gradients(*cotangents: Tensor) -> list[Tensor]:
-            upstream = [jnp.zeros_like(output) for output in outputs]
-            for i, cotangent in zip(self.carrying, cotangents, strict=True):
-                upstream[i] = cotangent
-            pulled_gradients = pull(*upstream)
+            zeros = [jnp.zeros_like(output) for output in outputs]
+            pulled_gradients = pull(*replace_at(zeros, self.carrying, cotangents))
             self.receiving = tuple(i for i, each in enumerate(pulled_gradients) if each is not None)
             return [jnp.asarray(pulled_gradients[i]) for i in self.receiving]
 

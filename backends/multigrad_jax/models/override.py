@@ -25,6 +25,7 @@ from jax.extend import core, source_info_util
 
 from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import RuleValueError
+from multigrad.functions.calls.arguments import replace_at
 from multigrad.functions.function import Function
 from multigrad.models.gradient_replacement import replace_gradient
 from multigrad.models.override import Following, SelectedCalls, one_input
@@ -89,9 +90,7 @@ def trace_and_compute(
     results = TracedResults((jax.Array,))
 
     def run(arrays: list[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
-        arguments = list(leaves)
-        for i, array in zip(places, arrays, strict=True):
-            arguments[i] = array
+        arguments = replace_at(leaves, places, arrays)
         function_to_call = function if objects is None else objects.put_copies(arguments, state)
         call_args, call_kwargs = jax.tree_util.tree_unflatten(tree, arguments)
         outputs = results.split(function_to_call(*call_args, **call_kwargs))

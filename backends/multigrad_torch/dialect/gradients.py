@@ -13,6 +13,7 @@ from torch.utils import checkpoint
 
 from multigrad.capture.meanings.parts import shape_of
 from multigrad.capture.taken_gradients import carries_gradient, renamed, take_gradients, tell_apart
+from multigrad.functions.calls.arguments import replace_at
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.support.trees import optree
@@ -211,10 +212,7 @@ def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> F
     def transformed(*args: Any, **kwargs: Any) -> Any:
         positions = argnums if isinstance(argnums, tuple) else (argnums,)
         sources, structure, inputs = own_names(tuple(args[i] for i in positions))
-        arguments = list(args)
-        for i, each in zip(positions, inputs, strict=True):
-            arguments[i] = each
-        result = func(*arguments, **kwargs)
+        result = func(*replace_at(args, positions, inputs), **kwargs)
         value = result[0] if has_aux else result
         if shape_of(value):
             raise TypeError("of a function that returns no number")
