@@ -26,6 +26,7 @@ from ..errors import MultigradError, RuleTypeError, TraceError
 from ..functions.calls.arguments import (
     Layout,
     flatten,
+    name_paths,
     owner_of,
     positional_names,
     replace_at,
@@ -304,15 +305,6 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
         leaves[i] = np.asarray(backend_of(leaves[i]).tensors.to_numpy(leaves[i]))
     names = positional_names(subject.function.parameters) if subject.function else ["x"]
     return Inputs(tuple(leaves), tree, places, names, owner)
-
-
-def name_paths(names: list[str], tree: Any) -> list[str]:
-    """Return the leaves of a call's arguments by the names of its parameters: x, pair[0]."""
-    paths = []
-    for _, position, *entries in optree.treespec_paths(tree):
-        root = names[position] if position < len(names) else f"args[{position}]"
-        paths.append(root + "".join(f"[{entry!r}]" for entry in entries))
-    return paths
 
 
 def numbers_with_gradient(

@@ -238,7 +238,7 @@ def read_layout(
         function: its name, for messages.
         parameters: its signature, which names the arguments.
     """
-    paths = name_paths(parameters, tree)
+    paths = name_paths(positional_names(parameters), tree)
     used_names: set[str] = set()
     rows = []
     for value, path in zip(leaves, paths, strict=True):
@@ -284,9 +284,8 @@ def _read_leaf(function: str, value: Any, path: str, name: str) -> Leaf:
     return Leaf("tensor", path, name, dtype)
 
 
-def name_paths(parameters: inspect.Signature | None, tree: Any) -> list[str]:
-    """Return a name for each leaf, which begins with the function's own parameter name."""
-    names = positional_names(parameters)
+def name_paths(names: list[str], tree: Any) -> list[str]:
+    """Return a name for each leaf of a call: x, pair[0]; `names`: of the positional parameters."""
     paths = []
     for entries in optree.treespec_paths(tree):
         (part, argument, *inner) = entries
