@@ -170,10 +170,7 @@ def _told(name: str, otherwise: Any, value: Tensor) -> Any:
 
 def requires_grad(value: Tensor) -> bool:
     """Return whether a tensor asks for a gradient, or may do so."""
-    owner = owner_of(value)
-    if owner is None or owner.tensors.requires_grad is None:
-        return dtype_name(value.dtype) in FLOATS
-    return owner.tensors.requires_grad(value)
+    return _told("requires_grad", dtype_name(value.dtype) in FLOATS, value)
 
 
 WATCHED: dict[str, Callable[[Tensor], Any]] = {
