@@ -329,16 +329,9 @@ def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
             "those by a name, a type, a predicate, or one of them itself"
         )
     if callable(selector):
-        takes_name = _takes_two(selector)
-        return [
-            each
-            for each in layers
-            if (
-                any(selector(name, each.layer) for name in each.names)
-                if takes_name
-                else selector(each.layer)
-            )
-        ]
+        if not _takes_two(selector):
+            return [each for each in layers if selector(each.layer)]
+        return [e for e in layers if any(selector(name, e.layer) for name in e.names)]
     raise RuleTypeError(
         f"{selector!r:.60} selects nothing: expected a name or pattern, a type, a predicate or an "
         "operation"
