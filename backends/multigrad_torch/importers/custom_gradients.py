@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 from multigrad.capture.copies.run_or_import import run_written_in
 from multigrad.capture.user_code.inspection import contents, mentioned
 from multigrad.functions.calls.recipe import ImportedGradient, Options, Recipe, Recorded
+from multigrad.functions.code_recipes import call_plainly
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import import_once
 from multigrad.functions.object_arguments import MayTakeObjects
@@ -112,10 +113,6 @@ def call_captured(trace: Trace, function: Callable[..., Any], *values: Any) -> A
 def call_without_grad(function: Callable[..., Any], *values: Any) -> Any:
     with torch.no_grad():
         return function(*values)
-
-
-def call_plainly(function: Callable[..., Any], *values: Any) -> Any:
-    return function(*values)
 
 
 # --- gradients of parameters ----------------------------------------------------------------------
