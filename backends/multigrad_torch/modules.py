@@ -277,19 +277,15 @@ def piecewise_leaky_relu(x: Tensor, w: float, c: float) -> Tensor:
     return 0.5 + clamped / (2.0 * w) + c * (x - clamped)
 
 
-def squarewave(x: Tensor, terms: int, period: float) -> Tensor:
+def squarewave_fourier(x: Tensor, n: int, period: float) -> Tensor:
     waves = torch.zeros_like(x)
-    for i in range(1, terms + 1):
+    for i in range(1, n + 1):
         waves = waves + torch.sin((2 * i - 1) * (2.0 * math.pi / period) * x) / (2 * i - 1)
     return 0.5 + (2.0 / math.pi) * waves
 
 
-def squarewave_fourier(x: Tensor, n: int, period: float) -> Tensor:
-    return squarewave(x, n, period)
-
-
 def squarewave_fourier_series(x: Tensor, n: int, T_period: float) -> Tensor:
-    return squarewave(x, n - 1, T_period)
+    return squarewave_fourier(x, n - 1, T_period)
 
 
 def s2nn(x: Tensor, alpha: float, beta: float) -> Tensor:

@@ -186,16 +186,6 @@ def pseudo_spike(x: Tensor, alpha: Number, width: Number) -> Tensor:
     return total**-alpha * xp.exp(-(alpha * relative_error))
 
 
-def squarewave(x: Tensor, terms: int, period: Number) -> Tensor:
-    """(4 / period) * sum of cos((2i - 1) 2 pi x / period) for i in 1..terms."""
-    # The angle of a large x overflows in 16 bits; its turn does not.
-    angle = (2.0 * math.pi) * (xp.remainder(x, period) / period)
-    waves = x * 0.0
-    for i in range(1, terms + 1):
-        waves = waves + xp.cos((2.0 * i - 1.0) * angle)
-    return (4.0 / period) * waves
-
-
 @ranged(alpha=POSITIVE)
 def arctan(x: Tensor, alpha: Number) -> Tensor:
     """grad_out * (alpha / 2) / (1 + (pi/2 * alpha * tin)^2): alpha / 2 at zero."""
@@ -319,7 +309,12 @@ def squarewave_fourier(x: Tensor, n: int, period: Number) -> Tensor:
     """grad_out * (4 / period) * sum of cos((2i - 1) 2 pi tin / period) for i = 1..n: the derivative
     of a square wave's first n Fourier terms. NaN at infinity.
     """
-    return squarewave(x, n, period)
+    # The angle of a large x overflows in 16 bits; its turn does not.
+    angle = (2.0 * math.pi) * (xp.remainder(x, period) / period)
+    waves = x * 0.0
+    for i in range(1, n + 1):
+        waves = waves + xp.cos((2.0 * i - 1.0) * angle)
+    return (4.0 / period) * waves
 
 
 @ranged(alpha=POSITIVE, beta=FINITE)
@@ -382,13 +377,3 @@ def stochastic_spike(x: Tensor, mean: Number, variance: Number) -> Tensor:
     for each element (zero counts as below).
     """
     return xp.where(x > 0.0, 1.0, (xp.rand_like(x) - 0.5 + mean) * variance)
-
-
-@ranged(beta=POSITIVE)
-def swish_sign(x: Tensor, beta: Number) -> Tensor:
-    """grad_out * beta * (2 - u * tanh(u / 2)) / (1 + cosh(u)), with u = beta * tin. The factor is
-    beta at zero, negative from |u| = 2.4 on, and 0 at infinity.
-    """
-    u = xp.minimum(beta * abs(x), 1000.0)  # from there on it is 0 in every dtype
-    slope = xp.sigmoid(u) * xp.sigmoid(-u)  # 1 / (1 + cosh(u)) is twice that, and does not overflow
-    return (2.0 * beta) * (slope * (2.0 - u * xp.tanh(0.5 * u)))

@@ -181,7 +181,7 @@ def spikingjelly_squarewave_fourier_series(
     One term less than n says, as in spikingjelly's code; `squarewave_fourier` has all n. Source:
     `SquarewaveFourierSeries` of spikingjelly.
     """
-    return curves.squarewave(tin, n - 1, T_period)
+    return curves.squarewave_fourier(tin, n - 1, T_period)
 
 
 # --- braintools 0.3: the forward is `Heaviside` with `at_zero=1.0` --------------------------------

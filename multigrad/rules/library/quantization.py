@@ -66,7 +66,9 @@ def swish_sign(tin: Tensor, beta: float = 5.0) -> Tensor:
     1 / (1 + cosh(u)) is written as 2 s(u) s(-u), s the logistic sigmoid, which does not overflow.
     Source: BNN+, Darabi et al., 2018 (arXiv 1812.11800), eq. 4; `swish_sign` of larq.
     """
-    return curves.swish_sign(tin, beta)
+    u = xp.minimum(beta * abs(tin), 1000.0)  # from there on it is 0 in every dtype
+    slope = xp.sigmoid(u) * xp.sigmoid(-u)  # 1 / (1 + cosh(u)) is twice that, and does not overflow
+    return (2.0 * beta) * (slope * (2.0 - u * xp.tanh(0.5 * u)))
 
 
 @rule_of_curve("magnitude_aware_sign", clip=">= 0")
