@@ -20,6 +20,8 @@ from ..registry import register
 Tensor = Any
 Number = Any
 Curve = TypeVar("Curve", bound=Callable[..., Tensor])
+# Packages whose own spelling is not that in the names of their rules.
+SPELLINGS = {"snntorch": "snnTorch", "pytorch_revgrad": "pytorch-revgrad"}
 FINITE, POSITIVE, NOT_NEGATIVE = "finite", "> 0 and finite", ">= 0 and finite"
 LEADING = tuple(
     inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
@@ -42,9 +44,10 @@ def table(module: str) -> Callable[..., Rule]:
 
     A row has a name, a curve or a rule, a source, and a note. A curve is a function of tin and
     numbers; the gradient is multiplied by it, or by 1 without tin. A source of one word, or the
-    lack of one, is the name in the package. `slope=25.0` keeps the package's name for the number
-    and gives it a default; `slope=("k", 25.0)` renames it; in the row's order. A number of a curve
-    that is not listed keeps the curve's default.
+    lack of one, is the name in the package; after a comma or semicolon more may follow. Any other
+    source stays as it is. `slope=25.0` keeps the package's name for the number and gives it a
+    default; `slope=("k", 25.0)` renames it; in the row's order. A number of a curve that is not
+    listed keeps the curve's default.
     """
 
     def named(
@@ -97,7 +100,10 @@ def rule_of_curve(name: str, **ranges: str) -> Callable[[Callable[..., Tensor]],
 
 def _sourced(name: str, source: str = "") -> tuple[str, str]:
     package, _, short_name = name.rpartition(".")
-    source = source if " " in source else f"`{source or short_name}` of {package}"
+    in_package = re.fullmatch(r"(\w*)([,;] .*)?", source)
+    if in_package is not None:
+        word, rest = in_package.groups(default="")
+        source = f"`{word or short_name}` of {SPELLINGS.get(package, package)}{rest}"
     return short_name, f"Source: {source}."
 
 

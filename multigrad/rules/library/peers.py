@@ -30,48 +30,39 @@ register_row = curves.table(__name__)
 
 
 # --- snnTorch 1.0.0: the forward is `Heaviside`, 0 at exactly 0 -----------------------------------
-register_row(
-    "snntorch.straight_through_estimator",
-    straight_through,
-    "`StraightThroughEstimator` of snnTorch",
-)
-register_row(
-    "snntorch.fast_sigmoid",
-    curves.fast_sigmoid,
-    "`fast_sigmoid` of snnTorch; the same as ours",
-    slope=25.0,
-)
+register_row("snntorch.straight_through_estimator", straight_through, "StraightThroughEstimator")
+register_row("snntorch.fast_sigmoid", curves.fast_sigmoid, "; the same as ours", slope=25.0)
 register_row(
     "snntorch.atan",
     curves.arctan,
-    "`atan` of snnTorch, as its code has it; its documentation says 1 / pi for alpha / 2",
+    ", as its code has it; its documentation says 1 / pi for alpha / 2",
     alpha=2.0,
 )
 register_row(
     "snntorch.sigmoid",
     curves.sigmoid,
-    "`sigmoid` of snnTorch, which gives NaN where exp(-slope tin) overflows: in float32 below "
-    "-88 / slope, with its default below -3.5",
+    ", which gives NaN where exp(-slope tin) overflows: in float32 below -88 / slope, with its "
+    "default below -3.5",
     alpha=("slope", 25.0),
 )
 register_row(
     "snntorch.spike_rate_escape",
     curves.spike_rate_escape,
-    "`spike_rate_escape` of snnTorch; the same as ours",
+    "; the same as ours",
     beta=1.0,
     slope=25.0,
 )
 register_row(
     "snntorch.SFS",
     curves.sparse_fast_sigmoid,
-    "`SFS` of snnTorch, the sparse fast sigmoid",
+    ", the sparse fast sigmoid",
     slope=25.0,
     threshold=("B", 1.0),
 )
 register_row(
     "snntorch.SSO",
     curves.stochastic_spike,
-    "`SSO` of snnTorch, the stochastic spike operator",
+    ", the stochastic spike operator",
     mean=0.0,
     variance=0.2,
 )
@@ -110,18 +101,10 @@ register_row(
 )
 register_row("spikingjelly.piecewise_exp", curves.piecewise_exp, "PiecewiseExp", alpha=1.0)
 register_row(
-    "spikingjelly.sigmoid",
-    curves.sigmoid,
-    "`Sigmoid` of spikingjelly, the default of its neurons",
-    alpha=4.0,
+    "spikingjelly.sigmoid", curves.sigmoid, "Sigmoid, the default of its neurons", alpha=4.0
 )
 register_row("spikingjelly.soft_sign", curves.soft_sign, "SoftSign", alpha=2.0)
-register_row(
-    "spikingjelly.atan",
-    curves.arctan,
-    "`ATan` of spikingjelly; the same as our `arctan`",
-    alpha=2.0,
-)
+register_row("spikingjelly.atan", curves.arctan, "ATan; the same as our `arctan`", alpha=2.0)
 register_row(
     "spikingjelly.nonzero_sign_log_abs", curves.nonzero_sign_log, "NonzeroSignLogAbs", alpha=1.0
 )
@@ -139,7 +122,7 @@ register_row("spikingjelly.leaky_k_relu", curves.leaky_k_relu, "LeakyKReLU", lea
 register_row(
     "spikingjelly.fake_numerical_gradient",
     curves.numerical,
-    "`FakeNumericalGradient` of spikingjelly, which gives -inf at -0.0",
+    "FakeNumericalGradient, which gives -inf at -0.0",
     alpha=0.3,
 )
 register_row("spikingjelly.log_tailed_relu", curves.log_tailed_relu, "LogTailedReLU", alpha=0.0)
@@ -154,7 +137,7 @@ register_row(
 register_row(
     "spikingjelly.multi_level_spike_count",
     rectangular,
-    "`MultiLevelSpikeCount` of spikingjelly; grad_max is there the largest count",
+    "MultiLevelSpikeCount; grad_max is there the largest count",
     "Its forward is tin rounded to a count of spikes.",
     a=("grad_min", 0.0),
     b=("grad_max", 1.0),
@@ -237,8 +220,7 @@ def braintools_relu_grad(tin: Tensor, alpha: float = 0.3, width: float = 1.0) ->
 register_row(
     "norse.super",
     curves.fast_sigmoid,
-    "`super` of norse; `fast_sigmoid` with another default. norse 1.1.0 takes 1 for alpha, "
-    "whatever is given",
+    "; `fast_sigmoid` with another default. norse 1.1.0 takes 1 for alpha, whatever is given",
     slope=("alpha", 100.0),
 )
 register_row("norse.tanh", curves.tanh_slope, slope=("alpha", 100.0))
@@ -271,10 +253,7 @@ register_row(
     threshold=1.0,
 )
 register_row(
-    "spyx.superspike",
-    curves.fast_sigmoid,
-    "`superspike` of spyx; `fast_sigmoid` under another name",
-    slope=("k", 25.0),
+    "spyx.superspike", curves.fast_sigmoid, "; `fast_sigmoid` under another name", slope=("k", 25.0)
 )
 register_row("spyx.tanh", curves.tanh_slope, slope=("k", 1.0))
 register_row(
@@ -381,30 +360,24 @@ STRAIGHT_THROUGH = {
     "brevitas.tensor_clamp_ste": "`tensor_clamp_ste` and `TensorClampSteFn` of brevitas",
     "brevitas.scalar_clamp_ste": "`scalar_clamp_ste` and `ScalarClampSteFn` of brevitas",
     "brevitas.scalar_clamp_min_ste": "`scalar_clamp_min_ste` of brevitas",
-    "zennit.Pass": "`Pass` of zennit",
 }
-GUIDED = {
-    "zennit.ReLUGuidedBackprop": "`ReLUGuidedBackprop` of zennit",
-    "captum.GuidedBackprop": "`GuidedBackprop` of captum",
-    "innvestigate.guided_backprop": 'the analyzer "guided_backprop" of innvestigate',
-}
-DECONVNET = {
-    "zennit.ReLUDeconvNet": "`ReLUDeconvNet` of zennit",
-    "captum.Deconvolution": "`Deconvolution` of captum",
-    "innvestigate.deconvnet": 'the analyzer "deconvnet" of innvestigate',
-}
-STOP = {
-    "jax.stop_gradient": "`stop_gradient` of jax.lax",
-    "tensorflow.stop_gradient": "`stop_gradient` of TensorFlow",
-}
-for called, rule in (
-    (STRAIGHT_THROUGH, straight_through),
-    (GUIDED, guided),
-    (DECONVNET, deconvnet),
-    (STOP, stop),
-):
-    for name, source in called.items():
-        register_row(name, rule, f"{source}; our `{rule.name}`")
+for name, source in STRAIGHT_THROUGH.items():
+    register_row(name, straight_through, f"{source}; our `straight_through`")
+register_row("zennit.Pass", straight_through, "; our `straight_through`")
+register_row("zennit.ReLUGuidedBackprop", guided, "; our `guided`")
+register_row("captum.GuidedBackprop", guided, "; our `guided`")
+register_row(
+    "innvestigate.guided_backprop",
+    guided,
+    'the analyzer "guided_backprop" of innvestigate; our `guided`',
+)
+register_row("zennit.ReLUDeconvNet", deconvnet, "; our `deconvnet`")
+register_row("captum.Deconvolution", deconvnet, "; our `deconvnet`")
+register_row(
+    "innvestigate.deconvnet", deconvnet, 'the analyzer "deconvnet" of innvestigate; our `deconvnet`'
+)
+register_row("jax.stop_gradient", stop, "`stop_gradient` of jax.lax; our `stop`")
+register_row("tensorflow.stop_gradient", stop, "`stop_gradient` of TensorFlow; our `stop`")
 register_row(
     "torch.clip_grad_value_",
     clip_value,
@@ -417,28 +390,17 @@ register_row(
     "`abs_binary_sign_grad` and `AbsBinarySignGradFn` of brevitas; our `absolute_binary_sign`",
 )
 register_row(
-    "zennit.ReLUBetaSmooth",
-    beta_smooth,
-    "`ReLUBetaSmooth` of zennit; our `beta_smooth`",
-    beta=("beta_smooth", 10.0),
+    "zennit.ReLUBetaSmooth", beta_smooth, "; our `beta_smooth`", beta=("beta_smooth", 10.0)
 )
+register_row("pytorch_revgrad.RevGrad", gradient_reversal, "; our `gradient_reversal`", alpha=1.0)
+register_row("larq.approx_sign", approx_sign, "; the same as ours")
 register_row(
-    "pytorch_revgrad.RevGrad",
-    gradient_reversal,
-    "`RevGrad` of pytorch-revgrad; our `gradient_reversal`",
-    alpha=1.0,
-)
-register_row("larq.approx_sign", approx_sign, "`approx_sign` of larq; the same as ours")
-register_row(
-    "larq.swish_sign",
-    swish_sign,
-    "`swish_sign` of larq, which gives NaN at infinity; the same as ours",
-    beta=5.0,
+    "larq.swish_sign", swish_sign, ", which gives NaN at infinity; the same as ours", beta=5.0
 )
 register_row(
     "larq.MagnitudeAwareSign",
     magnitude_aware_sign,
-    "`MagnitudeAwareSign` of larq; our `magnitude_aware_sign`",
+    "; our `magnitude_aware_sign`",
     clip=("clip_value", 1.0),
 )
 
@@ -472,13 +434,13 @@ register_row("optax.clip", transforms.clip_value, limit=("max_delta", 1.0))
 register_row(
     "optax.clip_by_block_rms",
     transforms.clip_rms,
-    "`clip_by_block_rms` of optax, whose squares overflow where ours do not",
+    ", whose squares overflow where ours do not",
     threshold=1.0,
 )
 register_row(
     "optax.normalize_by_update_norm",
     transforms.normalize,
-    "`normalize_by_update_norm` of optax, whose norm is that of all leaves together",
+    ", whose norm is that of all leaves together",
     scale=("scale_factor", 1.0),
     eps=1e-6,
 )
