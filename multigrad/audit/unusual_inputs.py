@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..capture.dialects import xp as _xp
+from ..functions.calls.arguments import replace_at
 from ..look.check import pick, slope_at
 from ..look.subject import as_float, brackets
 from .derivatives import (
@@ -495,9 +496,7 @@ def judge_no_axes(trial: Trial) -> str:
     singles = _of_inputs(
         trial, lambda a: a.reshape(-1)[:1] if a.ndim and a.size else None, are_all=True
     )
-    arrays = trial.inputs
-    for n, single in singles.items():
-        arrays[n] = single
+    arrays = replace_at(trial.inputs, [*singles], [*singles.values()])
     run, u = _start_if_taken(trial, arrays)
     if any(y.shape != (1,) for y in run.arrays()):
         raise NotApplicable("its outputs have other axes than its inputs")

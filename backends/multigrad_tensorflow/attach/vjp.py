@@ -12,6 +12,7 @@ from tensorflow.python.eager.forwardprop_util import pack_tangents
 
 from multigrad.backend.values import run_on_tensors_alone
 from multigrad.errors import GradientError
+from multigrad.functions.calls.arguments import replace_at
 
 if TYPE_CHECKING:
     from multigrad.backend import Graph
@@ -34,7 +35,6 @@ def vjp(
     float_positions = [i for i, y in enumerate(outputs) if tf.is_tensor(y) and y.dtype.is_floating]
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
-        gradients: list[Tensor | None] = [None] * len(copies)
         upstream = [
             tf.zeros_like(outputs[i])
             if cotangents[i] is None
@@ -47,9 +47,8 @@ def vjp(
             output_gradients=upstream,
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        for i, gradient in zip(wrt, input_gradients, strict=True):
-            gradients[i] = tf.convert_to_tensor(gradient)
-        return gradients
+        gradients = [tf.convert_to_tensor(gradient) for gradient in input_gradients]
+        return replace_at([None] * len(copies), wrt, gradients)
 
     return outputs, pullback
 
