@@ -108,8 +108,9 @@ class Surrogate(Activation, SurrogateFunctionBase):
         return get(cls.rule_name)(None, grad_output, x, **values)
 
 
-def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surrogate]:
+def surrogate(name: str, *, always_spikes: bool = False) -> type[Surrogate]:
     """Return the class of a rule; it takes the rule's params and whether it spikes."""
+    rule = get(f"spikingjelly.{name}").name  # in SpikingJelly's spelling of its functions
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     defaults = get(rule).params if always_spikes else {**get(rule).params, "spiking": True}
     params = [inspect.Parameter(each, kind, default=value) for each, value in defaults.items()]
@@ -131,27 +132,23 @@ def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surr
     return type(name, (Surrogate,), members)
 
 
-PiecewiseQuadratic = surrogate("PiecewiseQuadratic", "spikingjelly.piecewise_quadratic")
-PiecewiseExp = surrogate("PiecewiseExp", "spikingjelly.piecewise_exp")
-Sigmoid = surrogate("Sigmoid", "spikingjelly.sigmoid")
-SoftSign = surrogate("SoftSign", "spikingjelly.soft_sign")
-SuperSpike = surrogate("SuperSpike", "spikingjelly.super_spike")
-ATan = surrogate("ATan", "spikingjelly.atan")
-NonzeroSignLogAbs = surrogate("NonzeroSignLogAbs", "spikingjelly.nonzero_sign_log_abs")
-Erf = surrogate("Erf", "spikingjelly.erf")
-PiecewiseLeakyReLU = surrogate("PiecewiseLeakyReLU", "spikingjelly.piecewise_leaky_relu")
-SquarewaveFourierSeries = surrogate(
-    "SquarewaveFourierSeries", "spikingjelly.squarewave_fourier_series"
-)
-S2NN = surrogate("S2NN", "spikingjelly.s2nn")
-QPseudoSpike = surrogate("QPseudoSpike", "spikingjelly.q_pseudo_spike")
-LeakyKReLU = surrogate("LeakyKReLU", "spikingjelly.leaky_k_relu")
-FakeNumericalGradient = surrogate(
-    "FakeNumericalGradient", "spikingjelly.fake_numerical_gradient", always_spikes=True
-)
-LogTailedReLU = surrogate("LogTailedReLU", "spikingjelly.log_tailed_relu")
-DeterministicPass = surrogate("DeterministicPass", "spikingjelly.deterministic_pass")
-Rect = surrogate("Rect", "spikingjelly.rect")
+PiecewiseQuadratic = surrogate("PiecewiseQuadratic")
+PiecewiseExp = surrogate("PiecewiseExp")
+Sigmoid = surrogate("Sigmoid")
+SoftSign = surrogate("SoftSign")
+SuperSpike = surrogate("SuperSpike")
+ATan = surrogate("ATan")
+NonzeroSignLogAbs = surrogate("NonzeroSignLogAbs")
+Erf = surrogate("Erf")
+PiecewiseLeakyReLU = surrogate("PiecewiseLeakyReLU")
+SquarewaveFourierSeries = surrogate("SquarewaveFourierSeries")
+S2NN = surrogate("S2NN")
+QPseudoSpike = surrogate("QPseudoSpike")
+LeakyKReLU = surrogate("LeakyKReLU")
+FakeNumericalGradient = surrogate("FakeNumericalGradient", always_spikes=True)
+LogTailedReLU = surrogate("LogTailedReLU")
+DeterministicPass = surrogate("DeterministicPass")
+Rect = surrogate("Rect")
 
 
 # --- other forwards than a step -------------------------------------------------------------------
