@@ -63,15 +63,6 @@ def computing_at_once() -> Iterator[None]:
         yield
 
 
-def at_once(function: Handler) -> Handler:
-    @functools.wraps(function)
-    def computed(*args: Any, **kwargs: Any) -> Any:
-        with computing_at_once():
-            return function(*args, **kwargs)
-
-    return computed
-
-
 def finfo(dtype: Any) -> Any:
     return xp_dialect.finfo(dtype) if isinstance(dtype, SymbolicDType) else jnp.finfo(dtype)
 
@@ -193,7 +184,7 @@ COLLECTIVES: dict[Any, Any] = JAX.taking_the_same(
 
 
 MAKING = ("arange", "array", "asarray", "empty", "full", "ones", "zeros")
-CREATORS = creation.creators_of(jnp, MAKING, at_once)
+CREATORS = creation.creators_of(jnp, MAKING, computing_at_once())
 # Functions that captured code finds others in place of, whatever it passes to them.
 HIDDEN: dict[Any, Handler] = {
     **{getattr(jnp, name): each for name, each in CREATORS.items()},
@@ -307,7 +298,7 @@ register_dialect(
         ),
         gradients=Gradients(
             wrappers={
-                type(jax.jit(at_once)): "__wrapped__",
+                type(jax.jit(finfo)): "__wrapped__",
                 **PRIMALS,
             },
             own_gradients=dict.fromkeys(PRIMALS, importers.with_own_gradient),

@@ -96,7 +96,7 @@ def record_class(
 
 def run_class(code: ClassCode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
     """Run the class on tensors, as torch does."""
-    return record_call(code, call_without_grad, None, args, kwargs)
+    return record_call(code, torch.no_grad()(call_plainly), None, args, kwargs)
 
 
 def run_primal(code: ClassCode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -108,11 +108,6 @@ def run_primal(code: ClassCode, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def call_captured(trace: Trace, function: Callable[..., Any], *values: Any) -> Any:
     with torch.no_grad():
         return run_written_in("torch", function, trace, *values)
-
-
-def call_without_grad(function: Callable[..., Any], *values: Any) -> Any:
-    with torch.no_grad():
-        return function(*values)
 
 
 # --- gradients of parameters ----------------------------------------------------------------------

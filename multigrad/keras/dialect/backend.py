@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from types import FunctionType
 from typing import Any
 
@@ -88,27 +88,18 @@ TYPES = TypeOracle(
 # --- differences between backends: tried once, on numbers for which they differ -------------------
 
 
-def compute_at_once() -> AbstractContextManager[Any]:
-    """Return a context in which Keras's backend computes now, even while it compiles."""
+@contextmanager
+def compute_at_once() -> Iterator[None]:
+    """Let Keras's backend compute now, even while it compiles."""
     own = below().calls.at_once
-    return nullcontext() if own is None else own()
-
-
-def at_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes within `compute_at_once`."""
-
-    @functools.wraps(function)
-    def computed(*args: Any, **kwargs: Any) -> Any:
-        with compute_at_once():
-            return function(*args, **kwargs)
-
-    return computed
+    with nullcontext() if own is None else own():
+        yield
 
 
 @functools.cache
 def answer(question: Callable[[], bool]) -> bool:
     """Return the answer of Keras's backend to one of the questions below."""
-    return at_once(question)()
+    return compute_at_once()(question)()
 
 
 def number(x: Any) -> float:

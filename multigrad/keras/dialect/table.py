@@ -43,7 +43,7 @@ from multigrad.trace.trace import Trace, Value, cast, dtype_name
 from multigrad.trace.xp import all as xp
 
 from . import arrays
-from .backend import TYPES, at_once, compute_at_once, find_traced
+from .backend import TYPES, compute_at_once, find_traced
 
 Tensor = Any
 
@@ -202,7 +202,7 @@ NAMES: dict[str, Mapping[str, Handler]] = {
 # Functions that make tensors; a rule's calls of them are replaced without symbolic arguments, too.
 MAKING = ("arange", "empty", "full", "ones", "zeros")
 ALWAYS_REPLACED: dict[str, Mapping[str, Handler]] = {
-    "ops": creation.creators_of(keras.ops, MAKING, at_once)
+    "ops": creation.creators_of(keras.ops, MAKING, compute_at_once())
 }
 BRANCHES = "which branches on a tensor. Use keras.ops.where(condition, x, y)"
 LOOPED = "which runs a function in a loop. Write it with keras.ops.scan, or for whole tensors"
