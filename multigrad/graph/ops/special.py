@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..ir.op import Op
 from . import special_functions
 from .attributes import count
 from .numerics import late_from_scipy
@@ -13,6 +14,11 @@ from .table import Cotangents, composite, function
 
 ROOT_TAU = math.sqrt(2 * math.pi)
 MILLS_FROM = 8.0  # beyond this |x|, the inverse Mills ratio comes from a continued fraction
+
+
+def ours(name: str, vjp: Any, doc: str, **fields: Any) -> Op:
+    """Declare an op whose NumPy function is that of its name in `special_functions`."""
+    return function(name, getattr(special_functions, name), vjp, doc, **fields)
 
 
 def log_ndtr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
@@ -45,46 +51,31 @@ def inverse_mills(t: Any) -> Any:
     return fraction
 
 
-ERF = function(
-    "erf",
-    special_functions.erf,
-    "ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))",
-    "The error function.",
-)
-ERFC = function(
+ERF = ours("erf", "ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))", "The error function.")
+ERFC = ours(
     "erfc",
-    special_functions.erfc,
     "-ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x)))",
     "1 - erf(x), accurate where that is small.",
 )
-ERFINV = function(
+ERFINV = ours(
     "erfinv",
-    special_functions.erfinv,
     "ct * (math.sqrt(math.pi) / 2 * xp.exp(y * y))",
     "The inverse of erf.",
     domain=WITHIN_ONE,
 )
-NDTR = function(
+NDTR = ours(
     "ndtr",
-    special_functions.ndtr,
     "ct * (xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi)))",
     "The normal distribution function Phi.",
     made_of=ndtr,
 )
-NDTRI = function(
+NDTRI = ours(
     "ndtri",
-    special_functions.ndtri,
     "ct * (math.sqrt(2 * math.pi) * xp.exp(0.5 * y * y))",
     "The inverse of ndtr.",
     domain=BETWEEN_ZERO_AND_ONE,
 )
-LOG_NDTR = function(
-    "log_ndtr",
-    special_functions.log_ndtr,
-    log_ndtr_vjp,
-    "log(ndtr(x)).",
-    made_of=log_ndtr,
-)
+LOG_NDTR = ours("log_ndtr", log_ndtr_vjp, "log(ndtr(x)).", made_of=log_ndtr)
 
 
 def digamma_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
@@ -96,16 +87,10 @@ def digamma_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * xp.where(is_below, reflection_term - trigamma, trigamma),)
 
 
-LGAMMA = function("lgamma", special_functions.lgamma, "ct * xp.digamma(x)", "log |gamma(x)|.")
-DIGAMMA = function(
-    "digamma",
-    special_functions.digamma,
-    digamma_vjp,
-    "The derivative of lgamma; NaN at its poles but zero.",
-)
-POLYGAMMA = function(
+LGAMMA = ours("lgamma", "ct * xp.digamma(x)", "log |gamma(x)|.")
+DIGAMMA = ours("digamma", digamma_vjp, "The derivative of lgamma; NaN at its poles but zero.")
+POLYGAMMA = ours(
     "polygamma",
-    special_functions.polygamma,
     "ct * xp.polygamma(n + 1, x)",
     "The n-th derivative of digamma, n at least 1; NaN below zero.",
     n=count(1, 2),
