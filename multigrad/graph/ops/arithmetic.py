@@ -29,8 +29,9 @@ from .table import Cotangents, Number, composite, function, op, zero
 OF_NUMBERS = Refused("Cast to a float dtype first")
 
 
-def binary(name: str, numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
-    """Declare an elementwise op of two operands; `integer` lets it keep integers."""
+def binary(numpy: Any, vjp: Any, doc: str, **fields: Any) -> Op:
+    """Declare an elementwise op of two operands, named as NumPy's; `integer`: it keeps integers."""
+    name = numpy.__name__
     return op(name, "a b", numpy=numpy, vjp=vjp, doc=doc, result=elementwise, **fields)
 
 
@@ -223,7 +224,6 @@ def sign(x: Array) -> Array:
 
 
 MAXIMUM = binary(
-    "maximum",
     np.maximum,
     maximum_vjp,
     "The larger; NaN propagates.",
@@ -232,7 +232,6 @@ MAXIMUM = binary(
     on_bools=logic.OR,
 )
 MINIMUM = binary(
-    "minimum",
     np.minimum,
     minimum_vjp,
     "The smaller; NaN propagates.",
@@ -241,7 +240,6 @@ MINIMUM = binary(
     on_bools=logic.AND,
 )
 FMAX = binary(
-    "fmax",
     wide(np.fmax),
     fmax_vjp,
     "The larger; a number rather than NaN.",
@@ -249,7 +247,6 @@ FMAX = binary(
     made_of=fmax,
 )
 FMIN = binary(
-    "fmin",
     wide(np.fmin),
     fmin_vjp,
     "The smaller; a number rather than NaN.",
@@ -270,7 +267,6 @@ ABS = op(
 SIGN = function("sign", sign, zero, "-1, 0 or 1; NaN stays NaN.", on_bools=OF_NUMBERS, integer=True)
 # The slope is the product of both signs; by sign bits, because sign(0) is 0.
 COPYSIGN = binary(
-    "copysign",
     wide(np.copysign),
     "ct * xp.where(xp.logical_xor(xp.signbit(a), xp.signbit(b)), -1.0, 1.0), None",
     "|a| with the sign of b.",
@@ -313,7 +309,6 @@ TRUNC = function(
 )
 FRAC = composite(frac, None, "x - trunc(x).")
 FLOOR_DIVIDE = binary(
-    "floor_divide",
     wide(np.floor_divide),
     zero,
     "The largest integer not above a / b.",
@@ -322,7 +317,6 @@ FLOOR_DIVIDE = binary(
     on_bools=OF_NUMBERS,
 )
 REMAINDER = binary(
-    "remainder",
     wide(np.remainder),
     "ct, -ct * xp.floor_divide(a, b)",
     "a - b floor(a / b), with the sign of b.",
@@ -332,7 +326,6 @@ REMAINDER = binary(
 )
 # round, because (a - y) / b is an integer but for rounding.
 FMOD = binary(
-    "fmod",
     wide(np.fmod),
     "ct, -ct * xp.round((a - y) / b)",
     "a - b trunc(a / b), with the sign of a.",
