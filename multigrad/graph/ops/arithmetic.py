@@ -23,7 +23,7 @@ from .properties import (
     linear,
 )
 from .results import elementwise
-from .table import Cotangents, Number, composite, function, op, zero
+from .table import Cotangents, Number, composite, function, op, ufunc, zero
 
 # The hint for bools, where an op is for numbers only.
 OF_NUMBERS = Refused("Cast to a float dtype first")
@@ -139,8 +139,7 @@ def cbrt(xp: Any, x: Any) -> Any:
 POW = function(
     "pow", np.power, pow_vjp, "a to the power b.", "a b", composed=True, domain=ABOVE_ZERO
 )
-SQUARE = function(
-    "square",
+SQUARE = ufunc(
     np.square,
     "ct * (2.0 * x)",
     "x times x.",
@@ -149,8 +148,7 @@ SQUARE = function(
     bits=doubled,
     integer=True,
 )
-SQRT = function(
-    "sqrt",
+SQRT = ufunc(
     np.sqrt,
     "ct * 0.5 / y",
     "The square root; NaN below zero.",
@@ -273,8 +271,7 @@ COPYSIGN = binary(
     made_of=copysign,
 )
 # The distance to the next number is constant between powers of two.
-NEXTAFTER = function(
-    "nextafter",
+NEXTAFTER = ufunc(
     np.nextafter,
     "ct, None",
     "The next number of a's dtype after a towards b; its slope in a is 1.",
@@ -301,12 +298,10 @@ def frac(xp: Any, x: Any) -> Any:
     return x - xp.trunc(x)
 
 
-FLOOR = function("floor", np.floor, zero, "The largest integer not above x.", on_bools="numbers")
-CEIL = function("ceil", np.ceil, zero, "The smallest integer not below x.", on_bools="numbers")
+FLOOR = ufunc(np.floor, zero, "The largest integer not above x.", on_bools="numbers")
+CEIL = ufunc(np.ceil, zero, "The smallest integer not below x.", on_bools="numbers")
 ROUND = function("round", np.round, zero, "The nearest integer, ties to even.", on_numbers=rounded)
-TRUNC = function(
-    "trunc", np.trunc, zero, "The integer part.", on_bools="numbers", made_of=trunc, rounds=False
-)
+TRUNC = ufunc(np.trunc, zero, "The integer part.", on_bools="numbers", made_of=trunc, rounds=False)
 FRAC = composite(frac, None, "x - trunc(x).")
 FLOOR_DIVIDE = binary(
     wide(np.floor_divide),
@@ -363,14 +358,7 @@ def hypot(xp: Any, a: Any, b: Any) -> Any:
     return xp.where(xp.isinf(a) | xp.isinf(b), math.inf, length)
 
 
-HYPOT = function(
-    "hypot",
-    wide(np.hypot),
-    hypot_vjp,
-    "sqrt(a^2 + b^2), without overflow.",
-    "a b",
-    made_of=hypot,
-)
+HYPOT = ufunc(wide(np.hypot), hypot_vjp, "sqrt(a^2 + b^2), without overflow.", "a b", made_of=hypot)
 ATAN2 = function(
     "atan2", wide(np.arctan2), atan2_vjp, "The angle of the point (b, a), in radians.", "a b"
 )

@@ -10,7 +10,7 @@ from . import special_functions
 from .attributes import count
 from .numerics import late_from_scipy
 from .properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
-from .table import Cotangents, composite, function
+from .table import Cotangents, composite, function, ufunc
 
 ROOT_TAU = math.sqrt(2 * math.pi)
 MILLS_FROM = 8.0  # beyond this |x|, the inverse Mills ratio comes from a continued fraction
@@ -107,15 +107,12 @@ def i1e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * xp.where(is_near, 0.5 - size + 0.9375 * size * size, slope),)
 
 
-I0E = function(
-    "i0e",
+I0E = ufunc(
     late_from_scipy("i0e"),
     "ct * (xp.i1e(x) - xp.sign(x) * y)",
     "exp(-|x|) I0(x), the Bessel function scaled.",
 )
-I1E = function(
-    "i1e", late_from_scipy("i1e"), i1e_vjp, "exp(-|x|) I1(x), the Bessel function scaled."
-)
+I1E = ufunc(late_from_scipy("i1e"), i1e_vjp, "exp(-|x|) I1(x), the Bessel function scaled.")
 
 # Below SINC_NEAR the quotient cancels; SINC_TERMS terms of the series give float64 accuracy there.
 SINC_NEAR, SINC_TERMS = 0.3, 9

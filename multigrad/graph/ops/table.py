@@ -75,6 +75,11 @@ def function(name: str, numpy: Any, vjp: Any, doc: str, args: str = "x", /, **fi
     return op(name, args, numpy=numpy, vjp=vjp, doc=doc, result=float_elementwise, **fields)
 
 
+def ufunc(numpy: Any, vjp: Any, doc: str, args: str = "x", /, **fields: Any) -> Op:
+    """Declare an elementwise op with a float result: a function of NumPy or SciPy, by its name."""
+    return function(numpy.__name__, numpy, vjp, doc, args, **fields)
+
+
 def by_formula(name: str, parameters: Iterable[str], formula: str) -> Callable[..., Cotangents]:
     """Return the VJP of this name whose cotangents are those of a formula."""
     parameters = tuple(parameters)

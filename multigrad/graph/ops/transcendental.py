@@ -9,7 +9,7 @@ import numpy as np
 
 from .numerics import wide
 from .properties import ABOVE_MINUS_ONE, ABOVE_ONE, ABOVE_ZERO, REALS, WITHIN_ONE, linear
-from .table import Cotangents, composite, function
+from .table import Cotangents, composite, function, ufunc
 
 
 def logaddexp(xp: Any, a: Any, b: Any) -> Any:
@@ -42,29 +42,18 @@ def xlog1py_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     return by_a, ct * xp.where(is_zero, 0.0, a / xp.where(is_zero, 1.0, 1.0 + b))
 
 
-EXP = function("exp", np.exp, "ct * y", "e to the power x.")
-EXPM1 = function("expm1", np.expm1, "ct * xp.exp(x)", "exp(x) - 1, accurate near zero.")
-EXP2 = function("exp2", wide(np.exp2), "ct * (y * math.log(2))", "2 to the power x.")
-LOG = function("log", np.log, "ct / x", "The natural logarithm.", domain=ABOVE_ZERO)
-LOG1P = function(
-    "log1p", np.log1p, "ct / (1.0 + x)", "log(1 + x), accurate near zero.", domain=ABOVE_MINUS_ONE
+EXP = ufunc(np.exp, "ct * y", "e to the power x.")
+EXPM1 = ufunc(np.expm1, "ct * xp.exp(x)", "exp(x) - 1, accurate near zero.")
+EXP2 = ufunc(wide(np.exp2), "ct * (y * math.log(2))", "2 to the power x.")
+LOG = ufunc(np.log, "ct / x", "The natural logarithm.", domain=ABOVE_ZERO)
+LOG1P = ufunc(np.log1p, "ct / (1.0 + x)", "log(1 + x), accurate near zero.", domain=ABOVE_MINUS_ONE)
+LOG2 = ufunc(
+    wide(np.log2), "ct / x * (1 / math.log(2))", "The logarithm to base 2.", domain=ABOVE_ZERO
 )
-LOG2 = function(
-    "log2",
-    wide(np.log2),
-    "ct / x * (1 / math.log(2))",
-    "The logarithm to base 2.",
-    domain=ABOVE_ZERO,
+LOG10 = ufunc(
+    wide(np.log10), "ct / x * (1 / math.log(10))", "The logarithm to base 10.", domain=ABOVE_ZERO
 )
-LOG10 = function(
-    "log10",
-    wide(np.log10),
-    "ct / x * (1 / math.log(10))",
-    "The logarithm to base 10.",
-    domain=ABOVE_ZERO,
-)
-LOGADDEXP = function(
-    "logaddexp",
+LOGADDEXP = ufunc(
     wide(np.logaddexp),
     "ct * xp.sigmoid(a - b), ct * xp.sigmoid(b - a)",
     "log(exp(a) + exp(b)), without overflow.",
@@ -91,11 +80,9 @@ def rad2deg(xp: Any, x: Any) -> Any:
     return x * (180 / math.pi)
 
 
-SIN = function("sin", np.sin, "ct * xp.cos(x)", "The sine; x in radians.")
-COS = function("cos", np.cos, "-ct * xp.sin(x)", "The cosine; x in radians.")
-TAN = function(
-    "tan", wide(np.tan), "ct * (1.0 + y * y)", "The tangent; x in radians.", domain=WITHIN_ONE
-)
+SIN = ufunc(np.sin, "ct * xp.cos(x)", "The sine; x in radians.")
+COS = ufunc(np.cos, "-ct * xp.sin(x)", "The cosine; x in radians.")
+TAN = ufunc(wide(np.tan), "ct * (1.0 + y * y)", "The tangent; x in radians.", domain=WITHIN_ONE)
 # By factors: 1 - x * x loses digits near 1.
 ASIN = function(
     "asin",
@@ -112,16 +99,12 @@ ACOS = function(
     domain=WITHIN_ONE,
 )
 ATAN = function("atan", np.arctan, "ct / (1.0 + x * x)", "The inverse tangent, in radians.")
-DEG2RAD = function(
-    "deg2rad", wide(np.deg2rad), None, "Degrees in radians.", degree=linear, made_of=deg2rad
-)
-RAD2DEG = function(
-    "rad2deg", wide(np.rad2deg), None, "Radians in degrees.", degree=linear, made_of=rad2deg
-)
+DEG2RAD = ufunc(wide(np.deg2rad), None, "Degrees in radians.", degree=linear, made_of=deg2rad)
+RAD2DEG = ufunc(wide(np.rad2deg), None, "Radians in degrees.", degree=linear, made_of=rad2deg)
 
-SINH = function("sinh", wide(np.sinh), "ct * xp.cosh(x)", "The hyperbolic sine.")
-COSH = function("cosh", wide(np.cosh), "ct * xp.sinh(x)", "The hyperbolic cosine.")
-TANH = function("tanh", wide(np.tanh), "ct * (1.0 - y * y)", "The hyperbolic tangent.")
+SINH = ufunc(wide(np.sinh), "ct * xp.cosh(x)", "The hyperbolic sine.")
+COSH = ufunc(wide(np.cosh), "ct * xp.sinh(x)", "The hyperbolic cosine.")
+TANH = ufunc(wide(np.tanh), "ct * (1.0 - y * y)", "The hyperbolic tangent.")
 # x * x may overflow.
 ASINH = function("asinh", wide(np.arcsinh), "ct / xp.hypot(x, 1.0)", "The inverse hyperbolic sine.")
 # Two roots: x * x - 1 loses digits near 1 and overflows far from it.
