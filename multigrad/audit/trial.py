@@ -25,6 +25,8 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..backend.values import is_float_tensor
+from ..capture.user_code.inspection import plain_function
+from ..capture.user_code.libraries import names_library
 from ..errors import RuleValueError
 from ..functions.calls.arguments import owner_of, positional_names, replace_at
 from ..functions.function import Function
@@ -454,12 +456,16 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
     is_ours = isinstance(getattr(obj, "_activation", obj), Function | Activation | Rule | str)
     subject = subject_of(obj) if is_ours else find_original(obj)
     signed, call, homes = subject.function, subject.call, subject.homes
+    owners = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)
     if is_ours:
-        homes = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)[:1]
+        homes = owners[:1]
         # Arrays stand for tensors of the framework whose custom gradient it was.
         recipe = None if signed is None or signed.recipe.imported is None else signed.recipe
         if recipe is not None and all(each.name == "numpy" for each in homes):
             homes = tuple(homes_of(recipe.dialect()))[:1]
+    elif (code := plain_function(call)) is not None and not names_library(code):
+        # It runs where its tensors are from, whatever was imported first.
+        homes = tuple(sorted(homes, key=lambda home: home not in owners))
     converted = signed if subject.is_custom else None
     function = signed if is_ours else converted
     arguments = read_arguments(inputs)

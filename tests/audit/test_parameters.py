@@ -156,6 +156,18 @@ def test_a_module_is_audited_on_the_framework_of_its_parameters_alone() -> None:
         assert report.home == "torch" and not report.ok
 
 
+@pytest.mark.needs("torch", "jax")
+def test_code_that_names_no_library_is_audited_on_the_framework_of_its_inputs() -> None:
+    import jax.numpy as jnp
+    import torch
+
+    def double(x: Any) -> Any:
+        return x * 2.0
+
+    for home, x in {"torch": torch.ones(3), "jax": jnp.ones(3)}.items():
+        assert xg.audit(double, x, laws=["derivative"]).home == home
+
+
 @pytest.mark.needs("torch")
 def test_a_parameter_that_is_never_trained_is_named_and_one_behind_zeros_is_not() -> None:
     import torch
