@@ -49,7 +49,7 @@ Tensor = Any
 T = TypeVar("T")
 
 
-# Weak: the table keeps no activation alive.
+# Weak: the table keeps no activation alive. Of equal ones it has the first, which the others hold.
 by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
 
 
@@ -58,7 +58,8 @@ class Activation(InNotebooks):
 
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
     __slots__ = (
-        "__weakref__", "_latest", "_met", "_own", "_params", "_rule", "forward", "key", "runtime",
+        "__weakref__", "_first", "_latest", "_met", "_own", "_params", "_rule", "forward", "key",
+        "runtime",
     )  # fmt: skip
 
     def __init__(
@@ -76,10 +77,14 @@ class Activation(InNotebooks):
         )
         self._rule = rule
         self._params = read_params(params)
-        # Equal keys mean the same backward under the same active rules.
-        name = self.forward.key
-        self.key = name if rule is None else f"{name}:{next(SERIALS)}"
-        by_key[self.key] = self
+        # Equal keys mean the same backward under the same active rules, and one compiled graph.
+        self.key = self.forward.key
+        if rule is not None:
+            given = (rule, *self._params.values())
+            is_plain = all(type(each) in (str, bool, int, float) for each in given)
+            self.key += f":{rule}:{self._params!r}" if is_plain else f":{next(SERIALS)}"
+        first = by_key.setdefault(self.key, self)
+        self._first = None if first is self else first
         self._own = OwnRule()
         self._latest = RememberedCall()
         self._met: RuleInForce | None = None  # whose numbers `latest.call` got last

@@ -110,3 +110,34 @@ def test_a_number_that_code_branches_on_is_named_before_torch_keeps_no_more_grap
         f(x, 0.1 * number)
     with pytest.warns(UserWarning, match="slope on which function 'steep' branches"):
         f(x, 0.95)
+
+
+def test_activations_made_alike_share_a_graph() -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    torch._dynamo.reset()
+    graphs, x = CompileCounter(), torch.linspace(-1.0, 1.0, 5, requires_grad=True)
+    f = torch.compile(lambda act, x: act(x), backend=graphs, fullgraph=True)
+    first = []
+    for make in (xg.activation, xg.Activation):
+        for width in (1.0, 1.0, 1.5, 1):  # an int is another number: a rule may look at it
+            act = make("Heaviside", "triangular", {"width": width})
+            first = [*first[-3:], act]  # the first of the equal ones is gone at the end
+            gradient = torch.autograd.grad(f(act, x).sum(), x)[0]
+            torch.testing.assert_close(gradient, torch.autograd.grad(act(x).sum(), x)[0])
+    assert graphs.frame_count <= 6
+
+
+def test_a_schedule_on_a_layer_that_is_no_activation_breaks_the_graph_with_words() -> None:
+    alpha = xg.schedule.linear(1.0, 0.5, steps=10)
+    model = torch.nn.Sequential(torch.nn.Identity())
+    x = torch.ones(3, requires_grad=True)
+    with xg.attach(model, {"0": xg.get("gradient_reversal").with_params(alpha=alpha)}):
+        torch._dynamo.reset()
+        with pytest.raises(RuntimeError, match=r"use xg\.Activation"):
+            torch.compile(model, backend="eager", fullgraph=True)(x)
+        torch._dynamo.reset()
+        f = torch.compile(model, backend="eager")
+        for number in (1.0, 0.95):
+            assert torch.autograd.grad(f(x).sum(), x)[0][0] == pytest.approx(-number)
+            alpha.step()

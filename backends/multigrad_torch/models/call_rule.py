@@ -46,6 +46,12 @@ refuse_shape = dynamo.disable(check_fit)
 # Attribute of a tensor with what a batch normalization needs from the layer that made it, a `Mark`.
 MERGES = "_multigrad_merges"
 
+MOVES = (
+    "multigrad: xg.attach put a rule with a schedule on a layer that is no activation, and the "
+    "number is read in eager code, which fullgraph=True refuses. Instead of nn.Identity, use "
+    "xg.Activation('Linear', rule=...)"
+)
+
 
 class OwnGradient:
     """No rule: a call keeps its own gradient, whatever rules the model around it has."""
@@ -98,6 +104,7 @@ class PlainRule:
         self.rule = resolve(rule)
         self.name = named(rule)
         self.over = CurrentReplacement(rule)  # raises the errors of a wrong rule or param
+        self.moves = self.rule.bound_rule().moves
         self.activations = {n: Activation(n, rule) for n in ACTIVATIONS if n in operations}
         self.in_place = {name: InPlace(act) for name, act in self.activations.items()}
 
@@ -139,6 +146,8 @@ class PlainRule:
                 "one: select the layer or operation inside it that does"
             )
         self.check_shape(x, out, where)
+        if self.moves and is_compiling():
+            torch._dynamo.graph_break(msg=MOVES)
         # A Function that returns its input returns a view, which may not be written: a clone.
         rule = self.over.now() if is_compiling() else self.over.here()
         return rule(x, out).clone()
