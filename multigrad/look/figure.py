@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,9 +13,13 @@ from ..errors import RuleTypeError, RuleValueError
 from ..functions.calls.parameters import told_arguments
 from ..graph.support.files import replacing
 from ..graph.support.installed import import_extra
+from ..rules.model.lookup import unknown_keyword_error
 from .curves import Curve, Picture, describe_value
 from .pictures import make_picture
 from .subject import as_array
+
+if TYPE_CHECKING:
+    from typing_extensions import Never
 
 Axes = Any
 # Told apart by readers with color vision deficiency (Okabe and Ito, 2008), on light and on dark.
@@ -37,6 +41,7 @@ def plot(
     x: Any = None,
     ax: Axes | None = None,
     key: int = 0,
+    **others: Never,
 ) -> Axes:
     """Draw what a rule does to gradients, or a Function and its gradient; NumPy computes it.
 
@@ -52,7 +57,7 @@ def plot(
     draws, and the band in which 90 % of them lie.
 
     Args:
-        what: a rule or its name, a list of them, an activation with a rule, or a Function: its
+        what: a rule or its name, an activation with a rule, a list of these, or a Function: its
             forward and the gradient for its first argument.
         forward: an activation for the rule, by name or as a function, drawn with its true
             derivative.
@@ -69,6 +74,8 @@ def plot(
         RuleError: no such rule, param, activation, or no curve; also a ValueError or TypeError.
         BackendNotFound: matplotlib is not installed; also an ImportError.
     """
+    if others:
+        raise unknown_keyword_error(plot, "plot", what, others)
     picture = make_picture(what, forward, params, x, key)
     if ax is None:  # `pyplot.show()` shows a figure that pyplot has made
         ax = import_part("pyplot").subplots(figsize=SIZE, layout="constrained")[1]

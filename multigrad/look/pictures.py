@@ -55,22 +55,25 @@ def make_picture(
 ) -> Picture:
     """Return the picture that `xg.plot` draws; the arguments are explained there."""
     places = None if x is None else read_places(x)
-    inner = getattr(what, "_activation", what)  # of a module or layer
-    if isinstance(inner, Activation):
-        if inner.rule is None:
-            raise RuleValueError("this activation has no rule of its own; plot a rule by its name")
-        forward = inner.forward if forward is None else forward
-        inner, params = inner.rule, {**inner.params, **(params or {})}
-    if isinstance(inner, Function):
-        if forward is not None:
-            raise RuleTypeError(f"{inner.name} is a Function, which has a forward of its own")
-        return of_function(inner, spread(params, list), places, key)
-    rules = list(inner) if isinstance(inner, list | tuple) else [inner]
-    for each in rules:
-        if isinstance(each, Function):
+    whats = what if isinstance(what, list | tuple) else [what]
+    rules = [getattr(each, "_activation", each) for each in whats]  # of modules and layers
+    activations = [each for each in rules if isinstance(each, Activation)]
+    if any(each.rule is None for each in activations):
+        raise RuleValueError("this activation has no rule of its own; plot a rule by its name")
+    if forward is None and len({each.forward for each in activations}) == 1:
+        forward = activations[0].forward
+    for i, each in enumerate(rules):
+        if isinstance(each, Activation):
+            own = {name: v for name, v in each.params.items() if name not in (params or {})}
+            rules[i] = resolve(each.rule).with_params(**own)
+        elif isinstance(each, Function) and len(rules) > 1:
             raise RuleTypeError(
                 f"{each.name} is a Function, whose curves have axes of their own: plot it alone"
             )
+        elif isinstance(each, Function):
+            if forward is not None:
+                raise RuleTypeError(f"{each.name} is a Function, which has a forward of its own")
+            return of_function(each, spread(params, list), places, key)
     if not rules:
         raise RuleValueError("plot got no rule; name one, such as 'triangular'")
     return of_rules([resolve(each) for each in rules], forward, spread(params), places, key)
@@ -354,12 +357,12 @@ def name_curves(ruled: Sequence[Ruled], several: bool) -> list[str]:
     names_varied = {
         name
         for each in ruled
-        for name in each.params
-        if any(each.params[name] != peer.params.get(name) for peer in ruled)
+        for name in each.values
+        if any(each.values[name] != peer.values.get(name) for peer in ruled)
     }
     names = []
     for each in ruled:
-        values = format_params({k: v for k, v in each.params.items() if k in names_varied})
+        values = format_params({k: v for k, v in each.values.items() if k in names_varied})
         words = (each.rule.name, f"({values})" if values else "") if several else (values,)
         names.append(" ".join(filter(None, words)))
     return names
@@ -370,13 +373,14 @@ def make_title(ruled: Sequence[Ruled], forward: Any) -> str:
     row = ruled[0]
     names = dict.fromkeys(each.rule.name for each in ruled)
     if len(names) == 1:
-        shared_params = {**row.rule.params, **row.params}
-        shared_params = {
-            name: value
-            for name, value in shared_params.items()
-            if all(each.params.get(name, value) == value for each in ruled)
-        }
-        values = format_params({**row.rule.bound, **shared_params})
+        settings = [{**each.rule.bound, **each.rule.params, **each.params} for each in ruled]
+        values = format_params(
+            {
+                name: value
+                for name, value in settings[0].items()
+                if all(each.get(name, value) == value for each in settings)
+            }
+        )
         title = f"{row.rule.name} ({values})" if values else row.rule.name
     else:
         title = ", ".join(names) if len(names) <= 3 else f"{len(names)} rules"

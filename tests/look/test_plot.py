@@ -109,6 +109,18 @@ def test_several_rules_share_a_picture(ax: Any) -> None:
     assert at(lines(ax)["straight_through"], 0.4) == 1.0
 
 
+@pytest.mark.parametrize("make", [xg.get("triangular").with_params, None])
+def test_settings_of_a_rule_share_a_picture_and_differ_in_the_legend(ax: Any, make: Any) -> None:
+    def activated(width: float) -> Any:
+        return xg.activation("Heaviside", "triangular", {"width": width})
+
+    xg.plot([(make or activated)(width=width) for width in (1.0, 2.0)], "Heaviside", ax=ax)
+    assert ax.get_title() == "triangular under Heaviside"
+    drawn = [f"surrogate triangular (width={width})" for width in (1, 2)]
+    assert list(lines(ax)) == ["forward Heaviside", "true derivative", *drawn]
+    assert at(lines(ax)[drawn[1]], 1.0) == 0.5
+
+
 def test_colors_differ_and_dark_axes_get_others(ax: Any) -> None:
     from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
@@ -261,6 +273,7 @@ def test_without_axes_there_is_a_new_figure() -> None:
     ("what", "given", "error", "message"),
     [
         ("triangluar", {}, xg.RuleError, "did you mean 'triangular'"),
+        ("triangular", {"width": 1.0}, TypeError, 'write params={"width": 1.0}'),
         ("triangular", {"params": {"widht": 1.0}}, TypeError, "did you mean 'width'"),
         ("triangular", {"params": {"width": [1.0, -1.0]}}, ValueError, "'width' is >= 0, got -1.0"),
         ("triangular", {"params": {"width": []}}, ValueError, "0 curves"),

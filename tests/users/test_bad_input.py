@@ -404,6 +404,7 @@ def enter(*args: Any) -> None:
         (lambda: xg.use("arctan", parms={}), "did you mean 'params'"),
         (lambda: xg.activation("hardtanh"), "xg.activation(xg.xp.hard_tanh)"),
         (lambda: xg.activation("Sigmoids"), "did you mean 'Sigmoid'"),
+        (lambda: xg.activation("atan"), "write xg.activation('Heaviside', 'snntorch.atan')"),
         (lambda: xg.activation("fast_sigmoid"), "write xg.activation('Heaviside', 'fast_sigmoid')"),
         (lambda: TRIANGULAR(X_HINTS), "write xg.activation('Heaviside', 'triangular')"),
         (lambda: enter(("triangular", {"width": 2.0})), "xg.get('triangular').with_params(width="),

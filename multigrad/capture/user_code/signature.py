@@ -18,6 +18,12 @@ REQUIRED = inspect.Parameter.empty
 STATIC_TYPES = (bool, int, str, type(None), tuple)
 # The names of the graph's own inputs, which no param can have.
 TAKEN = ("ctx", "grad_out", "key", "tin")
+# Names that say which of a rule's first three arguments one is.
+PLACES = {
+    "ctx": ("ctx",),
+    "grad_out": ("grad_out", "grad_output", "grad_input"),
+    "tin": ("tin", "input", "input_"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +73,14 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
     except (TypeError, ValueError) as error:
         raise RuleTypeError(f"rule {name!r} has no readable signature: {error}") from error
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(positional) < 3:
+    advice = _advise_on_order(positional)
+    if len(positional) < 3 or advice:
         is_meant = any("grad" in p.name or p.name in ("ctx", "tin") for p in positional)
-        advice = "; xg.convert takes functions of tensors and autograd.Function classes"
+        if not is_meant:
+            advice = "; xg.convert takes functions of tensors and autograd.Function classes"
         raise RuleTypeError(
             f"rule {name!r} takes {inspect.signature(function)}, expected (ctx, grad_out, tin, "
-            f"**params){'' if is_meant else advice}"
+            f"**params){advice}"
         )
     params = {}
     for p in parameters[3:]:
@@ -89,6 +97,17 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
             if p.default is REQUIRED or is_settable or hasattr(p.default, "shape"):
                 params[p.name] = _read_param(p)
     return Signature(params, any(p.kind is p.VAR_KEYWORD for p in parameters))
+
+
+def _advise_on_order(positional: list[inspect.Parameter]) -> str:
+    """Return advice if one of the first three is called as another, or is a param; else ""."""
+    for place, p in zip(("ctx", "grad_out", "tin"), positional, strict=False):
+        meant = next((own for own, names in PLACES.items() if p.name in names), place)
+        # `tin=None` is a rule that also runs without an input.
+        is_param = place == "tin" and p.default is not REQUIRED and p.default is not None
+        if meant != place or is_param:
+            return f"; they are passed by position, so {p.name!r} would get {place}"
+    return ""
 
 
 def name_of(function: Any) -> str:

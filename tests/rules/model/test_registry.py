@@ -157,6 +157,22 @@ def star_only(*args: Any, **params: Any) -> Any:
     return args[1]
 
 
+def swapped(ctx: Any, tin: Any, grad_out: Any) -> Any:
+    return grad_out
+
+
+def swapped_as_in_torch(ctx: Any, x: Any, grad_output: Any) -> Any:
+    return grad_output
+
+
+def without_ctx(grad_out: Any, tin: Any, width: float = 1.0) -> Any:
+    return grad_out
+
+
+def param_in_place_of_tin(ctx: Any, grad_out: Any, slope: float = 5.0) -> Any:
+    return grad_out
+
+
 def takes_a_key(ctx: Any, grad_out: Any, tin: Any, key: Any = None) -> Any:
     return grad_out
 
@@ -171,6 +187,10 @@ def positional_param(ctx: Any, grad_out: Any, tin: Any, width: float, /) -> Any:
         (two_positional, r"takes \(ctx.*grad_out.*\).*expected \(ctx, grad_out, tin, \*\*params\)"),
         (none_positional, r"expected \(ctx, grad_out, tin, \*\*params\)"),
         (star_only, r"expected \(ctx, grad_out, tin, \*\*params\)"),
+        (swapped, r"expected \(ctx, grad_out, tin.*so 'tin' would get grad_out"),
+        (swapped_as_in_torch, "so 'grad_output' would get tin"),
+        (without_ctx, "so 'grad_out' would get ctx"),
+        (param_in_place_of_tin, "so 'slope' would get tin"),
         (takes_a_key, "no param can be called 'key'"),
         (positional_param, "'width' must be settable by name"),
         (3, "must be a function.*got int"),
