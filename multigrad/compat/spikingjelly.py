@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from multigrad.compat import spikingjelly as surrogate  # noqa: PLW0406 (for type checkers)
     from multigrad_torch.compat.spikingjelly import *
 else:
-    surrogate = sys.modules[__name__]  # the packages' own name for the module
+    # The packages' own name for the module, also in import statements.
+    surrogate = sys.modules[f"{__name__}.surrogate"] = sys.modules[__name__]
     # Loaded at first use, because they need torch.
     __getattr__, __dir__ = served_by("torch", "compat.spikingjelly", __name__, __all__)

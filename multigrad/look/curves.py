@@ -232,11 +232,6 @@ class Ruled(NamedTuple):
     params: Mapping[str, Any]
     behavior: Behavior
 
-    @property
-    def values(self) -> Mapping[str, Any]:
-        """The numbers that were given, also those that the rule was bound to."""
-        return {**self.rule.bound, **self.params}
-
 
 BAND = (5.0, 95.0)  # the percentiles between which the band of a random formula lies
 DOTS = 161  # of one draw

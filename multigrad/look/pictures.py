@@ -58,12 +58,12 @@ def make_picture(
     whats = what if isinstance(what, list | tuple) else [what]
     rules = [getattr(each, "_activation", each) for each in whats]  # of modules and layers
     activations = [each for each in rules if isinstance(each, Activation)]
-    if any(each.rule is None for each in activations):
-        raise RuleValueError("this activation has no rule of its own; plot a rule by its name")
     if forward is None and len({each.forward for each in activations}) == 1:
         forward = activations[0].forward
     for i, each in enumerate(rules):
         if isinstance(each, Activation):
+            if each.rule is None:
+                raise RuleValueError("this activation has no own rule; plot a rule by its name")
             own = {name: v for name, v in each.params.items() if name not in (params or {})}
             rules[i] = resolve(each.rule).with_params(**own)
         elif isinstance(each, Function) and len(rules) > 1:
@@ -354,15 +354,16 @@ def format_value(value: Any) -> str:
 
 
 def name_curves(ruled: Sequence[Ruled], several: bool) -> list[str]:
+    settings = [{**each.rule.bound, **each.params} for each in ruled]
     names_varied = {
         name
-        for each in ruled
-        for name in each.values
-        if any(each.values[name] != peer.values.get(name) for peer in ruled)
+        for each in settings
+        for name in each
+        if any(each[name] != peer.get(name) for peer in settings)
     }
     names = []
-    for each in ruled:
-        values = format_params({k: v for k, v in each.values.items() if k in names_varied})
+    for each, setting in zip(ruled, settings, strict=True):
+        values = format_params({k: v for k, v in setting.items() if k in names_varied})
         words = (each.rule.name, f"({values})" if values else "") if several else (values,)
         names.append(" ".join(filter(None, words)))
     return names
@@ -373,14 +374,9 @@ def make_title(ruled: Sequence[Ruled], forward: Any) -> str:
     row = ruled[0]
     names = dict.fromkeys(each.rule.name for each in ruled)
     if len(names) == 1:
-        settings = [{**each.rule.bound, **each.rule.params, **each.params} for each in ruled]
-        values = format_params(
-            {
-                name: value
-                for name, value in settings[0].items()
-                if all(each.get(name, value) == value for each in settings)
-            }
-        )
+        first, *others = [{**r.rule.bound, **r.rule.params, **r.params} for r in ruled]
+        shared = {k: v for k, v in first.items() if all(each.get(k, v) == v for each in others)}
+        values = format_params(shared)
         title = f"{row.rule.name} ({values})" if values else row.rule.name
     else:
         title = ", ".join(names) if len(names) <= 3 else f"{len(names)} rules"

@@ -109,7 +109,7 @@ class Activation(InNotebooks):
         return FixedParams(self._params, "make another: xg.activation(forward, rule, params={...})")
 
     def __reduce__(self) -> Any:
-        return pickled(Activation, *self._arguments())
+        return pickled(type(self), *self._arguments())
 
     def _arguments(self) -> tuple[Any, ...]:
         # What was looked up here stays here: a copy, in this process or another, looks it up
@@ -122,7 +122,7 @@ class Activation(InNotebooks):
         """Return itself, or a copy that looks its rule up again after names have changed."""
         if self._rule is None or not is_of_then():
             return self
-        return Activation(*self._arguments())
+        return type(self)(*self._arguments())
 
     def own_in_force(self) -> RuleInForce | None:
         """Return the own rule, looked up by today's registry; None where `use` decides."""

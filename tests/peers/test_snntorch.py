@@ -173,6 +173,28 @@ def test_a_compiled_network_has_the_same_gradients(kind: str) -> None:
     assert_same_compiled(net, (x, 2), list(net.parameters()))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_under_autocast_membranes_and_gradients_are_snntorchs(dtype: Any) -> None:
+    def autocast(function: Any, x: Any) -> Any:
+        with torch.autocast("cpu", dtype=dtype):
+            return function(x)
+
+    grads = []
+    for module in (theirs, ours):
+        torch.manual_seed(0)
+        net, x = Net(module.fast_sigmoid()), torch.randn(8, 12) * 2
+        out = autocast(net, x)
+        assert out.dtype == torch.float32
+        grads.append(torch.autograd.grad(out.square().sum(), list(net.parameters())))
+    assert all(map(torch.equal, *grads))
+
+    def made_inside(x: Any) -> Any:
+        return ours.FastSigmoid.apply(x, 25)
+
+    compiled = torch.compile(made_inside, backend="aot_eager", fullgraph=True)
+    assert autocast(compiled, x.to(dtype)).dtype == torch.float32
+
+
 NEURONS = {
     "Leaky": lambda **o: snn.Leaky(beta=0.9, **o),
     "Synaptic": lambda **o: snn.Synaptic(alpha=0.8, beta=0.9, **o),

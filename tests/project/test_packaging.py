@@ -161,7 +161,8 @@ def test_assertions_for_other_suites_load_no_pytest(tmp_path: Path) -> None:
 
 def test_surrogates_of_other_packages_load_none_of_them_and_no_framework(tmp_path: Path) -> None:
     packages = ["snntorch", "spikingjelly", "norse"]
-    code = "; ".join(f"import multigrad.compat.{name}" for name in packages)
+    modules = [*packages, "snntorch.surrogate", "spikingjelly.surrogate"]
+    code = "; ".join(f"import multigrad.compat.{name}" for name in modules)
     assert not loaded_after(code, tmp_path) & {*FRAMEWORKS, *packages}
 
 

@@ -227,7 +227,9 @@ def render_conversions() -> str:
         "TensorFlow (eager and under `tf.function`). *Equal*: the same numbers as the original; "
         "*as it is*: the original itself runs, on its own framework; *refused*: a TraceError "
         "says what could not be captured, and where. `tox -e foreign` checks the pinned packages"
-        " against this table; `multigrad convert` does the same for any other.",
+        " against this table; `multigrad convert` does the same for any other. The functions named "
+        "`cases_inside` are in `tests/foreign/cases_inside.py`: those of neurons make their "
+        "neurons themselves, and take one or two steps.",
         table(
             ("what", "equal on every backend"),
             [(kind, count_equal(own)) for kind, own in kinds.items()],

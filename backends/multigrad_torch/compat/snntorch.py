@@ -23,6 +23,27 @@ Tensor: TypeAlias = torch.Tensor
 SurrogateGradient = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
+class Step(Activation):
+    """A step with float32 spikes under autocast, as in snnTorch, so that membranes stay float32."""
+
+    __slots__ = ()
+
+    def __call__(self, x: Any, **params: Any) -> Any:
+        return super().__call__(in_float32_under_autocast(x), **params)
+
+
+def in_float32_under_autocast(x: Any) -> Any:
+    is_half = isinstance(x, Tensor) and x.dtype in (torch.bfloat16, torch.float16)
+    return x.float() if is_half and torch.is_autocast_enabled(x.device.type) else x
+
+
+def make_step(rule: Any, params: dict[str, Any] | None = None) -> Any:
+    if not torch.compiler.is_compiling():
+        return Step("Heaviside", rule, params)
+    step = activation("Heaviside", rule, params)  # the only one that compiled code can make
+    return lambda x, **others: step(in_float32_under_autocast(x), **others)
+
+
 def surrogate_factory(rule: str) -> Callable[..., Activation]:
     """Return snnTorch's function of this name: params in, an activation out."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -39,7 +60,7 @@ def surrogate_factory(rule: str) -> Callable[..., Activation]:
             )
         bound_arguments = bind_call(make.__name__, signature, args, options)
         bound_arguments.apply_defaults()
-        return activation("Heaviside", rule, bound_arguments.arguments)
+        return make_step(rule, bound_arguments.arguments)
 
     make.__name__ = make.__qualname__ = rule.rpartition(".")[2]
     make.__doc__ = f"A step whose gradient is that of {rule!r}.\n\n{get(rule).__doc__}"
@@ -66,7 +87,7 @@ def custom_surrogate(custom_surrogate_function: SurrogateGradient) -> Activation
             "custom_surrogate takes a function f(input_, grad_input, spikes), got "
             f"{custom_surrogate_function!r:.60}"
         )
-    return activation("Heaviside", partial(run_custom, custom_surrogate_function))
+    return make_step(partial(run_custom, custom_surrogate_function))
 
 
 def run_custom(function: SurrogateGradient, ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:

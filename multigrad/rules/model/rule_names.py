@@ -177,18 +177,14 @@ def find_forward(name: str, *settings: float | None) -> forwards.Forward:
         return forwards.find_forward(name, *settings)
     except RuleValueError as error:
         load_library()
-        if name in RULES:
-            advice = f"it is a rule: write xg.activation('Heaviside', {name!r}), or another forward"
-            raise RuleValueError(f"no activation {name!r}: {advice}") from error
-        # The name of a package's surrogate, which may be that of a function too: "atan".
-        names = sorted(rule for rule in RULES if plain(rule.rpartition(".")[2]) == plain(name))
+        last = plain(name)  # "atan" is the name of packages' surrogates, and of a function
+        same = sorted(rule for rule in RULES if plain(rule.rpartition(".")[2]) == last)
+        names = [name] if name in RULES else same
         if not names:
             raise
-        rest = str(error).removeprefix(f"no activation {name!r}")
-        raise RuleValueError(
-            f"no activation {name!r}: as a surrogate gradient it is the rule "
-            f"{' or '.join(map(repr, names))}: write xg.activation('Heaviside', {names[0]!r}){rest}"
-        ) from error
+        advice = f"it is a rule: write xg.activation('Heaviside', {names[0]!r}), or another forward"
+        rest = "" if name in RULES else str(error).removeprefix(f"no activation {name!r}")
+        raise RuleValueError(f"no activation {name!r}: {advice}{rest}") from error
 
 
 # --- names that are like a word: misspelled ones, those of packages and those of the field --------
