@@ -32,11 +32,11 @@ from ..rules.estimators.declared import Estimator
 from ..rules.model.rule import Rule
 from ..rules.model.rule_names import near_names, plain
 from ..rules.registry import get, rules
+from ..rules.saving import other_numbers
 from ..trace.derived.shards import over_shards
 
 LIBRARIES = ("multigrad.rules.library.", "multigrad.rules.estimators.")
 CLOSE = 0.76  # of difflib: "triangle" finds "triangular"
-TRIED = 0.5  # a param's value that no rule has for its default
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def without_input(rule: Rule) -> str:
         with as_tried():
             graph, _ = rule.bound_rule().likely_graph(True)
             key = {} if graph is None or graph.input("key") is None else {"key": 0}
-            params: dict[str, Any] = {**numbers_for(rule), **key}
+            params: dict[str, Any] = {**other_numbers(rule), **key}
             without, with_input = (rule(None, grad_out, x, **params) for x in (None, tin))
     except RuleValueError:
         return "an error: it needs `tin`"
@@ -213,14 +213,6 @@ def as_tried() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NativeRuleWarning)
         yield
-
-
-def numbers_for(rule: Rule) -> dict[str, float]:
-    # Another value than the default, if the param's range allows it.
-    numbers = {name: TRIED for name, value in rule.params.items() if type(value) is float}
-    ranges = rule.ranges
-    values = {**rule.params, **numbers}
-    return {k: v for k, v in numbers.items() if k not in ranges or ranges[k].holds(v, values)}
 
 
 def find_like(word: str, rows: Iterable[Described]) -> list[Described]:

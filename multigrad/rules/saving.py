@@ -13,7 +13,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,8 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
-from ..errors import FormatError, MultigradError
+from ..capture.user_code.signature import REQUIRED
+from ..errors import FormatError, MultigradError, RuleError
 from ..functions.calls.arguments import flatten
 from ..functions.calls.facts import fixed_shapes, shape_under
 from ..functions.documents.format import (
@@ -184,6 +185,8 @@ Vector = dict[str, Data]
 # Common edges of rules, and numbers between them.
 POINTS = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 3.0)
 COTANGENTS = (1.0, -0.5, 2.0, 0.25, -1.5)  # repeated to the size of an array
+# By its place, what a param is multiplied by: never all by the same, so that quotients change too.
+FACTORS = (0.3, 3.0, 0.7, 1.7, 0.6, 2.3)
 # For Functions that do not take a vector: the first shape that runs.
 SHAPES = ((3, 4), (4, 4), (2, 3, 4), (2, 3, 4, 4))
 FAR = 1e4  # constants beyond are no edges
@@ -206,7 +209,9 @@ def make_vectors(
             are made up.
     """
     backend = load_backend("numpy")
-    forms = _of_rule(document) if isinstance(obj, Rule) else _of_function(obj, document, inputs)
+    forms = (
+        _of_rule(obj, document) if isinstance(obj, Rule) else _of_function(obj, document, inputs)
+    )
     vectors: list[Vector] = []
     problem = ""
     for form in itertools.islice(forms, MOST_VECTORS):
@@ -261,28 +266,52 @@ def _run_function(
     return {"cotangents": cotangents, "outputs": encoded, "gradients": gradients}
 
 
-def _of_rule(document: Data) -> Iterator[Iterable[Vector]]:
+def _of_rule(rule: Rule, document: Data) -> Iterator[Iterable[Vector]]:
     whole = "parts" in document
     graphs = [{"tin": tin, "facts": {}} for tin in (True, False)] if whole else document["graphs"]
-    params = {}
+    usual = {}
     for param in document.get("params", ()):
         value = document["bound"].get(param["name"], param.get("default", 1.0))
         if "value" not in param and is_number(value):
-            params[param["name"]] = hex_of(value)
+            usual[param["name"]] = value
+    # What is not in `usual` cannot be set in what is loaded; parts tell that when they run.
+    others = usual | {n: x for n, x in other_numbers(rule).items() if whole or n in usual}
     is_random = _is_random(document)
-    for i, graph in enumerate(graphs):
+    # All graphs with the defaults come first, as there are at most MOST_VECTORS.
+    settings = (usual, others) if others != usual else (usual,)
+    for params, (i, graph) in itertools.product(settings, enumerate(graphs)):
         dtype = graph["facts"].get("dtype", "float64")
         ndim = graph["facts"].get("ndim", 1)
-        numbers = [float.fromhex(value) for value in params.values()]
-        points = np.array(POINTS if whole else _points([*numbers, *_constants(graph)]))
+        points = np.array(POINTS if whole else _points([*params.values(), *_constants(graph)]))
         # A rule for scalars gets one point, from the middle.
         points = points[len(points) // 2 :][:1].reshape(()) if ndim == 0 else points
         shape = points.shape + (1,) * (ndim - points.ndim)
         inputs = {"grad_out": _array(np.resize(COTANGENTS, shape), dtype)}
         if graph["tin"]:
             inputs["tin"] = _array(points.reshape(shape), dtype)
-        vector: Vector = {"graph": i, "inputs": {**inputs, **params}}
+        inputs |= {name: hex_of(value) for name, value in params.items()}
+        vector: Vector = {"graph": i, "inputs": inputs}
         yield [{**vector, "key": KEY} if is_random else vector]
+
+
+def other_numbers(rule: Rule) -> dict[str, float]:
+    """Return numbers for a rule's floats, within their ranges, that are neither the defaults nor 1,
+    where a lost factor or power would not show.
+    """
+    usual = {name: value for name, value in rule.params.items() if value is not REQUIRED}
+    numbers: dict[str, float] = {}
+    for i, (name, param) in enumerate(rule.signature.params.items()):
+        default = usual.get(name, 1.0)
+        if param.kind is not float or not is_number(default):
+            continue
+        for factor in (FACTORS * 2)[i % len(FACTORS) :]:
+            number = factor * (default or 1.0)
+            with suppress(RuleError):  # out of range
+                rule.with_params(**{**usual, **numbers, name: number})
+                if number != 1.0:
+                    numbers[name] = number
+                    break
+    return numbers
 
 
 def _is_random(document: Data) -> bool:
@@ -342,9 +371,12 @@ def _leaf(
     layout: Any, facts: Mapping[str, Any], n: int, points: Array, shape: tuple[int, ...]
 ) -> Data:
     leaf = layout.leaves[n]
+    # Not 1, where a lost factor would not show, and larger for a later argument, as an upper bound.
+    single = (n + 1) / (n + 2) if points.ndim else points[()]
     if leaf.kind == "number":
-        return hex_of(facts.get(f"param:{leaf.name}", 0.5 if points.ndim else points[()]))
-    numbers = np.resize(points, shape_under(facts, layout, n, shape))
+        return hex_of(facts.get(f"param:{leaf.name}", single))
+    shape = shape_under(facts, layout, n, shape)
+    numbers = np.resize(points if shape else single, shape)
     dtype = facts.get("dtype", "float64") if leaf.dtype == "T" else leaf.dtype
     are_made_up = dtype not in FLOATS and numbers.dtype.kind == "f"
     return _array(numbers > 0 if are_made_up else numbers, dtype)

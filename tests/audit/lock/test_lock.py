@@ -406,6 +406,19 @@ def test_a_rule_and_a_function_of_a_module_are_locked(invoke: Any, tmp_path: Pat
 
 
 @needs_cli
+def test_a_param_that_a_locked_rule_lost_shows_in_its_numbers(invoke: Any, tmp_path: Path) -> None:
+    file = tmp_path / "scaled_of_mine.py"
+    for slope, words in (("slope", ("lock", "scaled_of_mine:scaled")), ("1.0", ("verify",))):
+        sys.modules.pop(file.stem, None)
+        file.write_text(
+            "import multigrad as xg\ndef scale(ctx, grad_out, tin, slope: float = 1.0):\n"
+            f"    return grad_out * {slope}\nscaled = xg.compose(scale)\n"
+        )
+        output = invoke(*words).output
+    assert "its numbers differ in 2 of 4 vectors on numpy" in output, output
+
+
+@needs_cli
 def test_a_function_is_verified_with_the_inputs_with_which_it_was_locked(
     invoke: Any, tmp_path: Path
 ) -> None:
@@ -518,7 +531,7 @@ def test_a_reader_without_multigrad_agrees(files: Path) -> None:
     done = read(*sorted(files.glob("*.json")), files / "gradients.lock")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert lines.count("2 of 2 vectors were run") == 3
+    assert lines.count("4 of 4 vectors were run") == 3
     assert lines.count("1 of 1 vectors were run") == 1
     assert "a vector is not run, for 'norm'" in lines
     assert sum(line.endswith("as it was written") for line in lines) == 8

@@ -52,7 +52,7 @@ def test_a_saved_rule_carries_its_evidence(tmp_path: Path) -> None:
     assert evidence["op_set"] == OP_SET
     assert set(evidence["conventions"]) == {"abs", "div", "maximum"}
     assert evidence["conventions"]["abs"]["at 0"]["derivative"] == ["0x0p+0"]
-    with_tin, without = evidence["vectors"]
+    with_tin, without, *_ = evidence["vectors"]
     numbers = {name: each["values"] for name, each in with_tin["inputs"].items() if name != "width"}
     grad_out, tin = ([float.fromhex(n) for n in numbers[name]] for name in ("grad_out", "tin"))
     found = [float.fromhex(each) for each in with_tin["outputs"][0]["values"]]
@@ -142,11 +142,30 @@ def test_functions_draws_and_compositions_carry_vectors(tmp_path: Path) -> None:
     assert both["vectors"][0]["key"] == both["vectors"][1]["key"]
 
 
+@pytest.mark.parametrize("rule", ["rectangular", xg.compose("clip_norm", "scale"), "gaussian"])
+def test_vectors_have_params_off_their_defaults_and_1_within_their_ranges(
+    tmp_path: Path, rule: Any
+) -> None:
+    """At the defaults, often 1, a lost factor or power of a param does not show."""
+    params = xg.compose(rule).params
+    vectors = saved(rule, tmp_path)["evidence"]["vectors"]
+    assert [vector["graph"] for vector in vectors] == [0, 1, 0, 1]
+    numbers = [float.fromhex(vectors[-1]["inputs"][name]) for name in params]
+    assert not {1.0, *params.values()} & {*numbers}
+    factors = {a / (b or 1.0) for a, b in zip(numbers, params.values(), strict=True)}
+    assert len(factors) == len(params)  # so that quotients change, too
+
+
 def test_a_scalar_beside_a_vector_is_made_up_as_one(tmp_path: Path) -> None:
     scaled = xg.function(lambda x, d: x * d, lambda g, x, d: (g * d, xp.sum(g * x)))
     scaled(np.ones((4, 3)), np.array(2.0))
     (vector,) = saved(scaled, tmp_path)["evidence"]["vectors"]
     assert [vector["inputs"][name]["shape"] for name in ("x", "d")] == [[10], []]
+    assert vector["inputs"]["d"]["values"] != ["0x1p+0"]  # where a lost factor does not show
+    ratio = xg.function(lambda x, a, b: x * a / b, lambda g, x, a, b: (g * a / b, None, None))
+    ratio(np.ones(3), 1.0, 1.0)
+    (vector,) = saved(ratio, tmp_path)["evidence"]["vectors"]
+    assert vector["inputs"]["a"] != vector["inputs"]["b"]  # nor a lost quotient
 
 
 def test_where_nothing_runs_the_file_says_why(tmp_path: Path) -> None:
