@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from multigrad.compat.optax import RuleState
 from multigrad.errors import BackendNotFound, RuleError
+from multigrad.graph.support.params import read_params
 from multigrad.rules.context import CURRENT, RuleInForce
 from multigrad.rules.gradients import GradientRule, fold_step
 from multigrad.rules.model.lookup import unknown_keyword_error
@@ -73,13 +74,14 @@ def apply_rule(
         raise BackendNotFound(
             "multigrad.optax needs optax, which is not installed: pip install optax"
         ) from error
-    if rule is None and params:
-        raise RuleError(f"params {sorted(params)} need a rule to take them")
+    values = read_params(params)
+    if rule is None and values:
+        raise RuleError(f"params {sorted(values)} need a rule to take them")
     words = None if key is None else normalize_key(key)
-    schedules = {name: value for name, value in (params or {}).items() if callable(value)}
+    schedules = {name: value for name, value in values.items() if callable(value)}
     bound_rule = None
     if rule is not None:
-        bound_rule = _bind_rule(rule, params or {}, schedules, has_key=words is not None)
+        bound_rule = _bind_rule(rule, values, schedules, has_key=words is not None)
 
     def init(parameters: Any) -> RuleState:
         return RuleState(

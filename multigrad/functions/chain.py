@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RuleTypeError, suggest
-from ..graph.support.params import Fused, agreed, find_part, is_address
+from ..graph.support.params import Fused, agreed, find_part, is_address, read_params
 from ..graph.support.pickles import pickled
 from ..graph.support.trees import optree
 from ..trace.active_rules import keyed
@@ -265,7 +265,9 @@ class Chain(Function):
         places = [place for label, place in labels if label == name]
         return name if len(places) == 1 else f"{name}[{places.index(path)}]"
 
-    def bind(self, params: Mapping[str, Any] | None = None, key: Any = None) -> BoundFunction:
+    def bind(
+        self, params: Mapping[str, Any] | None = None, key: Any = None, **others: Any
+    ) -> BoundFunction:
         """Return this Function with values for arguments of its parts; see `Function.bind`.
 
         Args:
@@ -275,8 +277,8 @@ class Chain(Function):
         Raises:
             RuleTypeError: there is no such part, or it has no such argument.
         """
-        share(self.name, self.parts, params or {}, is_all=False)
-        return super().bind(params, key)
+        share(self.name, self.parts, read_params(params), is_all=False)
+        return super().bind(params, key, **others)
 
     def __reduce__(self) -> Any:
         # Each part as it pickles by itself: by its import name, where it has one.

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.dialect import load_dialects
-from ..errors import TraceError
+from ..errors import RuleTypeError, TraceError
 from ..graph.support.class_bases import InNotebooks
-from ..graph.support.params import Fused, P, R, read_fused
+from ..graph.support.params import Fused, P, R, read_fused, read_params
 from ..graph.support.pickles import is_of_session, name_in_module, pickled
 from ..graph.support.trees import optree
 from ..lowering.function_graph import read_way
@@ -42,7 +42,7 @@ from .entries import Entries
 from .saving import encode_function
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Never, Self
 
 
 Tensor = Any
@@ -239,7 +239,9 @@ class Function(InNotebooks, Generic[P, R]):
         function.draws = keyed(key)
         return function
 
-    def bind(self, params: Mapping[str, object] | None = None, key: Any = None) -> BoundFunction:
+    def bind(
+        self, params: Mapping[str, object] | None = None, key: Any = None, **others: Never
+    ) -> BoundFunction:
         """Return this Function with values for some of its arguments, and its own key.
 
         Examples:
@@ -256,11 +258,13 @@ class Function(InNotebooks, Generic[P, R]):
                 None: this Function's own draws.
 
         Raises:
-            RuleTypeError: the Function has no argument of that name.
+            RuleTypeError: the Function has no argument of that name, or `params` is no dict.
             RuleValueError: `key` is not a key.
         """
+        if others:
+            raise RuleTypeError(f"function {self.name!r}: write bind({others!r:.60}), with a dict")
         function = self if key is None else self.keyed(key)
-        return BoundFunction(function, self.name, self.parameters, params or {})
+        return BoundFunction(function, self.name, self.parameters, read_params(params))
 
     def keeping(self, residuals: str | None = None, *, fused: Fused | None = None) -> Self:
         """Return this Function with a choice of what forward keeps, and of running as kernels.

@@ -48,7 +48,7 @@ from .rule_in_force import RuleInForce, bind, bind_addressed, words_of
 from .specialization import Specialization
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Never, Self
 
 Tensor = Any
 T = TypeVar("T")
@@ -209,7 +209,7 @@ class Rule(InNotebooks):
     def _resolved_parts(self) -> tuple[Self, ...]:
         return tuple(rule_names.get(part) for part in self.parts)
 
-    def with_params(self, /, **params: Any) -> Self:
+    def with_params(self, /, *others: Never, **params: Any) -> Self:
         """Return this rule with some params bound, which can no longer be set from outside.
 
         Examples:
@@ -226,6 +226,11 @@ class Rule(InNotebooks):
             RuleTypeError: the rule takes no such param, or not that kind of value.
             RuleValueError: a value is out of its range.
         """
+        if others:
+            raise RuleTypeError(
+                f"rule {self.name!r}: with_params takes params by name, such as "
+                f"with_params(width=1.0), got {type(others[0]).__name__} {others[0]!r:.40}"
+            )
         if any(map(is_address, params)) and self.parts:
             rule, params = bind_addressed(self, params)
             return rule.with_params(**params)

@@ -216,6 +216,8 @@ def test_wrong_arguments_are_said_at_once() -> None:
         apply_rule("clip_nrom")
     with pytest.raises(xg.RuleError, match="max_nrom"):
         apply_rule("clip_norm", {"max_nrom": 1.0})
+    with pytest.raises(xg.RuleError, match=r"params are a dict, .*, got float 1.0"):
+        apply_rule("clip_norm", 1.0)
     with pytest.raises(xg.RuleError, match="need a rule"):
         apply_rule(None, {"max_norm": 1.0})
     with pytest.raises(xg.RuleError, match=r"'noise' is random.*key="):

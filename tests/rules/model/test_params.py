@@ -235,13 +235,25 @@ def test_missing_required_param_says_what_to_type() -> None:
 
 @pytest.mark.parametrize("params", [[1.0], "width", 3, {("width", 1)}])
 def test_params_that_are_no_mapping_are_an_error(params: Any) -> None:
+    spike = xg.get("triangular").under("Heaviside")
     for attempt in (
         lambda: xg.use("triangular", params).__enter__(),
         lambda: xg.activation("ReLU", "triangular", params),
         lambda: xg.apply_to_gradients([G], "triangular", params),
+        lambda: spike.bind(params),
+        lambda: xg.compose(spike, spike).bind(params),
     ):
         with pytest.raises(xg.RuleError, match=r"params are a dict, such as .'width': 1.0., got"):
             attempt()
+
+
+def test_params_in_the_form_of_another_call_are_an_error_that_says_what_to_write() -> None:
+    spike = xg.get("triangular").under("Heaviside")
+    for function in (spike, xg.compose(spike, spike)):
+        with pytest.raises(xg.RuleError, match=r"write bind\({'width': 2.0}\)"):
+            function.bind(width=2.0)  # type: ignore[call-arg]
+    with pytest.raises(xg.RuleError, match=r"such as with_params\(width=1.0\), got dict {'width'"):
+        xg.get("triangular").with_params({"width": 2.0})  # type: ignore[arg-type]
 
 
 def test_params_without_a_rule_are_an_error() -> None:
