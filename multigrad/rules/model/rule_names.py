@@ -32,6 +32,8 @@ PROTECTED = frozenset({
 # What names with params mean (`lookup.Template`, which says by what they are found);
 # emptied when a name changes its meaning.
 TEMPLATES: dict[Any, Any] = {}
+# What limits the norm of all gradients together, in several packages.
+GLOBAL = ("clip_by_global_norm", "clip_grad_norm", "clip_grad_norm_", "global_clipnorm")
 lock = make_lock()
 # The library's own rules, and those by other packages' names, which have a dot.
 ROOMS = ("multigrad.rules.library", "multigrad.rules.library.peers")
@@ -164,6 +166,11 @@ def unknown_rule_error(name: str) -> RuleError:
         return RuleTypeError(
             f"no rule named {name!r}: import what it names, and give that. Commands take such "
             f"names: multigrad audit {name}"
+        )
+    if plain in GLOBAL:
+        return RuleError(
+            f"no rule named {name!r}: a rule sees one gradient at a time, and 'clip_norm' limits "
+            f"the norm of each; for the norm of all together use {plain} of your framework"
         )
     names = near_names(name, {word: rule.__doc__ or "" for word, rule in RULES.items()})
     *others, last = map(repr, names) if names else [""]
