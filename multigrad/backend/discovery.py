@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import import_module
+from types import FunctionType
 from typing import Any, get_type_hints
 
 from ..errors import BackendNotFound, GradientError, MultigradError, suggest
@@ -330,9 +331,10 @@ def _find_owner(type_: type) -> Backend:
             return backend
     refuse_unusable(type_)
     names = ", ".join(entry_points())
+    advice = "; a function of the step is xg.schedule.of(f)" if type_ is FunctionType else ""
     raise BackendNotFound(
         f"no backend takes a {type_.__module__}.{type_.__qualname__}; "
-        f"expected a NumPy array or a tensor of an installed backend ({names})"
+        f"expected a NumPy array or a tensor of an installed backend ({names}){advice}"
     )
 
 

@@ -102,6 +102,7 @@ def test_unknown_scope(scope: Any, message: str) -> None:
     [
         ("triangluar", "no rule named 'triangluar'; did you mean 'triangular'"),
         ("", "no rule named ''"),
+        ("optax.clip_by_global_norm", "'clip_norm' limits the norm of each; for the norm of all"),
         (3, "a rule is a name, a Rule or a function, got int 3"),
         ([], "a rule is a name, a Rule or a function, got list"),
     ],
@@ -178,6 +179,11 @@ def test_value_that_is_no_tensor(value: Any) -> None:
     if not isinstance(value, float):  # a number, which a rule's Function takes
         with pytest.raises(xg.BackendNotFound, match=message):
             xg.get("triangular").under("ReLU")(value)
+
+
+def test_a_function_of_the_step_as_an_argument_is_told_what_makes_it_a_schedule() -> None:
+    with pytest.raises(xg.BackendNotFound, match=r"a function of the step is xg.schedule.of\(f\)"):
+        xg.get("triangular").under("ReLU")(X, lambda step: 1.0)
 
 
 @pytest.mark.parametrize("value", [[1.0, 2.0], "x", object()], ids=["list", "str", "object"])
