@@ -173,6 +173,8 @@ def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str, no
     calls = [f"    {each.format(emitted.names.identifier, listed)}" for each in ejection.calls]
     lines = [f"{title}.", "", f"{_made_with(backend)}.", *(["", note] if note else [])]
     lines += ["", "Example:", *calls]
+    if len(emitted.names.inputs) > 1:  # of a number, a framework may find out in backward only
+        lines += ["", f"Give {', '.join(emitted.names.inputs)} as tensors, no Python numbers."]
     if "key" in emitted.names.params:
         lines += ["", KEYS]
     return _write_head(lines)

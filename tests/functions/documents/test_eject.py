@@ -344,6 +344,14 @@ def test_a_file_has_the_numbers_that_a_function_has_by_default(
 
 
 @ejecting
+def test_a_file_says_that_it_takes_tensors_alone(backend: Any) -> None:
+    scaled = xg.function(lambda x, s: x * s, lambda g, x, s: (g * s, xp.sum(g * x)))
+    scaled(X, np.array(2.0))
+    text = xg.source(scaled, backend.name, standalone=True)
+    assert "Give x, s as tensors, no Python numbers." in text
+
+
+@ejecting
 def test_params_may_have_the_names_of_what_a_file_uses(backend: Any) -> None:
     def rule(
         ctx: Any, grad: Any, tin: Any, pullback: float = 2.0, np: float = 3.0, read_key: float = 5.0
