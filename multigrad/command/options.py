@@ -72,8 +72,8 @@ Targets = Annotated[
 ]
 INPUT = (
     "An argument, once for each in order: 4x6 (a tensor), 4x6:int64, 4x6:bool, 4x6:1..5 (within 1 "
-    "and 5), 6:float32 (one axis), scalar or scalar:1..2, 0.5 (a number, of which no gradient is "
-    "compared), 3, True, None, 'text'. If not given: what "
+    "and 5), 6:float32 (one axis), scalar, scalar:1..2 or scalar:uniform (within 0 and 1), 0.5 (a "
+    "number, of which no gradient is compared), 3, True, None, 'text'. If not given: what "
 )
 Inputs = Annotated[
     list[str] | None,
