@@ -16,6 +16,7 @@ import numpy as np
 from ..backend.discovery import backend_of
 from ..errors import RuleError, RuleTypeError, RuleValueError
 from ..functions.calls.arguments import replace_at
+from ..graph.support.params import read_params
 from ..rules.context import normalize_key
 from ..rules.gradients import GradientRule
 from ..rules.model.lookup import resolve, unknown_keyword_error
@@ -139,7 +140,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         name: str | None = None,
     ) -> None:
         _check_fresh(inner_optimizer)
-        numbers_given = {name: _read_number(value) for name, value in (params or {}).items()}
+        numbers_given = {name: _read_number(value) for name, value in read_params(params).items()}
         defaults = {} if rule is None else common_defaults(resolve(rule))
         gradient_rule = GradientRule(rule, {**defaults, **numbers_given})
         super().__init__(learning_rate=0.0, name=name)

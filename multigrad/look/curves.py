@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..errors import MultigradError, RuleValueError
+from ..graph.support.params import read_params
 from ..rules.model.rule import Rule
 
 Array = Any
@@ -299,7 +300,7 @@ def spread(params: Mapping[str, Any] | None, rows: type = np.ndarray) -> list[di
         rows: a type that counts as a list of values; a Function takes arrays whole.
     """
     each: list[list[tuple[str, Any]]] = []
-    for name, value in (params or {}).items():
+    for name, value in read_params(params).items():
         is_row = isinstance(value, list | range | rows) and np.ndim(value) == 1
         row = value.tolist() if isinstance(value, np.ndarray) else value
         values = list(row) if is_row else [value]

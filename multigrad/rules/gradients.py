@@ -19,7 +19,7 @@ from ..errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, 
 from ..functions.custom_gradient import function as as_function
 from ..functions.function import Function
 from ..graph.ir.types import FLOATS, dtype_name
-from ..graph.support.params import Axes, Key, Over
+from ..graph.support.params import Axes, Key, Over, read_params
 from ..graph.support.trees import optree
 from ..trace.active_rules import FREE, Counter, KeySource, keyed
 from ..trace.lookups import Lookup, names_in, note_lookup, reading
@@ -270,7 +270,7 @@ class GradientRule:
                 "apply_to_gradients needs a rule: a name, a Rule or a function, got None"
             )
         self.rule = rule
-        self.params = dict(params or {})
+        self.params = read_params(params)
         self._epoch = -1
         self._names: tuple[Lookup, ...] = ()
         self._in_force = in_force = self.look_up()
@@ -346,7 +346,7 @@ def combine(trees: Any, rule: Any, params: Mapping[str, Any] | None, key: Any) -
     chosen = find_task_rule(rule)
     own_params = [] if chosen.parameters is None else [*chosen.parameters.parameters.values()][1:]
     known = [each.name for each in own_params]
-    for name in params or ():
+    for name in read_params(params):
         if name not in known and not any(p.kind is p.VAR_KEYWORD for p in own_params):
             raise RuleTypeError(
                 f"rule {chosen.name!r} on several tasks has no param {name!r}{suggest(name, known)}"

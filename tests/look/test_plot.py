@@ -274,6 +274,7 @@ def test_without_axes_there_is_a_new_figure() -> None:
     [
         ("triangluar", {}, xg.RuleError, "did you mean 'triangular'"),
         ("triangular", {"width": 1.0}, TypeError, 'write params={"width": 1.0}'),
+        ("triangular", {"params": 1.0}, TypeError, "params are a dict, such as"),
         ("triangular", {"params": {"widht": 1.0}}, TypeError, "did you mean 'width'"),
         ("triangular", {"params": {"width": [1.0, -1.0]}}, ValueError, "'width' is >= 0, got -1.0"),
         ("triangular", {"params": {"width": []}}, ValueError, "0 curves"),

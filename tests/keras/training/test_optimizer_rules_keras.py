@@ -229,6 +229,8 @@ def test_wrong_arguments_are_said_at_once(ruled: Ruled) -> None:
         ruled(sgd(), "clip_nrom")
     with pytest.raises(xg.RuleError, match="max_nrom"):
         ruled(sgd(), "clip_norm", {"max_nrom": 1.0})
+    with pytest.raises(xg.RuleError, match="params are a dict, such as"):
+        ruled(sgd(), "clip_norm", 1.0)
     with pytest.raises(xg.RuleError, match="needs a rule"):
         ruled(sgd(), None)
     with pytest.raises(xg.RuleError, match="key must be"):
