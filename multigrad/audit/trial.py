@@ -460,9 +460,8 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
     if is_ours:
         homes = owners[:1]
         # Arrays stand for tensors of the framework whose custom gradient it was.
-        recipe = None if signed is None or signed.recipe.imported is None else signed.recipe
-        if recipe is not None and all(each.name == "numpy" for each in homes):
-            homes = tuple(homes_of(recipe.dialect()))[:1]
+        if signed is not None and signed.recipe.imported and all(x.name == "numpy" for x in homes):
+            homes = tuple(homes_of(signed.recipe.dialect()))[:1]
     elif (code := plain_function(call)) is not None and not names_library(code):
         # It runs where its tensors are from, whatever was imported first.
         homes = tuple(sorted(homes, key=lambda home: home not in owners))
@@ -470,12 +469,8 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
     function = signed if is_ours else converted
     arguments = read_arguments(inputs)
     names = ["x"] if signed is None else positional_names(signed.parameters)
-
-    def run_forward(*args: Any, **kwargs: Any) -> Any:
-        assert function is not None
-        return function.recipe.run_forward(args, kwargs)
-
-    forward = None if function is None else run_forward
+    run_forward = None if function is None else function.recipe.run_forward
+    forward = None if run_forward is None else lambda *args, **kwargs: run_forward(args, kwargs)
     failure: Exception | None = None
     # The first framework that runs forward and backward is its home.
     for home in homes or (load_backend("numpy"),):
