@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -198,7 +198,7 @@ def _judge_in_float64(trial: Trial) -> str:
         raise excuse_flat(trial)
     if faults:
         factor = _factor_of(elements)
-        remark = "" if factor in (None, 0.0, 1.0) else f"; it is {factor:g} times that everywhere"
+        remark = f"; it is {factor:.5g} times that everywhere" if is_telling(factor) else ""
         return f"{faults[0]}{remark}"
     return (
         _compare_with_autodiff(trial, u, gradients)
@@ -225,7 +225,12 @@ def _factor_of(elements: Sequence[ElementSlope]) -> float | None:
     factor = float(np.sum(gradients * slopes) / np.sum(slopes * slopes))
     # A gradient where the slope is 0 is no multiple of it.
     largest_error = max(np.abs(e.gradient - factor * e.slope) for e in elements)
-    return float(f"{factor:.5g}") if largest_error <= 1e-5 * np.abs(gradients).max() else None
+    return factor if largest_error <= 1e-5 * np.abs(gradients).max() else None
+
+
+def is_telling(factor: float | None) -> TypeGuard[float]:
+    """Return whether a factor is neither 0 nor 1, but for rounding."""
+    return factor is not None and float(f"{factor:.5g}") not in (0.0, 1.0)
 
 
 def _compare_at_other_numbers(trial: Trial) -> DirectionSlope:

@@ -22,7 +22,7 @@ from ..backend.values import is_float_tensor
 from ..functions.calls.arguments import replace_at
 from ..look.check import pick
 from ..look.subject import brackets, origin_of
-from .derivatives import UNCOMPARED, factor_of_derivative, how_to_compare
+from .derivatives import UNCOMPARED, factor_of_derivative, how_to_compare, is_telling
 from .trial import (
     CLIPS,
     Arrays,
@@ -106,7 +106,7 @@ def _recognize(trial: Trial, words: Mapping[str, str]) -> Trial:
     run, u = trial.start()
     outputs, gradients = run.arrays(), run.gradients(u)
     factor = _factor_of_identity(trial, outputs, u, gradients)
-    if factor not in (None, 0.0, 1.0):
+    if is_telling(factor):
         return _scaled(trial, factor, "its forward is the identity")
     if reversing := words.keys() & REVERSING:
         factor = factor_of_derivative(trial)
@@ -184,7 +184,7 @@ def _factor_of_identity(
         c, g = u[0].astype(np.float64), gradients[n].astype(np.float64)
         if g.shape != c.shape or not np.array_equal(trial.run(points).arrays()[0], points[n]):
             continue
-        factor = float(f"{np.sum(g * c) / np.sum(c * c):.6g}") if c.any() else 0.0
+        factor = float(np.sum(g * c) / np.sum(c * c)) if c.any() else 0.0
         if not find_difference([g], [factor * c], max(trial.tolerance, 1e-6)):
             return factor
     return None

@@ -65,14 +65,15 @@ def lsq(name: str) -> Any:
     return named(name, forward, backward)
 
 
+@pytest.mark.parametrize("rate", [0.7, 0.3363755443563323])  # of any number of digits
 @pytest.mark.parametrize("name", ["GradientReversal", "Layer"])
-def test_a_reversal_is_compared_with_its_constant(name: str) -> None:
+def test_a_reversal_is_compared_with_its_constant(name: str, rate: float) -> None:
     def forward(ctx: Any, x: Any, rate: float) -> Any:
         ctx.rate = rate
         return x.view_as(x)
 
-    found = derivative(named(name, forward, lambda ctx, g: (-ctx.rate * g, None)), X, 0.7)
-    assert (found.state, "-0.7 times the derivative" in found.reason) == ("kept", True)
+    found = derivative(named(name, forward, lambda ctx, g: (-ctx.rate * g, None)), X, rate)
+    assert (found.state, f"{-rate:g} times the derivative" in found.reason) == ("kept", True)
 
 
 def test_a_reversal_of_a_function_needs_a_name_and_one_constant() -> None:
