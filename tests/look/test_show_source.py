@@ -39,6 +39,15 @@ def test_every_rule_shows_its_inputs_and_result(subtests: pytest.Subtests) -> No
             assert lines[-1].startswith("  return ")
 
 
+halved = xg.convert(lambda x: x / 2.0).apply
+
+
+def test_a_functions_call_is_a_line_of_the_users_by_each_of_its_names() -> None:
+    twice = xg.convert(lambda x: halved(halved(x)))
+    twice(np.ones(3))
+    assert set(re.findall(r"\w+\.py", xg.show(twice))) == {"test_show_source.py"}
+
+
 def test_show_names_ops_types_and_the_users_lines() -> None:
     def rule(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
         return grad_out * (abs(tin) < width)

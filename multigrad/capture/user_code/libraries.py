@@ -238,10 +238,12 @@ def written_in(trace: Trace, libraries: tuple[str, ...]) -> Iterator[None]:
 
 # --- files of libraries, and of the user ----------------------------------------------------------
 # Substitution copies the user's helpers and leaves libraries alone. A library is what an installer
-# put into its folder, or a known array library with its dependencies, wherever they are.
+# put into its folder, multigrad itself, which runs from a clone, too, or a known array library with
+# its dependencies, wherever they are.
 
 INSTALLED = frozenset(("site-packages", "dist-packages"))  # installers' folders
 STANDARD = os.path.dirname(os.__file__)
+OUR_FOLDER = os.path.dirname(os.path.abspath(sys.modules[OWN].__file__ or ""))
 
 
 def is_library_file(file: str | None) -> bool:
@@ -254,7 +256,7 @@ def is_library_file(file: str | None) -> bool:
 def _is_installed(file: str, known: frozenset[str]) -> bool:
     if not INSTALLED.isdisjoint(file.split(os.sep)):
         return True
-    return file.startswith((f"{STANDARD}{os.sep}", *find_folders(known)))
+    return file.startswith((f"{STANDARD}{os.sep}", f"{OUR_FOLDER}{os.sep}", *find_folders(known)))
 
 
 @functools.lru_cache(maxsize=16)

@@ -11,7 +11,6 @@ import linecache
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ from ...trace.trace import Value
 
 # --- a limit of steps -----------------------------------------------------------------------------
 MOST_STEPS = 100_000  # lines of an original on one sample, in the functions that have a loop
-OUR_FOLDER = str(Path(__file__).parents[2])
 JUMPS_BACK = frozenset(
     code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name or name == "JUMP_ABSOLUTE"
 )
@@ -78,7 +76,7 @@ class StepLimit:
         file = frame.f_code.co_filename
         if file in self._others:
             return None
-        if file not in self._files and (file.startswith(OUR_FOLDER) or is_library_file(file)):
+        if file not in self._files and is_library_file(file):
             self._others.add(file)
             return None
         self._count(frame, event, argument)
