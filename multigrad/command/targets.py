@@ -273,8 +273,8 @@ def find_targets(what: str, journal: str = "", skipped: Collection[str] = ()) ->
     kinds: dict[str, str] = {}
     ids, makers = set[int](), list[str]()
     for module in modules:
-        for name, value in sorted(vars(module).items()):
-            # One object may have several names; the first one in order stays.
+        for name, value in _without_aliases(module):
+            # One object may still have several names; the first one in order stays.
             if id(value) not in ids and (kind := _kind_of(value, name, module, home)):
                 ids.add(id(value))
                 kinds[f"{module.__name__}:{name}"] = kind
@@ -369,6 +369,13 @@ def _import(name: str, unimported: dict[str, str]) -> types.ModuleType | None:
     except BaseException as error:  # SystemExit, too: scripts lie about in packages
         unimported[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         return None
+
+
+def _without_aliases(module: types.ModuleType) -> list[tuple[str, Any]]:
+    """Return the names of a module in order, but for other names of what has its own there."""
+    pairs = [(n, v, getattr(v, "__name__", None) == n) for n, v in sorted(vars(module).items())]
+    own = {id(value) for _, value, is_own in pairs if is_own}
+    return [(name, value) for name, value, is_own in pairs if is_own or id(value) not in own]
 
 
 def _kind_of(value: Any, name: str, module: types.ModuleType, home: str) -> str | None:
@@ -491,7 +498,7 @@ def source_of(module: types.ModuleType) -> str:
 
 def _models(modules: list[types.ModuleType], ids: set[int]) -> Iterator[tuple[str, type]]:
     for module in modules:
-        for name, value in sorted(vars(module).items()):
+        for name, value in _without_aliases(module):
             if not isinstance(value, type) or not _is_of(value, module):
                 continue
             bases = (

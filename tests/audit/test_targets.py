@@ -280,12 +280,13 @@ def test_a_file_is_run_once_however_it_is_named(
 
 
 @pytest.mark.needs("torch")
-def test_a_decorated_class_is_among_the_targets_of_its_file(tmp_path: Path) -> None:
+def test_a_decorated_class_is_among_the_targets_of_its_file_by_its_own_name(tmp_path: Path) -> None:
     (tmp_path / "decorated.py").write_text(
         "import torch\nimport multigrad as xg\n\n\n@xg.convert\n"
         "class Halved(torch.autograd.Function):\n"
         "    forward = staticmethod(lambda ctx, x: x / 2)\n"
-        "    backward = staticmethod(lambda ctx, g: g / 2)\n"
+        "    backward = staticmethod(lambda ctx, g: g / 2)\n\n\n"
+        "Alias = Halved\n"
     )
     (name,) = find_targets(f"{tmp_path}/decorated.py").kinds
     assert name == f"{tmp_path}/decorated.py:Halved"
