@@ -139,7 +139,8 @@ def _recognize(trial: Trial, words: Mapping[str, str]) -> Trial:
             what = "is the cotangent" if passing_places else "adds up to what its forward rises by"
             reason += f", and the gradient of {names} {what}"
         else:
-            reason += f". {how_to_compare(trial)}"
+            crossing = "; where inputs cross four of its steps, they are compared without f"
+            reason += f". {how_to_compare(trial)}{crossing if held else ''}"
     if not reason:
         return trial
     if places and len(trial.floats) > len(places):

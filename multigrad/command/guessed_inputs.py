@@ -54,6 +54,10 @@ LOWER = {"lo", "low", "lower", "min", "minimum", "qmin", "qn", "vmin"}  # words 
 INTEGERS = ("target", "targets", "label", "labels", "index", "indices", "ids", "idx")
 # Words of a name that stand for one positive number, unless the argument is the first.
 SCALARS = {"temperature", "tau", "alpha", "scale", "sigma", "slope", "width"}
+# Bounds of a quantizer's grid, of 3 bits, and a step with which normal numbers cross it.
+GRID = {"qn": -4, "qmin": -4, "q_min": -4, "quant_min": -4}
+GRID |= {"qp": 3, "qmax": 3, "q_max": 3, "quant_max": 3}
+STEP = 0.3
 PER_CHANNEL = ("bias", "gamma", "beta", "running_mean", "running_var")
 CHANNELS = SHAPE[-1]
 SHAPES = (SHAPE, (CHANNELS, CHANNELS), (CHANNELS,), (2, 4, CHANNELS), (2, 3, 4, CHANNELS))
@@ -176,13 +180,22 @@ def _guesses(fn: Any) -> Iterator[Inputs]:
             yield in_dtype(make_inputs(subject_of(fn)), "float32")
     parameters = _parameters_of(fn) or [None]
     flags = _stated_of(fn, parameters)
+    names = [str(getattr(p, "name", "")).lower() for p in parameters]
     for shape in (*_shapes_by_weights(fn), *SHAPES):
         generator = np.random.default_rng(SEED)
         likely = _likely_inputs(parameters, flags, shape, generator)
+        if not GRID.keys().isdisjoint(names):
+            step = np.asarray(STEP, np.float32)
+            yield [likely[0], *(step if _is_float32(x) else x for x in likely[1:])]
         yield likely
-        # Some code requires that its defaults are passed.
         if shape == SHAPE:
+            # Some code requires that its defaults are passed.
             yield [*likely, *_defaults_of(fn)]
+            # A scalar may be a tensor although it has no gradient.
+            yield [
+                np.asarray(x, np.float32) if type(x) is float and _is_scalar(name) else x
+                for name, x in zip(names, likely, strict=True)
+            ]
         yield [draw(shape, "float32", generator) for _ in parameters]
         for number in (2, 0.5, None):  # what follows the first is often no tensor
             yield [likely[0], *(number for _ in likely[1:])]
@@ -227,11 +240,20 @@ def _likely_inputs(
     guesses = [_likely(p, n, shape, generator) for n, p in enumerate(parameters)]
     names = [getattr(p, "name", "") for p in parameters]
     # A constant may be named as what is no float tensor: an axis, labels, a mask.
-    is_float = [getattr(guess, "dtype", None) == np.float32 for guess in guesses]
     return [
-        flags[name] if name in flags and (is_float[n] or flags[name] is False) else guesses[n]
-        for n, name in enumerate(names)
+        flags[name]
+        if name in flags and (_is_float32(guess) or flags[name] is False or name.lower() in GRID)
+        else guess
+        for name, guess in zip(names, guesses, strict=True)
     ]
+
+
+def _is_float32(guess: Any) -> bool:
+    return getattr(guess, "dtype", None) == np.float32
+
+
+def _is_scalar(name: str) -> bool:
+    return not SCALARS.isdisjoint(name.lower().split("_"))
 
 
 def _stated_of(fn: Any, parameters: Sequence[Any]) -> dict[str, Any]:
@@ -240,7 +262,7 @@ def _stated_of(fn: Any, parameters: Sequence[Any]) -> dict[str, Any]:
 
 def _numbers_of(fn: Any, parameters: Sequence[Any]) -> dict[str, Any]:
     """Return a number for each argument that takes no tensor: a framework fixes it, code fills a
-    tensor with it, or a class's backward returns a written None for it.
+    tensor with it, a class's backward returns a written None for it, or its name is in GRID.
     """
     imported = None if isinstance(fn, Rule) else _original_of(fn).function.recipe.imported
     code = origin_of(fn) or fn
@@ -259,6 +281,9 @@ def _numbers_of(fn: Any, parameters: Sequence[Any]) -> dict[str, Any]:
         # Code that negates a lower bound takes its size.
         factor = (1 if name in negated else -1) if is_lower else n + 1
         numbers[name] = NUMBERS["float"] * factor
+    for name in parameter_names:
+        if (bound := GRID.get(name.lower())) is not None:
+            numbers[name] = abs(bound) if name in negated else bound
     return numbers
 
 
@@ -366,7 +391,7 @@ def _likely(
         return -1
     if name == "eps" or name.startswith("epsilon"):
         return 1e-5
-    if place and SCALARS.intersection(name.lower().split("_")):
+    if place and _is_scalar(name):
         return draw((), "uniform", generator)
     if name in PER_CHANNEL:
         return draw(shape[-1:], "float32", generator)

@@ -113,7 +113,7 @@ ROWS = [
         lambda g, v, s: g * s / (s * v).cosh() ** 2,
         "x adds up to",
     ),
-    (lambda v, s: v.sign() * s, lambda g, v, s: g * s / (s * v).cosh() ** 2, "are not compared"),
+    (lambda v, s: v.sign() * s, lambda g, v, s: g * s / (s * v).cosh() ** 2, "inputs cross four"),
     (lambda v, s: v.round().clamp(-8, 7) * s, lambda g, v, s: g * s * (v.abs() < 7), None),
     (lambda v, s: v.round().clamp(-8, 7) * s, lambda g, v, s: 2 * g, None),
     (lambda v, s: v.round().clamp(-8, 7) * s, lambda g, v, s: -g, None),

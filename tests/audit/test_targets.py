@@ -342,6 +342,17 @@ class Warm(Function):  # its gradient fits a scalar alone
         return g * t, (g * x).sum()
 
 
+class Reverse(Function):  # its scalar is a tensor, and has no gradient
+    @staticmethod
+    def forward(ctx, x, alpha):
+        ctx.save_for_backward(alpha)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return -ctx.saved_tensors[0] * g, None
+
+
 class Stated(Warm):
     pass
 
@@ -356,9 +367,10 @@ ARRAY = "give an array, by GRADIENT_INPUTS in its module"
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        ("Levels", "float32[4, 6], float32[], 0.5, 1.0"),
+        ("Levels", "float32[4, 6], float32[], 4, 3"),
         ("Entropy", "float32[4, 6], int64[4]"),
         ("Warm", "float32[4, 6], float32[]"),
+        ("Reverse", "float32[4, 6], float32[]"),
     ],
 )
 def test_all_commands_choose_the_same_inputs(tmp_path: Path, name: str, given: str) -> None:
