@@ -203,14 +203,14 @@ def heatmap(
         image: of the same shape, but for its number of channels.
         ax: the axes to draw one map on; a new figure if not given.
         channels: which axis the channels are: by default the first, unless only the last looks like
-            colors, which is an error.
+            colors, or three axes begin with neither 1, 3 nor 4, as N maps (N, H, W) do: an error.
         signed: whether scales go from -m to m; None: if any of the maps has a negative number.
         cmap: a color map of matplotlib; by default "bwr", red above 0 and blue below, or "viridis"
             where maps are not signed.
         alpha: how opaque the map is, from 0 to 1; by default 0.6 over an image, else 1.
         limit: m, the same for all maps.
         columns: how many maps a row has.
-        titles: a word for each map.
+        titles: a word for each map, or one for one map.
 
     Returns:
         The axes; of a batch, an array of those of its maps, of shape (N,).
@@ -220,12 +220,10 @@ def heatmap(
             for one `ax`.
         BackendNotFound: matplotlib is not installed; also an ImportError.
     """
-    if channels is None:
-        refuse_colors_last(tuple(getattr(relevance, "shape", ())))
-        channels = "first"
-    if channels not in ("first", "last"):
+    if channels not in ("first", "last", None):
         raise RuleValueError(f"channels is 'first' or 'last', got {channels!r}")
-    maps = read_maps("relevance", relevance, channels)
+    maps = read_maps("relevance", relevance, channels or "first", is_given=channels is not None)
+    channels = channels or "first"
     images = None if image is None else read_gray_images(image, channels)
     heat = maps.sum(-1)
     if images is not None and images.shape[:3] != heat.shape:
@@ -233,6 +231,7 @@ def heatmap(
             f"relevance has {len(heat)} maps of {heat.shape[1:]}, and image {len(images)} of "
             f"{images.shape[1:3]}: both are {SHAPES[channels]}, with channels={channels!r}"
         )
+    titles = [titles] if isinstance(titles, str) else titles
     names = [""] * len(heat) if titles is None else [str(each) for each in titles]
     if len(names) != len(heat):
         raise RuleValueError(f"{len(names)} titles for {len(heat)} maps")
@@ -260,16 +259,22 @@ def heatmap(
     return np.array(places, object) if np.ndim(relevance) == 4 else places[0]
 
 
-def refuse_colors_last(shape: tuple[int, ...]) -> None:
+def refuse_unclear(shape: tuple[int, ...]) -> None:
+    """Raise for a shape that does not tell which axis the channels are."""
     first, middle, last = shape[-3:] if len(shape) in (3, 4) else (1, 1, 1)
     if last in IMAGE_CHANNELS and min(first, middle) > 4:
         raise RuleValueError(
             f"relevance of shape {shape} looks like {SHAPES['last']}: write channels='last', or "
             f"channels='first' if {first} is the number of channels"
         )
+    if len(shape) == 3 and first not in IMAGE_CHANNELS:
+        raise RuleValueError(
+            f"relevance of shape {shape} may be {first} maps, or {first} channels of one: write "
+            "relevance[:, None] for maps, or channels='first' to sum channels"
+        )
 
 
-def read_maps(name: str, value: Any, channels: str) -> Array:
+def read_maps(name: str, value: Any, channels: str, is_given: bool = True) -> Array:
     """Return the given maps as a float64 array of shape (N, H, W, C)."""
     try:
         array = np.asarray(as_array(value))
@@ -285,6 +290,8 @@ def read_maps(name: str, value: Any, channels: str) -> Array:
         raise RuleValueError(
             f"{name} is {SHAPES[channels]} with channels={channels!r}, got {describe_value(array)}"
         )
+    if not is_given:
+        refuse_unclear(array.shape)
     if not np.isfinite(array).all():
         count = int((~np.isfinite(array)).sum())
         raise RuleValueError(

@@ -431,14 +431,15 @@ def test_a_batch_is_a_grid_over_its_images() -> None:
 
 
 def test_tensors_of_every_framework_are_drawn(backend: Any) -> None:
-    relevance = RNG.normal(size=(2, 3, 4)).astype(np.float32)
+    relevance = RNG.normal(size=(3, 3, 4)).astype(np.float32)
     tensor = backend.array(relevance)
     drawn = xg.heatmap(tensor, tensor[:1]).get_images()[1].get_array()
     np.testing.assert_allclose(np.array(drawn), relevance.sum(0), rtol=1e-6)
 
 
 def test_it_is_drawn_on_axes_that_are_given(ax: Any) -> None:
-    assert xg.heatmap(np.ones((3, 3)), ax=ax) is ax
+    assert xg.heatmap(np.ones((3, 3)), ax=ax, titles="three") is ax
+    assert ax.get_title() == "three"
 
 
 @pytest.mark.parametrize(
@@ -446,6 +447,7 @@ def test_it_is_drawn_on_axes_that_are_given(ax: Any) -> None:
     [
         (np.ones(3), {}, r"relevance is \(H, W\), \(C, H, W\) .* got shape \(3,\)"),
         (np.ones((16, 16, 3)), {}, r"\(16, 16, 3\) looks like .* write channels='last'"),
+        (np.ones((50, 8, 8)).tolist(), {}, r"50 maps, or 50 channels.*write relevance\[:, None\]"),
         (np.ones((16, 16, 1)), {}, r"\(16, 16, 1\) looks like .* write channels='last'"),
         (np.ones((2, 9, 8, 3)), {}, r"\(2, 9, 8, 3\) looks like .* write channels='last'"),
         (np.full((2, 3), np.nan), {}, "6 of 6 numbers that are infinite or NaN"),
@@ -462,6 +464,7 @@ def test_it_is_drawn_on_axes_that_are_given(ax: Any) -> None:
         ),
         (np.ones((4, 5)), {"signed": "yes"}, "signed is True, False or None"),
         (np.ones((4, 5)), {"color_map": "bwr"}, "heatmap takes no 'color_map'"),
+        (np.ones((4, 5)), {"vmax": 1.0}, "heatmap takes no 'vmax'; did you mean 'limit'"),
         (np.ones((4, 5)), {"titles": ["a", "b"]}, "2 titles for 1 maps"),
         (np.ones((4, 5)), {"channels": "middle"}, "channels is 'first' or 'last'"),
         (np.ones((4, 5)), {"columns": 0}, "columns is an int above 0"),

@@ -27,6 +27,8 @@ from ...trace.lookups import now
 from .arguments import flatten, positional_names, unwrap
 
 F = TypeVar("F", bound=Callable[..., Any])
+# Words of other libraries (matplotlib, zennit) for an argument of ours.
+OTHER_WORDS = {"vmax": "limit", "vmin": "limit", "symmetric": "signed"}
 
 
 # --- signatures of users' functions ---------------------------------------------------------------
@@ -80,7 +82,7 @@ def refuse_unknown(subject: str, signature: inspect.Signature, kwargs: Mapping[s
 def unknown_argument(subject: str, word: str, names: Sequence[str]) -> RuleTypeError:
     """Return the error for an argument that a callable does not have."""
     listing = ", ".join(names) or "none"
-    hint = suggest(word, names)
+    hint = suggest(OTHER_WORDS.get(word, word), names)
     return RuleTypeError(f"{subject} takes no {word!r}{hint} (arguments: {listing})")
 
 
