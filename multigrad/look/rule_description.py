@@ -27,6 +27,7 @@ from ..graph.ops.results import PER_ELEMENT
 from ..graph.passes.facts import Shapes
 from ..graph.support.class_bases import cached_property
 from ..graph.support.params import read_shards
+from ..models.attribution.composites import call_hint
 from ..rules import estimators
 from ..rules.estimators.declared import Estimator
 from ..rules.model.rule import Rule
@@ -224,6 +225,8 @@ def find_like(word: str, rows: Iterable[Described]) -> list[Described]:
     rows, words = list(rows), plain_words(word)
     texts = [plain_words(f"{row.name} {row.formula} {row.gradients} {row.source}") for row in rows]
     last_names = [row.name.rpartition(".")[2] for row in rows]
+    if (hint := call_hint(word)) and not any(word.lower() in name for name in last_names):
+        raise MultigradError(f"no rule named {word!r}{hint}")
     near = difflib.get_close_matches(word.lower(), last_names, len(rows), CLOSE)
     matches = [
         row

@@ -97,6 +97,14 @@ def test_what_is_unknown_is_said_with_what_is_near() -> None:
         xg.composites.Composite("mine", {"convolutions": "pass"})
     with pytest.raises(KeyError, match="guidet"):
         xg.composites.Composite("mine", {"relu": "guidet"})
+    with pytest.raises(KeyError, match=r"'ZPlus', but .*: xg.attribution.zplus\(\)"):
+        xg.composites.Composite("mine", {"linear": "ZPlus"})
+    with pytest.raises(TypeError, match=r"call xg.attribution.zbox\(low, high\)"):
+        xg.composites.Composite("mine", {"linear": lrp.zbox})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="True or False, not 'bn'"):
+        xg.composites.epsilon_plus(canonize="bn")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"with xg.attach\(model, composite\)"):
+        xg.composites.epsilon_plus().__enter__()
     with pytest.raises(TypeError, match="mapping"):
         xg.composites.Composite("mine", ["relu"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="takes no 'canonise'; did you mean 'canonize'"):

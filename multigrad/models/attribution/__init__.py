@@ -30,7 +30,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = module_hooks(__name__, __all__)
 
 Tensor = Any
-Gradient = Callable[[Tensor], Tensor]
+GradientOfTensor = Callable[[Tensor], Tensor]
 
 
 @function
@@ -40,7 +40,7 @@ def add_noise(x: Tensor, sigma: Tensor) -> Tensor:
 
 @told_arguments
 def smooth(
-    gradient: Gradient, x: Tensor, *, sigma: float = 0.1, n: int = 25, key: Any = None
+    gradient: GradientOfTensor, x: Tensor, *, sigma: float = 0.1, n: int = 25, key: Any = None
 ) -> Tensor:
     """The mean of a gradient over n copies of x with noise: SmoothGrad, under any rules.
 
@@ -82,7 +82,7 @@ def smooth(
 
 @told_arguments
 def integrated(
-    gradient: Gradient, x: Tensor, baseline: Tensor | float = 0.0, *, n: int = 20
+    gradient: GradientOfTensor, x: Tensor, baseline: Tensor | float = 0.0, *, n: int = 20
 ) -> Tensor:
     """Integrated gradients: the mean of a gradient on the path from a baseline to x, times x -
     baseline.
@@ -131,7 +131,7 @@ def _asking(x: Tensor) -> Tensor:
     return x
 
 
-def _mean(gradient: Gradient, x: Tensor, points: Any, n: int) -> Tensor:
+def _mean(gradient: GradientOfTensor, x: Tensor, points: Any, n: int) -> Tensor:
     terms = map(gradient, points)
     # One after the other, so that few tensors are alive at a time.
     total = next(terms)

@@ -5,11 +5,13 @@ xg.attach(model, xg.composites.epsilon_plus(canonize=True))
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ...errors import RuleTypeError, RuleValueError, suggest
 from ...functions.calls.parameters import told_arguments
@@ -75,6 +77,8 @@ class Composite:
     canonize: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.canonize, bool):
+            raise RuleTypeError(f"canonize is True or False, not {self.canonize!r:.60}")
         for part in ("layers", "first", "names"):
             mapping: Any = getattr(self, part)
             if not isinstance(mapping, Mapping):
@@ -85,6 +89,7 @@ class Composite:
                         f"{part}: no kind of layers is named {key!r}{suggest(str(key), KINDS)} "
                         f"(kinds: {', '.join(KINDS)})"
                     )
+                refuse_uncalled(f"{part}: {key!r}", rule)
                 if isinstance(rule, str):
                     get(rule)  # raises for an unknown name
             # A copy, which later changes of the given mapping do not reach.
@@ -94,6 +99,11 @@ class Composite:
         # A read-only mapping has no pickle.
         parts = (dict(part) for part in (self.layers, self.first, self.names))
         return pickled(Composite, self.name, *parts, self.canonize)
+
+    def __enter__(self, *error: object) -> NoReturn:
+        raise RuleTypeError(f"composite {self.name!r}: write `with xg.attach(model, composite):`")
+
+    __exit__ = __enter__
 
     def choose(self, layers: Iterable[tuple[str, str | None]]) -> list[AnyRule | None]:
         """Return the rule for each layer of a model, None where it keeps its own gradient.
@@ -157,6 +167,33 @@ def entry_of(rules: Rules, kind: str | None) -> str | None:
     while kind is not None and kind not in rules:
         kind = KINDS.get(kind, LayerKind()).part_of
     return kind
+
+
+def refuse_uncalled(subject: str, rule: Any) -> None:
+    """Raise for a function of `xg.attribution` instead of the rule that it returns."""
+    if any(rule is make for make in rules.RULES):
+        raise RuleTypeError(
+            f"{subject} has the function {rule.__name__}, which is no rule: call "
+            f"{call_text('attribution', rule)}, which reads what layers hold"
+        )
+
+
+def call_text(module: str, make: Callable[..., Any]) -> str:
+    parameters = inspect.signature(make).parameters.values()
+    required = ", ".join(each.name for each in parameters if each.default is each.empty)
+    return f"xg.{module}.{make.__name__}({required})"
+
+
+def call_hint(name: str) -> str:
+    """Return advice for a name that is none of a rule but of what is called, or ""."""
+    # Also "z+", "lrp_epsilon", "EpsilonRule" and "zennit.rules.ZPlus".
+    word = re.sub(r"^(zennit\.(\w+\.)?)?(lrp)?|rule$|[_ -]", "", name.lower().replace("+", "plus"))
+    for module, makers in (("attribution", rules.RULES), ("composites", _MAKERS)):
+        for make in makers:
+            if make.__name__.replace("_", "") == word:
+                kind = "a composite" if makers is _MAKERS else "one that reads what layers hold"
+                return f", but {kind}: {call_text(module, make)}"
+    return ""
 
 
 def find(composite: str | Composite) -> Composite:

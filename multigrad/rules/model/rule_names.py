@@ -175,7 +175,9 @@ def unknown_rule_error(name: str) -> RuleError:
     names = near_names(name, {word: rule.__doc__ or "" for word, rule in RULES.items()})
     *others, last = map(repr, names) if names else [""]
     hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if names else ""
-    return RuleError(f"no rule named {name!r}{hint} ({len(RULES)} rules: multigrad rules)")
+    # By name: the rooms of models are above this one.
+    call = import_module("multigrad.models.attribution.composites").call_hint(name)
+    return RuleError(f"no rule named {name!r}{call}{hint} ({len(RULES)} rules: multigrad rules)")
 
 
 def find_forward(name: str, *settings: float | None) -> forwards.Forward:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from typing import Any
 
@@ -88,6 +89,7 @@ def test_like_finds_by_name_formula_source_and_spelling(word: str, names: set[st
     [
         (("--family", "spikng"), "no family 'spikng'; did you mean 'spiking'?"),
         (("--like", "xyzzy"), "no rule like 'xyzzy'"),
+        (("zplus",), "no rule named 'zplus', but one that reads what layers hold: xg.attr"),
         (("--like", "lrp"), "which are functions: xg.attribution, xg.composites"),
         (("--family", "transforms", "--like", "arctan"), "no rule like 'arctan' among "),
     ],
@@ -175,6 +177,23 @@ def test_a_name_like_none_suggests_none(word: str) -> None:
 def test_the_name_of_a_function_of_the_library_says_so(word: str) -> None:
     function = word.lower().replace("-", "_")
     with pytest.raises(xg.RuleError, match=rf"a Function .*xg\.estimators\.{function}\("):
+        xg.get(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "call"),
+    [
+        ("z+", "xg.attribution.zplus()"),
+        ("lrp_epsilon", "xg.attribution.epsilon()"),
+        ("EpsilonRule", "xg.attribution.epsilon()"),
+        ("zennit.rules.ZBox", "xg.attribution.zbox(low, high)"),
+        ("epsilon_plus", "xg.composites.epsilon_plus()"),
+    ],
+)
+def test_the_name_of_a_relevance_rule_or_a_composite_says_what_to_call(
+    word: str, call: str
+) -> None:
+    with pytest.raises(xg.RuleError, match=re.escape(call)):
         xg.get(word)
 
 
