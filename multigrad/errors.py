@@ -246,8 +246,8 @@ def closest(given: str, known: Iterable[str]) -> str | None:
 
 
 class ActsNowhereWarning(UserWarning):
-    """A rule that `xg.attach` put on a layer has never met a gradient; or a composite has no rule
-    for an operation that may multiply relevance.
+    """A rule that `xg.attach` put on a layer has never met a gradient; or, beside rules that share
+    out relevance, an operation that may multiply it has none.
 
     Examples:
         >>> import warnings

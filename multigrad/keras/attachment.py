@@ -107,7 +107,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     by_kind = isinstance(rules, Composite)
     plan = plan_composite(layers, rules) if by_kind else plan_selectors(layers, rules)
     handle = LayerRules(model, plan.operations, within=plan.within, called=plan.called)
-    handle.composite = rules if isinstance(rules, Composite) else None
+    handle.given = rules if by_kind else dict(rules)
     is_built = all(getattr(each.layer, "built", True) for each in layers)
     if not is_built:
         handle.find_late_layers = partial(find_late_layers, model, layers, plan.selectors)
@@ -117,7 +117,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     if HOST.compiler.recall is not None:
         # Layers with sublayers may be computed again in backward, after the handle was detached.
         concerned |= {id(each.layer) for each in layers if not each.is_leaf}
-    concerns_all = plan.operations or by_kind
+    concerns_all = plan.operations or handle.notes_calls
     targets = [
         each
         for each in ruled_layers
@@ -205,15 +205,18 @@ def rows_now(layers: Sequence[Layer], plan: AttachmentPlan, handle: LayerRules) 
         if rule:
             now = replace(row, rule=rule)
             rows.append(not_called(now) if is_run and is_unmet(layer, notes) else now)
-    if handle.composite is None:
-        return rows
-    rows += [
-        Row(name, "operation", named(rule), kind_of_function(name) or "")
-        for name, rule in handle.operations.items()
-        if name in notes
-    ]
-    if shares_relevance(handle.composite):
+    if isinstance(handle.given, Composite):
+        rows += [
+            Row(name, "operation", named(rule), kind_of_function(name) or "")
+            for name, rule in handle.operations.items()
+            if name in notes
+        ]
+    if shares_relevance(handle.given):
+        # Within a layer under a rule no gradient passes but the rule's.
+        ruled = tuple(f"{each.names[0]}." for each in layers if id(each.layer) in plan.forwards)
         for each in layers:
+            if each.names[0].startswith(ruled):
+                continue
             start = f"layer {id(each.layer)} "
             gaps = [note.removeprefix(start) for note in notes if note.startswith(start)]
             gaps += ["weights"] * (gaps == [""] and has_unread_weights(each, plan))
@@ -238,7 +241,7 @@ def is_unmet(layer: Any, notes: Mapping[str, Any]) -> bool:
 def put(
     layers: Sequence[RuledLayer], handle: LayerRules, forwards: Mapping[int, Call | None]
 ) -> None:
-    if handle.operations or handle.within or handle.composite is not None:
+    if handle.operations or handle.within or handle.notes_calls:
         replace_functions(handle)
     for each in layers:
         each.handles.append(handle)

@@ -28,6 +28,7 @@ from ..models.gradient_replacement import CurrentReplacement, named, replace_gra
 from ..models.selectors import (
     GAP,
     NOT_CALLED,
+    Rules,
     empty_message,
     not_called_message,
     shares_relevance,
@@ -61,7 +62,7 @@ class LayerRules:
             if none can be made.
         within: by the identity of a layer, the rules by operation for its calls.
         called: the operations that were called, and the layers.
-        composite: whose rules they are, if they are one's.
+        given: the rules as they were given: a mapping, or a composite.
         attachment: the handle that its user has.
         is_checked: whether `check_reached` has found a call of the model that reached all selected
             operations.
@@ -73,13 +74,18 @@ class LayerRules:
     find_late_layers: Callable[[], list[str]] | None = None
     within: dict[int, dict[str, Any]] = field(default_factory=dict)
     called: CalledOperations = field(default_factory=CalledOperations)
-    composite: Composite | None = None
+    given: Rules = field(default_factory=dict)
     attachment: Any = None
     is_checked: bool = False
     superseded: bool = False
 
     def __hash__(self) -> int:
         return id(self)
+
+    @property
+    def notes_calls(self) -> bool:
+        """Whether calls of operations are noted that have no rule."""
+        return isinstance(self.given, Composite) or shares_relevance(self.given)
 
     def rules_in(self, layer: Any) -> dict[str, Any]:
         return {**self.operations, **self.within.get(id(layer), {})}
@@ -130,7 +136,7 @@ class RuledLayer:
         rules: dict[str, Any] = {}
         called_operations: list[CalledOperations] = []
         for handle in self.handles:
-            has_rules = handle.composite is not None or handle.rules_in(self.layer)
+            has_rules = handle.notes_calls or handle.rules_in(self.layer)
             if handle is not left_alone_by and has_rules:
                 rules.update(handle.rules_in(self.layer))
                 called_operations.append(handle.called)
@@ -226,8 +232,9 @@ def ruled_layer(layer: Any) -> RuledLayer:
 def check_reached(handle: LayerRules) -> None:
     met = vars(handle.called).keys() & {*OPERATION_OF_NAME.values()}
     unmet = [name for name in handle.operations if name not in met]
-    if handle.composite is not None:
-        check_composite(handle, handle.composite, met)
+    if isinstance(handle.given, Composite):
+        if all(row.rule == GAP or row.rule.endswith(NOT_CALLED) for row in handle.attachment.rows):
+            raise RuleValueError(empty_message(handle.given, met))
     elif unmet:
         advice = (
             f". What a layer computes by functions of {keras.config.backend()} itself is not seen: "
@@ -235,6 +242,9 @@ def check_reached(handle: LayerRules) -> None:
         )
         subject = f"a call of model {handle.model.name!r}"
         raise RuleValueError(not_called_message(subject, unmet[0], met, advice))
+    if shares_relevance(handle.given):
+        advice = "A product has a rule as a layer, such as Dense"
+        warn_of_gaps(handle.given, handle.attachment.rows, advice, stacklevel=6)
     late = [] if handle.find_late_layers is None else handle.find_late_layers()
     if late:
         raise RuleValueError(
@@ -242,15 +252,6 @@ def check_reached(handle: LayerRules) -> None:
             "the rules were attached: build it, or call it once, before"
         )
     handle.is_checked = True
-
-
-def check_composite(handle: LayerRules, composite: Composite, met: set[str]) -> None:
-    rows = handle.attachment.rows
-    if all(row.rule == GAP or row.rule.endswith(NOT_CALLED) for row in rows):
-        raise RuleValueError(empty_message(composite, met))
-    if shares_relevance(composite):
-        advice = "A product has a rule as a layer, such as Dense"
-        warn_of_gaps(composite, rows, advice, stacklevel=7)
 
 
 def children_of(layer: Any) -> list[Any]:

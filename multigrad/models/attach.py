@@ -220,7 +220,7 @@ class Attachment:
 
     Attributes:
         rows: what was changed, in the model's order; of a composite, once the model was called,
-            also the operations in its code, those without a rule among them.
+            also the operations in its code. Of rules that read weights, those without a rule, too.
         is_attached: whether the rules act.
     """
 

@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from ..errors import ActsNowhereWarning, RuleError, RuleTypeError, RuleValueError, suggest
+from ..errors import ActsNowhereWarning, RuleTypeError, RuleValueError, suggest
 from ..functions.calls.arguments import positional_names
 from ..functions.calls.parameters import signature_of
-from ..rules.registry import get
-from .attribution.composites import COMPOSITES, Composite, entry_of
+from .attribution.composites import COMPOSITES, Composite, entry_of, refuse_uncalled
 from .attribution.kinds import KINDS, has_meaning, is_layer_rule
 from .attribution.relevance import RULES
 from .gradient_replacement import named
 
+Rules: TypeAlias = Mapping[Any, Any] | Composite
 WILDCARDS = frozenset("*?[")
 GAP = "(plain gradient)"  # instead of a rule, of an operation that has none in a composite
 # Operations that only move elements, or choose among them: by any framework's names. Each element
@@ -243,10 +242,7 @@ def may_merge(choice: Choice, composite: Composite) -> bool:
         return False
     # A name says more than a kind, but a pattern of names may be meant for the layers before.
     is_apart = choice.is_named and not is_layer_rule(choice.rule)
-    have_layer_rules = shares_relevance(composite) or any(
-        map(is_layer_rule, composite.names.values())
-    )
-    return have_layer_rules and not is_apart
+    return shares_relevance(composite) and not is_apart
 
 
 def check_row(selector: Any, rule: Any) -> None:
@@ -260,28 +256,18 @@ def check_row(selector: Any, rule: Any) -> None:
             f"selector {selector!r:.60} has None instead of a rule: leave it out, which keeps "
             "the gradient as it is, or give a name, a Rule or a function"
         )
-    if isinstance(rule, str):
-        with suppress(RuleError):
-            get(rule)
-            return
-    name = name_of_maker(rule)
-    if name.lower() in (make.__name__ for make in RULES):
-        arguments = "low, high" if name.lower() == "zbox" else ""
-        raise RuleTypeError(
-            f"selector {shown(selector)!r} has {rule!r:.60}, which is no rule: call "
-            f"xg.attribution.{name.lower()}({arguments}), which reads what layers hold"
-        )
-    if name in COMPOSITES:
+    refuse_uncalled(f"selector {shown(selector)!r}", rule)
+    if not isinstance(rule, str) and name_of_maker(rule) in COMPOSITES:
         raise RuleTypeError(wrong_rules_message(rule))
 
 
 def name_of_maker(value: Any) -> str:
-    """Return the name of a rule or composite as a user may give it: a word, or what makes it."""
+    """Return the name of a composite as a user may give it: a word, or what makes it."""
     if isinstance(value, str):
         return value
     if isinstance(value, Composite):
         return value.name
-    return next((f.__name__ for f in (*RULES, *COMPOSITES.values()) if f is value), "")
+    return next((name for name, make in COMPOSITES.items() if make is value), "")
 
 
 def wrong_rules_message(rules: Any) -> str:
@@ -435,8 +421,11 @@ def shared_message(layer: str, norm: str) -> str:
     )
 
 
-def shares_relevance(composite: Composite) -> bool:
-    return any(map(is_layer_rule, (*composite.layers.values(), *composite.first.values())))
+def shares_relevance(rules: Rules) -> bool:
+    """Return whether a rule shares out relevance, which an operation without one may multiply."""
+    if isinstance(rules, Composite):
+        return any(map(shares_relevance, (rules.layers, rules.first, rules.names)))
+    return any(map(is_layer_rule, rules.values()))
 
 
 def multiplies(name: str, activations: int, negates: bool = False) -> bool:
@@ -451,19 +440,22 @@ def multiplies(name: str, activations: int, negates: bool = False) -> bool:
     return activations > 1 or name not in SHIFTS or negates
 
 
-def warn_of_gaps(composite: Composite, rows: Iterable[Row], advice: str, stacklevel: int) -> None:
-    """Warn of operations that may multiply relevance and have no rule in a composite."""
+def warn_of_gaps(rules: Rules, rows: Iterable[Row], advice: str, stacklevel: int) -> None:
+    """Warn of operations that may multiply relevance and have no rule."""
     gaps = {f"{row.name} ({row.selector})": row for row in rows if row.rule == GAP}
     if not gaps:
         return
     names = {part for row in gaps.values() for part in (row.name, *row.selector.split(", "))}
-    if not composite.canonize:
+    is_composite = isinstance(rules, Composite)
+    way = "canonize=True" if is_composite else "A Composite with canonize=True"
+    if not (is_composite and rules.canonize):
         if names & NORMALIZATIONS:
-            advice = f"canonize=True merges a batch normalization into the layer before. {advice}"
-        if "add" in names and composite.rule("addition") is not None:
-            advice = f"canonize=True gives additions in code their rule. {advice}"
+            advice = f"{way} merges a batch normalization into the layer before. {advice}"
+        if "add" in names and (not is_composite or rules.rule("addition") is not None):
+            advice = f"{way} gives additions in code their rule. {advice}"
+    subject = f"composite {rules.name!r}" if is_composite else "the mapping"
     warnings.warn(
-        f"composite {composite.name!r} has no rule for {', '.join(gaps)}: the plain gradient "
+        f"{subject} has no rule for {', '.join(gaps)}: the plain gradient "
         f"passes there, so relevance need not add up. {advice}",
         ActsNowhereWarning,
         stacklevel=stacklevel,
@@ -484,7 +476,7 @@ def kind_hint(selector: Any) -> str:
     """Return advice for a selector that is a kind, as tables of composites have it, or ""."""
     if selector not in KINDS:
         return ""
-    mine = f"xg.composites.Composite('mine', {{{selector!r}: rule}})"
+    mine = f"xg.composites.Composite('mine', {{{selector!r}: rule}}, canonize=True)"
     return f"; {selector!r} is a kind of layers: xg.attach(model, {mine})"
 
 
@@ -496,7 +488,8 @@ def _no_match_message(
     selector: Any, layers: Sequence[Layer], operation_names: Iterable[str]
 ) -> str:
     names = [name for each in layers for name in each.names if name]
-    kinds = sorted({type(each.layer).__name__ for each in layers})
+    classes = {type(each.layer) for each in layers} - {HeldFunction}
+    kinds = sorted({each.__name__ for each in classes})
     if isinstance(selector, str):
         operations = list(operation_names)
         own = [name for name in operations if name in map(str.lower, kinds)]  # "conv": conv2d
@@ -512,8 +505,17 @@ def _no_match_message(
             hint = words + hint
         return (
             f"selector {selector!r} matches no layer and no operation{hint} "
-            f"(layers: {names_text or 'none'}){kind_hint(selector)}"
+            f"(layers: {names_text or 'none'}){kind_hint(selector)}{_class_hint(selector, classes)}"
         )
     text = selector.__name__ if isinstance(selector, type) else repr(selector)
-    hint = suggest(text, kinds)
+    hint = _class_hint(text, classes) or suggest(text, kinds)
     return f"selector {text} matches no layer{hint} (kinds of layers: {', '.join(kinds)})"
+
+
+def _class_hint(name: str, classes: Iterable[type]) -> str:
+    """Return advice for the name of a layer's class, or of another library's class so named."""
+    for each in classes:
+        if each.__name__.lower() == name.lower():
+            package = each.__module__.partition(".")[0]
+            return f"; layers of class {each.__name__} are {package}'s: give that class itself"
+    return ""

@@ -261,14 +261,17 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-@pytest.mark.parametrize("canonize", [False, True])
+@pytest.mark.parametrize("canonize", [False, True, None])
 def test_relevance_adds_up_or_a_warning_and_the_table_name_what_has_no_rule(
-    name: str, canonize: bool
+    name: str, canonize: bool | None
 ) -> None:
     head, operation = HEADS[name]
-    share, handle, said = conserved(Gap(head), xg.composites.epsilon_plus(canonize=canonize))
+    rules: Any = {nn.Linear: xg.attribution.epsilon(), "relu": "pass"}
+    if canonize is not None:
+        rules = xg.composites.epsilon_plus(canonize=canonize)
+    share, handle, said = conserved(Gap(head), rules)
     rows = {row.name: row.rule for row in handle.rows}
-    if operation == "linear":
+    if operation == "linear" and (canonize is not None or name != "linear"):
         assert abs(share - 1) < 1e-4
         assert not said
         assert ("(not called)" in rows["fc"]) == (name == "linear")
@@ -277,7 +280,7 @@ def test_relevance_adds_up_or_a_warning_and_the_table_name_what_has_no_rule(
     assert rows[operation] == "(plain gradient)"
     assert len(said) == 1  # of two calls
     assert f"no rule for {operation} (" in said[0]
-    if name in ("matmul", "einsum"):
+    if name in ("linear", "matmul", "einsum"):
         assert f"{operation} (fc.weight)" in said[0]
         assert "(not called)" in rows["fc"]
 
@@ -293,6 +296,10 @@ def test_an_addition_in_code_is_in_the_table_and_a_warning_says_how_it_gets_its_
     assert not said
     assert ("add", "addition") in [(row.name, row.selector) for row in handle.rows]
     assert not conserved(model, xg.composites.guided_backprop())[2]  # it shares out nothing
+    by_name = xg.composites.Composite("mine", {}, names={"*": xg.attribution.epsilon()})
+    for rules in (by_name, {nn.Linear: xg.attribution.epsilon()}):
+        assert "no rule for add (activations)" in conserved(model, rules)[2][0]
+    assert not conserved(model, {"body": "pass", "relu": "guided"})[2]
 
 
 def test_a_batch_normalization_that_multiplies_relevance_is_named_with_how_it_is_merged() -> None:
@@ -308,6 +315,25 @@ def test_a_batch_normalization_that_multiplies_relevance_is_named_with_how_it_is
     share, _, said = conserved(model, xg.composites.excitation_backprop(canonize=True))
     assert abs(share - 1) < 1e-4
     assert not said
+    rules = {nn.Linear: xg.attribution.zplus(), nn.ReLU: "pass"}
+    share, handle, said = conserved(model, rules)
+    assert share > 5
+    assert "the mapping has no rule for batch_norm (1.weight, 1.bias)" in said[0]
+    assert "A Composite with canonize=True merges" in said[0]
+    assert [row.name for row in handle.rows if row.rule == "(plain gradient)"] == ["batch_norm"]
+    # calls of constants leave no trace in the table
+    handle = conserved(model, xg.composites.epsilon_plus(canonize=True))[1]
+    assert "epsilon(epsilon=1e-06) (merged with 0)" in [row.rule for row in handle.rows]
+
+
+def test_an_operation_without_a_rule_in_a_function_is_named_once() -> None:
+    weight, x = torch.ones(3, 4), torch.ones(1, 4, requires_grad=True)
+    under = xg.attach(lambda x: F.linear(x, weight) ** 2, {"linear": xg.attribution.zplus()})
+    under(x.detach())
+    with pytest.warns(xg.errors.ActsNowhereWarning, match="mapping has no rule for pow") as record:
+        under(under(x)[:, :1].expand(1, 4))
+    assert len(record) == 1
+    assert record[0].filename == __file__
 
 
 class Smooth(nn.Module):

@@ -17,7 +17,6 @@ from multigrad.models.selectors import (
     Choice,
     HeldFunction,
     Layer,
-    OperationChoice,
     Row,
     choose,
     choose_by_kind,
@@ -67,8 +66,12 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
             (choice.row(), acting, id(module))
             for choice, (acting, module, _) in zip(choices, plan, strict=True)
         ]
-        plan += plan_operations(model, layers, operations)
-        rows = partial(rows_now, ruled, [each.row() for each in operations].copy)
+        call_rules = {
+            each.operation: rule_of_operation(each.operation, each.rule) for each in operations
+        }
+        mode = OperationMode(call_rules, given=rules)
+        plan += plan_operations(model, layers, mode)
+        rows = partial(rows_now, ruled, [each.row() for each in operations], mode)
     actings = {acting: None for acting, _, _ in plan}
     handle = Attachment(rows, partial(put, plan), partial(undo, actings))
     for acting in actings:
@@ -144,21 +147,18 @@ def refuse_ruled(name: str, layer: nn.Module) -> None:
             refuse_second(f"layer {name!r}", other.handle, other.rule_name)
 
 
-def plan_operations(
-    model: nn.Module, layers: list[Layer], operations: list[OperationChoice]
-) -> list[Planned]:
+def plan_operations(model: nn.Module, layers: list[Layer], mode: OperationMode) -> list[Planned]:
     """Return the plan that lets a mode see the operations in each module."""
-    if not operations:
+    if not mode.rules and not mode.notes_gaps:
         return []
-    for layer in layers:
+    for layer in layers if mode.rules else ():
         refuse_scripted(layer.names[0], layer.layer)
-    rules = {each.operation: rule_of_operation(each.operation, each.rule) for each in operations}
-    mode = OperationMode(rules)
     nest(mode, model, layers)
     entry, pause, root = ModeEntry(mode), ModePause(mode), ModeRoot(mode)
     plan: list[Planned] = []
-    for layer in layers:
-        if may_call(layer.layer, set(rules)):
+    # Without a rule for an operation the root alone has to see them, until gaps were noted.
+    for layer in layers if mode.rules else ():
+        if may_call(layer.layer, set(mode.rules)):
             plan.append((entry, layer.layer, layer.names[0]))
         elif layer.is_leaf:
             plan.append((pause, layer.layer, layer.names[0]))
@@ -218,8 +218,7 @@ def plan_composite(
     if not rows and all(acting is not entry for acting, _, _ in plan):
         raise RuleValueError(empty_message(composite, mode.kinds))
     mode.layers = rows
-    rows_of_calls = mode.rows_of_calls.values
-    return [*plan, (ModeRoot(mode), model, "")], partial(rows_now, rows, rows_of_calls)
+    return [*plan, (ModeRoot(mode), model, "")], partial(rows_now, rows, (), mode)
 
 
 def acting_for_rule(rule: Any, merges: bool = False) -> LayerInterceptor:

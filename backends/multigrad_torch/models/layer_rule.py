@@ -36,7 +36,7 @@ from .call_rule import (
     rules_inside,
 )
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS, kind_of
-from .override import OperationMode, ask_mode
+from .override import OperationMode, ask_mode, parameter_of
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
 
 Tensor: TypeAlias = torch.Tensor
@@ -363,9 +363,12 @@ class RuleOnMergedNorm(LayerInterceptor):
 
         def forward(module: Any, input: Any) -> Any:
             mark = find_mark(module, input)
-            # where no rule acts the table says nothing of it
-            acts = mark is not None or (torch.is_grad_enabled() and input.requires_grad)
-            met = self.met.setdefault(id(module), {}) if acts and not is_compiling() else {}
+            # Where no rule acts the table says nothing of it, as after a layer of a constant.
+            acts = not is_compiling() and (
+                mark is not None
+                or (torch.is_grad_enabled() and input.requires_grad and parameter_of(input) is None)
+            )
+            met = self.met.setdefault(id(module), {}) if acts else {}
             if mark is None:
                 met.update({} if self.own is None else {self.own.rule_name: None})
                 return unmerged(module, input)

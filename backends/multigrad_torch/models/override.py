@@ -11,17 +11,27 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from multigrad.capture.user_code.signature import name_of
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import is_layer_rule
 from multigrad.models.gradient_replacement import replacement_for
 from multigrad.models.override import Following, Meant, refuse_operation
-from multigrad.models.selectors import not_called_message
+from multigrad.models.selectors import (
+    GAP,
+    Row,
+    Rules,
+    multiplies,
+    not_called_message,
+    shares_relevance,
+    warn_of_gaps,
+)
 
 from .. import dynamo
 from ..compile.checkpoint_regions import (
@@ -31,8 +41,10 @@ from ..compile.checkpoint_regions import (
     note_regions,
 )
 from ..dynamo import KEYED, is_compiling, key_of, refuse, stack_length
+from ..state import transforms_active
 from ..versions import COMPILES
-from .call_rule import OWN, CallRule, rule_of_operation
+from .call_rule import OWN, CallRule, WeightRule, find_activations, rule_of_operation
+from .layer_kinds import OPERATIONS
 from .operation_names import (
     find_operation,
     functions_calling,
@@ -43,6 +55,9 @@ from .operation_names import (
 )
 
 Call = Callable[..., Any]
+Tensor: TypeAlias = torch.Tensor
+MOST_NODES = 32  # of autograd, behind a tensor that is computed from parameters alone
+ADVICE = "A product has a rule as a layer, F.linear or a convolution"
 
 
 # --- the mode -------------------------------------------------------------------------------------
@@ -92,22 +107,37 @@ class OperationMode(TorchFunctionMode):
         hits: how often each rule acted; in compiled code, how often it was traced.
         around: the modes of models around this one that have rules on some of its operations.
         subject: the model or function that the mode is for, in messages.
+        given: the rules as they were given, if they share out relevance or are a composite's.
         composite: whose rules they are, if they are one's.
+        notes_gaps: whether operations without a rule are noted that multiply relevance, as a
+            product in code, `h @ self.fc.weight.T`, which belongs to no layer: by the first eager
+            call of the whole with a gradient for its input, for the table and a warning.
+        is_noting: whether such a call runs.
         advise: returns what a message about an operation that was not called ends with.
         roots: returns the models that the mode is for: one, and its copies.
         entered_by: the identities of what enters it: regions in which they are noted lie around.
         key: by which traced code finds the mode.
         table: by function, what the mode reacts to.
+        rows_of_calls: of the handle's table, by operation and what it is called with.
         rows: the values of the table by text, which traced code can hold; row_names: the reverse.
     """
 
-    def __init__(self, rules: Mapping[str, CallRule], subject: str = "the model") -> None:
+    def __init__(
+        self,
+        rules: Mapping[str, CallRule],
+        subject: str = "the model",
+        given: Rules | None = None,
+    ) -> None:
         self.rules = dict(rules)
         self.subject = subject
-        self.composite: Composite | None = None
+        self.given = given or {}
+        self.composite = given if isinstance(given, Composite) else None
+        self.notes_gaps = shares_relevance(self.given)
+        self.is_noting = False
         self.around: tuple[OperationMode, ...] = ()
         self.roots: Callable[[], Sequence[Any]] = tuple
         self.advise: Callable[[str], str] = lambda operation: ""
+        self.rows_of_calls: dict[tuple[str, str], Row] = {}
         self.hits = {name: 0 for name, rule in self.rules.items() if rule is not OWN}
         self.seen: set[str] | None = set()
         self.recorded: set[str] = set()
@@ -188,6 +218,9 @@ class OperationMode(TorchFunctionMode):
 
     def start(self, arguments: Any) -> None:
         """Prepare for an eager call of the whole with these arguments."""
+        if self.seen is not None and (self.notes_gaps or self.composite is not None):
+            tensors = [x for x in pytree.tree_leaves(arguments) if isinstance(x, Tensor)]
+            self.is_noting = not transforms_active() and any(x.requires_grad for x in tensors)
 
     def note_call(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
@@ -195,6 +228,10 @@ class OperationMode(TorchFunctionMode):
         """Note a call, outside compiled code, of an operation without a rule, and what it gave."""
         if self.seen is not None:
             self.seen.add(name_operation(func))
+        results = pytree.tree_leaves(out) if self.is_noting else ()
+        if any(getattr(each, "requires_grad", False) for each in results):
+            is_reversed = getattr(func, "__name__", "").strip("_") == "rsub"
+            self.note_gap(name_operation(func), args[::-1] if is_reversed else args, kwargs)
 
     def note_hit(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if is_compiling():
@@ -206,6 +243,43 @@ class OperationMode(TorchFunctionMode):
         # Regions that began in this mode run again in backward: within it, too.
         for region in filter(self.is_within, note_regions()):
             region.modes.setdefault(self, lambda: nullcontext() if is_entered(self) else self)
+        # Calls within a layer that has a rule itself are on constants.
+        if not self.is_noting or not any(
+            x.requires_grad for _, x, _ in find_activations(name, args, kwargs)
+        ):
+            return
+        rule, row = self.rules[name], OPERATIONS.get(name)
+        read = None if row is None or "out" in kwargs else row.read
+        if not isinstance(rule, WeightRule) or (read and read(*args, **kwargs)):
+            self.note_ruled(name, rule)
+        else:
+            self.note_gap(name, args, kwargs)
+
+    def note_ruled(self, name: str, rule: CallRule) -> None:
+        """Note a call on which its rule acts."""
+
+    def note_gap(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note an operation without a rule if it may multiply relevance."""
+        if not self.notes_gaps or not multiplies(name, activations=2):
+            return
+        tensors = [x for x in pytree.tree_leaves((args, dict(kwargs))) if isinstance(x, Tensor)]
+        parameters = {id(x): parameter_of(x) for x in tensors}
+        activations = [x for x in tensors if x.requires_grad and parameters[id(x)] is None]
+        negates = name == "sub" and bool(activations) and activations[0] is not (*args, None)[0]
+        if not multiplies(name, len(activations), negates):
+            return
+        names = [
+            name
+            for root in self.roots()
+            for name, each in root.named_parameters()
+            if any(each is parameter for parameter in parameters.values())
+        ]
+        words = ", ".join(names) or ("an activation", "activations")[len(activations) > 1]
+        self.rows_of_calls[name, words] = Row(name, "operation", GAP, words)
+
+    def warn(self) -> None:
+        level = 8 if self.roots() else 7  # torch has two frames around a module's forward
+        warn_of_gaps(self.given, self.rows_of_calls.values(), ADVICE, stacklevel=level)
 
     def is_within(self, region: Any) -> bool:
         """Return whether a region was begun in the mode; one around it holds other code, too."""
@@ -232,6 +306,7 @@ class OperationMode(TorchFunctionMode):
 
     def say_missing(self) -> str:
         """Return an error message after a call of the whole; "" if every rule acted."""
+        was_noting, self.is_noting = self.is_noting, False
         missing = next((name for name, count in self.hits.items() if not count), None)
         if missing is not None:
             called_names = (self.seen or set()) - {"", "get", "set"}
@@ -241,13 +316,34 @@ class OperationMode(TorchFunctionMode):
         missing = next((name for name in self.hits if name not in self.recorded), None)
         if missing is None:
             # Every rule has acted: from now on calls of other operations are not noted.
-            self.seen = None
+            if was_noting or not self.notes_gaps:
+                self.seen = None
+            if was_noting:
+                self.warn()
             return ""
         return (
             f"{self.subject} calls operation {missing!r} only where torch takes no gradient, so "
             "its rule acts nowhere: inside an autograd.Function, whose backward is its own, or "
             "under torch.no_grad. Select the layer that does so"
         )
+
+
+def parameter_of(x: Tensor) -> nn.Parameter | None:
+    """Return a parameter if a tensor is one, or is computed from parameters alone."""
+    for tensor in (x, x._base):
+        if isinstance(tensor, nn.Parameter):
+            return tensor
+    nodes, parameter = [x.grad_fn], None
+    for _ in range(MOST_NODES):
+        if not nodes:
+            return parameter
+        node = nodes.pop()
+        variable = getattr(node, "variable", parameter)
+        if variable is not None and not isinstance(variable, nn.Parameter):
+            return None
+        parameter = variable
+        nodes += [each for each, _ in getattr(node, "next_functions", ()) if each is not None]
+    return None
 
 
 def check_met(mode: OperationMode) -> None:
@@ -285,7 +381,7 @@ def find_inner(mode: OperationMode) -> OperationMode | None:
 def override_calls(function: Call, rules: Any) -> Call:
     def make(rows: list[tuple[Meant, Any]]) -> OperationMode:
         call_rules = {meant.name: rule_of_operation(meant.name, rule) for meant, (rule, _) in rows}
-        return OperationMode(call_rules, f"function {name_of(function)!r}")
+        return OperationMode(call_rules, f"function {name_of(function)!r}", rules)
 
     following = Following(rules, find, make, look_up)
     # Dynamo can follow no look-up of a name: what it traces has the mode of the last eager look.
@@ -300,6 +396,8 @@ def override_calls(function: Call, rules: Any) -> Call:
             return function(*args, **kwargs)
         if not is_compiling() and is_around_region():
             note_acting((id(mode), 0), nullcontext)
+        if not is_compiling():
+            mode.start((args, kwargs))
         with mode:
             outputs = function(*args, **kwargs)
         check_met(mode)

@@ -202,6 +202,7 @@ REFUSED: dict[str, tuple[dict[Any, Any], type[Exception], str]] = {
     "near names": ({"rleu": RULE}, RuleValueError, "did you mean 'relu'"),
     "two rules": ({"a": RULE, "?": NONE}, RuleValueError, "selected twice"),
     "an operation under two": ({"abs": RULE, "absolute": NONE}, RuleValueError, "selected twice"),
+    "a class by its name": ({"dense": RULE}, RuleValueError, "class Dense are keras's: give that"),
     "unknown rule": ({"relu": "gided"}, RuleError, "no rule named"),
     "no mapping": ({}, RuleTypeError, "at least one"),
     "no selector": ({3: RULE}, RuleTypeError, "selects nothing"),

@@ -230,6 +230,21 @@ def test_what_multiplies_relevance_without_a_rule_is_named_in_a_warning_and_the_
     assert "not called" in rows["fc"]
     assert "not called" not in rows["body"]
     assert rows["relu"] == "pass"
+    rules = {"body": xg.attribution.epsilon()}
+    with (
+        xk.attach(model, rules) as handle,
+        pytest.warns(xg.errors.ActsNowhereWarning, match=words),
+    ):
+        model(FLAT)
+    assert {row.name: row.rule for row in handle.rows}["norm"] == "(plain gradient)"
+    # within a layer under a rule nothing passes but the rule's gradient
+    block = keras.Sequential([keras.layers.Dense(4, "softmax")], name="block")
+    whole = keras.Sequential([keras.Input((4,)), block, keras.layers.Dense(2, name="last")])
+    with xk.attach(whole, {"block": "pass", "last": xg.attribution.epsilon()}) as handle:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            whole(FLAT)
+        assert len(handle) == 2
 
     head = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, "softmax", name="head")])
     with (
