@@ -390,9 +390,16 @@ def render_attribution() -> str:
         "these operations after the first call of the model, and the printed handle lists them, "
         "the operations with a rule, and layers that were not called. Not seen are an "
         "`autograd.Function` and, in Keras, what a layer computes without `keras.ops`. A "
-        "composite that acts nowhere is an error.",
+        "composite that acts nowhere is an error. A mapping of selectors to relevance rules warns "
+        "in the same way, but merges nothing.",
         library_docs.EXAMPLE,
+        "`xg.heatmap(heat)` draws the map; over a batch, (N, C, H, W), it draws one for each "
+        "image.",
         table(("composite", *heads[1:]), library_docs.composite_rows()),
+        "### A composite of your own\n\nGive each kind of layer a rule: one of "
+        "`xg.attribution`, or the name of a rule. This one has epsilon on each layer with weights:",
+        library_docs.OWN_COMPOSITE,
+        library_docs.kinds_of_composites(),
         "## Averages of a gradient\n\nThese average any gradient: under a composite, under rules, "
         "or the model's own.",
         table((heads[0], "what it is", heads[-1]), library_docs.mean_rows()),

@@ -36,6 +36,21 @@ with xg.attach(model, composite) as attached:  # printed, a table of what each l
     heat = torch.autograd.grad(model(x)[0, 3], x)[0]
 print(heat.shape)  # torch.Size([1, 3, 8, 8])
 ```"""
+OWN_COMPOSITE = """```python
+rule = xg.attribution.epsilon(1e-3)
+kinds = {
+    "linear": rule,
+    "convolution": rule,
+    "activation": "pass",
+    "batch_normalization": "pass",
+    "addition": xg.attribution.norm(),
+    "average_pooling": xg.attribution.norm(),
+}
+mine = xg.composites.Composite("mine", kinds, canonize=True)
+with xg.attach(model, mine):
+    heat = torch.autograd.grad(model(x)[0, 3], x)[0]
+print(heat.shape)  # torch.Size([1, 3, 8, 8])
+```"""
 HEADS = ("rule", "what x gets", "layers", "source")
 
 
@@ -56,6 +71,21 @@ def layers_of_rules() -> str:
     parts = paragraphs[1 : next(i for i, p in enumerate(paragraphs) if p.startswith("Examples:"))]
     lines = [re.sub(r"\n +", " ", part) for part in parts]
     return "\n\n".join(p if p.startswith("- ") else p.replace("\n", " ") for p in lines)
+
+
+def kinds_of_composites() -> str:
+    """Return what a composite of one's own may say, as a part of a page."""
+    parts = [
+        f"`{name}` (a part of `{kind.part_of}`)" for name, kind in KINDS.items() if kind.part_of
+    ]
+    whole = [f"`{name}`" for name, kind in KINDS.items() if not kind.part_of]
+    return (
+        f"The kinds are {', '.join([*whole, *parts])}; a part has the rule of the whole unless it "
+        'has its own. `first={"convolution": rule}` is for the first layer of those kinds that the '
+        'model calls, and `names={"body.*": rule}` for layers by their names, before the kinds. '
+        "None instead of a rule keeps a layer's own gradient. A batch normalization is merged by "
+        "`canonize=True`; the rule `pass` is for one that cannot be merged."
+    )
 
 
 def composite_rows() -> Iterator[tuple[str, str, str, str]]:
