@@ -64,16 +64,6 @@ def softmax(x: Tensor, /, axis: Any = -1) -> Tensor:
     return xp.softmax(x, axis)
 
 
-def reshape(a: Tensor, shape: Any, order: str = "C") -> Tensor:
-    if order != "C":
-        raise TypeError(f"reshape in the order {order!r}; 'C' is known")
-    return arrays.reshape(a, shape)
-
-
-def ravel(a: Tensor, order: str = "C") -> Tensor:
-    return reshape(a, -1, order)
-
-
 def concatenate(arrays: Sequence[Tensor], axis: int | None = 0, dtype: Any = None) -> Tensor:
     return in_dtype(xp.concatenate(arrays, axis), dtype)
 
@@ -98,17 +88,13 @@ def dot(a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: 
     return in_dtype(arrays.np_dot(a, b), preferred_element_type)
 
 
-def vdot(a: Tensor, b: Tensor, *, precision: Any = None) -> Tensor:
-    return xp.vecdot(ravel(a), ravel(b))
-
-
 def outer(a: Tensor, b: Tensor) -> Tensor:
     # a number counts as a vector of one element
     if isinstance(a, int | float):
         return xp.reshape(a * b, (1, -1))
     if isinstance(b, int | float):
         return xp.reshape(a * b, (-1, 1))
-    return xp.outer(ravel(a), ravel(b))
+    return arrays.np_outer(a, b)
 
 
 # --- elementwise, activations, `jax.lax`: strict functions, all operands and axes given -----------
@@ -162,10 +148,6 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     if not isinstance(alpha, Value) and alpha == 0:  # 0 / 0 on the way
         return xp.maximum(x, 0.0) + alpha * xp.expm1(xp.minimum(x, 0.0) / alpha)
     return xp.celu(x, alpha)
-
-
-def select(pred: Tensor, on_true: Any, on_false: Any) -> Tensor:
-    return xp.where(as_condition(pred), on_true, on_false)
 
 
 def reduce_and(operand: Tensor, axes: Any) -> Tensor:
@@ -323,16 +305,18 @@ ALIASES: dict[Any, Callable[..., Any]] = {
         {
             arrays: """
                 cumprod; cumsum; expand: broadcast_to; np_percentile: percentile; np_quantile:
-                quantile
+                quantile; np_reshape: reshape; ravel
             """,
-            np_dialect: "ptp; round_: round around; split",
+            np_dialect: "ptp; round_: round around; split; vdot",
             parts: "expand_dims; fliplr; flipud",
             places: "argmax; argmin; argsort; count_nonzero",
             reductions: """
                 all; any; max: max amax; mean; min: min amin; nanmean; nansum; prod; std; sum; var
             """,
             trace: "cast: astype(copy=) lax.convert_element_type(operand=x); copy_of: copy(order=)",
-            __name__: "softmax: special.softmax",
+            __name__: """
+                softmax: special.softmax; where: lax.select(pred=condition, on_true=x, on_false=y)
+            """,
             xp: """
                 einsum(optimize=); full_like; gelu: nn.gelu; glu: nn.glu; log_ndtr:
                 special.log_ndtr(series_order=); log_softmax: nn.log_softmax special.log_softmax;
@@ -351,10 +335,10 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             np_dialect: "heaviside; ndim; select; shape; size",
             __name__: """
                 absolute: abs absolute fabs lax.abs; clip; concatenate: concatenate concat; dot;
-                floor_divide; fmod; lax.clamp; lax.div; lax.full_like; lax.rem; lax.select;
+                floor_divide; fmod; lax.clamp; lax.div; lax.full_like; lax.rem;
                 lax.top_k; logsumexp: nn.logsumexp special.logsumexp;
                 matmul: matmul linalg.matmul; nn.celu; nn.hard_tanh; nn.one_hot; nn.softmax; outer;
-                ravel; reshape; sort; stack; take; vdot; where
+                sort; stack; take; where
             """,
             methods: """
                 identity: positive conj conjugate real nn.identity lax.optimization_barrier

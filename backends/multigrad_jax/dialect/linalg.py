@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -88,10 +89,6 @@ def qr(step: EquationStep) -> list[Operand]:
     return [Operand(q, (*batch, rows, count)), Operand(r, (*batch, count, columns))]
 
 
-def pinv(x: Any) -> Any:
-    return matrices.pinv(x, None, 10.0)
-
-
 def has_own_cutoff(jaxpr: Any) -> bool:
     """Return whether a pseudo-inverse computes jax's own cutoff first, ten eps a row."""
     (x,) = jaxpr.invars
@@ -108,7 +105,7 @@ def has_own_cutoff(jaxpr: Any) -> bool:
 # The derivative of their steps fails for a singular matrix; the op has the derivative of jax's own.
 OWN: dict[str, Callable[[Any], Any]] = {
     "_det": xp.det,
-    "_pinv": pinv,
+    "_pinv": functools.partial(matrices.pinv, rtol=None, epsilons=10.0),
     "_slogdet_lu": xp.slogdet,
 }
 # Functions whose derivative only the op has, and the condition for it.

@@ -29,7 +29,7 @@ from multigrad.capture.dialect import (
     register_dialect,
 )
 from multigrad.capture.dialects import xp as xp_dialect
-from multigrad.capture.meanings import creation
+from multigrad.capture.meanings import arrays, creation
 from multigrad.capture.name_tables import handlers_by_name
 from multigrad.capture.symbols import SymbolicDType
 from multigrad.capture.values import methods
@@ -123,14 +123,7 @@ def over_each(exchange: Callable[..., Tensor]) -> Callable[..., Any]:
     return call
 
 
-@over_each
-def psum(x: Tensor, names: Axes) -> Tensor:
-    return xp.all_sum(x, names)
-
-
-@over_each
-def pmax(x: Tensor, names: Axes) -> Tensor:
-    return xp.all_max(x, names)
+psum, pmax = over_each(xp.all_sum), over_each(xp.all_max)
 
 
 @over_each
@@ -230,8 +223,9 @@ METHODS: dict[str, Handler] = {
     **handlers_by_name(
         {
             families: """
-                absolute: __abs__; clip; dot; floor_divide: __floordiv__; ravel: ravel flatten; sort
-            """
+                absolute: __abs__; clip; dot; floor_divide: __floordiv__; sort
+            """,
+            arrays: "ravel: ravel flatten",
         }
     ),
     **{name: ALIASES[getattr(jnp, name)] for name in AS_FUNCTIONS.split()},

@@ -48,12 +48,8 @@ def size(input: Any, out_type: Any) -> Any:
     return len(input) if isinstance(input, SymbolicShape) else xp.size(input)
 
 
-def rank(input: Tensor) -> int:
-    return input.ndim
-
-
 # Parameters that are attributes of an op, which TensorFlow takes as tensors or arrays too.
-STATIC = "axes axis multiples repeats shift"
+STATIC = "axes axis multiples perm repeats shape shift"
 
 
 def static(value: Any) -> Any:
@@ -66,22 +62,8 @@ def static(value: Any) -> Any:
 TENSORFLOW = Library(tf, values={**dict.fromkeys(STATIC.split(), static), "keepdims": bool})
 
 
-def reshape(tensor: Tensor, shape: Any) -> Tensor:
-    lengths = static(shape)
-    return arrays.reshape(tensor, *(lengths if isinstance(lengths, list | tuple) else [lengths]))
-
-
-def broadcast_to(input: Tensor, shape: Any) -> Tensor:
-    lengths = static(shape)
-    return arrays.expand(input, *(lengths if isinstance(lengths, list | tuple) else [lengths]))
-
-
 def squeeze(input: Tensor, axis: Any) -> Tensor:
     return xp.squeeze(input, None if axis == [] else axis)
-
-
-def transpose(a: Tensor, perm: Any) -> Tensor:
-    return xp.permute_dims(a, static(perm))
 
 
 def stack(values: Sequence[Any], axis: int) -> Any:
@@ -387,7 +369,9 @@ def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
 
 
 # These accept an open shape; all others fix the shape in the capture.
-TAKES_SHAPES = (broadcast_to, fill, normal, ones, reduce_prod, reshape, size, uniform, zeros)
+TAKES_SHAPES = (
+    arrays.expand, arrays.reshape, fill, normal, ones, reduce_prod, size, uniform, zeros,
+)  # fmt: skip
 NAMED = TENSORFLOW.called(
     {
         __name__: "Shape: shape(out_type=)",
@@ -396,14 +380,16 @@ NAMED = TENSORFLOW.called(
             repeat; concatenate: concat; expand_dims; all: reduce_all; any: reduce_any; logsumexp:
             reduce_logsumexp; max: reduce_max; mean: reduce_mean; min: reduce_min; sum: reduce_sum;
             norm: math.reduce_euclidean_norm; std: math.reduce_std; var: math.reduce_variance;
-            einsum(kwargs=)
+            permute_dims: transpose(perm=axes); einsum(kwargs=)
         """,
+        parts: "rank",
     }
 )
 ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same(
     {
+        arrays: "expand: broadcast_to; reshape",
         __name__: """
-            size; rank; reshape; broadcast_to; squeeze; transpose; stack; slice_of: slice;
+            size; squeeze; stack; slice_of: slice;
             linalg.band_part; nn.bias_add; zeros; ones; fill; range_of: range; eye; linspace;
             random.normal; random.uniform; reduce_prod; math.count_nonzero; nn.moments; nn.l2_loss;
             norm; clip_by_norm; nn.softmax; nn.log_softmax; softmax_cross_entropy:
@@ -412,6 +398,6 @@ ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same(
             scatter_nd; scatter_nd_add: tensor_scatter_nd_add; scatter_nd_update:
             tensor_scatter_nd_update; segment_sum: math.unsorted_segment_sum;
             sparse_cross_entropy: nn.sparse_softmax_cross_entropy_with_logits
-        """
+        """,
     }
 )

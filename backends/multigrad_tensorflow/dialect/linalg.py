@@ -27,11 +27,6 @@ def inv(input: Tensor, adjoint: bool = False) -> Tensor:
     return xp.inv(matrices.turned(input, adjoint))
 
 
-def lu(input: Tensor) -> tuple[Tensor, Tensor]:
-    packed, places = matrices.lu_permuted(input)
-    return packed, xp.cast(places, "int32")
-
-
 def qr(input: Tensor, full_matrices: bool = False) -> tuple[Tensor, ...]:
     return matrices.qr(input, full_matrices)
 
@@ -101,7 +96,7 @@ OPERATIONS: dict[str, Handler] = {
     "Diag": tensor_diag,
     "DiagPart": tensor_diag_part,
     "LogMatrixDeterminant": xp.slogdet,
-    "Lu": lu,
+    "Lu": matrices.lu_permuted,
     "MatrixDiag": matrices.embedded,
     "MatrixDiagV3": diag,
     "MatrixInverse": inv,

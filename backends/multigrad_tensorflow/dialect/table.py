@@ -144,8 +144,7 @@ def fold(fn: Handler, elems: Any, initializer: Any = None, reverse: bool = False
     return _carried(fn, initializer, elems, reverse)[0]
 
 
-def foldr(fn: Handler, elems: Any, initializer: Any = None) -> Any:
-    return fold(fn, elems, initializer, reverse=True)
+foldr = functools.partial(fold, reverse=True)
 
 
 def _carried(fn: Handler, initializer: Any, elems: Any, reverse: bool) -> tuple[Any, Any]:

@@ -259,10 +259,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Any) -> Tensor:
 
 def equal(input: Tensor, other: Tensor) -> Any:
     """Return whether all elements are equal; False for tensors of different shapes."""
-    a, b = (
-        x if isinstance(x, Value) else places.as_tensor(x, y)
-        for x, y in ((input, other), (other, input))
-    )
+    a, b = places.as_tensor(input, other), places.as_tensor(other, input)
     return shape_of(a) == shape_of(b) and xp.all(xp.equal(a, b))
 
 

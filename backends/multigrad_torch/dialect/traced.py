@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, log
 
 from multigrad.capture.dialect import OwnTrace
 from multigrad.capture.foreign_calls import TracedCall, dtype_in, giving_reasons, record_call
-from multigrad.capture.meanings import parts, places, reductions
+from multigrad.capture.meanings import parts, reductions
+from multigrad.capture.meanings.places import as_tensor, index_select
 from multigrad.capture.values import indexing, methods
 from multigrad.errors import TraceError
 from multigrad.graph.ir import questions
@@ -260,39 +261,39 @@ def slice_(
 def slice_scatter(
     input: Tensor, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Tensor:
-    position = along(dim, sliced(start, end, step), like(input, src))
-    return indexing.assigned(like(input, src), position, src)
+    position = along(dim, sliced(start, end, step), as_tensor(input, src))
+    return indexing.assigned(as_tensor(input, src), position, src)
 
 
 def select_scatter(input: Tensor, src: Any, dim: int, index: int) -> Tensor:
-    return indexing.assigned(like(input, src), along(dim, index, like(input, src)), src)
-
-
-def like(x: Any, other: Any) -> Tensor:
-    return x if isinstance(x, Value) else places.as_tensor(x, other)
+    return indexing.assigned(as_tensor(input, src), along(dim, index, as_tensor(input, src)), src)
 
 
 def index(input: Tensor, indices: Sequence[Any]) -> Tensor:
     symbol = next(x for x in (input, *indices) if isinstance(x, Value))
-    return like(input, symbol)[tuple(slice(None) if each is None else each for each in indices)]
+    return as_tensor(input, symbol)[
+        tuple(slice(None) if each is None else each for each in indices)
+    ]
 
 
 def index_put(
     input: Tensor, indices: Sequence[Any], values: Any, accumulate: bool = False
 ) -> Tensor:
     symbol = next(x for x in (input, values, *indices) if isinstance(x, Value))
-    x = like(input, symbol)
+    x = as_tensor(input, symbol)
     items: Any = tuple(slice(None) if each is None else each for each in indices)
     if accumulate:
-        items = tuple(each if isinstance(each, slice) else like(each, symbol) for each in items)
+        items = tuple(
+            each if isinstance(each, slice) else as_tensor(each, symbol) for each in items
+        )
         items, values = indexing.add_at(x, items, values)
     return indexing.assigned(x, items, values)
 
 
 def put(input: Tensor, index: Tensor, source: Any, accumulate: bool = False) -> Tensor:
-    flat = xp.reshape(like(input, source), -1)
-    positions = xp.reshape(like(index, flat), -1)
-    values = xp.reshape(like(source, flat), -1)
+    flat = xp.reshape(as_tensor(input, source), -1)
+    positions = xp.reshape(as_tensor(index, flat), -1)
+    values = xp.reshape(as_tensor(source, flat), -1)
     return xp.reshape(index_put(flat, [positions], values, accumulate), parts.shape_of(input))
 
 
@@ -301,15 +302,15 @@ def to_copy(input: Tensor, *, dtype: Any = None) -> Tensor:
 
 
 def copy(input: Tensor, src: Any) -> Tensor:
-    values = like(src, input)
-    x = like(input, values)
+    values = as_tensor(src, input)
+    x = as_tensor(input, values)
     return xp.broadcast_to(cast(values, x.dtype), x)
 
 
 def diagonal_scatter(
     input: Tensor, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Tensor:
-    result = copy_of(like(input, src))
+    result = copy_of(as_tensor(input, src))
     result.diagonal(offset, dim1, dim2)[...] = src
     return result
 
@@ -354,7 +355,7 @@ def embedding(
 ) -> Tensor:
     if padding_idx >= 0 or scale_grad_by_freq:
         raise TypeError("embedding with padding_idx or scale_grad_by_freq, of another gradient")
-    return places.index_select(weight, 0, indices)
+    return index_select(weight, 0, indices)
 
 
 def svd(A: Tensor, full_matrices: bool = False, compute_uv: bool = True, **how: Any) -> Any:

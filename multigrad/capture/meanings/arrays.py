@@ -213,7 +213,7 @@ def np_percentile(
 def np_reshape(x: Tensor, shape: Any, order: str = "C") -> Tensor:
     if order != "C":
         raise TypeError(f"reshape in the order {order!r}; 'C' is known")
-    return reshape(x, *shape) if isinstance(shape, tuple | list) else reshape(x, shape)
+    return reshape(x, shape)
 
 
 def np_dot(a: Tensor, b: Tensor) -> Tensor:
