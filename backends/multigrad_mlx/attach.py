@@ -27,6 +27,7 @@ from multigrad.backend import (
     as_numpy_dtype,
     dtype_name,
 )
+from multigrad.backend.emitted import tuple_of
 
 from . import compile
 from .compile import REGION, FrameKind, RecomputedRegion, seeded, within
@@ -172,10 +173,6 @@ def tangent_rule(primals, tangents):
     return {emitted.returned(words)}
 
 """
-
-
-def tuple_of(words: Any) -> str:
-    return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> Function:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -255,7 +255,7 @@ class Emitted:
 
     def returned(self, words: Sequence[str]) -> str:
         """Return words for the outputs as a call returns these: the only one, or a tuple."""
-        return words[0] if self.single else f"({', '.join(words)})"
+        return words[0] if self.single else tuple_of(words)
 
     @property
     def carries(self) -> tuple[bool, ...]:
@@ -368,6 +368,12 @@ class Made(NamedTuple):
 
     factory: Callable[..., Any]
     args: tuple[Any, ...]
+
+
+def tuple_of(words: Iterable[str]) -> str:
+    """Return the words as the source of a tuple."""
+    terms = tuple(words)
+    return f"({terms[0]},)" if len(terms) == 1 else f"({', '.join(terms)})"
 
 
 def find_like(types: Sequence[Type | None]) -> int | None:

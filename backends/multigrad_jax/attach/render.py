@@ -19,6 +19,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad, batching, mlir
 
+from multigrad.backend.emitted import tuple_of
 from multigrad.errors import GradientError, UnsupportedOp
 
 from .. import distributed
@@ -45,9 +46,9 @@ def render(emitted: Emitted) -> str:
     inputs = ", ".join(emitted.names.inputs)
     residuals = [*emitted.kept, *emitted.read_params]
     residuals += [f"StaticShape({each}.shape)" for each in emitted.residuals.shapes]
-    names = _tuple(_held(emitted))
+    names = tuple_of(_held(emitted))
     unpack = f"    {names} = residuals\n" if names != "()" else ""
-    gradients = _tuple([*emitted.gradients(b), *(["None"] * len(emitted.names.params))])
+    gradients = tuple_of([*emitted.gradients(b), *(["None"] * len(emitted.names.params))])
     arguments = f"{inputs}{emitted.arguments}"
     outputs, results = emitted.returned(emitted.names.outputs), emitted.returned(f.results)
     run = _run(emitted, outputs, f"{name}({arguments})")
@@ -58,7 +59,7 @@ def {name}({inputs}{emitted.signature}):
 
 
 def forward({arguments}):
-{run}{emitted.keep.indented(4)}    return {outputs}, {_tuple(residuals)}
+{run}{emitted.keep.indented(4)}    return {outputs}, {tuple_of(residuals)}
 
 
 def backward(residuals, {emitted.names.cotangents[0] if emitted.single else "cotangents"}):
@@ -91,7 +92,7 @@ def {emitted.names.identifier}({", ".join(emitted.names.inputs)}{emitted.signatu
 
 
 def _receive(emitted: Emitted) -> str:
-    lines = [] if emitted.single else [f"{_tuple(list(emitted.names.cotangents))} = cotangents"]
+    lines = [] if emitted.single else [f"{tuple_of(emitted.names.cotangents)} = cotangents"]
     if "key" in emitted.names.params:
         # An eager pullback may be given NumPy's array, which has no device to draw on.
         carrying = zip(emitted.names.cotangents, emitted.carries, strict=True)
@@ -136,7 +137,7 @@ def _run(emitted: Emitted, outputs: str, call: str) -> str:
 
 
 def _render_push(emitted: Emitted, tangent: Body) -> str:
-    residuals, tangent_names = _held(emitted), _tuple(list(emitted.names.tangents))
+    residuals, tangent_names = _held(emitted), tuple_of(emitted.names.tangents)
     # "" where the tangent map reads more than the residuals
     if not tangent.reads <= {*residuals, *emitted.names.tangents, *emitted.names.outputs}:
         return ""
@@ -145,12 +146,12 @@ def _render_push(emitted: Emitted, tangent: Body) -> str:
         each if each in tangent.reads and each not in residuals else "_"
         for each in emitted.names.outputs
     ]
-    unpack = f"    {_tuple(residuals)} = residuals\n" if residuals else ""
+    unpack = f"    {tuple_of(residuals)} = residuals\n" if residuals else ""
     return f"""\
 def push(residuals, tangents, outputs):
-    {_tuple(output_names)} = outputs
+    {tuple_of(output_names)} = outputs
 {unpack}    {tangent_names} = tangents
-{tangent.indented(4)}    return {_tuple(list(tangent.results))}
+{tangent.indented(4)}    return {tuple_of(tangent.results)}
 
 
 """
@@ -158,10 +159,6 @@ def push(residuals, tangents, outputs):
 
 def no_tangent(output: Tensor) -> Tensor:
     return tangent_of(None, output)
-
-
-def _tuple(words: list[str]) -> str:
-    return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
 
 
 @jax.tree_util.register_static

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from multigrad.backend.emitted import tuple_of
 from multigrad.graph.ir.types import is_float
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def render_operator(emitted: Emitted, name: str) -> str:
     own_results = tuple(f"({word}).clone()" if i in aliases else word for i, word in results)
     return f"""\
 def {name_in_source}_forward({arguments}):
-{code.forward.indented(4)}    return {_result(emitted, own_results)}
+{code.forward.indented(4)}    return {emitted.returned(own_results)}
 
 
 def {name_in_source}_keep(ctx, inputs, output):
@@ -124,7 +125,7 @@ class {name}(Function):
 
     @staticmethod{_outside_autocast(emitted)}
     def forward({", ".join(emitted.names.inputs)}{defaults}):
-{emitted.code.forward.indented(8)}        return {_result(emitted, results)}
+{emitted.code.forward.indented(8)}        return {emitted.returned(results)}
 
     @staticmethod{_outside_autocast(emitted)}
     def setup_context(ctx, inputs, output):
@@ -159,7 +160,7 @@ def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
         assert fast.prepared is not None
         prepare = f"""\
 def {name}_prepare(wrap{emitted.arguments}):
-{_indented([*fast.prepared.lines, f"return {_tuple(names.values())}"], 4)}
+{_indented([*fast.prepared.lines, f"return {tuple_of(names.values())}"], 4)}
 
 """
         arguments, count = ", values", 1
@@ -170,16 +171,16 @@ def {name}_prepare(wrap{emitted.arguments}):
             *(() if emitted.origin.is_rule else (fast.forward, fast.whole or fast.keep)),
         )
         if any(mentions(body, names) for body in bodies):
-            unpack = [f"{_tuple(names)} = values"]
+            unpack = [f"{tuple_of(names)} = values"]
         if read or mentions(fast.backward, names):
             store = ["ctx.values = values"]
-            load.append(f"{_tuple(names)} = ctx.values")
+            load.append(f"{tuple_of(names)} = ctx.values")
     forward = [
         *unpack,
         *_forward_lines(emitted),
         *store,
         *_note_lines(emitted),
-        f"return {_result(emitted, emitted.names.outputs)}",
+        f"return {emitted.returned(emitted.names.outputs)}",
     ]
     return f"""\
 {prepare}class {name}_eager(Function):
@@ -214,7 +215,7 @@ def _render_forward_mode(emitted: Emitted) -> str:
     unpack = [f"({saved_names},) = ctx.saved_tensors"] if saved_names else []
     backward = [*unpack, *load, *shapes, *_return_lines(emitted, code.backward, len(params))]
     primals = [f"({saved_names},) = (unpack_dual(each).primal for each in ctx.saved_tensors)"]
-    result = _result(emitted, emitted.pushed())
+    result = emitted.returned(emitted.pushed())
     # torch (2.13) refuses a tangent in memory of its own for an output that is a view.
     aliases = {*emitted.aliasing.views, *emitted.aliasing.shared}
     results = enumerate(code.forward.results)
@@ -422,12 +423,3 @@ def _targets(words: Iterable[str]) -> str:
     # The left side of an assignment of a tuple.
     *firsts, last = words
     return ", ".join([*firsts, last]) if firsts else f"({last},)"
-
-
-def _tuple(words: Iterable[str]) -> str:
-    *firsts, last = words
-    return f"({', '.join([*firsts, last])})" if firsts else f"({last},)"
-
-
-def _result(emitted: Emitted, words: tuple[str, ...]) -> str:
-    return words[0] if emitted.single else _tuple(words)
