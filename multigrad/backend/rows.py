@@ -333,6 +333,11 @@ def kernel(name: str, operands: str, result: Callable[..., Type]) -> Op:
     )
 
 
+def taking(kernel: Op, fits: Callable[[Node], bool] = lambda node: True) -> Rewrite:
+    """Return the rewrite of nodes that fit into a kernel of the same operands."""
+    return lambda node: make_node(kernel, node.operands, {}, node.type) if fits(node) else None
+
+
 def _structural(*args: Any, **attrs: Any) -> Any:
     raise TypeError("a backend's own kernel has no meaning in NumPy")
 

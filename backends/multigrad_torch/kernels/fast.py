@@ -25,6 +25,7 @@ from multigrad.backend.rows import (
     is_zero,
     square_products,
     take_norms_as_numbers,
+    taking,
 )
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, make_node
@@ -221,11 +222,6 @@ def sign_or_one(x: Tensor) -> Tensor:
     return torch.threshold_(positive_is_least.neg_(), 0, -1)
 
 
-def take_sign_by_bounds(node: Node) -> Node | None:
-    (x,) = node.operands
-    return make_node(SIGN_OR_NAN, (x,), {}, node.type) if x.type.kind == "tensor" else None
-
-
 def sign_or_nan(x: Tensor) -> Tensor:
     """Return torch.sign, but NaN for NaN, which a clamp between equal bounds keeps; 0 for -0."""
     sign = torch.sign(x)
@@ -282,10 +278,6 @@ def one_minus(x: Tensor) -> Tensor:
 
 def one_minus_(x: Tensor) -> Tensor:
     return torch.sub(ONE, x, out=x) if x.is_cpu else torch.rsub(x, 1.0)
-
-
-def take_whole_norm(node: Node) -> Node | None:
-    return make_node(NORM, node.operands, {}, node.type) if is_whole_norm(node) else None
 
 
 def limit_by_number(node: Node) -> Node | None:
@@ -470,7 +462,7 @@ FAST = FastKernels(
         Pattern(
             "torch.sign_or_nan",
             "sign(x) that stays NaN by a choice 1.4 ms, by a clamp 270 us",
-            {ops.SIGN: take_sign_by_bounds},
+            {ops.SIGN: taking(SIGN_OR_NAN, is_tensor)},
         ),
         *masks.PATTERNS,
         Pattern(
@@ -500,7 +492,7 @@ FAST = FastKernels(
         Pattern(
             "torch.norm",
             "the whole norm without its axes: 0.3 us a call",
-            {ops.NORM: take_whole_norm},
+            {ops.NORM: taking(NORM, is_whole_norm)},
         ),
         Pattern(
             "torch.distances",

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend import Pattern, kernel
-from multigrad.backend.rows import is_number, is_tensor, is_zero
+from multigrad.backend.rows import is_number, is_tensor, is_zero, taking
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, make_node
 from multigrad.graph.ir.op import Op
@@ -145,10 +145,6 @@ HEAVISIDE = kernel("torch.heaviside", "x", elementwise)
 
 def heaviside(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     return torch.gt(x, ZERO if x.is_cpu else 0, out=torch.empty_like(x) if out is None else out)
-
-
-def write_heaviside(node: Node) -> Node | None:
-    return make_node(HEAVISIDE, node.operands, {}, node.type)
 
 
 def compare_into_floats(node: Node) -> Node | None:
@@ -334,7 +330,7 @@ PATTERNS = (
     Pattern(
         "torch.heaviside",
         "(x > 0).to(dtype) 366 us, gt(out=) 89",
-        {ops.HEAVISIDE: write_heaviside},
+        {ops.HEAVISIDE: taking(HEAVISIDE)},
     ),
     Pattern(
         "torch.compare_into_float",

@@ -24,9 +24,10 @@ from ...backend.rows import (
     kernel,
     square_products,
     take_norms_as_numbers,
+    taking,
 )
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, make_node
+from ...graph.ir.graph import Node, make_node
 from ...graph.ir.types import FLOAT_SCALAR, INPUT_SHAPE, T, Type
 from ...graph.ops.numerics import vecdot
 from ...graph.ops.results import chosen, elementwise
@@ -196,14 +197,6 @@ def norm_number(x: Array) -> Any:
     return norm(x) if x.dtype.itemsize < 4 else float(norm(x))
 
 
-def take_norm_by_dots(node: Node) -> Node | None:
-    return make_node(NORM, node.operands, {}, node.type) if is_whole_norm(node) else None
-
-
-def take_norms(graph: Graph) -> Graph:
-    return take_norms_as_numbers(graph, NORM_NUMBER)
-
-
 DIVIDED = kernel("numpy.divided", "x number divisor", lambda x, number, divisor: elementwise(x))
 
 
@@ -268,13 +261,13 @@ FAST = FastKernels(
         Pattern(
             "numpy.norm",
             "the norm of 1e6 elements by squares 300 us, by dots 54",
-            {ops.NORM: take_norm_by_dots},
+            {ops.NORM: taking(NORM, is_whole_norm)},
             rounds=True,
         ),
         Pattern(
             "numpy.norm_number",
             "clip_norm's factor as arrays 10 us, as numbers 4",
-            rewrite_graph=take_norms,
+            rewrite_graph=functools.partial(take_norms_as_numbers, kernel=NORM_NUMBER),
             rounds=True,
         ),
         Pattern(
