@@ -170,16 +170,6 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
     return interpolate(input, size, scale_factor, "bilinear", align_corners=True)
 
 
-def grid_sample(
-    input: Tensor,
-    grid: Tensor,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
-    align_corners: bool | None = None,
-) -> Tensor:
-    return layers.grid_sample(input, grid, mode, padding_mode, bool(align_corners))
-
-
 LOSSES = TORCH.called(
     {
         __name__: """
@@ -195,7 +185,7 @@ ALIASES: dict[Any, Any] = {
             layers: """
                 linear: F.linear; bilinear: F.bilinear; group_norm: group_norm(weight=scale,
                 bias=shift) F.group_norm(weight=scale, bias=shift); distances: cdist;
-                own_distances: pdist F.pdist
+                own_distances: pdist F.pdist; F.grid_sample(padding_mode=padding)
             """
         }
     ),
@@ -204,7 +194,7 @@ ALIASES: dict[Any, Any] = {
             __name__: """
                 layer_norm: F.layer_norm layer_norm; rms_norm: F.rms_norm rms_norm; rrelu: F.rrelu
                 rrelu; interpolate: F.interpolate F.upsample F.upsample_nearest;
-                F.upsample_bilinear; F.grid_sample
+                F.upsample_bilinear
             """,
         }
     ),

@@ -15,6 +15,7 @@ from ...graph import ops, random
 from ...graph.ir.types import T, Type
 from ...graph.ops import numerics
 from ...graph.random import draws
+from .function import as_operand
 
 Array = Any
 
@@ -102,11 +103,6 @@ def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **params)
 
     return call
-
-
-def as_operand(value: Any) -> Any:
-    """Return NumPy's scalars as arrays without dimensions, others unchanged."""
-    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def as_cotangent(cotangent: Array | None, output: Array) -> Array:
