@@ -36,9 +36,9 @@ from multigrad.functions.calls.recipe import (
 from multigrad.functions.recording.recapture import are_close
 from multigrad.graph import ops
 from multigrad.graph.ir import questions
-from multigrad.graph.ir.graph import Graph, Node, walk
+from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import is_float
-from multigrad.graph.passes.residuals import unmarked
+from multigrad.graph.passes.residuals import by_value, unmarked
 from multigrad.graph.passes.simplify import substitute
 from multigrad.graph.support.trees import optree
 from multigrad.trace.assertions import UNDIFFERENTIATED
@@ -319,7 +319,7 @@ def _transpose(
     cotangents = accumulate_all(trace, seeds, tuple(primals))
     gradients = dict(zip(primals, cotangents, strict=True))
     nodes = tuple(value.node for value in cotangents if value is not None)
-    if any(depends(node, set(primals)) for node in nodes):
+    if not by_value(nodes).isdisjoint(primals):
         raise GradientError(
             f"function {name!r}: its rule is not linear in the tangents, so that it has "
             "no gradient; only sums of tangents and products with what does not depend on "
@@ -368,16 +368,6 @@ def _add_up(
             for total, share in zip(totals, shares, strict=True)
         ]
     return totals
-
-
-def depends(node: Node, sources: set[Node]) -> bool:
-    """Return whether a node depends on one of the sources by more than its shape."""
-    dependent = set(sources)
-    for each in walk((node,)):
-        shape_only = each.op.shape_only
-        if any(o in dependent for i, o in enumerate(each.operands) if i not in shape_only):
-            dependent.add(each)
-    return node in dependent
 
 
 # --- `jax.custom_vjp` -----------------------------------------------------------------------------

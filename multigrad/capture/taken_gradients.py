@@ -103,8 +103,6 @@ def carries_gradient(node: Node, held: Sequence[Node] = ()) -> bool:
     for each in walk((node,)):
         if each in held or each.op is ops.STOP_GRADIENT or not is_float(each.type):
             continue
-        shape_only = {each.operands[i] for i in each.op.shape_only}
-        operands_reached = [o for o in each.operands if o in reached and o not in shape_only]
-        if each.op is ops.INPUT or operands_reached:
+        if each.op is ops.INPUT or not reached.isdisjoint(each.operands_read):
             reached.add(each)
     return node in reached

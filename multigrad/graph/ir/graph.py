@@ -33,6 +33,13 @@ class Node(HeldWeakly):
     attrs: Attrs
     type: Type
 
+    @property
+    def operands_read(self) -> Sequence[Node]:
+        """The operands of which it reads the values, not just the shape."""
+        shapes = self.op.shape_only
+        operands = self.operands
+        return [each for i, each in enumerate(operands) if i not in shapes] if shapes else operands
+
     def attr(self, name: str) -> Any:
         return dict(self.attrs)[name]
 
@@ -173,11 +180,15 @@ def walk(
     return tuple(order)
 
 
-def dependents(nodes: Iterable[Node], sources: Iterable[Node]) -> set[Node]:
-    """Return the sources and which of the nodes, operands before users, are computed from them."""
+def dependents(
+    nodes: Iterable[Node], sources: Iterable[Node], *, by_value: bool = False
+) -> set[Node]:
+    """Return the sources and which of the nodes, operands before users, are computed from them;
+    `by_value`: not from their shapes alone.
+    """
     reached = set(sources)
     for node in nodes:
-        if not reached.isdisjoint(node.operands):
+        if not reached.isdisjoint(node.operands_read if by_value else node.operands):
             reached.add(node)
     return reached
 

@@ -306,11 +306,7 @@ def complements_as_one(backward: Graph) -> Graph:
 
 def by_value(outputs: Sequence[Node]) -> set[Node]:
     """Return the nodes whose numbers, not only shapes, the outputs depend on."""
-
-    def read(node: Node) -> list[Node]:
-        return [o for i, o in enumerate(node.operands) if i not in node.op.shape_only]
-
-    return {*walk(outputs, read)}
+    return {*walk(outputs, lambda node: node.operands_read)}
 
 
 def computed_again(backward: Graph, kept: Collection[Node]) -> set[Node]:

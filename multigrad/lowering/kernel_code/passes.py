@@ -204,11 +204,7 @@ class Layouts:
         self.row_axes = min(axis_counts, default=1)
 
     def read(self, node: Node) -> list[Node]:
-        return [
-            each
-            for i, each in enumerate(node.operands)
-            if each.type.kind == "tensor" and i not in node.op.shape_only
-        ]
+        return [each for each in node.operands_read if each.type.kind == "tensor"]
 
     def reduces(self, node: Node) -> bool:
         """Return whether a node reduces; the reduction of one number is that number."""

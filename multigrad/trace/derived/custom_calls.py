@@ -109,8 +109,7 @@ def gradients_lost(graph: Graph) -> tuple[str, ...]:
             found[node.attr("function").backward.name] = None
         for region in regions_of(node):
             found |= dict.fromkeys(gradients_lost(region.graph))
-        shapes = node.op.shape_only
-        pending += [operand for i, operand in enumerate(node.operands) if i not in shapes]
+        pending += node.operands_read
     return tuple(found)
 
 

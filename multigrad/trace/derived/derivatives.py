@@ -21,7 +21,7 @@ from typing import Any
 
 from ...errors import UnsupportedOp
 from ...graph import ops
-from ...graph.ir.graph import Graph, Node, every_node, make_node, regions_of, walk
+from ...graph.ir.graph import Graph, Node, dependents, every_node, make_node, regions_of, walk
 from ...graph.ir.types import FLOAT8, UNKNOWN, is_float
 from ...graph.ops.properties import CONSTANT, LINEAR, ZERO, spread
 from ...graph.passes.facts import read_shapes_alone
@@ -89,7 +89,9 @@ def accumulate_all(
     known = cotangents.known
     for output, cotangent in seeds:
         cotangents.add(output, cotangent, output)
-    active = _depend_on(order, targets)
+    # Dependence by shape alone carries no derivative.
+    passing = [node for node in order if node.op is not ops.STOP_GRADIENT]
+    active = dependents(passing, targets, by_value=True)
     calls, scans = GradientCalls(trace, order), Scans(trace, order, accumulate_all)
     for node in reversed(order):
         if node in cotangents.modes:
@@ -143,18 +145,6 @@ def _pull_parts(trace: Trace, node: Node, cotangent: Any) -> list[Value | None]:
         None if graph is None else trace.value(substitute(graph, replacements).outputs[0])
         for graph in graphs
     ]
-
-
-def _depend_on(order: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
-    # Dependence by shape alone carries no derivative.
-    active = set(targets)
-    for node in order:
-        if node.op is ops.STOP_GRADIENT:
-            continue
-        shapes = node.op.shape_only
-        if any(o in active for i, o in enumerate(node.operands) if i not in shapes):
-            active.add(node)
-    return active
 
 
 def _match(trace: Trace, share: Any, operand: Node) -> Any:

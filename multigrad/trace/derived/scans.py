@@ -209,11 +209,8 @@ class TurnedScan:
         inputs, outputs = self.turn.inputs, self.turn.outputs
         moving = [*self.wanted]
         while True:
-            reached = {node for node, is_moving in zip(inputs, moving, strict=True) if is_moving}
-            for node in self.turn.nodes:
-                shapes = node.op.shape_only
-                if any(o in reached for i, o in enumerate(node.operands) if i not in shapes):
-                    reached.add(node)
+            sources = [node for node, is_moving in zip(inputs, moving, strict=True) if is_moving]
+            reached = dependents(self.turn.nodes, sources, by_value=True)
             by_carry = [
                 i in self.carried and outputs[i] in reached and is_tensor(inputs[i])
                 for i in range(len(inputs))
