@@ -45,7 +45,8 @@ def render(emitted: Emitted) -> str:
     lines += draw if "key" in emitted.names.params else []
     start = "".join(f"    {line}\n" for line in lines)
     cotangent = emitted.names.cotangents[0] if emitted.single else "cotangents"
-    setup = "" if emitted.single else f"        {_names(emitted.names.cotangents)} = cotangents\n"
+    names = ", ".join(emitted.names.cotangents)
+    setup = "" if emitted.single else f"        {names} = cotangents\n"
     setup += "".join(
         f"        {c} = as_cotangent({c}, {y})\n"
         for c, y in zip(emitted.names.cotangents, emitted.names.outputs, strict=True)
@@ -53,7 +54,7 @@ def render(emitted: Emitted) -> str:
     assignments = "".join(
         f"    {each} = {text}\n" for each, text in zip(emitted.names.outputs, outputs, strict=True)
     )
-    result = emitted.names.outputs[0] if emitted.single else f"({_names(emitted.names.outputs)})"
+    result = emitted.returned(emitted.names.outputs)
     result_gradients = gradients[0] if len(gradients) == 1 else f"({', '.join(gradients)})"
     return f"""\
 @quiet
@@ -73,10 +74,6 @@ def {name}_vjp({inputs}{emitted.signature}):
 
 {name}.vjp = {name}_vjp
 """
-
-
-def _names(words: tuple[str, ...]) -> str:
-    return f"{words[0]}," if len(words) == 1 else ", ".join(words)
 
 
 def _converted(
