@@ -98,6 +98,6 @@ EJECTION = Ejection(
         core.uniform: draws.uniform,
         random.fold_in: fold_in,
         random.uniform_like: uniform_like,
-        random.words_of: words_of,
+        core.words_of: words_of,
     },
 )

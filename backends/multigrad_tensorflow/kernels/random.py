@@ -35,7 +35,7 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
     core.check_dtype(x.dtype.name)
     if is_eager_on_cpu(x):
         return draw_with_numpy(core.uniform, key, x)
-    return shape_like(draw_uniform(words_of(key), counters(key, x), x.dtype), x)
+    return shape_like(draw_uniform(core.words_of(key), counters(key, x), x.dtype), x)
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
         return draw_with_numpy(core.normal, key, x)
     is_double = x.dtype == tf.float64
     compute_dtype = tf.float64 if is_double else tf.float32
-    uniform = draw_uniform(words_of(key), counters(key, x), compute_dtype)
+    uniform = draw_uniform(core.words_of(key), counters(key, x), compute_dtype)
     normal = core.normal_from_uniform(uniform, NAMESPACE, is_double)
     return shape_like(tf.cast(normal, x.dtype), x)
 
@@ -84,16 +84,11 @@ def is_eager_on_cpu(x: Tensor) -> bool:
 
 
 def draw_with_numpy(draw: Any, key: Tensor, x: Tensor) -> Tensor:
-    words = words_of(key)
+    words = core.words_of(key)
     pair = words if isinstance(words, tuple) else tuple(words.numpy().tolist())
     if isinstance(key, core.PlacedKey):
         pair = core.PlacedKey(pair, int(key.start), tuple(map(int, key.whole)))
     return place_like(tf.convert_to_tensor(draw(pair, tuple(x.shape), x.dtype.as_numpy_dtype)), x)
-
-
-def words_of(key: Tensor) -> Tensor:
-    """Return a key without its place in a whole array."""
-    return key.key if isinstance(key, core.PlacedKey) else key
 
 
 def counters(key: Tensor, x: Tensor) -> Tensor:

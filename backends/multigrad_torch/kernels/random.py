@@ -32,7 +32,7 @@ Tensor: TypeAlias = Any
 
 def fold_in(key: Tensor, n: int) -> Tensor:
     """Return the n-th derived key: a pair of ints from a pair, two int64 words from a tensor."""
-    words = words_of(key)
+    words = core.words_of(key)
     if not isinstance(words, tuple):
         is_compiling = torch.compiler.is_compiling()
         fold = torch.ops.multigrad.fold_in.default if is_compiling else fold_in_words
@@ -40,7 +40,7 @@ def fold_in(key: Tensor, n: int) -> Tensor:
     else:
         new_key = core.fold_in(words, n)
         new_key = OwnKey(*new_key) if isinstance(words, OwnKey) else new_key
-    return with_words(key, new_key)
+    return core.with_words(key, new_key)
 
 
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def draw_like(draw: Callable[..., Tensor], operator: str, key: Tensor, x: Tensor
     if type(x) is not torch.Tensor:
         return draw_for_class(draw, key, x)
     if torch._C._get_tracing_state() is not None:
-        words = words_of(key)
+        words = core.words_of(key)
         if isinstance(words, tuple) or is_readable(words):
             # A constant: the in-place ops of a draw would change it again at each run of the trace.
             with untraced():
@@ -162,7 +162,7 @@ def for_each_key(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def draw_compiled(operator: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
     def draw(key: Tensor, *description: Any) -> Tensor:
-        words = key_words(words_of(key))
+        words = key_words(core.words_of(key))
         if isinstance(key, core.PlacedKey):
             return operator(words, *description, key.start, key.whole)
         return operator(words, *description)
@@ -313,12 +313,12 @@ def uniform_blocks(
     key: Tensor, shape: Sequence[int], dtype: str, device: torch.device
 ) -> Iterator[Tensor]:
     """Yield uniforms of a dtype, block by block: float64, or exact float32."""
-    words, size = words_of(key), math.prod(shape)
+    words, size = core.words_of(key), math.prod(shape)
     if not isinstance(words, tuple):
         words = tuple(words.tolist()) if is_readable(words) else int32_words(words.to(device))
     if isinstance(words, tuple) and device.type == "cpu" and is_faster_in_numpy(size):
         numbers = np.empty(shape, "float64" if dtype == "float64" else "float32")
-        core.fill_uniform(numbers, with_words(key, words), dtype)
+        core.fill_uniform(numbers, core.with_words(key, words), dtype)
         yield torch.from_numpy(numbers)
         return
     for high, low in counter_blocks(key, shape, device):
@@ -334,11 +334,11 @@ def find_native(
     """Return the compiled functions and the layout of a draw; None where torch's own code draws."""
     if device.type != "cpu" or not is_plain():
         return None
-    words = words_of(key)
+    words = core.words_of(key)
     if not isinstance(words, tuple):
         if not is_readable(words):
             return None
-        key = with_words(key, tuple(words.tolist()))
+        key = core.with_words(key, tuple(words.tolist()))
     kernels = core.find_kernels(math.prod(shape))
     return None if kernels is None else (kernels, core.lay_out_runs(key, shape))
 
@@ -390,16 +390,6 @@ def give_back(scratch: Scratch) -> None:
     if len(SPARE) > MOST_SIZES:
         SPARE.clear()
     SPARE.setdefault((scratch.size, scratch.w.dtype), []).append(scratch)
-
-
-def words_of(key: Tensor) -> Tensor:
-    return key.key if isinstance(key, core.PlacedKey) else key
-
-
-def with_words(key: Tensor, words: Tensor) -> Tensor:
-    if isinstance(key, core.PlacedKey):
-        return core.PlacedKey(words, key.start, key.whole)
-    return words
 
 
 def uniform_block(words: tuple[Tensor, Tensor], dtype: str) -> Tensor:

@@ -42,6 +42,16 @@ class PlacedKey(NamedTuple):
     whole: tuple[Any, ...]
 
 
+def words_of(key: Any) -> Any:
+    """Return a key without its place in a whole array."""
+    return key.key if isinstance(key, PlacedKey) else key
+
+
+def with_words(key: Any, words: Any) -> Any:
+    """Return words as the key of the same place, if a key has one."""
+    return PlacedKey(words, key.start, key.whole) if isinstance(key, PlacedKey) else words
+
+
 def place(key: Any, starts: Sequence[Any], whole: Sequence[Any]) -> PlacedKey:
     """Return the key of a shard that starts at `starts` in an array of shape `whole`."""
     start = sum(first * stride for first, stride in zip(starts, strides(whole), strict=True))
