@@ -464,14 +464,14 @@ def fold_in_words(key: Tensor, n: int) -> Tensor:
     first, second = int32_words(key).unbind(-1)
     x = torch.zeros((), dtype=torch.int32, device=key.device)
     y = torch.full((), as_int32(n), dtype=torch.int32, device=key.device)
-    words = core.threefry_rounds((first, second), (x, y), torch.add, rotate_xor, as_given)
+    words = core.threefry_rounds((first, second), (x, y), torch.add, rotate_xor)
     return torch.stack(words, -1).to(torch.int64) & core.WORD_MASK
 
 
 def encrypt(key: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Run the Threefry rounds: in place for a key of ints, out of place for a tensor."""
     if not isinstance(key, tuple):
-        return core.threefry_rounds((key[0], key[1]), (x, y), torch.add, rotate_xor, as_given)
+        return core.threefry_rounds((key[0], key[1]), (x, y), torch.add, rotate_xor)
     scratch = torch.empty_like(x)
 
     def rotate_xor_in_place(x: Tensor, bits: int, y: Tensor) -> Tensor:
@@ -485,10 +485,6 @@ def encrypt(key: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def rotate_xor(x: Tensor, bits: int, y: Tensor) -> Tensor:
     # The right shift repeats the sign bit, which the mask removes.
     return ((x << bits) | ((x >> (32 - bits)) & ((1 << bits) - 1))) ^ y
-
-
-def as_given(word: Tensor) -> Tensor:
-    return word
 
 
 def as_int32(word: Tensor) -> Tensor:

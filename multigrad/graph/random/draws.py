@@ -88,7 +88,7 @@ def threefry_rounds(
     counters: Words,
     add: Callable[[Tensor, Tensor], Tensor],
     rotate_xor: Callable[[Tensor, int, Tensor], Tensor],
-    as_word: Callable[[Tensor], Tensor],
+    as_word: Callable[[Tensor], Tensor] = lambda word: word,
 ) -> Words:
     """Run the 20 rounds of Threefry-2x32 on two counter words.
 
@@ -97,7 +97,7 @@ def threefry_rounds(
         counters: two words; consumed, where `add` or `rotate_xor` work in place.
         add: `x + y` modulo 2**32.
         rotate_xor: `rotate_left(x, bits) ^ y`, called as `rotate_xor(x, bits, y)`.
-        as_word: reduces a sum of key words to what `add` takes.
+        as_word: reduces a sum of key words to what `add` takes, where that is less.
     """
     first, second = key
     schedule = (first, second, first ^ second ^ PARITY)
