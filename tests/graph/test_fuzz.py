@@ -8,6 +8,7 @@ for others. A failure is shrunk and printed as the graph and the elements that d
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -57,8 +58,9 @@ def test_random_programs_give_the_numbers_of_the_interpreter(
 ) -> None:
     tally = check_random(installed, SEED + shard, SHARD, COMPILED)
     assert tally.programs == SHARD
-    assert len(tally.ops) > len(TAKING_PART) / 2
-    assert tally.compared >= 0.8 * tally.elements, "too much is left to rounding"
+    # Below any draw: a new op, or a number in any module, moves it.
+    assert len(tally.ops) > len(TAKING_PART) / 3
+    assert tally.compared >= 0.6 * tally.elements, "too much is left to rounding"
 
 
 # --- every row takes part -------------------------------------------------------------------------
@@ -133,6 +135,7 @@ def test_row_that_is_broken_on_one_backend_is_found_and_the_program_shrunk(
     message = str(failure.value)
     assert message.startswith(f"{backend.name}, output ")
     assert f"= {op.name}(" in message
+    assert not hasattr(failure.value, "__notes__"), "Hypothesis shows the program again, at length"
     steps = [line for line in message.splitlines() if line.lstrip().startswith("%")]
     assert len(steps) <= 5, message
 
@@ -143,14 +146,16 @@ def test_interpreter_knows_what_cancels_and_what_roundings_decide() -> None:
     back = make_node(ops.SUB, (make_node(ops.ADD, (power, x), {}, INPUT), x), {}, INPUT)
     mask = make_node(ops.GT, (power, back), {}, Type("tensor", BOOL, INPUT.shape))
     rest = make_node(ops.RECIPROCAL, (make_node(ops.SUB, (power, back), {}, INPUT),), {}, INPUT)
-    graph = Graph("cancels", (x,), (back, mask, rest))
+    jump = make_node(ops.THRESHOLD, (back,), {"threshold": math.e, "default": 20.0}, INPUT)
+    graph = Graph("cancels", (x,), (back, mask, rest, jump))
     numbers = np.array([1e-6, 1.0, 1e4], FLOAT32)  # the last one overflows everywhere
-    values, masks, rests = interpret(graph, {"tin": numbers}, FLOAT32)
+    values, masks, rests, jumps = interpret(graph, {"tin": numbers}, FLOAT32)
     eps = float(np.finfo(FLOAT32).eps)
     assert 4 * eps < values.error[0] < 16 * eps
     np.testing.assert_array_equal(values.lost, [False, False, False])
     np.testing.assert_array_equal(masks.error > 0, [True, True, False])
     np.testing.assert_array_equal(rests.lost, [True, True, False])
+    np.testing.assert_array_equal(jumps.lost, [False, True, False])
 
 
 # --- what it found --------------------------------------------------------------------------------
@@ -289,6 +294,16 @@ def test_interpreter_leaves_out_what_the_order_of_an_einsum_decides() -> None:
         np.testing.assert_array_equal(
             np.any(result.lost, axis=tuple(range(1, result.lost.ndim))), lost
         )
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
+def test_interpreter_leaves_out_what_overflows_on_the_way(dtype: Any) -> None:
+    top, names = float(finfo(dtype).max), ("start", "end", "weight")
+    rows = np.array([[-0.6, top, -0.6], [-0.8 * top, 0.8 * top, 0.5], [0.5 * top, 0, 0.25]], dtype)
+    operands = tuple(map(tensor_input, names))
+    graph = Graph("lerp", operands, (make_node(ops.LERP, operands, {}, INPUT),))
+    (result,) = interpret(graph, dict(zip(names, rows.T, strict=True)), dtype)
+    np.testing.assert_array_equal(result.lost, [True, True, False])
 
 
 def test_interpreter_leaves_out_a_product_of_a_doubtful_zero_and_no_logarithm() -> None:

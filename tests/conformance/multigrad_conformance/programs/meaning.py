@@ -17,7 +17,7 @@ from multigrad.graph.ops.attributes import is_number
 from multigrad.graph.ops.results import PER_ELEMENT
 
 from ..differences import DESIGNED
-from ..oracles import finfo
+from ..oracles import FLOAT64, finfo
 from .bounded import BOOL, EXACT, WHOLE, Bounded, Function, difference, settle, way
 
 Array = Any
@@ -58,7 +58,10 @@ def by_meaning(
     condition = wandering(seen, arrays, [steps_of(x) for x in operands], whole) / STEP
     largest = max(float(np.max(size(a), initial=1.0)) for a in arrays)
     scale = np.abs(value) + np.minimum(condition, MOST * largest)
-    if whole and largest > float(finfo(way(dtype)).max) ** 0.5:
+    top = float(finfo(way(dtype)).max)
+    if not whole:  # terms that cancel overflow on the way; in float64, in the meaning itself
+        lost |= (scale > top) & ((np.abs(value) <= top) | (dtype == FLOAT64))
+    if whole and largest > top**0.5:
         lost = lost | ~np.isnan(value)  # what overflows on the way depends on the order
     result = settle(
         value, error, dtype, ulps, np.where(np.isfinite(scale), scale, 0.0), kernel=True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,7 @@ def sign_of_second(a: Array, b: Array) -> Array:
     return np.sign(b)
 
 
-def sign_of(x: Array) -> Array:
+def sign_of(x: Array, **attrs: float) -> Array:
     return np.sign(x)
 
 
@@ -251,7 +252,8 @@ KERNELS: dict[str, Kernel] = {
     "tanh_shrink": Kernel(lambda x: x - np.tanh(x), scale=of_x),
     "soft_shrink": Kernel(soft_shrink, 2),
     "hard_shrink": Kernel(lambda x, lambd: np.where(np.abs(x) <= lambd, 0, x), 0),
-    "threshold": Kernel(lambda x, threshold, default: np.where(x <= threshold, default, x), 0),
+    "threshold": Kernel(lambda x, threshold, default: np.where(x <= threshold, default, x), 0,
+        breaks=lambda x, threshold, default: 1.0 * (x > threshold)),
     "hard_tanh": Kernel(lambda x, min, max: np.clip(x, min, max), 0),
     "hard_sigmoid": Kernel(lambda x: np.clip(x + 3, 0, 6) / 6, scale=sigmoid_tail),
     "hard_silu": Kernel(lambda x: x * (np.clip(x + 3, 0, 6) / 6), scale=of_x),
@@ -278,15 +280,12 @@ def evaluate(
         for key, value in attrs.items()
     }
 
-    def function(*arrays: Array) -> Array:
-        return row.function(*arrays, **numbers)
-
     result = elementwise(
-        function,
+        partial(row.function, **numbers),
         *operands,
         ulps=ulps,
         scale=row.scale,
-        breaks=row.breaks,
+        breaks=row.breaks and partial(row.breaks, **numbers),
         zero_sign=row.zero_sign,
         dtype=dtype,
     )
