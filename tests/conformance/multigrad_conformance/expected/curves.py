@@ -277,3 +277,5 @@ CURVES: dict[str, Callable[..., Exact]] = {
     "zennit.Pass": lambda x, _: one(x),
 }
 RANDOM_CURVES = {"stochastic_spike", "snntorch.SSO"}
+# The periodic ones have no limit there.
+NAN_AT_INFINITY = {name for name in CURVES if "fourier" in name or "periodic" in name.lower()}
