@@ -20,13 +20,16 @@ import pytest
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.graph.ir.graph import Graph
+from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import INPUT
+from multigrad.graph.ops import CALLABLE_OPS
 from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.passes.simplify import simplify
 from multigrad.lowering.source import emit_rule
 from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.trace import Trace
 
+from ..declared import domain_of
 from ..differences import DESIGNED, allowed, flushes, kept, unsettled
 from ..expected.exact import exact, names_of, operands_of
 from ..expected.slopes import (
@@ -39,7 +42,7 @@ from ..expected.slopes import (
     TERNARY,
 )
 from ..ops.test_ops import widen
-from ..oracles import DTYPES, finfo, slack, spread
+from ..oracles import DTYPES, FLOAT32, finfo, slack, spread
 from ..oracles import edge_values as ends
 from ..under_test import strided
 from .test_matrix_ops import is_subnormal, scale_of
@@ -188,13 +191,21 @@ def assert_right(what: str, errors: Errors, wrong: Any, operands: Sequence[Any])
         f"{found:.9g}, expected {expected:.9g} ({eps:.4g} eps off), at {tuple(map(float, at))}"
         for eps, found, expected, *at in columns
     ]
-    assert not wrong.any(), f"{what}: {'; '.join(rows)}; {OF_AN_OP}"
+    assert not wrong.any(), "\n".join([f"{what}: {'; '.join(rows)}", OF_AN_OP])
 
 
 def test_a_wrong_number_is_named_with_the_right_one() -> None:
     errors, at = Errors(*np.array([[0.0, np.inf], [1.0, np.nan], [1.0, -np.inf]])), np.arange(2.0)
     with pytest.raises(AssertionError, match=r"f: nan, expected -inf \(inf eps off\), at \(1.0,\)"):
         assert_right("f", errors, errors.eps > 4, (at,))
+
+
+@pytest.mark.parametrize("row", [op for op in CALLABLE_OPS if op.name in UNARY], ids=str)
+def test_the_slope_at_each_end_of_a_domain_is_known(row: Op) -> None:
+    ends = [end for end in domain_of(row, 0)[:2] if np.isfinite(end)]
+    missing = [end for end in ends if end not in slopes_of(row.name, FLOAT32)[0]]
+    what = f"the slope of {row.name} at {missing}, the end of its domain, is in no vector"
+    assert not missing, f"{what}: add its row (x, slope) to PROMISED of expected/slopes.py"
 
 
 def slope_errors(backend: Any, name: str, dtype: Any) -> tuple[Any, Errors]:
