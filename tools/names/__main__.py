@@ -2,7 +2,7 @@
 
     python tools/names record FOLDER [CORPUS ...]   run programs and write down what they use
     python tools/names write FOLDER                 write the data of it
-    python tools/names unused                       the same data, once rows have gone
+    python tools/names unused                       the same data, once rows have come or gone
 
 `unused` keeps the rows of libraries that are not installed; the others need all frameworks, and a
 corpus what `tests/foreign` and `tests/peers` ask for.
@@ -68,7 +68,7 @@ def run(folder: Path, corpora: list[str]) -> None:
                 subprocess.run([sys.executable, *words], check=False, cwd=ROOT, env=environment)
 
 
-def main(words: list[str]) -> str:
+def main(words: list[str]) -> str | None:
     if words[:1] == ["record"] and words[1:]:
         run(Path(words[1]), words[2:])
     elif words[:1] == ["write"] and len(words) == 2:
@@ -77,7 +77,9 @@ def main(words: list[str]) -> str:
         rows.DATA.write_text(rows.describe_again(), encoding="utf-8")
     else:
         return str(__doc__)
-    return ""
+    if words[0] != "record":
+        print(f"wrote {rows.DATA.relative_to(ROOT)}; a new row is unused until recorded")
+    return None
 
 
 if __name__ == "__main__":
