@@ -33,6 +33,7 @@ BACKENDS = docs.BACKENDS
 needs_all = pytest.mark.needs("torch", "jax", "tensorflow", "keras")
 
 
+NEED_ONE = {f"dialects/{name}.md": pytest.mark.needs(name) for name in ("jax", "tensorflow")}
 # Their tables are those of frameworks; `command_docs` needs typer.
 OF_FRAMEWORKS = re.compile(
     r"(ops|dialects|fast_kernels|differences|first_call|.*/(torch|jax|tensorflow|keras|command))\.md"
@@ -42,7 +43,10 @@ OF_FRAMEWORKS = re.compile(
 @pytest.mark.always
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[needs_all] if OF_FRAMEWORKS.match(n) else []) for n in docs.PAGES],
+    [
+        pytest.param(n, marks=NEED_ONE.get(n, needs_all if OF_FRAMEWORKS.match(n) else ()))
+        for n in docs.PAGES
+    ],
 )
 def test_a_page_is_what_the_tables_say_now(name: str) -> None:
     written = (FOLDER / name).read_text(encoding="utf-8")
