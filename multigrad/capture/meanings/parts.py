@@ -233,7 +233,7 @@ def length(x: Tensor, axis: int) -> int:
 
 def shape_of(x: Tensor) -> tuple[int, ...]:
     """Return the whole shape; that of a symbolic value becomes a fact of the capture."""
-    return tuple(x.shape)
+    return tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
 
 
 def rank(x: Any) -> int:
