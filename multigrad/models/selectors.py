@@ -508,7 +508,7 @@ def _no_match_message(
             f"(layers: {names_text or 'none'}){kind_hint(selector)}{_class_hint(selector, classes)}"
         )
     text = selector.__name__ if isinstance(selector, type) else repr(selector)
-    hint = _class_hint(text, classes) or suggest(text, kinds)
+    hint = _class_hint(text, classes) or suggest(text, kinds) or suggest(text, operation_names)
     return f"selector {text} matches no layer{hint} (kinds of layers: {', '.join(kinds)})"
 
 

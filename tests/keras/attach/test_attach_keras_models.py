@@ -199,6 +199,7 @@ def test_a_layer_of_several_tensors_or_none_is_refused(make: Any, x: Any, match:
 
 REFUSED: dict[str, tuple[dict[Any, Any], type[Exception], str]] = {
     "nothing matches": ({"relu": RULE, "de": RULE}, RuleValueError, "matches no layer"),
+    "a class": ({keras.layers.Softmax: RULE}, RuleValueError, "did you mean 'softmax'"),
     "near names": ({"rleu": RULE}, RuleValueError, "did you mean 'relu'"),
     "two rules": ({"a": RULE, "?": NONE}, RuleValueError, "selected twice"),
     "an operation under two": ({"abs": RULE, "absolute": NONE}, RuleValueError, "selected twice"),
