@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
@@ -283,8 +283,21 @@ class Quantized(keras.layers.Wrapper):
         finally:
             ACTING.tensors = previous
 
+    @property
+    def metrics(self) -> list[Any]:
+        # Keras (3.15) would report those of a compiled network within, which no step updates.
+        return [] if isinstance(self.layer, keras.Model) else super().metrics
+
     def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
         return self.layer.compute_mask(inputs, previous_mask)
+
+    def __getattr__(self, name: str) -> Any:
+        with suppress(AttributeError):  # on torch, a module has a method that finds its layers
+            return super().__getattr__(name)
+        words = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if name != "layer" and not name.startswith("_") and name in dir(self.layer):
+            words += f"; the {type(self.layer).__name__} within has it: write .layer.{name}"
+        raise AttributeError(words, name=name, obj=self)
 
     def get_config(self) -> dict[str, Any]:
         options = {of: description_to_config(self.name, how) for of, how in self.how.items()}
@@ -334,7 +347,8 @@ class QuantizedKind(Quantized):
 
 @keras.saving.register_keras_serializable(package="multigrad")
 class QuantDense(QuantizedKind):
-    """`keras.layers.Dense` with its kernel, and its inputs, quantized.
+    """`keras.layers.Dense` with its kernel, and its inputs, quantized. `.layer` is the Dense, whose
+    `.layer.kernel` is trained, not quantized; `.quantizers[0].step` is the kernel's step.
 
     Examples:
         >>> import keras, multigrad.keras

@@ -237,6 +237,35 @@ def test_what_cannot_be_quantized_is_said() -> None:
         xg.quantize(within).build((None, 3))
 
 
+def test_an_attribute_of_the_layer_within_is_said_to_be_there() -> None:
+    layer, built = xk.QuantDense(3), xk.QuantDense(3)
+    built.build((None, 4))
+    for each in (layer, built):
+        with pytest.raises(AttributeError, match=r"the Dense within has it: write \.layer\.kernel"):
+            _ = each.kernel
+    with pytest.raises(AttributeError, match=r"no attribute 'kernels'$"):
+        _ = built.kernels
+
+
+def test_a_compiled_network_within_leaves_loss_and_metrics_to_the_model() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.random((16, 4), np.float32), rng.integers(0, 3, 16)
+    loss, found = "sparse_categorical_crossentropy", []
+    for compiled in ("not", "compiled", "fitted"):
+        keras.utils.set_random_seed(0)
+        network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])
+        if compiled != "not":
+            network.compile(keras.optimizers.SGD(0.0), loss, metrics=["accuracy"])
+        if compiled == "fitted":
+            network.fit(x, y, verbose=0)
+        model: Any = keras.Sequential([keras.Input((4,)), xg.quantize(network, bits=4)])
+        model.compile("sgd", loss, metrics=["accuracy"])
+        history = model.fit(x, y, shuffle=False, verbose=0).history
+        found.append([*history["loss"], *history["accuracy"], *model.evaluate(x, y, verbose=0)])
+    assert found[0][0] > 0.5
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-5)
+
+
 def test_a_subclass_that_holds_its_step_itself_says_what_is_saved(tmp_path: Path) -> None:
     """Keras's Dense saves its kernel and its bias by name, and knows no other weight."""
 
