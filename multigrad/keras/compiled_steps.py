@@ -224,6 +224,15 @@ def read_array(variable: Any) -> Any:
     return np.asarray(keras.ops.convert_to_numpy(read_value(variable.value)), variable.dtype)
 
 
+def read_number(value: Any) -> Any:
+    """Return the number in a Variable or a scalar tensor now; any other value unchanged."""
+    if isinstance(value, keras.Variable):
+        return read_array(value).item()
+    if keras.ops.is_tensor(value) and len(value.shape) == 0:
+        return np.asarray(keras.ops.convert_to_numpy(value)).item()
+    return value
+
+
 def assign_number(variable: Any, number: float, models: Iterable[Any]) -> bool:
     """Assign to a Variable, even amid `fit` on jax; return whether that worked."""
     if is_taken(variable):

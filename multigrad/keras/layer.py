@@ -41,6 +41,7 @@ from .compiled_steps import (
     fetch_weights,
     is_inference_trace,
     opaque,
+    read_number,
     refuse_xla,
     run_inference,
 )
@@ -65,14 +66,13 @@ class Activation(HoldingLayer):
         ... ])
         >>> keras.ops.convert_to_numpy(model(np.array([[-1.0, 0.5, 3.0]])))
         array([[0., 1., 1.]], dtype=float32)
-        >>> width = model.layers[0].params["width"]
-        >>> _ = width.assign(0.5)  # the next step has it, without a retrace
+        >>> model.layers[0].params["width"] = 0.5  # the next step has it, without a retrace
         >>> keras.models.clone_model(model).layers[0].rule  # the config holds the rule as data
         'triangular'
 
     `rule`, `params` and `backend` may be assigned at any time; the next step follows, on every
     Keras backend. The numbers among the params are non-trainable Variables:
-    `layer.params["width"].assign(0.5)`, or the callback `Anneal`, changes them without a retrace.
+    `layer.params["width"] = 0.5`, or the callback `Anneal`, changes them without a retrace.
     One that is given as a schedule (`xg.schedule`) follows it: `Anneal()` steps it in `fit`.
 
     A layer without a rule follows `xg.use` around `fit` or `train_on_batch`. A train step that
@@ -414,7 +414,7 @@ def make_activation(
     A param on which the parts of a composed rule agree is a param of the whole; one of a single
     part ("noise.sigma") is bound to it.
     """
-    values = read_given(params)
+    values = {name: read_number(value) for name, value in read_given(params).items()}
     if rule is None:
         return RuledActivation(AnyActivation(forward, rule, values), None, values)
     whole_rule = bound = resolve(rule)

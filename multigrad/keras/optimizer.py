@@ -23,7 +23,7 @@ from ..rules.model.lookup import resolve, unknown_keyword_error
 from ..rules.model.rule import Rule
 from ..rules.model.rule_application import apply_rule
 from ..trace.active_rules import Moving, settle
-from .compiled_steps import BACKEND, opaque, read_array, read_value
+from .compiled_steps import BACKEND, opaque, read_number, read_value
 from .config import describe_params, describe_rule, read_both
 from .params import RuleParams, common_defaults
 
@@ -57,7 +57,7 @@ def apply_to_gradients(
         >>> optimizer.apply([keras.ops.convert_to_tensor([3.0, 4.0])], [weight])
         >>> keras.ops.convert_to_numpy(weight)
         array([-0.3, -0.4], dtype=float32)
-        >>> _ = optimizer.params["max_norm"].assign(0.5)  # between fits, without a retrace
+        >>> optimizer.params["max_norm"] = 0.5  # between fits, without a retrace
 
     Args:
         optimizer: a Keras optimizer that has not been built, or the name of one.
@@ -140,7 +140,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         name: str | None = None,
     ) -> None:
         _check_fresh(inner_optimizer)
-        numbers_given = {name: _read_number(value) for name, value in read_params(params).items()}
+        numbers_given = {name: read_number(value) for name, value in read_params(params).items()}
         defaults = {} if rule is None else common_defaults(resolve(rule))
         gradient_rule = GradientRule(rule, {**defaults, **numbers_given})
         super().__init__(learning_rate=0.0, name=name)
@@ -187,7 +187,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
 
     @property
     def params(self) -> RuleParams:
-        """The rule's params: numbers as variables, to be assigned; others, which are fixed."""
+        """The rule's params: variables, which `params[name] = 0.5` sets, and what is fixed."""
         return self._params
 
     @property
@@ -280,9 +280,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         """Return the optimizer as data, with the rule's numbers as they are now."""
         self._params.catch_up()
-        numbers = {
-            name: _read_number(variable) for name, variable in self._params.variables.items()
-        }
+        numbers = {name: read_number(variable) for name, variable in self._params.variables.items()}
         numbers.update(self._params.schedules)
         return {
             "name": self.name,
@@ -317,15 +315,6 @@ def _check_fresh(optimizer: Any) -> None:
             f"optimizer {optimizer.name!r} is built already, for the variables of a model; call "
             "apply_to_gradients on a new one: type(optimizer).from_config(optimizer.get_config())"
         )
-
-
-def _read_number(value: Any) -> Any:
-    """Return the number in a Variable or tensor now; any other value unchanged."""
-    if isinstance(value, keras.Variable):
-        return read_array(value).item()
-    if keras.ops.is_tensor(value):
-        return np.asarray(keras.ops.convert_to_numpy(value)).item()
-    return value
 
 
 def _as_tensor(variable: Any) -> Tensor:

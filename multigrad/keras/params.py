@@ -14,7 +14,7 @@ The optimizer's rule has such params; those of a layer are `LayerParams`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
@@ -38,7 +38,7 @@ COUNT_VARIABLE_SUFFIX = "_count"
 COUNT_IN_FILE_SUFFIX = ":count"
 
 
-class RuleParams(Mapping[str, Any]):
+class RuleParams(MutableMapping[str, Any]):
     """The params of a rule by name: Variables for numbers, other values unchanged.
 
     It follows each of its schedules, which calls `before_step` whenever its count is read or about
@@ -51,6 +51,9 @@ class RuleParams(Mapping[str, Any]):
         schedules: the schedules that Variables follow, by the Variables' names.
         find_rule: returns the rule that `check` asks for its ranges; None if there is none.
     """
+
+    __slots__ = ("__weakref__", "_add_variable", "_find_rule", "_owner")
+    __slots__ += ("count_variables", "fixed", "schedules", "variables")
 
     def __init__(
         self,
@@ -140,7 +143,7 @@ class RuleParams(Mapping[str, Any]):
         if not assign_number(self.variables[name], number, self._models()):
             raise MultigradError(
                 f"{self._owner}: param {name!r} is with a running step of fit, which would "
-                f"overwrite it: let the callback multigrad.keras.Anneal() step its schedule"
+                "overwrite it: reach it by the callback's self.model, or let Anneal() step it"
             )
 
     def _models(self) -> Iterable[Any]:
@@ -158,6 +161,27 @@ class RuleParams(Mapping[str, Any]):
             f"{self._owner} has no param {name!r}{suggest(name, list(self))} "
             f"(params: {', '.join(self) or 'none'})"
         )
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self[name]  # raises for an unknown name
+        number = as_number(value)
+        if number is None or name in self.fixed or name in self.schedules:
+            raise RuleTypeError(
+                f"{self._owner}: expected a number, for a param that is neither part of the rule's "
+                f"code nor follows a schedule, got params[{name!r}] = {value!r:.40}"
+            )
+        self.check(name, number)
+        self._set(name, number)
+
+    def __delitem__(self, name: str) -> None:
+        raise RuleTypeError(f"{self._owner} keeps {name!r}; write params[{name!r}] = number")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            super().__setattr__(name, value)
+        except AttributeError:  # in none of `__slots__`; it would change no param
+            words = f"{self._owner}: write params[{name!r}] = {value!r:.40}, not params.{name}"
+            raise AttributeError(words) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter((*self.variables, *self.fixed))
@@ -238,9 +262,9 @@ def identity_of_value(variable: Any) -> tuple[Any, ...] | None:
 class LayerParams(RuleParams):
     """The params of a layer's own rule by name; a layer has one such object at a time.
 
-    `layer.params["width"].assign(2.0)` and `layer.params["width"] = 2.0` do the same. `layer.params
-    = ...` sets the Variables where the rule's code stays the same (`assign`), and else replaces the
-    object. Both happen within `unchanged_on_failure`.
+    `layer.params["width"] = 2.0` does what `layer.params["width"].assign(2.0)` does, after a check
+    of the range. `layer.params = ...` sets the Variables where the rule's code stays the same
+    (`assign`), and else replaces the object. Both happen within `unchanged_on_failure`.
 
     Args:
         layer: the layer, which gets the Variables.
@@ -250,6 +274,8 @@ class LayerParams(RuleParams):
     Attributes:
         given: the params that the layer was given; `assign` replaces them.
     """
+
+    __slots__ = ("_bound", "_defaults", "_layer", "_runtime_params", "given")
 
     def __init__(
         self,

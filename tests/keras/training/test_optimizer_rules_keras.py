@@ -94,7 +94,7 @@ def test_static_params_are_plain_and_numbers_are_variables_that_do_not_train(rul
 def test_params_of_a_composed_rule_are_those_on_which_its_parts_agree(ruled: Ruled) -> None:
     optimizer = ruled(sgd(), xg.compose("scale", "clip_norm"))
     optimizer.params["max_norm"].assign(0.1)
-    optimizer.params["s"].assign(1000.0)
+    optimizer.params["s"] = 1000.0
     assert_close(train(linear(optimizer)), step(lambda g: clip(1000 * g)))
 
 
@@ -246,7 +246,14 @@ def test_wrong_arguments_are_said_at_once(ruled: Ruled) -> None:
     with pytest.raises(AttributeError):
         optimizer.rule = "clip_norm"
     with pytest.raises(KeyError, match=r"no param 'S'; did you mean 's'"):
-        optimizer.params["S"]
+        optimizer.params["S"] = 1.0
+    for wrong in ("wide", None):
+        with pytest.raises(TypeError, match=r"expected a number, .* got params\['s'\] = "):
+            optimizer.params["s"] = wrong
+    with pytest.raises(ValueError, match="'max_norm' is >= 0, got -1"):
+        ruled(sgd(), "clip_norm").params["max_norm"] = -1.0
+    with pytest.raises(TypeError, match="nor follows a schedule"):
+        ruled(sgd(), "scale", {"s": xg.schedule.linear(1.0, 0.0, 9)}).params["s"] = 1.0
 
 
 # A rule around an optimizer: the inner optimizer, loss scaling, gradients of all kinds.

@@ -238,6 +238,12 @@ def test_a_wrong_assignment_says_so_and_changes_nothing(network: Any) -> None:
         layer.params["widht"] = 1.0
     with pytest.raises(TypeError, match="width"):
         layer.params["width"] = "wide"
+    with pytest.raises(AttributeError, match=r"write params\['width'\] = 1.0, not params.width"):
+        layer.params.width = 1.0
+    with pytest.raises(TypeError, match=r"keeps 'width'; write params\['width'\] = number"):
+        del layer.params["width"]
+    with pytest.raises(xg.RuleError, match="'width' is >= 0, got -2"):  # read from the tensor
+        layer.params = {"width": keras.ops.convert_to_tensor(-2.0)}
     with pytest.raises(xg.BackendNotFound, match="no backend named 'torhc'; did you mean 'torch'"):
         layer.backend = "torhc"
     assert (layer.rule, layer.params.numbers(), layer.backend) == (
