@@ -138,10 +138,11 @@ class Side:
 
     def jumps(self, case: GateCase, found: Any) -> dict[str, Any]:
         """Return the elements, by the results' names, to whose numbers this function jumps within a
-        few eps of float32 of a case, as at a near tie of an argmin.
+        few eps of float32 of a case, as at a near tie of an argmin, or which are no further from
+        its own than these moves take it, as a sum that nearly cancels.
 
-        Neither a slope counts, which half a move follows by half, nor an exact tie or a bound that
-        is met exactly, which the tiniest move leaves: there fn has to be right.
+        No jump is a slope, which half a move follows by half, nor an exact tie or a bound that is
+        met exactly, which the tiniest move leaves: there fn has to be right.
         """
         exact: Any = self.answer(case, "float64")
         rows = _rows(case, found, exact, self.answer(case))
@@ -161,8 +162,10 @@ class Side:
                 with np.errstate(invalid="ignore"):  # of infinities
                     whole, half, tiny = (abs(each[name] - y) for each in moved)
                     is_same = abs(moved[0][name] - found[name]) <= close
+                    error = abs(found[name] - y)
                 is_jump = ((4 * half < whole) | (4 * half > 3 * whole)) & (64 * tiny < whole)
-                masks[name] = masks.get(name, False) | (is_jump & is_same)
+                is_within = (close < error) & (error <= whole)
+                masks[name] = masks.get(name, False) | np.where(is_jump, is_same, is_within)
         return masks
 
     def seconds(self) -> float:
@@ -232,7 +235,7 @@ class Budget:
             f"{self.allowed:.3g} allowed, at {self.where}"
         )
         undecided = (
-            f"not decided, as the reference jumps there: elements of {', '.join(self.undecided)}"
+            f"not decided, as a few eps decide there: elements of {', '.join(self.undecided)}"
         )
         parts = (errors if self.where else "", self.reason, undecided if self.undecided else "")
         details = "; ".join(filter(None, parts))
