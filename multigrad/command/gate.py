@@ -164,7 +164,7 @@ def _call(process: Apart, asked: GateRequest, function: Callable[..., Any], *arg
         return process.call(function, *args)
     except Lost as lost:
         if "does not end" in str(lost):
-            raise Lost(f"it does not end within {asked.limit:g} s; --limit sets them") from lost
+            raise Lost(f"it does not end within {asked.limit:g} s; --limit sets the time") from lost
         memory = f": perhaps it needs more than {asked.memory:g} GiB of memory"
         raise Lost(f"{lost}{memory if OUT_OF_MEMORY.search(str(lost)) else ''}") from lost
     except MultigradError as error:

@@ -47,6 +47,8 @@ MISSPELLED = [
     ("schedule", "linera", "linear"),
     ("attribution", "epsilom", "epsilon"),
     ("attribution", "epsilon_gamma_box", "composites.epsilon_gamma_box"),
+    ("attribution", "epsilon_gama_box", "composites.epsilon_gamma_box"),
+    ("attribution", "EpsilonPlus", "composites.epsilon_plus"),
     ("attribution.composites", "epsilon_pls", "epsilon_plus"),
     ("", "rule", "register"),
     ("transforms", "triangluar", "triangular"),

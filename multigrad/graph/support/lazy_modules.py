@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ...errors import suggest
+from ...errors import closest
 
 Getter = Callable[[str], Any]
 Lister = Callable[[], list[str]]
@@ -91,7 +91,11 @@ def missing_name_error(module: str, name: str, known: Iterable[str]) -> Attribut
     parts = {part: getattr(imported_module(f"{module}.{part}"), "__all__", ()) for part in known}
     places = {"rule": "register"} if "register" in known else {}
     places |= {each: f"{part}.{each}" for part in parts for each in parts[part]}
-    hint = f"; did you mean {places[name]!r}?" if name in places else suggest(name, known)
+    places |= {each: each for each in known}
+    plain = {each.replace("_", "").lower(): each for each in places}
+    word = name if name in places else plain.get(name.replace("_", "").lower())
+    meant = places.get(word or closest(name, places) or "")
+    hint = f"; did you mean {meant!r}?" if meant else ""
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 
