@@ -21,6 +21,19 @@ def applied(wrap):
     f = wrap(Double)
     return Double.apply if f is Double else f
 """
+CLASSIC = """\
+import torch
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad_out):
+        return grad_out * 7
+def applied(wrap):
+    f = wrap(Double)
+    return Double.apply if f is Double else f
+"""
 RRELU = """\
 import torch
 def rrelu(x):
@@ -143,7 +156,7 @@ def found(wrap):
         "torch.compile of torch's associative_scan differentiates the forward of an "
         "autograd.Function in its body, and drops its backward",
         "leave the scan out of compiled code, or use a loop",
-        DOUBLE + """\
+        CLASSIC + """\
 from torch._higher_order_ops import associative_scan
 def found(wrap):
     f = applied(wrap)
@@ -159,7 +172,7 @@ def found(wrap):
         "torch.fx.symbolic_trace goes through the forward of an autograd.Function, and drops its "
         "backward",
         "make the function a leaf with torch.fx.wrap",
-        DOUBLE + """\
+        CLASSIC + """\
 def found(wrap):
     f = applied(wrap)
     x = torch.ones(1, requires_grad=True)
@@ -172,7 +185,7 @@ def found(wrap):
         "torch.export keeps the forward of an autograd.Function alone: who trains the exported "
         "module trains with another gradient",
         "train before the export, or make the function an operator of torch.library",
-        DOUBLE + """\
+        CLASSIC + """\
 def found(wrap):
     f = applied(wrap)
     class Module(torch.nn.Module):
