@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.discovery import backend_among, load_backend, refuse_unusable
+from ..backend.discovery import backend_among, entry_points, load_backend, refuse_unusable
 from ..backend.values import in_one_framework, is_float_tensor
 from ..errors import GradientError, RuleTypeError, RuleValueError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import (
@@ -85,7 +85,17 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
         if cached is not None:
             return cached
     leaves, tree, backend = open_inputs("vjp", f, inputs)
-    flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
+    try:
+        flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
+    except TraceError as error:
+        packages = {each.__module__.partition(".")[0] for each in type(f).__mro__} - {"numpy"}
+        if backend.name == "numpy" and not packages.isdisjoint(("keras", *entry_points())):
+            raise RuleTypeError(
+                f"vjp got NumPy arrays for a {type(f).__name__}, which computes with tensors of "
+                "its framework: pass those, which torch.as_tensor(x), jnp.asarray(x) or "
+                "keras.ops.convert_to_tensor(x) makes"
+            ) from error
+        raise
     shapes = list(map(_shape_of, flat))  # and not the outputs, which it would keep alive
     return optree.tree_unflatten(nesting, flat), _pullback(pull_leaves, shapes, tree)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.errors import RuleTypeError
 
 from ..harness.own_library import assert_as_in
 from ..harness.torch_class import torch_class
@@ -473,3 +474,10 @@ def test_what_a_module_has_computed_and_keeps_is_told_of(backend: Any) -> None:
     as_it_is = xg.convert(lambda x: x * 2.0, capture=xg.Capture(native=True))
     with pytest.raises(xg.UnsupportedOp, match="runs as it is, and numpy has no derivative"):
         xg.vjp(as_it_is, X)
+
+
+@pytest.mark.needs("torch")
+def test_a_module_given_numpy_arrays_is_told_what_to_pass() -> None:
+    module = make_torch()
+    with pytest.raises(RuleTypeError, match=r"for a Net.*torch\.as_tensor\(x\)"):
+        xg.vjp(module, X)

@@ -291,6 +291,9 @@ def read_lock(path: str | Path) -> LockFile:
     except FileNotFoundError:
         advice = "write one by multigrad lock, or name the file"
         raise FileNotFoundError(f"there is no lock file {str(path)!r} here: {advice}") from None
+    except FormatError as error:
+        advice = "verify takes what multigrad lock wrote, gradients.lock if it is not named"
+        raise FormatError(f"{path} is no lock file ({error}): {advice}") from error
     if type(data) is not dict or data.get("format") != FORMAT:
         fail(str(path), f'this is not a lock file: it has "format": "{FORMAT}"')
     check_version(data.get("version"), f"{path}: version", "the lock has version", VERSION)

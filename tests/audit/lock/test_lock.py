@@ -355,6 +355,7 @@ def test_what_is_locked_is_verified(invoke: Any, tmp_path: Path) -> None:
 def test_what_cannot_be_locked_or_verified_is_an_error(invoke: Any, tmp_path: Path) -> None:
     for words, problem in [
         (("verify",), "gradients.lock"),
+        (("verify", __file__), "verify takes what multigrad lock wrote"),
         (("verify", "--frameworks", "torhc"), "did you mean 'torch'"),
         (("lock", "nothing.json"), "nothing.json"),
         (("lock", "triangluar"), "triangular"),
