@@ -32,7 +32,9 @@ EDGES = {
 }  # fmt: skip
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
-TORCH = """
+# What several libraries have under one name, in NumPy's words: all of them, all but TensorFlow, and
+# those whose tensors mix with numbers and have methods.
+EVERYWHERE = """\
 x * 2
 x / 2
 x // 2
@@ -42,30 +44,64 @@ x ** 2
 x + x
 x > 1
 x == 0
+np.where(x > 1, x, 0)
+np.where(x > 1, 1, 0)
+np.where(x > 1, 1., 0.)
+np.exp(x)
+np.sqrt(x)
+np.sign(x)
+np.round(x)
+np.ones_like(x) * 3
+np.square(x)
+np.stack([x, x * 2])
+np.argmax(x)
+np.floor(x)
+"""
+
+LIKE_NUMPY = """\
+np.where(x > 1, x, 0.)
+np.outer(x, x)
+np.log1p(x)
+np.dot(x, x)
+np.any(x > 1)
+np.isnan(x)
+np.true_divide(x, 3)
+np.count_nonzero(x)
+"""
+
+WITH_METHODS = """\
 x * 2.5
 2 - x
 x ** 0.5
 abs(x)
-x * x
 (x > 0) * x
 (x > 0) * 2
 x.sum()
+x + np.zeros(3)
+x + np.arange(3)
+np.fmod(x, 2)
+np.full_like(x, 2) + 1
+np.zeros_like(x, dtype=np.float32) + x
+np.remainder(x, 2)
+~(x > 1)
+(x > 1) & (x < 3)
+np.full((3,), 1.5) + x
+x.mean()
+"""
+
+TORCH = (
+    (EVERYWHERE + LIKE_NUMPY + WITH_METHODS).replace("np.", "torch.")
+    + """\
+x * x
 x.sum(dtype=torch.float32)
 x.sum(dim=0)
-x.mean()
 x.float().mean()
 x.prod()
 x.max()
 x.amax(dim=0)
 x.cumsum(0)
 x.cumsum(0, dtype=torch.float64)
-torch.where(x > 1, x, 0.)
-torch.where(x > 1, x, 0)
-torch.where(x > 1, 1, 0)
-torch.where(x > 1, 1., 0.)
-x + torch.zeros(3)
 x + torch.ones(3, dtype=torch.float64)
-x + torch.arange(3)
 x * torch.tensor(2.5)
 x * torch.tensor([1., 2., 3.])
 x * torch.tensor(math.pi, dtype=torch.float64)
@@ -74,99 +110,59 @@ x.double() / 3
 x.half() * 2
 x.to(torch.int64) * 2
 x.to(torch.bool)
-torch.exp(x)
-torch.sqrt(x)
 torch.sigmoid(x)
 torch.relu(x)
-torch.sign(x)
 torch.maximum(x, torch.zeros(3, dtype=x.dtype))
 torch.clamp(x, 0, 2)
 torch.clamp(x, -1.5, 1.5)
 torch.softmax(x, 0, dtype=torch.float32)
 torch.softmax(x, 0)
-torch.round(x)
 torch.div(x, 2, rounding_mode="trunc")
 torch.div(x, 2, rounding_mode="floor")
-torch.fmod(x, 2)
 torch.fmod(x, True)
 torch.fmod(x, torch.full((3,), 3, dtype=torch.uint8))
 torch.isclose(x, x.flip(0))
 torch.logical_and(x, torch.tensor(2))
-torch.outer(x, x)
-torch.ones_like(x) * 3
-torch.zeros_like(x, dtype=torch.float32) + x
-torch.full_like(x, 2) + 1
-torch.square(x)
 torch.pow(x, 3)
 torch.atan2(x, x)
-torch.log1p(x)
 torch.linalg.norm(x.float())
-torch.stack([x, x * 2])
 torch.cat([x, torch.zeros(3)])
 torch.tril(x.outer(x))
 torch.mm(x[:, None], x[None, :])
-torch.argmax(x)
 torch.sort(x).values
-torch.floor(x)
 torch.logical_not(x)
-torch.any(x > 1)
 torch.std(x.float())
 torch.nn.functional.softplus(x.float(), beta=100)
 torch.addcmul(x, x, x, value=2)
 torch.lerp(x, x * 2, 0.5)
 x.clone().fill_(1) + x
-torch.isnan(x)
-torch.true_divide(x, 3)
-torch.remainder(x, 2)
-torch.count_nonzero(x)
 x.bool().float()
 x.bool().sum()
-torch.full((3,), 1.5) + x
 x.new_tensor([1., 2., 3.]) + x
 x - x.mean(dtype=torch.float32)
 x / x.abs().max()
 x @ x
-torch.dot(x, x)
 1 - x.long()
 1.5 * x.long()
-~(x > 1)
-(x > 1) & (x < 3)
 x.clamp(min=0)
 torch.nn.functional.relu(x)
 torch.nn.functional.one_hot(x.long().clamp(0, 3), 4) * x[:, None]
 """
+)
 
 # What NumPy has and, where np is jnp, JAX.
-ARRAYS = """
-x * 2
-x / 2
-x // 2
-x % 3
-x ** 2
--x
-x + x
-x > 1
-x == 0
-x * 2.5
-2 - x
-x ** 0.5
-abs(x)
-(x > 0) * x
-(x > 0) * 2
-x.sum()
+ARRAYS = (
+    EVERYWHERE
+    + LIKE_NUMPY
+    + WITH_METHODS
+    + """\
 np.sum(x, axis=0)
 np.mean(x)
 np.prod(x)
 np.max(x)
 np.cumsum(x)
 np.cumsum(x, dtype=np.float64)
-np.where(x > 1, x, 0.)
-np.where(x > 1, x, 0)
-np.where(x > 1, 1, 0)
-np.where(x > 1, 1., 0.)
-x + np.zeros(3)
 x + np.ones(3, dtype=np.float32)
-x + np.arange(3)
 x * np.float32(2.5)
 x * np.asarray(2.5)
 x * np.array([1., 2., 3.])
@@ -175,52 +171,29 @@ x.astype(np.float64) / 3
 x.astype(np.float16) * 2
 x.astype(np.int64) * 2
 x.astype(bool)
-np.exp(x)
-np.sqrt(x)
-np.sign(x)
 np.maximum(x, 0)
 np.clip(x, 0, 2)
 np.clip(x, -1.5, 1.5)
-np.round(x)
 np.round(x, 1)
-np.fmod(x, 2)
 np.fmod(2, x)
 np.isclose(x, x[::-1])
 np.floor_divide(x, 2)
-np.outer(x, x)
-np.ones_like(x) * 3
-np.full_like(x, 2) + 1
-np.zeros_like(x, dtype=np.float32) + x
-np.square(x)
 np.power(x, 3)
 np.power(x, 2.)
-np.log1p(x)
 np.linalg.norm(x.astype(np.float32))
-np.stack([x, x * 2])
 np.concatenate([x, np.zeros(3)])
 np.matmul(x[:, None], x[None, :])
-np.dot(x, x)
 np.einsum('i,i->', x, x)
 np.vdot(x, x)
-np.argmax(x)
 np.sort(x)
-np.floor(x)
-np.any(x > 1)
 np.std(x)
 np.var(x, dtype=np.float32)
-np.isnan(x)
-np.true_divide(x, 3)
-np.remainder(x, 2)
-np.count_nonzero(x)
 x - np.mean(x)
 x / np.abs(x).max()
-~(x > 1)
-(x > 1) & (x < 3)
 np.take(x, np.array([0, 2]))
-np.full((3,), 1.5) + x
 np.linspace(0., 1., 3) * x
-x.mean()
 """
+)
 
 JAX = (
     ARRAYS.replace("np.", "jnp.")
@@ -263,51 +236,33 @@ np.tanh(x)
 """
 )
 
-TF = """
-x * 2
-x / 2
-x // 2
-x % 3
-x ** 2
--x
-x + x
-x > 1
-x == 0
+TF = (
+    EVERYWHERE.replace("np.", "tf.")
+    + """\
 x * x
 tf.cast(x > 0, x.dtype) * x
 tf.cast(x, tf.float32) * 2
 tf.cast(x, tf.float64) / 3
 tf.cast(x, tf.int64) * 2
 tf.cast(x, tf.bool)
-tf.where(x > 1, x, 0)
 tf.where(x > 1, x, tf.zeros_like(x))
-tf.where(x > 1, 1, 0)
-tf.where(x > 1, 1., 0.)
 tf.reduce_sum(x)
 tf.reduce_mean(x)
 tf.reduce_prod(x)
 tf.reduce_max(x)
 tf.math.cumsum(x)
-tf.exp(x)
-tf.sqrt(x)
 tf.sqrt(tf.constant(2., x.dtype)) * x
 tf.exp(tf.constant(1., x.dtype)) * x
 tf.constant(3.14159265358979, x.dtype) * x
 tf.constant([1., 2., 3.], x.dtype) * x
 tf.linspace(tf.constant(0., x.dtype), tf.constant(1., x.dtype), 3) * x
-tf.sign(x)
 tf.abs(x)
-tf.round(x)
-tf.floor(x)
-tf.square(x)
 tf.maximum(x, tf.zeros_like(x))
 tf.clip_by_value(x, 0, 2)
 tf.nn.relu(x)
 tf.nn.softmax(x)
-tf.ones_like(x) * 3
 tf.zeros_like(x, dtype=tf.float32) + 1.
 tf.fill([3], 1.5) * tf.cast(x, tf.float32)
-tf.argmax(x)
 tf.sort(x)
 tf.math.divide_no_nan(x, x)
 tf.math.floordiv(x, 2)
@@ -315,7 +270,6 @@ tf.math.mod(x, 2)
 tf.truediv(x, 2)
 tf.math.count_nonzero(x)
 tf.math.reduce_std(x)
-tf.stack([x, x * 2])
 tf.concat([x, x], 0)
 tf.tensordot(x, x, 1)
 tf.linalg.matmul(x[:, None], x[None, :])
@@ -332,23 +286,16 @@ x - tf.reduce_mean(x)
 tf.ones(3) * tf.cast(x, tf.float32)
 tf.zeros(3, x.dtype) + x
 """
+)
 
-KERAS = """
-x * 2
-ops.where(x > 1, x, 0.)
-ops.where(x > 1, 1., 0.)
-ops.where(x > 1, 1, 0)
+KERAS = (
+    (EVERYWHERE + LIKE_NUMPY).replace("np.", "ops.")
+    + """\
 ops.sum(x)
 ops.mean(x)
 ops.prod(x)
 ops.cumsum(x)
 ops.max(x)
-ops.exp(x)
-ops.sqrt(x)
-ops.sign(x)
-ops.round(x)
-ops.floor(x)
-ops.square(x)
 ops.maximum(x, 0)
 ops.clip(x, 0, 2)
 ops.relu(x)
@@ -359,12 +306,9 @@ ops.zeros(3) + ops.cast(x, "float32")
 ops.add(x, ops.zeros(3))
 ops.multiply(x, ops.convert_to_tensor(2.5))
 ops.multiply(x, ops.convert_to_tensor(3.14159265358979, dtype=x.dtype))
-ops.ones_like(x) * 3
 ops.zeros_like(x, dtype="float32")
-ops.argmax(x)
 ops.sort(x)
 ops.divide(x, 2)
-ops.true_divide(x, 3)
 ops.floor_divide(x, 2)
 ops.mod(x, 2)
 ops.power(x, 2)
@@ -374,16 +318,10 @@ ops.subtract(1, x)
 ops.stack([x, x])
 ops.concatenate([x, ops.zeros(3)])
 ops.matmul(x[:, None], x[None, :])
-ops.dot(x, x)
-ops.outer(x, x)
 ops.std(x)
 ops.var(x)
-ops.count_nonzero(x)
 ops.one_hot(ops.cast(x, "int32"), 4)
 ops.logical_not(x > 1)
-ops.isnan(x)
-ops.any(x > 1)
-ops.log1p(x)
 ops.softplus(x)
 ops.abs(x)
 ops.full((3,), 1.5) * ops.cast(x, "float32")
@@ -393,6 +331,7 @@ ops.log_softmax(x)
 ops.minimum(x, 1.5)
 ops.nan_to_num(x)
 """
+)
 
 EXPRESSIONS = {"torch": TORCH, "jax": JAX, "numpy": NUMPY, "tensorflow": TF, "keras": KERAS}
 # Keras computes these of integers as float32, and its means of float64 too, on torch; JAX wraps
