@@ -18,6 +18,9 @@ from ...harness.torch_class import torch_class
 
 torch: Any = pytest.importorskip("torch")
 
+from ...idioms.gradients import InvolutiveFlip, OnlyTheNeeded
+from ...idioms.quantizers import FunLSQ
+
 pytestmark = pytest.mark.needs("torch")
 X = np.array([[0.3, -1.2, 0.6], [1.5, 0.25, -0.75]], np.float32)
 ONES = np.ones_like(X)
@@ -29,36 +32,14 @@ def make(forward: Any, backward: Any = lambda ctx, grad: 2 * grad) -> Any:
     return xg.from_autograd_function(cls), cls
 
 
-class Product:
-    """A forward and a backward that keep what is needed alone."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Any, b: Any) -> Any:
-        if ctx.needs_input_grad[1]:
-            ctx.save_for_backward(a, b)
-        else:
-            ctx.save_for_backward(b)
-        return a * b
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        b = ctx.saved_tensors[-1]
-        return grad * b, grad * ctx.saved_tensors[0] if ctx.needs_input_grad[1] else None
-
-
-def test_a_class_that_asks_which_gradients_are_needed_loses_none(backend: Any) -> None:
-    function, cls = make(Product.forward, Product.backward)
-    assert_as_in("torch", cls.apply, X, X + 1, of=function, backend=backend)
-
-
 def test_on_torch_it_is_told_the_truth_of_each_call() -> None:
     kept: list[int] = []
 
     def backward(ctx: Any, grad: Any) -> Any:
         kept.append(len(ctx.saved_tensors))
-        return Product.backward(ctx, grad)
+        return OnlyTheNeeded.backward(ctx, grad)
 
-    function, _ = make(Product.forward, backward)
+    function, _ = make(OnlyTheNeeded.forward, backward)
     for needed in (False, True, False):
         a = torch.tensor(X, requires_grad=True)
         b = torch.tensor(X + 1, requires_grad=needed)
@@ -71,15 +52,13 @@ def test_on_torch_it_is_told_the_truth_of_each_call() -> None:
 
 
 def test_a_saved_class_has_the_gradients_of_all(backend: Any) -> None:
-    function, cls = make(Product.forward, Product.backward)
+    function, cls = make(OnlyTheNeeded.forward, OnlyTheNeeded.backward)
     function(torch.tensor(X, requires_grad=True), torch.tensor(X))  # which needs one alone
     again = xg.from_dict(function.to_dict())
     assert_as_in("torch", cls.apply, X, X + 1, of=again, backend=backend)
 
 
 def test_an_assertion_on_values_acts_where_they_are_known(backend: Any) -> None:
-    from ...idioms.quantizers import FunLSQ
-
     function = xg.from_autograd_function(FunLSQ)
     step = np.array([-0.5], np.float32)
     own = r"alpha = tensor\(\[-0.5"
@@ -186,8 +165,6 @@ def test_a_large_tensor_of_the_module_is_no_constant(monkeypatch: Any) -> None:
 
 
 def test_a_class_that_is_its_own_backward_is_so_at_every_order_on_torch() -> None:
-    from ...idioms.gradients import InvolutiveFlip
-
     x = torch.tensor(X, requires_grad=True)
     function = xg.from_autograd_function(InvolutiveFlip)
     orders = []

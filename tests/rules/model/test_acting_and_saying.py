@@ -84,30 +84,3 @@ def test_a_gradients_node_bears_the_name_of_the_class() -> None:
     found = y.grad_fn
     assert found is not None
     assert type(found).__name__ == found.name() == "DoubledBackward"
-
-
-@pytest.mark.needs("torch")
-def test_a_class_keeps_its_own_forward_mode_on_torch() -> None:
-    import torch
-
-    class Tripled(torch.autograd.Function):
-        @staticmethod
-        def forward(x: Any) -> Any:
-            return x * 1
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            pass
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return 3 * grad
-
-        @staticmethod
-        def jvp(ctx: Any, tangent: Any) -> Any:
-            return 3 * tangent
-
-    f, x = xg.from_autograd_function(Tripled), torch.tensor(X)
-    _, tangent = torch.func.jvp(f, (x,), (torch.ones_like(x),))
-    np.testing.assert_array_equal(tangent.numpy(), [3, 3])
-    np.testing.assert_array_equal(slope(f), [3, 3])
