@@ -367,7 +367,8 @@ def render_attribution() -> str:
         table(heads, library_docs.rule_rows()),
         "Most of these rules conserve relevance: what the inputs get adds up to what arrived, but "
         "for what a bias takes, and the stabilizer. `wsquare` and `flat` do so for every input; "
-        "the others give nothing where the sum that they divide by is 0. For `zplus` that is so "
+        "the others give nothing where the sum that they divide by is 0, as in a black border, "
+        'even with `zero_params="bias"`. For `zplus` that is so '
         "where no contribution is positive. `alpha_beta` gives alpha times what arrived, or -beta "
         "times, where all contributions have one sign. So the maps of `epsilon_alpha2_beta1` and "
         "`excitation_backprop` need not add up to the score.",
