@@ -112,7 +112,7 @@ def second_refusal(
     return (
         f"the {part} of {name!r} uses {uses}, so it cannot be differentiated again here: a "
         "converted class can in torch (torch.autograd.grad(..., create_graph=True), torch.func."
-        "grad), a function by native=True"
+        "grad), a function by xg.function(f, native=True)"
     )
 
 
