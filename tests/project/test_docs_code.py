@@ -218,7 +218,8 @@ def test_an_excerpt_is_what_stands_in_its_file(page: Page) -> None:
         if block.excerpt_of is not None:
             whole = block.excerpt_of.read_text(encoding="utf-8")
             parts = re.split(r"\n\n+", block.text.strip("\n"))
-            assert [part for part in parts if part not in whole] == []
+            stale = [part for part in parts if part not in whole]
+            assert stale == [], f"copy these lines of {block.excerpt_of} into {page.name} again"
 
 
 def test_an_environment_has_what_a_page_needs() -> None:

@@ -86,7 +86,7 @@ def keyed(name: str) -> dict[str, Any]:
 def test_every_rule_of_the_library_has_an_oracle() -> None:
     library = {name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)}
     known = {*LIBRARY, *CURVES, *TRANSFORMS}
-    place = "CURVES of multigrad_conformance/expected/curves.py"
+    place = "CURVES of tests/conformance/multigrad_conformance/expected/curves.py"
     assert library <= known, f"write its formula into {place}"
     assert known <= library, f"no rule has this name now: remove its formula from {place}"
 
