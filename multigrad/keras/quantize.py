@@ -261,8 +261,7 @@ class Quantized(keras.layers.Wrapper):
         assert description is not None
         # Layers of a network may have weights of one name, and paths are to differ.
         is_network = isinstance(self.layer, keras.Model)
-        name = weight.path.replace("/", "_") if is_network else weight.name
-        name = f"{name}_quantizer"
+        name = (weight.path.replace("/", "_") if is_network else weight.name) + "_quantizer"
         quantizer = Quantizer(description, self.bits, self.axis, of="weights", name=name)
         quantizer._read_sample = lambda: keras.ops.convert_to_numpy(weight.value)
         quantizer.build(weight.shape)

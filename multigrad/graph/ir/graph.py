@@ -35,7 +35,7 @@ class Node(HeldWeakly):
 
     @property
     def operands_read(self) -> Sequence[Node]:
-        """The operands of which it reads the values, not just the shape."""
+        """The operands whose values it reads, not only their shapes."""
         shapes = self.op.shape_only
         operands = self.operands
         return [each for i, each in enumerate(operands) if i not in shapes] if shapes else operands
