@@ -39,7 +39,7 @@ from multigrad.graph.support.files import write_whole
 
 from .guessed_inputs import choose_inputs
 from .recorded_inputs import places_to_look, read_record, record
-from .targets import UNMADE, find_apart, find_target, place_of, stated_inputs
+from .targets import UNMADE, find_apart, find_target, stated_inputs
 
 EXAMPLES_LIMIT = 60.0  # seconds for all docstrings and tests of a target
 Print = Callable[[str], object]
@@ -154,7 +154,7 @@ def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditRepo
         report = AuditReport(what, "", (), problem=str(error))
     if report.problem:
         return replace(report, problem="; ".join([report.problem, *number_hints(asked.words)]))
-    report = replace(report, home=place_of(report.home), source=source)
+    report = replace(report, source=source)
     if not what.endswith(".json"):
         return report
     lines = (

@@ -2,17 +2,12 @@
 
 Every command takes the same names: of a rule, `estimators.NAME`, a saved `.json`, a name in a file
 or a module, behind it and a colon; and a file or a module alone, for all that it defines.
-
-Audited code may import a library that needs a helper. That is a module of a backend's package with
-`prepare` (before the import) and `mend` (after it), `is_interpreted` (whether it changes where code
-runs), `has_run` (whether any ran there), `NAME` of that place, and `NOTE`, which says what is
-different there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import inspect
 import io
 import itertools
@@ -22,8 +17,6 @@ import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -316,8 +309,6 @@ def find_apart(process: Apart, what: str, say: Callable[[str], object]) -> Targe
         say(f"{name} cannot be imported: {reason}")
     if targets.makers:
         say(targets.left_out)
-    for note in process.call(read_notes):
-        say(f"{what} {note}")
     return targets
 
 
@@ -532,9 +523,8 @@ def _is_made_bare(cls: type) -> bool:
 
 # --- imports --------------------------------------------------------------------------------------
 def import_target(name: str) -> types.ModuleType:
-    help_imports()
     try:
-        return import_named(name)
+        module = import_named(name)
     except MultigradError as error:
         cause = error.__cause__
         missing = cause.name or "" if isinstance(cause, ModuleNotFoundError) else ""
@@ -543,57 +533,16 @@ def import_target(name: str) -> types.ModuleType:
             raise
         line = install_line(missing, OWN, requirements)
         raise MultigradError(f"{error}; type: {line}") from error
+    place_inputs()
+    return module
 
 
-# --- libraries that need help where they are imported ---------------------------------------------
-HELPERS = {"triton": "multigrad_torch.triton_interpreter"}
-_used: list[Any] = []
+# By library: a module of a backend's package, which makes inputs where the library's kernels run.
+PLACES = {"triton": "multigrad_torch.triton_inputs"}
 
 
-class Ahead(MetaPathFinder, Loader):
-    """Lets a library's helper prepare before the first import of the library, and repair it."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in HELPERS:
-            return None
-        # Off the path meanwhile: `find_spec` below would recurse.
-        sys.meta_path.remove(self)
-        try:
-            helper = load_alone(HELPERS[name])
-            spec = importlib.util.find_spec(name)
-        except ImportError:  # its framework is not installed
-            return None
-        finally:
-            sys.meta_path.insert(0, self)
-        if helper is None or spec is None or spec.loader is None:
-            return None
-        helper.prepare()
-        spec.loader_state, spec.loader = (spec.loader, helper), self
-        return spec
-
-    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
-        return spec.loader_state[0].create_module(spec)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        spec: Any = module.__spec__
-        loader, helper = spec.loader_state
-        # Restored first, so that the library sees its own loader.
-        module.__loader__ = spec.loader = loader
-        loader.exec_module(module)
-        helper.mend()
-        _used.append(helper)
-
-
-def help_imports() -> None:
-    if not any(isinstance(each, Ahead) for each in sys.meta_path):
-        sys.meta_path.insert(0, Ahead())
-
-
-def read_notes() -> list[str]:
-    return [helper.NOTE for helper in _used if helper.is_interpreted()]
-
-
-def place_of(home: str) -> str:
-    """Return a framework's name, and where its kernels run if that is not a GPU."""
-    places = [helper.NAME for helper in _used if helper.has_run()]
-    return " in ".join([home, *places]) if home else home
+def place_inputs() -> None:
+    for library, name in PLACES.items():
+        if library in sys.modules:
+            with contextlib.suppress(ImportError):  # the backend's framework is not installed
+                load_alone(name).place_inputs()

@@ -27,7 +27,7 @@ import numpy as np
 from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
 from multigrad.audit.laws import LAWS
 from multigrad.command.named_objects import SEED, read_input
-from multigrad.command.targets import help_imports
+from multigrad.command.targets import place_inputs
 from multigrad.command.worker import Apart
 from multigrad.errors import MultigradError
 
@@ -50,11 +50,21 @@ def read_rows(chosen: list[str]) -> dict[str, list[str]]:
     }
 
 
+def import_triton() -> None:
+    """Import Triton, for its interpreter where there is no GPU; in a process of its own."""
+    sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
+    interpreter = importlib.import_module("triton_interpreter")
+    interpreter.prepare()
+    importlib.import_module("triton")
+    interpreter.mend()
+    place_inputs()
+
+
 def audit_row(name: str, words: list[str]) -> dict[str, str]:
     """Return what came of each law; in a process of its own."""
     import multigrad as xg
 
-    help_imports()
+    import_triton()
     generator = np.random.default_rng(SEED)
     inputs = [find(word[1:]) if word[0] in "@!" else read_input(word, generator) for word in words]
     laws = [law.name for law in LAWS if law.name not in WITHOUT]
@@ -90,8 +100,6 @@ def with_constants(fn: Any, inputs: list[Any], constant: list[int]) -> tuple[Any
 def find(name: str) -> Any:
     """Return what a row names, or a value of `cases_kernels.py`."""
     module, colon, path = name.rpartition(":")
-    if str(HERE) not in sys.path:
-        sys.path.insert(0, str(HERE))
     found: Any = importlib.import_module(module if colon else "cases_kernels")
     for part in path.split("."):
         found = getattr(found, part)
@@ -100,7 +108,7 @@ def find(name: str) -> Any:
 
 def run_fault(path: str) -> None:
     """Run a reproducer, which asserts that the fault is there; in a process of its own."""
-    help_imports()
+    import_triton()
     runpy.run_path(path)
 
 

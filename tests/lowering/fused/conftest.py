@@ -46,7 +46,8 @@ def interpreter() -> Iterator[None]:
 
     from multigrad.graph import ops
     from multigrad.lowering.kernel_code import triton_code
-    from multigrad_torch.triton_interpreter import add_bfloat16, add_libdevice, one_at_a_time
+
+    from ...support.triton_interpreter import add_bfloat16, add_libdevice, one_at_a_time
 
     def on_arrays(name: str) -> Any:
         function = getattr(torch, name, None) or getattr(torch.nn.functional, name)

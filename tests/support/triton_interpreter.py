@@ -2,9 +2,9 @@
 
 The interpreter (triton 3.7) computes a kernel's program in NumPy, one instance after another. To
 audit a kernel's gradient on a CPU, this module adds what it lacks, as a GPU does it: arithmetic in
-bfloat16, whose bits it takes for integers; the functions of libdevice; a choice among autotuned
-configurations; `maximum` of NaN; calls from several threads, which it would mix up, and from
-compiled code.
+bfloat16, whose bits it takes for integers; the functions of libdevice; of autotuned configurations
+the first; `maximum` of NaN; calls from several threads, which it would mix up, and from compiled
+code. `tests/foreign/kernels.py` and the tests of fused kernels use it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,6 @@ from multigrad.graph.ops.special_functions import erf, erfc, erfinv, lgamma
 from multigrad.graph.support.threads import make_lock
 
 SWITCH = "TRITON_INTERPRET"
-NAME = "Triton's interpreter"
-NOTE = (
-    "runs in Triton's interpreter, as there is no GPU: bfloat16 is rounded after each step, "
-    "libdevice is NumPy's, of configurations to be tuned the first is taken, kernels run one at a "
-    "time and outside compiled code"
-)
 LIBDEVICE = ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice")
 # Functions with the same name in libdevice and NumPy; below, those with other names.
 SAME = (
@@ -69,16 +63,9 @@ def is_interpreted() -> bool:
     return bool(knobs.runtime.interpret)
 
 
-def has_run() -> bool:
-    """Return whether a kernel ran in the interpreter: PyTorch imports Triton for itself, too."""
-    function: Any = importlib.import_module("triton.runtime.interpreter").InterpretedFunction
-    return is_interpreted() and function.run.__name__ != "first_run"
-
-
 def mend() -> None:
-    """Complete the interpreter; called after Triton's import, in a process of the audit's own."""
+    """Complete the interpreter; called after Triton's import, in a process of its own."""
     if not is_interpreted():
-        torch.from_numpy = _on_gpu(torch.from_numpy)
         return
     from triton.runtime import interpreter
     from triton.runtime.autotuner import Autotuner
@@ -102,15 +89,6 @@ def mend() -> None:
         return function.run(self, *args, **kwargs)
 
     function.run = first_run
-
-
-def _on_gpu(from_numpy: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(from_numpy)
-    def made(array: Any) -> Any:
-        # Audits make inputs and cotangents from arrays, and kernels need them on the GPU.
-        return from_numpy(array).cuda()
-
-    return made
 
 
 def one_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
