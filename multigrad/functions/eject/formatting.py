@@ -1,4 +1,4 @@
-"""Code laid out as a formatter would: blank lines, double quotes, long lines broken at brackets.
+"""Code laid out as a formatter would: blank lines, long lines broken at brackets.
 
 A line is broken at its last bracket that holds something, and what is inside again, if it is still
 too long: at its commas, else before its weakest operators.
@@ -16,7 +16,6 @@ WIDEST = 100
 BLOCKS = ("if", "elif", "while")
 # The beginnings of statements whose expression may get parentheses.
 HEAD = re.compile(r"(return|if|elif|while) |[\w., ()]+ [-+*/]?= ")
-SIGNATURE = re.compile(r"^( *def \w+\()\n(.*?)\n *(\):)$", re.MULTILINE | re.DOTALL)
 OPENING, CLOSING = "([{", ")]}"
 # Where an expression without a bracket to break at is broken, weakest first.
 OPERATORS = (("if", "else"), ("or",), ("and",), ("|",), ("^",), ("&",), ("+", "-"), ("*", "/", "@"))
@@ -42,34 +41,7 @@ def join_parts(parts: list[str]) -> str:
 
 def break_lines(text: str) -> str:
     """Return code whose lines are broken where they are too long and can be."""
-    text = _double_quoted(text)
-    lines: list[str] = []
-    for line in SIGNATURE.sub(_joined_signature, text).splitlines():
-        lines.extend(_broken(line))
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _double_quoted(text: str) -> str:
-    # A string gets double quotes unless it contains a quote or a backslash.
-    lines, depth = text.splitlines(keepends=True), 0
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        kind, inner = tokenize.tok_name[token.type], token.string[1:-1]
-        # From Python 3.12 on a string within an f-string is a token, whose quotes differ from its.
-        depth += (kind == "FSTRING_START") - (kind == "FSTRING_END")
-        if depth or kind != "STRING" or token.string != f"'{inner}'":
-            continue
-        if {'"', "'", "\\"}.isdisjoint(inner):
-            (number, start), (_, end) = token.start, token.end
-            lines[number - 1] = f'{lines[number - 1][:start]}"{inner}"{lines[number - 1][end:]}'
-    return "".join(lines)
-
-
-def _joined_signature(match: re.Match[str]) -> str:
-    # Without its annotations, a parameter list may fit on one line.
-    head, parameters, tail = match.groups()
-    words = " ".join(parameters.split()).rstrip(",")
-    line = f"{head}{words}{tail}"
-    return line if len(line) <= WIDEST and "#" not in parameters else match.group()
+    return "".join(f"{part}\n" for line in text.splitlines() for part in _broken(line))
 
 
 def _broken(line: str, inner: bool = False) -> list[str]:
