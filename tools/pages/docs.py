@@ -125,8 +125,8 @@ def render_fast_kernels() -> str:
         "are for 1,000,000 float32 numbers on one thread of a CPU. jax and TensorFlow have none, "
         "because their compilers fuse operations themselves.",
         table(("row", "what it is", "what was measured"), rows),
-        "None of them needs a compiler. Kernels that are compiled, from a rule's graph or for "
-        "random draws, start where [you ask for them](fused.md#when-a-compiler-starts).",
+        "None of them needs a compiler. Kernels that are compiled, from a rule's graph, start "
+        "where [you ask for them](fused.md#when-a-compiler-starts).",
         "To turn some of them off, for a comparison or because you suspect one:",
         "```python\nimport torch\nimport multigrad as xg\n"
         "from multigrad.lowering.patterns import without\n\n"

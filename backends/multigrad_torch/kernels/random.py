@@ -253,9 +253,6 @@ def find_part(x: Tensor, placements: list[Any]) -> tuple[list[int], tuple[int, .
 # Elements per pass: on a CPU three buffers fit in a cache; on a device it bounds memory.
 CPU_BLOCK = 1 << 18
 DEVICE_BLOCK = 1 << 26
-# Elements per call of torch's logarithm, which starts threads and waits for them each time (1e6
-# normals: 2.4 ms; by blocks of 1 << 14: 3.4).
-NATIVE_BLOCK = 1 << 18
 
 
 # The draws. With a key of ints, arithmetic is in place. A key that must not be read (on a device,
@@ -265,39 +262,16 @@ NATIVE_BLOCK = 1 << 18
 def draw_uniform(
     key: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    native = find_native(key, shape, device)
-    if native is None:
-        return join(uniform_blocks(key, shape, dtype_name(dtype), device), shape, dtype, device)
-    kernels, layout = native
-    draw_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-    numbers = torch.empty(shape, dtype=draw_dtype, device="cpu")
-    kernels.uniform(numbers.data_ptr(), layout, 0, numbers.numel(), dtype_name(dtype))
-    return numbers if numbers.dtype is dtype else numbers.to(dtype)
+    return join(uniform_blocks(key, shape, dtype_name(dtype), device), shape, dtype, device)
 
 
 def draw_normal(
     key: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    native, is_double = find_native(key, shape, device), dtype == torch.float64
-    if native is None:
-        blocks = uniform_blocks(key, shape, "float64" if is_double else "float32", device)
-        normals = (core.normal_from_uniform(block, torch, is_double) for block in blocks)
-        return join(normals, shape, dtype, device)
-    kernels, layout = native
-    numbers = torch.empty(shape, dtype=torch.float64 if is_double else torch.float32, device="cpu")
-    size = numbers.numel()
-    scratch = take_scratch(min(size, NATIVE_BLOCK), numbers.dtype)
-    kernels.normal(
-        numbers.data_ptr(),
-        layout,
-        0,
-        size,
-        double=is_double,
-        block=NATIVE_BLOCK,
-        scratch=scratch,
-    )
-    give_back(scratch)
-    return numbers if numbers.dtype is dtype else numbers.to(dtype)
+    is_double = dtype == torch.float64
+    blocks = uniform_blocks(key, shape, "float64" if is_double else "float32", device)
+    normals = (core.normal_from_uniform(block, torch, is_double) for block in blocks)
+    return join(normals, shape, dtype, device)
 
 
 def join(
@@ -323,73 +297,6 @@ def uniform_blocks(
         return
     for high, low in counter_blocks(key, shape, device):
         yield uniform_block(encrypt(words, high, low), dtype)
-
-
-# Draws by compiled C code, which writes to addresses: not where tensors are traced or fake.
-
-
-def find_native(
-    key: Tensor, shape: Sequence[int], device: torch.device
-) -> tuple[core.DrawKernels, core.DrawLayout] | None:
-    """Return the compiled functions and the layout of a draw; None where torch's own code draws."""
-    if device.type != "cpu" or not is_plain():
-        return None
-    words = core.words_of(key)
-    if not isinstance(words, tuple):
-        if not is_readable(words):
-            return None
-        key = core.with_words(key, tuple(words.tolist()))
-    kernels = core.find_kernels(math.prod(shape))
-    return None if kernels is None else (kernels, core.lay_out_runs(key, shape))
-
-
-def is_plain() -> bool:
-    """Return whether tensors made here are real: no transform, mode or trace is active."""
-    return not (
-        torch._C._are_functorch_transforms_active()
-        or is_in_torch_dispatch_mode()
-        or torch._C._get_tracing_state() is not None
-    )
-
-
-class Scratch:
-    """The scratch memory of torch's normals, see `DrawKernels.normal`."""
-
-    def __init__(self, size: int, dtype: torch.dtype) -> None:
-        # Reused by later draws, which may run outside inference mode.
-        with torch.inference_mode(False):
-            self.w, self.root = torch.empty((2, size), dtype=dtype, device="cpu").unbind()
-        self.size = size
-        self.log = torch.log if dtype == torch.float64 else torch.log1p
-        self.addresses = self.w.data_ptr(), self.root.data_ptr()
-
-    def take_roots(self, number: int) -> None:
-        """Replace numbers by minus their logarithms, and store the roots of these."""
-        w, root = self.w, self.root
-        if number < self.size:
-            w, root = w[:number], root[:number]
-        torch.neg(self.log(w, out=w), out=w)
-        torch.sqrt(w, out=root)
-
-
-# Scratch memory that no draw uses now, by size: allocating takes as long as the logarithms.
-SPARE: dict[tuple[int, torch.dtype], list[Scratch]] = {}
-MOST_SIZES, LARGEST_SPARE = 8, 1 << 14
-
-
-def take_scratch(size: int, dtype: torch.dtype) -> Scratch:
-    try:
-        return SPARE[size, dtype].pop()  # atomic: no other thread gets the same one
-    except (KeyError, IndexError):
-        return Scratch(size, dtype)
-
-
-def give_back(scratch: Scratch) -> None:
-    if scratch.size > LARGEST_SPARE:
-        return
-    if len(SPARE) > MOST_SIZES:
-        SPARE.clear()
-    SPARE.setdefault((scratch.size, scratch.w.dtype), []).append(scratch)
 
 
 def uniform_block(words: tuple[Tensor, Tensor], dtype: str) -> Tensor:

@@ -16,8 +16,8 @@ from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import WHOLE
 from ...graph.ir.types import is_float as is_float_type
+from ...graph.ops.numerics import name_of
 from ...graph.ops.results import PER_ELEMENT
-from ...graph.random.native import name_of
 from .meanings import Bounded, magnitude
 from .samples import Sample, is_float
 

@@ -29,6 +29,12 @@ def zero_like(x: Array) -> Array:
     return x.dtype.type(0) if zero is None else zero
 
 
+# NumPy takes longer for the name of a dtype than for a small array.
+@functools.lru_cache(64)
+def name_of(dtype: Any) -> str:
+    return dtype.name
+
+
 def is_16_bit(x: Array) -> bool:
     # bfloat16 of ml_dtypes has the kind V.
     return x.dtype.itemsize == 2 and x.dtype.kind in "fV"

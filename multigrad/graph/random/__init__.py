@@ -4,8 +4,7 @@ The generator is Threefry-2x32 (Salmon et al., SC 2011). Element i of an array d
 and on i alone, in the layout of jax's partitionable mode, so that uniforms equal those of
 `jax.random.uniform` bit for bit, and each shard can draw its part of a whole array. Normals are
 sqrt(2) erfinv(u) by one polynomial, because the frameworks' own erfinv differ widely. Backends
-pass their arithmetic to `threefry_rounds` and `normal_from_uniform`. The names of `draws` are those
-of the room, but for NumPy's draws themselves, which `native` takes over where it can.
+pass their arithmetic to `threefry_rounds` and `normal_from_uniform`.
 
 May import the rooms up to `errors`.
 """
@@ -17,12 +16,6 @@ from typing import Any
 import numpy as np
 
 from .draws import *
-from .native import DrawKernels as DrawKernels
-from .native import DrawLayout as DrawLayout
-from .native import find_kernels as find_kernels
-from .native import lay_out_runs as lay_out_runs
-from .native import normal as normal
-from .native import uniform as uniform
 
 
 def uniform_like(key: Any, x: Any) -> np.ndarray[Any, Any]:

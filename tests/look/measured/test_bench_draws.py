@@ -18,7 +18,6 @@ def test_a_ratio_is_printed_for_each_of_the_frameworks_own_ways(
     backend: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "ROUNDS", {1000: 2})
-    monkeypatch.setenv("MULTIGRAD_NATIVE", "off")  # which else is on for the tests after this one
     monkeypatch.setattr(bench, "keep_memory", bool)  # it would hold for the tests after this one
     bench.main([backend.name])
     lines = capsys.readouterr().out.splitlines()

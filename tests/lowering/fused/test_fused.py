@@ -363,16 +363,13 @@ def test_no_compiler_starts_before_the_process_asks_or_where_it_is_off(
 ) -> None:
     code = """
 import os, sys, torch, multigrad as xg
-from multigrad.graph.random.native import LIBRARY, normal
 x = torch.randn(1 << 19, requires_grad=True)
 def is_compiled(rule, setting="", **options):
     os.environ["MULTIGRAD_FUSED"] = setting
     spike = xg.activation("Heaviside", rule, **options)
     for _ in range(6):
         spike(x).sum().backward()
-        normal((0, 7), (1 << 18,), "float32")
-    asked = LIBRARY.thread is not None or LIBRARY.is_settled
-    return asked or any(name.endswith("fusing.fused") for name in sys.modules)
+    return any(name.endswith("fusing.fused") for name in sys.modules)
 print(is_compiled("s2nn"), is_compiled("triangular", "on", fused=False))
 print(is_compiled("arctan", "off"))
 xg.enable("kernels")

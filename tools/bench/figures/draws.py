@@ -2,14 +2,13 @@
 `noise` beside a torch class by hand.
 
 `python tools/bench draws [NAME ...]`, with names of frameworks, on their default threads. Ours are
-the same bits everywhere, by compiled code where there is a compiler; MULTIGRAD_NATIVE=off has plain
-code. Both run interleaved; a ratio is of the fastest of many calls, as what else runs on a machine
-only adds. The key is an argument: a compiler may draw for a constant one while it compiles.
+the same bits everywhere. Both run interleaved; a ratio is of the fastest of many calls, as what
+else runs on a machine only adds. The key is an argument: a compiler may draw for a constant one
+while it compiles.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -140,7 +139,6 @@ def main(names: list[str]) -> None:
     """Print a row for each framework's own way to draw."""
     for name in names:
         check_backend_name(name)
-    os.environ.setdefault("MULTIGRAD_NATIVE", "on")  # from the first draw
     keep_memory()
     for name in names or list(PLANS):
         for size, rounds in ROUNDS.items():

@@ -266,6 +266,6 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[CLaunch]:
     dtype = kernels[0].parts.dtype
     text = "".join([kernel.source for kernel in kernels])
     code = begin(dtype) + source(text, dtype) + text
-    binary = CLibrary("kernels", lambda: code, lambda library: library, 0, flags=FLAGS).load()
+    binary = CLibrary("kernels", code, FLAGS).load()
     give(binary, text, dtype)
     return [CLaunch(binary, kernel) for kernel in kernels]
