@@ -111,24 +111,23 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     is_built = all(getattr(each.layer, "built", True) for each in layers)
     if not is_built:
         handle.find_late_layers = partial(find_late_layers, model, layers, plan.selectors)
-    ruled_layers = [ruled_layer(each.layer) for each in layers]
-    refuse_twice(handle, plan.forwards, ruled_layers)
     concerned = {*plan.forwards, *plan.within}
     if HOST.compiler.recall is not None:
         # Layers with sublayers may be computed again in backward, after the handle was detached.
         concerned |= {id(each.layer) for each in layers if not each.is_leaf}
     concerns_all = plan.operations or handle.notes_calls
     targets = [
-        each
-        for each in ruled_layers
+        each.layer
+        for each in layers
         if concerns_all or id(each.layer) in concerned or (each.layer is model and not is_built)
     ]
-    handle.attachment = Attachment(
+    changed: list[RuledLayer] = []
+    return Attachment(
         partial(rows_now, layers, plan, handle),
-        partial(put, targets, handle, plan.forwards),
-        partial(take, targets, handle),
+        partial(put, targets, handle, plan.forwards, changed),
+        partial(take, changed, handle),
+        partial(forget_compiled, changed, handle),
     )
-    return handle.attachment
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,16 +238,24 @@ def is_unmet(layer: Any, notes: Mapping[str, Any]) -> bool:
 
 # --- putting a handle on layers, and taking it off ------------------------------------------------
 def put(
-    layers: Sequence[RuledLayer], handle: LayerRules, forwards: Mapping[int, Call | None]
+    layers: Sequence[Any],
+    handle: LayerRules,
+    forwards: Mapping[int, Call | None],
+    changed: list[RuledLayer],
+    attachment: Attachment,
 ) -> None:
+    """Add a handle to layers, or to none if one has such rules; list the records of the layers."""
+    ruled_layers = [ruled_layer(each) for each in layers]
+    refuse_twice(handle, forwards, ruled_layers)
+    handle.attachment = attachment
+    changed += ruled_layers
     if handle.operations or handle.within or handle.notes_calls:
         replace_functions(handle)
-    for each in layers:
+    for each in changed:
         each.handles.append(handle)
         if id(each.layer) in forwards:
             each.run, each.forward_handle = forwards[id(each.layer)], handle
         each.update_methods()
-    forget_compiled(layers, handle)
 
 
 def take(layers: Sequence[RuledLayer], handle: LayerRules) -> None:
@@ -260,11 +267,12 @@ def take(layers: Sequence[RuledLayer], handle: LayerRules) -> None:
         if each.forward_handle is handle:
             each.run = each.forward_handle = None
         each.update_methods()
-    forget_compiled(layers, handle)
     restore_functions(handle)
 
 
 def forget_compiled(layers: Sequence[RuledLayer], handle: LayerRules) -> None:
+    if not layers:
+        return
     renew_steps(find_compiled([handle.model, *(each.layer for each in layers)]))
     # a user's own tf.function knows nothing of the rules
     if HOST.compiler.forget_traces is not None:

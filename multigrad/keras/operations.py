@@ -24,7 +24,6 @@ from keras.src import backend as keras_backend
 from keras.src.activations import activations as keras_activations
 
 from ..errors import RuleValueError
-from ..graph.support.threads import make_lock
 from ..models.gradient_replacement import (
     CurrentReplacement,
     Replacement,
@@ -219,30 +218,28 @@ def refuse_kernel(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 # --- the functions of Keras that are replaced -----------------------------------------------------
-LOCK = make_lock()
-# What is replaced now, all or nothing: (module or class, name, value).
+# What is replaced now, all or nothing: (module or class, name, value). Changes hold
+# `models.attach.CHANGING`.
 ORIGINALS: list[tuple[Any, str, Any]] = []
 HANDLES: set[Any] = set()  # those that have rules on operations
 
 
 def replace_functions(handle: Any) -> None:
     """Replace Keras's backend functions, until `restore_functions` of the last such handle."""
-    with LOCK:
-        HANDLES.add(handle)
-        if not ORIGINALS:
-            for owner, name, replacement in [*list_replacements()]:
-                ORIGINALS.append((owner, name, vars(owner)[name]))
-                setattr(owner, name, replacement)
+    HANDLES.add(handle)
+    if not ORIGINALS:
+        for owner, name, replacement in [*list_replacements()]:
+            ORIGINALS.append((owner, name, vars(owner)[name]))
+            setattr(owner, name, replacement)
 
 
 def restore_functions(handle: Any) -> None:
     """Restore Keras's backend functions once no handle needs ours."""
-    with LOCK:
-        HANDLES.discard(handle)
-        while ORIGINALS and not HANDLES:
-            # restored before it is removed: an interrupt in between is harmless
-            setattr(*ORIGINALS[-1])
-            ORIGINALS.pop()
+    HANDLES.discard(handle)
+    while ORIGINALS and not HANDLES:
+        # restored before it is removed: an interrupt in between is harmless
+        setattr(*ORIGINALS[-1])
+        ORIGINALS.pop()
 
 
 def list_replacements() -> Iterator[tuple[Any, str, Any]]:

@@ -15,6 +15,7 @@ from ..errors import RuleTypeError, RuleValueError
 from ..functions.calls.parameters import told_arguments
 from ..functions.importers import framework_of
 from ..graph.support.params import P, R
+from ..graph.support.threads import make_lock
 from ..rules.estimators.quantizers import Description
 from ..rules.model.rule import Rule
 from .attribution.composites import Composite
@@ -203,6 +204,12 @@ def quantize(
 
 # --- the handle of rules on a model ---------------------------------------------------------------
 HEADER = ("name", "kind", "rule", "selector")
+# Held while rules are put on a model or taken off: nothing changes between a check and what it is
+# for. Plans are made without it, as selectors run a user's code.
+CHANGING = make_lock()
+
+
+def nothing() -> None: ...
 
 
 class Attachment:
@@ -227,17 +234,22 @@ class Attachment:
     def __init__(
         self,
         rows: Callable[[], Iterable[Row]],
-        put: Callable[[], None],
+        put: Callable[[Attachment], None],
         undo: Callable[[], None],
+        renew: Callable[[], None] = nothing,
     ) -> None:
         self._rows = rows
         self._undo: Callable[[], None] | None = undo
+        # Compiles anew what was compiled before a change, which may run a user's code.
+        self._renew = renew
         self._is_entered = False
         try:
-            put()
+            with CHANGING:
+                put(self)
+            renew()
         except BaseException:
             # All or none: it takes off as many as are there.
-            undo()
+            self.detach()
             raise
 
     @property
@@ -269,18 +281,22 @@ class Attachment:
             >>> [row.name for row in handle.rows]  # what it had changed
             ['0']
         """
-        if self._undo is not None:
-            self._undo()
+        undo = self._undo
+        if undo is not None:
+            with CHANGING:
+                undo()
+            self._renew()
             self._undo = None  # last: after a failure another call takes off the rest
 
     def __enter__(self) -> Self:
-        if self._is_entered or self._undo is None:
+        with CHANGING:
+            is_entered, self._is_entered = self._is_entered, True
+        if is_entered or self._undo is None:
             words = "is entered already" if self._undo else "was detached: its rules act no more"
             raise RuleValueError(
                 f"this handle {words}. Call attach again, `with xg.attach(model, rules):`, for "
                 "each block"
             )
-        self._is_entered = True
         return self
 
     def __exit__(self, *error: object) -> None:

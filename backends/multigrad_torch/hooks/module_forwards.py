@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from multigrad.graph.support.threads import SERIALS
+from multigrad.graph.support.threads import SERIALS, make_lock
 from multigrad.rules.context import CURRENT, EMPTY, ActiveRules
 from multigrad.trace.lookups import all_at_present
 
@@ -68,7 +68,7 @@ class Forwards:
 
     @dynamo.disable
     def __call__(self, module: nn.Module, inputs: Any) -> None:
-        for renew in self.renewals:
+        for renew in (*self.renewals,):  # another thread may remove one
             renew()
         self.note()
 
@@ -91,9 +91,10 @@ class Forwards:
         return self.notes[0] if self.notes else (0, EMPTY)
 
     def mark(self, module: nn.Module) -> None:
-        if not self.marks:
-            self.marks = True
-            self._handles.append(module.register_forward_hook(mark_outputs))
+        with HOOKING:
+            if not self.marks:
+                self.marks = True
+                self._handles.append(module.register_forward_hook(mark_outputs))
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -112,6 +113,8 @@ class Forwards:
         return Forwards, ()
 
 
+# Held while hooks are attached or removed, so that a module has one `Forwards`.
+HOOKING = make_lock()
 # By module; a value refers to its module only weakly, or neither would be freed.
 _forwards: weakref.WeakKeyDictionary[nn.Module, Forwards] = weakref.WeakKeyDictionary()
 
@@ -122,17 +125,19 @@ def is_half(device: str) -> bool:
 
 def forwards_of(module: nn.Module) -> Forwards:
     """Return the object that notes a module's forwards; each hook must keep a reference to it."""
-    forwards = _forwards.get(module)
-    if forwards is None or not forwards._handles:  # it has been removed
-        forwards = _forwards[module] = Forwards()
-        forwards._handles.append(module.register_forward_pre_hook(forwards))
-    return forwards
+    with HOOKING:
+        forwards = _forwards.get(module)
+        if forwards is None or not forwards._handles:  # it has been removed
+            forwards = _forwards[module] = Forwards()
+            forwards._handles.append(module.register_forward_pre_hook(forwards))
+        return forwards
 
 
 def forget(module: nn.Module) -> None:
-    forwards = _forwards.pop(module, None)
-    if forwards is not None:
-        forwards.remove()
+    with HOOKING:
+        forwards = _forwards.pop(module, None)
+        if forwards is not None:
+            forwards.remove()
 
 
 def forget_idle(model: nn.Module) -> None:

@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,7 +28,7 @@ from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 
 from .. import dynamo, versions
 from ..dtensors import is_distributed, lay_out, layout_of
-from .module_forwards import Forwards, forget, forget_idle, forwards_of, rules_for
+from .module_forwards import HOOKING, Forwards, forget, forget_idle, forwards_of, rules_for
 from .special_gradients import Reduction, apply_to_gradient, apply_unscaled, ddp_modules
 
 if TYPE_CHECKING:
@@ -58,24 +58,26 @@ class ParamHooks:
         self.reduced = reduced
         self.reductions: weakref.WeakKeyDictionary[nn.Module, Reduction]
         self.reductions = weakref.WeakKeyDictionary()
-        self._model = weakref.ref(model)
+        self._model: Callable[[], nn.Module | None] = weakref.ref(model)
         self._hooks: list[ParamHook] = []
-        try:
-            self.renew()
-            root = forwards_of(model)
-            root.renewals.append(self.renew)
-            root.mark(model)
-        except BaseException:
-            self.remove()
-            raise
+        with HOOKING:
+            try:
+                self.renew()
+                root = forwards_of(model)
+                root.renewals.append(self.renew)
+                root.mark(model)
+            except BaseException:
+                self.remove()
+                raise
 
     def renew(self) -> None:
         """Hook parameters that are new in the model, or have replaced hooked ones."""
-        model = self._model()
-        if model is not None:
-            hook_tree(model, self, self._hooks)
-        if model is not None and self.reduced:
-            self._find_reductions(model)
+        with HOOKING:
+            model = self._model()
+            if model is not None:
+                hook_tree(model, self, self._hooks)
+            if model is not None and self.reduced:
+                self._find_reductions(model)
 
     def _find_reductions(self, model: nn.Module) -> None:
         for module in ddp_modules(model):
@@ -91,17 +93,18 @@ class ParamHooks:
 
     def remove(self) -> None:
         """Remove the hooks, so that the model is as it was before."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        model = self._model()
-        if model is None:
-            return
-        root = forwards_of(model)
-        # Other hooks of the same model may still renew theirs.
-        if self.renew in root.renewals:
-            root.renewals.remove(self.renew)
-        forget_idle(model)
+        with HOOKING:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks.clear()
+            model, self._model = self._model(), _gone  # a forward on another thread may renew now
+            if model is None:
+                return
+            root = forwards_of(model)
+            # Other hooks of the same model may still renew theirs.
+            if self.renew in root.renewals:
+                root.renewals.remove(self.renew)
+            forget_idle(model)
 
     def __enter__(self) -> Self:
         return self
@@ -173,12 +176,13 @@ def remove_param_hooks(model: nn.Module) -> None:
         >>> remove_param_hooks(model)
     """
     owners = owners_of_shards()
-    for parameter in nn.Module.parameters(model):  # the frozen ones too
-        hook = find_hook(owners.get(id(parameter), parameter))
-        if hook is not None:
-            hook.remove()
-    for module in model.modules():
-        forget(module)
+    with HOOKING:
+        for parameter in nn.Module.parameters(model):  # the frozen ones too
+            hook = find_hook(owners.get(id(parameter), parameter))
+            if hook is not None:
+                hook.remove()
+        for module in model.modules():
+            forget(module)
 
 
 # --- one parameter --------------------------------------------------------------------------------
@@ -305,7 +309,9 @@ def warn_of_scaled(in_force: RuleInForce) -> None:
     )
 
 
-_lock = make_lock()
+def _gone() -> None: ...
+
+
 # By identity, as parameters compare elementwise. An entry leaves with its parameter.
 _hooks: dict[int, ParamHook] = {}
 
@@ -324,20 +330,17 @@ def hook_tree(root: nn.Module, group: ParamHooks | None, new_hooks: list[ParamHo
     A hook that attached automatically gives way to an explicit one. Everything that is refused is
     refused before the first hook is attached.
     """
-    # The whole plan first: the generator raises errors.
-    for kind, parameter, name, chain in [*_plan_below(root, (), group, owners_of_shards())]:
-        hook = find_hook(parameter)
-        if hook is None or (group is not None and hook.group is None):
-            with _lock:
-                latest = find_hook(parameter)
-                if latest is not hook and latest is not None:  # by another thread
-                    continue
+    with HOOKING:
+        # The whole plan first: the generator raises errors.
+        for kind, parameter, name, chain in [*_plan_below(root, (), group, owners_of_shards())]:
+            hook = find_hook(parameter)
+            if hook is None or (group is not None and hook.group is None):
                 if hook is not None:
                     hook.remove()
                 hook = kind(parameter, f"{type(chain[0]).__name__}.{name}", group)
                 new_hooks.append(hook)
-        for each in chain:
-            hook.go_by(forwards_of(each))
+            for each in chain:
+                hook.go_by(forwards_of(each))
 
 
 def _plan_below(

@@ -23,7 +23,6 @@ from multigrad.models.selectors import (
     empty_message,
     hold,
     may_merge,
-    refuse_second,
 )
 
 from .call_rule import CallRule, PlainRule, rule_of_calls, rule_of_operation
@@ -37,10 +36,10 @@ from .layer_rule import (
     RuleOnHeldFunction,
     RuleOnMergedNorm,
 )
-from .mode_entry import ModeEntry, ModePause, ModeRoot, may_call, nest
+from .mode_entry import ModeEntry, ModePause, ModeRoot, may_call
 from .operation_names import find_operation, operation_names
 from .override import OperationMode
-from .swapped_classes import Acting, acting_on, put_on, take_off
+from .swapped_classes import Acting, put_on, take_off
 
 # What is to act on which module, and the module's name.
 Planned: TypeAlias = tuple[Acting, nn.Module, str]
@@ -73,14 +72,15 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
         plan += plan_operations(model, layers, mode)
         rows = partial(rows_now, ruled, [each.row() for each in operations], mode)
     actings = {acting: None for acting, _, _ in plan}
-    handle = Attachment(rows, partial(put, plan), partial(undo, actings))
-    for acting in actings:
-        acting.handle = handle
-    return handle
+    return Attachment(rows, partial(put, plan), partial(undo, actings))
 
 
-def put(plan: Sequence[Planned]) -> None:
+def put(plan: Sequence[Planned], handle: Attachment) -> None:
+    # The model's root, the last if there is one, knows best what is there already.
+    for acting, module, name in (*plan[-1:], *plan[:-1]):
+        acting.refuse(module, name)
     for acting, module, name in plan:
+        acting.handle = handle
         put_on(module, acting, name)
 
 
@@ -112,14 +112,10 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
         name = choice.layer.names[0]
         if isinstance(layer, HeldFunction):
             refuse_scripted(name, layer.layer)
-            for other in acting_on(layer.layer):
-                if isinstance(other, RuleOnHeldFunction) and other.attribute == layer.attribute:
-                    refuse_second(f"function {name!r}", other.handle, other.rule.name)
             function = RuleOnHeldFunction(PlainRule(rule), layer.attribute)
             plan.append((function, layer.layer, name))
             continue
         refuse_scripted(name, layer)
-        refuse_ruled(name, layer)
         # One object per rule: layers that share it also share its classes and compiled code.
         key = rule if isinstance(rule, str) else id(rule)
         if key not in acting:
@@ -141,19 +137,12 @@ def functions_of(layers: list[Layer]) -> list[Layer]:
     ]
 
 
-def refuse_ruled(name: str, layer: nn.Module) -> None:
-    for other in acting_on(layer):
-        if isinstance(other, LayerInterceptor):
-            refuse_second(f"layer {name!r}", other.handle, other.rule_name)
-
-
 def plan_operations(model: nn.Module, layers: list[Layer], mode: OperationMode) -> list[Planned]:
     """Return the plan that lets a mode see the operations in each module."""
     if not mode.rules and not mode.notes_gaps:
         return []
     for layer in layers if mode.rules else ():
         refuse_scripted(layer.names[0], layer.layer)
-    nest(mode, model, layers)
     entry, pause, root = ModeEntry(mode), ModePause(mode), ModeRoot(mode)
     plan: list[Planned] = []
     # Without a rule for an operation the root alone has to see them, until gaps were noted.
@@ -183,7 +172,6 @@ def plan_composite(
     leaves = [layer for layer in layers if layer.is_leaf]
     choices = choose_by_kind(composite, leaves, kind_of)
     mode = CompositeMode(composite, rules_of_calls(composite), (each.kind for each in choices))
-    nest(mode, model, layers)
     entry = ModeEntry(mode)
     acting_by_rule: dict[Any, LayerInterceptor] = {}
     plan: list[Planned] = []
@@ -197,7 +185,6 @@ def plan_composite(
             if may_call(module, set(mode.rules)):
                 plan.append((entry, module, name))
             continue
-        refuse_ruled(name, module)
         key = id(each) if each.by_order is not None else id(rule), merges
         if key not in acting_by_rule and merges:
             acting_by_rule[key] = RuleOnMergedNorm(None if rule is None else acting_for_rule(rule))

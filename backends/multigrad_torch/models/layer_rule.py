@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from multigrad.errors import ActsNowhereWarning, RuleValueError
 from multigrad.models.gradient_replacement import named
-from multigrad.models.selectors import Row, unfit_message
+from multigrad.models.selectors import Row, refuse_second, unfit_message
 
 from .. import dynamo
 from ..compile.checkpoint_regions import has_acted, is_around_region, note_acting
@@ -75,6 +75,11 @@ class LayerInterceptor(Acting):
         self.needs_no_warning = False
         self.seen_without_gradient: set[int] = set()
         self.key = key_of(self)
+
+    def refuse(self, module: nn.Module, name: str) -> None:
+        for other in acting_on(module):
+            if isinstance(other, LayerInterceptor):
+                refuse_second(f"layer {name!r}", other.handle, other.rule_name)
 
     def note_traced(self) -> None:
         self.was_traced = True
@@ -257,6 +262,11 @@ class RuleOnHeldFunction(Acting):
         super().__init__()
         self.rule = rule
         self.attribute = attribute
+
+    def refuse(self, module: nn.Module, name: str) -> None:
+        for other in acting_on(module):
+            if isinstance(other, RuleOnHeldFunction) and other.attribute == self.attribute:
+                refuse_second(f"function {name!r}", other.handle, other.rule.name)
 
     def around_forward(self, original: type, method: Method) -> Method:
         in_eager_code = dynamo.disable(method)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from multigrad.models.selectors import MOST_NAMES, Layer, refuse_second
+from multigrad.models.selectors import MOST_NAMES, refuse_second
 
 from ..compile.checkpoint_regions import is_around_region, is_second_run
 from ..dynamo import is_compiling, stack_length
@@ -104,6 +103,14 @@ class ModeRoot(ActingByMode):
         mode.roots = self.all_modules
         mode.advise = self.advise
 
+    def refuse(self, module: torch.nn.Module, name: str) -> None:
+        """Note the modes around and within; RuleValueError if an operation has two rules."""
+        parts = {id(each) for each in module.modules()}
+        for path, part in module.named_modules():
+            for other in acting_on(part):
+                if isinstance(other, ModeEntry | ModeRoot):
+                    nest_modes(self.mode, other, module, parts, path)
+
     def advise(self, operation: str) -> str:
         """Return advice about an operation that the model does not call: which layers that are it
         have rules of their own.
@@ -145,15 +152,6 @@ class ModeRoot(ActingByMode):
             return output
 
         return forward
-
-
-def nest(mode: OperationMode, model: torch.nn.Module, layers: Sequence[Layer]) -> None:
-    """Note the modes around and within a new one; RuleValueError if an operation has two rules."""
-    parts = {id(layer.layer) for layer in layers}
-    for layer in layers:
-        for other in acting_on(layer.layer):
-            if isinstance(other, ModeEntry | ModeRoot):
-                nest_modes(mode, other, model, parts, layer.names[0])
 
 
 def nest_modes(

@@ -7,6 +7,8 @@ module contains the module without parametrizations, and its quantizers.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.models.attach import CHANGING
 from multigrad.rules.estimators.quantizers import (
     STANDARD,
     Quantization,
@@ -64,20 +67,45 @@ def quantize_module(
     sample: Any,
 ) -> nn.Module:
     label = type(module).__name__.removeprefix("Parametrized")
-    plan, inputs = [], None
-    if weights is not None:
-        how = read_quantization(label, "weights", weights, bits)
-        plan = plan_weights(module, label, how, axis)
-    if activations is not None:
-        how = read_quantization(label, "activations", activations, bits)
-        inputs = plan_inputs(module, label, how, sample)
-    with unchanged_on_failure(module):  # torch tries each quantizer on its weight
-        for owner, name, quantizer in plan:
-            put_on_weight(owner, name, quantizer)
-        if inputs is not None:
-            module.add_module(INPUTS, inputs)
-            module.register_forward_pre_hook(quantize_input, with_kwargs=True)
+    with claimed(module, label):
+        plan, inputs = [], None
+        if weights is not None:
+            how = read_quantization(label, "weights", weights, bits)
+            plan = plan_weights(module, label, how, axis)
+        if activations is not None:
+            how = read_quantization(label, "activations", activations, bits)
+            inputs = plan_inputs(module, label, how, sample)
+        with unchanged_on_failure(module):  # torch tries each quantizer on its weight
+            for owner, name, quantizer in plan:
+                put_on_weight(owner, name, quantizer)
+            if inputs is not None:
+                module.add_module(INPUTS, inputs)
+                module.register_forward_pre_hook(quantize_input, with_kwargs=True)
     return module
+
+
+# Modules that a thread is quantizing, by identity: torch runs the quantizers, so no lock is held.
+_claimed: set[int] = set()
+
+
+@contextmanager
+def claimed(module: nn.Module, label: str) -> Iterator[None]:
+    """Keep other threads from quantizing a module, or a part of it, meanwhile."""
+    identities, waiting = set(), [module]
+    with CHANGING:
+        while waiting:
+            each = waiting.pop()
+            identities.add(id(each))
+            # A list, as another thread may add a module.
+            waiting += [part for part in [*each._modules.values()] if part is not None]
+        if identities & _claimed:
+            raise RuleValueError(f"{label} is being quantized by another thread: quantize it once")
+        _claimed.update(identities)
+    try:
+        yield
+    finally:
+        with CHANGING:
+            _claimed.difference_update(identities)
 
 
 def plan_weights(

@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from multigrad.errors import RuleTypeError
+from multigrad.models.attach import CHANGING
 
 from .. import dynamo
 from ..versions import COMPILES
@@ -66,6 +67,9 @@ class Acting:
         modules = [reference() for reference, _ in list(self.modules.values())]
         return [module for module in modules if module is not None]
 
+    def refuse(self, module: nn.Module, name: str) -> None:
+        """Raise an error if what acts on a module, by that name, leaves no place for this."""
+
     def add(self, module: nn.Module, name: str) -> None:
         key, modules = id(module), self.modules
 
@@ -89,20 +93,22 @@ def acting_on(module: nn.Module) -> tuple[Acting, ...]:
 def put_on(module: nn.Module, acting: Acting, name: str) -> None:
     """Let something act on a module from now on, around everything that acts already."""
     dynamo.forget()
-    acts = acting_on(module)
-    position = next((i for i, other in enumerate(acts) if acting.goes_inside(other)), len(acts))
-    # Before the class changes: `take_off` takes off only modules that are noted.
-    acting.add(module, name)
-    _assign(module, (*acts[:position], acting, *acts[position:]))
+    with CHANGING:
+        acts = acting_on(module)
+        position = next((i for i, each in enumerate(acts) if acting.goes_inside(each)), len(acts))
+        # Before the class changes: `take_off` takes off only modules that are noted.
+        acting.add(module, name)
+        _assign(module, (*acts[:position], acting, *acts[position:]))
 
 
 def take_off(acting: Acting) -> None:
     """Stop something from acting, on all modules and their copies."""
     dynamo.forget()
-    for module in acting.all_modules():
-        if acting in acting_on(module):
-            _assign(module, tuple(each for each in acting_on(module) if each is not acting))
-    acting.modules.clear()
+    with CHANGING:
+        for module in acting.all_modules():
+            if acting in acting_on(module):
+                _assign(module, tuple(each for each in acting_on(module) if each is not acting))
+        acting.modules.clear()
 
 
 @contextmanager
@@ -328,11 +334,12 @@ def _as_well(module: nn.Module, copied: Any, memo: Any) -> nn.Module:
     if copied is None:
         reduction: Any = module.__reduce_ex__(4)
         copied = copy._reconstruct(module, memo, *reduction)  # type: ignore[attr-defined]
-    acting = acting_on(module)
-    if acting_on(copied) != acting:
-        _assign(copied, acting)
-    for each in acting:
-        each.add(copied, each.path_of(module))
+    with CHANGING:
+        acting = acting_on(module)
+        if acting_on(copied) != acting:
+            _assign(copied, acting)
+        for each in acting:
+            each.add(copied, each.path_of(module))
     return copied
 
 

@@ -18,7 +18,7 @@ from multigrad.errors import RuleError
 from multigrad.models.attach import attach
 
 from ...harness.models.models_keras import pull, relevance
-from ...support.threads import on_threads
+from ...support.threads import on_threads, race
 
 keras: Any = pytest.importorskip("keras")
 layers: Any = keras.layers
@@ -334,3 +334,15 @@ def test_an_activation_that_is_a_layer_is_selected_as_the_activation_of_its_hold
             grads.append(run(model, X)[1])
     np.testing.assert_array_equal(grads[0], grads[1])
     np.testing.assert_array_equal(grads[0], grads[2])
+
+
+@pytest.mark.parametrize("selector", ["gate", "relu"])
+def test_two_threads_that_attach_at_once_give_a_place_one_rule(selector: str) -> None:
+    for _ in range(10):
+        gate = layers.ReLU(name="gate")
+        model = keras.Sequential([layers.Input((6,)), layers.Dense(3), gate])
+        handles, errors = race(lambda model=model: xg.attach(model, {selector: "guided"}))
+        assert len(handles) == 1
+        assert [error.handle for error in errors] == handles
+        handles[0].detach()
+        assert "call" not in vars(gate)
