@@ -7,11 +7,17 @@ Each loaded backend mirrors the active rules' token to where its compiler looks.
 
 from __future__ import annotations
 
+import ast
 import contextvars
 import functools
 import inspect
+import sys
+import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from ..backend.compiler_events import (
@@ -100,7 +106,8 @@ class use:
     where `multigrad.hook.attach_param_hooks` was called. In other frameworks neither can: there
     `xg.apply_to_gradients`, `multigrad.keras.apply_to_gradients` and `multigrad.optax.apply_rule`
     are the way. Around the `yield` of a generator the rule stays in force for the caller until the
-    generator goes on.
+    generator goes on: meant in a `contextlib.contextmanager` and in a fixture of pytest; in a
+    generator that is iterated over, a warning names the line.
 
     Args:
         rule: a name, a Rule or a function `(ctx, grad_out, tin, **params)`.
@@ -158,6 +165,9 @@ class use:
         return f"use({', '.join(words)})"
 
     def __enter__(self) -> Self:
+        frame = sys._getframe(1)
+        if frame.f_code.co_flags & GENERATORS:
+            warn_of_yield(self, frame)
         # Resolved on entry: a name that changes later means the same rule here.
         active = activate(self.rule, self.params, self.key)
         previous = CURRENT.get()
@@ -276,6 +286,50 @@ class _Entry:
 _ENTRIES: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar(
     "multigrad_entries", default=None
 )
+
+
+# --- generators: Python has no context of their own for them -------------------------------------
+GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+# Their code runs a generator up to its `yield` because what is in force there is meant for others.
+MANAGERS = frozenset({"_pytest", "anyio", "contextlib", "pluggy", "pytest_asyncio"})
+
+
+def warn_of_yield(entered: use, frame: Any) -> None:
+    """Warn if a generator gives its rule to the code that iterates over it."""
+    caller = "" if frame.f_back is None else frame.f_back.f_globals.get("__name__", "")
+    if caller.partition(".")[0] in MANAGERS or not has_yield(frame.f_code, frame.f_lineno):
+        return
+    warnings.warn(
+        f"generator {frame.f_code.co_name!r} yields within {entered!r}: between its steps the rule "
+        "is in force for the code that iterates over it. Put `with xg.use(...)` around the work "
+        "between two yields; if it is meant for that code, make the generator a context manager, "
+        "by contextlib.contextmanager",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+@functools.lru_cache(256)
+def has_yield(code: CodeType, line: int) -> bool:
+    """Return whether a `with` on a line of a generator's code contains a `yield`."""
+    with suppress(OSError, TypeError, SyntaxError):  # its source may be unknown, as in `exec`
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+        place = line - code.co_firstlineno + 1
+        return any(
+            any(map(yields, node.body))
+            for node in ast.walk(tree)
+            if isinstance(node, ast.With | ast.AsyncWith)
+            and node.lineno <= place <= (node.items[-1].context_expr.end_lineno or 0)
+        )
+    return False
+
+
+def yields(node: ast.AST) -> bool:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        return False
+    return isinstance(node, ast.Yield | ast.YieldFrom) or any(
+        map(yields, ast.iter_child_nodes(node))
+    )
 
 
 def check_scope(scope: str | Iterable[str]) -> tuple[str, ...]:

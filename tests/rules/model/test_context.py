@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -207,14 +207,101 @@ def test_decorated_coroutine_runs_under_its_rule() -> None:
 
 
 def test_generator_function_cannot_be_decorated_and_has_a_use_of_its_own() -> None:
-    def steps() -> Iterator[float]:
-        with scale(2.0):
-            yield factors()
-            yield factors()
-
     with pytest.raises(TypeError, match="inside it"):
-        scale(3.0)(steps)
-    assert list(steps()) == [2.0, 2.0]
+        scale(3.0)(suspended)
+    assert list(between()) == [2.0, 2.0]
+    assert factors() == 1.0
+
+
+def suspended() -> Iterator[float]:
+    with scale(2.0):
+        yield factors()
+        yield factors()
+
+
+def delegating() -> Iterator[float]:
+    with (
+        suppress(ValueError),
+        scale(2.0),
+    ):
+        yield from [1.0, 2.0]
+
+
+async def awaited() -> AsyncIterator[float]:
+    with scale(2.0):
+        await asyncio.sleep(0)
+        yield factors()
+
+
+def between() -> Iterator[float]:
+    for _ in range(2):
+        with scale(2.0):
+            later = (factors() for _ in range(1))
+            factor = next(later)
+        yield factor
+
+
+async def within_task() -> list[float]:
+    return [factors() async for _ in awaited()]
+
+
+SUSPENDED = {
+    "a yield": lambda: [factors() for _ in suspended()],
+    "a delegation": lambda: [factors() for _ in delegating()],
+    "an asynchronous one": lambda: asyncio.run(within_task()),
+}
+
+
+@pytest.mark.parametrize("iterate", SUSPENDED.values(), ids=SUSPENDED)
+def test_a_generator_that_gives_its_rule_to_its_caller_is_named(
+    iterate: Callable[[], list[float]],
+) -> None:
+    with pytest.warns(UserWarning, match="yields within use.'scale'.* is in force for the") as said:
+        assert set(iterate()) == {2.0}
+    assert {each.filename for each in said} == {__file__}
+    assert factors() == 1.0
+
+
+@contextmanager
+def managed() -> Iterator[None]:
+    with scale(2.0):
+        yield
+
+
+@asynccontextmanager
+async def managed_async() -> AsyncIterator[None]:
+    with scale(2.0):
+        yield
+
+
+@pytest.fixture
+def ruled() -> Iterator[None]:
+    with scale(2.0):
+        yield
+
+
+@pytest.mark.filterwarnings("error")
+def test_context_managers_and_fixtures_that_yield_within_a_use_are_for_their_callers(
+    ruled: None,
+) -> None:
+    async def within() -> float:
+        async with managed_async():
+            return factors()
+
+    assert factors() == 2.0  # by the fixture
+    with scale(3.0), managed():
+        assert factors() == 2.0
+    assert asyncio.run(within()) == 2.0
+    assert [(each, factors()) for each in between()] == [(2.0, 2.0), (2.0, 2.0)]
+
+
+@pytest.mark.filterwarnings("ignore:generator")
+def test_a_generator_that_is_closed_late_ends_its_own_use_alone() -> None:
+    steps = suspended()
+    next(steps)
+    with scale(3.0):
+        steps.close()
+        assert factors() == 3.0
     assert factors() == 1.0
 
 
