@@ -133,6 +133,17 @@ def test_without_a_key_the_noise_has_its_mean_and_deviation(backend: Any) -> Non
     assert abs(first.std() - 0.5) < 0.02
 
 
+@pytest.mark.backends("numpy", "torch", "tensorflow")  # jax draws nothing without a key
+def test_one_forward_has_one_gradient_also_where_its_backward_draws_without_a_key(
+    backend: Any,
+) -> None:
+    noisy, x = from_autograd_function(find_class("NoisySquare")), np.ones(8, np.float32)
+    y, pullback = xg.vjp(noisy, backend.array(x))
+    first, second = (backend.numpy(pullback(y)[0]) for _ in range(2))
+    assert not np.array_equal(first, 2.0 * x)
+    np.testing.assert_array_equal(first, second)
+
+
 def test_a_float_output_marked_as_not_differentiable_gives_no_gradient(backend: Any) -> None:
     function = from_autograd_function(find_class("TwoOutputs"))
     x, w = (backend.array(a) for a in (MATRIX, MATRIX[:1]))
