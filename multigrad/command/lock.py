@@ -61,7 +61,9 @@ def write_lock(
         if word_probes := function_probes(word):
             named_probes |= word_probes
         for name in () if word_probes else names_of(word):
-            found, inputs, source = (None, (), "") if is_file(name) else find_with_inputs(name)
+            found, inputs, source = (
+                (None, (), "") if is_file(name) else find_with_inputs(name, uncalled=True)
+            )
             lock.objects[name] = make_entry(name, found, inputs)
             remarks += [f"  {name}: {each}" for each in inputs_remarks(found, inputs, source)]
     lock.probes = named_probes
@@ -152,7 +154,8 @@ def function_probes(word: str) -> dict[str, Probe]:
 
 
 def find_as_locked(word: str, entry: Mapping[str, Any]) -> Any:
-    return find_with_inputs(word, locked=locked_inputs(entry))[0]
+    inputs = locked_inputs(entry)
+    return find_with_inputs(word, locked=inputs, uncalled=bool(inputs))[0]
 
 
 def verify_lock(

@@ -38,13 +38,14 @@ from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.arguments import owner_of
 from multigrad.functions.calls.parameters import read_parameters
-from multigrad.functions.function import Function
+from multigrad.functions.documents.functions import SavedFunction
+from multigrad.functions.function import Function, uncaptured
 from multigrad.functions.importers import find_custom, is_custom
 from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.support.installed import OWN, install_line, requirements_of
 from multigrad.graph.support.lazy_modules import load_alone
 from multigrad.look.convert import brief, run_where_it_ends
-from multigrad.look.subject import run
+from multigrad.look.subject import origin_of, run
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import resolve
 
@@ -71,6 +72,7 @@ def find_with_inputs(
     dtype: str = "",
     *,
     locked: Mapping[str, Any] = MappingProxyType({}),
+    uncalled: bool = False,
 ) -> tuple[Any, list[Any], str]:
     """Return the object that a word names, and the inputs with which it was captured, or that its
     module states, if any; and where they are from, as `choose_inputs` says it.
@@ -85,6 +87,8 @@ def find_with_inputs(
         dtype: of the words that name none, float32 if it is "". With a dtype the gradient has to
             run, too.
         locked: all arguments of a lock by their names, `...` where it does not hold the input.
+        uncalled: whether a Function is captured with these inputs alone, whatever it was called
+            with; as it was called if no inputs are found.
     """
     names = names_of(what)
     name, *others = names
@@ -106,9 +110,14 @@ def find_with_inputs(
     # Python takes what is a descriptor for a routine.
     is_own = is_function or isinstance(obj, Rule)
     is_foreign = not is_own and (find_custom(obj) is not None or inspect.isroutine(obj))
-    function: Any = xg.convert(obj) if is_foreign else obj
-    # A Function stays in the forms in which its module called it.
-    if not (words or is_foreign or (is_function and (dtype or not is_known(obj)))):
+    known = obj if is_function and is_known(obj) else None
+    if uncalled and is_function and not isinstance(origin_of(obj), SavedFunction):
+        obj = uncaptured(obj)  # inputs are tried with one, and the graphs are of another
+    else:
+        uncalled = False
+    function: Any = xg.convert(obj) if is_foreign else uncaptured(obj) if uncalled else obj
+    # Else a Function stays in the forms in which it was called.
+    if not (words or is_foreign or uncalled or (is_function and (dtype or known is None))):
         return obj, [*(stated or ())], ""
     signature = function.parameters if locked else None
     parameters = signature.parameters.values() if signature else ()
@@ -125,11 +134,18 @@ def find_with_inputs(
         ]
 
     run_original = lambda fn, inputs: run_where_it_ends(fn, as_locked(inputs))
-    source, _, inputs = choose_inputs(
-        name, obj, words, stated, run_original, dtype=dtype or "float32"
-    )
+    try:
+        source, _, inputs = choose_inputs(
+            name, obj, words, stated, run_original, dtype=dtype or "float32"
+        )
+    except MultigradError:
+        if known is None or not uncalled:
+            raise
+        return known, [], ""
     inputs = as_locked(inputs)
     try:
+        if uncalled and not (words or stated):
+            run_original(function, inputs)  # as where they are tried with the Function itself
         # The first call captures the graph.
         function(*inputs)
         if dtype:

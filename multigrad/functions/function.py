@@ -188,18 +188,16 @@ class Function(InNotebooks, Generic[P, R]):
         # that a copied model calls its own parts.
         if name_in_module(self):
             return self
-        function = memo[id(self)] = self._copy()
         recipe = copy_recipe(self.recipe, memo)
+        is_changed = recipe is not self.recipe
+        function = memo[id(self)] = uncaptured(self, recipe) if is_changed else self._copy()
         if self.is_keyed:
             function.draws = replace(self.draws, counter=Counter(self._counter.count))
-        if recipe is not self.recipe:
+        if is_changed:
             wrapped = copy.deepcopy(getattr(self, "__wrapped__", None), memo)
             vars(function)["__wrapped__"] = wrapped
-            function.recipe = recipe
-            function.captures = Captures(recipe, self.captures.prove, self.captures.module)
-        if recipe is not self.recipe or self.defaults:
-            completion = copy.deepcopy(self.completion, memo)
-            function.choose(captures=function.captures, completion=completion)
+        if is_changed or self.defaults:
+            function.choose(completion=copy.deepcopy(self.completion, memo))
         return function
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -453,6 +451,15 @@ def restore(saved: SavedFunction) -> Function:
         key = (variant.layout.key, tuple(sorted(variant.facts.items())))
         captures.variants.setdefault(key, variant)
     return function
+
+
+def uncaptured(function: Function, recipe: Recipe | None = None) -> Function:
+    """Return a Function as if it had never been called; perhaps with another recipe."""
+    copied, captures = function._copy(), function.captures
+    copied.recipe = function.recipe if recipe is None else recipe
+    copied.captures = Captures(copied.recipe, captures.prove, captures.module)
+    copied.choose(captures=copied.captures)
+    return copied
 
 
 def copy_recipe(recipe: Recipe, memo: dict[int, Any]) -> Recipe:

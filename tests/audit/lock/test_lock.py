@@ -399,7 +399,7 @@ def test_a_rule_and_a_function_of_a_module_are_locked(invoke: Any, tmp_path: Pat
     assert square.probes == find_probes(["multigrad"])
     (vector,) = square.objects["square_there:square"]["vectors"]
     assert vector["inputs"]["x"]["shape"] == [7, 7]
-    (vector,) = lock.objects["locked_of_mine:rounded"]["vectors"]
+    vector, _ = lock.objects["locked_of_mine:rounded"]["vectors"]
     outputs = [float.fromhex(each) for each in vector["outputs"][0]["values"]]
     inputs = [float.fromhex(each) for each in vector["inputs"]["x"]["values"]]
     assert outputs == np.round(inputs).tolist()
@@ -453,6 +453,34 @@ def test_a_function_is_verified_with_the_inputs_with_which_it_was_locked(
     output = invoke("verify").output
     assert "for x, and takes them for x, n as it is called here: its inputs have changed" in output
     assert "the gradient of x" not in output
+
+
+@needs_cli
+def test_what_a_process_calls_a_function_with_is_no_part_of_its_lock(
+    invoke: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "called_of_mine.py").write_text(
+        "import numpy as np\nimport multigrad as xg\nfrom multigrad import xp\n"
+        "def snap(x, s): return xp.round(x / s) * s\n"
+        "snapped = xg.function(snap, lambda g, x, s: (g, xp.sum_to(g * x, s)))\n"
+        "shaped = xg.function(lambda x: x * x.shape[0], lambda g, x: g * x.shape[0])\n"
+        "around = xg.function(lambda x: shaped(snapped(x, 0.5)), lambda g, x: g)\n"
+        "root = xg.implicit(lambda z, a: z * z - a, lambda a: xp.sqrt(a))\n"
+        "GRADIENT_INPUTS = {'root': [np.array([4.0, 9.0])]}\n"
+    )
+    names = [f"called_of_mine:{name}" for name in ("shaped", "snapped", "around", "root")]
+    assert invoke("lock", *names).exit_code == 0
+    locked = read_lock(tmp_path / "gradients.lock").objects
+    functions = vars(sys.modules["called_of_mine"])
+    for dtype in (np.float64, np.float32):
+        functions["around"](np.ones((2, 3), dtype))
+        functions["snapped"](np.ones((2, 3), dtype), dtype(0.5))
+        functions["root"](np.ones(2, dtype))
+    done = invoke("verify")
+    assert done.exit_code == 0, done.output
+    for name in reversed(names):
+        assert invoke("lock", name, "--out", "again").exit_code == 0
+        assert read_lock(tmp_path / "again").objects[name] == locked[name]
 
 
 @needs_cli
