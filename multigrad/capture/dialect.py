@@ -268,6 +268,8 @@ class State:
         variables: classes of its variables, which hold a framework's tensor as `value`.
         describe: optional; of a variable, or of an object that holds a tensor: the library's name
             for it ("": the way to it) and whether it is trained; None: it is none of its own.
+        holding: optional; returns a variable like another one that holds a given tensor, where
+            its library computes with more than the tensor.
         bookkeeping: attributes of its objects that are no state.
         generators: its global generators of random numbers: objects with `get_state` and
             `set_state`.
@@ -276,6 +278,7 @@ class State:
 
     variables: tuple[type, ...] = ()
     describe: Callable[[Any], tuple[str, bool] | None] | None = None
+    holding: Callable[[Any, Any], Any] | None = None
     bookkeeping: frozenset[str] = frozenset()
     generators: Callable[[], Iterable[Any]] | None = None
     runs_on: Callable[[], str] | None = None

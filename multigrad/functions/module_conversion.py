@@ -37,10 +37,11 @@ def convert_module(
     obj: Any, framework: str, options: Capture
 ) -> tuple[Function[..., Any], dict[str, Tensor]]:
     """Return an object as a function of its parameters, and these as tensors of a framework."""
-    if not callable(obj) or not holds_state(obj):
+    if not callable(obj) or not holds_state(obj) or not read_state(owner_of_method(obj)).tensors:
         raise RuleTypeError(
             f"to={framework!r} is for a module, a layer, or another object with parameters, not "
-            f"for {name_of(obj)!r}: without any, it runs on every framework as xg.convert(obj)"
+            f"for {name_of(obj)!r}: without any, it runs on every framework as xg.convert(obj); "
+            "one that makes them at its first call has to be called before"
         )
     copy = copied(obj)  # what changes later is the object's own
     backend = load_backend(framework)

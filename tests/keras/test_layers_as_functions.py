@@ -178,6 +178,45 @@ def test_a_layer_apart_is_a_function_of_its_trained_weights(make: Any, is_on_arr
         np.testing.assert_allclose(as_array(of_parameters[name]), slope, rtol=1e-3, atol=1e-5)
 
 
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16", "mixed_float16"])
+def test_the_casts_of_a_policy_are_in_the_graph(policy: str) -> None:
+    keras.utils.set_random_seed(0)
+    layer = keras.Sequential(
+        [
+            keras.layers.LayerNormalization(dtype=policy),
+            keras.layers.Dense(4, activation="silu", dtype=policy),
+            keras.layers.BatchNormalization(dtype=policy),
+            keras.layers.Dense(2, dtype=policy),
+        ]
+    )
+    dtype = layer(X).dtype
+    head = keras.Sequential([layer, keras.layers.Dense(3, dtype="float32")])
+    expected, gradients = on_keras(head), by_keras(head, X)
+    apply, parameters = xg.convert(layer, to="numpy")
+    assert str(apply(parameters, X).dtype) == keras.backend.standardize_dtype(dtype)
+    apply, parameters = xg.convert(head, to="numpy")
+    y, pull = xg.vjp(apply, parameters, X)
+    close = EPS[policy.removeprefix("mixed_")]
+    np.testing.assert_allclose(y, expected, rtol=8 * close, atol=8 * close)
+    of_parameters, _ = pull(y)
+    for name, slope in gradients.items():
+        assert of_parameters[name].dtype == slope.dtype
+        found, slope = (np.asarray(each, np.float32) for each in (of_parameters[name], slope))
+        np.testing.assert_allclose(found, slope, rtol=8 * close, atol=8 * close * abs(slope).max())
+
+
+def test_a_layer_without_weights_of_a_mixed_policy_computes_in_it() -> None:
+    layer = keras.layers.Activation("tanh", dtype="mixed_bfloat16")
+    y, pull = xg.vjp(xg.function(layer), X)
+    assert str(y.dtype) == "bfloat16"
+    assert pull(y)[0].dtype == X.dtype
+    with pytest.raises(xg.RuleError, match=r"runs on every framework as xg.convert\(obj\)"):
+        xg.convert(layer, to="numpy")
+
+
 def as_array(tensor: Any) -> np.ndarray[Any, Any]:
     return tensor if isinstance(tensor, np.ndarray) else keras.ops.convert_to_numpy(tensor)
 

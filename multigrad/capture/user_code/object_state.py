@@ -158,6 +158,15 @@ def describe(value: Any) -> tuple[str, bool] | None:
     return next(filter(None, (each(value) for each in descriptions if each is not None)), None)
 
 
+def holding(variable: Any, tensor: Any) -> Any:
+    """Return what stands for a variable, or a tensor, where it holds another tensor."""
+    if tensor is variable or isinstance(tensor, Value) or not _is_variable(variable):
+        return tensor
+    states = (dialect.state for dialect in registered_dialects().values())
+    make = next(each.holding for each in states if isinstance(variable, each.variables))
+    return tensor if make is None else make(variable, tensor)
+
+
 def held_by(value: Any) -> Any:
     """Return the tensor that a variable holds now, or the tensor itself."""
     return value.value if _is_variable(value) else value
@@ -250,7 +259,7 @@ class FilledCopy:
 
     def _copy(self, value: Any) -> Any:
         if id(value) in self._tensors:
-            return self._tensors[id(value)]
+            return holding(value, self._tensors[id(value)])
         if id(value) not in self._leading:
             return value
         earlier_copy = self._copies.get(id(value))

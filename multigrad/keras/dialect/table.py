@@ -13,11 +13,13 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType, MethodType
 from typing import Any
 
 import keras
 from keras.src.backend.common.masking import get_keras_mask
+from keras.src.backend.common.variables import AutocastScope, get_autocast_scope
 
 from multigrad.capture.copies.substitute import substitute
 from multigrad.capture.dialect import (
@@ -37,7 +39,7 @@ from multigrad.capture.foreign_calls import Interception, symbols_in
 from multigrad.capture.meanings import control_flow, creation
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.user_code.libraries import is_library_file
-from multigrad.graph.ir.types import FLOATS, INT32, WHOLE, T
+from multigrad.graph.ir.types import FLOATS, FLOATS_OF_16_BITS, INT32, WHOLE, T, is_float
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value, cast, dtype_name
 from multigrad.trace.xp import all as xp
@@ -252,6 +254,55 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return CALL(self, *args, **kwargs)
     if kwargs.get("training"):
         raise trace.error(f"calls {self.name!r} in training, which is not captured")
+    args, kwargs = optree.tree_map(
+        functools.partial(as_input, self), (args, kwargs), none_is_leaf=True
+    )
+    with autocasting(self):
+        return call_own(self, trace, args, kwargs)
+
+
+# --- a policy's casts: as Keras (3.15) makes them around a layer's own `call` ---------------------
+def as_input(layer: Any, x: Any) -> Any:
+    """Return an argument in the dtype of a layer that computes in 16 bits, or meets such numbers.
+
+    Other layers compute in the dtype of the call, as in float64, where Keras would round it.
+    """
+    if not (isinstance(x, Value) and is_float(x.node.type)):
+        return x
+    is_cast = layer.autocast and layer._convert_input_args
+    has_16_bits = {x.node.type.dtype, layer.compute_dtype} & {*FLOATS_OF_16_BITS}
+    return cast(x, layer.input_dtype) if is_cast and has_16_bits else x
+
+
+def autocasting(layer: Any) -> AbstractContextManager[Any]:
+    """Return the scope in which a layer's variables are read."""
+    around = get_autocast_scope()
+    if around is None and layer.compute_dtype == layer.variable_dtype:
+        return nullcontext()
+    casts = around is None or (layer.autocast and is_float_dtype(layer.compute_dtype))
+    return AutocastScope(layer.compute_dtype if casts else None)
+
+
+def as_read(layer: Any, name: str, value: Any, trace: Trace) -> Any:
+    """Return what a layer reads as an attribute: a variable in the scope's dtype, if it is cast."""
+    scope = get_autocast_scope()
+    if isinstance(value, list) and any(isinstance(each, Value) for each in value):
+        return [as_read(layer, name, each, trace) for each in value]
+    if scope is None or scope.dtype is None or not isinstance(value, Value):
+        return value
+    # A symbol does not know its variable, whose records the layer has.
+    variables = [*layer._trainable_variables, *layer._non_trainable_variables]
+    named = [each for each in variables if each.name == name.removeprefix("_")]
+    flags = {each._autocast for each in named or variables}
+    if len(flags) > 1:
+        raise trace.error(
+            f"reads {name!r} of {layer.name!r}, some of whose variables the policy "
+            f"{layer.dtype_policy.name!r} does not cast: give the variable that name"
+        )
+    return cast(value, scope.dtype) if flags != {False} and is_float(value.node.type) else value
+
+
+def call_own(self: Any, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if hasattr(self, "_nodes_by_depth"):
         return call_graph(self, trace, *args)
     if isinstance(self, keras.Sequential):
@@ -261,7 +312,9 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             x = layer(x)
         return x
     attributes = {
-        name: substitute(value, trace) if is_activation(value) else value
+        name: substitute(value, trace)
+        if is_activation(value)
+        else as_read(self, name, value, trace)
         for name, value in vars(self).items()
     }
     # A copy whose Keras functions, such as an activation, take symbols.
@@ -344,6 +397,15 @@ def is_layer(value: Any) -> bool:
     return isinstance(value, keras.layers.Layer)
 
 
+def holding(variable: Any, tensor: Any) -> Any:
+    # A variable that is cast where it is read needs its library for that.
+    if not variable._autocast:
+        return tensor
+    clone = object.__new__(type(variable))
+    vars(clone).update(vars(variable), _value=tensor)
+    return clone
+
+
 def describe(value: Any) -> tuple[str, bool] | None:
     return (value.path, value.trainable) if isinstance(value, keras.Variable) else None
 
@@ -381,6 +443,7 @@ DIALECT = Dialect(
         runs_on=keras.backend.backend,
         variables=(keras.Variable,),
         describe=describe,
+        holding=holding,
         bookkeeping=frozenset(BOOKKEEPING.split()),
     ),
     types=TYPES,
