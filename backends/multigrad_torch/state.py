@@ -36,6 +36,7 @@ is_included = torch._C._dispatch_tls_is_dispatch_key_included
 BATCHED = torch._C._parse_dispatch_key("VmapMode")
 # Fast code mixes its operands with plain tensors and writes in place; subclasses may allow neither.
 KINDS = frozenset({Tensor, torch.nn.Parameter})
+ACTING = "_multigrad_acting"  # on a module's class: what `xg.attach` put there, outermost last
 # What kernels a tensor needs, as a set of keys: each way in which it is unlike plain memory is one.
 dispatch_keys = torch._C._dispatch_keys
 # A forked child would wait forever for OpenMP threads that only its parent has, so fast code

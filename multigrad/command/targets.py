@@ -388,13 +388,23 @@ def _without_aliases(module: types.ModuleType) -> list[tuple[str, Any]]:
 def _kind_of(value: Any, name: str, module: types.ModuleType, home: str) -> str | None:
     if not callable(value):
         return None
-    # Without `__module__` nobody knows where it was made: it counts as imported.
-    if f"{getattr(value, '__module__', None)}.".startswith(f"{home}."):
+    if _is_made_in(home, value):
         if isinstance(value, Rule) or (_is_of(value, module) and _is_written_as_rule(value, True)):
             return RULE
         if isinstance(value, Function) or is_custom(value):
             return GRADIENT
     return GRADIENT if pair_of(module, name, value) else None
+
+
+def _is_made_in(home: str, value: Any) -> bool:
+    # Without `__module__` nobody knows where it was made: it counts as imported.
+    maker = f"{getattr(value, '__module__', None)}."
+    if maker.startswith(f"{home}.") or not isinstance(value, Rule | Function):
+        return maker.startswith(f"{home}.")
+    # One without code, such as a loaded one, is of the only package that holds it.
+    others = [m for n, m in [*sys.modules.items()] if not f"{n}.".startswith(f"{home}.")]
+    held = (each for m in others for each in [*getattr(m, "__dict__", {}).values()])
+    return maker.startswith(f"{xg.__name__}.") and not any(each is value for each in held)
 
 
 def _makes_gradient(value: Any) -> bool:

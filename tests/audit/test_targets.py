@@ -6,14 +6,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import multigrad as xg
 from multigrad.audit.lock.lockfile import read_lock
 from multigrad.command.audit import AuditRequest, audit_named, audit_targets
 from multigrad.command.convert import ConvertRequest, convert_one
 from multigrad.command.lock import write_lock
 from multigrad.command.named_objects import import_named
-from multigrad.command.targets import find, find_targets, find_with_inputs
+from multigrad.command.targets import find, find_targets, find_with_inputs, names_of
 from multigrad.errors import MultigradError
 
 pytest.importorskip("typer")
@@ -222,6 +224,27 @@ def test_pairs_in_numpy_and_rules_are_targets_of_every_command(tmp_path: Path) -
         MultigradError, match=re.escape(f"{file} has 3 targets; name one of {names}")
     ):
         find(str(file))
+
+
+def test_what_a_file_loads_or_composes_is_among_its_targets_and_what_it_imports_is_not(
+    tmp_path: Path,
+) -> None:
+    halved = xg.function(lambda x: 0.5 * x, lambda grad_out, x: 0.5 * grad_out)
+    halved(np.ones(2))
+    xg.save(halved, tmp_path / "halved.json")
+    (tmp_path / "holding.py").write_text(
+        "import multigrad as xg\n"
+        "ste_round = xg.estimators.ste_round\n"
+        f"halved = xg.load({str(tmp_path / 'halved.json')!r})\n"
+        "quartered = xg.compose(halved, halved)\n"
+        "triangular = xg.get('triangular')\n"
+    )
+    assert names_of(f"{tmp_path}/holding.py") == tuple(
+        f"{tmp_path}/holding.py:{name}" for name in ("halved", "quartered")
+    )
+    (tmp_path / "importing.py").write_text("from holding import halved\n")
+    with pytest.raises(MultigradError, match="defines no rule"):
+        names_of(f"{tmp_path}/importing.py")
 
 
 def test_a_word_that_names_nothing_is_told() -> None:

@@ -436,3 +436,17 @@ def test_the_activation_of_torchs_own_layers_is_selected_by_its_name() -> None:
         expected = gradient(layer, x)
     with xg.attach(layer, {"activation": "attached_guides"}):
         assert torch.equal(gradient(layer, x), expected)
+
+
+@pytest.mark.parametrize("rules", [{"relu": "guided"}, {"1": "guided"}])
+def test_a_model_with_rules_is_not_captured_without_them(rules: Any) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    x = torch.randn(3, 2, requires_grad=True)
+    with xg.attach(model, rules):
+        apply, parameters = xg.convert(model, to="torch")
+        with pytest.raises(xg.errors.TraceError, match=r"with rules of xg.attach, .*detach\(\)"):
+            apply(parameters, x)
+        found, expected = (
+            torch.autograd.grad(f(x).sum(), x)[0] for f in (xg.convert(model), model)
+        )
+        torch.testing.assert_close(found, expected)

@@ -24,7 +24,7 @@ from multigrad.trace.trace import Value, setting
 from multigrad.trace.xp import all as xp
 
 from ..importers.custom_gradients import make_function
-from ..state import transforms_active
+from ..state import ACTING, transforms_active
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,6 +63,11 @@ def call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
     arguments: Any = (args, kwargs)
     symbols = (leaf for leaf in optree.tree_leaves(arguments) if isinstance(leaf, Value))
     trace = next((each.trace for each in symbols), None)
+    if trace is not None and getattr(type(self), ACTING, ()):
+        raise trace.error(
+            f"calls a {type(self).__name__} with rules of xg.attach, which a graph would leave "
+            "out: call handle.detach() first, or capture xg.override(function, rules)"
+        )
     if trace is None or not trace.source.looks_into:
         return call_itself(self, *args, **kwargs)
     if not was_made(self):

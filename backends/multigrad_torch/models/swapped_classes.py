@@ -25,10 +25,10 @@ from multigrad.errors import RuleTypeError
 from multigrad.models.attach import CHANGING
 
 from .. import dynamo
+from ..state import ACTING
 from ..versions import COMPILES
 
 Method = Callable[..., Any]
-ACTING = "_multigrad_acting"  # on a class: what acts on its modules, outermost last
 ORIGINAL = "_multigrad_original"
 # Sets the real class, past the property that shows the original one.
 CLASS: Any = vars(object)["__class__"]

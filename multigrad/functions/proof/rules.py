@@ -7,10 +7,12 @@ as a whole; otherwise each part runs on the framework of its own.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import tee
 from typing import Any
 
 import numpy as np
@@ -224,10 +226,14 @@ def _run_part(
 
 def _run_on_several(captured: RuleUnderProof, dialects: Mapping[int, str], sample: Sample) -> Array:
     # One iterator for all parts: each draw takes the next key.
-    draws = keys() if captured.is_random else None
+    draws = tee(keys(), 1)[0] if captured.is_random else None
 
     def run_at_home(function: Any, grad_out: Array, *arguments: Any) -> Array:
+        before = draws
+
         def run_on(backend: Backend) -> Array:
+            nonlocal draws
+            draws = copy.copy(before)  # another home may have drawn before it failed
             run = partial(_run_part, backend, function, grad_out, *arguments)
             replay = partial(_replay, draws, run)
             return isolated(backend, replay, grad_out.dtype.name, captured.is_random)

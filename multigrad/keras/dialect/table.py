@@ -252,6 +252,11 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     trace = next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
     if trace is None:
         return CALL(self, *args, **kwargs)
+    if "call" in vars(self):
+        raise trace.error(
+            f"calls {self.name!r}, where an attribute `call` replaces that of its class, as rules "
+            "of xg.attach do, and a graph would leave it out: detach them first"
+        )
     if kwargs.get("training"):
         raise trace.error(f"calls {self.name!r} in training, which is not captured")
     args, kwargs = optree.tree_map(

@@ -186,6 +186,25 @@ def test_draws_of_torch_are_proven_by_the_keys_of_the_graph(proving: Callable[[s
 
 
 @pytest.mark.needs("torch")
+def test_a_part_that_drew_where_it_failed_draws_the_same_where_it_runs() -> None:
+    import torch
+
+    def drawing(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * xp.rand_like(grad_out)
+
+    def by_method(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        moved = grad_out + xp.rand_like(grad_out)
+        return moved.sigmoid()  # of no array of NumPy, on which it is tried first
+
+    def of_torch(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return torch.relu(grad_out)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        xg.show(xg.compose(*map(rule_of, (of_torch, by_method, drawing))))
+
+
+@pytest.mark.needs("torch")
 def test_a_proof_knows_no_mode_that_is_around_it() -> None:
     import torch
 

@@ -346,3 +346,11 @@ def test_two_threads_that_attach_at_once_give_a_place_one_rule(selector: str) ->
         assert [error.handle for error in errors] == handles
         handles[0].detach()
         assert "call" not in vars(gate)
+
+
+def test_a_layer_with_rules_is_not_captured_without_them() -> None:
+    model = keras.Sequential([layers.Input((6,)), layers.Dense(3), layers.ReLU()])
+    with xg.attach(model, {layers.ReLU: "guided"}):
+        apply, parameters = xg.convert(model, to="numpy")
+        with pytest.raises(xg.errors.TraceError, match=r"rules of xg.attach .*detach them first"):
+            apply(parameters, X)
