@@ -138,7 +138,7 @@ def draw_activation(activation: Activation) -> str:
 
 def draw_graphs_of(activation: Activation) -> str:
     in_force, forward = activation.own_in_force(), activation.forward
-    backward = forward.derivative() if in_force is None else captured_graph(in_force)
+    backward = forward.derivative if in_force is None else captured_graph(in_force)
     first = draw_graph(forward.graph_for({}), "forward")
     note = "The rule that `use` puts in force acts in its place." if in_force is None else ""
     return html.beside(first, draw_graph(backward, "backward")) + html.faint_paragraph(note)

@@ -109,7 +109,7 @@ def _text_of(obj: Any, memory: bool) -> str:
         return _chain_heading(rule.specialization.rule) + _text_of_rule(rule, forward, memory)
     if isinstance(forward, ForwardOfCode):
         return _text_of(forward.function, memory)
-    pair = FunctionGraph(forward.name, forward.graph(), forward.derivative(), is_rule=True)
+    pair = FunctionGraph(forward.name, forward.graph(), forward.derivative, is_rule=True)
     return _text_of_pair(pair, memory)
 
 

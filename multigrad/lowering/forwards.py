@@ -6,13 +6,13 @@ any case or by an alias, and the same row with another number.
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
+from weakref import WeakValueDictionary
 
 from ..errors import RuleTypeError, RuleValueError, suggest
 from ..graph import ops
@@ -20,6 +20,8 @@ from ..graph.ir.graph import Graph
 from ..graph.ir.op import Op
 from ..graph.ir.types import INPUT
 from ..graph.passes.simplify import simplify
+from ..graph.support.class_bases import cached_property
+from ..graph.support.threads import make_lock
 from ..trace.derived.derivatives import pullback
 from ..trace.trace import Trace, Value, apply
 from ..trace.xp import all as xp
@@ -39,7 +41,7 @@ ActivationName: TypeAlias = Literal[
 Adjust = Callable[[Value, Value, float], Value]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Forward:
     """An activation of the table.
 
@@ -74,9 +76,12 @@ class Forward:
     def words(self) -> str:
         return repr(self.name)
 
-    @functools.cache  # noqa: B019 (the rows live forever)
     def graph(self) -> Graph:
         """Return `tin -> output`."""
+        return self.own_graph
+
+    @cached_property
+    def own_graph(self) -> Graph:
         trace = Trace(self.name)
         tin = trace.input("tin", INPUT)
         output = tin if self.op is None else apply(self.op, tin, **self.attrs)
@@ -90,9 +95,9 @@ class Forward:
     def prove(self, x: Any) -> None:
         """Do nothing: the graph is what was written."""
 
-    @functools.cache  # noqa: B019
+    @cached_property
     def derivative(self) -> Graph:
-        """Return `(grad_out, tin) -> grad` of the true derivative."""
+        """`(grad_out, tin) -> grad` of the true derivative."""
         return simplify(pullback(self.graph()))
 
 
@@ -246,6 +251,15 @@ def _with_value(row: Forward, setting: str, value: float) -> Forward:
     return base if value == base.setting[1] else _set(base, setting, float(value) or 0.0)
 
 
-@functools.cache
+_setting = make_lock()
+# By name, the activations with another value of their setting, one object for each that lives.
+_set_rows: WeakValueDictionary[str, Forward] = WeakValueDictionary()
+
+
 def _set(row: Forward, setting: str, value: float) -> Forward:
-    return replace(row, name=f"{row.name}({setting}={value!r})", setting=(setting, value))
+    name = f"{row.name}({setting}={value!r})"
+    with _setting:
+        known = _set_rows.get(name)
+        if known is None:
+            known = _set_rows[name] = replace(row, name=name, setting=(setting, value))
+    return known

@@ -254,6 +254,16 @@ def test_no_python_code_runs_where_emitted_code_dies() -> None:
     assert not [name for event, name in entered if event == "call" and "multigrad" in name]
 
 
+def test_an_activation_with_a_number_of_its_own_goes_with_its_last_user() -> None:
+    act = xg.activation("Heaviside", lambda ctx, grad_out, tin: grad_out, at_zero=0.125)
+    xg.vjp(act, X)[1](X)
+    row = weakref.ref(act.forward)
+    assert xg.activation("Heaviside", at_zero=0.125).forward is row()
+    del act
+    gc.collect()
+    assert row() is None
+
+
 def test_what_is_kept_of_one_rule_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def scaled(ctx: Any, grad_out: Tensor, tin: Tensor, mode: str = "") -> Tensor:
         return grad_out * len(mode)

@@ -337,8 +337,8 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
     build = partial(_make_function_under, specialization, forward)
     if isinstance(forward, ForwardOfCode) or specialization is None:
         return build_once(forward.functions_under, specialization, build, MOST_RULES)
-    # A named activation lives forever: the Function goes with the rule.
-    return build_once(specialization.functions_under, forward.name, build)
+    # A named activation may live forever: the Function goes with the rule.
+    return build_once(specialization.functions_under, forward.name, build, MOST_RULES)
 
 
 def record_under(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
@@ -353,7 +353,7 @@ def graphs_under(
 ) -> FunctionGraph:
     name, graph = _name_under(specialization, forward), forward.graph_for(facts)
     if specialization is None:
-        return FunctionGraph(name, graph, forward.derivative(), is_rule=True)
+        return FunctionGraph(name, graph, forward.derivative, is_rule=True)
     if not specialization.code.facts <= facts.keys():  # by a capture before this one
         raise NeedsConcrete(*specialization.code.facts, noted=False)
     backward, rule = specialization.graph(True, facts), specialization.rule
