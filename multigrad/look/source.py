@@ -81,7 +81,8 @@ def show(
           kept = and(ge(tin, a), le(tin, b)): 1 byte per element, where tin would take 4 in float32
 
     Args:
-        obj: what to show; a bare rule sits under Linear where memory is asked for.
+        obj: what to show; a bare rule sits under Linear where memory is asked for. Of a Function
+            the form that was captured last, for the kind of arguments that were new then.
         memory: also say what forward keeps for backward, in bytes per element of the input.
 
     Raises:
@@ -303,7 +304,7 @@ def source(
 
     Args:
         rule: as `lower` takes it, or an activation (`xg.activation(...)`), which has a forward and
-            a rule.
+            a rule; of a Function the form that was captured last.
         standalone: return a whole module that runs where multigrad is not installed, with what it
             calls written into it. It defines one function for people, named as the rule, of the
             tensors and then the run-time params; it gives the bits of what `lower` gives.

@@ -110,9 +110,9 @@ def second_refusal(
     if names := " and ".join([repr(each) for each in lost if each]):
         uses = f"{names}, with a gradient of its own"
     return (
-        f"the {part} of {name!r} uses {uses}, so it cannot be differentiated again here: a "
-        "converted class can in torch (torch.autograd.grad(..., create_graph=True), torch.func."
-        "grad), a function by xg.function(f, native=True)"
+        f"the {part} of {name!r} uses {uses}, so it cannot be differentiated again here. "
+        "As written it can on its own framework, by xg.function(f, native=True); a converted class "
+        "can in torch (torch.autograd.grad(..., create_graph=True), torch.func.grad)"
     )
 
 
