@@ -237,12 +237,15 @@ def _filled(operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:
 
 
 def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:
-    # Numbers, masks and integers take the dtype of the float tensors, as in a capture.
+    # All take the dtype of the widest float tensor, as in a capture: torch itself would not count
+    # one without axes among others. Two kinds of 16 bits are left to the framework.
     cast, weak = backend.kernels.rows[ops.CAST], backend.tensors.weak
     condition = operands[:1] if op is ops.WHERE else ()
     values = operands[len(condition) :]
-    dtypes = [str(getattr(value, "dtype", "bool")) for value in values]
-    like = next((v for v, name in zip(values, dtypes, strict=True) if "float" in name), None)
+    dtypes = [dtype_name(value.dtype) if hasattr(value, "dtype") else "bool" for value in values]
+    floats = {name: v for v, name in zip(values, dtypes, strict=True) if "float" in name}
+    widest = max(floats, key=lambda name: name.endswith("32") + 2 * name.endswith("64"), default="")
+    like = floats.get(widest)
     if like is None and op in OF_MASKS and "bool" in dtypes[0]:
         like_dtype = backend.tensors.dtype("float32")
         return tuple(cast(value, dtype=like_dtype) for value in operands)
@@ -253,6 +256,6 @@ def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ..
         if isinstance(value, bool | int | float):
             results.append(value if weak is None else weak(value, like.dtype))
         else:
-            is_cast = "float" not in name
+            is_cast = "float" not in name or (name != widest and widest[-2:] in ("32", "64"))
             results.append(cast(value, dtype=like.dtype) if is_cast else value)
     return (*condition, *results)

@@ -68,3 +68,23 @@ def test_a_number_first_is_taken_by_a_compiler(backend: Any) -> None:
         y, (gradient,) = pull(backend, compiled, (X,))
         np.testing.assert_allclose(y, expected(X), rtol=1e-5)
         np.testing.assert_allclose(gradient, slope, rtol=1e-3)
+
+
+# Operands of two ranks and dtypes, of which one has no axes.
+MIXED = {
+    "float64 first": (xp.add, np.float64(3.0), np.full((2, 3), 0.1, np.float32)),
+    "float64 last": (xp.maximum, np.full((2, 3), 0.1, np.float32), np.float64(0.25)),
+    "float16": (xp.multiply, np.float16(0.3), np.full((2, 3), 0.1, np.float32)),
+    "integers": (xp.divide, np.arange(6).reshape(2, 3), np.float32(1.5)),
+    "a mask": (xp.add, np.arange(6).reshape(2, 3) > 2, np.float32(1.5)),
+}
+
+
+@pytest.mark.parametrize("case", MIXED.values(), ids=MIXED)
+def test_tensors_without_axes_count_in_eager_code_as_in_a_graph(backend: Any, case: Any) -> None:
+    function, *arrays = case
+    tensors = [backend.array(array) for array in arrays]
+    captured = xg.function(lambda a, b: function(a, b), native=False)(*tensors)
+    eager = function(*tensors)
+    assert eager.dtype == captured.dtype
+    np.testing.assert_array_equal(backend.numpy(eager), backend.numpy(captured))
