@@ -1,14 +1,15 @@
 """Every error that multigrad raises on purpose.
 
 All are `MultigradError`; where Python has a built-in class that users already catch (KeyError for
-an unknown rule, ImportError for a missing framework), the error is that class too.
+an unknown rule, ImportError for a missing framework), the error is that class too. So is one in the
+place of a framework's error (`explaining`).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,6 +25,10 @@ class MultigradError(Exception):
         ...     print(type(error).__name__)
         RuleError
     """
+
+    # Also of those that are a built-in class or a framework's. TensorFlow's AutoGraph makes an
+    # exception anew in tf.function, of the same class only where that has this constructor.
+    __init__ = Exception.__init__
 
     def __str__(self) -> str:
         # KeyError.__str__ would show the repr of the message, in quotes.
@@ -86,8 +91,7 @@ class TraceError(MultigradError):
         place: that file and line.
     """
 
-    # Kept in `args`: TensorFlow's AutoGraph makes an exception anew in tf.function, of the same
-    # class only where that has the constructor of all exceptions.
+    # Kept in `args`, which AutoGraph hands on.
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
@@ -160,9 +164,9 @@ class StaleTraceError(MultigradError):
     """
 
 
-class GradientError(MultigradError):
+class GradientError(MultigradError, RuntimeError, ValueError):
     """A gradient has another shape, dtype or count than its input, or ranks apply different rules
-    to it.
+    to it. PyTorch raises a RuntimeError for such a gradient, TensorFlow a ValueError.
 
     Examples:
         >>> short = xg.function(lambda x: x, lambda grad_out, x: grad_out[:1])
@@ -223,6 +227,36 @@ class NotProvenWarning(UserWarning):
         ...     xg.get("triangular")(None, np.ones(1), np.array([0.25]))
         array([0.75])
     """
+
+
+# --- errors in the place of a framework's ---------------------------------------------------------
+E = TypeVar("E", bound=MultigradError)
+
+
+def explaining(theirs: Exception, ours: E) -> E:
+    """Return our error in the place of a framework's: it says both, and has the class of both."""
+    error = as_class(type(ours)(f"{theirs}\n{ours}", *ours.args[1:]), type(theirs))
+    error.__dict__.update(vars(theirs))
+    return error
+
+
+def as_class(ours: E, theirs: type[Exception]) -> E:
+    """Return an error of ours of another class too, for code that catches that one."""
+    return _made(type(ours), theirs, ours.args)
+
+
+def _made(ours: type[E], theirs: type[Exception], args: tuple[Any, ...]) -> E:
+    if issubclass(ours, theirs):
+        return ours(*args)
+
+    def __reduce__(self: Any) -> Any:
+        return _made, (ours, theirs, self.args), self.__dict__
+
+    names = {"__module__": ours.__module__, "__reduce__": __reduce__}
+    try:  # made anew each time: kept, it would keep a class of the user's, and what that refers to
+        return type(ours.__name__, (ours, theirs), names)(*args)
+    except TypeError:  # a class that allows no other beside it
+        return ours(*args)
 
 
 def suggest(given: str, known: Iterable[str]) -> str:

@@ -98,8 +98,18 @@ def _key(value: Any, seen: list[Any]) -> Any:
     # A framework's own class defines equality: a device, a dtype, a shape.
     defines_hash = kind.__hash__ is not None and kind.__hash__ is not object.__hash__
     if defines_hash and kind.__module__.partition(".")[0] in (*entry_points(), "jaxlib"):
-        return (kind, value)
-    return (Same(value), _contents(value, seen))
+        # torch's tensors are hashed by identity, and a key would keep them alive.
+        return (kind, Same(value) if _is_hashed_by_id(value) else value)
+    contents = _contents(value, seen)
+    if kind in (list, dict) and contents is not None:  # nor what is in these
+        return (kind, id(value), contents)
+    return (Same(value), contents)
+
+
+def _is_hashed_by_id(value: Any) -> bool:
+    with suppress(TypeError):  # TensorFlow's tensors have no hash, and say so only when asked
+        return hash(value) == id(value)
+    return False
 
 
 def _keys(values: Iterable[Any], seen: list[Any]) -> tuple[Any, ...]:
@@ -107,7 +117,7 @@ def _keys(values: Iterable[Any], seen: list[Any]) -> tuple[Any, ...]:
 
 
 def _contents(value: Any, seen: list[Any]) -> Any:
-    # Contents as a key, so that a change shows; () if there are too many to read.
+    # Contents as a key, so that a change shows; None if there are too many to read.
     if isinstance(value, FIXED) or any(value is each for each in seen):
         return ()
     if type(value) in (list, set, frozenset):
@@ -117,7 +127,7 @@ def _contents(value: Any, seen: list[Any]) -> Any:
     else:
         rows = attributes_of(value)
     if len(seen) + len(rows) > MOST_HELD:
-        return ()
+        return None
     # The objects themselves, so that no id is reused during the walk.
     seen.append(value)
     return tuple((_key(name, seen), _key(item, seen)) for name, item in rows)

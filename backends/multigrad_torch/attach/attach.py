@@ -24,7 +24,7 @@ from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import Function, forward_ad
 
 from multigrad.backend.emitted import find_like
-from multigrad.errors import GradientError, UnsupportedOp
+from multigrad.errors import GradientError, UnsupportedOp, as_class
 from multigrad.trace.assertions import FORWARD_MODE, ORDERS
 
 from .. import dynamo
@@ -81,7 +81,7 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
             try:
                 dual()
             except UnsupportedOp as error:
-                raise GradientError(str(error)) from error
+                raise as_class(GradientError(str(error)), NotImplementedError) from error
 
         native.jvp = staticmethod(jvp)
     native.emitted, native.subject = emitted, emitted.origin.name

@@ -12,7 +12,7 @@ import torch
 from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import has_torch_function
 
-from multigrad.errors import GradientError
+from multigrad.errors import GradientError, as_class
 
 from .. import dynamo
 
@@ -192,7 +192,7 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Tensor) -> Tensor:  # else torch asks for one to be written
-            raise GradientError(message)
+            raise as_class(GradientError(message), NotImplementedError)
 
     dynamo.allow_in_graph(Once)
     return Once.apply

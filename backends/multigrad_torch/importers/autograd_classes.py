@@ -6,6 +6,7 @@ with the same ctx. In a capture the values are symbols, else (`trace` is None) t
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,7 @@ from torch.autograd.function import once_differentiable
 from multigrad.backend.values import is_float_tensor
 from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.user_code.inspection import nested_codes
-from multigrad.errors import GradientError
-from multigrad.functions.calls.capture_errors import is_users_own
+from multigrad.errors import GradientError, explaining
 from multigrad.functions.calls.imported_gradients import Pushed, make_tangent
 from multigrad.functions.calls.parameters import bind_call, signature_of
 from multigrad.functions.calls.recipe import Recorded
@@ -200,7 +200,7 @@ def record_call(
     return Recorded(
         outputs,
         pull,
-        push=partial(run_jvp, code, call, ctx, is_tuple) if code.gives_tangents else None,
+        push=partial(run_jvp, code, call, ctx, results) if code.gives_tangents else None,
         first_order=is_once,
         second_order=not is_once,
         keeps_output=True,  # backward reads only outputs that ctx keeps
@@ -211,7 +211,10 @@ def record_call(
 
 
 def run_jvp(
-    code: ClassCode, call: Callable[..., Any], ctx: Context, is_tuple: bool
+    code: ClassCode,
+    call: Callable[..., Any],
+    ctx: Context,
+    results: Sequence[Any],
 ) -> Pushed | None:
     """Run jvp on symbolic tangents; None if it is a stub, or no graph can hold it."""
     trace = ctx._trace
@@ -226,15 +229,31 @@ def run_jvp(
             raw_tangents = call(code.function_class.jvp, ctx, *tangents)
     except Exception as error:  # noqa: BLE001 (a jvp that is no graph works on torch only)
         questions.forget(asked_before)
-        if not (isinstance(error, NotImplementedError) or is_users_own(trace, error)):
+        if not (isinstance(error, NotImplementedError) or never_returns(code.function_class.jvp)):
             trace.omit(FORWARD_MODE)
         return None
     finally:
         ctx._in_jvp = False
-    output_tangents = raw_tangents if is_tuple else (raw_tangents,)
+    output_tangents = raw_tangents if isinstance(raw_tangents, tuple) else (raw_tangents,)
     # torch accepts None for a tangent, but a jvp of nothing else is a stub.
-    is_stub = raw_tangents is None or all(each is None for each in output_tangents)
-    return None if is_stub else Pushed(node_pairs, output_tangents)
+    if raw_tangents is None or all(each is None for each in output_tangents):
+        return None
+    # torch refuses another count, and of a view of an argument a tangent that is no view.
+    is_odd = len(output_tangents) != len(results)
+    if is_odd or any(owner_of_memory(y) is x for y in results for x in ctx._args):
+        trace.omit(FORWARD_MODE)
+    return Pushed(node_pairs, output_tangents)
+
+
+def never_returns(function: Callable[..., Any]) -> bool:
+    """Return whether a function only raises, so that its author means that there is none."""
+    return all(not row.opname.startswith("RETURN") for row in dis.get_instructions(function))
+
+
+def owner_of_memory(value: Any) -> Any:
+    while isinstance(value, Value) and value.base is not None:
+        value = value.base
+    return value
 
 
 def check_gradients(name: str, returned: Any, count: int) -> tuple[Any, ...]:
@@ -245,10 +264,15 @@ def check_gradients(name: str, returned: Any, count: int) -> tuple[Any, ...]:
     if len(gradients) < count or any(each is not None for each in surplus):
         gradients_text = "1 gradient" if len(gradients) == 1 else f"{len(gradients)} gradients"
         arguments_text = "1 argument" if count == 1 else f"{count} arguments"
-        raise GradientError(
+        counts = f"(expected {count}, got {len(gradients)})"
+        theirs = RuntimeError(
+            f"function {name}Backward returned an incorrect number of gradients {counts}"
+        )
+        ours = GradientError(
             f"{name}.backward returned {gradients_text} for {arguments_text} of {name}.apply; "
             "expected one for each, None where there is none"
         )
+        raise explaining(theirs, ours)
     return gradients[:count]
 
 
@@ -267,6 +291,9 @@ def fit_to_argument(gradient: Any, argument: Any) -> Any:
 
 
 # --- the `ctx` of a call --------------------------------------------------------------------------
+UNSAVED = (bool, int, float, str, tuple, list, dict)
+
+
 class Context:
     """The `ctx` of one call. It keeps symbolic values in a capture, tensors elsewhere.
 
@@ -299,6 +326,12 @@ class Context:
         return tuple(may_have and next(answers) for may_have in floats)
 
     def save_for_backward(self, *tensors: Tensor) -> None:
+        for i, each in enumerate(tensors):
+            if not isinstance(each, Value) and isinstance(each, UNSAVED):
+                kind = type(each).__name__
+                raise TypeError(  # as torch does
+                    f"save_for_backward can only save variables, but argument {i} is of type {kind}"
+                )
         self._saved = tensors
 
     def save_for_forward(self, *tensors: Tensor) -> None:

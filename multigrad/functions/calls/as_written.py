@@ -17,7 +17,14 @@ from typing import Any
 from ...backend.contract import Backend
 from ...backend.values import within_call
 from ...capture.foreign_calls import intercepting
-from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
+from ...errors import (
+    DisprovedError,
+    GradientError,
+    MultigradError,
+    NativeRuleWarning,
+    TraceError,
+    explaining,
+)
 from ...graph import ops
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.trees import optree
@@ -190,8 +197,8 @@ def explain_fallback(
         defined = defined_at(recipe.functions)
         place = getattr(reason, "place", None) or (defined and (defined.file, defined.line))
         cause = f"{recipe.subject}: {reason}" if isinstance(reason, str) else str(reason)
-        message = f"{cause}. So it runs as written, which {refusal}"
-        raise TraceError(message, place) from error
+        ours = TraceError(f"{cause}. So it runs as written, which {refusal}", place)
+        raise explaining(error, ours) from error
 
 
 def refuse_elsewhere(error: TraceError | None, backend: Backend) -> None:

@@ -55,6 +55,7 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
                 reason = _prove_on_call(attempt, own_sample, is_call=True)
     finally:
         snapshot.restore()
+        snapshot.clear()
     if snapshot.change and not is_call:
         raise TraceError(f"{attempt.subject.words} {snapshot.change}, which a graph does not do")
     return reason

@@ -8,8 +8,9 @@ jax and TensorFlow cannot branch on values. Tested by
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ...capture.dialect import find_dialect
@@ -86,33 +87,33 @@ def record_paths(record: Callable[[BranchPath], tuple[Trace, Variant]]) -> Varia
 
     `record` records it along one path. `NotCaptured` if it cannot, or if they cannot be merged.
     """
-    root, count = BranchPath(), 0
-
-    def explore(path: BranchPath) -> Variant:
-        # Return the variant for all paths that begin with the prescribed decisions.
-        nonlocal count
-        count += 1
-        if count > MAX_PATHS:
-            raise TypeError(f"it has more than {MAX_PATHS} paths")
-        trace, variant = record(path)
-        # From the last condition to the first: `variant` then already holds both branches of every
-        # later condition, and each false branch is explored once.
-        for i in reversed(range(len(path.prescribed), len(path.conditions))):
-            false_path = BranchPath((*path.decisions[:i], False))
-            false_variant = explore(false_path)
-            if false_path.conditions[: i + 1] != path.conditions[: i + 1]:
-                raise TypeError("its conditions differ each time it runs")
-            variant = _merge_paths(trace, path.conditions[i], variant, false_variant)
-        return variant
-
+    root = BranchPath()
     try:
-        return explore(root)
+        return _explore(record, root, itertools.count(1))
     except NeedsConcrete:
         raise
     except Exception as error:
         if root.error is None:
             raise
         raise NotCaptured(root.error) from error
+
+
+def _explore(
+    record: Callable[[BranchPath], tuple[Trace, Variant]], path: BranchPath, counts: Iterator[int]
+) -> Variant:
+    # Return the variant for all paths that begin with the prescribed decisions.
+    if next(counts) > MAX_PATHS:
+        raise TypeError(f"it has more than {MAX_PATHS} paths")
+    trace, variant = record(path)
+    # From the last condition to the first: `variant` then already holds both branches of every
+    # later condition, and each false branch is explored once.
+    for i in reversed(range(len(path.prescribed), len(path.conditions))):
+        false_path = BranchPath((*path.decisions[:i], False))
+        false_variant = _explore(record, false_path, counts)
+        if false_path.conditions[: i + 1] != path.conditions[: i + 1]:
+            raise TypeError("its conditions differ each time it runs")
+        variant = _merge_paths(trace, path.conditions[i], variant, false_variant)
+    return variant
 
 
 def _merge_paths(trace: Trace, condition: Node, a: Variant, b: Variant) -> Variant:

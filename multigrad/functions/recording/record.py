@@ -140,8 +140,11 @@ def _capture(
                 return {fact: gathered[fact] for fact in needed}
 
             recording.trace.facts.find = find
-    variant = recording.run_asking()
     trace = recording.trace
+    try:
+        variant = recording.run_asking()
+    finally:  # a trace is a cycle of references, which would keep the call's objects
+        trace.facts.lengths = trace.facts.find = None
     # Code that looks at memory is recorded for tensors that are not contiguous, too.
     if trace.memory.is_asked:
         check_memory(variant, _Recording(recipe, layout, trace.facts, BranchPath(path.decisions)))

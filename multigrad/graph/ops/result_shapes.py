@@ -260,6 +260,6 @@ def summed_to(x: Shape, like: Shape) -> Shape:
     lead = len(x) - len(like)
     if lead < 0 or any(n not in (1, m) for n, m in zip(like, x[lead:], strict=True)):
         raise GradientError(
-            f"a gradient of shape {x} cannot be summed to its argument's shape {like}"
+            f"a gradient of shape {x} cannot be summed to the expected shape {like} of its argument"
         )
     return like
