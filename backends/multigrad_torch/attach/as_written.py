@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -75,41 +76,64 @@ def _apply_once(
         other_leaves = read_besides(outputs, tensors)
         # The engine tells only of non-leaves whether backward reaches them: hence views.
         views = [x.view_as(x) for x in other_leaves]
-    count, nodes = len(tensors), [view.grad_fn for view in views]
+    nodes = [view.grad_fn for view in views]
+    call = NativeCall(name, outputs, pull, undifferentiable, layouts, other_leaves, nodes)
+    return NativeFunction.apply(call, *tensors, *views)
 
-    class NativeFunction(Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
-            # So that torch notices if one is written to before backward.
-            ctx.save_for_backward(*inputs[:count])
-            nonlocal outputs
-            detached = tuple(output.detach() for output in outputs)
-            ctx.mark_non_differentiable(*(detached[i] for i in undifferentiable))
-            outputs = ()  # else their own graph would live as long as this one
-            return detached
 
-        @staticmethod
-        def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-            # Reading them makes torch check their versions.
-            _ = ctx.saved_tensors
-            # Only leaves that the running backward reaches get a gradient.
-            pairs = zip(other_leaves, nodes, strict=True)
-            leaves = [x for x, node in pairs if torch._C._will_engine_execute_node(node)]
-            grads_before = {id(x): (x.grad, x.grad is not None and x.grad._version) for x in leaves}
+@dataclass(slots=True, eq=False)
+class NativeCall:
+    """A call of a function that runs as written.
 
-            # The user's backward may call `backward()` itself, which adds to `.grad` of a leaf.
-            def is_added(x: Tensor) -> bool:
-                grad, version = grads_before[id(x)]
-                return x.grad is not grad or (grad is not None and grad._version != version)
+    Attributes:
+        outputs, pull, undifferentiable: as `run` returned them.
+        layouts: how each tensor is distributed; None if it is not.
+        other_leaves, nodes: the leaves that it reads besides, and the nodes of their views.
+    """
 
-            pull_with_ctx = partial(pull, ctx=ctx)
-            gradients, leaf_grads = pull_delivering(pull_with_ctx, cotangents, leaves, is_added)
-            grad_by_leaf = dict(zip(map(id, leaves), leaf_grads, strict=True))
-            laid_out = [lay_out(g, layout) for g, layout in zip(gradients, layouts, strict=True)]
-            return (*laid_out, *(grad_by_leaf.get(id(x)) for x in other_leaves))
+    name: str
+    outputs: tuple[Tensor, ...]
+    pull: Callable[..., Any]
+    undifferentiable: Sequence[int]
+    layouts: Sequence[ShardLayout | None]
+    other_leaves: Sequence[Tensor]
+    nodes: Sequence[Any]
 
-    NativeFunction.__name__ = name
-    return NativeFunction.apply(*tensors, *views)
+
+# One class for all calls: a class is a cycle of references, so that one made for a call would keep
+# the call's tensors until it is collected.
+class NativeFunction(Function):
+    """Returns the outputs of a call that has run; its backward is the user's."""
+
+    @staticmethod
+    def forward(ctx: Any, call: NativeCall, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.call = call
+        # So that torch notices if one is written to before backward.
+        ctx.save_for_backward(*inputs[: len(call.layouts)])
+        detached = tuple(output.detach() for output in call.outputs)
+        ctx.mark_non_differentiable(*(detached[i] for i in call.undifferentiable))
+        call.outputs = ()  # else their own graph would live as long as this one
+        return detached
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+        # Reading them makes torch check their versions.
+        _, call = ctx.saved_tensors, ctx.call
+        # Only leaves that the running backward reaches get a gradient.
+        pairs = zip(call.other_leaves, call.nodes, strict=True)
+        leaves = [x for x, node in pairs if torch._C._will_engine_execute_node(node)]
+        grads_before = {id(x): (x.grad, x.grad is not None and x.grad._version) for x in leaves}
+
+        # The user's backward may call `backward()` itself, which adds to `.grad` of a leaf.
+        def is_added(x: Tensor) -> bool:
+            grad, version = grads_before[id(x)]
+            return x.grad is not grad or (grad is not None and grad._version != version)
+
+        pull = partial(call.pull, ctx=ctx)
+        gradients, leaf_grads = pull_delivering(pull, cotangents, leaves, is_added)
+        grad_by_leaf = dict(zip(map(id, leaves), leaf_grads, strict=True))
+        laid_out = [lay_out(g, layout) for g, layout in zip(gradients, call.layouts, strict=True)]
+        return (None, *laid_out, *(grad_by_leaf.get(id(x)) for x in call.other_leaves))
 
 
 def explain_refusal(error: Exception) -> str:
@@ -141,30 +165,38 @@ def read_besides(outputs: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tens
 
 
 def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
-    # Under a transform backward runs the function again on saved inputs, so that any order works.
-    undifferentiable: tuple[int, ...] = ()
+    again = CalledAgain(name, run)
+    outputs = DerivedFunction.apply(again, *tensors)
+    return tuple(y.detach() if i in again.undifferentiable else y for i, y in enumerate(outputs))
 
-    class DerivedFunction(Function):
-        generate_vmap_rule = True
 
-        @staticmethod
-        def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
-            nonlocal undifferentiable
-            outputs, _, undifferentiable = run(*inputs)
-            return tuple(output.clone() for output in outputs)
+@dataclass(slots=True, eq=False)
+class CalledAgain:
+    name: str
+    run: Run
+    undifferentiable: Sequence[int] = ()
 
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
-            ctx.save_for_backward(*inputs)
 
-        @staticmethod
-        def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-            return run(*ctx.saved_tensors)[1](*cotangents, ctx=ctx)
+class DerivedFunction(Function):
+    """Runs a function again in backward, on saved inputs, so that any order of transforms works."""
 
-        @staticmethod
-        def jvp(ctx: Any, *tangents: Tensor) -> Any:
-            raise NotImplementedError(f"{name!r} runs as written, {PUSHES_NOTHING}")
+    generate_vmap_rule = True
 
-    DerivedFunction.__name__ = name
-    outputs = DerivedFunction.apply(*tensors)
-    return tuple(y.detach() if i in undifferentiable else y for i, y in enumerate(outputs))
+    @staticmethod
+    def forward(call: CalledAgain, *inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs, _, call.undifferentiable = call.run(*inputs)
+        return tuple(output.clone() for output in outputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.call, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+        _, pull, _ = ctx.call.run(*ctx.saved_tensors)
+        return None, *pull(*cotangents, ctx=ctx)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Any:
+        raise NotImplementedError(f"{ctx.call.name!r} runs as written, {PUSHES_NOTHING}")

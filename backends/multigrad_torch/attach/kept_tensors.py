@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from multigrad.backend import Kept
 
+from .as_written import NativeFunction
 from .attach import PreparedNumbers
 from .vjp import as_leaf, custom_nodes
 
@@ -164,7 +165,9 @@ def attributes_of(node: Any) -> Iterator[KeptTensor]:
 
 
 def describe(node: Any, x: Tensor) -> str:
-    return f"{node._forward_cls.__name__}, {str(x.dtype).partition('.')[2]}{list(x.shape)}"
+    cls = node._forward_cls
+    name = node.call.name if cls is NativeFunction else cls.__name__
+    return f"{name}, {str(x.dtype).partition('.')[2]}{list(x.shape)}"
 
 
 def address(x: Tensor) -> int:

@@ -250,6 +250,7 @@ class Witness:
         outside: the objects that the functions refer to, as they were.
         may_store_symbols: whether the functions may store a value in an object that outlives them.
         made: all symbols of the capture.
+        substitutions: those that made copies for it, which are released at its end.
     """
 
     def __init__(
@@ -259,6 +260,7 @@ class Witness:
         self.outside = Snapshot()
         self.may_store_symbols = False
         self.made: list[weakref.ref[Value]] = []
+        self.substitutions: list[Any] = []
         self._variable = ""
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
         self._namespaces: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -288,6 +290,8 @@ class Witness:
         words = "" if is_users_own_error else self._tensor_read_from_object()
         self._namespaces.clear()  # they refer to copies of functions, which may refer to symbols
         self._cells.clear()
+        for substitution in self.substitutions:
+            substitution.clear()
         self.outside.clear()
         if kind is not None:
             self.outside.drop_added()

@@ -66,7 +66,10 @@ def substitute(function: Callable[..., Any], trace: Trace, root: str = "") -> Ca
     down to its functions; anything else is returned unchanged. A copy shares code with its
     original. Functions of the package `root`, by default the rule's own, are helpers.
     """
-    return _Substitution(trace, root or own_root(function)).replace(function)
+    substitution = _Substitution(trace, root or own_root(function))
+    if trace.source.witness is not None:
+        trace.source.witness.substitutions.append(substitution)
+    return substitution.replace(function)
 
 
 class _ModuleProxy:
@@ -186,6 +189,11 @@ class _Substitution:
         if self.trace.source.witness is not None:
             self.trace.source.witness.see_value(function)
         return types.MethodType(self.copy(plain), self.stand_in(function))
+
+    def clear(self) -> None:
+        """Release the copies, which refer to this by their builtins, and to all that code does."""
+        for each in (self.copies, self.objects, self.classes, self.class_proxies):
+            each.clear()
 
     def _is_kept(self, value: Any) -> bool:
         return any(keeps(value) for keeps in self.index.keepers)

@@ -62,6 +62,7 @@ def asking() -> Iterator[None]:
             raise unanswered[0]
     finally:
         _unanswered.reset(token)
+        unanswered.clear()  # their tracebacks lead to this frame, and to the call's objects
 
 
 @contextmanager
