@@ -379,12 +379,13 @@ REFUSAL = (
 
 def recipe_of_vjp(function: Any, original: Any) -> Recipe:
     name = name_of(function)
+    subject = f"function {name!r}"
 
     def refused(layout: Layout) -> Mapping[str, str]:
         # Derivatives by arguments in `nondiff_argnums`: jax refuses each tracer there.
         names = fixed_names(function)
         fixed_leaves = [leaf for leaf in layout.tensors if leaf.path.partition("[")[0] in names]
-        return {leaf.name: REFUSAL.format(recipe.subject, leaf.path) for leaf in fixed_leaves}
+        return {leaf.name: REFUSAL.format(subject, leaf.path) for leaf in fixed_leaves}
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         arguments = resolve(function, args, kwargs)
@@ -393,7 +394,7 @@ def recipe_of_vjp(function: Any, original: Any) -> Recipe:
         check_forward(call, function, arguments, recorded.outputs)
         return recorded
 
-    recipe = recipe_of_custom(
+    return recipe_of_custom(
         function,
         original,
         run=functools.partial(_run_vjp, function, name, lambda rule, *args: rule(*args)),
@@ -401,7 +402,6 @@ def recipe_of_vjp(function: Any, original: Any) -> Recipe:
         rules=(function.fwd, function.bwd),
         refused=refused,
     )
-    return recipe
 
 
 def _run_vjp(

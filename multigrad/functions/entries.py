@@ -296,11 +296,8 @@ class Entries:
         except NotCaptured as error:
             error.error.__cause__ = error.__cause__
             why = self.recipe.give_up(error.error)
-            # Kept without the traceback, which would keep the call's tensors alive, as would the
-            # cycle of an error with those that it is the cause of.
-            reason = error.error.to_keep()
-            error.error.__traceback__ = error.error.__cause__ = error.error.__context__ = None
-            return self._native_entry(layout.without_objects(), backend, why, reason)
+            # Kept without the cause, whose traceback would keep the call's tensors alive.
+            return self._native_entry(layout.without_objects(), backend, why, error.error.to_keep())
         except Exception as error:
             # On its own framework an imported function runs as written whatever went wrong; but
             # gradients that do not fit are raised, if that framework lets them pass.

@@ -25,13 +25,14 @@ class NotCaptured(Exception):
     """A function cannot be captured, or its graph does not serve.
 
     Attributes:
-        error: says why.
+        error: says why; a copy, as the frames of a traceback refer to errors in their turn.
         kinds: of what a graph would leave out; see `Trace.omissions`.
     """
 
     def __init__(self, error: TraceError, kinds: Iterable[str] = ()) -> None:
         super().__init__(str(error))
-        self.error = error
+        self.error = error.to_keep()
+        self.error.__cause__ = error.__cause__
         self.kinds = frozenset(kinds)
 
 
