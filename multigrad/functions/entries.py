@@ -436,11 +436,13 @@ class Entries:
         if opaque is not None and backend.name != self.recipe.dialect():
             return Entry(lambda leaves, draws: opaque.call_across(backend, layout, leaves))
 
+        recipe = self.recipe  # an entry that referred to its table would be a cycle of references
+
         def native(leaves: Sequence[Any], draws: KeySource) -> Any:
             try:
-                return run_as_it_is(self.recipe, layout, backend, leaves, error)
+                return run_as_it_is(recipe, layout, backend, leaves, error)
             except Exception as failure:
-                explain_fallback(self.recipe, reason, failure, backend)
+                explain_fallback(recipe, reason, failure, backend)
                 raise
 
         return Entry(native)
