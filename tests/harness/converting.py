@@ -10,6 +10,7 @@ import functools
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,21 @@ def convert_functions() -> None:
     """Let `jax.custom_vjp` give the function converted, once it has its rules."""
     import jax
 
-    custom_vjp = jax.custom_vjp
+    custom_vjp: Any = jax.custom_vjp
+    square = custom_vjp(lambda x: x * x)
+    square.defvjp(lambda x: (x * x, x), lambda x, upstream: (2 * x * upstream,))
+    xg.convert(square)(jax.numpy.ones(3))  # so that all of our backend is imported by now
 
-    class Converted:
+    class OfTheTests(type):  # others, such as our backend, go on with what jax has
+        def __call__(cls, *args: Any, **options: Any) -> Any:
+            caller = sys._getframe(1).f_globals["__name__"]
+            make = super().__call__ if caller == Path(FILE).stem else custom_vjp
+            return make(*args, **options)
+
+        def __instancecheck__(cls, value: Any) -> bool:
+            return isinstance(value, custom_vjp)
+
+    class Converted(metaclass=OfTheTests):
         def __init__(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
             self.original = self.called = custom_vjp(function, *args, **options)
             functools.update_wrapper(self, function)
@@ -66,7 +79,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    is_kept = [re.search(DEFINES, inspect.getsource(getattr(i, "function"))) for i in items]
+    is_kept = [re.search(DEFINES, inspect.getsource(i.function)) for i in items]
     dropped = [item for item, kept in zip(items, is_kept, strict=True) if not kept]
     config.hook.pytest_deselected(items=dropped)
     items[:] = [item for item, kept in zip(items, is_kept, strict=True) if kept]
