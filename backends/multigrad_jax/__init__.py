@@ -25,7 +25,7 @@ from multigrad.graph.support.lazy_modules import late_function
 from . import compile, differences, distributed, eject, importers, models, rehearsal, versions
 from .attach import host, render, vjp
 from .dialect import table
-from .kernels import ops, random
+from .kernels import exact, ops, random
 
 __all__ = ["backend"]
 
@@ -47,6 +47,7 @@ backend = Backend(
     kernels=Kernels(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
+        exact=exact.OPS,
         while_loop=ops.while_loop,
         scan=ops.scan,
         bits=(ops.pack, ops.unpack),

@@ -22,7 +22,7 @@ from multigrad.graph.support.lazy_modules import late_function
 from . import compile, differences, distributed, eject, importers, models, recomputed_regions
 from .attach import host, render, vjp
 from .dialect import table
-from .kernels import ops, random
+from .kernels import exact, ops, random
 
 __all__ = ["backend"]
 
@@ -45,6 +45,7 @@ backend = Backend(
     kernels=Kernels(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
+        exact=exact.OPS,
         while_loop=ops.while_loop,
         scan=ops.scan,
         bits=(ops.pack, ops.unpack),

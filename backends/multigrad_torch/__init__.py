@@ -41,7 +41,7 @@ from .attach import (
 from .compile import checkpoint_regions, compile, dynamo_guards
 from .dialect import introspection, table, types
 from .importers import custom_gradients
-from .kernels import elementwise, fast, gradient_lists, masks, ops, random
+from .kernels import elementwise, exact, fast, gradient_lists, masks, ops, random
 
 __all__ = ["backend"]
 
@@ -72,6 +72,7 @@ backend = Backend(
     kernels=Kernels(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
+        exact=exact.OPS,
         while_loop=ops.while_loop,
         scan=ops.scan,
         bits=(masks.pack, masks.unpack),

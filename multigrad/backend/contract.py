@@ -200,6 +200,10 @@ class Kernels:
     scalar_right: Mapping[Op, Function] = field(default_factory=dict)
     """The same for `op(tensor, scalar)`."""
 
+    exact: Mapping[Op, Function] = field(default_factory=dict)
+    """By exact op: the callable whose bits are IEEE 754's, whatever compiles it, where those of
+    `rows` may have others. See `graph/passes/decisions.py`."""
+
     bits: tuple[Function, Function] | None = None
     """`pack(mask) -> bytes`, eight to each, `unpack(bytes, like) -> mask` of a tensor's shape."""
 

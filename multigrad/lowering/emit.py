@@ -378,10 +378,11 @@ class _Writer:
         """Return the backend's callable of an op, or raise UnsupportedOp with the reason."""
         if op in (PACK, UNPACK) and self.backend.kernels.bits is not None:
             return self.backend.kernels.bits[op is UNPACK]
-        native = self.backend.kernels.rows.get(op, INFIX if op.symbol else None)
-        native = self.backend.kernels.fast.kernels.get(op, native)
+        kernels = self.backend.kernels
+        native = kernels.exact.get(op) or kernels.rows.get(op, INFIX if op.symbol else None)
+        native = kernels.fast.kernels.get(op, native)
         if native is None:
-            reason = self.backend.kernels.unsupported.get(op, "it has no row for it")
+            reason = kernels.unsupported.get(op, "it has no row for it")
             raise self.lacking(op, reason)
         return native
 

@@ -7,7 +7,7 @@ pairs that lowering makes of it, its cuts, and its forward mode; then masks that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,9 +16,11 @@ from ..backend.rows import kernel
 from ..errors import RuleValueError, TraceError, UnsupportedOp, suggest
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, make_node, walk
+from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
 from ..graph.ops.arrays.loops import joined
 from ..graph.ops.results import kept
+from ..graph.passes.decisions import with_exact_decisions
 from ..graph.passes.residuals import (
     Keepable,
     ResidualCut,
@@ -236,6 +238,15 @@ class FunctionGraph:
             inputs=tuple(new_names.get(name, name) for name in self.inputs),
             wrt=tuple(new_names.get(name, name) for name in self.wrt),
         )
+
+    def with_exact_decisions(self, kernels: Collection[Op]) -> FunctionGraph:
+        """Return the pair in which these exact ops compute what decisions read."""
+        graphs = [self.forward, self.backward, *([] if self.pushed is None else [self.pushed])]
+        exact = with_exact_decisions(graphs, kernels)
+        if exact is graphs:
+            return self
+        forward, backward, *pushed = exact
+        return replace(self, forward=forward, backward=backward, pushed=next(iter(pushed), None))
 
     def with_histories(self) -> FunctionGraph | None:
         """Return the pair whose forward runs the scans that backward reads; None without scans."""

@@ -181,6 +181,7 @@ def _prepare(graphs: FunctionGraph, backend: Backend, style: Style, checks: bool
     """Rename what emitted code has other names for, and reserve the names that it uses."""
     params = graphs.params
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
+    graphs = graphs.with_exact_decisions(backend.kernels.exact)
     emission = Emission(backend, graphs.backward.name, widens=graphs.widens)
     # The object's name is that of the pair, unless it means something else in emitted code.
     own_name = identifier(graphs.name)

@@ -21,6 +21,7 @@ from ..backend.discovery import load_backend
 from ..backend.emitted import Body
 from ..graph.ir.graph import Graph
 from ..graph.ir.types import UNKNOWN
+from ..graph.passes.decisions import with_exact_decisions
 from ..graph.support.threads import SERIALS, build_once
 from ..trace.derived.custom_calls import drop_calls, gradients_lost
 from .checks import second_refusal, shape_check
@@ -67,7 +68,8 @@ def identifier(name: str) -> str:
 def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tensor]:
     """Return an activation as a plain function of a backend, with the framework's derivative."""
     emission = Emission(backend, forward.name)
-    body = emit_body(forward.graph(), emission)
+    (graph,) = with_exact_decisions([forward.graph()], backend.kernels.exact)
+    body = emit_body(graph, emission)
     return _wrap(_compile("forward", body, body.result, emission)[0], backend)
 
 
@@ -94,7 +96,7 @@ def _emit(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], bool, str
     """Return the function, whether it works element by element, and its source."""
     emission = Emission(backend, graph.name)
     lost, forbid = gradients_lost(graph), backend.autodiff.forbid_derivative
-    graph = drop_calls(graph)
+    (graph,) = with_exact_decisions([drop_calls(graph)], backend.kernels.exact)
     name = identifier(graph.name)
     emission.taken.add(name)  # a rule may be called as an op that it uses
     body = emit_body(graph, emission)

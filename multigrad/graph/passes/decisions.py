@@ -1,0 +1,134 @@
+"""Decisions: where a value is rounded, compared, cast or made an index, its last bit counts.
+
+Compilers rewrite arithmetic: `x / 3` becomes `x * (1 / 3)`, `x * y + z` is rounded once, a cast to
+16 bits and back is left out. A quantizer then takes another level, and a mask another bit. So the
+arithmetic that decisions read is done by exact ops, for which a backend has kernels of their own:
+
+    round(x / s)  ─►  round(exact_div(x, s))        (x + y) > t  unchanged: nothing can be rewritten
+
+Sums and products of many elements are not followed: the order of their terms is the framework's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .. import ops
+from ..ir.graph import Graph, Node, Region, every_node, make_node
+from ..ir.op import Op
+from ..ir.types import T, is_float
+from ..ops.results import PER_ELEMENT
+from ..ops.table import zero
+
+NAMES = "add sub mul div square sqrt rsqrt reciprocal pow cast"
+EXACT: Mapping[Op, Op] = {
+    op: replace(op, name=f"exact_{op.name}", symbol=None)
+    for op in (ops.OPS[name] for name in NAMES.split())
+}
+# A number over a tensor, which torch rounds twice.
+NUMBER_OVER = replace(ops.DIV, name="exact_div_of_number", symbol=None)
+# What may be rewritten only together with arithmetic that reads it.
+JOINED = (ops.ADD, ops.SUB, ops.MUL, ops.SQUARE, ops.CAST)
+# Besides the ops whose derivative is zero everywhere.
+STEPS = "remainder fmod frac hard_shrink threshold top_k_mask"
+DECIDING = {ops.OPS[name] for name in STEPS.split()}
+# Those whose elements are operands' elements.
+MOVES = """
+    max min cummax cummin sort sort_like unsort median broadcast_to broadcast_to_shape reshape
+    reshape_like squeeze expand_dims permute_dims swapaxes moveaxis flip roll tril triu getitem
+    setitem take half part tile repeat pad concatenate stack hold take_along take_at take_inside
+    take_nearest windows all_max all_gather ppermute to_shard from_shard while_loop scan output
+"""
+FOLLOWED = {ops.OPS[name] for name in MOVES.split()}
+WIDTHS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
+
+
+def as_exact(rows: Mapping[Op, Any]) -> dict[Op, Any]:
+    """Return kernels by the exact ops of their ops."""
+    return {EXACT[op]: row for op, row in rows.items()}
+
+
+def decides(node: Node) -> bool:
+    """Return whether the last bit of a float operand may change the result by more than itself."""
+    if node.op is ops.CAST:
+        old, new = node.operands[0].type.dtype, node.type.dtype
+        # T may be any float.
+        return old != new and (T in (old, new) or WIDTHS.get(new, 0) < WIDTHS.get(old, 0))
+    return (node.op.vjp is zero and node.op is not ops.STOP_GRADIENT) or node.op in DECIDING
+
+
+def with_exact_decisions(graphs: Sequence[Graph], kernels: Collection[Op]) -> Sequence[Graph]:
+    """Return graphs of one program in which exact ops compute what decisions read.
+
+    `kernels`: the exact ops that a backend has.
+    """
+    read = _read_by_decisions(graphs) if kernels else {}
+    exact = {}
+    for node, is_joined in read.items():
+        op = _exact(node, is_joined)
+        if op in kernels:
+            exact[node] = op
+    return [_rewritten(graph, exact) for graph in graphs] if exact else graphs
+
+
+def _exact(node: Node, is_joined: bool) -> Op | None:
+    """Return the exact op for a node; None if it is computed as it stands anyway."""
+    if node.type.kind != "tensor" or (node.op in JOINED and not is_joined):
+        return None
+    if node.op is ops.CAST and WIDTHS.get(node.type.dtype, 0) > 16:
+        return None
+    is_of_number = node.op is ops.DIV and node.operands[0].type.kind == "scalar"
+    return NUMBER_OVER if is_of_number else EXACT.get(node.op)
+
+
+def _read_by_decisions(graphs: Sequence[Graph]) -> dict[Node, bool]:
+    """Return the floats that decisions read, each with whether only through other arithmetic."""
+    nodes = [node for graph in graphs for node in every_node(graph)]
+    sources = _sources_of_turns(nodes)
+    stack = [(each, False) for node in nodes if decides(node) for each in node.operands_read]
+    read: dict[Node, bool] = {}
+    while stack:
+        node, is_joined = stack.pop()
+        if read.get(node, -1) >= is_joined or not is_float(node.type):
+            continue
+        read[node] = is_joined
+        if node.op.result in PER_ELEMENT or node.op in FOLLOWED:
+            stack += [(each, True) for each in node.operands_read]
+        stack += [(each, True) for each in sources.get(node, ())]
+    return read
+
+
+def _sources_of_turns(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+    """Return what the inputs of loops' bodies are given, and what gives the results of loops."""
+    sources: dict[Node, list[Node]] = {}
+    for node in nodes:
+        if node.op in (ops.WHILE_LOOP, ops.SCAN):
+            body = node.attr("body").graph
+            sources[node] = [body.outputs[node.attr("position")]]
+            carried = len(body.outputs) if node.op is ops.WHILE_LOOP else node.attr("carried")
+            for graph in (body, *_condition(node)):
+                for i, each in enumerate(graph.inputs):
+                    given = (node.operands[i], *body.outputs[i : i + 1][: i < carried])
+                    sources.setdefault(each, []).extend(given)
+    return sources
+
+
+def _condition(loop: Node) -> Iterator[Graph]:
+    if loop.op is ops.WHILE_LOOP:
+        yield loop.attr("condition").graph
+
+
+def _rewritten(graph: Graph, exact: Mapping[Node, Op]) -> Graph:
+    new: dict[Node, Node] = {}
+    for node in graph.nodes:
+        operands = [new[each] for each in node.operands]
+        attrs = {
+            name: Region(_rewritten(value.graph, exact)) if isinstance(value, Region) else value
+            for name, value in node.attrs
+        }
+        new[node] = make_node(exact.get(node, node.op), operands, attrs, node.type)
+    locations = {new[node]: place for node, place in graph.locations.items() if node in new}
+    outputs = tuple([new[node] for node in graph.outputs])
+    return replace(graph, outputs=outputs, locations=locations)
