@@ -184,15 +184,13 @@ class Kernels:
     reasons by dtype ({"float16": "no CPU kernel"})."""
 
     while_loop: Function | None = None
-    """(carry, constants, condition, body) -> the carry after a loop that values end. The condition
-    and the body take all values of both, by position; the body returns the next carry in a tuple,
-    of which every tensor keeps its dtype and shape."""
+    """(carry, constants, condition, body) -> the carry after a loop that values end. The two
+    functions take all values by position; the body returns the next carry, alike, in a tuple."""
 
     scan: Function | None = None
     """(carry, rows, constants, body, reverse) -> the carry after a turn for each row, and what the
-    turns gave, stacked, in one tuple. `rows` are tensors, of whose first axes the body takes one
-    row each, from the last where `reverse`; it takes carry, rows and constants by position, and
-    returns the next carry and what the turn gives in one tuple."""
+    turns gave, stacked, in one tuple. The body takes by position the carry, one row of each tensor
+    of `rows`, from the last where `reverse`, and constants, and returns these two in one tuple."""
 
     scalar_left: Mapping[Op, Function] = field(default_factory=dict)
     """Faster callables `f(tensor, scalar)` for `op(scalar, tensor)`."""
@@ -201,8 +199,7 @@ class Kernels:
     """The same for `op(tensor, scalar)`."""
 
     exact: Mapping[Op, Function] = field(default_factory=dict)
-    """By exact op: the callable whose bits are IEEE 754's, whatever compiles it, where those of
-    `rows` may have others. See `graph/passes/decisions.py`."""
+    """By exact op (`graph/passes/decisions.py`): what has IEEE 754's bits, whatever compiles it."""
 
     bits: tuple[Function, Function] | None = None
     """`pack(mask) -> bytes`, eight to each, `unpack(bytes, like) -> mask` of a tensor's shape."""

@@ -44,6 +44,7 @@ from multigrad.trace.trace import NeedsConcrete
 
 from ..attach.host import GUESTS, TransformedGuest
 from ..export import asks_for_operators, note_sized, register
+from ..kernels import exact
 from .arguments import OpenNumber, draw_key_argument, new_numbers, restore, shapes_in
 
 Tensor: TypeAlias = Any
@@ -183,7 +184,9 @@ def emit_call(
         like: the parameter whose dtype the outputs take, where a number that is a tensor without
             axes could widen them; "": none could.
     """
-    lowering = lower_graphs(variant.graphs, load_backend("torch"), style="compiled")
+    backend = load_backend("torch")
+    kernels = replace(backend.kernels, exact=exact.IN_COMPILED)
+    lowering = lower_graphs(variant.graphs, replace(backend, kernels=kernels), style="compiled")
     native, emitted = lowering.native, lowering.emitted
     assert emitted is not None
     residuals = {*emitted.residuals.names, *emitted.residuals.histories}.difference(

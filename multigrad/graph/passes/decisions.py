@@ -4,7 +4,7 @@ Compilers rewrite arithmetic: `x / 3` becomes `x * (1 / 3)`, `x * y + z` is roun
 16 bits and back is left out. A quantizer then takes another level, and a mask another bit. So the
 arithmetic that decisions read is done by exact ops, for which a backend has kernels of their own:
 
-    round(x / s)  ─►  round(exact_div(x, s))        (x + y) > t  unchanged: nothing can be rewritten
+    round(x / s)  ─►  round(exact_div(x, s))
 
 Sums and products of many elements are not followed: the order of their terms is the framework's.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from .. import ops
 from ..ir.graph import Graph, Node, Region, every_node, make_node
 from ..ir.op import Op
-from ..ir.types import T, is_float
+from ..ir.types import is_float
 from ..ops.results import PER_ELEMENT
 from ..ops.table import zero
 
@@ -29,8 +29,6 @@ EXACT: Mapping[Op, Op] = {
 }
 # A number over a tensor, which torch rounds twice.
 NUMBER_OVER = replace(ops.DIV, name="exact_div_of_number", symbol=None)
-# What may be rewritten only together with arithmetic that reads it.
-JOINED = (ops.ADD, ops.SUB, ops.MUL, ops.SQUARE, ops.CAST)
 # Besides the ops whose derivative is zero everywhere.
 STEPS = "remainder fmod frac hard_shrink threshold top_k_mask"
 DECIDING = {ops.OPS[name] for name in STEPS.split()}
@@ -42,7 +40,6 @@ MOVES = """
     take_nearest windows all_max all_gather ppermute to_shard from_shard while_loop scan output
 """
 FOLLOWED = {ops.OPS[name] for name in MOVES.split()}
-WIDTHS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
 def as_exact(rows: Mapping[Op, Any]) -> dict[Op, Any]:
@@ -50,54 +47,61 @@ def as_exact(rows: Mapping[Op, Any]) -> dict[Op, Any]:
     return {EXACT[op]: row for op, row in rows.items()}
 
 
-def decides(node: Node) -> bool:
-    """Return whether the last bit of a float operand may change the result by more than itself."""
-    if node.op is ops.CAST:
-        old, new = node.operands[0].type.dtype, node.type.dtype
-        # T may be any float.
-        return old != new and (T in (old, new) or WIDTHS.get(new, 0) < WIDTHS.get(old, 0))
-    return (node.op.vjp is zero and node.op is not ops.STOP_GRADIENT) or node.op in DECIDING
-
-
 def with_exact_decisions(graphs: Sequence[Graph], kernels: Collection[Op]) -> Sequence[Graph]:
     """Return graphs of one program in which exact ops compute what decisions read.
 
     `kernels`: the exact ops that a backend has.
     """
-    read = _read_by_decisions(graphs) if kernels else {}
     exact = {}
-    for node, is_joined in read.items():
-        op = _exact(node, is_joined)
+    for node in _read_by_decisions(graphs) if kernels else ():
+        op = _exact(node)
         if op in kernels:
             exact[node] = op
     return [_rewritten(graph, exact) for graph in graphs] if exact else graphs
 
 
-def _exact(node: Node, is_joined: bool) -> Op | None:
+def _exact(node: Node) -> Op | None:
     """Return the exact op for a node; None if it is computed as it stands anyway."""
-    if node.type.kind != "tensor" or (node.op in JOINED and not is_joined):
-        return None
-    if node.op is ops.CAST and WIDTHS.get(node.type.dtype, 0) > 16:
+    if node.type.kind != "tensor" or (node.op is ops.CAST and not narrows(node)):
         return None
     is_of_number = node.op is ops.DIV and node.operands[0].type.kind == "scalar"
     return NUMBER_OVER if is_of_number else EXACT.get(node.op)
 
 
-def _read_by_decisions(graphs: Sequence[Graph]) -> dict[Node, bool]:
-    """Return the floats that decisions read, each with whether only through other arithmetic."""
+def _read_by_decisions(graphs: Sequence[Graph]) -> set[Node]:
+    """Return the floats that decisions read, and what these are computed of."""
     nodes = [node for graph in graphs for node in every_node(graph)]
     sources = _sources_of_turns(nodes)
-    stack = [(each, False) for node in nodes if decides(node) for each in node.operands_read]
-    read: dict[Node, bool] = {}
+    stack = [each for node in nodes for each in _decided(node)]
+    read: set[Node] = set()
     while stack:
-        node, is_joined = stack.pop()
-        if read.get(node, -1) >= is_joined or not is_float(node.type):
+        node = stack.pop()
+        if node in read or not is_float(node.type):
             continue
-        read[node] = is_joined
+        read.add(node)
         if node.op.result in PER_ELEMENT or node.op in FOLLOWED:
-            stack += [(each, True) for each in node.operands_read]
-        stack += [(each, True) for each in sources.get(node, ())]
+            stack += node.operands_read
+        stack += sources.get(node, ())
     return read
+
+
+def _decided(node: Node) -> Sequence[Node]:
+    """Return the operands of which the last bit may change the result by more than itself."""
+    if node.op is ops.CAST:
+        is_decision = not is_float(node.type) or narrows(node)
+    else:
+        is_zero = node.op.vjp is zero and node.op is not ops.STOP_GRADIENT
+        is_decision = is_zero or node.op in DECIDING
+    # What is cast is rounded, also where nothing decides on it.
+    return node.operands_read if is_decision else [o for o in node.operands_read if narrows(o)]
+
+
+def narrows(node: Node) -> bool:
+    """Return whether a node casts a float to another one of 16 bits or fewer; T may be any."""
+    if node.op is not ops.CAST:
+        return False
+    old, new = node.operands[0].type, node.type
+    return is_float(old) and old.dtype != new.dtype and new.dtype not in ("float32", "float64")
 
 
 def _sources_of_turns(nodes: Sequence[Node]) -> dict[Node, list[Node]]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ...graph import ops
 from ...graph.ir.op import Op
+from ...graph.passes.decisions import EXACT, NUMBER_OVER
 from ...graph.support.params import COLUMN, FULL, ONE, ROW
 from .kernels import COMPUTED, INFIX, SAME, KernelTensor, Language, Parts, check_dtype, indented
 from .passes import REDUCTIONS, SQUARED, Loop, LoopStep, Total
@@ -70,11 +71,13 @@ def rows(computed: str) -> dict[Op, str]:
         ops.SIGMOID: quotient.format("1.0", one_and_exp),
         ops.SILU: quotient.format("{0}", one_and_exp),
         ops.DIV: quotient,
+        NUMBER_OVER: quotient,
         ops.NEG: "{} * -1.0",  # `-x` is 0 - x, of which zeros have another sign
         ops.NOT: "~{}",
         ops.ABS: "tl.abs({})",
         ops.SQUARE: "{0} * {0}",
         ops.SQRT: root,
+        EXACT[ops.SQRT]: root,
         ops.RSQRT: quotient.format("1.0", root),
         ops.RECIPROCAL: quotient.format("1.0", "{}"),
         ops.FLOOR: floor,

@@ -20,6 +20,7 @@ import torch
 from multigrad.backend.rows import FastKernels
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
+from multigrad.graph.passes.decisions import EXACT, NUMBER_OVER
 from multigrad.graph.support.c_libraries import CLibrary
 from multigrad.lowering.kernel_code.c_code import FLAGS, C
 from multigrad.lowering.kernel_code.c_preamble import begin
@@ -227,6 +228,8 @@ OWN_ROWS = {
     # torch's own kernel (2.13) is compiled to a fused multiply-add; where it is not, bits differ.
     fast.ONE_PLUS_SQUARE: "{2} == {2} ? FMA({2} * {0}, {0}, 1) : 1 + ({0} * {1}) * ({0} * {1})",
     fast.DIVIDED: "{2} == {2} ? ({0} / {3}) * {1} : ((1 / {3}) * {1}) * {0}",
+    EXACT[ops.SQRT]: C.rows[ops.SQRT],
+    NUMBER_OVER: C.rows[ops.DIV],
 }
 COMPARES_BESIDE = True
 ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
