@@ -18,7 +18,7 @@ from typing import Any
 from .. import ops
 from ..ir.graph import Graph, Node, Region, every_node, make_node
 from ..ir.op import Op
-from ..ir.types import is_float
+from ..ir.types import T, is_float
 from ..ops.results import PER_ELEMENT
 from ..ops.table import zero
 
@@ -88,11 +88,11 @@ def _read_by_decisions(graphs: Sequence[Graph]) -> set[Node]:
 def _decided(node: Node) -> Sequence[Node]:
     """Return the operands of which the last bit may change the result by more than itself."""
     if node.op is ops.CAST:
-        is_decision = not is_float(node.type) or narrows(node)
+        is_decision = not is_float(node.type) or (narrows(node) and node.type.dtype != T)
     else:
         is_zero = node.op.vjp is zero and node.op is not ops.STOP_GRADIENT
         is_decision = is_zero or node.op in DECIDING
-    # What is cast is rounded, also where nothing decides on it.
+    # A cast is a rounding also where it is cast back. A result that is cast to T is none.
     return node.operands_read if is_decision else [o for o in node.operands_read if narrows(o)]
 
 
