@@ -23,9 +23,8 @@ from multigrad.backend.emitted import tuple_of
 from multigrad.errors import GradientError, UnsupportedOp
 
 from .. import distributed
-from ..compile import is_tracing_kept
 from ..kernels import random
-from ..kernels.elementwise import is_staged_out, is_tensor, opaque
+from ..kernels.elementwise import is_staged_out, is_tensor
 from ..versions import core, primal_of
 from .vjp import PUSHING, REHEARSED, custom_jvp, forbid_derivative, tangent_of
 
@@ -280,8 +279,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         return shard_forms[0](*values)
 
     def call_with_arrays(*values: Any) -> Any:
-        inputs = [make_strong(x) for x in values[:count]]
-        inputs = inputs if count == 1 else without_constants(inputs)
+        inputs = map(make_strong, values[:count])
         if has_key:
             return run(*inputs, *values[count:-1], random.key_words(values[-1]))
         return run(*inputs, *values[count:])
@@ -292,13 +290,6 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
 def make_strong(x: Tensor) -> Tensor:
     """Return an array without a weak type, which custom_vjp (jax 0.10) would pass as a number."""
     return jax.lax.convert_element_type(x, x.dtype) if x.weak_type else x
-
-
-def without_constants(inputs: list[Tensor]) -> list[Tensor]:
-    """Return inputs of which no number is a constant to XLA, where they are to be compiled."""
-    if not any(isinstance(x, core.Tracer) for x in inputs) or not is_tracing_kept():
-        return inputs
-    return [opaque(x) if x.ndim == 0 else x for x in inputs]
 
 
 # --- both modes in one object: what a call of a Function runs -------------------------------------

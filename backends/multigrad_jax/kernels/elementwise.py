@@ -57,18 +57,6 @@ def clip(x: Tensor, min: Any, max: Any) -> Tensor:
     return jnp.minimum(jnp.maximum(x, min), max)
 
 
-# XLA regroups the arithmetic of constants: -1 / (2 / 255), a quantizer's zero point, crosses a tie.
-opaque = jax.lax.optimization_barrier
-
-
-def full_like(x: Tensor, value: Any, *, dtype: Any) -> Tensor:
-    # zeros and ones are constants, and go where they only give a shape
-    is_plain = not is_tensor(value) and value in (0, 1)
-    if isinstance(x, versions.core.Tracer) and not is_plain:
-        value = opaque(value)
-    return jnp.full_like(x, value, dtype=dtype)
-
-
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
     if x.dtype == jnp.float64 and str(dtype).startswith("float8"):
         x = x.astype(jnp.float32)  # rounded twice, as in all backends
@@ -108,7 +96,7 @@ def log1p(x: Tensor) -> Tensor:
 def log1p_wide(x: Tensor) -> Tensor:
     """Return log1p by Kahan: XLA's in float64 (jax 0.10, CPU) is off by 150 ulp below 0."""
     # Without the barrier compiled code takes (1 + x) - 1 for x, and the correction is gone.
-    one_plus_x = opaque(1.0 + x)
+    one_plus_x = jax.lax.optimization_barrier(1.0 + x)
     corrected = jnp.log(one_plus_x) * (x / (one_plus_x - 1.0))
     return jnp.where(one_plus_x == 1.0, x, jnp.where(jnp.isinf(x), jnp.log(one_plus_x), corrected))
 
@@ -211,7 +199,7 @@ def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
 
 # The functions of `jax.numpy` that have the names of their ops.
 SAME = """
-    abs ceil copysign cos deg2rad exp expm1 floor fmax fmin fmod hypot isfinite isinf
+    abs ceil copysign cos deg2rad exp expm1 floor fmax fmin fmod full_like hypot isfinite isinf
     isnan log log10 log2 logaddexp maximum minimum nan_to_num nextafter rad2deg round sign
     signbit sin sqrt square tan tanh trunc where
 """

@@ -120,7 +120,7 @@ def test_numbers_in_compiled_code_are_no_constants_that_xla_regroups(kind: Any) 
     def zero_point(x: Any, low: Any, high: Any) -> Any:
         low, high = (jnp.full_like(x[0], end, dtype=jnp.float32) for end in (low, high))
         width = jnp.where(high > low, high - low, 255.0)
-        return 0.0 * x + low / (width / 255.0)  # XLA has -127.5 for -127.49999
+        return 0.0 * x + jnp.round(low / (width / 255.0))  # XLA has -127.5 for -127.49999
 
     f, ends = xg.convert(zero_point), (kind(-1.0), kind(1.0))
     for run in (lambda x: f(x, *ends), lambda x: jax.vjp(lambda x: f(x, *ends), x)[0]):
