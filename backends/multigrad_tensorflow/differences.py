@@ -88,6 +88,11 @@ MENDED: tuple[Mended, ...] = (
     Mended("tf.math.xlogy, xlog1py", "all", "0 at (0, NaN)"),
     Mended("tf.math.digamma", "float64", "loses every digit near its poles; NaN at 0"),
     Mended("tf.math.polygamma", "all", "of order 2 NaN at 0"),
+    Mended(
+        "tf.math.rsqrt, reciprocal, arithmetic with constants",
+        "float32, float64",
+        "half an eps, also as graphs and XLA rewrite it; exact where a decision reads it",
+    ),
     Mended("tf.math.erfinv, ndtri, polygamma, floormod", "float16, bfloat16", "no kernel"),
     Mended("tf.math.lgamma, digamma", "bfloat16", "no kernel"),
     Mended("tf.bitwise.left_shift, right_shift", "int32, int64", "31, 63 for amounts out of range"),

@@ -92,6 +92,16 @@ MENDED: tuple[Mended, ...] = (
         "unless compute_mode says otherwise; of codes about as near, a class may choose another "
         "one than its converted form",
     ),
+    Mended(
+        "torch.sqrt, a number over a tensor",
+        "float32, float64",
+        "half an eps: MKL's root, a reciprocal and a product; exact where a decision reads it",
+    ),
+    Mended(
+        "torch.compile of 16-bit floats",
+        "float16, bfloat16",
+        "a cast to them and back is left out; made where a decision reads it",
+    ),
     Mended("torch.sign", "all", "0 at NaN; ours stays NaN"),
     Mended("torch.prod", "float16, bfloat16", "25 and 47 over 1,001 factors"),
     Mended("torch.log_softmax", "float16, bfloat16", "0.78 and 0.91, not rounded once"),
