@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend import rows_of
-from multigrad.graph import ops
-from multigrad.graph.passes.decisions import EXACT, NUMBER_OVER, as_exact
+from multigrad.graph.passes.decisions import APART, NUMBER_OVER, ROUNDED, as_exact
 
 from . import elementwise
 
@@ -24,7 +23,7 @@ HALF_OF_FLOAT64 = 2.0**27 + 1.0
 
 def rounded(x: Tensor) -> Tensor:
     """Return 16-bit floats of compiled code, which may be float32 inside, as rounded."""
-    if x.dtype not in elementwise.HALVES or not torch.compiler.is_compiling():
+    if x.dtype not in elementwise.HALVES:
         return x
     wide = x.float()
     bits = wide.view(torch.int32)
@@ -39,7 +38,7 @@ def rounded(x: Tensor) -> Tensor:
 
 def sqrt(x: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or not x.is_cpu or x.dtype in elementwise.HALVES:
-        return rounded(torch.sqrt(x))
+        return torch.sqrt(x)
     if x.dtype is torch.float32:
         return torch.sqrt(x.double()).float()
     root = torch.sqrt(x)
@@ -57,48 +56,13 @@ def error_of_root(x: Tensor, root: Tensor) -> Tensor:
 
 def pow_(a: Any, b: Any) -> Tensor:
     if isinstance(b, float | int) and abs(b) == 0.5:
-        return sqrt(a) if b > 0 else rsqrt(a)
-    return rounded(torch.pow(a, b))
+        return sqrt(a) if b > 0 else torch.rsqrt(a)
+    return torch.pow(a, b)
 
 
 def div_of_number(a: Any, b: Tensor) -> Tensor:
-    return rounded(torch.as_tensor(a, dtype=b.dtype, device=b.device) / b)
+    return torch.as_tensor(a, dtype=b.dtype, device=b.device) / b
 
 
-def rsqrt(x: Tensor) -> Tensor:
-    return rounded(torch.rsqrt(x))
-
-
-# --- in compiled code only ------------------------------------------------------------------------
-
-
-def add(a: Any, b: Any) -> Tensor:
-    return rounded(a + b)
-
-
-def sub(a: Any, b: Any) -> Tensor:
-    return rounded(a - b)
-
-
-def mul(a: Any, b: Any) -> Tensor:
-    return rounded(a * b)
-
-
-def div(a: Any, b: Any) -> Tensor:
-    return rounded(a / b)
-
-
-def reciprocal(x: Tensor) -> Tensor:
-    return rounded(torch.reciprocal(x))
-
-
-def square(x: Tensor) -> Tensor:
-    return rounded(x * x)
-
-
-def cast(x: Tensor, *, dtype: Any) -> Tensor:
-    return rounded(elementwise.cast(x, dtype=dtype))
-
-
-IN_COMPILED = {**as_exact(rows_of(vars())), NUMBER_OVER: div_of_number}
-OPS = {op: IN_COMPILED[op] for op in (NUMBER_OVER, EXACT[ops.SQRT], EXACT[ops.POW])}
+OPS = {**as_exact(rows_of(vars())), NUMBER_OVER: div_of_number}
+IN_COMPILED = {**OPS, APART: rounded, ROUNDED: rounded}

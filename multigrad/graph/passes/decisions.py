@@ -2,9 +2,10 @@
 
 Compilers rewrite arithmetic: `x / 3` becomes `x * (1 / 3)`, `x * y + z` is rounded once, a cast to
 16 bits and back is left out. A quantizer then takes another level, and a mask another bit. So the
-arithmetic that decisions read is done by exact ops, for which a backend has kernels of their own:
+arithmetic that decisions read is done by exact ops, for which a backend has kernels of its own:
 
-    round(x / s)  ─►  round(exact_div(x, s))
+    round(x / s)        ─►  round(exact_div(x, s))
+    x * y + z > limit   ─►  apart(x * y) + z > limit
 
 Sums and products of many elements are not followed: the order of their terms is the framework's.
 """
@@ -19,27 +20,41 @@ from .. import ops
 from ..ir.graph import Graph, Node, Region, every_node, make_node
 from ..ir.op import Op
 from ..ir.types import T, is_float
+from ..ops.properties import linear
 from ..ops.results import PER_ELEMENT
-from ..ops.table import zero
+from ..ops.table import by_formula, zero
 
-NAMES = "add sub mul div square sqrt rsqrt reciprocal pow cast"
+
+def named(names: str) -> tuple[Op, ...]:
+    return tuple([ops.OPS[name] for name in names.split()])
+
+
 EXACT: Mapping[Op, Op] = {
     op: replace(op, name=f"exact_{op.name}", symbol=None)
-    for op in (ops.OPS[name] for name in NAMES.split())
+    for op in named("div sqrt rsqrt reciprocal pow")
 }
 # A number over a tensor, which torch rounds twice.
 NUMBER_OVER = replace(ops.DIV, name="exact_div_of_number", symbol=None)
+# x itself, which is computed before anything that reads it; where arithmetic reads it, and else.
+APART = replace(
+    ops.STOP_GRADIENT, name="apart", vjp=by_formula("apart_vjp", ("x",), "ct"), degree=linear
+)
+ROUNDED = replace(APART, name="rounded")
+ARITHMETIC = named("add sub mul div square sqrt rsqrt reciprocal pow")
+# No compiler joins what these read with what reads them, or with a part of their own.
+SEPARATE = named("""
+    lt le gt ge eq ne round floor ceil sign heaviside clip maximum minimum fmax fmin abs where
+    argmax argmin
+""")
 # Besides the ops whose derivative is zero everywhere.
-STEPS = "remainder fmod frac hard_shrink threshold top_k_mask"
-DECIDING = {ops.OPS[name] for name in STEPS.split()}
+DECIDING = named("remainder fmod frac hard_shrink threshold top_k_mask")
 # Those whose elements are operands' elements.
-MOVES = """
+FOLLOWED = named("""
     max min cummax cummin sort sort_like unsort median broadcast_to broadcast_to_shape reshape
     reshape_like squeeze expand_dims permute_dims swapaxes moveaxis flip roll tril triu getitem
     setitem take half part tile repeat pad concatenate stack hold take_along take_at take_inside
     take_nearest windows all_max all_gather ppermute to_shard from_shard while_loop scan output
-"""
-FOLLOWED = {ops.OPS[name] for name in MOVES.split()}
+""")
 
 
 def as_exact(rows: Mapping[Op, Any]) -> dict[Op, Any]:
@@ -53,35 +68,46 @@ def with_exact_decisions(graphs: Sequence[Graph], kernels: Collection[Op]) -> Se
     `kernels`: the exact ops that a backend has.
     """
     exact = {}
-    for node in _read_by_decisions(graphs) if kernels else ():
-        op = _exact(node)
-        if op in kernels:
-            exact[node] = op
+    for node, is_joined in (_read_by_decisions(graphs) if kernels else {}).items():
+        found = [op for op in (_exact(node), _around(node, is_joined)) if op in kernels]
+        if found:
+            exact[node] = found
     return [_rewritten(graph, exact) for graph in graphs] if exact else graphs
 
 
 def _exact(node: Node) -> Op | None:
-    """Return the exact op for a node; None if it is computed as it stands anyway."""
-    if node.type.kind != "tensor" or (node.op is ops.CAST and not narrows(node)):
-        return None
+    """Return the exact op in place of a node's."""
     is_of_number = node.op is ops.DIV and node.operands[0].type.kind == "scalar"
-    return NUMBER_OVER if is_of_number else EXACT.get(node.op)
+    found = NUMBER_OVER if is_of_number else EXACT.get(node.op)
+    return found if node.type.kind == "tensor" else None
 
 
-def _read_by_decisions(graphs: Sequence[Graph]) -> set[Node]:
-    """Return the floats that decisions read, and what these are computed of."""
+def _around(node: Node, is_joined: bool) -> Op | None:
+    """Return the op that keeps a node apart from what reads it."""
+    rounds = node.type.kind == "tensor" and (node.op in ARITHMETIC or narrows(node))
+    return (APART if is_joined else ROUNDED) if rounds else None
+
+
+def _read_by_decisions(graphs: Sequence[Graph]) -> dict[Node, bool]:
+    """Return the floats that decisions read, and what these are computed of, each with whether a
+    compiler may join it with what reads it.
+    """
     nodes = [node for graph in graphs for node in every_node(graph)]
     sources = _sources_of_turns(nodes)
-    stack = [each for node in nodes for each in _decided(node)]
-    read: set[Node] = set()
+    stack = [
+        (each, node.op not in (*SEPARATE, ops.CAST)) for node in nodes for each in _decided(node)
+    ]
+    read: dict[Node, bool] = {}
     while stack:
-        node = stack.pop()
-        if node in read or not is_float(node.type):
+        node, is_joined = stack.pop()
+        if read.get(node, -1) >= is_joined or not is_float(node.type):
             continue
-        read.add(node)
-        if node.op.result in PER_ELEMENT or node.op in FOLLOWED:
-            stack += node.operands_read
-        stack += sources.get(node, ())
+        read[node] = is_joined
+        is_moved = node.op in FOLLOWED or node.op in (ops.NEG, ops.CAST)
+        if node.op.result in PER_ELEMENT or is_moved:
+            joins = is_joined if is_moved else node.op not in SEPARATE
+            stack += [(each, joins) for each in node.operands_read]
+        stack += [(each, True) for each in sources.get(node, ())]
     return read
 
 
@@ -124,7 +150,7 @@ def _condition(loop: Node) -> Iterator[Graph]:
         yield loop.attr("condition").graph
 
 
-def _rewritten(graph: Graph, exact: Mapping[Node, Op]) -> Graph:
+def _rewritten(graph: Graph, exact: Mapping[Node, Sequence[Op]]) -> Graph:
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         operands = [new[each] for each in node.operands]
@@ -132,7 +158,12 @@ def _rewritten(graph: Graph, exact: Mapping[Node, Op]) -> Graph:
             name: Region(_rewritten(value.graph, exact)) if isinstance(value, Region) else value
             for name, value in node.attrs
         }
-        new[node] = make_node(exact.get(node, node.op), operands, attrs, node.type)
+        found = exact.get(node, ())
+        around = [op for op in found if op in (APART, ROUNDED)]
+        op = next((op for op in found if op not in around), node.op)
+        new[node] = make_node(op, operands, attrs, node.type)
+        for op in around:
+            new[node] = make_node(op, (new[node],), {}, node.type)
     locations = {new[node]: place for node, place in graph.locations.items() if node in new}
     outputs = tuple([new[node] for node in graph.outputs])
     return replace(graph, outputs=outputs, locations=locations)
