@@ -347,7 +347,7 @@ _loaded: set[str] = set()
 
 
 def habits_of(trace: Trace) -> Habits:
-    dialect = find_dialect(trace.reading.dialect)
+    dialect = find_dialect(trace.dialect)
     return Habits() if dialect is None else dialect.habits
 
 
@@ -395,7 +395,7 @@ def passes_at(trace: Trace, name: str) -> bool:
     """Return whether a gradient passes at a function's kink in the installed library of the code;
     True without a row.
     """
-    library = trace.reading.dialect
+    library = trace.dialect
     dialect = find_dialect(library)
     conventions = None if dialect is None else dialect.gradients.conventions.get(name)
     if conventions is None:

@@ -379,7 +379,7 @@ def class_of(value: Any) -> type:
         return value.kind
     if value.node.type.kind == "scalar":
         return SCALAR_CLASSES[value.node.type.dtype]
-    dialect = find_dialect(value.trace.reading.dialect)
+    dialect = find_dialect(value.trace.dialect)
     if dialect is None or not dialect.classes.one_class or may_be_scalar(value, dialect):
         raise value.trace.error("asks for the class of a tensor. Write isinstance(x, ...)")
     return dialect.tensors.tensor
@@ -387,7 +387,7 @@ def class_of(value: Any) -> type:
 
 def _class_of_attribute(value: Any) -> type:
     if isinstance(value, SymbolicShape):
-        dialect = find_dialect(value.value.trace.reading.dialect)
+        dialect = find_dialect(value.value.trace.dialect)
         kind = tuple if dialect is None else dialect.tensors.shape_class
         return builtins.type(value._known()) if dialect is not None and kind is tuple else kind
     if isinstance(value, SymbolicDevice):

@@ -18,12 +18,13 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..capture.dialect import find_dialect
+from ..capture.user_code.libraries import capture_as_read
 from ..errors import DisprovedError, MultigradError, TraceError
 from ..graph import ops
 from ..graph.ir.graph import Graph, Location, Node, format_graph, freeze
 from ..graph.ir.questions import crossing, note
 from ..graph.ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, T
-from ..graph.passes.facts import Shapes, needed_shapes
+from ..graph.passes.facts import LIBRARY, Shapes, needed_shapes
 from ..graph.passes.simplify import with_dtype
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
@@ -40,7 +41,13 @@ from .calls.binding import assemble
 from .calls.capture_errors import NotCaptured
 from .calls.decision import LOWERED, SHOWN, Door, decide
 from .calls.effects import check_apart, put_notes, put_updates
-from .calls.facts import facts_of_symbols, first_tensor, gather_facts, places_of
+from .calls.facts import (
+    facts_of_symbols,
+    first_tensor,
+    gather_facts,
+    library_of_leaves,
+    places_of,
+)
 from .calls.gradients import modes_of
 from .calls.parameters import Completion
 from .calls.recipe import Recipe, Variant
@@ -86,6 +93,9 @@ class Captures:
                     self.recipe.subject, self.facts, layout, leaves, places=self.places
                 )
                 variant = self.for_facts(layout, facts, leaves)
+                if self._is_open_to(variant, leaves):
+                    self._require((LIBRARY,), None)
+                    continue
                 break
             except NeedsConcrete:
                 continue
@@ -150,7 +160,11 @@ class Captures:
         if wide_variant is not None:
             return wide_variant
         try:
-            variant = capture(self.recipe, layout, facts, leaves)
+            variant = capture_as_read(
+                lambda facts: capture(self.recipe, layout, facts, leaves),
+                facts,
+                self.recipe.dialect,
+            )
         except NeedsConcrete as need:
             if facts.keys() >= set(need.facts):
                 fact_names = ", ".join(need.facts) or "the shape of what it computed"
@@ -168,6 +182,14 @@ class Captures:
             raise NeedsConcrete(*self.facts, noted=False)
         return variant
 
+    def _is_open_to(self, variant: Variant, leaves: Sequence[Any]) -> bool:
+        """Return whether names of the code may mean something else for the tensors of a call."""
+        recipe = self.recipe
+        if not variant.reads_names or isinstance(recipe.written_in, str) or LIBRARY in self.facts:
+            return False
+        called = library_of_leaves(variant.layout, leaves)
+        return recipe.dialect(called) not in ("", called)
+
     def _require(self, facts: Iterable[str], place: Location | None) -> None:
         self.facts = self.facts | frozenset(facts)
         if place is not None:
@@ -178,7 +200,8 @@ class Captures:
         outside, which a variant leaves open; and the facts that tell it.
         """
         indexed = [node for node in variant.graphs.forward.nodes if node.op in INDEXED]
-        dialect = find_dialect(self.recipe.dialect()) if indexed else None
+        called = variant.facts.get(LIBRARY)
+        dialect = find_dialect(self.recipe.dialect(called)) if indexed else None
         if dialect is None or dialect.habits.outside[0] == "refused":
             return {}
         shapes = Shapes({})
@@ -293,6 +316,8 @@ def find_variant(function: Function, door: Door, backend: Backend | None = None)
         UnsupportedOp: this door refuses what the code does besides returning.
     """
     variant = _find_variant(function)
+    if LIBRARY in variant.facts and backend is not None:  # whose methods the code has there
+        variant = generalized(function, variant, {LIBRARY: backend.name}.get) or variant
     if door in (LOWERED, SHOWN):  # with all gradients, whichever the call's tensors asked for
         general = generalized(function, variant, lambda fact: fact.startswith("gradient:") or None)
         if general is None and door is LOWERED:
@@ -443,7 +468,12 @@ def _find_variant(function: Function) -> Variant:
     refusal: MultigradError | None = None
     if args:
         try:
-            return capture_example(function, *args)
+            variant = capture_example(function, *args)
+            if LIBRARY not in variant.facts:
+                return variant
+            # The arrays are made up: whose methods the code has, what it imports tells.
+            function.captures.variants.clear()
+            return generalized(function, variant, {LIBRARY: ""}.get) or variant
         except NotCaptured as error:
             refusal = error.error
         except MultigradError as error:

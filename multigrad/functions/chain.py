@@ -128,8 +128,8 @@ def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return run(args, kwargs)
 
-    def library() -> str:
-        names = (part.function.recipe.dialect() for part in parts if part.function)
+    def library(called: str | None) -> str:
+        names = (part.function.recipe.dialect(called) for part in parts if part.function)
         return next((each for each in names if each), "")
 
     first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY)

@@ -363,7 +363,10 @@ class Entries:
         # `attribute_of` reads this: results on this backend lack these attributes.
         left_out.update((backend.name, note.name) for note in variant.notes)
         entry = self._lowered_entry(variant, backend)
-        if backend.tensors.weak_types is not None and backend.name == self.recipe.dialect():
+        if (
+            backend.tensors.weak_types is not None
+            and self.recipe.dialect(backend.name) == backend.name
+        ):
             is_never_weak = variant.graphs.is_rule or variant.graphs.is_random
             return entry if is_never_weak else follow_weak(entry, self.recipe, variant, backend)
         form = form_under_autocast(self.recipe, variant, backend, self.native)
@@ -433,7 +436,7 @@ class Entries:
 
         # Some libraries call their own gradient in another framework's program (`call_across`).
         opaque = self.recipe.opaque
-        if opaque is not None and backend.name != self.recipe.dialect():
+        if opaque is not None and backend.name != self.recipe.dialect(backend.name):
             return Entry(lambda leaves, draws: opaque.call_across(backend, layout, leaves))
 
         recipe = self.recipe  # an entry that referred to its table would be a cycle of references

@@ -257,7 +257,7 @@ class Equation:
     def run_solver(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tree, Tree]:
         """Return x and its residual, for params without gradients, which are to be zero."""
         backend = backend_in((args, kwargs))
-        home = library_of(self.solver, said=self.residual.library)
+        home = library_of((self.solver,), self.residual.library, backend.name)
         solver = self.solver if home in ("", backend.name) else self.captured_solver
         x = as_arrays(solver(*args, **kwargs))
         self.check_tensors(backend, x, (args, kwargs))

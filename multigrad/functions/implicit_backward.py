@@ -131,7 +131,7 @@ def _recipe_of_graph(
         never_run,
         record,
         functions=(residual.function,),
-        written_in=partial(library_of, residual.function, said=residual.library),
+        written_in=residual.library or partial(library_of, (residual.function,), ""),
         options=Options(native=False),
     )
 

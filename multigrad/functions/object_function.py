@@ -82,9 +82,8 @@ def recipe_of_object(
     """
     owner, method = owner_of_method(function), called_method(function)
 
-    def home() -> str:
-        tensors_library = "" if library else read_state(owner).home
-        return tensors_library or library_of(method, said=library)
+    def home(called: str | None) -> str:
+        return read_state(owner).home or library_of((method,), "", called)
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return _record_object(function, library, trace, args, kwargs)
@@ -111,7 +110,7 @@ def recipe_of_object(
         run,
         record,
         functions=(function,),
-        written_in=home,
+        written_in=library or home,
         signature=signature_of(method),
         is_derived=True,
         copied=copied,

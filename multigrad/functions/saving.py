@@ -123,10 +123,18 @@ def _encode(function: Function) -> dict[str, Data]:
         raise error.error from error.__cause__
     arrays: list[ArrayValue] = []
     forms: dict[str, Data] = {}
+    by_arguments: dict[str, Data] = {}
     for variant in (_for_all(function, each) for each in renewed_variants(function, SAVED)):
         if variant is not None:
             form = _encode_form(function, variant, arrays)
             forms.setdefault(_meaning(form), form)
+            arguments = json.dumps([form["arguments"], form["facts"]])
+            if LIBRARY in variant.facts and by_arguments.setdefault(arguments, form) != form:
+                raise TraceError(
+                    f"function {function.name!r} was called with tensors of several libraries, to "
+                    "which its methods mean different things: say which one it is written in, "
+                    "dialect='numpy' for instance, and save it again"
+                )
     if not forms:
         raise TraceError(f"{some_gradients(function)}, and save it again")
     doc = clean(function.__doc__ if function.__doc__ != type(function).__doc__ else "")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -30,6 +31,7 @@ from ..functions.function import Function
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, format_graph
 from ..graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
+from ..graph.passes.facts import LIBRARY
 from ..graph.passes.residuals import BYTES, ResidualCut
 from ..graph.support.class_bases import Shown
 from ..lowering.checks import format_lengths
@@ -333,7 +335,7 @@ def _lower(rule: Any, forward: Any, backend_name: str, *, forward_mode: bool) ->
             variant.graphs, backend, {}, forward_mode=forward_mode, checks=True, asked=asked
         )
     row = as_forward(forward)
-    graphs, numbers = _graphs_of_rule(rule, row)
+    graphs, numbers = _graphs_of_rule(rule, row, backend)
     return lower_graphs(graphs, backend, numbers, forward_mode=forward_mode, checks=True)
 
 
@@ -355,7 +357,7 @@ def with_note(rule: Any, backend_name: str, forward: Any) -> tuple[str, str]:
         note = _note(variant, asked)
         return eject(graphs, backend, numbers, title=title, note=note, asked=asked), note
     row = as_forward(forward)
-    graphs, numbers = _graphs_of_rule(rule, row)
+    graphs, numbers = _graphs_of_rule(rule, row, backend)
     name = graphs.backward.name
     title = f"{row.name} with the gradient of the rule {name!r} for {backend.name}"
     if rule is None:
@@ -408,14 +410,20 @@ def _note(variant: Variant, asked: Asked) -> str:
     return " ".join([for_shapes] * bool(words) + [of_call] * bool(leaves))
 
 
-def _graphs_of_rule(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any] | None]:
+def _graphs_of_rule(
+    rule: Any, row: Forward, backend: Backend
+) -> tuple[FunctionGraph, dict[str, Any] | None]:
     """Return the graphs of a rule under a forward, and its numbers; of None the true derivative."""
     if rule is None:
         return graphs_under(None, row, {}), None
     bound_rule = rule if isinstance(rule, RuleInForce) else resolve(rule).bound_rule()
-    numbers = _read_numbers(bound_rule)
+    numbers, facts = _read_numbers(bound_rule), {}
     try:
-        return graphs_under(bound_rule.specialization, row, {}), numbers
+        with suppress(NeedsConcrete):
+            return graphs_under(bound_rule.specialization, row, facts), numbers
+        # Whose its methods are is known here; whatever else it asks, is not.
+        facts = {LIBRARY: backend.name}
+        return graphs_under(bound_rule.specialization, row, facts), numbers
     except NeedsConcrete as need:
         raise TraceError(
             f"{bound_rule.specialization.subject} needs {', '.join(need.facts)} of its input "

@@ -100,10 +100,13 @@ def lend(trace: Trace) -> None:
 class Reading:
     libraries: tuple[str, ...] = ()  # that it may be written in, the likeliest first
     owner: str = CODE  # whose dtypes its operators have
+    is_open: bool = False  # its methods are those of the call's tensors, of a library not yet asked
+    typed_by: str = ""  # the library that `owner` means by the code's; "": the dialect
     dialect: str = field(init=False)  # whose names and methods it uses, "" if that is not known
 
     def __post_init__(self) -> None:
         self.dialect = next(iter(self.libraries), "")
+        self.typed_by = self.typed_by or self.dialect
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +117,8 @@ class Source:
     locations: dict[Node, Location] = field(default_factory=dict)
     routes: dict[str, str] = field(default_factory=dict)  # by library, how its calls reached us
     latest: Reading = field(default_factory=Reading)  # of the function that ran last
+    siblings: str = ""  # the library that another function of the same recipe names
+    reads_names: bool = False  # the code has asked what a name means in its library
     was_leaning: bool = False  # a function before the latest left open whose dtypes it has
     conventions: dict[str, None] = field(default_factory=dict)  # of libraries, that it relies on
     witness: Any = None  # looks for what the code does besides the graph

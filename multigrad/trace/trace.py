@@ -24,7 +24,7 @@ from ..graph.ir.graph import Location, Node, make_node
 from ..graph.ir.op import Op
 from ..graph.ir.questions import note
 from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
-from ..graph.passes.facts import Shapes
+from ..graph.passes.facts import LIBRARY, Shapes
 from ..graph.passes.simplify import constant, on_numbers
 from .assertions import Limits
 from .coercion import (
@@ -178,6 +178,22 @@ class Trace:
     @property
     def words(self) -> Words:
         return WORDS[self.kind]
+
+    @property
+    def dialect(self) -> str:
+        """The library whose names and methods the running code uses, "" if that is not known.
+
+        Raises:
+            NeedsConcrete: that of the call's tensors, which has to be known.
+        """
+        reading = self.reading
+        if reading.is_open:
+            # The likeliest reading holds for what was recorded so far, too; another begins anew.
+            if not self.facts.tell((LIBRARY,)) or self.facts[LIBRARY] != reading.dialect:
+                raise NeedsConcrete(LIBRARY)
+            reading.is_open, reading.libraries = False, (reading.dialect,)
+        self.source.reads_names = True
+        return reading.dialect
 
     def reading_as(
         self, libraries: tuple[str, ...], owner: str = CODE

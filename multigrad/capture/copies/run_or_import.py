@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import MultigradError, TraceError
 from ...graph.ir import questions
-from ...trace.source import CODE, lend
+from ...trace.source import Reading, lend
 from ...trace.trace import NeedsConcrete, Trace, setting
 from ..dialect import (
     OwnTrace,
@@ -28,7 +28,7 @@ from ..dialect import (
 from ..dialects import numpy as _numpy_dialect  # noqa: F401 - it registers NumPy's table
 from ..foreign_calls import symbols_in
 from ..user_code.inspection import catches_errors, plain_function
-from ..user_code.libraries import first_dtype_owner, is_library_file, readings_of
+from ..user_code.libraries import is_library_file, reading_of
 from .substitute import substitute
 
 
@@ -61,9 +61,9 @@ def run_or_import(
     plain = plain_function(function)
     if library:
         require_dialect(library)
-    libraries = (library,) if library else readings_of(plain) if plain else ()
-    owner = CODE if library else first_dtype_owner(plain, libraries, trace.facts)
-    with trace.reading_as(libraries, owner):
+    siblings = trace.source.siblings
+    reading = Reading((library,)) if library else reading_of(plain, trace.facts, siblings)
+    with setting(trace, reading=reading):
         try:
             return _substitute_or_import(trace, function, args, kwargs, whole=whole)
         finally:

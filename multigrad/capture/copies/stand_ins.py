@@ -65,7 +65,7 @@ def type_of(*args: Any, **kwargs: Any) -> Any:
         return builtins.type(*args, **kwargs)
     (value,) = args
     if is_symbolic_tensor(value):
-        dialect = find_dialect(value.trace.reading.dialect)
+        dialect = find_dialect(value.trace.dialect)
         if dialect is not None and dialect.classes.classes and is_searched(sys._getframe(1)):
             return TextOfClasses(dialect.classes.classes, value.trace)
     return class_of(value)
@@ -106,7 +106,7 @@ def is_instance(value: Any, classes: Any) -> bool:
         return issubclass(value.kind, classes)
     if value.node.type.kind == "scalar":
         return issubclass(SCALAR_CLASSES[value.node.type.dtype], classes)
-    library, dialects = value.trace.reading.dialect, registered_dialects()
+    library, dialects = value.trace.dialect, registered_dialects()
     if library in ("", OWN):
         return any(issubclass(dialect.tensors.tensor, classes) for dialect in dialects.values())
     answers: set[bool] = set()
@@ -275,7 +275,7 @@ class Dispatch:
         dispatch, default = self.__wrapped__.dispatch, self.__wrapped__.dispatch(object)
         if not isinstance(value, Value) or value.node.type.kind == "scalar":
             return dispatch(class_of(value))
-        dialect = registered_dialects().get(value.trace.reading.dialect)
+        dialect = registered_dialects().get(value.trace.dialect)
         others = (d for d in registered_dialects().values() if d is not dialect)
         method = default if dialect is None else dispatch(class_of(value))
         if method is default and any(dispatch(d.tensors.tensor) is not default for d in others):

@@ -108,7 +108,7 @@ def ravel(x: Tensor, order: str = "C") -> Tensor:
 def flatten(x: Tensor, order: str = "C") -> Tensor:
     # A copy in NumPy; in torch it may share memory, so an in-place update may reach both.
     flat = copy_of(ravel(x, order))
-    if x.trace.reading.dialect != "numpy":
+    if x.trace.dialect != "numpy":
         mark_view(flat, x, False)
     return flat
 

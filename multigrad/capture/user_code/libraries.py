@@ -1,8 +1,8 @@
 """The library that the user's code is written in, and the files that belong to libraries.
 
-A capture asks `readings_of` before the code runs, `first_dtype_owner` as it begins, and enters
-`written_in` around it. Tests: `tests/capture/user_code/test_dialect_named.py` and
-`tests/backend/test_libraries.py`.
+A capture asks `reading_of` before the code runs, and enters `written_in` around what runs later.
+Tests: `tests/capture/user_code/test_dialect_named.py`, `tests/backend/test_libraries.py` and
+`tests/capture/user_code/test_whose_methods.py`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import os
 import re
 import sys
 import types
-from collections.abc import Container, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
-from ...errors import RuleValueError
-from ...graph.passes.facts import ON_NUMBERS, ON_TENSORS
+from ...errors import MultigradError, RuleValueError
+from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ...graph.support.installed import required_by
 from ...trace.assertions import OWN
-from ...trace.source import CODE, LENT, NOBODY, OPEN, TENSORS, lend
-from ...trace.trace import NeedsConcrete, Trace
+from ...trace.source import CODE, LENT, NOBODY, OPEN, TENSORS, Reading, lend
+from ...trace.trace import NeedsConcrete, Trace, setting
 from ..dialect import registered_dialects
 from .inspection import held_around, mentioned, nested_codes, plain_function
 
@@ -43,9 +44,13 @@ def package_of(value: Any) -> str:
     return (name if isinstance(name, str) else type(value).__module__).partition(".")[0]
 
 
-def dialect_of(function: types.FunctionType) -> str:
-    """Return the import name of the likeliest array library of a function, or ""."""
-    return next(iter(readings_of(function)), "")
+def dialect_of(function: types.FunctionType, called: str | None = None) -> str:
+    """Return the import name of the likeliest array library of a function, or "".
+
+    Args:
+        called: the library of the tensors that it is called with, where that is known.
+    """
+    return reading_of(function, {} if called is None else {LIBRARY: called}).dialect
 
 
 def names_library(function: types.FunctionType) -> bool:
@@ -54,44 +59,90 @@ def names_library(function: types.FunctionType) -> bool:
     return bool(packages) and OWN not in packages
 
 
-def readings_of(function: types.FunctionType) -> tuple[str, ...]:
-    """Return the libraries that a function may be written in, the likeliest first.
+def told_library(*functions: Any) -> str:
+    """Return the first library that one of the functions names, but for `xg.xp`; "" for none."""
+    plain = filter(None, map(plain_function, functions))
+    readings = (_read_off(each, tuple(_mentioned_packages(each, set()))) for each in plain)
+    told = (libraries[0] for libraries, is_told in readings if is_told)
+    return next((each for each in told if each != OWN), "")
+
+
+def reading_of(
+    function: types.FunctionType | None, facts: Mapping[str, Any], siblings: str = ""
+) -> Reading:
+    """Return how the code of a function is read as its capture begins, under these facts.
+
+    A function whose own names tell no library, or tell several, uses the methods of the tensors
+    that it is called with, whatever its file imports: the reading is open until their library is a
+    fact. Where that is not known ("", as of a document), or has no such method, the file decides.
+
+    Args:
+        siblings: the library that another function of the same recipe names.
+    """
+    packages = () if function is None else tuple(_mentioned_packages(function, set()))
+    if function is None:
+        return Reading((), first_dtype_owner((), packages, facts))
+    libraries, is_told = _read_off(function, packages)
+    owner = first_dtype_owner(libraries, packages, facts)
+    rivals = [name for name in dict.fromkeys(packages) if name in DIALECTS]
+    if is_told and len(rivals) < 2:
+        return Reading(libraries, owner)
+    if not is_told and owner == CODE and ON_TENSORS not in facts:
+        owner = TENSORS
+    if siblings and not is_told:
+        return Reading((siblings,), owner)
+    if LIBRARY not in facts:
+        return Reading(libraries, owner, is_open=True, typed_by=next(iter(libraries), ""))
+    called = facts[LIBRARY]
+    if called in (rivals if is_told else DIALECTS):
+        typed_by = called if is_told else next(iter(libraries), "")
+        return Reading((called,), owner, typed_by=typed_by)
+    return Reading(libraries, first_dtype_owner(libraries, packages, facts))
+
+
+def _read_off(
+    function: types.FunctionType, packages: tuple[str, ...]
+) -> tuple[tuple[str, ...], bool]:
+    """Return the libraries that a function may be written in, the likeliest first, and whether its
+    own names tell; `packages` are those that it mentions.
 
     The function's own names decide, then the imports of the installed modules whose functions it
     calls, then those of its own module. NumPy's constants are used in all libraries' code, so NumPy
     decides only if no framework is mentioned; `xg.xp` decides if it is mentioned without one.
     """
-    packages = tuple(dict.fromkeys(_mentioned_packages(function, set())))
+    packages = tuple(dict.fromkeys(packages))
     named_frameworks = _frameworks(packages)
     # 1. The code names frameworks: it is written in one of them.
     if named_frameworks:
-        return named_frameworks
+        return named_frameworks, True
     # 2. It names `xg.xp` and nothing else.
     if packages == (OWN,):
-        return packages
-    imports = _packages(function.__globals__.values())
+        return packages, True
     called = [name for each in packages if each not in DIALECTS for name in _imported_by(each)]
-    imported_frameworks = _frameworks(called or imports)
+    called_frameworks = _frameworks(called)
+    imports = _packages(function.__globals__.values())
+    imported_frameworks = called_frameworks or _frameworks(imports)
     # 3. It names NumPy: NumPy's, unless all that it takes from there are constants and what it
     # calls, or its file, imports a framework. Its methods may still be such a framework's.
-    if "numpy" in packages and not (imported_frameworks and _reads_constants_only(function)):
-        return ("numpy", *imported_frameworks)
+    has_numpy, takes_constants = "numpy" in packages, _reads_constants_only(function)
+    if has_numpy and not (imported_frameworks and takes_constants):
+        return ("numpy", *imported_frameworks), not takes_constants
     # 4. It names `xg.xp` beside other packages, or beside NumPy's constants.
     if OWN in packages:
-        return (OWN,)
+        return (OWN,), True
     # 5. Its names decide nothing, but what it calls, or its file, imports frameworks.
     if imported_frameworks:
-        return imported_frameworks
+        return imported_frameworks, bool(called_frameworks)
     # 6. It names a package without a dialect.
     without_dialect = tuple(each for each in packages if each not in DIALECTS)
     if without_dialect:
-        return without_dialect[:1]
+        return without_dialect[:1], False
     # 7. Its file imports NumPy, or no array library at all.
-    return ("numpy",) if "numpy" in imports else ()
+    return (("numpy",) if "numpy" in imports else ()), False
 
 
 def first_dtype_owner(
-    function: types.FunctionType | None, readings: tuple[str, ...], facts: Container[str] = ()
+    libraries: tuple[str, ...], packages: Container[str], facts: Container[str] = ()
 ) -> str:
     """Return whose dtypes the operators of a function have as its capture begins.
 
@@ -99,10 +150,13 @@ def first_dtype_owner(
     framework means its dtypes (CODE), code with `xg.xp` nobody's (NOBODY), and code that mentions
     no library those of its tensors (TENSORS). NumPy's is undecided (OPEN), unless the facts say how
     an earlier capture of it ended.
+
+    Args:
+        libraries: those that it may be written in, the likeliest first.
+        packages: those that it mentions.
     """
-    if readings[:1] not in ((), ("numpy",)):
+    if libraries[:1] not in ((), ("numpy",)):
         return CODE
-    packages = set() if function is None else set(_mentioned_packages(function, set()))
     if OWN in packages:
         return NOBODY
     if "numpy" not in packages:
@@ -138,7 +192,7 @@ def library_for(trace: Trace, method: str) -> str:
     """Return the library whose methods a tensor has, for a method that differs between libraries;
     RuleValueError if the code may be written in several.
     """
-    libraries = trace.reading.libraries
+    dialect, libraries = trace.dialect, trace.reading.libraries
     if len(libraries) > 1:
         where = trace.source.location()
         names = " and ".join(libraries)
@@ -147,7 +201,7 @@ def library_for(trace: Trace, method: str) -> str:
             f"differs between the libraries that its file imports ({names}). Say which it means: "
             f"dialect={libraries[-1 if libraries[0] == 'numpy' else 0]!r}"
         )
-    return trace.reading.dialect
+    return dialect
 
 
 def _mentioned_packages(
@@ -215,15 +269,41 @@ def _owner(module: types.ModuleType) -> str:
     return "library" if is_library else "user"
 
 
+def capture_as_read(
+    capture: Callable[[Mapping[str, Any]], Any],
+    facts: Mapping[str, Any],
+    dialect: Callable[[str | None], str],
+) -> Any:
+    """Return what a capture under these facts gives, first as the code of the call's tensors.
+
+    Code with methods that these lack may mean those of a library that its file imports: it is read
+    so where its tensors are nobody's.
+
+    Args:
+        dialect: gives the library of the code, from that of the call's tensors.
+    """
+    try:
+        return capture(facts)
+    except NeedsConcrete:
+        raise
+    except Exception:
+        called = facts.get(LIBRARY)
+        if not called or dialect(None) == dialect(called):
+            raise
+        with suppress(MultigradError):
+            return capture({**facts, LIBRARY: ""})
+        raise
+
+
 @contextmanager
 def written_in(trace: Trace, libraries: tuple[str, ...]) -> Iterator[None]:
     """Read the methods that are called in this block as those of a library, or of one of several.
 
-    Captures enter it around the user's code, once `readings_of` or the user has named libraries.
+    Captures enter it around the user's code, once `reading_of` or the user has named libraries.
     """
-    is_latest = libraries == trace.source.latest.libraries
-    owner = trace.source.latest.owner if is_latest else CODE
-    with trace.reading_as(libraries, owner):
+    latest = trace.source.latest
+    is_latest = libraries == latest.libraries
+    with setting(trace, reading=replace(latest) if is_latest else Reading(libraries)):
         try:
             yield
         except NeedsConcrete:
@@ -233,7 +313,7 @@ def written_in(trace: Trace, libraries: tuple[str, ...]) -> Iterator[None]:
             raise
         finally:
             if is_latest:
-                trace.source.latest.owner = trace.reading.owner
+                latest.owner = trace.reading.owner
 
 
 # --- files of libraries, and of the user ----------------------------------------------------------

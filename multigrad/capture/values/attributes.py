@@ -50,7 +50,7 @@ def read_attribute(value: Value, name: str, reader: FrameType) -> Any:
     if value.node.type.kind == "scalar" and hasattr(class_of(value), name):
         number = value._concrete(f"uses .{name} of a number", "Write it with math")
         return getattr(number, name)
-    library = find_dialect(trace.reading.dialect)
+    library = find_dialect(trace.dialect)
     if library is not None:
         if name in library.names.attributes:
             return library.names.attributes[name](value)
@@ -68,7 +68,7 @@ def read_attribute(value: Value, name: str, reader: FrameType) -> Any:
     row = find_row(name, dialect, type(value))
     # NumPy's constants occur in code of all libraries, so an attribute that NumPy lacks may be
     # another's where code reads it plainly.
-    may_be_others = trace.reading.dialect == "numpy" and reads_attribute(reader, name)
+    may_be_others = trace.dialect == "numpy" and reads_attribute(reader, name)
     if row == ABSENT and (may_be_others or not by_user):
         row = find_row(name, None, type(value))
     method = find_method(name, dialect) if row == MODELLED else None
@@ -95,14 +95,14 @@ def _refusal(value: Value, name: str, row: AttributeRow | None) -> TraceError:
 
 
 def refuse_question(value: Value, name: str) -> None:
-    row = find_row(name, find_dialect(value.trace.reading.dialect), type(value))
+    row = find_row(name, find_dialect(value.trace.dialect), type(value))
     if row is not None and row.kind == "refused" and name not in dir(type(value)):
         raise value.trace.error(f"looks for .{name}, {row.reason}")
 
 
 def set_attribute(value: Value, name: str, new: Any) -> None:
     """Do what `value.name = new` does to a tensor of the code's library."""
-    dialect = find_dialect(value.trace.reading.dialect)
+    dialect = find_dialect(value.trace.dialect)
     if dialect is None or not dialect.tensors.tensor.__dictoffset__:
         raise AttributeError(f"{type(value).__name__!r} object has no attribute {name!r}")
     old_notes = value.notes or {}
@@ -138,7 +138,7 @@ def check_callers(value: Value, name: str) -> None:
         raise NeedsConcrete(fact)
     if trace.facts[fact]:
         raise trace.error(f"uses .{name}, which the caller has set on its argument {argument!r}")
-    if not trace.reading.dialect:
+    if not trace.dialect:
         raise AttributeError(f"the argument {argument!r} has no attribute {name!r}")
 
 

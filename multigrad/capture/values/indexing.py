@@ -301,7 +301,7 @@ def _find_only_list(x: Any, items: list[Any]) -> int | None:
     slots = [i for i, item in enumerate(items) if i in rows or _is_integer(item)]
     if habits_of(x.trace).integers_first or slots == list(range(slots[0], slots[-1] + 1)):
         return rows[0]
-    if not x.trace.reading.dialect:
+    if not x.trace.dialect:
         raise TypeError("an integer apart from a list means another thing in torch than in NumPy")
     return None
 

@@ -150,7 +150,7 @@ class LibraryTypes:
             return record(*args, **kwargs)
         if function is operator.floordiv and self.trace.reading.owner in OF_CODE:
             # Libraries differ where integers are divided by zero.
-            dialect = find_dialect(self.trace.reading.dialect)
+            dialect = find_dialect(self.trace.reading.typed_by)
             methods = {} if dialect is None else dialect.names.methods
             record = methods.get("__floordiv__", record)
         call = LibraryCall(function, args, kwargs, record)
@@ -321,14 +321,15 @@ class LibraryTypes:
         where nothing depends on it.
         """
         if self.trace.reading.owner in OF_CODE:
-            return self.trace.reading.dialect
+            return self.trace.reading.typed_by
         name = self.trace.facts.get(LIBRARY, "") if self.trace.reading.owner in OF_TENSORS else ""
         dialect = find_dialect(name) if name else None
         return name if dialect is not None and dialect.types and dialect.types.promotes else ""
 
     def _oracle(self) -> TypeOracle | None:
         # Asked several times at each call that is recorded.
-        name = self.trace.reading.dialect if self.trace.reading.owner in OF_CODE else self.library()
+        reading = self.trace.reading
+        name = reading.typed_by if reading.owner in OF_CODE else self.library()
         oracle = self._oracles.get(name)
         if oracle is None:
             dialect = find_dialect(name) if name else None

@@ -84,13 +84,13 @@ class V(Value):
             self.trace.facts.gives_dtype = True
             return SymbolicDType(name, self.trace)
         name = facts["dtype"] if name == "T" else name
-        dialect = find_dialect(self.trace.reading.dialect)
+        dialect = find_dialect(self.trace.dialect)
         return SymbolicDType(name, self.trace) if dialect is None else dialect.tensors.dtype(name)
 
     @property
     def device(self) -> Any:
         facts = self.trace.facts
-        dialect = find_dialect(self.trace.reading.dialect) if "device" in facts else None
+        dialect = find_dialect(self.trace.dialect) if "device" in facts else None
         if dialect is None:
             return SymbolicDevice(self.trace)
         place = facts.get("device_type", "cpu")
@@ -108,7 +108,8 @@ class V(Value):
     @property
     def size(self) -> Any:
         """An integer as in NumPy, a method as in torch, both if the library is not known."""
-        names = self.trace.reading.libraries or (self.trace.reading.dialect,)
+        own = self.trace.dialect
+        names = self.trace.reading.libraries or (own,)
         tensors = [
             dialect.tensors.tensor for dialect in map(find_dialect, names) if dialect is not None
         ]
@@ -146,7 +147,7 @@ class V(Value):
         return copy_of(self) if habits_of(self.trace).plus_copies else self
 
     def __abs__(self) -> Any:
-        dialect = find_dialect(self.trace.reading.dialect)
+        dialect = find_dialect(self.trace.dialect)
         method = None if dialect is None else dialect.names.methods.get("__abs__")
         return super().__abs__() if method is None else method(self)
 
@@ -259,11 +260,11 @@ class V(Value):
         result = AUGMENTED[method](self, other)
         if self.is_number or self.node.type.kind == "scalar":
             return result
-        reading = self.trace.reading
-        dialect = find_dialect(reading.dialect)
-        is_in_place = reading.dialect in ("", OWN) if dialect is None else updates(dialect, method)
+        own = self.trace.dialect
+        dialect = find_dialect(own)
+        is_in_place = own in ("", OWN) if dialect is None else updates(dialect, method)
         # If the libraries that the code may be written in differ, it has to say which one it means.
-        others = map(find_dialect, reading.libraries)
+        others = map(find_dialect, self.trace.reading.libraries)
         if any(each is not None and updates(each, method) is not is_in_place for each in others):
             library_for(self.trace, f"{method}, in place or not")
         return self.update(result) if is_in_place else result

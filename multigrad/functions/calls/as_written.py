@@ -137,7 +137,7 @@ def run_recipe(
         TraceError: it was not captured, is written for another framework, and fails here.
     """
     refuse_elsewhere(error, backend)
-    is_home = backend.name == recipe.dialect()
+    is_home = backend.name == recipe.dialect(backend.name)
     if is_home and not recipe.options.copies:
         return recipe.run(args, kwargs)
     if recipe.options.copies:
@@ -184,7 +184,7 @@ def run_abroad(
 
 
 def is_foreign(error: TraceError | None, recipe: Recipe, backend: Backend) -> bool:
-    return error is not None and recipe.dialect() not in ("", backend.name)
+    return error is not None and recipe.dialect(backend.name) not in ("", backend.name)
 
 
 def explain_fallback(

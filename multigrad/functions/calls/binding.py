@@ -93,7 +93,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     if is_rule and not is_random and numbers:
         inner = run_checked
     weak_types = backend.tensors.weak_types
-    if variant.weak and weak_types is not None and backend.name == recipe.dialect():
+    if variant.weak and weak_types is not None and recipe.dialect(backend.name) == backend.name:
         inner = weakened(inner, variant.weak, weak_types.weaken)
     # One tensor in, one out: the framework's function is called directly.
     if is_bare and is_rule:

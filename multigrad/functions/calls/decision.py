@@ -106,7 +106,7 @@ def decide(
     """
     if not (variant.omissions or variant.updates or variant.notes):
         return Decision(variant)
-    is_home = backend is None or backend.name == recipe.dialect()
+    is_home = backend is None or backend.name == recipe.dialect(backend.name)
     casts = None if backend is None else backend.autodiff.casts
     # AUTOCAST matters only while the framework chooses dtypes.
     takes = door.takes if casts is not None and casts.is_on() else door.takes | {AUTOCAST}
@@ -133,7 +133,9 @@ def form_under_autocast(
     casts, graphs = backend.autodiff.casts, variant.graphs
     if casts is None or graphs.is_rule:
         return SAME
-    if backend.name == recipe.dialect():  # the capture has noted whether autocast changes it
+    if backend.name == recipe.dialect(
+        backend.name
+    ):  # the capture has noted whether autocast changes it
         if AUTOCAST not in variant.omissions:
             return SAME
         return GRAPH if native is False else ORIGINAL

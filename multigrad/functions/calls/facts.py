@@ -70,8 +70,7 @@ def gather_facts(
         if kind == "dtype":
             facts[fact] = layout.dtype or dtype_name(value.dtype)
         elif kind == LIBRARY:
-            owner = owner_of(value)
-            facts[fact] = "" if owner is None else owner.name
+            facts[fact] = library_of_leaf(value)
         elif kind in WATCHED:
             facts[fact] = WATCHED[kind](value)
         elif kind.startswith(ATTRIBUTE):
@@ -107,6 +106,17 @@ def gather_facts(
                 "branch or a loop), but it is a tensor here. Pass a Python number"
             )
     return facts
+
+
+def library_of_leaf(value: Any) -> str:
+    owner = owner_of(value)
+    return "" if owner is None else owner.name
+
+
+def library_of_leaves(layout: Layout, leaves: Sequence[Any]) -> str:
+    """Return the library of a call's tensors, "" without one."""
+    first = first_tensor(layout)
+    return "" if first is None else library_of_leaf(leaves[first])
 
 
 def closed(shape: Iterable[Any], unknown: int = 1) -> tuple[int, ...]:
@@ -242,7 +252,7 @@ def library_of(trace: Trace) -> str:
     """Return the library that symbols belong to."""
     rely_on_library(trace)
     if trace.reading.owner not in OF_TENSORS:
-        return trace.reading.dialect if trace.reading.owner in OF_CODE else ""
+        return trace.reading.typed_by if trace.reading.owner in OF_CODE else ""
     if LIBRARY not in trace.facts:
         raise NeedsConcrete(LIBRARY)
     return trace.facts[LIBRARY]

@@ -23,7 +23,7 @@ from typing import Any
 
 from ...backend.contract import Backend
 from ...capture.user_code.inspection import plain_function
-from ...capture.user_code.libraries import OWN, dialect_of
+from ...capture.user_code.libraries import OWN, dialect_of, told_library
 from ...capture.values.oracle import Reach
 from ...errors import DisprovedError, TraceError
 from ...graph.support.params import Fused
@@ -182,7 +182,8 @@ class Recipe:
         run: `run(args, kwargs)` runs it as written, on a framework's tensors.
         record: `record(trace, args, kwargs)` runs it on symbols; None: `graphs.capture` has graphs.
         functions: the user's functions that it runs, the forward first; none of graphs.
-        written_in: the library that it is written in, or a function that tells it; see `dialect`.
+        written_in: the library that it is written in, where that is said, or a function that tells
+            it of the library of a call's tensors; see `dialect`.
         signature: of its arguments; None: it is not known.
         is_derived: whether its gradient is the true derivative, of autodiff.
         subject: what messages call it.
@@ -198,7 +199,7 @@ class Recipe:
     run: Callable[[tuple[Any, ...], dict[str, Any]], Recorded]
     record: Callable[[Trace, tuple[Any, ...], dict[str, Any]], Recorded] | None = None
     functions: tuple[Any, ...] = ()
-    written_in: str | Callable[[], str] = ""
+    written_in: str | Callable[[str | None], str] = ""
     signature: inspect.Signature | None = None
     is_derived: bool = False
     subject: str = ""
@@ -217,9 +218,14 @@ class Recipe:
         if not self.title:
             object.__setattr__(self, "title", self.subject)
 
-    def dialect(self) -> str:
-        """Return the library that it is written in, "" where it is written for all."""
-        return self.written_in if isinstance(self.written_in, str) else self.written_in()
+    def dialect(self, called: str | None = None) -> str:
+        """Return the library that it is written in, "" where it is written for all.
+
+        Args:
+            called: the library of the tensors of a call, which decides where its names do not.
+        """
+        name = self.written_in if isinstance(self.written_in, str) else self.written_in(called)
+        return "" if name == OWN else name
 
     def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the outputs that forward alone gives, for a framework's own autodiff to see."""
@@ -243,13 +249,15 @@ class Recipe:
         return error.to_keep()
 
 
-def library_of(*functions: Any, said: str = "") -> str:
+def library_of(functions: Iterable[Any], said: str, called: str | None = None) -> str:
     """Return the library that functions are written in, "" where all are written for any.
 
-    The first one written in a library decides, unless their author has said it (`said`).
+    Their author says it (`said`), or else the names in the first that names one, or else the
+    tensors that they are called with, or else, without a call, what their files import.
     """
-    plain_functions = (plain_function(each) for each in functions if each is not None)
-    names = [said] if said else (dialect_of(each) for each in plain_functions if each is not None)
+    plain = [each for each in map(plain_function, functions) if each is not None]
+    told = said or (told_library(*plain) if len(plain) > 1 else "")
+    names = [told] if told else (dialect_of(each, called) for each in plain)
     return next((name for name in names if name not in ("", OWN)), "")
 
 
@@ -285,7 +293,7 @@ class CodeRecipe:
         return Recipe(
             **named(ungrouped),
             functions=self.functions(),
-            written_in=self.dialect,
+            written_in=self.dialect(),
             options=group(Options),
             arguments=group(ArgumentRules),
             graphs=group(GraphSource),
@@ -313,6 +321,7 @@ class Variant:
         combines: whether cotangents become one otherwise than by a sum, as no autodiff has it.
         lowered: what it was lowered to, by backend.
         reach: tells in which dtypes of 16 bits it holds, too; None: none is known.
+        reads_names: whether its code has asked what names mean in its library.
     """
 
     graphs: FunctionGraph
@@ -328,6 +337,7 @@ class Variant:
     updates: tuple[Update, ...] = ()
     combines: bool = False
     lowered: dict[str, Any] = field(default_factory=dict)
+    reads_names: bool = False
     reach: Reach | None = None
 
     def laid_out(self, layout: Layout) -> Variant:

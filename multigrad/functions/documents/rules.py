@@ -20,6 +20,7 @@ from ...errors import FormatError, MultigradError, RuleValueError, TraceError
 from ...graph import ops
 from ...graph.ir.graph import ArrayValue, Graph
 from ...graph.ir.types import FLOAT_SCALAR, FLOATS, INPUT, KEY, Type
+from ...graph.passes.facts import LIBRARY
 from ...graph.passes.serialize import (
     MOST_INPUTS,
     MOST_PLACES,
@@ -376,14 +377,16 @@ def _variants(
 ) -> list[tuple[bool, dict[str, Any], Graph]]:
     # `fixed` gets the params that the rule branches on. Not every rule has a graph without tin.
     variants = []
+    unknown: dict[str, str] = {}  # of calls, which a document is for any of
     queue: list[dict[str, Any]] = [{}]
     problem: MultigradError | None = None
     while queue:
         facts = queue.pop(0)
         params = {f"param:{name}": value for name, value in fixed.items()}
         try:
-            graph = bound_rule.specialization.graph(has_tin, {**facts, **params})
+            graph = bound_rule.specialization.graph(has_tin, {**facts, **params, **unknown})
         except NeedsConcrete as need:
+            unknown |= bound_rule.specialization.without_call(need.facts)
             fixed.update(_fixed_params(bound_rule, need))
             choices = _choices(bound_rule, need, has_tin)
             queue = [{**facts, **choice} for choice in choices] + queue
@@ -407,7 +410,7 @@ def _fixed_params(bound_rule: Any, need: NeedsConcrete) -> dict[str, Any]:
 
 
 def _choices(bound_rule: Any, need: NeedsConcrete, has_tin: bool) -> Iterator[dict[str, Any]]:
-    names = [fact for fact in need.facts if not fact.startswith("param:")]
+    names = [f for f in need.facts if not f.startswith("param:") and f != LIBRARY]
     for name in names:
         if name not in CHOICES:
             if not has_tin:  # asked while Python looked for what a rule of tin cannot do without

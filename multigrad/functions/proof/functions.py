@@ -19,12 +19,13 @@ from ...graph import ops
 from ...graph.ir.types import T
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ...lowering.function_graph import FunctionGraph
+from ..calls.facts import library_of_leaves
 from . import samples
 from .attempt import Attempt
 from .executions import FunctionUnderProof, run_lowered, run_original
 from .line_tracing import StepLimit
 from .meanings import run_bounded
-from .proof import prove
+from .proof import compare_with_call, prove
 from .run import KEY, home_name, is_neutral, run_samples
 from .samples import InputSlot, Sample, is_float
 from .verdicts import ProofSubject, leave_open
@@ -51,7 +52,7 @@ def prove_function(
     # Code that met Python numbers alone was lent the library of the call's tensors.
     facts = captured.variant.facts
     is_lent = ON_NUMBERS in facts and ON_TENSORS not in facts
-    dialect = facts[LIBRARY] if is_lent else captured.recipe.dialect()
+    dialect = facts[LIBRARY] if is_lent else captured.recipe.dialect(facts.get(LIBRARY))
     code = getattr(functions[0], "__code__", None)
     subject = ProofSubject(f"function {captured.recipe.name!r}", code, home_name(dialect))
     slots = _slots(captured)
@@ -63,9 +64,8 @@ def prove_function(
     # Code that names no library may be for any: the one it runs on is a guess.
     is_named = any(map(names_library, filter(None, map(plain_function, functions))))
     loops = any(n.op is ops.WHILE_LOOP for g in (graphs.forward, graphs.backward) for n in g.nodes)
-    run = partial(
+    run_written_in = partial(
         run_samples,
-        dialect,
         original=partial(run_original, captured),
         lowered=partial(run_lowered, captured),
         is_random=graphs.is_random,
@@ -93,7 +93,7 @@ def prove_function(
             fact.removeprefix("param:") for fact in facts if fact.startswith("param:")
         ),
         may_act=captured.may_act,
-        run=run,
+        run=partial(run_written_in, dialect),
         recapture=recapture,
         dialects=(dialect,),
         add_cotangents=_cotangents_for(graphs),
@@ -102,6 +102,10 @@ def prove_function(
         functions=functions,
         objects=[x.value for x in captured.layout.leaves if x.kind == "static"],
     )
+    called = library_of_leaves(captured.layout, captured.leaves)
+    is_said = isinstance(captured.recipe.written_in, str)
+    if captured.variant.reads_names and not is_said and called not in ("", dialect):
+        compare_with_call(attempt, called, partial(run_written_in, called, elsewhere=False))
     return prove(attempt, is_call=is_call)
 
 

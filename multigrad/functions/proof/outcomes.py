@@ -49,6 +49,7 @@ from .run import KEY, Outcome
 from .samples import Sample
 from .verdicts import (
     CHOSEN,
+    MEANS_ANOTHER,
     MENDED,
     NOT_AS_KNOWN,
     OURS,
@@ -254,6 +255,8 @@ def _blame(case: Case, difference: Disagreement) -> str:
     attempt = case.attempt
     if _varies(case):
         return VARIES
+    if read_as := attempt.subject.read_as:
+        return MEANS_ANOTHER.format(read_as, case.outcome.home)
     if casts_to_integers(attempt.graphs) and _is_meant_under(
         case, case.original, choose_smallest_integer
     ):

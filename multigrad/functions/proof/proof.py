@@ -10,12 +10,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from ...capture.user_code.snapshot import Snapshot
-from ...errors import TraceError
+from ...errors import DisprovedError, TraceError
 from ...graph import ops
 from ...graph.ops.arrays.loops import Endless, turning_at_most
 from . import samples
@@ -24,7 +24,7 @@ from .compare import casts_to_integers, is_vacuous, takes_infinity
 from .meanings import MOST_TURNS
 from .outcomes import compare_outcome
 from .rounding import Rounding, run_in_own_dtype
-from .run import keeps_infinity, replays_draws
+from .run import Outcome, keeps_infinity, replays_draws
 from .samples import Sample
 from .verdicts import describe, leave_open
 
@@ -59,6 +59,24 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     if snapshot.change and not is_call:
         raise TraceError(f"{attempt.subject.words} {snapshot.change}, which a graph does not do")
     return reason
+
+
+def compare_with_call(
+    attempt: Attempt, called: str, run: Callable[[Sequence[Sample]], list[Outcome]]
+) -> None:
+    """Compare graphs that were read as another library's than that of the call's tensors with the
+    code as written on tensors of this one, `called`; code that does not run on them says nothing.
+
+    Raises:
+        DisprovedError: there it gives something else.
+    """
+    subject = replace(attempt.subject, home=called, read_as=attempt.dialects[0])
+    try:
+        prove(replace(attempt, subject=subject, run=run, dialects=(called,)))
+    except DisprovedError:
+        raise
+    except Exception:  # of code that is not written for them
+        return
 
 
 def _prove_on_samples(attempt: Attempt) -> str:

@@ -22,19 +22,21 @@ from ...capture.user_code.inspection import plain_function
 from ...capture.user_code.snapshot import may_act
 from ...graph.ir.graph import Graph
 from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.passes.facts import LIBRARY
 from ...graph.random import REPLAYED
 from ...lowering.source import emit_rule_once
 from ..documents.rules import SavedRule
 from . import samples
 from .attempt import Attempt
 from .line_tracing import StepLimit
-from .proof import prove
+from .proof import compare_with_call, prove
 from .run import (
     KEY,
     Outcome,
     as_array,
     dialect_for,
     home_name,
+    is_neutral,
     isolated,
     keys,
     on_first_home,
@@ -87,7 +89,8 @@ def prove_rule(
     if any(isinstance(function, SavedRule) for function in functions):
         return ""  # made of graphs, as what comes from a document
     code = getattr(plain_function(functions[0]), "__code__", None)
-    dialects = {id(part.function): dialect_for(part) for part in parts}
+    read_as = captured.facts.get(LIBRARY)
+    dialects = {id(part.function): dialect_for(part, read_as) for part in parts}
     dialect = dialects[id(functions[0])]
     # Set while an activation is called: its tensor, and the values of its params by name.
     x, values = samples.CALL.get() or (None, {})
@@ -112,6 +115,13 @@ def prove_rule(
         functions=functions,
         objects=tuple(captured.static.values()),
     )
+    called = samples.called_library()
+    others = {name for name in dialects.values() if not is_neutral(name)} - {called}
+    if called and others and not any(part.library for part in parts):
+        of_call = dict.fromkeys(dialects, called)
+        compare_with_call(
+            attempt, called, partial(_runner(captured, of_call, functions), elsewhere=False)
+        )
     return prove(attempt, is_call=is_call)
 
 

@@ -127,10 +127,10 @@ def is_neutral(dialect: str) -> bool:
     return dialect in ("", __name__.partition(".")[0])
 
 
-def dialect_for(rule: Any) -> str:
+def dialect_for(rule: Any, called: str | None = None) -> str:
     """Return the library that a rule's own function is written in, "" where it is any."""
     function = plain_function(rule.function)
-    return rule.library or ("" if function is None else dialect_of(function))
+    return rule.library or ("" if function is None else dialect_of(function, called))
 
 
 def replays_draws(dialect: str) -> bool:

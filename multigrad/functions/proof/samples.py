@@ -107,6 +107,11 @@ def called_dtype() -> str:
     return "" if call is None else dtype_name(call[0].dtype)
 
 
+def called_library() -> str:
+    call = CALL.get()
+    return "" if call is None else backend_of(call[0]).name
+
+
 def draw(slots: Sequence[InputSlot], numbers: Mapping[str, Any], label: str = DRAWN) -> Sample:
     generator = np.random.default_rng(SEEDS[label])
     fill = _fill_far if label == FAR else _fill

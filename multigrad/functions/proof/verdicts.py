@@ -24,11 +24,14 @@ class ProofSubject:
     Attributes:
         code: of its first function; None: that has none.
         home: the framework that it is written for, "" if for any.
+        read_as: the library that its names are read as, where they are compared on `home`, the
+            library of the call.
     """
 
     words: str
     code: Any
     home: str
+    read_as: str = ""
 
     @property
     def place(self) -> tuple[str, int] | None:
@@ -61,6 +64,10 @@ OUT_OF_RANGE = (
 NOT_AS_KNOWN = (
     "The library that runs differs there from what is known of its release: please report it"
 )
+MEANS_ANOTHER = (
+    "Its names are read as {0}'s, and on tensors of {1} they mean something else: say which it is "
+    "written in, dialect={1!r} or dialect={0!r}"
+)
 # Why nothing was proven.
 CHOSEN = (
     "its results depend on what its library leaves open, the signs of vectors or the order of "
@@ -89,7 +96,7 @@ def disprove(
 
 def leave_open(subject: ProofSubject, reason: str) -> str:
     """Return the reason why nothing was proven; under MULTIGRAD_PROVE=all, warn with it."""
-    if how_much() == ALL:
+    if how_much() == ALL and not subject.read_as:
         file, line = subject.place or ("<unknown>", 1)
         message = f"{subject.words} is not proven: {reason}"
         # Without a module nothing is said: code for all libraries may be proven on another one.

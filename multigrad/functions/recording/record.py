@@ -32,7 +32,7 @@ from ...capture.foreign_calls import describe_routes, intercepting
 from ...capture.meanings.places import Extremes
 from ...capture.meanings.rolled import roll
 from ...capture.taken_gradients import passing, prepare
-from ...capture.user_code.libraries import written_in
+from ...capture.user_code.libraries import told_library, written_in
 from ...capture.values.indexing import Picked
 from ...capture.values.library_types import LibraryTypes
 from ...capture.values.oracle import ModeOf, keeping_modes
@@ -226,6 +226,7 @@ class _Recording:
         kind = "imported function" if self.is_imported else "function"
         self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
         self.trace.source.defined = defined_at(recipe.functions)
+        self.trace.source.siblings = told_library(*recipe.functions)
         self.trace.types = LibraryTypes(self.trace)
         self.trace.limits.branch_path = path
         self.inputs: dict[str, Node] = {}
@@ -276,6 +277,7 @@ class _Recording:
             updates=run.updates,
             combines=trace.backward.combines,
             reach=None if "dtype" in facts else trace.types.reach,
+            reads_names=trace.source.reads_names,
         )
 
     def run_forward(self) -> _Run:

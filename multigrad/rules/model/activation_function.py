@@ -16,7 +16,7 @@ import pickle
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -57,7 +57,7 @@ from ...functions.object_function import (
 from ...functions.proof.samples import calling
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
-from ...graph.passes.facts import needed_shapes
+from ...graph.passes.facts import LIBRARY, needed_shapes
 from ...graph.passes.simplify import simplify
 from ...graph.support.class_bases import HeldWeakly
 from ...graph.support.params import as_number
@@ -73,6 +73,7 @@ from ...trace.derived.custom_calls import drop_calls
 from ...trace.derived.derivatives import pullback
 from ...trace.identity import function_key, items_key
 from ...trace.lookups import is_read
+from ...trace.source import TENSORS, Reading
 from ...trace.trace import NeedsConcrete, Trace, Value, dtype_name
 from .rule_names import find_forward
 from .specialization import Specialization
@@ -225,7 +226,9 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
 
     def graph(self) -> Graph:
         try:
-            return self.graph_for({})
+            with suppress(NeedsConcrete):
+                return self.graph_for({})
+            return self.graph_for({LIBRARY: ""})  # without a call, its tensors are nobody's
         except NeedsConcrete as need:
             raise TraceError(
                 f"forward {self.name!r} has one graph per {', '.join(need.facts)} of its input; "
@@ -243,6 +246,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
 
     def _capture(self, facts: dict[str, Any]) -> Graph:
         trace = Trace(self.name, facts, Attributed, "function", xp_dialect)
+        trace.reading = Reading((), TENSORS)
         tin = trace.input("tin", INPUT)
         try:
             output = self.function(tin)

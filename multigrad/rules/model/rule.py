@@ -20,8 +20,10 @@ from ...capture.user_code.signature import (
     unknown_param,
 )
 from ...errors import RuleError, RuleTypeError, TraceError
+from ...functions.calls.facts import library_of
 from ...functions.documents.rules import SavedRule, encode_rule
 from ...functions.function import Function
+from ...graph.passes.facts import LIBRARY
 from ...graph.support.class_bases import InNotebooks
 from ...graph.support.params import (
     FixedParams,
@@ -518,7 +520,9 @@ def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) ->
             graph = bound_rule.specialization.graph(tin is not None, facts)
             break
         except NeedsConcrete as need:
-            for fact in need.facts:
+            if LIBRARY in need.facts:
+                facts[LIBRARY] = library_of(trace)
+            for fact in set(need.facts) - facts.keys():
                 name = fact.removeprefix("param:")
                 if name in bound_rule.params and name not in examples:
                     facts[fact] = bound_rule.params[name]

@@ -119,7 +119,8 @@ class RuleInForce:
             try:
                 return self.specialization.graph(True, facts)
             except NeedsConcrete as need:
-                names = [fact.removeprefix("param:") for fact in need.facts]
+                facts |= self.specialization.without_call(need.facts)
+                names = [f.removeprefix("param:") for f in need.facts if f not in facts]
                 params = self._given()
                 if not params.keys() >= set(names):
                     raise
@@ -133,7 +134,8 @@ class RuleInForce:
             try:
                 return self.specialization.graph(has_tin, facts), facts
             except NeedsConcrete as need:
-                for fact in need.facts:
+                facts |= self.specialization.without_call(need.facts)
+                for fact in set(need.facts) - facts.keys():
                     facts[fact] = read_number(likely[fact])
                     if facts[fact] is None:  # known at run time only: the application says so
                         return None, facts

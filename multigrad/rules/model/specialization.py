@@ -21,11 +21,14 @@ from typing import Any, NamedTuple
 
 from ...backend.discovery import backend_of
 from ...capture.copies import capture as capturing
+from ...capture.user_code.libraries import capture_as_read
 from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
 from ...functions.proof.rules import RuleUnderProof, prove_rule
-from ...functions.proof.samples import called_dtype
+from ...functions.proof.run import dialect_for
+from ...functions.proof.samples import called_dtype, called_library
 from ...functions.proof.verdicts import is_asked
 from ...graph.ir.graph import Graph
+from ...graph.passes.facts import LIBRARY
 from ...graph.support.params import Range
 from ...graph.support.threads import SERIALS, build_once
 from ...lowering.checks import shape_check
@@ -153,7 +156,9 @@ class Specialization:
     def _build(self, has_tin: bool, facts: Mapping[str, Any]) -> CapturedRule:
         try:
             with reading() as meanings:
-                graph = self._capture(has_tin, facts)
+                graph = capture_as_read(
+                    functools.partial(self._capture, has_tin), facts, self.dialect
+                )
                 if is_asked(self.rule.prove):
                     reason = self._prove(graph, has_tin, facts)
                     if reason:
@@ -170,7 +175,28 @@ class Specialization:
             self.code.need(need.facts)
             raise
         self.code.note_capture(graph, meanings)
-        return CapturedRule(graph, {called_dtype()})
+        self.code.libraries |= {facts[LIBRARY]} if facts.get(LIBRARY) else set()
+        return CapturedRule(graph, {self._called()})
+
+    def dialect(self, called: str | None = None) -> str:
+        """Return the library that the first function of the rule is written in; see `Recipe`."""
+        rule = self.rule
+        while rule.function is None:
+            rule = rule._resolved_parts()[0]
+        return dialect_for(rule, called)
+
+    def without_call(self, facts: Mapping[str, Any]) -> dict[str, str]:
+        """Return what takes the place of a call for those of these facts that only calls tell: the
+        library of the tensors with which it was called, where it is one.
+        """
+        libraries = self.code.libraries
+        name = next(iter(libraries)) if len(libraries) == 1 else ""
+        return {LIBRARY: name} if LIBRARY in facts else {}
+
+    def _called(self) -> tuple[str, str]:
+        # What its code does may depend on these; a library that is not its own, and its names.
+        library = called_library()
+        return called_dtype(), "" if library in ("", self.dialect(library)) else library
 
     def _capture(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
         return capturing.capture(
@@ -187,13 +213,15 @@ class Specialization:
         return rule._run(trace, grad_out, tin, visible_params)
 
     def prove_dtype(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
-        """Compare the rule with its graph in the dtype that it is called in, once for each."""
-        captured, dtype = self._captured(has_tin, facts), called_dtype()
-        if dtype in captured.proven_dtypes or self.rule.shards is not None:
+        """Compare the rule with its graph for the dtype and the library that it is called with,
+        once for each.
+        """
+        captured, called = self._captured(has_tin, facts), self._called()
+        if called in captured.proven or self.rule.shards is not None:
             return
         if is_asked(self.rule.prove):
             self._prove(captured.graph, has_tin, facts, is_known_in_float64=True)
-            captured.proven_dtypes.add(dtype)
+            captured.proven.add(called)
 
     def prove_call(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
         """Compare the rule with its graph on the input that it is called with now."""
@@ -309,10 +337,12 @@ def _fill(rule: Rule, values: Mapping[str, Any]) -> Rule:
 
 @dataclass(slots=True, eq=False)
 class CapturedRule:
-    """A graph of a rule, and the dtypes in which it was compared with the rule itself."""
+    """A graph of a rule, and the dtypes, and libraries but its own, of the calls in which it was
+    compared with the rule itself.
+    """
 
     graph: Graph
-    proven_dtypes: set[str]
+    proven: set[tuple[str, str]]
 
 
 @dataclass(slots=True, eq=False)
@@ -348,6 +378,7 @@ class RuleCode:
         facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
         reads: what the rule's code read besides its inputs (`lookups.py`); grows.
         draws: whether a capture of it was random.
+        libraries: those of the tensors of calls, where the graph depends on it; grows.
         uncapturable: why it runs as written, without the frames that led there.
         variants: by activation, what the rule is under it, by layout and facts, which contain what
             `reads` mean: so they need no `Tables`.
@@ -355,8 +386,8 @@ class RuleCode:
     """
 
     __slots__ = (
-        "_tables", "draws", "emitted", "facts", "finalizers", "id", "reads", "uncapturable",
-        "variants",
+        "_tables", "draws", "emitted", "facts", "finalizers", "id", "libraries", "reads",
+        "uncapturable", "variants",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -365,6 +396,7 @@ class RuleCode:
         self.facts: frozenset[str] = frozenset()
         self.reads: frozenset[str] = frozenset()
         self.draws = False
+        self.libraries: set[str] = set()
         self.uncapturable: TraceError | None = None
         self.variants: dict[str, dict[Any, Any]] = {}
         self.emitted: dict[tuple[Any, ...], Any] = {}
