@@ -29,6 +29,7 @@ from ..capture.user_code.inspection import plain_function
 from ..capture.user_code.libraries import names_library
 from ..errors import RuleValueError
 from ..functions.calls.arguments import owner_of, positional_names, replace_at
+from ..functions.custom_gradient import function as make_function
 from ..functions.function import Function
 from ..functions.proof.compare import eps_of
 from ..functions.proof.run import homes as homes_of
@@ -43,6 +44,7 @@ from ..look.subject import (
     brackets,
     find_original,
     is_float_array,
+    is_of_arrays,
     numbers_with_gradient,
     precision,
     read_arguments,
@@ -453,10 +455,12 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         RuleTypeError: the object cannot be called.
         Exception: whatever the code raises if no framework runs it.
     """
+    owners = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)
+    if is_of_arrays(obj, owners):  # whose gradient is ours
+        obj = make_function(obj)
     is_ours = isinstance(getattr(obj, "_activation", obj), Function | Activation | Rule | str)
     subject = subject_of(obj) if is_ours else find_original(obj)
     signed, call, homes = subject.function, subject.call, subject.homes
-    owners = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)
     if is_ours:
         homes = owners[:1]
         # Arrays stand for tensors of the framework whose custom gradient it was.

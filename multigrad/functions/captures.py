@@ -487,11 +487,27 @@ def _find_variant(function: Function) -> Variant:
 
 def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
     """Return the captured form of a Function for arguments like these; may raise `NotCaptured`."""
-    leaves, tree = flatten(args, kwargs)
-    leaves = [unwrap(leaf) for leaf in leaves]
-    leaves, tree = function.completion.complete(leaves, tree)
-    layout = function.recipe.lay_out(function.parameters, leaves, tree)
-    return function.entries.decide(SHOWN, layout, leaves).variant
+    return function.entries.decide(SHOWN, *_lay_out(function, args, kwargs)).variant
+
+
+def _lay_out(
+    function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Layout, Sequence[Any]]:
+    leaves, tree = flatten(tuple(args), dict(kwargs))
+    leaves, tree = function.completion.complete([unwrap(leaf) for leaf in leaves], tree)
+    return function.recipe.lay_out(function.parameters, leaves, tree), leaves
+
+
+def prove_given(function: Function, args: Sequence[Any]) -> None:
+    """Compare a Function's graph with its code, which runs as written on these arguments.
+
+    Raises:
+        DisprovedError: they differ.
+    """
+    layout, leaves = _lay_out(function, args, {})
+    with suppress(NotCaptured):  # there it runs as written
+        variant = function.entries.decide(SHOWN, layout, leaves).variant
+        prove(function.recipe, variant, leaves, is_call=True)
 
 
 def assume(name: str, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:

@@ -13,6 +13,8 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..errors import RuleTypeError
+from ..functions.captures import prove_given
+from ..functions.function import Function
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
 from ..lowering.lower import lower_graphs
@@ -24,6 +26,7 @@ from .subject import (
     Subject,
     brackets,
     is_float_array,
+    is_of_arrays,
     not_compared,
     numbers_with_gradient,
     precision,
@@ -160,7 +163,9 @@ def compare(subject: Subject, data: Inputs, backend: Backend | None = None) -> C
     """
     numpy = load_backend("numpy")
     if backend is None:
-        homes = subject.homes if data.owner in (None, numpy) else (data.owner,)
+        owners = () if data.owner is None else (data.owner,)
+        is_elsewhere = {*owners} <= {numpy} and not is_of_arrays(subject.call, owners)
+        homes = subject.homes if is_elsewhere else owners
         backend = next(iter(homes), numpy)
     checked_case = CheckedCase(subject, data, backend)
     with precision(checked_case.backend, "float64"), np.errstate(all="ignore"):
@@ -168,6 +173,8 @@ def compare(subject: Subject, data: Inputs, backend: Backend | None = None) -> C
         if is_ruled:
             return _compare_surrogate(checked_case)
         report = _compare_numerically(checked_case)
+        if isinstance(subject.function, Function):
+            prove_given(subject.function, checked_case.tensors(data.cast("float64")))
     numbers = numbers_with_gradient(subject.call, checked_case.backend, data, data.names)
     return replace(report, not_compared=not_compared(numbers))
 
@@ -180,11 +187,13 @@ class CheckedCase:
     inputs: Inputs
     backend: Backend
 
+    def tensors(self, arrays: Sequence[Array]) -> Sequence[Any]:
+        return self.inputs.nest([self.backend.tensors.from_numpy(array) for array in arrays])[0]
+
     def outputs(self, arrays: Sequence[Array]) -> list[Array]:
-        tensors = [self.backend.tensors.from_numpy(array) for array in arrays]
         # Outputs that are no tensors, such as numbers, have no gradient.
         stated = self.subject.meant or self.subject.call
-        leaves = optree.tree_leaves(stated(*self.inputs.nest(tensors)[0]))
+        leaves = optree.tree_leaves(stated(*self.tensors(arrays)))
         flat = [y for y in leaves if hasattr(y, "dtype")]
         each = [np.asarray(self.backend.tensors.to_numpy(y)) for y in flat]
         return [array for array in each if is_float_array(array)]

@@ -21,6 +21,7 @@ from ..backend.discovery import (
     refuse_unusable,
 )
 from ..backend.values import is_float_tensor
+from ..capture.user_code.libraries import dialect_of
 from ..capture.user_code.signature import name_of
 from ..errors import MultigradError, RuleTypeError, TraceError
 from ..functions.calls.arguments import (
@@ -129,6 +130,13 @@ def subject_of(obj: Any) -> Subject:
     home = home_name(original.function.recipe.dialect())
     is_free = home in ("", "numpy") and isinstance(inner, FunctionType)
     return replace(original, homes=()) if is_free else original
+
+
+def is_of_arrays(obj: Any, owners: Iterable[Backend]) -> bool:
+    """Return whether a plain function, called with NumPy's arrays, is written in NumPy."""
+    names = {owner.name for owner in owners}
+    is_plain = isinstance(obj, FunctionType) and names == {"numpy"}
+    return is_plain and dialect_of(obj, "numpy") == "numpy"
 
 
 def made_of_pair(obj: Any) -> Any:

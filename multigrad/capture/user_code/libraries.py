@@ -84,7 +84,7 @@ def reading_of(
         return Reading((), first_dtype_owner((), packages, facts))
     libraries, is_told = _read_off(function, packages)
     owner = first_dtype_owner(libraries, packages, facts)
-    rivals = [name for name in dict.fromkeys(packages) if name in DIALECTS]
+    rivals = {*libraries, *(name for name in packages if name in DIALECTS)}
     if is_told and len(rivals) < 2:
         return Reading(libraries, owner)
     if not is_told and owner == CODE and ON_TENSORS not in facts:
@@ -92,10 +92,10 @@ def reading_of(
     if siblings and not is_told:
         return Reading((siblings,), owner)
     if LIBRARY not in facts:
-        return Reading(libraries, owner, is_open=True, typed_by=next(iter(libraries), ""))
+        return Reading(libraries, owner, is_open=True)
     called = facts[LIBRARY]
     if called in (rivals if is_told else DIALECTS):
-        typed_by = called if is_told else next(iter(libraries), "")
+        typed_by = called if called in packages else next(iter(libraries), "")
         return Reading((called,), owner, typed_by=typed_by)
     return Reading(libraries, first_dtype_owner(libraries, packages, facts))
 
