@@ -12,7 +12,7 @@ for.
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 # From now on a fork waits for what others import.
@@ -226,6 +226,8 @@ _OTHER_NAMES = {
     "transforms",
     "wrappers",
 }
+# Functions of inner loops, which have a door inside.
+_HOT = {"jvp", "vjp"}
 # Names that are there only with a framework.
 _NEEDS = {"Activation": "torch", "keras": "keras"}
 
@@ -237,7 +239,7 @@ def _load(name: str) -> Any:
 
     if name in _ROOMS:
         with collector_paused():
-            return getattr(import_module(f".{_ROOMS[name]}", __name__), name)
+            return _with_door(import_module(f".{_ROOMS[name]}", __name__), name)
     if name == "__version__":
         return _read_version()
     if name in _MODULES:
@@ -246,6 +248,17 @@ def _load(name: str) -> Any:
     from .graph.support.lazy_modules import missing_name_error
 
     raise missing_name_error(__name__, name, _list_names())
+
+
+def _with_door(room: ModuleType, name: str) -> Any:
+    # Also in its room, by which it pickles; our own code has imported it as it is.
+    from .graph.support.tracebacks import door
+
+    value = getattr(room, name)
+    if isinstance(value, FunctionType) and name not in _HOT:
+        value = door(value)
+        setattr(room, name, value)
+    return value
 
 
 def _list_names() -> list[str]:

@@ -27,6 +27,7 @@ from ..errors import RuleTypeError, TraceError
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Fused, P, R, read_fused, read_params
 from ..graph.support.pickles import is_of_session, name_in_module, pickled
+from ..graph.support.tracebacks import shorten
 from ..graph.support.trees import optree
 from ..lowering.function_graph import read_way
 from ..trace.active_rules import FREE, Counter, keyed
@@ -356,27 +357,31 @@ class Function(InNotebooks, Generic[P, R]):
 
     def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # The hot path of eager calls: a key of types, dtypes and plain values, and one look-up.
-        if not kwargs:
-            kinds: list[Any] = []
-            try:
-                for value in args:
-                    kind = type(value)
-                    if kind is float:
-                        # A run-time number: its value is not part of the key.
-                        kinds.append(kind)
-                    elif kind in PLAIN:
-                        kinds.append((kind, value))
-                    elif isinstance(value, Value):  # whose dtype is no key
-                        return self._apply_any(args, kwargs, None)
-                    else:
-                        kinds.append((kind, value.dtype))
-                entry = self._known.get(tuple(kinds))
-            except (AttributeError, TypeError):  # nested, or a dtype that has no hash
-                return self._apply_any(args, kwargs, None)
-            if entry is not None:
-                return entry.run(args, self.draws)
-            return self._apply_any(args, kwargs, tuple(kinds))
-        return self._apply_any(args, kwargs, None)
+        try:
+            if not kwargs:
+                kinds: list[Any] = []
+                try:
+                    for value in args:
+                        kind = type(value)
+                        if kind is float:
+                            # A run-time number: its value is not part of the key.
+                            kinds.append(kind)
+                        elif kind in PLAIN:
+                            kinds.append((kind, value))
+                        elif isinstance(value, Value):  # whose dtype is no key
+                            return self._apply_any(args, kwargs, None)
+                        else:
+                            kinds.append((kind, value.dtype))
+                    entry = self._known.get(tuple(kinds))
+                except (AttributeError, TypeError):  # nested, or a dtype that has no hash
+                    return self._apply_any(args, kwargs, None)
+                if entry is not None:
+                    return entry.run(args, self.draws)
+                return self._apply_any(args, kwargs, tuple(kinds))
+            return self._apply_any(args, kwargs, None)
+        except Exception as error:
+            shorten(error)
+            raise
 
     def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
         load_awaited()  # backends of frameworks that were imported since the last call

@@ -59,7 +59,7 @@ class ObjectFunction(Function):
             is_symbolic = any(isinstance(leaf, Value) for leaf in leaves)
             if not is_symbolic and backends == {read_state(owner_of_method(self.original)).home}:
                 return self.original(*args, **kwargs)
-        return self._apply_any(args, kwargs, None)
+        return super()._apply(args, kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """Raise `FormatError`: no document holds an object."""

@@ -19,6 +19,7 @@ from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
 from ..graph.support.pickles import pickled
 from ..graph.support.threads import SERIALS
+from ..graph.support.tracebacks import shorten
 from ..lowering.checks import find_lacking, refuse_lacking
 from ..lowering.forwards import ActivationName, Forward
 from ..trace.active_rules import CURRENT, FREE, is_of_then
@@ -172,16 +173,22 @@ class Activation(InNotebooks):
 
     def apply(self, x: Tensor) -> Tensor:
         # No calls but that of the function, as every forward comes here.
-        in_force = CURRENT.get().activations
-        if self._rule is not None:
-            own = self._own
-            is_keyed = in_force is not None and in_force.draws.counter is not None
-            in_force = self.in_force() if is_keyed or own.epoch != Epoch.number else own.in_force
-        # One object holds class, dtype and function, so that threads never mix two calls.
-        latest = self._latest
-        if latest.in_force is in_force and latest.kind is type(x) and latest.dtype is x.dtype:
-            return latest.function(x)
-        return self._look_up(x, in_force)
+        try:
+            in_force = CURRENT.get().activations
+            if self._rule is not None:
+                own = self._own
+                is_keyed = in_force is not None and in_force.draws.counter is not None
+                in_force = (
+                    self.in_force() if is_keyed or own.epoch != Epoch.number else own.in_force
+                )
+            # One object holds class, dtype and function, so that threads never mix two calls.
+            latest = self._latest
+            if latest.in_force is in_force and latest.kind is type(x) and latest.dtype is x.dtype:
+                return latest.function(x)
+            return self._look_up(x, in_force)
+        except Exception as error:
+            shorten(error)
+            raise
 
     def call_with(self, x: Tensor, values: tuple[Any, ...]) -> Tensor:
         """Return the activation of x under the own rule with these values of its run-time params.

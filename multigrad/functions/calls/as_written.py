@@ -27,6 +27,7 @@ from ...errors import (
 )
 from ...graph import ops
 from ...graph.ir.types import FLOATS, dtype_name
+from ...graph.support.tracebacks import shorten
 from ...graph.support.trees import optree
 from ...lowering.checks import shapes_agree, unlike
 from .arguments import Layout, owner_of, replace_at
@@ -89,7 +90,11 @@ def _attach(
             assert recorded.pull is not None
             upstream = replace_at([None] * len(flat), positions, cotangents)
             context = {"ctx": ctx} if recorded.takes_ctx else {}
-            returned = recorded.pull(optree.tree_unflatten(tree, upstream), **context)
+            try:  # nobody else of ours is above: frameworks call it
+                returned = recorded.pull(optree.tree_unflatten(tree, upstream), **context)
+            except Exception as failure:
+                shorten(failure)
+                raise
             if lost := lost_variables():
                 warn_lost(recipe, lost, backend)
             gradients = match_gradients(recipe.name, returned, layout)

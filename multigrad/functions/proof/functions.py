@@ -105,7 +105,8 @@ def prove_function(
     called = library_of_leaves(captured.layout, captured.leaves)
     is_said = isinstance(captured.recipe.written_in, str)
     if captured.variant.reads_names and not is_said and called not in ("", dialect):
-        compare_with_call(attempt, called, partial(run_written_in, called, elsewhere=False))
+        run = partial(run_written_in, called, elsewhere=False)
+        compare_with_call(attempt, called, run, is_call=is_call)
     return prove(attempt, is_call=is_call)
 
 

@@ -62,7 +62,11 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
 
 
 def compare_with_call(
-    attempt: Attempt, called: str, run: Callable[[Sequence[Sample]], list[Outcome]]
+    attempt: Attempt,
+    called: str,
+    run: Callable[[Sequence[Sample]], list[Outcome]],
+    *,
+    is_call: bool,
 ) -> None:
     """Compare graphs that were read as another library's than that of the call's tensors with the
     code as written on tensors of this one, `called`; code that does not run on them says nothing.
@@ -72,7 +76,7 @@ def compare_with_call(
     """
     subject = replace(attempt.subject, home=called, read_as=attempt.dialects[0])
     try:
-        prove(replace(attempt, subject=subject, run=run, dialects=(called,)))
+        prove(replace(attempt, subject=subject, run=run, dialects=(called,)), is_call=is_call)
     except DisprovedError:
         raise
     except Exception:  # of code that is not written for them

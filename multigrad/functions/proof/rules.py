@@ -119,9 +119,8 @@ def prove_rule(
     others = {name for name in dialects.values() if not is_neutral(name)} - {called}
     if called and others and not any(part.library for part in parts):
         of_call = dict.fromkeys(dialects, called)
-        compare_with_call(
-            attempt, called, partial(_runner(captured, of_call, functions), elsewhere=False)
-        )
+        run = partial(_runner(captured, of_call, functions), elsewhere=False)
+        compare_with_call(attempt, called, run, is_call=is_call)
     return prove(attempt, is_call=is_call)
 
 

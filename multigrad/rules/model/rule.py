@@ -36,6 +36,7 @@ from ...graph.support.params import (
     read_shards,
 )
 from ...graph.support.pickles import pickled
+from ...graph.support.tracebacks import shorten
 from ...lowering.forwards import ActivationName
 from ...lowering.function_graph import read_way
 from ...trace.active_rules import FREE, keyed
@@ -449,33 +450,38 @@ class Rule(InNotebooks):
 
         `args` are params in the order of the rule's signature; `key=` seeds a random rule.
         """
-        if tin is VOID:
-            raise RuleTypeError(
-                f"rule {self.name!r} is called as rule(ctx, grad_out, tin); where a function of "
-                f"one tensor is wanted, as spike_grad=, write xg.activation('Heaviside', "
-                f"{self.name!r})"
-            )
-        if args:
-            names = list(self.signature.params)
-            if len(args) > len(names):
+        try:
+            if tin is VOID:
                 raise RuleTypeError(
-                    f"rule {self.name!r} takes {len(names)} params, got {len(args)} more arguments"
+                    f"rule {self.name!r} is called as rule(ctx, grad_out, tin); where a function "
+                    f"of one tensor is wanted, as spike_grad=, write "
+                    f"xg.activation('Heaviside', {self.name!r})"
                 )
-            params = {**dict(zip(names, args, strict=False)), **params}
-        if any(map(is_address, params)) and self.parts:
-            rule, params = bind_addressed(self, params)
-            return rule(ctx, grad_out, tin, **params)
-        if isinstance(grad_out, Value):
-            # In a capture nothing is bound, which would check them.
-            self._check_names(params, self.signature)
-            self._check_ranges({**params, **self.bound}, with_defaults=True)
-            if self.shards is not None:
-                return _record_part(self, grad_out, tin, params)
-            return self._run(grad_out.trace, grad_out, tin, params)
-        # A rule may have a param of this name.
-        key = None if self.signature.takes("key") else params.pop("key", None)
-        draws = FREE if key is None else keyed(key)
-        return apply_rule(bind(self, params, draws), ctx, grad_out, tin)
+            if args:
+                names = list(self.signature.params)
+                if len(args) > len(names):
+                    raise RuleTypeError(
+                        f"rule {self.name!r} takes {len(names)} params, got {len(args)} more "
+                        "arguments"
+                    )
+                params = {**dict(zip(names, args, strict=False)), **params}
+            if any(map(is_address, params)) and self.parts:
+                rule, params = bind_addressed(self, params)
+                return rule(ctx, grad_out, tin, **params)
+            if isinstance(grad_out, Value):
+                # In a capture nothing is bound, which would check them.
+                self._check_names(params, self.signature)
+                self._check_ranges({**params, **self.bound}, with_defaults=True)
+                if self.shards is not None:
+                    return _record_part(self, grad_out, tin, params)
+                return self._run(grad_out.trace, grad_out, tin, params)
+            # A rule may have a param of this name.
+            key = None if self.signature.takes("key") else params.pop("key", None)
+            draws = FREE if key is None else keyed(key)
+            return apply_rule(bind(self, params, draws), ctx, grad_out, tin)
+        except Exception as error:
+            shorten(error)
+            raise
 
     def to_dict(self) -> dict[str, Any]:
         """Return this rule as plain data, which `xg.from_dict` reads and `xg.save` writes as JSON.
