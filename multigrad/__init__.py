@@ -226,8 +226,6 @@ _OTHER_NAMES = {
     "transforms",
     "wrappers",
 }
-# Functions of inner loops, which have a door inside.
-_HOT = {"jvp", "vjp"}
 # Names that are there only with a framework.
 _NEEDS = {"Activation": "torch", "keras": "keras"}
 
@@ -255,7 +253,7 @@ def _with_door(room: ModuleType, name: str) -> Any:
     from .graph.support.tracebacks import door
 
     value = getattr(room, name)
-    if isinstance(value, FunctionType) and name not in _HOT:
+    if isinstance(value, FunctionType) and name != "vjp":  # which has one inside
         value = door(value)
         setattr(room, name, value)
     return value

@@ -6,6 +6,7 @@ docs/versions.md lists these.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,11 @@ import jax._src.config
 import jax._src.core
 import jax._src.distributed
 import jax._src.lax.lax
+import jax._src.traceback_util
 import jax.numpy as jnp
+
+import multigrad
+from multigrad.graph.support.tracebacks import shows_all
 
 distributed: Any = jax._src.distributed
 lax: Any = jax._src.lax.lax
@@ -25,6 +30,11 @@ take_current_trace: Any = core.take_current_trace
 
 # Set by jax.ensure_compile_time_eval, and part of the keys of jax's traces.
 folding_constants: Any = jax._src.config.eager_constant_folding
+
+# JAX shows where an op was called by a traceback of its own, without these folders.
+if not shows_all():
+    for file in (__file__, multigrad.__file__):
+        jax._src.traceback_util.register_exclusion(os.path.dirname(file) + os.sep)
 
 
 # From jax 0.10.2 on, jax.custom_vjp returns this other class if JAX_CUSTOM_VJP3 is set.

@@ -30,6 +30,7 @@ from ..backend.compiler_events import (
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..graph.support.lazy_modules import deprecated_names
 from ..graph.support.params import Axes, Fused, Key, Over, Residuals, read_params
+from ..graph.support.tracebacks import door
 from ..trace.active_rules import (
     CURRENT,
     EMPTY,
@@ -79,6 +80,9 @@ class _Default(str):
 
 ALL: Any = _Default("all")
 _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
+
+
+_activate = door(activate)
 
 
 class use:
@@ -169,7 +173,7 @@ class use:
         if frame.f_code.co_flags & GENERATORS:
             warn_of_yield(self, frame)
         # Resolved on entry: a name that changes later means the same rule here.
-        active = activate(self.rule, self.params, self.key)
+        active = _activate(self.rule, self.params, self.key)
         previous = CURRENT.get()
         # With the default scope, and no `use` for params around it, the rule is in force for all.
         if self._given_scope is not ALL or previous.hooks_params:

@@ -13,6 +13,7 @@ from ..functions.chain import Chain
 from ..functions.function import Function
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Range, agreed, read_ranges
+from ..graph.support.tracebacks import door
 from ..lowering.forwards import Forward
 from .model import rule_names
 from .model.lookup import resolve
@@ -95,6 +96,7 @@ def register(
         )
     options = capture_options(capture, native, dialect, prove)
 
+    @door
     def decorate(function: Any) -> Rule:
         # The library has to be loaded to see a clash: protected names, and dotted names, which
         # belong to packages. Any other rule of the library gives way to a user's.

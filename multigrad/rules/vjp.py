@@ -37,6 +37,7 @@ from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..graph.passes.facts import LIBRARY
 from ..graph.support.params import R
 from ..graph.support.threads import build_once
+from ..graph.support.tracebacks import door, shorten
 from ..graph.support.trees import optree
 from ..trace.active_rules import FREE, KeySource
 from ..trace.lookups import at_present
@@ -84,6 +85,11 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
         cached = _as_before(f, inputs)
         if cached is not None:
             return cached
+    return _vjp_anew(f, inputs)
+
+
+@door
+def _vjp_anew(f: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Any, Pullback]:
     leaves, tree, backend = open_inputs("vjp", f, inputs)
     try:
         flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
@@ -200,21 +206,25 @@ def _pullback(
 ) -> Pullback:
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
-        flat = optree.tree_leaves(cotangent, none_is_leaf=True)
-        if len(flat) != len(shapes):
-            raise GradientError(
-                f"vjp's pullback got {len(flat)} cotangents for {len(shapes)} outputs; pass them "
-                "nested like the outputs, None for zero"
-            )
-        for each, shape in zip(flat, shapes, strict=True):
-            actual = None if each is None else _shape_of(each)
-            if actual is not None and shape is not None and actual != shape:
+        try:
+            flat = optree.tree_leaves(cotangent, none_is_leaf=True)
+            if len(flat) != len(shapes):
                 raise GradientError(
-                    f"vjp's pullback got a cotangent of shape {actual} for an output of shape "
-                    f"{shape}; expected the same shape"
+                    f"vjp's pullback got {len(flat)} cotangents for {len(shapes)} outputs; pass "
+                    "them nested like the outputs, None for zero"
                 )
-        args, _ = optree.tree_unflatten(tree, pull(flat))
-        return tuple(args)
+            for each, shape in zip(flat, shapes, strict=True):
+                actual = None if each is None else _shape_of(each)
+                if actual is not None and shape is not None and actual != shape:
+                    raise GradientError(
+                        f"vjp's pullback got a cotangent of shape {actual} for an output of shape "
+                        f"{shape}; expected the same shape"
+                    )
+            args, _ = optree.tree_unflatten(tree, pull(flat))
+            return tuple(args)
+        except Exception as error:
+            shorten(error)
+            raise
 
     return pullback
 

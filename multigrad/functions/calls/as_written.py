@@ -87,21 +87,21 @@ def _attach(
             raise foreign.to_keep()
 
         def pull(*cotangents: Tensor, ctx: Any = None) -> tuple[Tensor | None, ...]:
-            assert recorded.pull is not None
-            upstream = replace_at([None] * len(flat), positions, cotangents)
-            context = {"ctx": ctx} if recorded.takes_ctx else {}
-            try:  # nobody else of ours is above: frameworks call it
+            try:  # a framework calls it: no door of ours is above
+                assert recorded.pull is not None
+                upstream = replace_at([None] * len(flat), positions, cotangents)
+                context = {"ctx": ctx} if recorded.takes_ctx else {}
                 returned = recorded.pull(optree.tree_unflatten(tree, upstream), **context)
+                if lost := lost_variables():
+                    warn_lost(recipe, lost, backend)
+                gradients = match_gradients(recipe.name, returned, layout)
+                return tuple(
+                    check_native(recipe.name, layout.leaves[i].path, tensor, gradients[i], backend)
+                    for i, tensor in zip(places, tensors, strict=True)
+                )
             except Exception as failure:
                 shorten(failure)
                 raise
-            if lost := lost_variables():
-                warn_lost(recipe, lost, backend)
-            gradients = match_gradients(recipe.name, returned, layout)
-            return tuple(
-                check_native(recipe.name, layout.leaves[i].path, tensor, gradients[i], backend)
-                for i, tensor in zip(places, tensors, strict=True)
-            )
 
         constants = recorded.undifferentiable
         undifferentiable = tuple(

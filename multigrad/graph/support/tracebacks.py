@@ -32,7 +32,7 @@ def shorten(error: BaseException) -> None:
     """Take our frames out of the traceback of an error that is being handled, but for the innermost
     where that raised it, and what we had tried before out of what led to it.
     """
-    if os.environ.get(VARIABLE) == FULL or _is_signal(error):
+    if shows_all() or _is_signal(error):
         return
     seen: set[int] = set()
     pending: list[BaseException] = [error]
@@ -45,6 +45,11 @@ def shorten(error: BaseException) -> None:
         each.__traceback__ = _without_ours(each.__traceback__)
         pending += [other for name in ABOVE if (other := getattr(each, name)) is not None]
         pending += getattr(each, "exceptions", ())  # of a group
+
+
+def shows_all() -> bool:
+    # Read each time, as it may change while a program runs.
+    return os.environ.get(VARIABLE) == FULL
 
 
 def door(function: Callable[P, R]) -> Callable[P, R]:
