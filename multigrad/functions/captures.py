@@ -18,7 +18,7 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..capture.dialect import find_dialect
-from ..capture.user_code.libraries import capture_as_read
+from ..capture.user_code.libraries import read_as_meant
 from ..errors import DisprovedError, MultigradError, TraceError
 from ..graph import ops
 from ..graph.ir.graph import Graph, Location, Node, format_graph, freeze
@@ -118,6 +118,9 @@ class Captures:
         try:
             proof = variant.proofs[dtype] = prove(self.recipe, variant, leaves)
         except DisprovedError as error:
+            other = self._read_otherwise(variant, leaves)
+            if other is not None:
+                return other
             warn_disproved(error, self.module)
             # Kept, so that each later call of this dtype raises it too.
             variant.proofs[dtype] = error.to_keep()
@@ -129,6 +132,18 @@ class Captures:
             return variant
         unproven = replace(forward, origin=f"{forward.origin}; not proven: {proof}")
         return replace(variant, graphs=replace(variant.graphs, forward=unproven))
+
+    def _read_otherwise(self, variant: Variant, leaves: Sequence[Any]) -> Variant | None:
+        # A proven capture as the code of another library than that of the call's tensors: code that
+        # names several may not run on these at all.
+        called = variant.facts.get(LIBRARY)
+        if called and self.recipe.dialect() != self.recipe.dialect(called):
+            facts = {**variant.facts, LIBRARY: ""}
+            with suppress(Exception):
+                other = capture(self.recipe, variant.layout, facts, leaves)
+                other.proofs[variant.layout.dtype or ""] = prove(self.recipe, other, leaves)
+                return other
+        return None
 
     def for_facts(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
@@ -160,7 +175,7 @@ class Captures:
         if wide_variant is not None:
             return wide_variant
         try:
-            variant = capture_as_read(
+            variant = read_as_meant(
                 lambda facts: capture(self.recipe, layout, facts, leaves),
                 facts,
                 self.recipe.dialect,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar
 
 from ...errors import MultigradError, RuleValueError
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
@@ -28,6 +28,7 @@ from ...trace.trace import NeedsConcrete, Trace, setting
 from ..dialect import registered_dialects
 from .inspection import held_around, mentioned, nested_codes, plain_function
 
+R = TypeVar("R")
 DIALECTS = registered_dialects()  # a live view: those registered later, too
 
 
@@ -269,21 +270,19 @@ def _owner(module: types.ModuleType) -> str:
     return "library" if is_library else "user"
 
 
-def capture_as_read(
-    capture: Callable[[Mapping[str, Any]], Any],
+def read_as_meant(
+    attempt: Callable[[Mapping[str, Any]], R],
     facts: Mapping[str, Any],
     dialect: Callable[[str | None], str],
-) -> Any:
-    """Return what a capture under these facts gives, first as the code of the call's tensors.
-
-    Code with methods that these lack may mean those of a library that its file imports: it is read
-    so where its tensors are nobody's.
+) -> R:
+    """Return what an attempt to capture code gives under these facts, or where the tensors are
+    nobody's, if it fails as the code of those of the call: its names may mean another library's.
 
     Args:
         dialect: gives the library of the code, from that of the call's tensors.
     """
     try:
-        return capture(facts)
+        return attempt(facts)
     except NeedsConcrete:
         raise
     except Exception:
@@ -291,7 +290,7 @@ def capture_as_read(
         if not called or dialect(None) == dialect(called):
             raise
         with suppress(MultigradError):
-            return capture({**facts, LIBRARY: ""})
+            return attempt({**facts, LIBRARY: ""})
         raise
 
 

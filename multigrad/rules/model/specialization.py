@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ...backend.discovery import backend_of
 from ...capture.copies import capture as capturing
-from ...capture.user_code.libraries import capture_as_read
+from ...capture.user_code.libraries import read_as_meant
 from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
 from ...functions.proof.rules import RuleUnderProof, prove_rule
 from ...functions.proof.run import dialect_for
@@ -156,13 +156,8 @@ class Specialization:
     def _build(self, has_tin: bool, facts: Mapping[str, Any]) -> CapturedRule:
         try:
             with reading() as meanings:
-                graph = capture_as_read(
-                    functools.partial(self._capture, has_tin), facts, self.dialect
-                )
-                if is_asked(self.rule.prove):
-                    reason = self._prove(graph, has_tin, facts)
-                    if reason:
-                        graph = replace(graph, origin=f"{graph.origin}; not proven: {reason}")
+                capture = functools.partial(self._capture_proven, has_tin)
+                graph = read_as_meant(capture, facts, self.dialect)
             if self.rule.shards is not None:
                 # A new graph, which says the same about the proof.
                 origin = graph.origin
@@ -207,6 +202,14 @@ class Specialization:
             static=self.static,
             facts=facts,
         )
+
+    def _capture_proven(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
+        graph = self._capture(has_tin, facts)
+        if is_asked(self.rule.prove):
+            reason = self._prove(graph, has_tin, facts)
+            if reason:
+                return replace(graph, origin=f"{graph.origin}; not proven: {reason}")
+        return graph
 
     def _record(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
         rule, visible_params = self.fill_bound(params)
