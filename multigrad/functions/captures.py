@@ -520,9 +520,13 @@ def prove_given(function: Function, args: Sequence[Any]) -> None:
         DisprovedError: they differ.
     """
     layout, leaves = _lay_out(function, args, {})
-    with suppress(NotCaptured):  # there it runs as written
+    try:
         variant = function.entries.decide(SHOWN, layout, leaves).variant
-        prove(function.recipe, variant, leaves, is_call=True)
+        prove(function.recipe, variant, leaves)
+    except DisprovedError:
+        raise
+    except (NotCaptured, TraceError):  # it runs as written
+        return
 
 
 def assume(name: str, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:

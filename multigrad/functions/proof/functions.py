@@ -104,9 +104,10 @@ def prove_function(
     )
     called = library_of_leaves(captured.layout, captured.leaves)
     is_said = isinstance(captured.recipe.written_in, str)
-    if captured.variant.reads_names and not is_said and called not in ("", dialect):
+    is_open = captured.variant.reads_names and not is_said and called not in ("", dialect)
+    if is_open and not is_call:
         run = partial(run_written_in, called, elsewhere=False)
-        compare_with_call(attempt, called, run, is_call=is_call)
+        compare_with_call(attempt, called, run)
     return prove(attempt, is_call=is_call)
 
 

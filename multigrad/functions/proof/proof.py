@@ -65,8 +65,6 @@ def compare_with_call(
     attempt: Attempt,
     called: str,
     run: Callable[[Sequence[Sample]], list[Outcome]],
-    *,
-    is_call: bool,
 ) -> None:
     """Compare graphs that were read as another library's than that of the call's tensors with the
     code as written on tensors of this one, `called`; code that does not run on them says nothing.
@@ -76,7 +74,7 @@ def compare_with_call(
     """
     subject = replace(attempt.subject, home=called, read_as=attempt.dialects[0])
     try:
-        prove(replace(attempt, subject=subject, run=run, dialects=(called,)), is_call=is_call)
+        prove(replace(attempt, subject=subject, run=run, dialects=(called,)))
     except DisprovedError:
         raise
     except Exception:  # of code that is not written for them

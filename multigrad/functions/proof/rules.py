@@ -117,10 +117,11 @@ def prove_rule(
     )
     called = samples.called_library()
     others = {name for name in dialects.values() if not is_neutral(name)} - {called}
-    if called and others and not any(part.library for part in parts):
+    is_open = called and others and not any(part.library for part in parts)
+    if is_open and not is_call:
         of_call = dict.fromkeys(dialects, called)
         run = partial(_runner(captured, of_call, functions), elsewhere=False)
-        compare_with_call(attempt, called, run, is_call=is_call)
+        compare_with_call(attempt, called, run)
     return prove(attempt, is_call=is_call)
 
 
