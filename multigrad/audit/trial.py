@@ -29,7 +29,6 @@ from ..capture.user_code.inspection import plain_function
 from ..capture.user_code.libraries import names_library
 from ..errors import RuleValueError
 from ..functions.calls.arguments import owner_of, positional_names, replace_at
-from ..functions.custom_gradient import function as make_function
 from ..functions.function import Function
 from ..functions.proof.compare import eps_of
 from ..functions.proof.run import homes as homes_of
@@ -41,10 +40,10 @@ from ..look.check import weighted_sum
 from ..look.subject import (
     Arguments,
     as_float,
+    as_given,
     brackets,
     find_original,
     is_float_array,
-    is_of_arrays,
     numbers_with_gradient,
     precision,
     read_arguments,
@@ -455,9 +454,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         RuleTypeError: the object cannot be called.
         Exception: whatever the code raises if no framework runs it.
     """
-    owners = tuple(owner for x in inputs if (owner := owner_of(x)) is not None)
-    if is_of_arrays(obj, owners):  # whose gradient is ours
-        obj = make_function(obj)
+    obj = as_given(obj, owners := tuple(filter(None, map(owner_of, inputs))))
     is_ours = isinstance(getattr(obj, "_activation", obj), Function | Activation | Rule | str)
     subject = subject_of(obj) if is_ours else find_original(obj)
     signed, call, homes = subject.function, subject.call, subject.homes
@@ -467,7 +464,6 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: Surrogate) -> Trial:
         if signed is not None and signed.recipe.imported and all(x.name == "numpy" for x in homes):
             homes = tuple(homes_of(signed.recipe.dialect()))[:1]
     elif (code := plain_function(call)) is not None and not names_library(code):
-        # It runs where its tensors are from, whatever was imported first.
         homes = tuple(sorted(homes, key=lambda home: home not in owners))
     converted = signed if subject.is_custom else None
     function = signed if is_ours else converted

@@ -35,7 +35,7 @@ from ..trace.assertions import OWN
 from ..trace.axes import ask_for
 from ..trace.python_protocols import Pair
 from ..trace.source import UNDECIDED, Reading, is_lent, meet_numpy
-from ..trace.trace import NeedsConcrete, Trace, Value
+from ..trace.trace import NeedsConcrete, Trace, Value, setting
 from ..trace.xp.shapes import stack
 from .dialect import Handler, OwnTrace, find_dialect, registered_dialects
 from .symbols import SymbolicDType, SymbolicShape, number
@@ -431,7 +431,7 @@ class TracedCall:
         """Record a library's own trace; the calling code may not mention that library."""
         trace = self.trace
         routes = dict(trace.source.routes)
-        with trace.reading_as((library,)):
+        with setting(trace, reading=Reading((library,))):
             yield
         # The route lists, for `xg.show`, the functions whose own trace was taken.
         library = trace.reading.dialect

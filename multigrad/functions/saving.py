@@ -25,7 +25,6 @@ from .calls.capture_errors import NotCaptured
 from .calls.decision import SAVED, decide
 from .calls.recipe import Variant
 from .captures import (
-    asked_shapes,
     capture,
     find_variant,
     generalized,
@@ -34,6 +33,7 @@ from .captures import (
 )
 from .documents.format import Data, clean, format_document, hash_of, seal, unseal
 from .documents.functions import STATIC, SavedFunction, decode_function
+from .generality import asked_shapes
 
 Function = Any  # of function.py, which imports this module
 GENERAL = ("gradient:", "strided:")

@@ -139,6 +139,11 @@ def is_of_arrays(obj: Any, owners: Iterable[Backend]) -> bool:
     return is_plain and dialect_of(obj, "numpy") == "numpy"
 
 
+def as_given(obj: Any, owners: Iterable[Backend]) -> Any:
+    """Return a plain function that is NumPy's as it is called as a Function, all else unchanged."""
+    return make_function(obj) if is_of_arrays(obj, owners) else obj
+
+
 def made_of_pair(obj: Any) -> Any:
     """Return a forward and a backward, as `xg.function` takes them, as a Function that runs them as
     they are, and anything else unchanged.

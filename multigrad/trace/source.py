@@ -95,6 +95,22 @@ def lend(trace: Trace) -> None:
         raise NeedsConcrete(*BY_EVENT[LEANING, ENDS].repeated_with, noted=False) from None
 
 
+def names_of(trace: Trace) -> str:
+    """Return the library whose names the running code uses, "" if that is not known.
+
+    Raises:
+        NeedsConcrete: that of the call's tensors, which has to be a fact.
+    """
+    reading, facts = trace.reading, trace.facts
+    if reading.is_open:
+        # The likeliest reading holds for what was recorded so far, too; another begins anew.
+        if not facts.tell((LIBRARY,)) or facts[LIBRARY] != reading.dialect:
+            raise NeedsConcrete(LIBRARY)
+        reading.is_open, reading.libraries = False, (reading.dialect,)
+    trace.source.reads_names = True
+    return reading.dialect
+
+
 # --- what runs, and how it is read ----------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class Reading:

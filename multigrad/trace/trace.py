@@ -24,7 +24,7 @@ from ..graph.ir.graph import Location, Node, make_node
 from ..graph.ir.op import Op
 from ..graph.ir.questions import note
 from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
-from ..graph.passes.facts import LIBRARY, Shapes
+from ..graph.passes.facts import Shapes
 from ..graph.passes.simplify import constant, on_numbers
 from .assertions import Limits
 from .coercion import (
@@ -43,7 +43,7 @@ from .coercion import (
     small_result,
 )
 from .python_protocols import Answers, Pair
-from .source import CODE, Reading, Source
+from .source import Reading, Source, names_of
 
 __all__ = [
     "NeedsConcrete",
@@ -181,25 +181,8 @@ class Trace:
 
     @property
     def dialect(self) -> str:
-        """The library whose names and methods the running code uses, "" if that is not known.
-
-        Raises:
-            NeedsConcrete: that of the call's tensors, which has to be known.
-        """
-        reading = self.reading
-        if reading.is_open:
-            # The likeliest reading holds for what was recorded so far, too; another begins anew.
-            if not self.facts.tell((LIBRARY,)) or self.facts[LIBRARY] != reading.dialect:
-                raise NeedsConcrete(LIBRARY)
-            reading.is_open, reading.libraries = False, (reading.dialect,)
-        self.source.reads_names = True
-        return reading.dialect
-
-    def reading_as(
-        self, libraries: tuple[str, ...], owner: str = CODE
-    ) -> AbstractContextManager[None]:
-        """Read the code that runs next as written in a library, or in one of several."""
-        return setting(self, reading=Reading(libraries, owner))
+        """The library whose names the running code uses, "" if unknown; may raise NeedsConcrete."""
+        return names_of(self)
 
     def omit(self, kind: str, words: str = "") -> None:
         """Note what the graph leaves out, with the line; of each kind the first is kept."""

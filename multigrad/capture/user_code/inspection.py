@@ -302,7 +302,7 @@ def asks_for_class(trace: Trace, reader: types.FrameType) -> bool:
     code = reader.f_code
     is_users = any(code is each for each in trace.source.codes)
     if code is not DISPATCHING and not is_users:
-        dialect = find_dialect(trace.dialect)
+        dialect = find_dialect(trace.reading.dialect)
         module = str(reader.f_globals.get("__name__", ""))
         is_asking = dialect is not None and module.startswith(dialect.classes.asking)
         return is_asking and is_call_of(reader, "isinstance", 2)

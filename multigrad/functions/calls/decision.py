@@ -133,9 +133,8 @@ def form_under_autocast(
     casts, graphs = backend.autodiff.casts, variant.graphs
     if casts is None or graphs.is_rule:
         return SAME
-    if backend.name == recipe.dialect(
-        backend.name
-    ):  # the capture has noted whether autocast changes it
+    # The capture has noted whether autocast changes it.
+    if backend.name == recipe.dialect(backend.name):
         if AUTOCAST not in variant.omissions:
             return SAME
         return GRAPH if native is False else ORIGINAL

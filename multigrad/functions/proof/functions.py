@@ -102,13 +102,13 @@ def prove_function(
         functions=functions,
         objects=[x.value for x in captured.layout.leaves if x.kind == "static"],
     )
+    reason = prove(attempt, is_call=is_call)
     called = library_of_leaves(captured.layout, captured.leaves)
     is_said = isinstance(captured.recipe.written_in, str)
     is_open = captured.variant.reads_names and not is_said and called not in ("", dialect)
     if is_open and not is_call:
-        run = partial(run_written_in, called, elsewhere=False)
-        compare_with_call(attempt, called, run)
-    return prove(attempt, is_call=is_call)
+        compare_with_call(attempt, called, partial(run_written_in, called, elsewhere=False))
+    return reason
 
 
 def _shown(captured: FunctionUnderProof) -> dict[str, str]:

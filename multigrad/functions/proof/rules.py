@@ -115,14 +115,14 @@ def prove_rule(
         functions=functions,
         objects=tuple(captured.static.values()),
     )
+    reason = prove(attempt, is_call=is_call)
     called = samples.called_library()
     others = {name for name in dialects.values() if not is_neutral(name)} - {called}
     is_open = called and others and not any(part.library for part in parts)
     if is_open and not is_call:
-        of_call = dict.fromkeys(dialects, called)
-        run = partial(_runner(captured, of_call, functions), elsewhere=False)
-        compare_with_call(attempt, called, run)
-    return prove(attempt, is_call=is_call)
+        run = _runner(captured, dict.fromkeys(dialects, called), functions)
+        compare_with_call(attempt, called, partial(run, elsewhere=False))
+    return reason
 
 
 def _parts_with_code(rule: Rule) -> Iterator[Rule]:
